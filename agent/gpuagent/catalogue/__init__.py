@@ -1,0 +1,18 @@
+"""The catalogue: every metric there is. The single source of names, help, units and labels for `/metrics`, for rules
+and for the documentation.
+
+`family` says what a metric is; `gpu`, `mig`, `process` and `node` declare them beside the code that fills them; `series`
+turns a snapshot into samples; `reference` writes the documentation.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuagent.catalogue.family import Family
+from gpuagent.catalogue.gpu import GPU_FAMILIES
+from gpuagent.catalogue.mig import MIG_FAMILIES
+from gpuagent.catalogue.node import NODE_FAMILIES
+from gpuagent.catalogue.process import PROCESS_FAMILIES
+
+FAMILIES: tuple[Family[Any], ...] = (*NODE_FAMILIES, *GPU_FAMILIES, *MIG_FAMILIES, *PROCESS_FAMILIES)

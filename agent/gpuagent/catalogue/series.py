@@ -1,0 +1,58 @@
+"""From a snapshot to series: `(family, samples)`, the form in which exporters and rules see the node."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from gpuagent.catalogue.family import Family, Sample
+from gpuagent.catalogue.gpu import GPU_FAMILIES
+from gpuagent.catalogue.mig import MIG_FAMILIES
+from gpuagent.catalogue.node import NODE_FAMILIES, Look
+from gpuagent.catalogue.process import PROCESS_FAMILIES, USED, base_labels, split_top
+from gpuagent.reading import Snapshot
+
+Series = tuple[Family[Any], list[Sample]]
+
+
+def series(
+    snapshot: Snapshot | None, now_seconds: float, *, simulated: str = "", top: int | None = None
+) -> Iterator[Series]:
+    """Every family that has samples. `now_seconds` is CLOCK_BOOTTIME; `top` bounds the processes shown per GPU (None:
+    all, as rules and the leak detector need them). What has no value has no sample."""
+    look = Look(snapshot, now_seconds, simulated)
+    for node_family in NODE_FAMILIES:
+        samples = [
+            Sample(labels, float(value)) for labels, value in node_family.of(look) if value is not None
+        ]
+        if samples:
+            yield node_family, samples
+    if snapshot is None:
+        return
+    gpus = [((str(gpu.identity.index), gpu.identity.uuid), gpu) for gpu in snapshot.gpus]
+    for gpu_family in (*GPU_FAMILIES, *MIG_FAMILIES):
+        samples = [
+            Sample(base + labels, float(value))
+            for base, gpu in gpus
+            for labels, value in gpu_family.of(gpu)
+            if value is not None
+        ]
+        if samples:
+            yield gpu_family, samples
+    yield from _process_series(snapshot, top)
+
+
+def _process_series(snapshot: Snapshot, top: int | None) -> Iterator[Series]:
+    shown, rest = split_top(snapshot.processes, top)
+    processes = [(base_labels(process), process) for process in shown]
+    for family in PROCESS_FAMILIES:
+        samples = [
+            Sample(base + labels if labels else base, float(value))
+            for base, process in processes
+            for labels, value in family.of(process)
+            if value is not None
+        ]
+        if family is USED:
+            samples += rest
+        if samples:
+            yield family, samples

@@ -1,0 +1,160 @@
+"""One GPU over time: opened, read, lost, blind, and back. What is known of it outlives its handle."""
+
+from __future__ import annotations
+
+import dataclasses
+import logging
+from collections.abc import Callable
+
+from gpuagent.clock import Clock
+from gpuagent.monitor.worker import Worker
+from gpuagent.nvml.collect import COLLECTORS, Collected, Collector
+from gpuagent.nvml.events import Watched
+from gpuagent.nvml.failure import NO_PERMISSION, NvmlFailure
+from gpuagent.nvml.identity import open_device
+from gpuagent.nvml.library import Library
+from gpuagent.reading import CollectorRun, GpuIdentity, GpuReading, GpuState
+
+log = logging.getLogger(__name__)
+
+_OPENING_SECONDS = 5.0
+"""Attaching to a sleeping GPU takes 1.5 s and more (https://github.com/pop-os/system76-power/issues/492)."""
+
+
+class GpuSlot:
+    """The GPU at one NVML index, read by one thread for as long as the agent runs.
+
+    A collection that has not come back leaves the slot blind; the thread is waited for, not replaced. A late answer is
+    used while it is younger than `fresh_seconds`, so that a slow GPU is slow and not blind.
+    """
+
+    def __init__(
+        self, library: Library, index: int, clock: Clock, notify: Callable[[], None], known: GpuIdentity | None
+    ) -> None:
+        self.index = index
+        self.identity = known or GpuIdentity(index=index, uuid="")
+        self.worker = Worker(f"nvml-gpu{index}", notify)
+        self.slow_due = True
+        """The next collection reads the slow collectors too."""
+        self._library = library
+        self._clock = clock
+        self._collector: Collector | None = None
+        self._opened_generation = 0
+        self._driver_version = ""
+        self._last: Collected | None = None
+        self._unsupported: tuple[tuple[str, str], ...] = ()
+        self._reopen_slow_only = False
+        self._measured_seconds: float | None = None
+        self._state = GpuState.STARTING
+        self._since = clock.now()
+        self._reason = ""
+
+    @property
+    def watched(self) -> Watched | None:
+        """The open handle, for the event thread."""
+        collector = self._collector
+        if collector is None:
+            return None
+        return Watched(self.index, self.identity.uuid, collector.device.handle)
+
+    def begin(self, generation: int, driver_version: str) -> bool:
+        """Start a collection; False if the last one has not come back. A GPU that was lost is looked for at the
+        slow rate only: each try makes the driver probe dead hardware."""
+        slow = self.slow_due
+        if self.worker.busy or (self._reopen_slow_only and not slow and self._opened_generation == generation):
+            return False
+        self.slow_due = False
+        self._driver_version = driver_version
+        return self.worker.start(lambda: self._collect(generation, slow=slow))
+
+    def take(self) -> NvmlFailure | None:
+        """Take the answer of a finished collection; returns the failure if it says that the session has ended."""
+        outcome = self.worker.take()
+        if outcome is None:
+            return None
+        if outcome.error is None:
+            self._last = outcome.value
+            self.identity = self._last.reading.identity
+            self._unsupported = self._last.reading.unsupported or self._unsupported
+            self._reopen_slow_only = False
+            self._measured_seconds = self._last.reading.time_seconds
+            self._become(self._last.reading.state, self._last.reading.reason)
+            return None
+        self._last = None
+        failure = outcome.error
+        if isinstance(failure, NvmlFailure) and failure.ends_session:
+            self._become(GpuState.FAILED, str(failure))
+            return failure
+        self._reopen_slow_only = True
+        refused = isinstance(failure, NvmlFailure) and failure.code == NO_PERMISSION
+        self._become(GpuState.FAILED if refused else GpuState.LOST, str(failure))
+        return None
+
+    def answer(self, fresh_seconds: float) -> Collected:
+        """What to show at this tick: the last collection if it is fresh, else a reading that says why there is none."""
+        if self.worker.busy:
+            age = None if self._last is None else self._clock.now() - self._last.reading.time_seconds
+            if age is None or age > fresh_seconds:
+                self._last = None
+                if self._state is not GpuState.STARTING or self.worker.busy_seconds > _OPENING_SECONDS:
+                    self._become(GpuState.BLIND, "a call into the driver has not come back")
+        if self._last is not None:
+            return dataclasses.replace(
+                self._last,
+                reading=dataclasses.replace(
+                    self._last.reading,
+                    since_seconds=self._since,
+                    unsupported=self._unsupported,
+                    measured_seconds=self._measured_seconds,
+                ),
+            )
+        return Collected(self.absent(self._state, self._reason))
+
+    def absent(self, state: GpuState, reason: str) -> GpuReading:
+        """A reading without values: the GPU is known, its figures are not."""
+        return GpuReading(
+            identity=self.identity,
+            state=state,
+            reason=reason,
+            time_seconds=self._clock.now(),
+            since_seconds=self._since,
+            measured_seconds=self._measured_seconds,
+            runs=tuple(CollectorRun(name, ok=False, duration_seconds=0.0, reason=reason) for name in COLLECTORS),
+            unsupported=self._unsupported,
+        )
+
+    def session_ended(self, reason: str) -> None:
+        """All handles are worthless; the next generation opens the GPU anew. No reason: it is about to."""
+        self._last = None
+        self._reopen_slow_only = False
+        self._become(GpuState.FAILED if reason else GpuState.STARTING, reason, quiet=True)
+
+    def close(self) -> None:
+        """In the session's worker, with this slot's thread idle: give back what the driver allocated."""
+        collector, self._collector = self._collector, None
+        if collector is not None:
+            collector.close()
+
+    def _collect(self, generation: int, *, slow: bool) -> Collected:
+        """In the slot's thread."""
+        if self._collector is None or self._opened_generation != generation:
+            self._collector = None
+            self._opened_generation = generation
+            device = open_device(self._library, self.index, self._clock)
+            device.driver_version = self._driver_version
+            self._collector = Collector(device)
+            slow = True
+        try:
+            return self._collector.collect(slow=slow)
+        except NvmlFailure:
+            self._collector = None
+            raise
+
+    def _become(self, state: GpuState, reason: str, *, quiet: bool = False) -> None:
+        if state is not self._state:
+            if not quiet and (state is not GpuState.OK or self._state is not GpuState.STARTING):
+                level = logging.INFO if state is GpuState.OK else logging.WARNING
+                log.log(level, "GPU %d %s: %s%s", self.index, self.identity.uuid, state, reason and f" ({reason})")
+            self._since = self._clock.now()
+        self._state = state
+        self._reason = reason

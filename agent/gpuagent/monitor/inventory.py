@@ -1,0 +1,108 @@
+"""Which GPUs there should be: those seen since the machine booted, also by an agent before this one.
+
+A GPU that vanishes between two runs of the agent would otherwise never be missed. Hardware may change while
+the machine is off, so the memory ends with the boot; from there on the PCI bus is asked.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterable
+from pathlib import Path
+
+from gpuagent.reading import GpuIdentity
+
+log = logging.getLogger(__name__)
+
+_SCHEMA = 1
+_NVIDIA = "0x10de"
+_DISPLAY_CLASS = "0x03"
+
+
+class Inventory:
+    """GPUs by UUID, kept in a small file. `path` None keeps them in memory only."""
+
+    def __init__(self, path: Path | None, boot_id: str) -> None:
+        self._path = path
+        self._boot_id = boot_id
+        self._known: dict[str, GpuIdentity] = {}
+        if path is not None:
+            self._load(path)
+
+    @property
+    def known(self) -> tuple[GpuIdentity, ...]:
+        """Every GPU seen since the boot, by its last index."""
+        return tuple(sorted(self._known.values(), key=lambda gpu: gpu.index))
+
+    def at(self, index: int) -> GpuIdentity | None:
+        """The GPU last seen at an index."""
+        return next((gpu for gpu in self._known.values() if gpu.index == index), None)
+
+    def see(self, gpus: Iterable[GpuIdentity]) -> None:
+        """Note the GPUs that answer now."""
+        changed = False
+        for gpu in gpus:
+            if gpu.uuid and self._known.get(gpu.uuid) != gpu:
+                self._known[gpu.uuid] = gpu
+                changed = True
+        if changed and self._path is not None:
+            self._save(self._path)
+
+    def _load(self, path: Path) -> None:
+        try:
+            stored = json.loads(path.read_text())
+            if stored["schema"] == _SCHEMA and stored["boot_id"] == self._boot_id:
+                for entry in stored["gpus"]:
+                    gpu = GpuIdentity(
+                        index=int(entry["index"]),
+                        uuid=str(entry["uuid"]),
+                        name=str(entry["name"]),
+                        pci_bus_id=str(entry["pci_bus_id"]),
+                    )
+                    self._known[gpu.uuid] = gpu
+        except FileNotFoundError:
+            return
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            log.warning("%s cannot be read and is started anew: %s", path, error)
+
+    def _save(self, path: Path) -> None:
+        document = {
+            "schema": _SCHEMA,
+            "boot_id": self._boot_id,
+            "gpus": [
+                {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "pci_bus_id": gpu.pci_bus_id}
+                for gpu in self.known
+            ],
+        }
+        new = path.with_suffix(".new")
+        try:
+            new.write_text(json.dumps(document, indent=1) + "\n")
+            os.replace(new, path)
+        except OSError as error:
+            log.warning("the list of known GPUs cannot be saved: %s", error)
+
+
+def count_pci_gpus(root: Path = Path("/sys/bus/pci/devices")) -> int | None:
+    """NVIDIA display devices on the PCI bus, whatever NVML thinks of them; None where it cannot be told.
+
+    A device that another driver owns (passed through to a virtual machine, say) is none of ours.
+    """
+    try:
+        devices = list(root.iterdir())
+    except OSError:
+        return None
+    return sum(_is_gpu(device) for device in devices)
+
+
+def _is_gpu(device: Path) -> bool:
+    try:
+        if (device / "vendor").read_text().strip() != _NVIDIA:
+            return False
+        if not (device / "class").read_text().startswith(_DISPLAY_CLASS):
+            return False
+        driver = device / "driver"
+        return not driver.is_symlink() or driver.readlink().name == "nvidia"
+    except OSError:
+        return False

@@ -1,0 +1,175 @@
+"""Xid events, waited for in a thread of their own: two equal codes are two events."""
+
+from __future__ import annotations
+
+import contextlib
+import ctypes
+import logging
+import threading
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from gpuagent.clock import Clock
+from gpuagent.nvml.failure import NOT_SUPPORTED, TIMEOUT, NvmlFailure
+from gpuagent.nvml.library import Handle, Library
+from gpuagent.reading import XidCount
+
+log = logging.getLogger(__name__)
+
+_XID_CRITICAL_ERROR = 0x8
+_WAIT_MILLISECONDS = 1000
+_BACK_OFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
+_MOST_DRAINED = 100
+_MOST_CODES_PER_GPU = 64
+"""Bounds the series; NVIDIA documents fewer codes than that."""
+
+
+class Watched(NamedTuple):
+    """A GPU whose events are wanted. Its handle is compared by address: handles are not hashable."""
+
+    index: int
+    uuid: str
+    handle: Handle
+
+
+class XidWatcher:
+    """Counts Xids per GPU and code since the start. `problem` says why none can be seen."""
+
+    def __init__(self, library: Library, clock: Clock) -> None:
+        self._library = library
+        self._clock = clock
+        self._condition = threading.Condition()
+        self._wanted: tuple[Watched, ...] = ()
+        self._changed = False
+        self._stopping = False
+        self._counts: dict[tuple[int, str, int], tuple[int, float]] = {}
+        self._thread: threading.Thread | None = None
+        self.problem = ""
+
+    def watch(self, gpus: Iterable[Watched]) -> None:
+        """Listen to these GPUs, with the handles of the present session. Starts the thread at the first call."""
+        wanted = tuple(gpus)
+        with self._condition:
+            self._wanted = wanted
+            self._changed = True
+            self._stopping = False
+            self._condition.notify()
+        if wanted and (self._thread is None or not self._thread.is_alive()):
+            self._thread = threading.Thread(target=self._run, name="nvml-events", daemon=True)
+            self._thread.start()
+
+    def close(self, timeout_seconds: float = 2.5) -> bool:
+        """Leave the library, so that it can be shut down. False if the thread is stuck inside it."""
+        with self._condition:
+            self._stopping = True
+            self._wanted = ()
+            self._condition.notify()
+        if self._thread is None:
+            return True
+        self._thread.join(timeout_seconds)
+        return not self._thread.is_alive()
+
+    def counts(self) -> tuple[XidCount, ...]:
+        """Every (GPU, code) seen so far."""
+        with self._condition:
+            items = sorted(self._counts.items())
+        return tuple(
+            XidCount(index, uuid, xid, number, last) for (index, uuid, xid), (number, last) in items
+        )
+
+    def record(self, index: int, uuid: str, xid: int) -> None:
+        """Count one event."""
+        with self._condition:
+            key = (index, uuid, xid)
+            if key not in self._counts and sum(k[1] == uuid for k in self._counts) >= _MOST_CODES_PER_GPU:
+                return
+            number = self._counts.get(key, (0, 0.0))[0]
+            self._counts[key] = (number + 1, self._clock.wall())
+        log.warning("GPU %d (%s): Xid %d", index, uuid, xid)
+
+    def _run(self) -> None:
+        event_set: Any = None
+        gpus: dict[int | None, Watched] = {}
+        failures = 0
+        while True:
+            with self._condition:
+                if self._stopping:
+                    break
+                if not self._wanted and not self._changed:
+                    self._condition.wait()
+                    continue
+                changed, wanted = self._changed, self._wanted
+                self._changed = False
+            try:
+                if changed or event_set is None:
+                    self._drain(event_set, gpus)
+                    self._free(event_set)
+                    event_set, gpus = None, {}
+                    event_set, gpus = self._register(wanted)
+                if not gpus:
+                    self._pause(_BACK_OFF_SECONDS[-1])
+                    continue
+                self._wait(event_set, gpus, _WAIT_MILLISECONDS)
+                failures = 0
+            except NvmlFailure as failure:
+                self._free(event_set)
+                event_set = None
+                self.problem = str(failure)
+                if failures == 0:
+                    log.warning("Xid events cannot be read: %s", failure)
+                self._pause(_BACK_OFF_SECONDS[min(failures, len(_BACK_OFF_SECONDS) - 1)])
+                failures += 1
+        self._free(event_set)
+
+    def _register(self, wanted: tuple[Watched, ...]) -> tuple[Any, dict[int | None, Watched]]:
+        """One set for all GPUs. A GPU that cannot send Xids refuses the whole mask: ask first (nvml.h)."""
+        event_set = self._library.call("nvmlEventSetCreate")
+        self.problem = ""
+        gpus: dict[int | None, Watched] = {}
+        for gpu in wanted:
+            try:
+                types = self._library.call("nvmlDeviceGetSupportedEventTypes", gpu.handle)
+                if not types & _XID_CRITICAL_ERROR:
+                    raise NvmlFailure("nvmlDeviceRegisterEvents", NOT_SUPPORTED)
+                self._library.call("nvmlDeviceRegisterEvents", gpu.handle, _XID_CRITICAL_ERROR, event_set)
+            except NvmlFailure as failure:
+                self.problem = f"GPU {gpu.index}: {failure}"
+                continue
+            gpus[_address(gpu.handle)] = gpu
+        return event_set, gpus
+
+    def _wait(self, event_set: Any, gpus: dict[int | None, Watched], milliseconds: int) -> bool:
+        """Take one event; False if there was none in time."""
+        try:
+            event = self._library.call("nvmlEventSetWait_v2", event_set, milliseconds)
+        except NvmlFailure as failure:
+            if failure.code == TIMEOUT:
+                return False
+            raise
+        gpu = gpus.get(_address(event.device))
+        if gpu is not None and event.eventType & _XID_CRITICAL_ERROR:
+            self.record(gpu.index, gpu.uuid, int(event.eventData))
+        return True
+
+    def _drain(self, event_set: Any, gpus: dict[int | None, Watched]) -> None:
+        """A GPU that falls off the bus leaves the set just when its last Xid lies in it."""
+        with contextlib.suppress(NvmlFailure):
+            for _ in range(_MOST_DRAINED):
+                if event_set is None or not self._wait(event_set, gpus, 0):
+                    break
+
+    def _pause(self, seconds: float) -> None:
+        with self._condition:
+            if not self._stopping and not self._changed:
+                self._condition.wait(seconds)
+
+    def _free(self, event_set: Any) -> None:
+        if event_set is not None:
+            try:
+                self._library.call("nvmlEventSetFree", event_set)
+            except NvmlFailure as failure:
+                log.debug("an event set could not be freed: %s", failure)
+
+
+def _address(handle: Handle) -> int | None:
+    return ctypes.cast(handle, ctypes.c_void_p).value

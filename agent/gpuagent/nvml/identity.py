@@ -1,0 +1,87 @@
+"""What a GPU is: asked once per initialisation, because nothing here changes while a handle is valid."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from gpuagent.clock import Clock
+from gpuagent.nvml.device import Device
+from gpuagent.nvml.failure import NOT_SUPPORTED, UNKNOWN, NvmlFailure
+from gpuagent.nvml.library import Library
+from gpuagent.reading import GpuIdentity
+
+_BRANDS = {
+    1: "Quadro", 2: "Tesla", 3: "NVS", 4: "GRID", 5: "GeForce", 6: "Titan", 7: "vApps", 8: "vPC", 9: "vCS",
+    10: "vWS", 11: "Cloud Gaming", 12: "Quadro RTX", 13: "NVIDIA RTX", 14: "NVIDIA", 15: "GeForce RTX",
+    16: "Titan RTX",
+}  # fmt: skip
+
+
+def open_device(library: Library, index: int, clock: Clock) -> Device:
+    """Attach to a GPU by its index and read what it is. May block: the driver wakes the GPU.
+
+    Raises:
+        NvmlFailure: the GPU has no handle. UNKNOWN here is another face of a lost GPU
+            (https://github.com/wookayin/gpustat/issues/125) and is raised as it is.
+    """
+    handle = library.call("nvmlDeviceGetHandleByIndex", index)
+    device = Device(library, handle, GpuIdentity(index=index, uuid=""), clock)
+    device.identity = read(device, index)
+    if not device.identity.uuid:
+        raise device.failures[0] if device.failures else NvmlFailure("nvmlDeviceGetUUID", UNKNOWN)
+    return device
+
+
+def read(device: Device, index: int) -> GpuIdentity:
+    """Identity of an attached GPU; what it does not tell is ""."""
+    pci = device.ask("nvmlDeviceGetPciInfo")
+    capability = device.ask("nvmlDeviceGetCudaComputeCapability")
+    brand = device.ask("nvmlDeviceGetBrand")
+    return GpuIdentity(
+        index=index,
+        uuid=device.ask_text("nvmlDeviceGetUUID"),
+        name=device.ask_text("nvmlDeviceGetName"),
+        serial=device.ask_text("nvmlDeviceGetSerial"),
+        pci_bus_id=_pci_bus_id(pci),
+        vbios_version=device.ask_text("nvmlDeviceGetVbiosVersion"),
+        brand=_BRANDS.get(brand, "") if brand is not None else "",
+        compute_capability=f"{capability[0]}.{capability[1]}" if capability else "",
+        mig_enabled=mig_enabled(device),
+        unified_memory=_unified_memory(device),
+    )
+
+
+def refresh_mig_mode(device: Device) -> None:
+    """MIG can be switched while the handle stays valid: look again at the slow rate."""
+    enabled = mig_enabled(device)
+    if enabled != device.identity.mig_enabled:
+        device.identity = dataclasses.replace(device.identity, mig_enabled=enabled)
+
+
+def mig_enabled(device: Device) -> bool | None:
+    """Whether MIG mode is on; None where the GPU has none."""
+    modes = device.ask("nvmlDeviceGetMigMode")
+    return None if modes is None else bool(modes[0])
+
+
+def _pci_bus_id(pci: object | None) -> str:
+    try:
+        bus_id = getattr(pci, "busId", "")
+    except UnicodeDecodeError:  # pynvml decodes on access
+        return ""
+    return bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else str(bus_id)
+
+
+def _unified_memory(device: Device) -> bool:
+    """GB10, Jetson and the like answer NOT_SUPPORTED to every form of the memory call, and only they
+    (https://github.com/leptonai/gpud/issues/1170). A lost GPU answers otherwise and is not taken for one."""
+    for version in ("nvmlMemory_v2", None):
+        args = () if version is None else (device.library.constant(version),)
+        try:
+            device.library.call("nvmlDeviceGetMemoryInfo", device.handle, *args)
+        except NvmlFailure as failure:
+            if failure.code != NOT_SUPPORTED:
+                return False
+        else:
+            return False
+    return True

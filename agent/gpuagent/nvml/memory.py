@@ -1,0 +1,52 @@
+"""Device memory and BAR1."""
+
+from __future__ import annotations
+
+from gpuagent.nvml.device import Device
+from gpuagent.nvml.failure import UNKNOWN
+from gpuagent.nvml.values import count
+from gpuagent.reading import Memory
+
+
+def collect(device: Device) -> Memory:
+    """Memory as the driver counts it, BAR1 aside: that is `collect_bar1`, at the slow rate."""
+    bar1 = device.state(_Bar1)
+    return _read(device, bar1.total_bytes, bar1.used_bytes)
+
+
+def collect_bar1(device: Device) -> None:
+    """Refresh the BAR1 figures, which the next `collect` carries."""
+    info = device.ask("nvmlDeviceGetBAR1MemoryInfo")
+    bar1 = device.state(_Bar1)
+    bar1.total_bytes = count(info.bar1Total) if info else None
+    bar1.used_bytes = count(info.bar1Used) if info else None
+
+
+class _Bar1:
+    total_bytes: int | None = None
+    used_bytes: int | None = None
+
+
+def _read(device: Device, bar1_total: int | None, bar1_used: int | None) -> Memory:
+    """Version 2 tells `reserved` apart from `used`; version 1 (before R510, and WSL, where version 2 answers
+    UNKNOWN: https://github.com/XuehaiPan/nvitop/issues/30) adds it to `used`."""
+    before = len(device.failures)
+    info = device.ask("nvmlDeviceGetMemoryInfo", device.library.constant("nvmlMemory_v2"))
+    reserved = None
+    if info is not None:
+        reserved = count(info.reserved)
+    else:
+        version_2_failed = device.failures[before:]
+        info = device.ask("nvmlDeviceGetMemoryInfo")
+        if info is not None and all(failure.code == UNKNOWN for failure in version_2_failed):
+            del device.failures[before:]
+    if info is None:
+        return Memory(bar1_total_bytes=bar1_total, bar1_used_bytes=bar1_used)
+    return Memory(
+        total_bytes=count(info.total),
+        used_bytes=count(info.used),
+        free_bytes=count(info.free),
+        reserved_bytes=reserved,
+        bar1_total_bytes=bar1_total,
+        bar1_used_bytes=bar1_used,
+    )

@@ -1,0 +1,159 @@
+"""Which processes hold memory on a GPU: the compute, graphics and MPS lists, merged.
+
+The lists are read with a buffer of our own instead of pynvml's wrapper, which asks the driver twice, gives up when
+the list grows in between, and trusts the entries. Some 535 drivers put 32-byte entries where 24 are documented and so
+shuffle pids and memory (https://github.com/XuehaiPan/nvitop/issues/88): the buffer has room for the longer ones,
+and a list that cannot be true is not believed.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import re
+from dataclasses import dataclass
+from struct import Struct
+
+from gpuagent.nvml.device import Device
+from gpuagent.nvml.failure import (
+    INSUFFICIENT_SIZE,
+    NO_PERMISSION,
+    SUCCESS,
+    NvmlFailure,
+)
+from gpuagent.nvml.library import Handle
+from gpuagent.nvml.values import NO_INSTANCE_U32, NOT_AVAILABLE_U64
+from gpuagent.reading import NO_INSTANCE, GpuProcess
+
+_ENTRY = Struct("<IxxxxQII")  # nvmlProcessInfo_v2_t: pid, usedGpuMemory, gpuInstanceId, computeInstanceId
+_ROOM_PER_ENTRY = 32
+_FIRST_CAPACITY = 128
+_MAX_CAPACITY = 65536
+_SHUFFLED_DRIVERS = re.compile(r"535\.(4[3-9]|[5-8]\d|9[0-8])(\.|$)")
+
+_LISTS = (
+    ("C", "nvmlDeviceGetComputeRunningProcesses"),
+    ("G", "nvmlDeviceGetGraphicsRunningProcesses"),
+    ("M", "nvmlDeviceGetMPSComputeRunningProcesses"),
+)
+
+Entry = tuple[int, int, int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessList:
+    """What `collect` found. `trusted` is False where the driver is known to shuffle the list."""
+
+    processes: tuple[GpuProcess, ...]
+    known: bool
+    trusted: bool
+
+
+class _Buffer:
+    """Kept between two calls, so that a tick allocates nothing. `quiet` lists were empty when last asked."""
+
+    def __init__(self) -> None:
+        self.capacity = _FIRST_CAPACITY
+        self.memory = (ctypes.c_char * (self.capacity * _ROOM_PER_ENTRY))()
+        self.quiet: set[str] = set()
+        self.suspect = False
+
+    def grow(self, at_least: int) -> None:
+        self.capacity = min(max(at_least + at_least // 2, self.capacity * 2), _MAX_CAPACITY)
+        self.memory = (ctypes.c_char * (self.capacity * _ROOM_PER_ENTRY))()
+
+
+def collect(device: Device, *, slow: bool = True, mig_handles: tuple[Handle, ...] = ()) -> ProcessList:
+    """Every process on the GPU, once per (pid, GPU instance).
+
+    A graphics or MPS list that was empty is asked again only at the slow rate: each of these calls walks all clients
+    of the node under the driver's lock (4.5 ms on a laptop: https://github.com/flightlessmango/MangoHud/issues/2104).
+    """
+    buffer = device.state(_Buffer)
+    buffer.suspect = bool(_SHUFFLED_DRIVERS.match(device.driver_version))
+    merged: dict[tuple[int, int], GpuProcess] = {}
+    known = True
+    for kind, function in _LISTS:
+        if kind != "C" and not slow and function in buffer.quiet:
+            continue
+        entries = _entries(device, buffer, function, mig_handles)
+        if entries is None:
+            if kind == "C" or device.supports(function):
+                known = False
+            continue
+        (buffer.quiet.discard if entries else buffer.quiet.add)(function)
+        for entry in entries:
+            _merge(merged, entry, kind)
+    return ProcessList(tuple(merged.values()), known, not buffer.suspect)
+
+
+def _merge(merged: dict[tuple[int, int], GpuProcess], entry: Entry, kind: str) -> None:
+    """A process may be in several lists: its memory is one, its kinds add up (all-smi#123)."""
+    pid, used, gpu_instance, compute_instance = entry
+    used_bytes = None if used == NOT_AVAILABLE_U64 else used
+    gpu_instance = NO_INSTANCE if gpu_instance == NO_INSTANCE_U32 else gpu_instance
+    compute_instance = NO_INSTANCE if compute_instance == NO_INSTANCE_U32 else compute_instance
+    key = (pid, gpu_instance)
+    seen = merged.get(key)
+    if seen is None:
+        merged[key] = GpuProcess(pid, used_bytes, kind, gpu_instance, compute_instance)
+        return
+    if seen.used_bytes is not None:
+        used_bytes = max(seen.used_bytes, used_bytes or 0)
+    kinds = seen.kinds if kind in seen.kinds else seen.kinds + kind
+    merged[key] = seen._replace(used_bytes=used_bytes, kinds=kinds)
+
+
+def _entries(
+    device: Device, buffer: _Buffer, function: str, mig_handles: tuple[Handle, ...]
+) -> list[Entry] | None:
+    """One list; None if the GPU has none or it failed. Without permission for the whole GPU its MIG instances
+    are asked one by one."""
+    entries = device.attempt(function, lambda: _read_any_version(device, buffer, device.handle, function))
+    if entries is None and mig_handles and not device.supports(function):
+        entries = []
+        for handle in mig_handles:
+            part = device.attempt(
+                f"{function} (MIG)", lambda handle=handle: _read_any_version(device, buffer, handle, function)
+            )
+            entries.extend(part or [])
+    return entries
+
+
+def _read_any_version(device: Device, buffer: _Buffer, handle: Handle, function: str) -> list[Entry]:
+    """Version 3, or 2 where the driver lacks it or where version 3 cannot be true (2 is 24 bytes by definition)."""
+    problem: NvmlFailure | None = None
+    for version in ("_v3", "_v2"):
+        try:
+            entries = _read(device, buffer, handle, function + version)
+        except NvmlFailure as failure:
+            if not failure.absent or failure.code == NO_PERMISSION:
+                raise
+            problem = problem or failure
+            continue
+        if _plausible(device, entries):
+            return entries
+        buffer.suspect = True
+        problem = NvmlFailure(function, -1, "the driver's process list cannot be true; withheld")
+    raise problem or NvmlFailure(function, -1, "no answer")
+
+
+def _read(device: Device, buffer: _Buffer, handle: Handle, function: str) -> list[Entry]:
+    """One call with the kept buffer; again with a larger one for as long as the list outgrows it."""
+    count = ctypes.c_uint()
+    while True:
+        count.value = buffer.capacity
+        code = device.library.raw(function, handle, ctypes.byref(count), buffer.memory)
+        if code == SUCCESS:
+            size = min(count.value, buffer.capacity) * _ENTRY.size
+            return list(_ENTRY.iter_unpack(memoryview(buffer.memory)[:size]))
+        if code != INSUFFICIENT_SIZE or buffer.capacity == _MAX_CAPACITY:
+            raise NvmlFailure(function, code)
+        buffer.grow(count.value)
+
+
+def _plausible(device: Device, entries: list[Entry]) -> bool:
+    """Every pid possible, no memory larger than any GPU has. Shuffled entries fail one or the other."""
+    max_pid = device.library.max_pid
+    return all(
+        0 < pid <= max_pid and (used == NOT_AVAILABLE_U64 or used < 2**48) for pid, used, _, _ in entries
+    )

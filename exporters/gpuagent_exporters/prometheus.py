@@ -1,0 +1,62 @@
+"""The last snapshot as Prometheus metrics: a collector for prometheus-client, and the body of `/metrics`.
+
+Nothing is kept between two scrapes but texts: what is gone from the snapshot is gone from the next scrape, and what
+failed is absent, never the last good value.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.registry import Collector
+
+from gpuagent.catalogue.family import Family, Kind, Sample
+from gpuagent_exporters.exposition import TextWriter
+
+Series = Iterable[tuple[Family[Any], list[Sample]]]
+
+_OPENMETRICS_END = b"# EOF\n"
+
+
+class SnapshotCollector(Collector):
+    """Hands the series of the last snapshot to a prometheus-client registry."""
+
+    def __init__(self, series: Callable[[], Series]) -> None:
+        self._series = series
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: which families there are depends on the GPUs."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """One metric per family that has samples."""
+        for family, samples in self._series():
+            name = family.name
+            if family.kind is Kind.COUNTER:
+                name = name.removesuffix("_total")
+            metric = Metric(name, family.help, str(family.kind))
+            for labels, value in samples:
+                pairs = zip(family.labels, labels, strict=True)
+                metric.add_sample(family.name, {key: text for key, text in pairs if text is not None}, value)
+            yield metric
+
+
+class MetricsPage:
+    """The body of `/metrics`: the node's series, then the agent's own process (CPU, memory, descriptors)."""
+
+    def __init__(self, series: Callable[[], Series]) -> None:
+        self._series = series
+        self._writer = TextWriter()
+        self._own = CollectorRegistry()
+        ProcessCollector(registry=self._own)
+
+    def render(self, *, openmetrics: bool = False) -> bytes:
+        """UTF-8 text in one of the two formats."""
+        text = self._writer.write(self._series(), openmetrics=openmetrics).encode()
+        if openmetrics:
+            return text + generate_openmetrics(self._own).removesuffix(_OPENMETRICS_END) + _OPENMETRICS_END
+        return text + generate_latest(self._own)
