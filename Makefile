@@ -1,0 +1,52 @@
+# Every target does all of its own set-up: python3 (3.11 or newer), python3-venv and make are enough.
+#
+#   PYTHON=python3.12       another interpreter
+#   WHEELHOUSE=wheelhouse   install from a folder of wheels, without a network (make demo)
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test test-fast lint bench wheelhouse clean demo-venv dev-venv
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Installed from wheels, the working tree is not what runs: that environment is kept apart.
+DEMO_VENV := $(if $(WHEELHOUSE),.venv-wheelhouse,$(VENV))
+PYTEST := $(BIN)/python -m pytest
+# Fetched by scripts/prometheus where the machine has none.
+export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
+export PYTHON
+
+help: ## What there is
+	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
+
+demo: demo-venv ## The agent on a simulated node with a leak, in under a minute, without a GPU
+	@$(DEMO_VENV)/bin/python scripts/demo
+
+test: dev-venv ## Every test, those with real services too
+	@scripts/prometheus
+	$(PYTEST)
+
+test-fast: dev-venv ## The tests that need nothing but Python
+	$(PYTEST) -m "not slow"
+
+lint: dev-venv ## Style, types, who imports whom, what is in the wheels
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(PYTEST) -q tests/packaging/test_house_style.py
+	scripts/check-wheels $(BIN)
+
+bench: dev-venv ## What the agent costs, beside nvitop-exporter where that is installed
+	$(BIN)/python scripts/bench
+
+wheelhouse: demo-venv ## All wheels for an offline install on machines like this one, in wheelhouse/
+	scripts/wheelhouse $(BIN)/python wheelhouse
+
+clean: ## Remove what these targets made
+	rm -rf .venv .venv-wheelhouse .tools dist wheelhouse .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+demo-venv:
+	@scripts/venv $(DEMO_VENV) demo "$(WHEELHOUSE)"
+
+dev-venv:
+	@scripts/venv $(VENV) dev

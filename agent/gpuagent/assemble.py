@@ -1,0 +1,91 @@
+"""Putting the agent together: the one place that knows every part."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+from gpuagent.clock import Clock
+from gpuagent.config.faults import ConfigError
+from gpuagent.config.load import load_config
+from gpuagent.config.models import Config
+from gpuagent.doors import Doors
+from gpuagent.monitor.monitor import Monitor, Pace
+from gpuagent.node import real_node, simulated_node
+from gpuagent.procfs.limits import raise_descriptor_limit
+from gpuagent.renewal import Renewal
+from gpuagent.runtime import logs
+from gpuagent.runtime.notify import Notifier
+from gpuagent.service import Parts, Service
+from gpuagent.simulated.scenario import ScenarioError
+from gpuagent.view import View
+from gpuagent_exporters.listeners import ListenError
+from gpuagent_exporters.web_config import WebConfig, WebConfigError
+
+
+class StartError(Exception):
+    """The agent cannot start, and why, in words for the person who started it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """A service that is ready to run."""
+
+    service: Service
+    renewal: Renewal
+
+    def run(self) -> bool:
+        """Run it; returns whether a new process must take over.
+
+        Raises:
+            StartError: an address cannot be listened on.
+        """
+        try:
+            return asyncio.run(self.service.run())
+        except ListenError as error:
+            raise StartError(str(error)) from None
+
+
+def assemble(path: Path | None, *, simulate: str | None = None, speed: float = 1.0) -> Start:
+    """The agent by its configuration.
+
+    Raises:
+        StartError: the configuration or the scenario is at fault: every fault at once.
+    """
+
+    def load() -> Config:
+        return load_config(path, is_root=os.geteuid() == 0)
+
+    try:
+        config = load()
+        web_config = WebConfig(config.web_config_file)
+    except (ConfigError, WebConfigError) as error:
+        raise StartError(str(error)) from None
+    logs.set_up(config.log.level, config.log.format)
+    raise_descriptor_limit()
+    try:
+        node = simulated_node(config, simulate, speed) if simulate else real_node(config)
+    except ScenarioError as error:
+        raise StartError(str(error)) from None
+    monitor = Monitor(node.library, node.processes, node.clock, _pace(config, node.clock), node.place)
+    renewal = Renewal()
+    parts = Parts(
+        config=config,
+        clock=node.clock,
+        monitor=monitor,
+        view=View(config, node.clock, node.place.simulated),
+        doors=Doors(config, web_config),
+        notifier=Notifier(),
+        load_config=load,
+        may_renew=lambda: renewal.due and not node.place.simulated,
+    )
+    return Start(Service(parts), renewal)
+
+
+def _pace(config: Config, clock: Clock) -> Pace:
+    return Pace(
+        fresh_seconds=max(config.nvml.stuck_after, 2 * config.poll_interval),
+        deadline_seconds=max(0.8 * config.poll_interval / clock.speed, 0.05),
+    )

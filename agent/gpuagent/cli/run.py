@@ -1,0 +1,46 @@
+"""`gpuagent run`: the service."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+EXIT_CONFIGURATION = 78
+"""EX_CONFIG of sysexits.h: starting again will not help, and systemd's RestartPreventExitStatus may know it."""
+EXIT_ADDRESS = 71
+
+
+def run(
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", help="Configuration file [/etc/gpuagent/gpuagent.yaml]")
+    ] = None,
+    simulate: Annotated[
+        str | None, typer.Option(help="Run on a simulated node: a shipped scenario's name, or a file", metavar="SCENARIO")
+    ] = None,
+    speed: Annotated[float, typer.Option(help="With --simulate: how much faster than life", min=0.1, max=1000)] = 1.0,
+) -> None:
+    """Measure this node and serve what is found, until told to stop.
+
+    Exit status: 0 stopped on request, 71 an address cannot be listened on, 78 the configuration is at fault.
+    """
+    from gpuagent.assemble import StartError, assemble  # noqa: PLC0415  keeps the other commands fast
+
+    try:
+        start = assemble(config, simulate=simulate, speed=speed)
+    except StartError as error:
+        typer.echo(error, err=True)
+        raise typer.Exit(EXIT_CONFIGURATION) from None
+    try:
+        replace = start.run()
+    except StartError as error:
+        typer.echo(error, err=True)
+        raise typer.Exit(EXIT_ADDRESS) from None
+    sys.stderr.flush()
+    if replace:
+        start.renewal.take_over([sys.executable, "-m", "gpuagent", *sys.argv[1:]])
+    # Threads that are stuck in the driver would be waited for by the interpreter's own way out.
+    os._exit(0)

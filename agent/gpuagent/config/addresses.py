@@ -1,0 +1,85 @@
+"""Addresses and URLs as a configuration file has them: checked by their form, never by asking."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from urllib.parse import urlsplit
+
+from gpuagent.config.faults import shown
+
+HIDDEN = "<hidden>"
+_HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?", re.ASCII)
+
+
+def split_listen(text: str) -> tuple[str, int]:
+    """Host and port of `127.0.0.1:9837`, `[::1]:9837` or `:9837`, where host "" is every interface.
+
+    Raises ValueError, in words for the person who wrote it.
+    """
+    host, colon, port = text.rpartition(":")
+    if not colon or not (port.isascii() and port.isdigit()):
+        raise ValueError("has no port: write host:port, for example 127.0.0.1:9837 or :9837")
+    if len(port) > 5 or int(port) > 65535:
+        raise ValueError("has a port above 65535")
+    return _host(host), int(port)
+
+
+def _host(host: str) -> str:
+    if host.startswith("[") and host.endswith("]"):
+        return str(_address(host[1:-1]))
+    if ":" in host:
+        raise ValueError('has an IPv6 address without brackets: write "[::1]:9837", in quotes')
+    if host and host.replace(".", "").isdigit():
+        return str(_address(host))
+    if host and not _HOST.fullmatch(host):
+        raise ValueError(f"{shown(host)} is no host name or address")
+    return host
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        raise ValueError(f"{shown(text)} is no IP address") from None
+
+
+def check_listen(text: str) -> str:
+    """Pass an address to listen on; "" turns listening off. Raises ValueError."""
+    if text:
+        split_listen(text)
+    return text
+
+
+def check_web_url(text: str) -> str:
+    """Pass a URL for HTTP. Raises ValueError, which does not quote it: it may hold a secret."""
+    _check_url_text(text)
+    try:
+        parts = urlsplit(text)
+        valid = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number, brackets that do not close
+        valid = False
+    if not valid:
+        raise ValueError("must be a URL that begins with http:// or https:// and names a host")
+    return text
+
+
+def check_any_url(text: str) -> str:
+    """Pass a URL of any scheme. Raises ValueError, which does not quote it either."""
+    _check_url_text(text)
+    scheme, separator, rest = text.partition("://")
+    if not (separator and rest and scheme.isascii() and scheme[:1].isalpha()):
+        raise ValueError("must be a URL with a scheme, as in mailto://...")
+    return text
+
+
+def _check_url_text(text: str) -> None:
+    if not text.isprintable() or " " in text:  # urlsplit would drop some of these in silence
+        raise ValueError("must be a URL: it has no spaces or line breaks")
+
+
+def hide_user(url: str) -> str:
+    """The URL without the user and password that may stand in it."""
+    parts = urlsplit(url)
+    user, _, host = parts.netloc.rpartition("@")
+    return parts._replace(netloc=f"{HIDDEN}@{host}").geturl() if user else url

@@ -1,0 +1,95 @@
+"""How the agent itself works: its doors, its log, what it reads and what it shows."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from pydantic import Field
+
+from gpuagent.config.section import Section
+from gpuagent.config.values import Duration, Pattern, Size
+
+
+class Http(Section):
+    """Limits of the HTTP side, so that no client can hold up the agent."""
+
+    max_connections: int = Field(
+        default=64, ge=1, le=10_000, description="Connections at a time; further ones are refused."
+    )
+    request_timeout: Duration = Field(
+        default=5.0, ge=0.1, le=300, description="Time for a client to send its whole request."
+    )
+    write_timeout: Duration = Field(
+        default=10.0,
+        ge=0.1,
+        le=300,
+        description="Time for a client that is slow to read to take its whole answer.",
+    )
+    idle_timeout: Duration = Field(
+        default=75.0,
+        ge=1,
+        le=3600,
+        description="A connection without requests is closed after this: above the usual scrape "
+        "interval of 60s, so that Prometheus keeps its connection.",
+    )
+    max_header_size: Size = Field(
+        default=16 * 1024, ge=1024, le=1024**2, description="Largest head of a request."
+    )
+    max_body_size: Size = Field(
+        default=64 * 1024, ge=1024, le=16 * 1024**2, description="Largest body of a request."
+    )
+
+
+class Leaks(Section):
+    """The leak detector."""
+
+    sensitivity: Literal["strict", "balanced", "sensitive"] = Field(
+        default="balanced",
+        description="How much evidence a leak needs: `strict` is nearly never wrong and slow, "
+        "`sensitive` is early and sometimes wrong.",
+    )
+
+
+class Log(Section):
+    """The agent's own log, on standard error."""
+
+    level: Literal["debug", "info", "warning", "error"] = Field(
+        default="info", description="The least severe line that is written."
+    )
+    format: Literal["auto", "text", "json", "journal"] = Field(
+        default="auto",
+        description="`text` for people, `json` for log shippers, `journal` with fields for "
+        "journald; `auto` is `journal` under systemd and `text` elsewhere.",
+    )
+
+
+class Nvml(Section):
+    """The driver's library."""
+
+    stuck_after: Duration = Field(
+        default=5.0,
+        ge=0.5,
+        le=600,
+        description="A call that has not come back after this makes its GPU `blind`; the others "
+        "go on.",
+    )
+
+
+class Processes(Section):
+    """What is shown of processes. Rules and the leak detector see every process, always."""
+
+    top: int = Field(
+        default=64,
+        ge=0,
+        le=10_000,
+        description="Processes exported per GPU, the largest first; the rest is summed up as "
+        '`process="other"`.',
+    )
+    command: bool = Field(
+        default=True, description="Show command lines, without what looks like a secret."
+    )
+    redact: tuple[Pattern, ...] = Field(
+        default=(),
+        max_length=100,
+        description="What matches one of these is blotted out of command lines too.",
+    )

@@ -1,0 +1,148 @@
+"""Who is told: receivers and the routes to them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import ClassVar
+
+from pydantic import Field
+
+from gpuagent.config.faults import Problem
+from gpuagent.config.section import Section
+from gpuagent.config.values import (
+    Duration,
+    FilePath,
+    LabelName,
+    MatcherText,
+    SecretText,
+    SecretUrl,
+    SecretWebUrl,
+    Text,
+    WebUrl,
+)
+
+_URL_KEYS = ("url", "url_file")
+_URL_FILE = "Instead of `url`: a file that holds it and nothing else, read anew at every use."
+
+
+class _HasUrl(Section):
+    """A receiver that is reached by a URL, given or in a file."""
+
+    @classmethod
+    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+        yield from cls.exactly_one(given, _URL_KEYS)
+
+
+class WebhookReceiver(_HasUrl):
+    """JSON by POST, in the form of Alertmanager's webhook (version 4)."""
+
+    url: SecretWebUrl | None = Field(default=None, description="Where to post to.")
+    url_file: FilePath | None = Field(default=None, description=_URL_FILE)
+    secret_file: FilePath | None = Field(
+        default=None,
+        description="A file with the key that signs each message (Standard Webhooks, `whsec_...`).",
+    )
+
+
+class SlackReceiver(_HasUrl):
+    """A Slack channel by its incoming webhook."""
+
+    url: SecretWebUrl | None = Field(
+        default=None,
+        description="The URL of the incoming webhook. Better in a file: it is a password.",
+    )
+    url_file: FilePath | None = Field(default=None, description=_URL_FILE)
+
+
+class AlertmanagerReceiver(_HasUrl):
+    """An Alertmanager, which then groups and notifies."""
+
+    url: WebUrl | None = Field(default=None, repr=False, description="Its address, without `/api`.")
+    url_file: FilePath | None = Field(default=None, description=_URL_FILE)
+
+
+class PagerdutyReceiver(Section):
+    """PagerDuty by its Events API v2."""
+
+    routing_key: SecretText | None = Field(
+        default=None, description="The integration key of the service. Better in a file."
+    )
+    routing_key_file: FilePath | None = Field(
+        default=None,
+        description="Instead of `routing_key`: a file that holds it and nothing else.",
+    )
+
+    @classmethod
+    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+        yield from cls.exactly_one(given, ("routing_key", "routing_key_file"))
+
+
+class ExecReceiver(Section):
+    """A program of your own: the message as JSON on its standard input. No shell is involved."""
+
+    command: tuple[Text, ...] = Field(
+        min_length=1, description="The program and its arguments, one list item each."
+    )
+    timeout: Duration = Field(
+        default=10.0, ge=1, le=300, description="It is ended when it takes longer than this."
+    )
+
+
+class AppriseReceiver(_HasUrl):
+    """Anything that Apprise can reach, e-mail included."""
+
+    url: SecretUrl | None = Field(default=None, description="The address in Apprise's notation.")
+    url_file: FilePath | None = Field(default=None, description=_URL_FILE)
+
+
+class HeartbeatReceiver(_HasUrl):
+    """A URL that is called again and again: where the calls stop, the node is dead."""
+
+    url: SecretWebUrl | None = Field(default=None, description="The URL to call.")
+    url_file: FilePath | None = Field(default=None, description=_URL_FILE)
+    interval: Duration = Field(default=60.0, ge=10, le=86400, description="Time between two calls.")
+
+
+class Receiver(Section):
+    """Somebody or something that is told. Each has a name and exactly one kind."""
+
+    key_noun: ClassVar[str] = "receiver kind"
+
+    name: Text = Field(description="What routes and commands call it; no two may be the same.")
+    send_resolved: bool = Field(default=True, description="Also tell when an alert has ended.")
+    webhook: WebhookReceiver | None = Field(default=None, description=WebhookReceiver.__doc__)
+    slack: SlackReceiver | None = Field(default=None, description=SlackReceiver.__doc__)
+    alertmanager: AlertmanagerReceiver | None = Field(
+        default=None, description=AlertmanagerReceiver.__doc__
+    )
+    pagerduty: PagerdutyReceiver | None = Field(default=None, description=PagerdutyReceiver.__doc__)
+    exec: ExecReceiver | None = Field(default=None, description=ExecReceiver.__doc__)
+    apprise: AppriseReceiver | None = Field(default=None, description=AppriseReceiver.__doc__)
+    heartbeat: HeartbeatReceiver | None = Field(default=None, description=HeartbeatReceiver.__doc__)
+
+    @classmethod
+    def key_names(cls) -> tuple[str, ...]:
+        """The kinds there are."""
+        return tuple(name for name in cls.model_fields if name not in {"name", "send_resolved"})
+
+    @classmethod
+    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+        yield from cls.exactly_one(given, cls.key_names())
+
+
+class Route(Section):
+    """Which alerts go to which receivers."""
+
+    match: tuple[MatcherText, ...] = Field(
+        default=(), description="All of these must hold of the alert's labels; none: every alert."
+    )
+    receivers: tuple[Text, ...] = Field(min_length=1, description="Names of receivers.")
+    group_by: tuple[LabelName, ...] = Field(
+        default=(),
+        description="Alerts that agree in these labels share a message; none: one for each.",
+    )
+    repeat_interval: Duration = Field(
+        default=4 * 3600.0,
+        ge=60,
+        description="An alert that goes on is told again after this time.",
+    )

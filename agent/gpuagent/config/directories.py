@@ -1,0 +1,44 @@
+"""Where the agent keeps things that no file places: as a service, and as an ordinary user."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+
+
+def default_directories(environ: Mapping[str, str], *, is_root: bool, uid: int) -> dict[str, Path]:
+    """`state_dir`, `runtime_dir` and `client_dir` for this environment.
+
+    systemd names a unit's directories in STATE_DIRECTORY and RUNTIME_DIRECTORY (systemd.exec(5));
+    an ordinary user has those of the XDG base directory specification.
+    """
+    state = _of_unit(environ, "STATE_DIRECTORY")
+    runtime = _of_unit(environ, "RUNTIME_DIRECTORY")
+    if is_root:
+        state = state or Path("/var/lib/gpuagent")
+        runtime = runtime or Path("/run/gpuagent")
+    home = _absolute(environ, "HOME")
+    user_state = _absolute(environ, "XDG_STATE_HOME") or (home and home / ".local/state")
+    user_runtime = _absolute(environ, "XDG_RUNTIME_DIR")
+    # Without either there is still a place of one's own: a user's shell under cron or su.
+    fallback = Path(f"/tmp/gpuagent-{uid}")  # noqa: S108 (made 0700 and checked when it is opened)
+    state = state or (user_state / "gpuagent" if user_state else fallback / "state")
+    runtime = runtime or (user_runtime / "gpuagent" if user_runtime else fallback / "run")
+    return {
+        "state_dir": state,
+        "runtime_dir": runtime,
+        # Beside the other, never inside it: containers may mount it.
+        "client_dir": runtime.with_name(f"{runtime.name}-client"),
+    }
+
+
+def _of_unit(environ: Mapping[str, str], name: str) -> Path | None:
+    """The first directory of a unit: systemd gives them all, with colons between."""
+    first = environ.get(name, "").partition(":")[0]
+    return Path(first) if first.startswith("/") else None
+
+
+def _absolute(environ: Mapping[str, str], name: str) -> Path | None:
+    """A directory; a relative one is invalid and ignored, says the XDG specification."""
+    value = environ.get(name, "")
+    return Path(value) if value.startswith("/") else None

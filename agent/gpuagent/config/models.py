@@ -1,0 +1,126 @@
+"""Everything that can be set: the top of the configuration file."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+from pydantic import Field
+
+from gpuagent.config.alerting import Receiver, Route
+from gpuagent.config.agent import Http, Leaks, Log, Nvml, Processes
+from gpuagent.config.faults import Problem, nearest, shown
+from gpuagent.config.remedies import Budget, Remedies
+from gpuagent.config.section import Section
+from gpuagent.config.values import Duration, FilePath, ListenAddress, Text
+from gpuagent.units import parse_duration
+
+
+class Config(Section):
+    """The whole of it. Every key has a default: no file is needed to run."""
+
+    poll_interval: Duration = Field(
+        default=1.0,
+        ge=0.1,
+        le=60,
+        description="Time between two readings of memory, processes and utilisation.",
+    )
+    slow_interval: Duration = Field(
+        default=15.0,
+        ge=1,
+        le=3600,
+        description="Time between two readings of what is slow to read or rarely moves: ECC, "
+        "NVLink, PCIe, clocks. Not below `poll_interval`.",
+    )
+    listen: ListenAddress = Field(
+        default="127.0.0.1:9837",
+        description="Where metrics, the status and the page are served, read-only.",
+    )
+    web_config_file: FilePath | None = Field(
+        default=None,
+        description="TLS and basic authentication for `listen`, in Prometheus' own format "
+        "(https://prometheus.io/docs/prometheus/latest/configuration/https/).",
+    )
+    state_dir: FilePath = Field(
+        default=Path("/var/lib/gpuagent"),
+        description="What must survive a restart. By default `$STATE_DIRECTORY` under systemd; as "
+        "an ordinary user `$XDG_STATE_HOME/gpuagent`.",
+    )
+    runtime_dir: FilePath = Field(
+        default=Path("/run/gpuagent"),
+        description="Holds `control.sock`, the door for commands. By default "
+        "`$RUNTIME_DIRECTORY` under systemd; as an ordinary user `$XDG_RUNTIME_DIR/gpuagent`.",
+    )
+    client_dir: FilePath = Field(
+        default=Path("/run/gpuagent-client"),
+        description="Holds `client.sock`, the door for apps with the embedded client; containers "
+        "may mount it. As an ordinary user `$XDG_RUNTIME_DIR/gpuagent-client`.",
+    )
+    alerting: Literal["node", "prometheus"] = Field(
+        default="node",
+        description="`node`: the agent notifies. `prometheus`: it only exports, and Prometheus "
+        "with Alertmanager notify.",
+    )
+    http: Http = Field(default=Http(), description=Http.__doc__)
+    log: Log = Field(default=Log(), description=Log.__doc__)
+    nvml: Nvml = Field(default=Nvml(), description=Nvml.__doc__)
+    processes: Processes = Field(default=Processes(), description=Processes.__doc__)
+    leaks: Leaks = Field(default=Leaks(), description=Leaks.__doc__)
+    rule_files: tuple[FilePath, ...] = Field(
+        default=(),
+        description="Prometheus rule files. A rule in them replaces the shipped one of its name.",
+    )
+    disabled_rules: tuple[Text, ...] = Field(
+        default=(), description="Names of shipped rules to leave out."
+    )
+    receivers: tuple[Receiver, ...] = Field(default=(), description=Receiver.__doc__)
+    routes: tuple[Route, ...] = Field(default=(), description=Route.__doc__)
+    budgets: tuple[Budget, ...] = Field(default=(), description=Budget.__doc__)
+    remedies: Remedies = Field(default=Remedies(), description=Remedies.__doc__)
+
+    @classmethod
+    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+        yield from _check_intervals(given)
+        names: dict[str, int] = {}
+        for index, receiver in enumerate(_mappings(given.get("receivers"))):
+            name = receiver.get("name")
+            if not isinstance(name, str):
+                continue
+            first = names.setdefault(name, index)
+            if first != index:
+                yield Problem(
+                    ("receivers", index, "name"),
+                    f"{shown(name)} is already the name of receivers[{first}]",
+                )
+        yield from _check_routes(given.get("routes"), names)
+
+
+def _check_intervals(given: Mapping[str, object]) -> Iterator[Problem]:
+    defaults = Config.model_fields
+    with suppress(ValueError):  # told by the value itself
+        poll, slow = (
+            parse_duration(given.get(name, defaults[name].default))  # type: ignore[arg-type]
+            for name in ("poll_interval", "slow_interval")
+        )
+        if poll > slow:
+            which = "slow_interval" if "slow_interval" in given else "poll_interval"
+            yield Problem((which,), "poll_interval is longer than slow_interval")
+
+
+def _check_routes(routes: object, names: Collection[str]) -> Iterator[Problem]:
+    allowed = ", ".join(names) or "nothing: there are no receivers"
+    for index, route in enumerate(_mappings(routes)):
+        receivers = route.get("receivers")
+        for place, name in enumerate(receivers if isinstance(receivers, tuple) else ()):
+            if isinstance(name, str) and name not in names:
+                path = ("routes", index, "receivers", place)
+                problem = f"there is no receiver {shown(name)}"
+                yield Problem(path, problem, allowed, nearest(name, names))
+
+
+def _mappings(value: object) -> list[Mapping[str, object]]:
+    """The items of a list; what is no mapping (told elsewhere) is taken for an empty one."""
+    items = value if isinstance(value, tuple) else ()
+    return [item if isinstance(item, Mapping) else {} for item in items]

@@ -1,0 +1,192 @@
+"""How a single value is read: durations, sizes, addresses, paths, URLs, patterns, matchers.
+
+Every type carries an `Allowed`: what may be written, in words. The faults and the reference both
+print it, so that they never say different things. Values are written back as they are read.
+"""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+from pydantic import BeforeValidator, PlainSerializer, SecretStr, ValidationInfo
+
+from gpuagent.config.addresses import (
+    HIDDEN,
+    check_any_url,
+    check_listen,
+    check_web_url,
+    hide_user,
+)
+from gpuagent.config.faults import shown
+from gpuagent.config.matchers import MATCHER_HELP, Matcher, is_label_name, parse_matcher
+from gpuagent.units import parse_bytes, parse_duration, write_bytes, write_duration
+
+_MAX_PATTERN = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """What a value may be, in words, and how one is written (for defaults and bounds)."""
+
+    text: str
+    write: Callable[[Any], str] = str
+
+
+_KINDS = (
+    (bool, "true or false"),
+    (int, "a number"),
+    (float, "a number with a point"),
+    (str, "text"),
+    (dict, "a mapping"),
+    (tuple, "a list"),
+    (type(None), "nothing"),
+)
+
+
+def kind_of(value: object) -> str:
+    """What stands in the file, by the names that people have for it."""
+    return next((words for kind, words in _KINDS if isinstance(value, kind)), "something else")
+
+
+def _from_text(read: Callable[[str], object]) -> BeforeValidator:
+    """Read text by `read`, which says in a ValueError what is wrong with it."""
+
+    def validate(value: object) -> object:
+        if isinstance(value, bool | int | float):
+            raise ValueError(f"must be text, not {kind_of(value)}: put it in quotes")
+        if not isinstance(value, str):
+            raise ValueError(f"must be text, not {kind_of(value)}")
+        return read(value)
+
+    return BeforeValidator(validate)
+
+
+def _quantity(parse: Callable[[Any], float], what: str) -> BeforeValidator:
+    """Read a number with a unit by `parse`."""
+
+    def validate(value: object) -> float:
+        if isinstance(value, bool) or not isinstance(value, str | int | float):
+            raise ValueError(f"must be {what}, not {kind_of(value)}")
+        return parse(value)
+
+    return BeforeValidator(validate)
+
+
+def _path(value: object, info: ValidationInfo) -> Path:
+    if isinstance(value, Path):
+        return value
+    if not isinstance(value, str):
+        raise ValueError(f"must be a path, not {kind_of(value)}")
+    if not value or "\0" in value:
+        raise ValueError("must not be empty")
+    if value.startswith("~"):
+        raise ValueError("~ is not expanded here: write the whole path")
+    return Path((info.context or {}).get("folder", "/"), value)
+
+
+def _pattern(text: str) -> str:
+    if len(text) > _MAX_PATTERN:
+        raise ValueError(f"is longer than {_MAX_PATTERN} characters")
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of what a later Python may read differently
+            re.compile(text)
+    except re.error as error:
+        raise ValueError(f"is not a regular expression: {error.msg}") from None
+    except (RecursionError, OverflowError):
+        raise ValueError("is not a regular expression that can be used here") from None
+    return text
+
+
+def _not_empty(text: str) -> str:
+    if not text.strip():
+        raise ValueError("must not be empty")
+    return text
+
+
+def _label(text: str) -> str:
+    if not is_label_name(text):
+        raise ValueError(f"{shown(text)} cannot be the name of a label")
+    return text
+
+
+def _secret(check: Callable[[str], str]) -> BeforeValidator:
+    return _from_text(lambda text: SecretStr(check(text)))
+
+
+_hide = PlainSerializer(lambda _: HIDDEN, when_used="json-unless-none")
+
+Duration = Annotated[
+    float,
+    _quantity(parse_duration, "a duration"),
+    PlainSerializer(write_duration, when_used="json-unless-none"),
+    Allowed("a duration such as 30s", write_duration),
+]
+"""Seconds."""
+
+Size = Annotated[
+    int,
+    _quantity(parse_bytes, "a size"),
+    PlainSerializer(write_bytes, when_used="json-unless-none"),
+    Allowed("a size such as 6GiB", write_bytes),
+]
+"""Bytes."""
+
+ListenAddress = Annotated[
+    str,
+    _from_text(check_listen),
+    Allowed('host:port such as 127.0.0.1:9837, :9837 or "[::1]:9837"; "" is off'),
+]
+
+FilePath = Annotated[
+    Path,
+    BeforeValidator(_path),
+    Allowed("a path"),
+]
+
+Text = Annotated[str, _from_text(_not_empty), Allowed("text")]
+
+Pattern = Annotated[str, _from_text(_pattern), Allowed("a regular expression, as Python's re")]
+"""Kept as text: whoever uses it compiles it."""
+
+LabelName = Annotated[str, _from_text(_label), Allowed("the name of a label")]
+
+MatcherText = Annotated[
+    Matcher,
+    _from_text(parse_matcher),
+    PlainSerializer(str, when_used="json"),
+    Allowed(MATCHER_HELP),
+]
+
+WebUrl = Annotated[
+    str,
+    _from_text(check_web_url),
+    PlainSerializer(hide_user, when_used="json-unless-none"),
+    Allowed("a URL that begins with http:// or https://"),
+]
+
+SecretWebUrl = Annotated[
+    SecretStr,
+    _secret(check_web_url),
+    _hide,
+    Allowed("a URL that begins with http:// or https://; it is kept secret"),
+]
+
+SecretUrl = Annotated[
+    SecretStr,
+    _secret(check_any_url),
+    _hide,
+    Allowed("a URL of Apprise such as mailto://...; it is kept secret"),
+]
+
+SecretText = Annotated[
+    SecretStr,
+    _secret(_not_empty),
+    _hide,
+    Allowed("text; it is kept secret"),
+]

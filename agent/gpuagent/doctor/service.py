@@ -1,0 +1,91 @@
+"""The agent's own places: configuration, directories, sockets."""
+
+from __future__ import annotations
+
+import grp
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+from gpuagent import __version__
+from gpuagent.cli.fetch import NoAgent, fetch_document
+from gpuagent.config.faults import ConfigError
+from gpuagent.config.load import load_config
+from gpuagent.config.models import Config
+from gpuagent.doctor.finding import Finding, Level
+from gpuagent.doors import GROUP, control_socket
+from gpuagent_exporters.listeners import parse_listen
+
+
+def configuration(path: Path | None) -> tuple[Config, list[Finding]]:
+    """The configuration, or the defaults if it is at fault."""
+    try:
+        config = load_config(path, is_root=os.geteuid() == 0)
+    except ConfigError as error:
+        found = [Finding("configuration", Level.FAILURE, line) for line in str(error).splitlines()]
+        return Config(), found
+    return config, [Finding("configuration", Level.OK, str(path) if path else "no fault")]
+
+
+def directories(config: Config) -> Iterator[Finding]:
+    """Whether this user could keep state and open the sockets."""
+    for key in ("state_dir", "runtime_dir"):
+        path: Path = getattr(config, key)
+        existing = path
+        while not existing.exists() and existing != existing.parent:
+            existing = existing.parent
+        if os.access(existing, os.W_OK | os.X_OK):
+            yield Finding(key, Level.OK, f"{path}{'' if path.exists() else ' can be made'}")
+        else:
+            yield Finding(key, Level.INFO, f"{path} cannot be written by this user",
+                          "only the user that runs the service needs to")  # fmt: skip
+
+
+def access() -> Iterator[Finding]:
+    """The group that may command the agent."""
+    try:
+        members = grp.getgrnam(GROUP)
+    except KeyError:
+        yield Finding("group", Level.INFO, f"there is no group {GROUP}: only root and the agent's user may command it")
+        return
+    if os.geteuid() == 0 or members.gr_gid in os.getgroups():
+        yield Finding("group", Level.OK, f"this user may use the control socket ({GROUP})")
+    else:
+        yield Finding("group", Level.INFO, f"this user is not in the group {GROUP}",
+                      f"usermod -aG {GROUP} USER lets a user command the agent")  # fmt: skip
+
+
+def agent(config: Config) -> Iterator[Finding]:
+    """Whether one runs, and whether it is the installed version."""
+    try:
+        document = fetch_document(control_socket(config))
+    except NoAgent as error:
+        yield Finding("agent", Level.INFO, f"none is running ({error})", "gpuagent run, or systemctl start gpuagent")
+        yield from _address(config)
+        return
+    running = str(document.get("agent", {}).get("version"))
+    if running != __version__:
+        yield Finding("agent", Level.WARNING, f"version {running} is running, {__version__} is installed",
+                      "systemctl restart gpuagent")  # fmt: skip
+    else:
+        yield Finding("agent", Level.OK, f"version {running} is running")
+    for problem in document.get("problems", []):
+        yield Finding("agent", Level.WARNING, str(problem.get("text")), str(problem.get("advice") or ""))
+
+
+def _address(config: Config) -> Iterator[Finding]:
+    """Whether the address is free, since no agent has it."""
+    if not config.listen:
+        return
+    host, port = parse_listen(config.listen)
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((host, port))
+        except OSError as error:
+            yield Finding("listen", Level.FAILURE, f"{config.listen}: {error.strerror}",
+                          "set listen to another port, or find who has it: ss -ltnp")  # fmt: skip
+        else:
+            yield Finding("listen", Level.OK, f"{config.listen} is free")

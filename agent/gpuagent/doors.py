@@ -1,0 +1,105 @@
+"""The ways in: the read-only address, and the control socket that also takes commands."""
+
+from __future__ import annotations
+
+import grp
+import logging
+from pathlib import Path
+
+from gpuagent.config.models import Config
+from gpuagent.view import View
+from gpuagent_exporters.control import Commands, control_routes
+from gpuagent_exporters.http import build_app
+from gpuagent_exporters.limits import HttpLimits
+from gpuagent_exporters.listeners import ListenError, is_loopback
+from gpuagent_exporters.server import HttpServer
+from gpuagent_exporters.web_config import WebConfig
+
+log = logging.getLogger(__name__)
+
+GROUP = "gpuagent"
+"""Members may use the control socket, where the group exists."""
+
+
+def control_socket(config: Config) -> Path:
+    """Where commands reach the agent."""
+    return config.runtime_dir / "control.sock"
+
+
+class Doors:
+    """Opens and closes the servers; the configuration is that of the start."""
+
+    def __init__(self, config: Config, web_config: WebConfig) -> None:
+        self._config = config
+        self._web_config = web_config
+        self._servers: list[HttpServer] = []
+
+    async def open(self, view: View, commands: Commands) -> None:
+        """Listen.
+
+        Raises:
+            ListenError: an address or the socket's directory cannot be had; nothing stays open.
+        """
+        config = self._config
+        path = control_socket(config)
+        group = _group()
+        _make_directory(path.parent)
+        app = build_app(view, control=True, extra_routes=control_routes(commands))
+        servers = [HttpServer(app, unix_socket=path, unix_mode=0o660, unix_group=group, limits=_limits(config))]
+        if config.listen:
+            private = is_loopback(config.listen) or self._web_config.authenticates
+            servers.append(
+                HttpServer(
+                    build_app(view, show_commands=private),
+                    listen=config.listen,
+                    limits=_limits(config),
+                    web_config=self._web_config,
+                )
+            )
+        try:
+            for server in servers:
+                await server.start()
+                self._servers.append(server)
+        except ListenError:
+            await self.close()
+            raise
+        log.info("listening on %s%s", path, f" and {config.listen}" if config.listen else "")
+
+    def reload(self, config: Config) -> None:
+        """Read certificates and passwords again. Raises WebConfigError, and keeps the old ones then."""
+        if config.web_config_file == self._config.web_config_file:
+            self._web_config.reload()
+        else:
+            log.warning("web_config_file has changed: this takes effect at the next start")
+
+    async def close(self) -> None:
+        """Stop listening; what is being answered has a moment to finish."""
+        for server in self._servers:
+            await server.stop(grace_seconds=0.5)
+        self._servers.clear()
+
+
+def _limits(config: Config) -> HttpLimits:
+    http = config.http
+    return HttpLimits(
+        max_connections=http.max_connections,
+        request_timeout_seconds=http.request_timeout,
+        write_timeout_seconds=http.response_timeout,
+        idle_timeout_seconds=http.idle_timeout,
+        max_header_bytes=http.max_header_size,
+    )
+
+
+def _group() -> str | None:
+    try:
+        return grp.getgrnam(GROUP).gr_name
+    except KeyError:
+        return None
+
+
+def _make_directory(path: Path) -> None:
+    """The socket's directory: others cannot even see what is in it."""
+    try:
+        path.mkdir(mode=0o750, parents=True, exist_ok=True)
+    except OSError as error:
+        raise ListenError(f"{path}: {error.strerror}; set runtime_dir to a directory this user may write") from None

@@ -1,0 +1,91 @@
+"""The outside world of a monitor: this machine, or a scenario in its place."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+
+from gpuagent.clock import Clock, ScaledClock, SystemClock
+from gpuagent.config.models import Config
+from gpuagent.monitor.inventory import Inventory, count_pci_gpus
+from gpuagent.monitor.monitor import Place, Processes
+from gpuagent.nvml.library import Library
+from gpuagent.procfs.boot import boot_id, boot_time_seconds
+from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.pods import PodNames
+from gpuagent.procfs.table import ProcessTable
+from gpuagent.procfs.users import UserNames
+from gpuagent.procfs.watch import PidfdWatcher
+from gpuagent.simulated.node import SimulatedNode
+from gpuagent.simulated.scenario import load_scenario
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """What a monitor measures, and the time it does it by."""
+
+    library: Library
+    processes: Processes
+    clock: Clock
+    place: Place
+
+
+def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
+    """This machine."""
+    clock = SystemClock()
+    boot = boot_id()
+    processes = _table(config, clock, boot)
+    inventory = _inventory(config, boot) if keep_inventory else None
+    place = Place(boot_id=boot, inventory=inventory, pci_gpus=count_pci_gpus)
+    return Node(Library(), processes, clock, place)
+
+
+def simulated_node(config: Config, name: str, speed: float = 1.0) -> Node:
+    """A scenario in place of the driver; processes that the scenario made up have a /proc of their own.
+
+    Raises:
+        ScenarioError: there is no such scenario, or it is at fault.
+    """
+    clock = SystemClock() if speed == 1.0 else ScaledClock(speed)
+    node = SimulatedNode(load_scenario(name), clock, fallback=RealProc())
+    boot = boot_id()
+    real_users = UserNames(clock)
+    processes = ProcessTable(
+        node.proc,
+        clock,
+        watch=PidfdWatcher(),
+        users=lambda uid: node.proc.user_name(uid) or real_users(uid),
+        boot_id=boot,
+        boot_time_seconds=node.proc.boot_time_seconds,
+        command=config.processes.command,
+        redact=config.processes.redact,
+        host_pid_namespace=True,
+    )
+    log.warning("SIMULATED: every reading comes from the scenario %s", node.name)
+    place = Place(boot_id=boot, simulated=node.name, pci_gpus=node.pci_gpu_count)
+    return Node(Library(node.library, max_pid=node.max_pid), processes, clock, place)
+
+
+def _table(config: Config, clock: Clock, boot: str) -> ProcessTable:
+    return ProcessTable(
+        RealProc(),
+        clock,
+        watch=PidfdWatcher(),
+        pods=PodNames(clock),
+        boot_id=boot,
+        boot_time_seconds=boot_time_seconds(),
+        command=config.processes.command,
+        redact=config.processes.redact,
+    )
+
+
+def _inventory(config: Config, boot: str) -> Inventory:
+    """In the state directory, if that can be had: a GPU that vanished while the agent was down is missed then."""
+    try:
+        config.state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+    except OSError as error:
+        log.warning("%s cannot be made, nothing will be remembered over a restart: %s", config.state_dir, error)
+        return Inventory(None, boot)
+    return Inventory(config.state_dir / "gpus.json", boot)

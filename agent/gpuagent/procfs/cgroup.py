@@ -1,0 +1,191 @@
+"""What the cgroup of a process says of it: systemd unit, container, pod, Slurm job.
+
+Nothing is asked of a container runtime: the path is enough, needs no socket and no right, and is
+still there when the runtime hangs. The names come from the runtimes' own sources:
+
+* systemd driver, `<prefix>-<id>.scope`: opencontainers/runc `libcontainer/cgroups/systemd`
+  (prefixes docker, cri-containerd, crio, libpod, nerdctl), cgroupfs driver: `<parent>/<id>`;
+* kubepods: kubernetes `pkg/kubelet/cm/cgroup_manager_linux.go` (`-` of a uid becomes `_` under
+  systemd);
+* units: systemd `src/basic/cgroup-util.c` (`cg_path_get_unit`, `cg_path_get_user_unit`);
+* Slurm: https://slurm.schedmd.com/cgroup_v2.html, and `/slurm/uid_<n>/job_<n>` for version 1.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from gpuagent.procfs.printable import decode, printable
+
+PATH_LIMIT_BYTES = 512
+_NAME_LIMIT_BYTES = 255
+
+_ID = r"[0-9a-f]{64}"
+_RUNTIMES = {
+    "docker": "docker",
+    "cri-containerd": "containerd",
+    "nerdctl": "containerd",
+    "crio": "cri-o",
+    "libpod": "podman",
+    "libpod-payload": "podman",
+}
+_PARENTS = {
+    "docker": "docker",
+    "libpod_parent": "podman",
+    "default": "containerd",
+    "k8s.io": "containerd",
+    "garden": "garden",
+}
+# "libpod-conmon-<id>" and "crio-conmon-<id>" hold the monitor of a container, which stays outside
+# of it.
+_PREFIXED = re.compile(rf"({'|'.join(_RUNTIMES)})-({_ID})(?:\.scope)?")
+# runc's cgroupfs driver given a path of the systemd driver:
+# "kubepods-pod<uid>.slice:cri-containerd:<id>".
+_COLONS = re.compile(rf"(.+):({'|'.join(_RUNTIMES)}):({_ID})")
+_BARE = re.compile(
+    rf"{_ID}|[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{4}}"
+)  # the second: Cloud Foundry's garden
+_LXC = re.compile(r"lxc\.payload\.(.+)")
+_MACHINE = re.compile(r"machine-(.+)\.scope|systemd-nspawn@(.+)\.service")
+_POD = re.compile(
+    r"(?:.*-)?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?"
+)
+_SERVICE = re.compile(r"[\w:.\\@-]+\.service", re.ASCII)
+_USER_MANAGER = re.compile(r"user@\d+\.service")
+_SLURM = re.compile(r"slurm(?:_.+)?|(?:.+_)?slurmstepd\.scope")
+_SLURM_JOB = re.compile(r"job_(\w+)", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """Where a process belongs; "" is "not in one"."""
+
+    path: str = ""
+    unit: str = ""
+    """A service that systemd can restart. One of a user's own manager keeps that manager in front,
+    as in "user@1000.service/jupyter.service": anyone may name such a unit like one of the system's.
+    Scopes (login sessions, containers) and slices are no units here: nobody restarts them."""
+    container_id: str = ""
+    container_runtime: str = ""
+    pod_uid: str = ""
+    slurm_job: str = ""
+
+
+def parse_cgroup(data: bytes) -> Membership:
+    """Read /proc/<pid>/cgroup of version 1, 2 or both; lines that are none are skipped."""
+    paths: dict[str, list[str]] = {}
+    for line in decode(data).split("\n"):
+        _, first, rest = line.partition(":")
+        controllers, second, path = rest.partition(":")
+        if first and second:
+            paths[controllers] = _segments(path)
+    # On a host with both versions systemd keeps its own tree twice, or leaves the one of version 2
+    # empty.
+    tree = paths.get("") or paths.get("name=systemd") or []
+    ordered = [tree, *(path for path in paths.values() if path != tree)]
+    runtime, container_id = next(filter(any, map(_container, ordered)), ("", ""))
+    supervised = not container_id or runtime == "podman"
+    return Membership(
+        path=_text(next(filter(None, ordered), [])) if paths else "",
+        # A unit in front of a container is the runtime's own, but with podman ("--cgroups=split",
+        # as quadlets do it) the one that runs the container; a unit behind it belongs to a systemd
+        # inside.
+        unit=_unit(tree) if supervised else "",
+        container_id=container_id,
+        container_runtime=runtime,
+        pod_uid=next(filter(None, map(_pod_uid, ordered)), ""),
+        slurm_job=next(filter(None, map(_slurm_job, ordered)), ""),
+    )
+
+
+def _segments(path: str) -> list[str]:
+    """Split a path; leading `..` lead out of the cgroup namespace of the reader."""
+    segments = path.removesuffix(" (deleted)").split("/")
+    return [segment for segment in segments if segment not in {"", "..", "."}]
+
+
+def _text(segments: list[str]) -> str:
+    return printable("/" + "/".join(segments), PATH_LIMIT_BYTES)
+
+
+def _container(segments: list[str]) -> tuple[str, str]:
+    """Runtime and id of the innermost container: in Kubernetes in Docker, that of the pod."""
+    for index in range(len(segments) - 1, -1, -1):
+        parent = segments[index - 1] if index else ""
+        runtime, container_id = _container_here(segments[index], parent)
+        if container_id:
+            return runtime, printable(container_id, _NAME_LIMIT_BYTES)
+    return "", ""
+
+
+def _container_here(segment: str, parent: str) -> tuple[str, str]:
+    if found := _PREFIXED.fullmatch(segment):
+        return _RUNTIMES[found[1]], found[2]
+    if found := _COLONS.fullmatch(segment):
+        return _RUNTIMES[found[2]], found[3]
+    if _BARE.fullmatch(segment) and ("-" not in segment or parent == "garden"):
+        return _PARENTS.get(parent, ""), segment
+    return _system_container(segment, parent)
+
+
+def _system_container(segment: str, parent: str) -> tuple[str, str]:
+    """Containers that hold a whole system and have a name for an id."""
+    if parent in {"lxc", "lxc.payload"}:
+        return "lxc", segment
+    if found := _LXC.fullmatch(segment):
+        return "lxc", found[1]
+    if found := _MACHINE.fullmatch(segment):
+        return _machine(_unescaped(found[1] or found[2]))
+    return "", ""
+
+
+def _machine(name: str) -> tuple[str, str]:
+    """Tell containers from libvirt's virtual machines, which systemd-machined knows as well."""
+    if name.startswith("qemu-"):
+        return "", ""
+    return ("libvirt-lxc" if name.startswith("lxc-") else "systemd-nspawn"), name
+
+
+def _unescaped(name: str) -> str:
+    r"""Undo systemd's escapes of the kind \x2d."""
+    return re.sub(r"\\x([0-9a-f]{2})", lambda found: chr(int(found[1], 16)), name)
+
+
+def _pod_uid(segments: list[str]) -> str:
+    """Uid of the innermost pod; that of a static pod is a hash without dashes."""
+    for index in range(len(segments) - 1, -1, -1):
+        if not any("kubepods" in segment for segment in segments[: index + 1]):
+            return ""
+        colons = _COLONS.fullmatch(segments[index])
+        if found := _POD.fullmatch(colons[1] if colons else segments[index]):
+            return found[1].replace("_", "-")
+    return ""
+
+
+def _unit(segments: list[str]) -> str:
+    """Take what systemd takes, the first part behind the slices: further in, names are anyone's."""
+    service, inner = _first_service(segments)
+    if not _USER_MANAGER.fullmatch(service):
+        return service
+    user_service, _ = _first_service(inner)
+    return f"{service}/{user_service}" if user_service else ""
+
+
+def _first_service(segments: list[str]) -> tuple[str, list[str]]:
+    for index, segment in enumerate(segments):
+        if segment.endswith(".slice"):
+            continue
+        if len(segment) <= _NAME_LIMIT_BYTES and _SERVICE.fullmatch(segment):
+            return segment, segments[index + 1 :]
+        break
+    return "", []
+
+
+def _slurm_job(segments: list[str]) -> str:
+    below = False
+    for segment in segments:
+        if below and (found := _SLURM_JOB.fullmatch(segment)):
+            return printable(found[1], _NAME_LIMIT_BYTES)
+        below = below or _SLURM.fullmatch(segment) is not None
+    return ""

@@ -1,0 +1,173 @@
+"""Reads one process: its files in /proc become one `ProcessInfo`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from gpuagent.procfs.cgroup import parse_cgroup
+from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.namespace import namespace_inode
+from gpuagent.procfs.pods import PodName, PodNames
+from gpuagent.procfs.printable import decode
+from gpuagent.procfs.redact import Redactor
+from gpuagent.procfs.stat import Stat, Status, parse_stat, parse_status
+from gpuagent.reading import ProcessId, ProcessInfo
+
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_UNKNOWN_UID = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Boot:
+    """What places a process in time and space: the same for all of them."""
+
+    boot_id: str
+    time_seconds: float
+    """Unix time of the boot."""
+    pid_namespace: int
+    """Inode of the agent's own pid namespace, 0 where unknown."""
+
+
+class Record(NamedTuple):
+    """A process as read, and what to compare to see whether it is still the same program."""
+
+    info: ProcessInfo
+    image: tuple[bytes, ...]
+    """() where there is nothing to compare: then the process is read again at the slow rate."""
+
+
+class ProcessReader:
+    """Reads what can be read.
+
+    Only `stat` is needed; a fact from a file that is denied stays empty.
+    """
+
+    def __init__(
+        self,
+        files: ProcFiles,
+        boot: Boot,
+        *,
+        users: Callable[[int], str],
+        redactor: Redactor,
+        command: bool = True,
+        pods: PodNames | None = None,
+    ) -> None:
+        self._files = files
+        self._boot = boot
+        self._users = users
+        self._redactor = redactor
+        self._command = command
+        self._pods = pods
+
+    def stat(self, pid: int) -> Stat:
+        """Read the one file that tells identity, state and resident memory.
+
+        Raises FileNotFoundError or ProcessLookupError (gone), other OSErrors (not readable),
+        ValueError (garbage).
+        """
+        return parse_stat(self._files.read(pid, "stat"))
+
+    def read(self, pid: int) -> Record:
+        """Read everything. Raises as `stat` does."""
+        stat = self.stat(pid)
+        status = parse_status(self._text(pid, "status"))
+        membership = parse_cgroup(self._text(pid, "cgroup"))
+        pod = self._pod(membership.pod_uid)
+        uid = self._owner(pid) if status.uid is None else status.uid
+        command = self._command_line(pid, stat)
+        info = ProcessInfo(
+            id=ProcessId(self._boot.boot_id, pid, stat.start_ticks),
+            name=self._redactor.text(decode(stat.name)),
+            uid=uid,
+            user=self._users(uid),
+            command=command or "",
+            state=stat.state,
+            parent_pid=stat.parent_pid,
+            pid_namespace=self._namespace(pid, status),
+            start_time_seconds=self._boot.time_seconds + stat.start_ticks / _TICKS_PER_SECOND,
+            resident_bytes=stat.resident_pages * _PAGE_BYTES,
+            cgroup=membership.path,
+            unit=membership.unit,
+            container_id=membership.container_id,
+            container_runtime=membership.container_runtime,
+            pod_uid=membership.pod_uid,
+            pod=pod.name,
+            namespace=pod.namespace,
+            slurm_job=membership.slurm_job,
+        )
+        return Record(info, () if command is None else stat.image)
+
+    def renew(self, record: Record, stat: Stat) -> Record:
+        """Bring a record up to date with a newer `stat` of the same process.
+
+        Reads the process again only where it runs another program now, or where that cannot be
+        seen. A zombie has no memory, arguments or cgroup any more, and one in state D must not be
+        asked for them: what was known of it is kept. Raises as `stat` does.
+        """
+        if stat.state not in {"Z", "D"} and (not record.image or record.image != stat.image):
+            again = self.read(stat.pid)
+            if again.info.id == record.info.id:
+                return again
+        info = replace(
+            record.info,
+            state=stat.state,
+            parent_pid=stat.parent_pid,
+            resident_bytes=stat.resident_pages * _PAGE_BYTES,
+        )
+        if info.pod_uid and not info.pod:  # the kubelet makes the folder shortly after the cgroup
+            pod = self._pod(info.pod_uid)
+            info = replace(info, pod=pod.name, namespace=pod.namespace)
+        return Record(info, record.image)
+
+    def unreadable(self, pid: int, ordinal: int) -> Record:
+        """Stand in for a process that lives and hides (hidepid).
+
+        Its start time is not known; a negative `ordinal` in the place of it keeps identities apart.
+        """
+        identity = ProcessId(self._boot.boot_id, pid, -ordinal)
+        return Record(ProcessInfo(id=identity, name="", uid=_UNKNOWN_UID, user=""), ())
+
+    def _text(self, pid: int, name: str) -> bytes:
+        try:
+            return self._files.read(pid, name)
+        except OSError:
+            return b""
+
+    def _owner(self, pid: int) -> int:
+        try:
+            return self._files.owner(pid)
+        except OSError:
+            return _UNKNOWN_UID
+
+    def _command_line(self, pid: int, stat: Stat) -> str | None:
+        """Redacted command line; None where it should be asked for later.
+
+        `cmdline` lies in the memory of the process, and reading it waits for the lock of that
+        memory. One that hangs in a driver (state D) may hold it for ever, and so would hang whoever
+        reads.
+        """
+        if not self._command:
+            return ""
+        if stat.state == "D":
+            return None
+        return self._redactor.command(self._text(pid, "cmdline"))
+
+    def _namespace(self, pid: int, status: Status) -> int:
+        """Pid namespace by the link, which needs the right to trace the process.
+
+        Without it: a process that has one pid only is in the namespace of the agent.
+        """
+        try:
+            inode = namespace_inode(self._files.link(pid, "ns/pid"))
+        except OSError:
+            inode = 0
+        if not inode and len(status.namespace_pids) == 1:
+            return self._boot.pid_namespace
+        return inode
+
+    def _pod(self, uid: str) -> PodName:
+        return self._pods.lookup(uid) if uid and self._pods else PodName()

@@ -1,0 +1,227 @@
+"""Which processes the driver's pids are, kept up to date at next to no cost.
+
+A process is read when it appears. From then on a pidfd tells of its end, so a tick over 512
+processes is one system call; where no pidfd can be had, the start time is compared instead. At the
+slow rate `refresh` follows what changes in a life: state, memory, another program by exec.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpuagent.clock import Clock
+from gpuagent.procfs.boot import boot_id as read_boot_id
+from gpuagent.procfs.boot import boot_time_seconds as read_boot_time_seconds
+from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.namespace import HOST_PID_NAMESPACE, in_host_pid_namespace, own_namespace
+from gpuagent.procfs.pods import PodNames
+from gpuagent.procfs.reader import Boot, ProcessReader, Record
+from gpuagent.procfs.redact import Redactor
+from gpuagent.procfs.users import UserNames
+from gpuagent.reading import ProcessId, ProcessInfo
+
+_GONE = (FileNotFoundError, ProcessLookupError)
+_UNREADABLE = (OSError, ValueError)
+_ENDED = frozenset({"Z", "X"})
+_MOST_REMEMBERED = 8192
+
+
+class Watcher(Protocol):
+    """Hears of the end of processes."""
+
+    def add(self, pid: int) -> bool:
+        """Begin to watch; False where this process cannot be watched."""
+        ...
+
+    def has_exited(self, pid: int) -> bool:
+        """Whether this watched process has ended."""
+        ...
+
+    def exited(self) -> set[int]:
+        """All watched processes that have ended."""
+        ...
+
+    def remove(self, pid: int) -> None:
+        """End watching a process, watched or not."""
+        ...
+
+    def close(self) -> None:
+        """End watching all of them."""
+        ...
+
+
+@dataclass(slots=True)
+class _Entry:
+    record: Record
+    watched: bool
+
+    @property
+    def hidden(self) -> bool:
+        return self.record.info.id.start_ticks < 0
+
+
+class ProcessTable:
+    """The processes of the pids asked for last; for one thread."""
+
+    def __init__(
+        self,
+        files: ProcFiles,
+        clock: Clock,
+        *,
+        watch: Watcher,
+        pods: PodNames | None = None,
+        users: Callable[[int], str] | None = None,
+        boot_id: str | None = None,
+        boot_time_seconds: float | None = None,
+        command: bool = True,
+        redact: Sequence[str] = (),
+        host_pid_namespace: bool | None = None,
+    ) -> None:
+        """Start empty. What is None is read from the machine.
+
+        `command` says whether command lines are read at all, `redact` are regular expressions of
+        what to hide in them beyond the built-in ones. Raises re.error where one is none.
+        """
+        if host_pid_namespace is None:
+            host_pid_namespace = in_host_pid_namespace()
+        self.host_pid_namespace = host_pid_namespace
+        """False: pids from the driver cannot be told apart from others here, and nothing is
+        resolved."""
+        self.processes_seen = 0
+        """Different processes since the start."""
+        self._watch = watch
+        self._reader = ProcessReader(
+            files,
+            Boot(
+                read_boot_id() if boot_id is None else boot_id,
+                read_boot_time_seconds() if boot_time_seconds is None else boot_time_seconds,
+                HOST_PID_NAMESPACE if host_pid_namespace else own_namespace(),
+            ),
+            users=UserNames(clock) if users is None else users,
+            redactor=Redactor(redact),
+            command=command,
+            pods=pods,
+        )
+        self._entries: dict[int, _Entry] = {}
+        self._dead: set[int] = set()
+        self._remembered: dict[int, int] = {}
+        self._hidden = 0
+
+    def resolve(self, pids: Iterable[int]) -> dict[int, ProcessInfo | None]:
+        """Say who these pids are: all that the driver lists now, in every tick.
+
+        None is a dead process: /proc does not know it. It stays dead until the driver has stopped
+        listing the pid: a process that is given the number meanwhile is a stranger to the memory
+        that the driver still counts.
+        """
+        wanted = set(pids)
+        if not self.host_pid_namespace:
+            return dict.fromkeys(wanted)
+        for pid in self._entries.keys() - wanted:
+            self._forget(pid)
+        self._dead &= wanted
+        exited = self._watch.exited()
+        return {pid: self._resolve(pid, pid in exited) for pid in wanted}
+
+    def refresh(self) -> None:
+        """Follow state, resident memory and exec of all processes; at the slow rate."""
+        for pid, entry in list(self._entries.items()):
+            if entry.hidden:
+                continue
+            try:
+                stat = self._reader.stat(pid)
+                if stat.start_ticks == entry.record.info.id.start_ticks:
+                    entry.record = self._reader.renew(entry.record, stat)
+            except _UNREADABLE:
+                continue  # if it has gone or is another one, the next tick says so
+
+    def close(self) -> None:
+        """Forget all processes and give back their descriptors."""
+        self._entries.clear()
+        self._watch.close()
+
+    def _resolve(self, pid: int, has_exited: bool) -> ProcessInfo | None:
+        if pid in self._dead:
+            return None
+        entry = self._entries.get(pid)
+        if entry is not None and (has_exited or not entry.watched):
+            entry = self._check(pid, entry)
+        elif entry is None:
+            entry = self._meet(pid)
+        if entry is None:
+            self._dead.add(pid)
+            return None
+        return entry.record.info
+
+    def _meet(self, pid: int) -> _Entry | None:
+        """Read a process that was not known.
+
+        The pidfd comes first: if it has not fired after the reading, all that was read is of the
+        one process that it holds. If it has, the number may have been given away meanwhile: what is
+        there now is read again.
+        """
+        watched = self._watch.add(pid)
+        record = self._read(pid, alive=watched)
+        if watched and self._watch.has_exited(pid):
+            self._watch.remove(pid)
+            watched = False
+            record = self._read(pid, alive=False)
+        if record is None:
+            return None
+        entry = self._entries[pid] = _Entry(record, watched)
+        self._count(record.info.id)
+        return entry
+
+    def _check(self, pid: int, entry: _Entry) -> _Entry | None:
+        """Look again at a process that has ended, or whose end nobody would tell."""
+        try:
+            stat = self._reader.stat(pid)
+        except _GONE:
+            self._forget(pid)
+            return None
+        except _UNREADABLE:
+            self._unwatch(pid, entry)
+            return entry
+        # Start times are 10 ms apart at best: one that has ended and seems to run is another.
+        runs_again = entry.watched and stat.state not in _ENDED
+        if runs_again or stat.start_ticks != entry.record.info.id.start_ticks:
+            self._forget(pid)
+            return self._meet(pid)
+        # Ended and still listed is a zombie, and a pidfd cannot tell when that one goes.
+        self._unwatch(pid, entry)
+        if stat.state == "Z" != entry.record.info.state:
+            entry.record = self._reader.renew(entry.record, stat)
+        return entry
+
+    def _read(self, pid: int, *, alive: bool) -> Record | None:
+        """Read a process; None if it has gone.
+
+        One that is known to be alive, but not to be found or not to be read, is hidden.
+        """
+        try:
+            return self._reader.read(pid)
+        except _GONE:
+            if not alive:
+                return None
+        except _UNREADABLE:
+            pass
+        self._hidden += 1
+        return self._reader.unreadable(pid, self._hidden)
+
+    def _unwatch(self, pid: int, entry: _Entry) -> None:
+        self._watch.remove(pid)
+        entry.watched = False
+
+    def _forget(self, pid: int) -> None:
+        self._watch.remove(pid)
+        self._entries.pop(pid, None)
+
+    def _count(self, identity: ProcessId) -> None:
+        """Count a process once, also when the driver's list came without it for a while."""
+        if self._remembered.pop(identity.pid, None) != identity.start_ticks:
+            self.processes_seen += 1
+        self._remembered[identity.pid] = identity.start_ticks
+        if len(self._remembered) > _MOST_REMEMBERED:
+            del self._remembered[next(iter(self._remembered))]

@@ -1,0 +1,197 @@
+"""The agent as a service: builds nothing, owns the loop. Start, tick, reload, stop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from gpuagent.clock import Clock
+from gpuagent.config.faults import ConfigError
+from gpuagent.config.models import Config
+from gpuagent.doors import Doors
+from gpuagent.monitor.monitor import Monitor
+from gpuagent.reading import Snapshot
+from gpuagent.runtime.notify import Notifier
+from gpuagent.schedule import Schedule
+from gpuagent.view import View
+from gpuagent_exporters.web_config import WebConfigError
+
+log = logging.getLogger(__name__)
+
+_STOP_SECONDS = 4.0
+"""Everything is left within this, also while a poll is stuck: systemd waits for 5 s."""
+
+
+@dataclass(slots=True)
+class Parts:
+    """What a service is made of."""
+
+    config: Config
+    clock: Clock
+    monitor: Monitor
+    view: View
+    doors: Doors
+    notifier: Notifier
+    load_config: Callable[[], Config]
+    """Reads the configuration again; raises ConfigError."""
+    may_renew: Callable[[], bool]
+    """Whether a new process may take over now, if the driver was upgraded underneath."""
+
+
+class Service:
+    """Runs until it is told to stop. `run` returns whether a new process must take over: the driver was upgraded
+    underneath, and only a new process can load the new library."""
+
+    def __init__(self, parts: Parts) -> None:
+        self._parts = parts
+        self._config = parts.config
+        self._schedule = Schedule()
+        self._stopping = asyncio.Event()
+        self._replace = False
+        self._tick_task: asyncio.Task[None] | None = None
+        self._reloading: set[asyncio.Task[str]] = set()
+
+    async def run(self) -> bool:
+        """Start, tick, stop.
+
+        Raises:
+            gpuagent_exporters.listeners.ListenError: an address cannot be had; nothing has been started then.
+        """
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
+        loop.add_signal_handler(signal.SIGHUP, self._reload_soon)
+        parts = self._parts
+        try:
+            await parts.doors.open(parts.view, self)
+            self._start_jobs()
+            self._tick_task = asyncio.create_task(self._tick_for_ever(), name="tick")
+            self._tick_task.add_done_callback(lambda _: self._stopping.set())
+            await self._stopping.wait()
+        finally:
+            await self._stop()
+        return self._replace
+
+    def stop(self, reason: str = "request") -> None:
+        """End the service; `run` returns soon after."""
+        log.info("stopping (%s)", reason)
+        self._stopping.set()
+
+    def pause(self, seconds: float) -> None:
+        """Give the GPUs back to the driver for a while, so that it can be reloaded or a GPU reset."""
+        self._parts.monitor.pause()
+
+        async def resume() -> None:
+            self.resume()
+
+        self._schedule.every(max(seconds, 1.0), "resume", resume)
+
+    def resume(self) -> None:
+        """Measure again."""
+        self._schedule.cancel("resume")
+        self._parts.monitor.resume()
+
+    @property
+    def released(self) -> bool:
+        """Nothing of the driver is held."""
+        return self._parts.monitor.session.released
+
+    async def reload(self) -> str:
+        """Read the configuration again. A bad one is refused with all its faults, which are returned, and the old
+        one stays."""
+        parts = self._parts
+        parts.notifier.reloading(time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
+        try:
+            new = await asyncio.to_thread(parts.load_config)
+            await asyncio.to_thread(parts.doors.reload, new)
+        except (ConfigError, WebConfigError) as error:
+            log.error("the new configuration is refused, the old one stays:\n%s", error)
+            return str(error)
+        else:
+            self._adopt(new)
+            log.info("the configuration was read again")
+            return ""
+        finally:
+            parts.notifier.ready()
+
+    def _adopt(self, new: Config) -> None:
+        for key in ("state_dir", "runtime_dir", "client_dir", "listen"):
+            if getattr(new, key) != getattr(self._config, key):
+                log.warning("%s has changed: this takes effect at the next start", key)
+        self._config = new
+        self._parts.view.config = new
+        self._start_jobs()
+
+    def _reload_soon(self) -> None:
+        task = asyncio.create_task(self.reload(), name="reload")
+        self._reloading.add(task)
+        task.add_done_callback(self._reloading.discard)
+
+    def _start_jobs(self) -> None:
+        speed = self._parts.clock.speed
+
+        async def slow() -> None:
+            self._parts.monitor.request_slow()
+
+        self._schedule.every(self._config.slow_interval / speed, "slow collection", slow)
+        self._schedule.start()
+
+    async def _tick_for_ever(self) -> None:
+        """On the loop's own clock, which no one can set. A tick that took too long is followed by the next one due,
+        not by all that were missed."""
+        loop = asyncio.get_running_loop()
+        due = loop.time()
+        while not self._stopping.is_set():
+            await self._tick()
+            interval = self._config.poll_interval / self._parts.clock.speed
+            due += interval
+            if due < loop.time():
+                self._parts.monitor.tick_skipped()
+                due = loop.time() + interval - (loop.time() - due) % interval
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._stopping.wait(), due - loop.time())
+
+    async def _tick(self) -> None:
+        parts = self._parts
+        try:
+            snapshot = await parts.monitor.tick()
+        except Exception:
+            log.exception("a tick failed")
+            return
+        parts.view.update(snapshot)
+        self._schedule.check_clock(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
+        if snapshot.ticks == 1:
+            parts.notifier.ready()
+        parts.notifier.alive()
+        parts.notifier.status(_summary(snapshot))
+        if parts.monitor.session.needs_new_process and parts.may_renew():
+            self._replace = True
+            self.stop("the driver was upgraded underneath")
+
+    async def _stop(self) -> None:
+        parts = self._parts
+        parts.notifier.stopping()
+        self._schedule.stop()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_STOP_SECONDS):
+                if self._tick_task is not None:
+                    self._tick_task.cancel()
+                    await asyncio.gather(self._tick_task, return_exceptions=True)
+                await parts.doors.close()
+                await parts.monitor.close()
+
+
+def _summary(snapshot: Snapshot) -> str:
+    """One line for `systemctl status`."""
+    states: dict[str, int] = {}
+    for gpu in snapshot.gpus:
+        states[gpu.state] = states.get(gpu.state, 0) + 1
+    if not snapshot.gpus:
+        return snapshot.node.nvml_reason or "no GPU on this node"
+    counts = ", ".join(f"{number} {state}" for state, number in sorted(states.items()))
+    return f"{len(snapshot.gpus)} GPUs: {counts}; {len(snapshot.processes)} processes"

@@ -1,0 +1,197 @@
+"""Quantities as pure functions of time.
+
+How much memory a process holds, how busy a GPU is, how many errors.
+
+Each is a frozen value that is called with the seconds since it began (a process's start, or the
+beginning of the story) and answers with an amount: bytes, percent, a count. The same seconds always
+give the same amount.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+from pydantic import BeforeValidator, Field
+
+from gpuagent.simulated.fields import STRICT, Amount, PositiveSeconds, Seconds
+
+_MASK = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Always `value`."""
+
+    value: Amount
+    shape: Literal["constant"] = "constant"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:  # noqa: ARG002 - time changes nothing
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """`start`, and from `after` on `rate` more each second, never above `cap`. This is a leak."""
+
+    rate: Amount
+    start: Amount = 0.0
+    cap: Amount = math.inf
+    after: Seconds = 0.0
+    shape: Literal["ramp"] = "ramp"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:
+        return min(self.start + self.rate * max(0.0, seconds - self.after), self.cap)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The amount of the last of `points` (seconds, amount) that has been reached.
+
+    0 before the first.
+    """
+
+    points: tuple[tuple[Seconds, Amount], ...]
+    shape: Literal["steps"] = "steps"
+
+    __pydantic_config__ = STRICT
+
+    def __post_init__(self) -> None:
+        times = [at for at, _ in self.points]
+        if not times or times != sorted(times):
+            raise ValueError("points must be a list of [time, amount], earliest first")
+
+    def __call__(self, seconds: float) -> float:
+        reached = bisect.bisect_right(self.points, seconds, key=lambda point: point[0])
+        return self.points[reached - 1][1] if reached else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Staircase:
+    """`start`, and `size` more after each `every`, never above `cap`.
+
+    What grows once an epoch or a request.
+    """
+
+    size: Amount
+    every: PositiveSeconds
+    start: Amount = 0.0
+    cap: Amount = math.inf
+    shape: Literal["staircase"] = "staircase"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:
+        return min(self.start + self.size * math.floor(max(0.0, seconds) / self.every), self.cap)
+
+
+@dataclass(frozen=True, slots=True)
+class SawTooth:
+    """Climbs from `low` to `high` in `period`, falls back at once and climbs again.
+
+    A cache that is emptied.
+    """
+
+    low: Amount
+    high: Amount
+    period: PositiveSeconds
+    shape: Literal["saw_tooth"] = "saw_tooth"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:
+        return self.low + (self.high - self.low) * (max(0.0, seconds) % self.period) / self.period
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """From `start` towards `level`, ever more slowly.
+
+    63 % of the way after `time_constant`, 95 % after three.
+    """
+
+    level: Amount
+    time_constant: PositiveSeconds
+    start: Amount = 0.0
+    shape: Literal["warm_up"] = "warm_up"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:
+        rest = math.exp(-max(0.0, seconds) / self.time_constant)
+        return self.level - (self.level - self.start) * rest
+
+
+@dataclass(frozen=True, slots=True)
+class Plateau:
+    """Evenly from `start` to `level` in `over`, then flat."""
+
+    level: Amount
+    over: PositiveSeconds
+    start: Amount = 0.0
+    shape: Literal["plateau"] = "plateau"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:
+        done = min(max(0.0, seconds) / self.over, 1.0)
+        return self.level if done == 1.0 else self.start + (self.level - self.start) * done
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Between -`amplitude` and +`amplitude`, another amount in each `period`.
+
+    `seed` and time alone decide which.
+    """
+
+    amplitude: Amount
+    period: PositiveSeconds = 1.0
+    seed: int = 0
+    shape: Literal["noise"] = "noise"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:
+        return self.amplitude * (2 * _uniform(self.seed, math.floor(seconds / self.period)) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """All of `of`, added."""
+
+    of: tuple[Curve, ...]
+    shape: Literal["sum"] = "sum"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:
+        return math.fsum(function(seconds) for function in self.of)
+
+
+Shape = Constant | Ramp | Steps | Staircase | SawTooth | WarmUp | Plateau | Noise | Sum
+SHAPES: tuple[str, ...] = tuple(kind.__dataclass_fields__["shape"].default for kind in get_args(Shape))
+
+
+def _plain_amount_is_constant(value: object) -> object:
+    if isinstance(value, int | float | str):
+        return {"shape": "constant", "value": value}
+    return value
+
+
+Curve = Annotated[Shape, Field(discriminator="shape"), BeforeValidator(_plain_amount_is_constant)]
+"""Any of the shapes; in a scenario file a plain amount is a constant."""
+
+
+def _uniform(seed: int, step: int) -> float:
+    """A number in [0, 1) that looks random: the finaliser of SplitMix64 (https://prng.di.unimi.it/splitmix64.c)."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + step + 0x9E3779B97F4A7C15) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    return ((mixed ^ (mixed >> 31)) >> 11) / 2**53

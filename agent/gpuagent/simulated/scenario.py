@@ -1,0 +1,192 @@
+"""Loading a scenario: a shipped one by its name, or any YAML file by its path."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import ValidationError
+
+from gpuagent.simulated.faults import Fault
+from gpuagent.simulated.spec import Scenario
+from gpuagent.simulated.symbols import unknown_calls
+
+MAX_FILE_BYTES = 1024**2
+
+Path_ = tuple[str | int, ...]
+
+
+class ScenarioError(Exception):
+    """Why a scenario cannot be used.
+
+    Every mistake on a line of its own, with file, line and key.
+    """
+
+    def __init__(self, problems: list[str]) -> None:
+        super().__init__("\n".join(problems))
+        self.problems = tuple(problems)
+
+
+def shipped_scenarios() -> list[str]:
+    """Names of the scenarios that come with gpuagent."""
+    files = resources.files(__package__).joinpath("scenarios").iterdir()
+    return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
+
+
+def load_scenario(name_or_path: str) -> Scenario:
+    """A shipped scenario (`leak`) or a file (`./mine.yaml`).
+
+    Raises:
+        ScenarioError: there is no such scenario, or it has mistakes.
+    """
+    if name_or_path in shipped_scenarios():
+        text = resources.files(__package__).joinpath("scenarios", f"{name_or_path}.yaml").read_text(encoding="utf-8")
+        return parse_scenario(text, file=f"{name_or_path}.yaml", name=name_or_path)
+    path = Path(name_or_path)
+    if not path.suffix and not path.exists():
+        known = ", ".join(shipped_scenarios())
+        raise ScenarioError([f"no scenario {name_or_path!r}: give a path to a YAML file or one of {known}"])
+    try:
+        raw = path.read_bytes()[: MAX_FILE_BYTES + 1]
+        text = raw.decode("utf-8")
+    except OSError as error:
+        raise ScenarioError([f"{path}: {error.strerror or error}"]) from error
+    except UnicodeDecodeError as error:
+        raise ScenarioError([f"{path}: not UTF-8 text: {error}"]) from error
+    if len(raw) > MAX_FILE_BYTES:
+        raise ScenarioError([f"{path}: larger than {MAX_FILE_BYTES // 1024} KiB"])
+    return parse_scenario(text, file=str(path), name=path.stem)
+
+
+def parse_scenario(text: str, *, file: str = "scenario", name: str = "unnamed") -> Scenario:
+    """A scenario from its text; `file` is what messages call it, `name` its name if it gives none.
+
+    Raises:
+        ScenarioError: with every mistake.
+    """
+    node, data = _read_yaml(text, file)
+    if not isinstance(data, dict):
+        raise ScenarioError([f"{file}:1: a scenario is a mapping with gpus, processes and faults"])
+    duplicates = list(_duplicate_keys(node))
+    if duplicates:
+        raise ScenarioError([f"{file}:{line}: {key}: given twice" for line, key in duplicates])
+    try:
+        scenario = Scenario.model_validate({"name": name, **data})
+    except ValidationError as error:
+        raise ScenarioError(_problems(error, node, file)) from None
+    problems = [
+        f"{file}:{_line(node, ('faults', position, 'calls'))}: faults[{position}].calls: {problem}"
+        for position, fault in enumerate(scenario.faults)
+        for problem in unknown_calls(fault.calls)
+    ]
+    if problems:
+        raise ScenarioError(problems)
+    return scenario
+
+
+def check_calls(fault: Fault) -> None:
+    """Refuse a fault for calls that no library has: it would never show.
+
+    Raises:
+        ValueError: with the nearest name.
+    """
+    for problem in unknown_calls(fault.calls):
+        raise ValueError(problem)
+
+
+def _read_yaml(text: str, file: str) -> tuple[yaml.Node | None, object]:
+    loader = yaml.SafeLoader(text)
+    try:
+        node = loader.get_single_node()
+        return node, None if node is None else loader.construct_document(node)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        line = mark.line + 1 if mark else 1
+        raise ScenarioError([f"{file}:{line}: not YAML: {error.problem or error.context}"]) from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ScenarioError([f"{file}: not YAML: {error}"]) from None
+    finally:
+        loader.dispose()
+
+
+def _duplicate_keys(node: yaml.Node | None) -> Iterator[tuple[int, str]]:
+    """PyYAML lets the last of two equal keys win in silence."""
+    if isinstance(node, yaml.MappingNode):
+        seen: set[str] = set()
+        for key, value in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    yield key.start_mark.line + 1, key.value
+                seen.add(key.value)
+            yield from _duplicate_keys(value)
+    elif isinstance(node, yaml.SequenceNode):
+        for item in node.value:
+            yield from _duplicate_keys(item)
+
+
+# ---- mistakes, in words --------------------------------------------------------------------------
+
+
+def _problems(error: ValidationError, node: yaml.Node | None, file: str) -> list[str]:
+    found = []
+    for detail in error.errors(include_url=False):
+        path, line = _place(node, detail["loc"])
+        found.append(f"{file}:{line}: {_dotted(path)}{_words(dict(detail), detail['loc'])}")
+    return found
+
+
+def _words(detail: dict[str, Any], loc: Path_) -> str:
+    kind = detail["type"]
+    if kind in ("missing", "missing_argument"):
+        return f"{loc[-1]} is missing"
+    if kind in ("extra_forbidden", "unexpected_keyword_argument"):
+        return "unknown key"
+    if kind == "value_error":
+        return str(detail["ctx"]["error"])
+    if kind == "union_tag_not_found":
+        return "say which shape: shape: ramp, plateau, saw_tooth..."
+    if kind == "union_tag_invalid":
+        context = detail["ctx"]
+        near = get_close_matches(str(context["tag"]), context["expected_tags"].replace("'", "").split(", "), 1)
+        hint = f"; did you mean {near[0]}?" if near else ""
+        return f"unknown shape {context['tag']}{hint} (one of {context['expected_tags']})"
+    message = str(detail["msg"])
+    return message[0].lower() + message[1:]
+
+
+def _dotted(path: Path_) -> str:
+    text = ""
+    for part in path:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}"
+    return f"{text.lstrip('.')}: " if text else ""
+
+
+def _line(node: yaml.Node | None, path: Path_) -> int:
+    return _place(node, path)[1]
+
+
+def _place(node: yaml.Node | None, loc: Path_) -> tuple[Path_, int]:
+    """The path as it stands in the file, and its line.
+
+    Pydantic adds parts (names of shapes) that it has not.
+    """
+    path: list[str | int] = []
+    line = node.start_mark.line + 1 if node else 1
+    for part in loc:
+        child: yaml.Node | None = None
+        if isinstance(node, yaml.MappingNode):
+            for key, value in node.value:
+                if isinstance(key, yaml.ScalarNode) and key.value == str(part):
+                    child, line = value, key.start_mark.line + 1
+                    break
+        elif isinstance(node, yaml.SequenceNode) and isinstance(part, int) and part < len(node.value):
+            child = node.value[part]
+            line = child.start_mark.line + 1
+        if child is not None:
+            node = child
+            path.append(part)
+    return tuple(path), line

@@ -1,0 +1,90 @@
+"""What the HTTP side may know: the last snapshot in the forms that it serves, and whether the agent is well."""
+
+from __future__ import annotations
+
+import os
+
+from gpuagent import __version__
+from gpuagent.catalogue.series import series
+from gpuagent.clock import Clock
+from gpuagent.config.models import Config
+from gpuagent.history import History
+from gpuagent.reading import Snapshot
+from gpuagent_exporters.prometheus import MetricsPage, Series
+from gpuagent_exporters.status import processes_document, status_document
+
+_LOOP_STALLED_SECONDS = 10.0
+
+
+class View:
+    """The source of every answer. `update` is called by each tick, everything else by requests."""
+
+    def __init__(self, config: Config, clock: Clock, simulated: str = "") -> None:
+        self.config = config
+        self.history = History()
+        self._clock = clock
+        self._simulated = simulated
+        self._started = clock.now()
+        self._snapshot: Snapshot | None = None
+        self._page = MetricsPage(self._series)
+
+    def update(self, snapshot: Snapshot) -> None:
+        """Show this one from now on."""
+        self._snapshot = snapshot
+        self.history.add(snapshot)
+
+    def metrics(self, openmetrics: bool) -> bytes:  # noqa: FBT001  the form of the protocol
+        """The body of `/metrics`."""
+        return self._page.render(openmetrics=openmetrics)
+
+    def status(self) -> dict[str, object]:
+        """The document behind `gpuagent status`."""
+        now = self._clock.now()
+        return status_document(
+            self._snapshot,
+            now_seconds=now,
+            source="agent",
+            version=__version__,
+            pid=os.getpid(),
+            uptime_seconds=now - self._started,
+            poll_interval_seconds=self.config.poll_interval,
+            history=self.history.points(),
+            history_interval_seconds=self.history.interval_seconds,
+        )
+
+    def processes(self) -> dict[str, object]:
+        """The document behind `gpuagent ps`."""
+        return processes_document(self._snapshot, now_seconds=self._clock.now())
+
+    def healthy(self) -> tuple[bool, str]:
+        """The loop turns. It is this loop that answers, so only a tick that never ends can be told here."""
+        age = self._tick_age()
+        limit = _LOOP_STALLED_SECONDS + 3 * self.config.poll_interval
+        if age is not None and age / self._clock.speed > limit:
+            return False, f"the last tick was {age:.0f} s ago"
+        return True, "ok"
+
+    def ready(self) -> tuple[bool, str]:
+        """There is a fresh measurement: what is served is the node as it is."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return False, "nothing has been measured yet"
+        if snapshot.measured_seconds is None:
+            return False, f"no GPU has been read yet: {snapshot.node.nvml_reason or 'the driver has not answered'}"
+        age = self._clock.now() - snapshot.measured_seconds
+        if age > self.stale_seconds:
+            return False, f"no GPU has been read for {age:.0f} s: {snapshot.node.nvml_reason or 'see the status'}"
+        return True, "ok"
+
+    @property
+    def stale_seconds(self) -> float:
+        """Older measurements are not the node as it is."""
+        return max(5 * self.config.poll_interval, 10.0)
+
+    def _tick_age(self) -> float | None:
+        return None if self._snapshot is None else self._clock.now() - self._snapshot.clock_seconds
+
+    def _series(self) -> Series:
+        return series(
+            self._snapshot, self._clock.now(), simulated=self._simulated, top=self.config.processes.top
+        )

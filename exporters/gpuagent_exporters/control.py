@@ -1,0 +1,66 @@
+"""Commands to the agent, on the control socket alone: who may connect there may command."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from starlette.requests import Request
+from starlette.responses import JSONResponse
+from starlette.routing import BaseRoute, Route
+
+_LONGEST_PAUSE_SECONDS = 24 * 3600.0
+
+
+class Commands(Protocol):
+    """What the service can be told."""
+
+    @property
+    def released(self) -> bool:
+        """Nothing of the driver is held."""
+        ...
+
+    def pause(self, seconds: float) -> None:
+        """Give the GPUs back to the driver for a while."""
+        ...
+
+    def resume(self) -> None:
+        """Measure again."""
+        ...
+
+    async def reload(self) -> str:
+        """Read the configuration again; returns what is wrong with it, "" if nothing is."""
+        ...
+
+
+def control_routes(commands: Commands) -> Sequence[BaseRoute]:
+    """Routes beside the read-only ones."""
+
+    async def pause(request: Request) -> JSONResponse:
+        try:
+            seconds = float(request.query_params.get("seconds", ""))
+        except ValueError:
+            seconds = 0.0
+        if not 0 < seconds <= _LONGEST_PAUSE_SECONDS:
+            text = f"seconds must be a number above 0, at most {_LONGEST_PAUSE_SECONDS:.0f}"
+            return JSONResponse({"error": text}, 400)
+        commands.pause(seconds)
+        return JSONResponse({"paused_seconds": seconds, "released": commands.released})
+
+    async def paused(_: Request) -> JSONResponse:
+        return JSONResponse({"released": commands.released})
+
+    async def resume(_: Request) -> JSONResponse:
+        commands.resume()
+        return JSONResponse({"resumed": True})
+
+    async def reload(_: Request) -> JSONResponse:
+        fault = await commands.reload()
+        return JSONResponse({"reloaded": not fault, "error": fault}, 409 if fault else 200)
+
+    return (
+        Route("/api/v1/pause", pause, methods=["POST"]),
+        Route("/api/v1/pause", paused, methods=["GET"]),
+        Route("/api/v1/resume", resume, methods=["POST"]),
+        Route("/api/v1/reload", reload, methods=["POST"]),
+    )

@@ -1,0 +1,167 @@
+"""What stands around the routes: headers for browsers, faults as answers, and who may ask."""
+
+from __future__ import annotations
+
+import ipaddress
+import logging
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import JSONResponse
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gpuagent_exporters.peers import PeerCredentials, peer_of
+
+logger = logging.getLogger(__name__)
+
+SECURITY_HEADERS = {
+    "x-content-type-options": "nosniff",
+    "cache-control": "no-store",
+    "referrer-policy": "no-referrer",
+    "content-security-policy": "default-src 'none'; frame-ancestors 'none'",
+}
+
+
+def error_response(
+    status: HTTPStatus, message: str, headers: dict[str, str] | None = None
+) -> JSONResponse:
+    """An error as JSON: `error` is the status in words, `message` says what to do about it."""
+    body = {"error": status.phrase, "message": message}
+    return JSONResponse(body, status_code=status, headers=headers)
+
+
+class AnswerFaults:
+    """Turns an exception into a 500, and keeps one lasting fault from filling the journal.
+
+    A scrape comes every few seconds: the traceback is logged when a fault is new, and again when
+    another took its place.
+    """
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+        self._last_fault: dict[str, str] = {}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        started = False
+
+        async def noting_send(message: Message) -> None:
+            nonlocal started
+            started = True
+            await send(message)
+
+        try:
+            await self._app(scope, receive, noting_send)
+        except Exception as fault:
+            self._log(scope["path"], fault)
+            if started:
+                raise
+            message = "This is a fault of gpuagent; its log has the details."
+            response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, message)
+            await response(scope, receive, send)
+
+    def _log(self, path: str, fault: Exception) -> None:
+        text = f"{type(fault).__name__}: {fault}"
+        if self._last_fault.get(path) != text:
+            if (
+                len(self._last_fault) > 100
+            ):  # routes may have parameters, and a stranger chooses those
+                self._last_fault.clear()
+            self._last_fault[path] = text
+            logger.error("could not answer a request for %.100r", path, exc_info=fault)
+
+
+class SetHeaders:
+    """Sets headers on every response; with `keep`, only those that it does not have."""
+
+    def __init__(
+        self, app: ASGIApp, headers: Callable[[], Mapping[str, str]], *, keep: bool = False
+    ) -> None:
+        self._app = app
+        self._headers = headers
+        self._keep = keep
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def setting_send(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = MutableHeaders(scope=message)
+                for name, value in self._headers().items():
+                    if not (self._keep and name in headers):
+                        headers[name] = value
+            await send(message)
+
+        await self._app(scope, receive, setting_send)
+
+
+class CheckHost:
+    """Refuses requests that reach loopback under somebody else's name.
+
+    A web page can point its own DNS name at 127.0.0.1 and then read answers as if they were its own
+    ("DNS rebinding"); the browser still sends that name as `Host`. Addresses other than loopback
+    are open to the network anyway, and /metrics has nothing to hide from who can run a page here.
+    """
+
+    def __init__(self, app: ASGIApp, hostname: str) -> None:
+        self._app = app
+        short, _, _ = hostname.partition(".")
+        self._names = {"localhost", hostname.lower(), short.lower()}
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        guarded = scope["path"] == "/" or scope["path"].startswith("/api/")
+        if guarded and _is_loopback(scope) and not self._is_ours(Headers(scope=scope).get("host")):
+            message = "Ask for this under an IP address, as localhost, or by this machine's name."
+            response = error_response(HTTPStatus.MISDIRECTED_REQUEST, message)
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _is_ours(self, host: str | None) -> bool:
+        if host is None:  # only HTTP/1.0 may leave it out, and no browser speaks that
+            return True
+        if host.startswith("["):
+            name = host[1:].partition("]")[0]
+        else:
+            name = host.partition(":")[0].lower().rstrip(".")
+        return name in self._names or name.endswith(".localhost") or _address(name) is not None
+
+
+class CheckPeer:
+    """Answers only peers of a unix socket that live in the agent's own namespaces; see `peers`."""
+
+    def __init__(self, app: ASGIApp, same_namespaces: Callable[[int], bool]) -> None:
+        self._app = app
+        self._same_namespaces = same_namespaces
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        refusal = self._refusal(peer_of(scope))
+        if refusal:
+            response = error_response(HTTPStatus.FORBIDDEN, refusal)
+            await response(scope, receive, send)
+        else:
+            await self._app(scope, receive, send)
+
+    def _refusal(self, peer: PeerCredentials | None) -> str:
+        if peer is None:
+            return "The control socket is a unix socket: only there is it known who is calling."
+        if not self._same_namespaces(peer.pid):
+            return (
+                "The caller is in another pid or user namespace, such as a container's, "
+                "or has ended: call from the host itself."
+            )
+        return ""
+
+
+def _is_loopback(scope: Scope) -> bool:
+    """Whether the connection was made to a loopback address; a unix socket has none."""
+    server = scope.get("server")
+    address = _address(server[0]) if server else None
+    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
+        address = address.ipv4_mapped
+    return address is not None and address.is_loopback
+
+
+def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    try:
+        return ipaddress.ip_address(text)
+    except ValueError:
+        return None

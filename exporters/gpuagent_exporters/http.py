@@ -1,0 +1,218 @@
+"""The routes that everybody may read: metrics, JSON, and one page for people.
+
+The same app serves the TCP address and the control socket; the latter adds routes of its own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import socket
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
+from typing import Any, Protocol, TypeVar
+
+from starlette.applications import Starlette
+from starlette.datastructures import MutableHeaders
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.middleware.gzip import GZipMiddleware
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse, Response
+from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gpuagent_exporters import page, peers
+from gpuagent_exporters.guards import (
+    SECURITY_HEADERS,
+    AnswerFaults,
+    CheckHost,
+    CheckPeer,
+    SetHeaders,
+    error_response,
+)
+from gpuagent_exporters.negotiation import (
+    OPENMETRICS,
+    PLAIN_TEXT,
+    accepts_gzip,
+    wants_openmetrics,
+)
+
+T = TypeVar("T")
+Document = Mapping[str, Any]
+"""What is sent as JSON: see the schema in the documentation of `/api/v1/status`."""
+
+_THREAD_BYTES = 32 * 1024
+"""Compressing more than this takes long enough (about 1 ms) to be worth a thread."""
+
+
+class Source(Protocol):
+    """What there is to tell. Every method answers at once, from memory: the loop waits for it."""
+
+    def metrics(self, openmetrics: bool) -> bytes:
+        """The whole exposition; never empty, also before the first measurement."""
+        ...
+
+    def status(self) -> Document:
+        """The node, its problems, GPUs and processes."""
+        ...
+
+    def processes(self) -> Document:
+        """The GPU processes alone."""
+        ...
+
+    def healthy(self) -> tuple[bool, str]:
+        """Whether the agent does its work, and why not. A broken GPU is no reason."""
+        ...
+
+    def ready(self) -> tuple[bool, str]:
+        """Whether there is a fresh measurement to tell of, and why not."""
+        ...
+
+
+def build_app(
+    source: Source,
+    *,
+    control: bool = False,
+    show_commands: bool = True,
+    extra_routes: Sequence[BaseRoute] = (),
+    hostname: str | None = None,
+    same_namespaces: Callable[[int], bool] = peers.same_namespaces,
+) -> Starlette:
+    """The ASGI app over `source`.
+
+    Args:
+        source: What is told.
+        control: This is the control socket: every request must come over a unix socket, from the
+            agent's own namespaces.
+        show_commands: Whether callers may see who runs what: command lines and users. False for an
+            address that is neither loopback nor behind authentication.
+        extra_routes: Further routes, such as the control socket's commands.
+        hostname: The machine's name, under which a browser may ask on loopback.
+        same_namespaces: Whether a pid lives in the agent's own namespaces.
+    """
+    hostname = hostname or socket.gethostname()
+    routes = _Routes(source, show_commands=show_commands, hostname=hostname)
+    gate = (
+        Middleware(CheckPeer, same_namespaces=same_namespaces)
+        if control
+        else Middleware(CheckHost, hostname=hostname)
+    )
+    app = Starlette(
+        routes=[*routes.routes(), *extra_routes],
+        middleware=[
+            Middleware(SetHeaders, headers=lambda: SECURITY_HEADERS, keep=True),
+            Middleware(_Compress),
+            Middleware(AnswerFaults),
+            gate,
+        ],
+        exception_handlers={HTTPException: _explain},
+    )
+    app.router.redirect_slashes = (
+        False  # a redirect repeats the caller's Host; a 404 says what there is
+    )
+    return app
+
+
+class _Routes:
+    """One method for each path."""
+
+    def __init__(self, source: Source, *, show_commands: bool, hostname: str) -> None:
+        self._source = source
+        self._hostname = hostname
+        self._show_commands = show_commands
+        self._rendering = asyncio.Lock()
+
+    def routes(self) -> list[BaseRoute]:
+        return [
+            Route("/", self.page),
+            Route("/metrics", self.metrics),
+            Route("/-/healthy", self.healthy),
+            Route("/-/ready", self.ready),
+            Route("/api/v1/status", self.status),
+            Route("/api/v1/processes", self.processes),
+        ]
+
+    async def metrics(self, request: Request) -> Response:
+        openmetrics = wants_openmetrics(request.headers.get("accept", ""))
+        body = await self._render(lambda: self._source.metrics(openmetrics))
+        media_type = OPENMETRICS if openmetrics else PLAIN_TEXT
+        return Response(body, headers={"content-type": media_type, "vary": "Accept"})
+
+    async def status(self, _: Request) -> Response:
+        return _json(await self._render(lambda: self._visible(self._source.status())))
+
+    async def processes(self, _: Request) -> Response:
+        return _json(await self._render(lambda: self._visible(self._source.processes())))
+
+    async def page(self, _: Request) -> Response:
+        body = await self._render(self._page)
+        headers = {"content-security-policy": page.CONTENT_SECURITY_POLICY}
+        return Response(body, media_type="text/html", headers=headers)
+
+    async def healthy(self, _: Request) -> Response:
+        return _verdict(self._source.healthy())
+
+    async def ready(self, _: Request) -> Response:
+        return _verdict(self._source.ready())
+
+    def _page(self) -> bytes:
+        return page.render(self._visible(self._source.status()), self._hostname)
+
+    async def _render(self, render: Callable[[], T]) -> T:
+        """One at a time, then the loop's turn: a crowd of scrapes must not delay a tick."""
+        async with self._rendering:
+            rendered = render()
+            await asyncio.sleep(0)
+            return rendered
+
+    def _visible(self, document: Document) -> Document:
+        if self._show_commands or "processes" not in document:
+            return document
+        hidden = {"command": "", "user": "", "uid": None}
+        processes = [{**process, **hidden} for process in document["processes"]]
+        return {**document, "processes": processes}
+
+
+class _Compress:
+    """Starlette's gzip, for clients that want it: it takes `gzip;q=0` for a yes."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = GZipMiddleware(app, compresslevel=1, thread_minimum_size=_THREAD_BYTES)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        headers = MutableHeaders(scope=scope)
+        if not accepts_gzip(headers.get("accept-encoding", "")):
+            del headers["accept-encoding"]
+        await self._app(scope, receive, send)
+
+
+def _json(document: Document) -> Response:
+    """JSON in ASCII, which no broken name makes invalid. NaN would, so it is a fault."""
+    body = json.dumps(document, allow_nan=False, separators=(",", ":")) + "\n"
+    return Response(body, media_type="application/json")
+
+
+def _verdict(verdict: tuple[bool, str]) -> Response:
+    good, reason = verdict
+    status = HTTPStatus.OK if good else HTTPStatus.SERVICE_UNAVAILABLE
+    return PlainTextResponse(f"{reason or status.phrase}\n", status_code=status)
+
+
+async def _explain(request: Request, error: Exception) -> Response:
+    """404, 405 and the like as JSON, with what would have worked."""
+    if not isinstance(error, HTTPException):
+        raise error
+    status = HTTPStatus(error.status_code)
+    headers = dict(error.headers or {})
+    if status is HTTPStatus.NOT_FOUND:
+        paths = sorted({route.path for route in request.app.routes if isinstance(route, Route)})
+        message = (
+            f"There is nothing at {request.scope['path'][:100]!r}. There is: {', '.join(paths)}."
+        )
+    elif status is HTTPStatus.METHOD_NOT_ALLOWED:
+        headers["Allow"] = ", ".join(sorted(headers.get("Allow", "").split(", ")))
+        message = f"{request.method[:20]} is not allowed here. Allowed: {headers['Allow']}."
+    else:
+        message = error.detail
+    return error_response(status, message, headers)

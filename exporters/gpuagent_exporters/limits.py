@@ -1,0 +1,216 @@
+"""An HTTP connection that no client can hold on to: uvicorn's, with bounds on time and size.
+
+uvicorn alone waits for ever for the rest of a half-sent request, and for ever for a client that
+asks and does not read (a keep-alive timeout closes its transport, but closing first waits for the
+buffer to empty). Both are one timer here. Bounds on sizes are h11's and Starlette's.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import socket
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from email.utils import formatdate
+
+import h11
+from starlette.types import Message, Receive, Scope, Send
+from uvicorn.config import Config
+from uvicorn.protocols.http.h11_impl import H11Protocol
+from uvicorn.server import ServerState
+
+from gpuagent_exporters.peers import PeerCredentials, peer_credentials, set_peer
+
+# uvicorn warns of every request it cannot read: lines in the journal that a stranger writes.
+_quiet_logger = logging.getLogger(f"{__name__}.uvicorn")
+_quiet_logger.setLevel(logging.ERROR)
+
+_PIECE_BYTES = 64 * 1024
+"""What the transport is handed at once: a slow reader costs a copy of this, not of the whole."""
+
+_RESET_ON_CLOSE = struct.pack(
+    "ii", 1, 0
+)  # struct linger: on, 0 s; the kernel drops what it still holds
+
+_REQUEST_TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
+
+
+@dataclass(frozen=True, slots=True)
+class HttpLimits:
+    """What one client may cost.
+
+    `idle_timeout_seconds` is above Prometheus' default scrape interval of 60 s, so that a scraper
+    keeps its connection (and its TLS session). It costs nobody else: where all connections are
+    taken, the one that has been idle longest makes room.
+    """
+
+    max_connections: int = 64
+    request_timeout_seconds: float = 5.0
+    """For a whole request, headers and body, from its first byte; and for a TLS handshake."""
+    write_timeout_seconds: float = 10.0
+    """From the moment a client does not take what it asked for, until it has all of it."""
+    idle_timeout_seconds: float = 75.0
+    max_header_bytes: int = 16 * 1024
+    max_body_bytes: int = 64 * 1024
+
+
+class BoundedProtocol(H11Protocol):
+    """One connection. `on_lost` is called once, with this, when it has ended."""
+
+    def __init__(
+        self,
+        config: Config,
+        server_state: ServerState,
+        limits: HttpLimits,
+        *,
+        may_connect: Callable[[asyncio.BaseTransport], bool],
+        on_lost: Callable[[BoundedProtocol], None],
+    ) -> None:
+        super().__init__(config, server_state, app_state={})
+        self.logger = _quiet_logger
+        self.app = self._answer
+        # Declared as int, but call_later(), where it goes, takes fractions.
+        self.timeout_keep_alive = limits.idle_timeout_seconds  # type: ignore[assignment]
+        self.idle_since: float | None = None
+        """Loop time since when nothing is going on here, or None while something is."""
+        self._limits = limits
+        self._may_connect = may_connect
+        self._on_lost = on_lost
+        self._peer: PeerCredentials | None = None
+        self._request_timer: asyncio.TimerHandle | None = None
+        self._write_timer: asyncio.TimerHandle | None = None
+
+    # What the transport calls
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        # Be told of every byte that a client leaves lying, not only after 64 KiB. At 0 a TLS
+        # transport would pause with an empty buffer, so there it is one byte.
+        transport.set_write_buffer_limits(high=1 if self.scheme == "https" else 0, low=0)
+        if not self._may_connect(transport):
+            self.abort()
+            return
+        connected = transport.get_extra_info("socket")
+        if connected.family == socket.AF_UNIX:
+            with contextlib.suppress(OSError):  # no peer is noted, and who needs one refuses
+                self._peer = peer_credentials(connected)
+        self._watch()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        _cancel(self._request_timer)
+        _cancel(self._write_timer)
+        super().connection_lost(exc)
+        self._unset_keepalive_if_required()  # uvicorn leaves it running after an error
+        self._on_lost(self)
+
+    def data_received(self, data: bytes) -> None:
+        if self.transport.is_closing():
+            return
+        self.idle_since = None
+        super().data_received(data)
+        self._watch()
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        if self._write_timer is None:
+            delay = self._limits.write_timeout_seconds
+            self._write_timer = self.loop.call_later(delay, self.abort)
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._watch()
+
+    # What uvicorn calls
+
+    def on_response_complete(self) -> None:
+        body_still_coming = self.conn.their_state is h11.SEND_BODY
+        super().on_response_complete()
+        if body_still_coming:  # nobody wanted it, and it may have no end
+            self.transport.close()
+        self._watch()
+
+    def send_400_response(self, msg: str) -> None:
+        if self.cycle is not None and not self.cycle.response_complete:
+            self.abort()  # in the middle of an exchange there is no place for another answer
+        else:
+            super().send_400_response(msg)
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """The app, told who calls; in pieces, and with the date (RFC 9110, section 6.6.1)."""
+
+        async def send_in_pieces(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                date = (b"date", formatdate(usegmt=True).encode())
+                message = {**message, "headers": [date, *message.get("headers", ())]}
+            body = message.get("body", b"")
+            last = max(len(body) - 1, 0) // _PIECE_BYTES * _PIECE_BYTES
+            for start in range(0, last, _PIECE_BYTES):
+                piece = body[start : start + _PIECE_BYTES]
+                await send({**message, "body": piece, "more_body": True})
+            await send({**message, "body": body[last:]} if last else message)
+
+        if self._peer is not None:
+            set_peer(scope, self._peer)
+        await self.config.loaded_app(scope, receive, send_in_pieces)
+
+    def shutdown(self) -> None:
+        try:
+            super().shutdown()
+        except (
+            h11.LocalProtocolError
+        ):  # the exchange has failed already: there is nothing to finish
+            self.transport.close()
+
+    # Bounds
+
+    def _watch(self) -> None:
+        """Start and stop the timers as the state of the exchange demands."""
+        if self.transport.is_closing():
+            return
+        waiting_data, _ = self.conn.trailing_data
+        answered = self.cycle is not None and self.cycle.response_complete
+        written = not self.flow.write_paused
+        idle = answered and written and self.conn.their_state is h11.IDLE and not waiting_data
+        if idle and self.idle_since is None:
+            self.idle_since = self.loop.time()
+
+        # One clock for the whole request, from its first byte: a further byte does not set it back.
+        awaited = self.conn.their_state in {h11.IDLE, h11.SEND_BODY}
+        first_or_begun = (
+            self.cycle is None or waiting_data or self.conn.their_state is h11.SEND_BODY
+        )
+        if not (awaited and first_or_begun):
+            _cancel(self._request_timer)
+            self._request_timer = None
+        elif self._request_timer is None:
+            delay = self._limits.request_timeout_seconds
+            self._request_timer = self.loop.call_later(delay, self._request_timed_out)
+
+        # One clock for the whole response: taking a byte now and then does not set it back.
+        if written and (self.cycle is None or answered):
+            _cancel(self._write_timer)
+            self._write_timer = None
+
+    def _request_timed_out(self) -> None:
+        waiting_data, _ = self.conn.trailing_data
+        if self.cycle is None and waiting_data:
+            self.transport.write(_REQUEST_TIMEOUT)
+            self.transport.close()
+        else:
+            self.abort()
+
+    def abort(self) -> None:
+        """End the connection now and drop what was not read, the kernel's share included."""
+        connected = self.transport.get_extra_info("socket")
+        if connected is not None:
+            with contextlib.suppress(OSError):
+                connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
+        self.transport.abort()
+
+
+def _cancel(timer: asyncio.TimerHandle | None) -> None:
+    if timer is not None:
+        timer.cancel()

@@ -1,0 +1,1 @@
+"""Configuration: loading, faults, rendering, reference."""

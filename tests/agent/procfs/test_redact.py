@@ -1,0 +1,169 @@
+"""Command lines lose their secrets before they lose their length."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuagent.procfs.redact import COMMAND_LIMIT_BYTES, MASK, Redactor
+
+Form = Callable[[str, str], list[str]]
+SECRET = "h7Qz-93.kLw"
+
+
+def command(*arguments: str) -> str:
+    """Redact with the built-in rules alone."""
+    return Redactor().command("\0".join(arguments).encode() + b"\0")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["py", "--password", "a b", "-v"], f"py --password {MASK} -v"),
+        (["py", "--password=a b", "-v"], f"py --password={MASK} -v"),
+        (["py", "-password", "x"], f"py -password {MASK}"),
+        (["py", "--hf_token", "x"], f"py --hf_token {MASK}"),
+        (["py", "--db-passwd=x"], f"py --db-passwd={MASK}"),
+        (["py", "--aws-secret-access-key", "x"], f"py --aws-secret-access-key {MASK}"),
+        (["env", "WANDB_API_KEY=x", "py"], f"env WANDB_API_KEY={MASK} py"),
+        (["py", "--env=X_TOKEN=a b"], f"py --env=X_TOKEN={MASK}"),
+        (["py", "trainer.api_key=x"], f"py trainer.api_key={MASK}"),
+        (["curl", "-H", "Authorization: Bearer x y"], f"curl -H Authorization:{MASK}"),
+        (["psql", "postgres://joe:x@db/one"], f"psql postgres://{MASK}@db/one"),
+        (["git", "https://x@github.com/a"], f"git https://{MASK}@github.com/a"),
+        (["a", "http://h/1,http://joe:x@h/2"], f"a http://h/1,http://{MASK}@h/2"),
+        (["a", "http://joe:x@keys.local:80/"], f"a http://{MASK}@keys.local:{MASK}"),
+        (["a", '{"api_key": "x", "n": 1}'], f'a {{"api_key":{MASK}'),
+        (["a", '["--password", "x", "-v"]'], f'a ["--password", {MASK} "-v"]'),
+        (["wandb", "login", "hf_abcdefghijklmnop"], f"wandb login {MASK}"),
+        (["a", "AKIAIOSFODNN7EXAMPLE"], f"a {MASK}"),
+        (["sh", "-c", "export A_TOKEN=x; run it"], f"sh -c export A_TOKEN={MASK} run it"),
+        (["sh", "-c", "run --password 'a b' it"], f"sh -c run --password {MASK} it"),
+        (["sh", "-c", "run --password a\\ b it"], f"sh -c run --password {MASK} it"),
+        (["sh", "-c", 'run --password a" b"c it'], f"sh -c run --password {MASK} it"),
+        (["sh", "-c", 'curl -H "X-Api-Key: a b" h'], f'sh -c curl -H "X-Api-Key:{MASK}" h'),
+        (["gunicorn: don't stop --password x"], f"gunicorn: don't stop --password {MASK}"),
+        (["title password = x end"], f"title password = {MASK} end"),
+        (["title Authorization: Basic x end"], f"title Authorization: Basic {MASK} end"),
+    ],
+)
+def test_secrets_are_hidden_wherever_they_stand(arguments: list[str], shown: str) -> None:
+    """PROC-07: options, assignments, headers, URLs, JSON, shell texts and titles are covered."""
+    assert command(*arguments) == shown
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["python", "train.py", "--lr", "0.1"],
+        ["vllm", "serve", "--tokenizer", "meta/x", "--tokenizer-mode=auto"],
+        ["vllm", "serve", "--max-tokens", "512", "--max-num-batched-tokens=8192"],
+        ["pip", "install", "git+https://github.com/a/b@v1"],
+        ["curl", "https://localhost:8000/v1"],
+        ["cite", "--author", "me"],
+        ["torchrun", "--nproc-per-node", "8", "a b.py"],
+    ],
+)
+def test_ordinary_arguments_are_kept(arguments: list[str]) -> None:
+    """What tells two servers apart is not lost to caution."""
+    assert command(*arguments) == " ".join(arguments)
+
+
+def test_an_option_is_not_taken_for_the_value_before_it() -> None:
+    """A switch such as `--use-token` does not hide the option that follows."""
+    assert command("a", "--use-token", "--port", "80") == "a --use-token --port 80"
+
+
+def test_redaction_comes_before_the_cut() -> None:
+    """PROC-07: a secret that ends behind the bound is hidden as a whole, its start too."""
+    shown = command("x" * 200, f"--password={SECRET * 40}")
+
+    assert shown == "x" * 200 + f" --password={MASK}"
+
+
+def test_a_secret_at_the_end_of_what_is_looked_at_is_dropped() -> None:
+    """Half of a URL does not show that it has a password: the word at the cut is left out."""
+    shown = command("a", "http://joe:" + SECRET * 1000 + "@host/")
+
+    assert shown == "a ..."
+
+
+def test_control_characters_and_foreign_bytes_are_escaped() -> None:
+    """PROC-07: newline, escape, quote, backslash, direction marks and non-UTF-8 stay one line."""
+    shown = Redactor().command(b'a"\\\0\x1b[31m\n\0\xff\0\xe2\x80\xaeb\0\xc3\xa9')
+
+    assert shown == 'a"\\ \\x1b[31m\\n \\xff \\u202eb \u00e9'
+
+
+def test_the_operators_patterns_are_added() -> None:
+    """`processes.redact` hides what the built-in rules cannot know, across words too."""
+    redactor = Redactor([r"-p \S+", r"customer-\d+"])
+
+    assert redactor.command(b"mysql\0-p\0x\0customer-17") == f"mysql {MASK} {MASK}"
+
+
+def test_a_pattern_that_matches_nothing_hides_nothing() -> None:
+    """`x*` matches between any two characters; the text is not filled with masks."""
+    assert Redactor(["x*"]).command(b"ab xx") == f"ab {MASK}"
+
+
+def test_a_pattern_that_is_none_is_refused_at_start() -> None:
+    """A mistake in the configuration is found when it is loaded, not at the first process."""
+    with pytest.raises(re.error):
+        Redactor(["("])
+
+
+NAMES = st.sampled_from(
+    ["--password", "--api-key", "--hf-token", "--client_secret", "-token", "--x.credential"]
+)
+SECRETS = st.text(
+    st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="\"'\\@/"), min_size=8
+).filter(lambda secret: not re.match(r"--[A-Za-z]|[=:,]+\Z", secret))
+FILLERS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60))
+FORMS: st.SearchStrategy[Form] = st.sampled_from(
+    [
+        lambda name, secret: [name, secret],
+        lambda name, secret: [f"{name}={secret}"],
+        lambda name, secret: [f"{name}= {secret} {secret}"],
+        lambda name, secret: [name, f"{secret} {secret}"],
+        lambda name, secret: [f"{name.strip('-').upper()}={secret}"],
+        lambda name, secret: ["--env", f"X_TOKEN={secret}"],
+        lambda name, secret: [f"https://user:{secret}@host/path"],
+        lambda name, secret: ["sh", "-c", f"run {name} '{secret} {secret}'; exit"],
+        lambda name, secret: ["sh", "-c", f'run {name}="{secret} {secret}"; exit'],
+    ]
+)
+
+
+@given(FORMS, NAMES, SECRETS, st.integers(0, 300))
+def test_no_secret_gets_through(form: Form, name: str, secret: str, before: int) -> None:
+    """PROC-07: in every form, at every distance from the bound, the secret is gone."""
+    arguments = ["a" * before, *form(name, secret), "end"]
+
+    shown = command(*arguments)
+
+    assert secret not in shown.replace(MASK, "").replace(name, "").replace("a" * before, "")
+
+
+@given(st.binary(max_size=3000), st.integers(3, 300))
+def test_the_result_is_always_short_and_printable(raw: bytes, limit: int) -> None:
+    """PROC-07: whatever the bytes, the label is bounded UTF-8 of printable characters."""
+    shown = Redactor(limit_bytes=limit).command(raw)
+
+    assert len(shown.encode()) <= limit
+    assert shown.isprintable()
+
+
+@given(FILLERS)
+def test_short_clean_text_is_not_cut(words: list[str]) -> None:
+    """Nothing is lost below the bound: without secrets and oddities the text is the arguments."""
+    words = [word for word in words if word.isalnum() and word.isascii()]
+    text = " ".join(words)
+
+    shown = command(*words)
+
+    assert shown == text or (len(text) > COMMAND_LIMIT_BYTES and shown.endswith("..."))

@@ -1,0 +1,31 @@
+"""Which tests this machine can run, and the reason for each that it cannot."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+INSTALL = {
+    "prometheus": "apt-get install --no-install-recommends prometheus",
+    "promtool": "apt-get install --no-install-recommends prometheus",
+    "systemd-analyze": "apt-get install systemd",
+}
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Skip what needs a GPU or a program that is not here; in CI a missing program is a failure.
+
+    A test that is quietly skipped everywhere tests nothing, so CI has to have all but the GPU.
+    """
+    if item.get_closest_marker("gpu") and not Path("/dev/nvidiactl").exists():
+        pytest.skip("no NVIDIA GPU with its driver here: there is no /dev/nvidiactl")
+    for marker in item.iter_markers("needs"):
+        (program,) = marker.args
+        if shutil.which(program) is None:
+            reason = f"no {program} on the PATH; {INSTALL.get(program, 'install it')}"
+            if os.environ.get("CI"):
+                pytest.fail(reason)
+            pytest.skip(reason)

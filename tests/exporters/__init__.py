@@ -1,0 +1,1 @@
+"""Tests of the ways out: text, HTTP, and what a person is shown."""

@@ -1,0 +1,210 @@
+"""The page for a person with a browser."""
+
+from __future__ import annotations
+
+import re
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gpuagent_exporters import page
+from tests.fakes.source import status_document
+
+VOID = {"meta", "br"}
+
+
+class Page(HTMLParser):
+    """A page taken apart: its text, its tags, and whether every tag is closed in its place."""
+
+    def __init__(self, body: bytes) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.attributes: list[tuple[str, str | None]] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(body.decode("utf-8"))
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes.extend(attrs)
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.append(tag)
+        self.attributes.extend(attrs)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self._open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        if "style" not in self._open:
+            self.text += data
+
+
+def shown(**changes: Any) -> Page:
+    """The page over a status document with `changes`."""
+    return Page(page.render(status_document(**changes), "node1"))
+
+
+def gpu(**changes: Any) -> list[dict[str, Any]]:
+    """The document's one GPU with `changes`."""
+    return [{**status_document()["gpus"][0], **changes}]
+
+
+def test_a_healthy_node() -> None:
+    """Name, memory, process and age of the data are there, and no problem."""
+    text = shown().text
+
+    assert "gpuagent · node1" in text
+    assert "data is 400 ms old" in text
+    assert "60.0 GiB of 80.0 GiB · 75 %" in text
+    assert "unattributed 2.0 GiB" in text
+    assert "python3 serve.py --port 8000" in text
+    assert "None known." in text
+    assert "SIMULATED" not in text
+    assert "STALE" not in text
+
+
+def test_problems_come_first_and_in_words() -> None:
+    """What is wrong stands above the GPUs, with its severity as a word and what to do."""
+    problem = {"severity": "critical", "gpu": 0, "text": "GPU 0 is lost", "advice": "Reboot."}
+    text = shown(problems=[problem]).text
+
+    assert "CRITICAL GPU 0 is lost" in text
+    assert text.index("Reboot.") < text.index("NVIDIA H100")
+
+
+def test_simulated_is_said() -> None:
+    """Nobody takes a simulated node for a real one."""
+    agent = {**status_document()["agent"], "simulated": "leak"}
+
+    assert "SIMULATED: no real GPU is shown here (scenario leak)" in shown(agent=agent).text
+
+
+@pytest.mark.parametrize(
+    ("age", "interval", "stale"), [(4.9, 1.0, False), (5.1, 1.0, True), (20.0, 10.0, False)]
+)
+def test_stale_data_is_said(age: float, interval: float, stale: bool) -> None:
+    """Old figures are not shown as if they were new."""
+    agent = {**status_document()["agent"], "poll_interval_seconds": interval}
+
+    assert ("STALE" in shown(age_seconds=age, agent=agent).text) is stale
+
+
+def test_no_data_is_said() -> None:
+    """EXP-06: before the first measurement the page says that there is none."""
+    text = shown(age_seconds=None, gpus=[], processes=[], node={}).text
+
+    assert "NO DATA: nothing has been measured yet" in text
+    assert "No process uses a GPU" in text
+
+
+def test_a_lost_gpu_has_no_figures() -> None:
+    """GPU-01: a GPU that is lost shows its state and the reason, and no last good values."""
+    lost = shown(gpus=gpu(state="lost", reason="NVML says GPU_IS_LOST"))
+
+    assert "LOST" in lost.text
+    assert "GPU_IS_LOST" in lost.text
+    assert "60.0 GiB" not in lost.text
+    assert "svg" not in lost.tags
+
+
+def test_unknown_is_a_dash_not_zero() -> None:
+    """What the driver does not tell is not drawn as nothing."""
+    nothing = dict.fromkeys(status_document()["gpus"][0])
+    text = shown(gpus=[{**nothing, "state": "ok", "index": 0}]).text
+
+    assert "\N{EN DASH} of \N{EN DASH} · \N{EN DASH}" in text
+    assert "0 B" not in text
+
+
+def test_bar_and_history_are_to_scale() -> None:
+    """The bar's parts add up to the used share; a missing measurement breaks the line."""
+    drawn = shown()
+    widths = [float(str(value)[:-1]) for key, value in drawn.attributes if key == "width"]
+    lines = [value for key, value in drawn.attributes if key == "points"]
+
+    assert sum(widths) == pytest.approx(75.0)
+    assert lines == ["2,26.2 3,25.0"]
+
+
+def test_unified_memory_is_not_a_bar() -> None:
+    """A GPU without memory of its own shows what its processes use, not a share of nothing."""
+    text = shown(gpus=gpu(unified_memory=True, memory_total_bytes=None)).text
+
+    assert "58.0 GiB" in text
+    assert "shared with the host" in text
+
+
+def test_mig_instances_and_slowdown_are_told() -> None:
+    """MIG instances have their own memory; a slowed-down GPU says why."""
+    instance = {
+        "profile": "3g.40gb",
+        "memory_used_bytes": 1024**3,
+        "memory_total_bytes": 40 * 1024**3,
+    }
+    text = shown(gpus=gpu(mig=[instance], throttle_reasons=["hw_thermal"])).text
+
+    assert "3g.40gb: 1.0 GiB of 40.0 GiB" in text
+    assert "Slowed down: hw_thermal" in text
+
+
+def test_dead_processes_are_marked() -> None:
+    """A process that /proc does not know is shown as dead, in words."""
+    process = {**status_document()["processes"][0], "state": "dead", "process": ""}
+
+    assert "(dead)" in shown(processes=[process]).text
+
+
+HOSTILE = '</td><script>alert(1)</script>"\'><img src=x onerror=y>\N{RIGHT-TO-LEFT OVERRIDE}'
+
+
+@given(
+    st.sampled_from(["process", "user", "command", "unit", "pod", "state", "pid", "gpu"]),
+    st.one_of(st.just(HOSTILE), st.text(st.characters(), max_size=40)),
+)
+def test_hostile_names_are_only_text(key: str, value: str) -> None:
+    """Whatever a process calls itself stays text: no tag, no attribute, nothing beside it moves."""
+    process = {**status_document()["processes"][0], key: value}
+    drawn = shown(processes=[process])
+
+    isolated = {"bdi"}  # around every value that is not empty
+    assert [tag for tag in drawn.tags if tag not in isolated] == [
+        tag for tag in shown().tags if tag not in isolated
+    ]
+
+
+def test_hostile_names_elsewhere() -> None:
+    """GPU names, problems and the host's name are escaped too, in the title as well."""
+    document = status_document(
+        problems=[{"severity": HOSTILE, "text": HOSTILE, "advice": HOSTILE}],
+        gpus=gpu(name=HOSTILE, uuid=HOSTILE),
+        node={"driver_version": HOSTILE},
+    )
+    drawn = Page(page.render(document, HOSTILE))
+
+    assert {"script", "img"}.isdisjoint(drawn.tags)
+    assert drawn.text.count("<script>alert(1)</script>") >= 6
+
+
+def test_nothing_is_fetched_and_nothing_runs() -> None:
+    """No script, no request to anywhere, no inline style that the policy would refuse."""
+    body = page.render(status_document()).decode()
+
+    assert "<script" not in body
+    assert not re.search(r"https?://|url\(|@import| style=| on\w+=", body)
+    assert "prefers-color-scheme: dark" in body
+    assert '<meta http-equiv="refresh" content="5">' in body
+
+
+def test_many_processes_are_cut_and_counted() -> None:
+    """The table is bounded, and says what it leaves out."""
+    processes = status_document()["processes"] * 1003
+
+    assert "3 more in /api/v1/processes" in shown(processes=processes).text

@@ -1,0 +1,1 @@
+"""One fake per edge of the agent, used by every test that needs it."""

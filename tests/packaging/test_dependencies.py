@@ -1,0 +1,85 @@
+"""What is imported is declared, and what is declared is imported."""
+
+from __future__ import annotations
+
+import ast
+import importlib.metadata
+import re
+import sys
+import tomllib
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).parents[2]
+OURS = {"gpuagent", "gpuagent_exporters", "gpuagent_alerts", "gpuagent_client", "tests"}
+PART_OF = {"pydantic-core": "pydantic"}  # pydantic asks for one exact version of it
+AGENT_ROOTS = ("agent", "exporters", "alerts")
+PROGRAMS = {
+    "build",  # used as `python -m build`
+    "check-wheel-contents",
+    "hatchling",  # the build backend
+    "import-linter",
+    "mypy",
+    "pytest-timeout",  # a plugin, found by its entry point
+    "ruff",
+    "types-pyyaml",  # read by mypy
+}
+
+
+@cache
+def pyproject() -> dict[str, dict[str, list[str]]]:
+    """The project's own description."""
+    return tomllib.loads((ROOT / "pyproject.toml").read_text())
+
+
+def normalised(name: str) -> str:
+    """A distribution's name, as indexes compare them (PEP 503)."""
+    return re.sub(r"[-_.]+", "-", name).lower()
+
+
+def names(requirements: list[str]) -> set[str]:
+    """The distributions that these lines ask for."""
+    return {normalised(re.split(r"[<>=~! \[]", line)[0]) for line in requirements}
+
+
+def imported(*roots: str) -> set[str]:
+    """The distributions that the modules below these folders import, wherever the import stands."""
+    modules: set[str] = set()
+    for root in roots:
+        for path in (ROOT / root).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                if isinstance(node, ast.Import):
+                    modules.update(alias.name.partition(".")[0] for alias in node.names)
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    modules.add(node.module.partition(".")[0])
+    known = importlib.metadata.packages_distributions()
+    foreign = modules - OURS - set(sys.stdlib_module_names)
+    found = {normalised(known.get(module, [module])[0]) for module in foreign}
+    return {PART_OF.get(name, name) for name in found}
+
+
+def test_the_agent_declares_what_it_imports() -> None:
+    """A package that comes in through another one goes away with it, without a warning."""
+    assert imported(*AGENT_ROOTS) == names(pyproject()["project"]["dependencies"])
+
+
+def test_the_client_imports_nothing_foreign() -> None:
+    """An app that embeds the client gains one package and no other."""
+    assert imported("client") == set()
+
+
+def test_tests_declare_what_they_import() -> None:
+    """`make test` on a bare machine has everything that a test imports, and installs no more."""
+    declared = names(pyproject()["dependency-groups"]["dev"])
+    runtime = names(pyproject()["project"]["dependencies"])
+
+    assert imported("tests") - runtime == declared - PROGRAMS
+
+
+def test_every_direct_dependency_has_a_tested_version() -> None:
+    """What constraints.txt does not name would come in whatever version is new that day."""
+    asked = pyproject()["project"]["dependencies"] + pyproject()["dependency-groups"]["dev"]
+    lines = (ROOT / "constraints.txt").read_text().splitlines()
+    pinned = {line.partition("==")[0] for line in lines if not line.startswith("#")}
+
+    assert names(asked) - pinned == set()
