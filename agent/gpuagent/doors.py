@@ -87,6 +87,7 @@ def _limits(config: Config) -> HttpLimits:
         write_timeout_seconds=http.response_timeout,
         idle_timeout_seconds=http.idle_timeout,
         max_header_bytes=http.max_header_size,
+        max_body_bytes=http.max_body_size,
     )
 
 

@@ -295,7 +295,8 @@ class CollectorRun(NamedTuple):
     reason: str = ""
 
 
-class XidCount(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class XidCount:
     """Xid events of one code on one GPU since the agent started."""
 
     gpu_index: int

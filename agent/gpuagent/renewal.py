@@ -1,7 +1,7 @@
 """Taking over from ourselves: a driver upgrade leaves this process with a library that will never fit again.
 
-nvidia-ml-py never unloads the library it has opened, so the cure is a new process image (`execve`), under the same pid and
-with the same supervisor. Until the kernel module fits as well, a new process is no better off: so not too often.
+nvidia-ml-py never unloads the library it has opened, so the cure is a new process image (`execve`), under the same pid
+and with the same supervisor. Until the kernel module fits as well, a new process is no better off: so not too often.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class Renewal:
         if self.count == 0:
             return True
         wait = min(_FIRST_SECONDS * 2 ** (self.count - 1), _LONGEST_SECONDS)
-        return self._now() - self._last >= wait
+        return bool(self._now() - self._last >= wait)
 
     def take_over(self, argv: Sequence[str]) -> None:
         """Replace this process. Does not return."""

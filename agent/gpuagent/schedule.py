@@ -1,7 +1,7 @@
 """Everything that recurs besides the tick, on APScheduler: the only module that imports it.
 
-APScheduler goes by the wall clock and stands still when that is set back, so the tick does not run on it, and the jobs are
-scheduled anew when the wall clock steps against CLOCK_BOOTTIME.
+APScheduler goes by the wall clock and stands still when that is set back, so the tick does not run on it, and the jobs
+are scheduled anew when the wall clock steps against CLOCK_BOOTTIME.
 """
 
 from __future__ import annotations
@@ -30,8 +30,10 @@ class Schedule:
         self._offset: float | None = None
 
     def every(self, seconds: float, name: str, job: Callable[[], Awaitable[None]]) -> None:
-        """Run a coroutine function at an interval; a job of the same name is replaced. A run that would overlap with
-        its predecessor, or that comes too late, is left out."""
+        """Run a coroutine function at an interval; a job of the same name is replaced.
+
+        A run that would overlap with its predecessor, or that comes too late, is left out.
+        """
         self._jobs[name] = seconds
         self._scheduler.add_job(
             job, _interval(seconds), id=name, replace_existing=True, coalesce=True, max_instances=1,

@@ -44,8 +44,11 @@ class Parts:
 
 
 class Service:
-    """Runs until it is told to stop. `run` returns whether a new process must take over: the driver was upgraded
-    underneath, and only a new process can load the new library."""
+    """Runs until it is told to stop.
+
+    `run` returns whether a new process must take over: the driver was upgraded underneath, and only a new process can
+    load the new library.
+    """
 
     def __init__(self, parts: Parts) -> None:
         self._parts = parts
@@ -102,15 +105,17 @@ class Service:
         return self._parts.monitor.session.released
 
     async def reload(self) -> str:
-        """Read the configuration again. A bad one is refused with all its faults, which are returned, and the old
-        one stays."""
+        """Read the configuration again.
+
+        A bad one is refused with all its faults, which are returned, and the old one stays.
+        """
         parts = self._parts
         parts.notifier.reloading(time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
         try:
             new = await asyncio.to_thread(parts.load_config)
             await asyncio.to_thread(parts.doors.reload, new)
         except (ConfigError, WebConfigError) as error:
-            log.error("the new configuration is refused, the old one stays:\n%s", error)
+            log.error("the new configuration is refused, the old one stays:\n%s", error)  # noqa: TRY400  no traceback
             return str(error)
         else:
             self._adopt(new)
@@ -142,8 +147,10 @@ class Service:
         self._schedule.start()
 
     async def _tick_for_ever(self) -> None:
-        """On the loop's own clock, which no one can set. A tick that took too long is followed by the next one due,
-        not by all that were missed."""
+        """On the loop's own clock, which no one can set.
+
+        A tick that took too long is followed by the next one due, not by all that were missed.
+        """
         loop = asyncio.get_running_loop()
         due = loop.time()
         while not self._stopping.is_set():

@@ -75,9 +75,7 @@ def _size_of(text: str) -> int:
         raise ValueError(f"{_shown(text)} has no unit: write it like {_SIZES}")
     if unit and unit not in _BYTE_UNITS:
         letter = unit[0].upper()
-        meant = (
-            f"{number}{letter}iB or {number}{letter}B" if letter in "KMGT" else f"it like {_SIZES}"
-        )
+        meant = f"{number}{letter}iB or {number}{letter}B" if letter in "KMGT" else f"it like {_SIZES}"
         raise ValueError(f"{_shown(text)} has the unknown unit {unit}: write {meant}")
     return round(Fraction(number) * _BYTE_UNITS[unit or "B"])
 
@@ -110,9 +108,7 @@ def _duration_of(text: str) -> Fraction:
     total, last = Fraction(0), -1
     for number, unit in _DURATION_PART.findall(stripped):
         if unit not in _DURATION_UNITS:
-            raise ValueError(
-                f"{_shown(text)} has the unknown unit {unit}: write it like {_DURATIONS}"
-            )
+            raise ValueError(f"{_shown(text)} has the unknown unit {unit}: write it like {_DURATIONS}")
         place = order.index(unit)
         if place <= last:
             raise ValueError(f"{_shown(text)} is out of order: write each unit once, largest first")

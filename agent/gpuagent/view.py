@@ -33,7 +33,7 @@ class View:
         self._snapshot = snapshot
         self.history.add(snapshot)
 
-    def metrics(self, openmetrics: bool) -> bytes:  # noqa: FBT001  the form of the protocol
+    def metrics(self, openmetrics: bool) -> bytes:
         """The body of `/metrics`."""
         return self._page.render(openmetrics=openmetrics)
 
@@ -50,6 +50,7 @@ class View:
             poll_interval_seconds=self.config.poll_interval,
             history=self.history.points(),
             history_interval_seconds=self.history.interval_seconds,
+            simulated=self._simulated,
         )
 
     def processes(self) -> dict[str, object]:
@@ -85,6 +86,4 @@ class View:
         return None if self._snapshot is None else self._clock.now() - self._snapshot.clock_seconds
 
     def _series(self) -> Series:
-        return series(
-            self._snapshot, self._clock.now(), simulated=self._simulated, top=self.config.processes.top
-        )
+        return series(self._snapshot, self._clock.now(), simulated=self._simulated, top=self.config.processes.top)

@@ -114,9 +114,7 @@ class BasicAuth:
                 HTTPStatus.SERVICE_UNAVAILABLE, message, {"retry-after": "1", "connection": "close"}
             )
         else:
-            message = (
-                "A user and a password are needed: see basic_auth_users in the web configuration."
-            )
+            message = "A user and a password are needed: see basic_auth_users in the web configuration."
             challenge = {"www-authenticate": 'Basic realm="gpuagent", charset="UTF-8"'}
             response = error_response(HTTPStatus.UNAUTHORIZED, message, challenge)
         await response(scope, receive, send)

@@ -1,8 +1,8 @@
 """The text formats of Prometheus and OpenMetrics, written from series.
 
-prometheus-client writes the same (see `prometheus.SnapshotCollector`, the tests compare the two), at 7 to 10 microseconds
-a line. A node with 512 GPU processes has 6,000 lines and is scraped every few seconds, and this writer takes less than
-one: the label text of a series is written once and kept for as long as the series is.
+prometheus-client writes the same (see `prometheus.SnapshotCollector`; the tests compare the two) at 7 to 10
+microseconds a line. A node with 512 GPU processes has 6,000 lines and is scraped every few seconds; this writer takes
+about one microsecond a line: the label text of a series is written once and kept for as long as the series is.
 """
 
 from __future__ import annotations
@@ -59,8 +59,6 @@ def _header(family: Family[Any], *, openmetrics: bool) -> str:
 def _label_text(names: tuple[str, ...], values: Labels) -> str:
     """`{a="1",b="2"}`, without labels that have no value; "" if none is left."""
     pairs = ",".join(
-        f'{name}="{value.translate(_ESCAPES)}"'
-        for name, value in zip(names, values, strict=True)
-        if value is not None
+        f'{name}="{value.translate(_ESCAPES)}"' for name, value in zip(names, values, strict=True) if value is not None
     )
     return f"{{{pairs}}}" if pairs else ""

@@ -23,9 +23,7 @@ SECURITY_HEADERS = {
 }
 
 
-def error_response(
-    status: HTTPStatus, message: str, headers: dict[str, str] | None = None
-) -> JSONResponse:
+def error_response(status: HTTPStatus, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
     """An error as JSON: `error` is the status in words, `message` says what to do about it."""
     body = {"error": status.phrase, "message": message}
     return JSONResponse(body, status_code=status, headers=headers)
@@ -63,9 +61,7 @@ class AnswerFaults:
     def _log(self, path: str, fault: Exception) -> None:
         text = f"{type(fault).__name__}: {fault}"
         if self._last_fault.get(path) != text:
-            if (
-                len(self._last_fault) > 100
-            ):  # routes may have parameters, and a stranger chooses those
+            if len(self._last_fault) > 100:  # routes may have parameters, and a stranger chooses those
                 self._last_fault.clear()
             self._last_fault[path] = text
             logger.error("could not answer a request for %.100r", path, exc_info=fault)
@@ -74,9 +70,7 @@ class AnswerFaults:
 class SetHeaders:
     """Sets headers on every response; with `keep`, only those that it does not have."""
 
-    def __init__(
-        self, app: ASGIApp, headers: Callable[[], Mapping[str, str]], *, keep: bool = False
-    ) -> None:
+    def __init__(self, app: ASGIApp, headers: Callable[[], Mapping[str, str]], *, keep: bool = False) -> None:
         self._app = app
         self._headers = headers
         self._keep = keep
@@ -118,10 +112,9 @@ class CheckHost:
     def _is_ours(self, host: str | None) -> bool:
         if host is None:  # only HTTP/1.0 may leave it out, and no browser speaks that
             return True
-        if host.startswith("["):
-            name = host[1:].partition("]")[0]
-        else:
-            name = host.partition(":")[0].lower().rstrip(".")
+        bracketed = host.startswith("[")  # an IPv6 address: it has colons of its own
+        name = host[1:].partition("]")[0] if bracketed else host.partition(":")[0]
+        name = name.lower().rstrip(".")
         return name in self._names or name.endswith(".localhost") or _address(name) is not None
 
 

@@ -94,9 +94,7 @@ def build_app(
     hostname = hostname or socket.gethostname()
     routes = _Routes(source, show_commands=show_commands, hostname=hostname)
     gate = (
-        Middleware(CheckPeer, same_namespaces=same_namespaces)
-        if control
-        else Middleware(CheckHost, hostname=hostname)
+        Middleware(CheckPeer, same_namespaces=same_namespaces) if control else Middleware(CheckHost, hostname=hostname)
     )
     app = Starlette(
         routes=[*routes.routes(), *extra_routes],
@@ -108,9 +106,7 @@ def build_app(
         ],
         exception_handlers={HTTPException: _explain},
     )
-    app.router.redirect_slashes = (
-        False  # a redirect repeats the caller's Host; a 404 says what there is
-    )
+    app.router.redirect_slashes = False  # a redirect repeats the caller's Host; a 404 says what there is
     return app
 
 
@@ -207,9 +203,7 @@ async def _explain(request: Request, error: Exception) -> Response:
     headers = dict(error.headers or {})
     if status is HTTPStatus.NOT_FOUND:
         paths = sorted({route.path for route in request.app.routes if isinstance(route, Route)})
-        message = (
-            f"There is nothing at {request.scope['path'][:100]!r}. There is: {', '.join(paths)}."
-        )
+        message = f"There is nothing at {request.scope['path'][:100]!r}. There is: {', '.join(paths)}."
     elif status is HTTPStatus.METHOD_NOT_ALLOWED:
         headers["Allow"] = ", ".join(sorted(headers.get("Allow", "").split(", ")))
         message = f"{request.method[:20]} is not allowed here. Allowed: {headers['Allow']}."

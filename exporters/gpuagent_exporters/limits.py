@@ -28,12 +28,11 @@ from gpuagent_exporters.peers import PeerCredentials, peer_credentials, set_peer
 _quiet_logger = logging.getLogger(f"{__name__}.uvicorn")
 _quiet_logger.setLevel(logging.ERROR)
 
+_READ_BYTES = 4 * 1024
 _PIECE_BYTES = 64 * 1024
 """What the transport is handed at once: a slow reader costs a copy of this, not of the whole."""
 
-_RESET_ON_CLOSE = struct.pack(
-    "ii", 1, 0
-)  # struct linger: on, 0 s; the kernel drops what it still holds
+_RESET_ON_CLOSE = struct.pack("ii", 1, 0)  # struct linger: on, 0 s; the kernel drops what it still holds
 
 _REQUEST_TIMEOUT = b"HTTP/1.1 408 Request Timeout\r\nconnection: close\r\ncontent-length: 0\r\n\r\n"
 
@@ -107,10 +106,12 @@ class BoundedProtocol(H11Protocol):
         self._on_lost(self)
 
     def data_received(self, data: bytes) -> None:
-        if self.transport.is_closing():
-            return
         self.idle_since = None
-        super().data_received(data)
+        # h11 compares with its limit between reads, and one read may bring sixteen times as much.
+        for start in range(0, len(data), _READ_BYTES):
+            if self.transport.is_closing():
+                return
+            super().data_received(data[start : start + _READ_BYTES])
         self._watch()
 
     def pause_writing(self) -> None:
@@ -154,14 +155,15 @@ class BoundedProtocol(H11Protocol):
 
         if self._peer is not None:
             set_peer(scope, self._peer)
-        await self.config.loaded_app(scope, receive, send_in_pieces)
+        try:
+            await self.config.loaded_app(scope, receive, send_in_pieces)
+        except asyncio.CancelledError:  # the server stops; uvicorn would log it as a fault
+            self.abort()
 
     def shutdown(self) -> None:
         try:
             super().shutdown()
-        except (
-            h11.LocalProtocolError
-        ):  # the exchange has failed already: there is nothing to finish
+        except h11.LocalProtocolError:  # the exchange has failed already: there is nothing to finish
             self.transport.close()
 
     # Bounds
@@ -179,9 +181,7 @@ class BoundedProtocol(H11Protocol):
 
         # One clock for the whole request, from its first byte: a further byte does not set it back.
         awaited = self.conn.their_state in {h11.IDLE, h11.SEND_BODY}
-        first_or_begun = (
-            self.cycle is None or waiting_data or self.conn.their_state is h11.SEND_BODY
-        )
+        first_or_begun = self.cycle is None or waiting_data or self.conn.their_state is h11.SEND_BODY
         if not (awaited and first_or_begun):
             _cancel(self._request_timer)
             self._request_timer = None

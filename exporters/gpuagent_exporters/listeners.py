@@ -78,9 +78,7 @@ async def open_tcp(text: str) -> list[socket.socket]:
             address.host, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
     except OSError as error:
-        raise ListenError(
-            f"cannot listen on {address}: no such host name ({error.strerror})"
-        ) from error
+        raise ListenError(f"cannot listen on {address}: no such host name ({error.strerror})") from error
     opened: list[socket.socket] = []
     try:
         for family, _, _, _, target in dict.fromkeys(found):
@@ -144,9 +142,7 @@ def open_unix(path: Path, *, mode: int, group: str | None) -> UnixListener:
     What an agent that was killed left behind is replaced. Raises ListenError.
     """
     if len(os.fsencode(path)) > _MAX_PATH_BYTES:
-        raise ListenError(
-            f"cannot listen on {path}: longer than {_MAX_PATH_BYTES} bytes, the kernel's limit"
-        )
+        raise ListenError(f"cannot listen on {path}: longer than {_MAX_PATH_BYTES} bytes, the kernel's limit")
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         with _alone_in(path.parent):
@@ -190,9 +186,7 @@ def _clear(path: Path) -> None:
     except FileNotFoundError:
         return
     if not stat.S_ISSOCK(kind):
-        raise ListenError(
-            f"cannot listen on {path}: something that is not a socket is there; move it away"
-        )
+        raise ListenError(f"cannot listen on {path}: something that is not a socket is there; move it away")
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as probe:
         probe.settimeout(_PROBE_SECONDS)
         refused = probe.connect_ex(str(path)) == errno.ECONNREFUSED
@@ -205,9 +199,7 @@ def _group_id(name: str) -> int:
     try:
         return grp.getgrnam(name).gr_gid
     except KeyError as error:
-        raise ListenError(
-            f"there is no group {name!r}; create it with `groupadd --system {name}`"
-        ) from error
+        raise ListenError(f"there is no group {name!r}; create it with `groupadd --system {name}`") from error
 
 
 def _unix_reason(error: OSError, path: Path) -> str:

@@ -21,8 +21,7 @@ REFRESH_SECONDS = 5
 _STYLE = files("gpuagent_exporters").joinpath("page.css").read_text(encoding="utf-8")
 _STYLE_HASH = base64.b64encode(hashlib.sha256(_STYLE.encode()).digest()).decode()
 CONTENT_SECURITY_POLICY = (
-    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; "
-    "base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    f"default-src 'none'; style-src 'sha256-{_STYLE_HASH}'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 )
 
 _UNKNOWN = "\N{EN DASH}"
@@ -76,8 +75,7 @@ def _banners(status: _Document) -> Iterable[str]:
         yield '<p class="banner">NO DATA: nothing has been measured yet.</p>'
     elif age > max(3 * interval, 5.0):
         yield (
-            f'<p class="banner">STALE: the last measurement is {_text(_duration(age))} old; '
-            "it may no longer be so.</p>"
+            f'<p class="banner">STALE: the last measurement is {_text(_duration(age))} old; it may no longer be so.</p>'
         )
 
 
@@ -130,9 +128,7 @@ def _memory(gpu: _Document) -> str:
     ]
     told = " · ".join(f"{label} {_size(size)}" for _, label, size in parts)
     shares = [(kind, _share(size, total)) for kind, _, size in parts]
-    if not any(
-        share for _, share in shares
-    ):  # the split is not known: the whole is still worth a bar
+    if not any(share for _, share in shares):  # the split is not known: the whole is still worth a bar
         shares = [("used", _share(used, total))]
     return f'{figure}{_bar(shares, ratio)}<p class="quiet">{told}</p>{_history(gpu, total)}'
 
@@ -141,13 +137,9 @@ def _bar(shares: Sequence[tuple[str, float]], label: str) -> str:
     rectangles, start = [], 0.0
     for kind, share in shares:
         width = min(share, 1.0 - start) * 100
-        rectangles.append(
-            f'<rect class="{kind}" x="{start * 100:.2f}%" width="{width:.2f}%" height="100%"/>'
-        )
+        rectangles.append(f'<rect class="{kind}" x="{start * 100:.2f}%" width="{width:.2f}%" height="100%"/>')
         start += width / 100
-    return (
-        f'<svg class="bar" role="img" aria-label="memory used: {label}">{"".join(rectangles)}</svg>'
-    )
+    return f'<svg class="bar" role="img" aria-label="memory used: {label}">{"".join(rectangles)}</svg>'
 
 
 def _history(gpu: _Document, total: float | None) -> str:

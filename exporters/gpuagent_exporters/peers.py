@@ -33,7 +33,7 @@ class HasSocketOptions(Protocol):
     """A socket, or asyncio's read-only view of one."""
 
     def getsockopt(self, level: int, optname: int, buflen: int, /) -> bytes:
-        """Tell the value of an option, as getsockopt(2) does."""
+        """Tell the value of an option; socket(7) has them."""
         ...
 
 
@@ -64,10 +64,7 @@ def same_namespaces(pid: int, proc: Path = PROC) -> bool:
     if pid <= 0:
         return False
     try:
-        return all(
-            _namespace(proc / str(pid), kind) == _namespace(proc / "self", kind)
-            for kind in _NAMESPACES
-        )
+        return all(_namespace(proc / str(pid), kind) == _namespace(proc / "self", kind) for kind in _NAMESPACES)
     except PermissionError:
         return _same_by_status(proc / str(pid), proc / "self")
     except OSError:

@@ -19,8 +19,6 @@ from gpuagent_exporters.exposition import TextWriter
 
 Series = Iterable[tuple[Family[Any], list[Sample]]]
 
-_OPENMETRICS_END = b"# EOF\n"
-
 
 class SnapshotCollector(Collector):
     """Hands the series of the last snapshot to a prometheus-client registry."""
@@ -57,6 +55,6 @@ class MetricsPage:
     def render(self, *, openmetrics: bool = False) -> bytes:
         """UTF-8 text in one of the two formats."""
         text = self._writer.write(self._series(), openmetrics=openmetrics).encode()
-        if openmetrics:
-            return text + generate_openmetrics(self._own).removesuffix(_OPENMETRICS_END) + _OPENMETRICS_END
-        return text + generate_latest(self._own)
+        generate: Callable[[CollectorRegistry], bytes] = generate_openmetrics if openmetrics else generate_latest
+        own = generate(self._own)
+        return text + own

@@ -99,10 +99,8 @@ class HttpServer:
             if self._listen is not None:
                 self._tcp = await open_tcp(self._listen)
             if self._unix_socket is not None:
-                self._unix = (
-                    await asyncio.to_thread(  # it asks whoever may still be listening there
-                        open_unix, self._unix_socket, mode=self._unix_mode, group=self._unix_group
-                    )
+                self._unix = await asyncio.to_thread(  # it asks whoever may still be listening there
+                    open_unix, self._unix_socket, mode=self._unix_mode, group=self._unix_group
                 )
         except BaseException:
             self._close_listeners()
@@ -130,6 +128,7 @@ class HttpServer:
         await self._wait_until_all_lost(grace_seconds)
         for connection in list(self._open):
             connection.abort()
+        await asyncio.sleep(0)  # now every answer in progress knows that nobody waits for it
         for answering in list(self._state.tasks):
             answering.cancel()
         await asyncio.gather(*self._state.tasks, return_exceptions=True)
@@ -195,9 +194,7 @@ class HttpServer:
         self._forget(oldest)
         return True
 
-    def _connect(
-        self, accepted: socket.socket, config: Config, context: ssl.SSLContext | None
-    ) -> None:
+    def _connect(self, accepted: socket.socket, config: Config, context: ssl.SSLContext | None) -> None:
         connection = BoundedProtocol(
             config,
             self._state,

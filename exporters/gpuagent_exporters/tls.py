@@ -62,9 +62,7 @@ class TlsServerConfig(BaseModel):
     cert_file: str = ""
     key_file: str = ""
     client_ca_file: str = ""
-    client_auth_type: Literal[
-        "", "NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"
-    ] = ""
+    client_auth_type: Literal["", "NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"] = ""
     client_allowed_sans: list[str] | None = None
     min_version: Literal["TLS12", "TLS13"] = "TLS12"
     max_version: Literal["TLS12", "TLS13"] = "TLS13"
@@ -159,9 +157,7 @@ class TlsServerConfig(BaseModel):
     def context(self, folder: Path) -> ssl.SSLContext:
         """A server context with the certificates as they are now. Raises TlsError."""
         faults: list[str] = []
-        cert, key, client_ca = (
-            self._read(name, folder, faults) for name in ("cert", "key", "client_ca")
-        )
+        cert, key, client_ca = (self._read(name, folder, faults) for name in ("cert", "key", "client_ca"))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         if not faults:
             faults.extend(_load_certificate(context, cert, key))
@@ -182,9 +178,7 @@ class TlsServerConfig(BaseModel):
         ciphers = [_CIPHERS[name] for name in self.cipher_suites if name in _CIPHERS]
         if ciphers:
             context.set_ciphers(":".join(ciphers))
-        elif (
-            self.cipher_suites
-        ):  # only those of 1.3, which cannot be chosen: then 1.2 has none left
+        elif self.cipher_suites:  # only those of 1.3, which cannot be chosen: then 1.2 has none left
             context.minimum_version = ssl.TLSVersion.TLSv1_3
         for curve in self.curve_preferences:
             context.set_ecdh_curve(_CURVES[curve])
@@ -213,10 +207,7 @@ def _load_certificate(context: ssl.SSLContext, cert: str, key: str) -> Iterator[
             # The empty password is for an encrypted key: OpenSSL would ask on the terminal.
             context.load_cert_chain(cert_path, key_path, password=lambda: "")
     except ssl.SSLError as error:
-        reason = (
-            error.reason
-            or "not a PEM certificate with its PEM private key, or the key is encrypted"
-        )
+        reason = error.reason or "not a PEM certificate with its PEM private key, or the key is encrypted"
         yield f"cert and key cannot be used together: {reason}"
 
 

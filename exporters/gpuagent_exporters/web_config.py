@@ -82,9 +82,7 @@ class _WebConfigFile(BaseModel):
     def _hashed(cls, users: dict[str, str]) -> dict[str, str]:
         plain = [user for user, hashed in users.items() if not _BCRYPT.fullmatch(hashed)]
         if plain:
-            raise ValueError(
-                f"{', '.join(plain)}: not a bcrypt hash; `htpasswd -nBC 10 USER` makes one"
-            )
+            raise ValueError(f"{', '.join(plain)}: not a bcrypt hash; `htpasswd -nBC 10 USER` makes one")
         return users
 
 
@@ -120,9 +118,7 @@ class WebConfig:
             return
         fresh = WebConfig(self._path, self._clock)
         if self.encrypts > fresh.encrypts or self.authenticates > fresh.authenticates:
-            raise WebConfigError(
-                self._path, ["TLS or authentication would be taken away; that takes a restart"]
-            )
+            raise WebConfigError(self._path, ["TLS or authentication would be taken away; that takes a restart"])
         self._file, self._context = fresh._file, fresh._context
         self._files_seen, self._files_looked_at = fresh._files_seen, fresh._files_looked_at
 
@@ -170,9 +166,7 @@ class WebConfig:
         try:
             return file.tls_server_config.context(self._path.parent)
         except TlsError as error:
-            raise WebConfigError(
-                self._path, [f"tls_server_config.{fault}" for fault in error.faults]
-            ) from error
+            raise WebConfigError(self._path, [f"tls_server_config.{fault}" for fault in error.faults]) from error
 
     def _files_state(self) -> tuple[Hashable, ...]:
         if self._path is None:
@@ -195,9 +189,7 @@ class _StrictLoader(yaml.SafeLoader):
         keys = [self.construct_object(key, deep=True) for key, _ in node.value]
         double = next((key for key in keys if keys.count(key) > 1), None)
         if double is not None:
-            raise yaml.constructor.ConstructorError(
-                None, None, f"{double!r} is there twice", node.start_mark
-            )
+            raise yaml.constructor.ConstructorError(None, None, f"{double!r} is there twice", node.start_mark)
         return super().construct_mapping(node, deep)
 
 

@@ -6,7 +6,7 @@ import asyncio
 import gzip
 import logging
 import math
-from typing import Any
+from contextlib import AsyncExitStack
 
 import pytest
 from starlette.requests import Request
@@ -42,9 +42,7 @@ def test_prometheus_gets_openmetrics() -> None:
     got = answer(FakeSource(), "/metrics", accept=PROMETHEUS_3)
 
     assert got.body == OPENMETRICS
-    assert (
-        got.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
-    )
+    assert got.headers["content-type"] == "application/openmetrics-text; version=1.0.0; charset=utf-8"
     assert "accept" in got.headers["vary"].lower().split(", ")
 
 
@@ -245,9 +243,14 @@ def test_a_crowd_of_scrapes_leaves_the_loop_its_turns() -> None:
         source = Counting()
         source.turn_of = []
         ticking = asyncio.create_task(count(source))
-        async with serving(build_app(source)) as server:
-            crowd: list[Any] = [ask(server, "/metrics") for _ in range(20)]
-            await asyncio.gather(*crowd)
+        async with serving(build_app(source)) as server, AsyncExitStack() as stack:
+            crowd = [await stack.enter_async_context(connected(server)) for _ in range(20)]
+            for client in crowd:
+                await client.get("/-/healthy")
+            for client in crowd:  # nothing is awaited here: the server gets them all at once
+                client.writer.write(b"GET /metrics HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            for client in crowd:
+                assert (await client.answer()).status == 200
         ticking.cancel()
         return source.turn_of
 

@@ -87,9 +87,7 @@ def test_simulated_is_said() -> None:
     assert "SIMULATED: no real GPU is shown here (scenario leak)" in shown(agent=agent).text
 
 
-@pytest.mark.parametrize(
-    ("age", "interval", "stale"), [(4.9, 1.0, False), (5.1, 1.0, True), (20.0, 10.0, False)]
-)
+@pytest.mark.parametrize(("age", "interval", "stale"), [(4.9, 1.0, False), (5.1, 1.0, True), (20.0, 10.0, False)])
 def test_stale_data_is_said(age: float, interval: float, stale: bool) -> None:
     """Old figures are not shown as if they were new."""
     agent = {**status_document()["agent"], "poll_interval_seconds": interval}
@@ -106,7 +104,7 @@ def test_no_data_is_said() -> None:
 
 
 def test_a_lost_gpu_has_no_figures() -> None:
-    """GPU-01: a GPU that is lost shows its state and the reason, and no last good values."""
+    """EXP-05: a GPU that is lost shows its state and the reason, never the last good values."""
     lost = shown(gpus=gpu(state="lost", reason="NVML says GPU_IS_LOST"))
 
     assert "LOST" in lost.text
@@ -162,7 +160,7 @@ def test_dead_processes_are_marked() -> None:
     assert "(dead)" in shown(processes=[process]).text
 
 
-HOSTILE = '</td><script>alert(1)</script>"\'><img src=x onerror=y>\N{RIGHT-TO-LEFT OVERRIDE}'
+HOSTILE = "</td><script>alert(1)</script>\"'><img src=x onerror=y>\N{RIGHT-TO-LEFT OVERRIDE}"
 
 
 @given(
@@ -175,9 +173,7 @@ def test_hostile_names_are_only_text(key: str, value: str) -> None:
     drawn = shown(processes=[process])
 
     isolated = {"bdi"}  # around every value that is not empty
-    assert [tag for tag in drawn.tags if tag not in isolated] == [
-        tag for tag in shown().tags if tag not in isolated
-    ]
+    assert [tag for tag in drawn.tags if tag not in isolated] == [tag for tag in shown().tags if tag not in isolated]
 
 
 def test_hostile_names_elsewhere() -> None:

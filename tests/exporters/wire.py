@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 import json
 import ssl
-from collections.abc import AsyncIterator, Coroutine
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -69,10 +69,8 @@ class Client:
 
     async def close(self) -> None:
         self.writer.close()
-        try:
+        with suppress(ConnectionError, ssl.SSLError):
             await self.writer.wait_closed()
-        except (ConnectionError, ssl.SSLError):
-            pass
 
 
 @asynccontextmanager
@@ -97,9 +95,7 @@ async def connected(
         client = Client(*await asyncio.open_unix_connection(to, limit=limit))
     else:
         name = "localhost" if tls else None
-        opened = asyncio.open_connection(
-            "127.0.0.1", to.port, limit=limit, ssl=tls, server_hostname=name
-        )
+        opened = asyncio.open_connection("127.0.0.1", to.port, limit=limit, ssl=tls, server_hostname=name)
         client = Client(*await opened)
     try:
         yield client
@@ -111,6 +107,12 @@ async def ask(to: HttpServer | Path, path: str, method: str = "GET", **headers: 
     """One request on a connection of its own."""
     async with connected(to) as client:
         return await client.get(path, method, **headers)
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Wait for what the server does by itself and tells nobody of."""
+    while not condition():  # noqa: ASYNC110 - there is no event: see above
+        await asyncio.sleep(0.005)
 
 
 def run(test: Coroutine[Any, Any, T]) -> T:

@@ -1,8 +1,9 @@
-"""The catalogue: every metric there is. The single source of names, help, units and labels for `/metrics`, for rules
-and for the documentation.
+"""The catalogue: every metric there is.
 
-`family` says what a metric is; `gpu`, `mig`, `process` and `node` declare them beside the code that fills them; `series`
-turns a snapshot into samples; `reference` writes the documentation.
+It is the single source of names, help, units and labels for `/metrics`, for rules and for the documentation.
+
+`family` says what a metric is; `gpu`, `mig`, `process` and `node` declare them beside the code that fills them;
+`series` turns a snapshot into samples; `reference` writes the documentation.
 """
 
 from __future__ import annotations

@@ -24,9 +24,7 @@ def _part(part: str, field: str) -> Callable[[GpuReading], Value]:
     return read
 
 
-def _family(
-    name: str, part: str, field: str, text: str, *, collector: str = "", kind: Kind = Kind.GAUGE
-) -> GpuFamily:
+def _family(name: str, part: str, field: str, text: str, *, collector: str = "", kind: Kind = Kind.GAUGE) -> GpuFamily:
     return Family(f"gpuagent_gpu_{name}", kind, text, collector or part, GPU_LABELS, single(_part(part, field)))
 
 

@@ -42,12 +42,13 @@ def split_top(processes: Iterable[ProcessReading], top: int | None) -> tuple[lis
     shown: list[ProcessReading] = []
     rest: list[Sample] = []
     for (index, uuid), group in by_gpu.items():
-        if top is not None and len(group) > top:
-            group.sort(key=lambda process: (-(process.used_bytes or 0), process.pid))
-            others = sum(process.used_bytes or 0 for process in group[top:])
-            rest.append(Sample((str(index), uuid, "", OTHER, "", None, None), others))
-            group = group[:top]
-        shown += group
+        if top is None or len(group) <= top:
+            shown += group
+            continue
+        group.sort(key=lambda process: (-(process.used_bytes or 0), process.pid))
+        shown += group[:top]
+        others = sum(process.used_bytes or 0 for process in group[top:])
+        rest.append(Sample((str(index), uuid, "", OTHER, "", None, None), others))
     return shown, rest
 
 

@@ -18,13 +18,14 @@ Series = tuple[Family[Any], list[Sample]]
 def series(
     snapshot: Snapshot | None, now_seconds: float, *, simulated: str = "", top: int | None = None
 ) -> Iterator[Series]:
-    """Every family that has samples. `now_seconds` is CLOCK_BOOTTIME; `top` bounds the processes shown per GPU (None:
-    all, as rules and the leak detector need them). What has no value has no sample."""
+    """Every family that has samples; what has no value has no sample.
+
+    `now_seconds` is CLOCK_BOOTTIME; `top` bounds the processes shown per GPU (None: all, as rules and the leak detector
+    need them).
+    """
     look = Look(snapshot, now_seconds, simulated)
     for node_family in NODE_FAMILIES:
-        samples = [
-            Sample(labels, float(value)) for labels, value in node_family.of(look) if value is not None
-        ]
+        samples = [Sample(labels, float(value)) for labels, value in node_family.of(look) if value is not None]
         if samples:
             yield node_family, samples
     if snapshot is None:

@@ -18,9 +18,7 @@ if TYPE_CHECKING:
 EXIT_FAULTY = 1
 EXIT_UNREADABLE = 2
 
-config_app = typer.Typer(
-    no_args_is_help=True, help="Check the configuration file, or show what is in force."
-)
+config_app = typer.Typer(no_args_is_help=True, help="Check the configuration file, or show what is in force.")
 
 _FileOption = Annotated[
     Path | None,

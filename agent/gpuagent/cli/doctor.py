@@ -22,9 +22,9 @@ def doctor(
 
     Exit status: 0 the agent can work here, 1 it cannot.
     """
-    from gpuagent.doctor.examine import examine  # noqa: PLC0415  keeps the other commands fast
-    from gpuagent.doctor.finding import Level  # noqa: PLC0415
-    from gpuagent.simulated.scenario import ScenarioError  # noqa: PLC0415
+    from gpuagent.doctor.examine import examine
+    from gpuagent.doctor.finding import Level
+    from gpuagent.simulated.scenario import ScenarioError
 
     findings = []
     try:

@@ -6,7 +6,6 @@ An open NVML client blocks unloading the driver, resetting a GPU and binding it 
 
 from __future__ import annotations
 
-import http.client
 import json
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ from typing import Annotated
 
 import typer
 
-from gpuagent.cli.fetch import NoAgent, default_socket, request
+from gpuagent.ask import NoAgent, default_socket, request
 from gpuagent.units import format_duration, parse_duration
 
 _RELEASED_WITHIN_SECONDS = 10.0
@@ -55,7 +54,7 @@ def _ask(method: str, path: str, socket: Path | None) -> dict[str, object]:
     try:
         status, body = request(socket or default_socket(), method, path)
         answer: dict[str, object] = json.loads(body)
-    except (NoAgent, http.client.HTTPException, ValueError, OSError) as error:
+    except (NoAgent, ValueError) as error:
         typer.echo(f"the agent cannot be told: {error}", err=True)
         raise typer.Exit(1) from None
     if status != 200:

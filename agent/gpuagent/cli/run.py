@@ -19,7 +19,8 @@ def run(
         Path | None, typer.Option("--config", "-c", help="Configuration file [/etc/gpuagent/gpuagent.yaml]")
     ] = None,
     simulate: Annotated[
-        str | None, typer.Option(help="Run on a simulated node: a shipped scenario's name, or a file", metavar="SCENARIO")
+        str | None,
+        typer.Option(help="Run on a simulated node: a shipped scenario's name, or a file", metavar="SCENARIO"),
     ] = None,
     speed: Annotated[float, typer.Option(help="With --simulate: how much faster than life", min=0.1, max=1000)] = 1.0,
 ) -> None:
@@ -27,7 +28,7 @@ def run(
 
     Exit status: 0 stopped on request, 71 an address cannot be listened on, 78 the configuration is at fault.
     """
-    from gpuagent.assemble import StartError, assemble  # noqa: PLC0415  keeps the other commands fast
+    from gpuagent.assemble import StartError, assemble
 
     try:
         start = assemble(config, simulate=simulate, speed=speed)

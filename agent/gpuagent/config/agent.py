@@ -19,7 +19,7 @@ class Http(Section):
     request_timeout: Duration = Field(
         default=5.0, ge=0.1, le=300, description="Time for a client to send its whole request."
     )
-    write_timeout: Duration = Field(
+    response_timeout: Duration = Field(
         default=10.0,
         ge=0.1,
         le=300,
@@ -32,12 +32,8 @@ class Http(Section):
         description="A connection without requests is closed after this: above the usual scrape "
         "interval of 60s, so that Prometheus keeps its connection.",
     )
-    max_header_size: Size = Field(
-        default=16 * 1024, ge=1024, le=1024**2, description="Largest head of a request."
-    )
-    max_body_size: Size = Field(
-        default=64 * 1024, ge=1024, le=16 * 1024**2, description="Largest body of a request."
-    )
+    max_header_size: Size = Field(default=16 * 1024, ge=1024, le=1024**2, description="Largest head of a request.")
+    max_body_size: Size = Field(default=64 * 1024, ge=1024, le=16 * 1024**2, description="Largest body of a request.")
 
 
 class Leaks(Section):
@@ -70,8 +66,7 @@ class Nvml(Section):
         default=5.0,
         ge=0.5,
         le=600,
-        description="A call that has not come back after this makes its GPU `blind`; the others "
-        "go on.",
+        description="A call that has not come back after this makes its GPU `blind`; the others go on.",
     )
 
 
@@ -82,12 +77,9 @@ class Processes(Section):
         default=64,
         ge=0,
         le=10_000,
-        description="Processes exported per GPU, the largest first; the rest is summed up as "
-        '`process="other"`.',
+        description='Processes exported per GPU, the largest first; the rest is summed up as `process="other"`.',
     )
-    command: bool = Field(
-        default=True, description="Show command lines, without what looks like a secret."
-    )
+    command: bool = Field(default=True, description="Show command lines, without what looks like a secret.")
     redact: tuple[Pattern, ...] = Field(
         default=(),
         max_length=100,

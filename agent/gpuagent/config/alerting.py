@@ -80,12 +80,8 @@ class PagerdutyReceiver(Section):
 class ExecReceiver(Section):
     """A program of your own: the message as JSON on its standard input. No shell is involved."""
 
-    command: tuple[Text, ...] = Field(
-        min_length=1, description="The program and its arguments, one list item each."
-    )
-    timeout: Duration = Field(
-        default=10.0, ge=1, le=300, description="It is ended when it takes longer than this."
-    )
+    command: tuple[Text, ...] = Field(min_length=1, description="The program and its arguments, one list item each.")
+    timeout: Duration = Field(default=10.0, ge=1, le=300, description="It is ended when it takes longer than this.")
 
 
 class AppriseReceiver(_HasUrl):
@@ -112,9 +108,7 @@ class Receiver(Section):
     send_resolved: bool = Field(default=True, description="Also tell when an alert has ended.")
     webhook: WebhookReceiver | None = Field(default=None, description=WebhookReceiver.__doc__)
     slack: SlackReceiver | None = Field(default=None, description=SlackReceiver.__doc__)
-    alertmanager: AlertmanagerReceiver | None = Field(
-        default=None, description=AlertmanagerReceiver.__doc__
-    )
+    alertmanager: AlertmanagerReceiver | None = Field(default=None, description=AlertmanagerReceiver.__doc__)
     pagerduty: PagerdutyReceiver | None = Field(default=None, description=PagerdutyReceiver.__doc__)
     exec: ExecReceiver | None = Field(default=None, description=ExecReceiver.__doc__)
     apprise: AppriseReceiver | None = Field(default=None, description=AppriseReceiver.__doc__)

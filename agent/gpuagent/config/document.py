@@ -206,13 +206,12 @@ _IN_WORDS = {
     "mapping values are not allowed": "a colon does not fit: is the line indented right, does a "
     "text with a colon need quotes?",
     "could not find expected ':'": "a key has no colon after it",
-    "a single document": "a second document begins, and there may be only one",
+    "another document": "a second document begins, and there may be only one",
     "'\\t'": "a tab stands where only spaces may",
     "end of stream": "a quote or bracket is never closed",
     "undefined alias": "a text that begins with * needs quotes",
     "cannot start any token": "a text that begins with this character needs quotes",
-    "expected <block end>": "the line is indented otherwise than those above it, or a text needs "
-    "quotes",
+    "expected <block end>": "the line is indented otherwise than those above it, or a text needs quotes",
     "expected ',' or": "a comma or a closing bracket is missing",
 }
 

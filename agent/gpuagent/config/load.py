@@ -90,9 +90,7 @@ def _from_text(file: Path, text: str, mode: int, directories: Mapping[str, Path]
     found = [*document.problems]
     config = None
     try:
-        config = Config.model_validate(
-            {**directories, **given}, context={"folder": file.absolute().parent}
-        )
+        config = Config.model_validate({**directories, **given}, context={"folder": file.absolute().parent})
     except ValidationError as error:
         found += _placed(document, explain(Config, error))
     found += _placed(document, check_sections(Config, given))

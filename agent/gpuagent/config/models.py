@@ -9,8 +9,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from gpuagent.config.alerting import Receiver, Route
 from gpuagent.config.agent import Http, Leaks, Log, Nvml, Processes
+from gpuagent.config.alerting import Receiver, Route
 from gpuagent.config.faults import Problem, nearest, shown
 from gpuagent.config.remedies import Budget, Remedies
 from gpuagent.config.section import Section
@@ -72,9 +72,7 @@ class Config(Section):
         default=(),
         description="Prometheus rule files. A rule in them replaces the shipped one of its name.",
     )
-    disabled_rules: tuple[Text, ...] = Field(
-        default=(), description="Names of shipped rules to leave out."
-    )
+    disabled_rules: tuple[Text, ...] = Field(default=(), description="Names of shipped rules to leave out.")
     receivers: tuple[Receiver, ...] = Field(default=(), description=Receiver.__doc__)
     routes: tuple[Route, ...] = Field(default=(), description=Route.__doc__)
     budgets: tuple[Budget, ...] = Field(default=(), description=Budget.__doc__)

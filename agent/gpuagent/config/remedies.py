@@ -18,9 +18,7 @@ class BudgetMatch(Section):
     unit: Text | None = Field(default=None, description="A systemd unit, such as whisper.service.")
     container: Text | None = Field(default=None, description="A container's name or id.")
     user: Text | None = Field(default=None, description="A user's name.")
-    app: Text | None = Field(
-        default=None, description="The name that an embedded client gave its app."
-    )
+    app: Text | None = Field(default=None, description="The name that an embedded client gave its app.")
 
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
@@ -34,9 +32,7 @@ class BudgetMatch(Section):
 class Budget(Section):
     """How much GPU memory something may use: summed over its processes, on each GPU."""
 
-    name: Text | None = Field(
-        default=None, description="The `budget` label of its series; by default what it matches."
-    )
+    name: Text | None = Field(default=None, description="The `budget` label of its series; by default what it matches.")
     match: BudgetMatch = Field(description=BudgetMatch.__doc__)
     memory: Size = Field(ge=1, description="The most memory on one GPU.")
 
@@ -45,15 +41,9 @@ class Allow(Section):
     """Which processes may be acted on. All keys given must hold; with none, nothing is allowed."""
 
     users: tuple[Text, ...] = Field(default=(), description="Names of users: one of them owns it.")
-    units: tuple[Text, ...] = Field(
-        default=(), description="systemd units: it runs in one of them."
-    )
-    commands: tuple[Text, ...] = Field(
-        default=(), description="Names of programs: it is one of them."
-    )
-    containers: tuple[Text, ...] = Field(
-        default=(), description="Names or ids of containers: it runs in one of them."
-    )
+    units: tuple[Text, ...] = Field(default=(), description="systemd units: it runs in one of them.")
+    commands: tuple[Text, ...] = Field(default=(), description="Names of programs: it is one of them.")
+    containers: tuple[Text, ...] = Field(default=(), description="Names or ids of containers: it runs in one of them.")
     min_age: Duration = Field(default=0.0, description="It has run for at least this time.")
     min_memory: Size = Field(default=0, description="It holds at least this much GPU memory.")
 
@@ -98,9 +88,7 @@ class RestartUnitStep(Section):
 class ExecStep(Section):
     """Run a program of your own, without a shell and without the agent's rights."""
 
-    command: tuple[Text, ...] = Field(
-        min_length=1, description="The program and its arguments, one list item each."
-    )
+    command: tuple[Text, ...] = Field(min_length=1, description="The program and its arguments, one list item each.")
     wait: Duration = Field(default=60.0, description="It is ended when it takes longer than this.")
 
 
@@ -109,9 +97,7 @@ class Step(Section):
 
     key_noun: ClassVar[str] = "step"
 
-    release_cache: ReleaseCacheStep | None = Field(
-        default=None, description=ReleaseCacheStep.__doc__
-    )
+    release_cache: ReleaseCacheStep | None = Field(default=None, description=ReleaseCacheStep.__doc__)
     reset: ResetStep | None = Field(default=None, description=ResetStep.__doc__)
     signal: SignalStep | None = Field(default=None, description=SignalStep.__doc__)
     terminate: TerminateStep | None = Field(default=None, description=TerminateStep.__doc__)
@@ -127,9 +113,7 @@ class Step(Section):
 class Ladder(Section):
     """Steps for one kind of alert, from the gentlest on; it ends as soon as the alert has."""
 
-    match: tuple[MatcherText, ...] = Field(
-        min_length=1, description="All of these must hold of the alert's labels."
-    )
+    match: tuple[MatcherText, ...] = Field(min_length=1, description="All of these must hold of the alert's labels.")
     steps: tuple[Step, ...] = Field(min_length=1, description="What to do, in this order.")
 
 
@@ -141,9 +125,7 @@ class Remedies(Section):
         description="Decide and record, but do nothing. `false` is for real, and needs `allow`.",
     )
     allow: Allow = Field(default=Allow(), description=Allow.__doc__)
-    ladders: tuple[Ladder, ...] = Field(
-        default=(), description="The first one that matches is taken."
-    )
+    ladders: tuple[Ladder, ...] = Field(default=(), description="The first one that matches is taken.")
 
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:

@@ -55,16 +55,10 @@ class Section(BaseModel):
             for name, field in cls.model_fields.items()
             if isinstance(field.get_default(call_default_factory=True), tuple | BaseModel)
         }
-        return {
-            name: value
-            for name, value in given.items()
-            if value is not None or name not in collections
-        }
+        return {name: value for name, value in given.items() if value is not None or name not in collections}
 
 
-def check_sections(
-    section: type[BaseModel], given: object, path: KeyPath = ()
-) -> Iterator[Problem]:
+def check_sections(section: type[BaseModel], given: object, path: KeyPath = ()) -> Iterator[Problem]:
     """Run the checks of a section and of all below it on what was given."""
     if not isinstance(given, Mapping):
         return

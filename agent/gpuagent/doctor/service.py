@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuagent import __version__
-from gpuagent.cli.fetch import NoAgent, fetch_document
+from gpuagent.ask import NoAgent, fetch_document
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config

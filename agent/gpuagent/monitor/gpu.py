@@ -58,8 +58,10 @@ class GpuSlot:
         return Watched(self.index, self.identity.uuid, collector.device.handle)
 
     def begin(self, generation: int, driver_version: str) -> bool:
-        """Start a collection; False if the last one has not come back. A GPU that was lost is looked for at the
-        slow rate only: each try makes the driver probe dead hardware."""
+        """Start a collection; False if the last one has not come back.
+
+        A GPU that was lost is looked for at the slow rate only: each try makes the driver probe dead hardware.
+        """
         slow = self.slow_due
         if self.worker.busy or (self._reopen_slow_only and not slow and self._opened_generation == generation):
             return False

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -79,7 +78,7 @@ class Inventory:
         new = path.with_suffix(".new")
         try:
             new.write_text(json.dumps(document, indent=1) + "\n")
-            os.replace(new, path)
+            new.replace(path)
         except OSError as error:
             log.warning("the list of known GPUs cannot be saved: %s", error)
 

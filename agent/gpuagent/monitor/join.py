@@ -11,8 +11,10 @@ from gpuagent.reading import Memory, ProcessInfo, ProcessReading, ProcessState, 
 def join_processes(
     collected: Collected, infos: Mapping[int, ProcessInfo | None], *, host_pid_namespace: bool
 ) -> list[ProcessReading]:
-    """The processes of one GPU. In a pid namespace of our own a pid of the driver may be anybody's here: such
-    processes stay unresolved even where the number exists (https://github.com/NVIDIA/nvidia-docker/issues/1483).
+    """The processes of one GPU.
+
+    In a pid namespace of our own a pid of the driver may be anybody's here: such processes stay unresolved even where
+    the number exists (https://github.com/NVIDIA/nvidia-docker/issues/1483).
     """
     identity = collected.reading.identity
     utilizations = collected.utilizations

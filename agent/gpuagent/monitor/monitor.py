@@ -182,8 +182,10 @@ class Monitor:
         self._inventory.see(slot.identity for slot in self._slots if slot.watched)
 
     def _follow_session(self) -> None:
-        """After an initialisation: one slot for each index that is enumerated now. A slot is never made twice, so
-        that a thread stuck in the driver is not joined by a second one."""
+        """After an initialisation: one slot for each index that is enumerated now.
+
+        A slot is never made twice, so that a thread stuck in the driver is not joined by a second one.
+        """
         if self._generation == self.session.generation:
             return
         self._generation = self.session.generation

@@ -38,9 +38,7 @@ def collect(device: Device) -> Clocks:
     return Clocks(
         hertz=_hertz(device, "nvmlDeviceGetClockInfo"),
         max_hertz=_hertz(device, "nvmlDeviceGetMaxClockInfo"),
-        event_reasons=()
-        if reasons is None
-        else tuple((name, bool(int(reasons) & bit)) for name, bit in EVENT_REASONS),
+        event_reasons=() if reasons is None else tuple((name, bool(int(reasons) & bit)) for name, bit in EVENT_REASONS),
         throttled_seconds=tuple(
             (name, throttled[field] / 1e9) for name, field in _THROTTLED_FIELDS if field in throttled
         ),

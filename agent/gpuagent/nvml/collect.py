@@ -6,6 +6,7 @@ import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, TypeVar
 
 from gpuagent.nvml import (
@@ -29,8 +30,9 @@ from gpuagent.reading import CollectorRun, GpuProcess, GpuReading, GpuState, Pro
 
 T = TypeVar("T")
 
-SLOW: dict[str, tuple[str, Callable[[Device], Any]]] = {
-    # collector: (part of the reading, function)
+SLOW: dict[str, tuple[str | None, Callable[[Device], Any]]] = {
+    # collector: (part of the reading that it fills, function)
+    "bar1": (None, memory.collect_bar1),
     "profile": ("profile", profile.collect),
     "thermal": ("thermal", thermal.collect),
     "power": ("power", power.collect),
@@ -53,8 +55,10 @@ class Collected:
 
 
 class Collector:
-    """Runs the collectors of one GPU. What was read at the slow rate is carried until the next slow run, and
-    dropped when that fails. Used by one thread only."""
+    """Runs the collectors of one GPU; used by one thread only.
+
+    What was read at the slow rate is carried until the next slow run, and dropped when that fails.
+    """
 
     def __init__(self, device: Device) -> None:
         self.device = device
@@ -109,11 +113,10 @@ class Collector:
 
     def _collect_slow(self) -> None:
         self._slow_parts = {}
-        memory.collect_bar1(self.device)
         for name, (part, function) in SLOW.items():
-            value = self._run(name, lambda function=function: function(self.device))
+            value = self._run(name, partial(function, self.device))
             self._slow_runs[name] = self._runs.pop(name)
-            if value is not None:
+            if part is not None and value is not None:
                 self._slow_parts[part] = value
 
     def _run(self, name: str, function: Callable[[], T]) -> T | None:

@@ -54,7 +54,8 @@ class Device:
         try:
             return self.library.call(function, self.handle, *args)
         except NvmlFailure as failure:
-            return self._absent_or_failed(key, failure)
+            self._absent_or_failed(key, failure)
+            return None
 
     def ask_text(self, function: str, size: int = 96) -> str:
         """Like `ask` for a call that fills a string; "" if there is none."""

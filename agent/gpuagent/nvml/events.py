@@ -7,7 +7,8 @@ import ctypes
 import logging
 import threading
 from collections.abc import Iterable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from gpuagent.clock import Clock
 from gpuagent.nvml.failure import NOT_SUPPORTED, TIMEOUT, NvmlFailure
@@ -24,7 +25,8 @@ _MOST_CODES_PER_GPU = 64
 """Bounds the series; NVIDIA documents fewer codes than that."""
 
 
-class Watched(NamedTuple):
+@dataclass(frozen=True, slots=True)
+class Watched:
     """A GPU whose events are wanted. Its handle is compared by address: handles are not hashable."""
 
     index: int
@@ -73,9 +75,7 @@ class XidWatcher:
         """Every (GPU, code) seen so far."""
         with self._condition:
             items = sorted(self._counts.items())
-        return tuple(
-            XidCount(index, uuid, xid, number, last) for (index, uuid, xid), (number, last) in items
-        )
+        return tuple(XidCount(index, uuid, xid, number, last) for (index, uuid, xid), (number, last) in items)
 
     def record(self, index: int, uuid: str, xid: int) -> None:
         """Count one event."""

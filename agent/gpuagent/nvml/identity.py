@@ -73,8 +73,11 @@ def _pci_bus_id(pci: object | None) -> str:
 
 
 def _unified_memory(device: Device) -> bool:
-    """GB10, Jetson and the like answer NOT_SUPPORTED to every form of the memory call, and only they
-    (https://github.com/leptonai/gpud/issues/1170). A lost GPU answers otherwise and is not taken for one."""
+    """Whether the GPU has no memory of its own.
+
+    GB10, Jetson and the like answer NOT_SUPPORTED to every form of the memory call, and only they
+    (https://github.com/leptonai/gpud/issues/1170). A lost GPU answers otherwise and is not taken for one.
+    """
     for version in ("nvmlMemory_v2", None):
         args = () if version is None else (device.library.constant(version),)
         try:

@@ -59,8 +59,11 @@ class Library:
             self.initializations += 1
 
     def shutdown(self) -> None:
-        """Give every handle back. Never call it while another thread is inside the library: that is a
-        segmentation fault (https://github.com/XuehaiPan/nvitop/issues/222)."""
+        """Give every handle back.
+
+        Never call it while another thread is inside the library: that is a segmentation fault
+        (https://github.com/XuehaiPan/nvitop/issues/222).
+        """
         with self._lock, contextlib.suppress(NvmlFailure):
             self.call("nvmlShutdown")
 

@@ -28,8 +28,11 @@ class _Bar1:
 
 
 def _read(device: Device, bar1_total: int | None, bar1_used: int | None) -> Memory:
-    """Version 2 tells `reserved` apart from `used`; version 1 (before R510, and WSL, where version 2 answers
-    UNKNOWN: https://github.com/XuehaiPan/nvitop/issues/30) adds it to `used`."""
+    """Version 2 tells `reserved` apart from `used`; version 1 adds it to `used`.
+
+    Version 1 is for drivers before R510, and for WSL, where version 2 answers UNKNOWN
+    (https://github.com/XuehaiPan/nvitop/issues/30).
+    """
     before = len(device.failures)
     info = device.ask("nvmlDeviceGetMemoryInfo", device.library.constant("nvmlMemory_v2"))
     reserved = None

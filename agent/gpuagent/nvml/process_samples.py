@@ -72,9 +72,7 @@ class Ring:
         count = ctypes.c_uint()
         while True:
             count.value = self.capacity
-            code = device.library.raw(
-                _OLD, device.handle, self.buffer, ctypes.byref(count), ctypes.c_ulonglong(since)
-            )
+            code = device.library.raw(_OLD, device.handle, self.buffer, ctypes.byref(count), ctypes.c_ulonglong(since))
             size = self._size(_OLD, code, count.value, _OLD_SAMPLE)
             if size is not None:
                 return [Sample(*s) for s in _OLD_SAMPLE.iter_unpack(memoryview(self.buffer)[:size])]

@@ -40,8 +40,10 @@ class Samples:
         self.newest: dict[int, Accepted] = {}
 
     def accept(self, samples: Iterable[Sample], pids: Collection[int], wall: float, now: float) -> None:
-        """Take in what can be true: listed pids, newer than the last read, neither stale nor of the future,
-        0 to 100 %, the newest per pid. `wall` is unix time, `now` CLOCK_BOOTTIME, both in seconds."""
+        """Take in what can be true: listed pids, newer than the last read, neither stale nor of the future.
+
+        Also 0 to 100 %, and the newest per pid. `wall` is unix time, `now` CLOCK_BOOTTIME, both in seconds.
+        """
         wall_microseconds = int(wall * 1e6)
         earliest = wall_microseconds - _OLDEST_MICROSECONDS
         latest = wall_microseconds + _FUTURE_MICROSECONDS
@@ -65,9 +67,7 @@ class Samples:
         return seen.value if seen and now - seen.taken_seconds < HOLD_SECONDS else IDLE
 
 
-def collect(
-    device: Device, pids: Collection[int], *, busy: bool = False
-) -> dict[int, ProcessUtilization] | None:
+def collect(device: Device, pids: Collection[int], *, busy: bool = False) -> dict[int, ProcessUtilization] | None:
     """Utilisation of the listed pids; None where the GPU does not tell (MIG, integrated GPUs).
 
     A sample of an unlisted pid is dropped: in a pid namespace of its own the driver mixes namespaces here

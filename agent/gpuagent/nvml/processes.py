@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import re
 from dataclasses import dataclass
+from functools import partial
 from struct import Struct
 
 from gpuagent.nvml.device import Device
@@ -103,18 +104,16 @@ def _merge(merged: dict[tuple[int, int], GpuProcess], entry: Entry, kind: str) -
     merged[key] = seen._replace(used_bytes=used_bytes, kinds=kinds)
 
 
-def _entries(
-    device: Device, buffer: _Buffer, function: str, mig_handles: tuple[Handle, ...]
-) -> list[Entry] | None:
-    """One list; None if the GPU has none or it failed. Without permission for the whole GPU its MIG instances
-    are asked one by one."""
-    entries = device.attempt(function, lambda: _read_any_version(device, buffer, device.handle, function))
+def _entries(device: Device, buffer: _Buffer, function: str, mig_handles: tuple[Handle, ...]) -> list[Entry] | None:
+    """One list; None if the GPU has none or it failed.
+
+    Without permission for the whole GPU its MIG instances are asked one by one.
+    """
+    entries = device.attempt(function, partial(_read_any_version, device, buffer, device.handle, function))
     if entries is None and mig_handles and not device.supports(function):
         entries = []
         for handle in mig_handles:
-            part = device.attempt(
-                f"{function} (MIG)", lambda handle=handle: _read_any_version(device, buffer, handle, function)
-            )
+            part = device.attempt(f"{function} (MIG)", partial(_read_any_version, device, buffer, handle, function))
             entries.extend(part or [])
     return entries
 
@@ -154,6 +153,4 @@ def _read(device: Device, buffer: _Buffer, handle: Handle, function: str) -> lis
 def _plausible(device: Device, entries: list[Entry]) -> bool:
     """Every pid possible, no memory larger than any GPU has. Shuffled entries fail one or the other."""
     max_pid = device.library.max_pid
-    return all(
-        0 < pid <= max_pid and (used == NOT_AVAILABLE_U64 or used < 2**48) for pid, used, _, _ in entries
-    )
+    return all(0 < pid <= max_pid and (used == NOT_AVAILABLE_U64 or used < 2**48) for pid, used, _, _ in entries)

@@ -43,14 +43,10 @@ _PREFIXED = re.compile(rf"({'|'.join(_RUNTIMES)})-({_ID})(?:\.scope)?")
 # runc's cgroupfs driver given a path of the systemd driver:
 # "kubepods-pod<uid>.slice:cri-containerd:<id>".
 _COLONS = re.compile(rf"(.+):({'|'.join(_RUNTIMES)}):({_ID})")
-_BARE = re.compile(
-    rf"{_ID}|[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{4}}"
-)  # the second: Cloud Foundry's garden
+_BARE = re.compile(rf"{_ID}|[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{4}}")  # the second: Cloud Foundry's garden
 _LXC = re.compile(r"lxc\.payload\.(.+)")
 _MACHINE = re.compile(r"machine-(.+)\.scope|systemd-nspawn@(.+)\.service")
-_POD = re.compile(
-    r"(?:.*-)?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?"
-)
+_POD = re.compile(r"(?:.*-)?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?")
 _SERVICE = re.compile(r"[\w:.\\@-]+\.service", re.ASCII)
 _USER_MANAGER = re.compile(r"user@\d+\.service")
 _SLURM = re.compile(r"slurm(?:_.+)?|(?:.+_)?slurmstepd\.scope")

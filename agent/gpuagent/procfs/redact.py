@@ -52,9 +52,7 @@ _SHAPES = re.compile(
 class Redactor:
     """Turns the raw text of a command line into something that may leave the machine."""
 
-    def __init__(
-        self, patterns: Sequence[str] = (), limit_bytes: int = COMMAND_LIMIT_BYTES
-    ) -> None:
+    def __init__(self, patterns: Sequence[str] = (), limit_bytes: int = COMMAND_LIMIT_BYTES) -> None:
         """Take the operator's further `patterns`: whatever matches one is replaced.
 
         Raises re.error for a pattern that is no regular expression.
@@ -116,7 +114,8 @@ def _awaited(token: str, previous: str) -> str:
     if token in _JOINTS:
         return previous if _SENSITIVE.search(previous) else ""
     if token[-1] in "=:":
-        return token if _ASSIGNMENT.search(token) else ""
+        found = _ASSIGNMENT.search(token)
+        return token if found and found.end() == len(token) else ""  # a key in base64 ends so too
     name = token.rsplit(maxsplit=1)[-1].strip("\"'")
     return name if _OPTION.match(name) and _SENSITIVE.search(name) else ""
 

@@ -57,10 +57,6 @@ class _Entry:
     record: Record
     watched: bool
 
-    @property
-    def hidden(self) -> bool:
-        return self.record.info.id.start_ticks < 0
-
 
 class ProcessTable:
     """The processes of the pids asked for last; for one thread."""
@@ -128,14 +124,12 @@ class ProcessTable:
     def refresh(self) -> None:
         """Follow state, resident memory and exec of all processes; at the slow rate."""
         for pid, entry in list(self._entries.items()):
-            if entry.hidden:
-                continue
             try:
                 stat = self._reader.stat(pid)
                 if stat.start_ticks == entry.record.info.id.start_ticks:
                     entry.record = self._reader.renew(entry.record, stat)
             except _UNREADABLE:
-                continue  # if it has gone or is another one, the next tick says so
+                continue  # if it has gone, the next tick says so
 
     def close(self) -> None:
         """Forget all processes and give back their descriptors."""

@@ -21,9 +21,7 @@ class UserNames:
     while.
     """
 
-    def __init__(
-        self, clock: Clock, database: Callable[[int], pwd.struct_passwd] = pwd.getpwuid
-    ) -> None:
+    def __init__(self, clock: Clock, database: Callable[[int], pwd.struct_passwd] = pwd.getpwuid) -> None:
         self._clock = clock
         self._database = database
         self._names: dict[int, str] = {}

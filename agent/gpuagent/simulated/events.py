@@ -50,7 +50,8 @@ class EventSet:
         self.lock = threading.Lock()
         self.registered: dict[int, tuple[int, float]] = {}
         """By GPU index: mask of types, story time of the registration."""
-        self.delivered: set[tuple[int, int, int]] = set()
+        self.delivered: dict[tuple[int, int, int], Event] = {}
+        """Keeps the events, so that no later fault can have the identity of one that is gone."""
 
 
 def _events(gpu: Gpu, after: float, until: float) -> Iterator[Event]:
@@ -137,7 +138,7 @@ def _next_event(session: Session, waiting: EventSet) -> Event | None:
                 due += [event for event in _events(gpu, since, now) if _key(event) not in waiting.delivered]
         if due:
             event = min(due, key=lambda event: event.at)
-            waiting.delivered.add(_key(event))
+            waiting.delivered[_key(event)] = event
             return event
     for gpu in session.gpus:
         if gpu.index in waiting.registered:

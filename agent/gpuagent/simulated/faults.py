@@ -253,7 +253,8 @@ class FaultBoard:
 
     def clear(self) -> None:
         """Take every fault back. What a driver reload has done stays done."""
-        self._past_load, self._past_reloads = self.loaded_at(), self.generation()
+        self._past_load = min(self.loaded_at(), self._story.now())
+        self._past_reloads = self.generation()
         self._replace(())
 
     def release(self) -> None:

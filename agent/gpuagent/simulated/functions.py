@@ -30,7 +30,7 @@ class Constant:
 
     __pydantic_config__ = STRICT
 
-    def __call__(self, seconds: float) -> float:  # noqa: ARG002 - time changes nothing
+    def __call__(self, seconds: float) -> float:  # noqa: ARG002 - time changes nothing  # noqa: ARG002 - time changes nothing
         return self.value
 
 

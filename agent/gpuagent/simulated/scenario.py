@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib import resources
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from gpuagent.simulated.spec import Scenario
 from gpuagent.simulated.symbols import unknown_calls
 
 MAX_FILE_BYTES = 1024**2
+MAX_NODES = 200_000
 
 Path_ = tuple[str | int, ...]
 
@@ -71,9 +73,9 @@ def parse_scenario(text: str, *, file: str = "scenario", name: str = "unnamed") 
     node, data = _read_yaml(text, file)
     if not isinstance(data, dict):
         raise ScenarioError([f"{file}:1: a scenario is a mapping with gpus, processes and faults"])
-    duplicates = list(_duplicate_keys(node))
+    duplicates = sorted(_duplicate_keys(node, file))
     if duplicates:
-        raise ScenarioError([f"{file}:{line}: {key}: given twice" for line, key in duplicates])
+        raise ScenarioError(duplicates)
     try:
         scenario = Scenario.model_validate({"name": name, **data})
     except ValidationError as error:
@@ -113,19 +115,27 @@ def _read_yaml(text: str, file: str) -> tuple[yaml.Node | None, object]:
         loader.dispose()
 
 
-def _duplicate_keys(node: yaml.Node | None) -> Iterator[tuple[int, str]]:
-    """PyYAML lets the last of two equal keys win in silence."""
-    if isinstance(node, yaml.MappingNode):
-        seen: set[str] = set()
-        for key, value in node.value:
-            if isinstance(key, yaml.ScalarNode):
-                if key.value in seen:
-                    yield key.start_mark.line + 1, key.value
-                seen.add(key.value)
-            yield from _duplicate_keys(value)
-    elif isinstance(node, yaml.SequenceNode):
-        for item in node.value:
-            yield from _duplicate_keys(item)
+def _duplicate_keys(node: yaml.Node | None, file: str) -> Iterator[str]:
+    """PyYAML lets the last of two equal keys win in silence.
+
+    Raises:
+        ScenarioError: aliases blow the file up beyond measure.
+    """
+    nodes = [node]
+    for visited in count():
+        if not nodes:
+            return
+        if visited > MAX_NODES:
+            raise ScenarioError([f"{file}: more than {MAX_NODES} values, aliases written out"])
+        current = nodes.pop()
+        if isinstance(current, yaml.SequenceNode):
+            nodes.extend(current.value)
+        elif isinstance(current, yaml.MappingNode):
+            keys = [key for key, _ in current.value if isinstance(key, yaml.ScalarNode)]
+            for position, key in enumerate(keys):
+                if any(key.value == earlier.value for earlier in keys[:position]):
+                    yield f"{file}:{key.start_mark.line + 1}: {key.value}: given twice"
+            nodes.extend(value for _, value in current.value)
 
 
 # ---- mistakes, in words --------------------------------------------------------------------------

@@ -67,9 +67,8 @@ class Session:
         """
         if not self._references:
             raise Refusal(Code.UNINITIALIZED)
-        if not self.faults.of(None):
-            return
-        self._check_driver()
+        if self.faults.of(None):
+            self._check_driver()
         if self.faults.generation() != self._generation:
             raise Refusal(Code.UNINITIALIZED)
 

@@ -75,10 +75,7 @@ PODS = {
         ID,
     ),
     "systemd, best effort": (
-        (
-            f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UNDERSCORED}.slice"
-            f"/docker-{ID}.scope"
-        ),
+        (f"/kubepods.slice/kubepods-besteffort.slice/kubepods-besteffort-pod{UNDERSCORED}.slice/docker-{ID}.scope"),
         UID,
         "docker",
         ID,
@@ -92,10 +89,7 @@ PODS = {
     "cri-o, cgroupfs": (f"/kubepods/pod{UID}/crio-{ID}", UID, "cri-o", ID),
     "static pod": (f"/kubepods/burstable/pod{STATIC}/{ID}", STATIC, "", ID),
     "kubelet with a root of its own": (
-        (
-            f"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{UNDERSCORED}.slice"
-            f"/cri-containerd-{ID}.scope"
-        ),
+        (f"/kubelet.slice/kubelet-kubepods.slice/kubelet-kubepods-pod{UNDERSCORED}.slice/cri-containerd-{ID}.scope"),
         UID,
         "containerd",
         ID,
@@ -110,10 +104,7 @@ PODS = {
         ID,
     ),
     "path of one driver given to the other": (
-        (
-            f"/system.slice/containerd.service"
-            f"/kubepods-burstable-pod{UNDERSCORED}.slice:cri-containerd:{ID}"
-        ),
+        (f"/system.slice/containerd.service/kubepods-burstable-pod{UNDERSCORED}.slice:cri-containerd:{ID}"),
         UID,
         "containerd",
         ID,
@@ -138,9 +129,7 @@ UNITS = {
     "/../whisper.service": "whisper.service",
     "/system.slice/whisper.service (deleted)": "whisper.service",
     "/user.slice/user-1000.slice/session-3.scope": "",
-    "/user.slice/user-1000.slice/user@1000.service/app.slice/x.service": (
-        "user@1000.service/x.service"
-    ),
+    "/user.slice/user-1000.slice/user@1000.service/app.slice/x.service": ("user@1000.service/x.service"),
     "/user.slice/user-1000.slice/user@1000.service/app.slice/app-firefox-7.scope": "",
     "/user.slice/user-1000.slice/user@1000.service/init.scope": "",
     "/system.slice/run-r7.scope": "",
@@ -202,9 +191,7 @@ def test_version_1_takes_each_fact_from_the_line_that_has_it() -> None:
         b"4:cpu,cpuacct:/\n1:name=systemd:/system.slice/slurmd.service\n"
     )
 
-    assert found == Membership(
-        path="/system.slice/slurmd.service", unit="slurmd.service", slurm_job="42"
-    )
+    assert found == Membership(path="/system.slice/slurmd.service", unit="slurmd.service", slurm_job="42")
 
 
 def test_a_hybrid_host_has_its_units_in_the_named_hierarchy() -> None:

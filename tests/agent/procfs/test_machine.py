@@ -35,7 +35,7 @@ def test_boot_facts_are_read_from_the_tree(tmp_path: Path) -> None:
 
 def test_missing_boot_facts_are_unknown(tmp_path: Path) -> None:
     """A container may hide them: unknown is empty, and no error."""
-    (tmp_path / "stat").write_text("btime\n")
+    (tmp_path / "stat").write_text("btime now\n")
 
     assert boot_id(str(tmp_path)) == ""
     assert boot_time_seconds(str(tmp_path)) == 0
@@ -74,6 +74,18 @@ def test_the_user_database_is_asked_once_and_again_only_for_strangers() -> None:
     known[8] = pwd.struct_passwd(("bob", "x", 8, 8, "", "/", "/bin/sh"))
     clock.advance(RETRY_SECONDS)
     assert users(8) == "bob"
+
+
+def test_a_crowd_of_users_is_bounded() -> None:
+    """EXP-01: the cache of names does not grow for ever."""
+
+    def database(uid: int) -> pwd.struct_passwd:
+        return pwd.struct_passwd((f"u{uid}", "x", uid, uid, "", "/", "/bin/sh"))
+
+    users = UserNames(ManualClock(), database)
+
+    assert [users(uid) for uid in range(5000)] == [f"u{uid}" for uid in range(5000)]
+    assert len(users._names) < 5000
 
 
 def test_the_descriptor_limit_is_raised_and_lowered(descriptor_limits: tuple[int, int]) -> None:

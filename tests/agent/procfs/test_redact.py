@@ -29,6 +29,7 @@ def command(*arguments: str) -> str:
         (["py", "--hf_token", "x"], f"py --hf_token {MASK}"),
         (["py", "--db-passwd=x"], f"py --db-passwd={MASK}"),
         (["py", "--aws-secret-access-key", "x"], f"py --aws-secret-access-key {MASK}"),
+        (["env", "X_KEY=YWJjZA==", "py"], f"env X_KEY={MASK} py"),
         (["env", "WANDB_API_KEY=x", "py"], f"env WANDB_API_KEY={MASK} py"),
         (["py", "--env=X_TOKEN=a b"], f"py --env=X_TOKEN={MASK}"),
         (["py", "trainer.api_key=x"], f"py trainer.api_key={MASK}"),
@@ -117,12 +118,10 @@ def test_a_pattern_that_is_none_is_refused_at_start() -> None:
         Redactor(["("])
 
 
-NAMES = st.sampled_from(
-    ["--password", "--api-key", "--hf-token", "--client_secret", "-token", "--x.credential"]
+NAMES = st.sampled_from(["--password", "--api-key", "--hf-token", "--client_secret", "-token", "--x.credential"])
+SECRETS = st.text(st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="\"'\\@/"), min_size=8).filter(
+    lambda secret: not re.match(r"--[A-Za-z]|[=:,]+\Z", secret)
 )
-SECRETS = st.text(
-    st.characters(min_codepoint=33, max_codepoint=126, exclude_characters="\"'\\@/"), min_size=8
-).filter(lambda secret: not re.match(r"--[A-Za-z]|[=:,]+\Z", secret))
 FILLERS = st.lists(st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=60))
 FORMS: st.SearchStrategy[Form] = st.sampled_from(
     [

@@ -63,9 +63,7 @@ def test_hidden_addresses_make_no_image() -> None:
 
 def test_status_gives_the_real_user_and_the_pids_in_all_namespaces() -> None:
     """The real uid is the first of four; more than one NSpid is a child namespace."""
-    status = parse_status(
-        b"Name:\tpython3\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\nNSpid:\t814\t7\n"
-    )
+    status = parse_status(b"Name:\tpython3\nUid:\t1000\t0\t0\t0\nGid:\t5\t5\t5\t5\nNSpid:\t814\t7\n")
 
     assert status.uid == 1000
     assert status.namespace_pids == (814, 7)

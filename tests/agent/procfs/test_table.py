@@ -1,4 +1,4 @@
-"""The table over a made-up /proc: identity, death, hiding, and what a tick costs."""
+"""The table over a made-up /proc: who a pid is, and when it is dead."""
 
 from __future__ import annotations
 
@@ -8,55 +8,24 @@ from pathlib import Path
 import pytest
 
 from gpuagent.clock import ManualClock
-from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.pods import RESCAN_SECONDS, PodNames
-from gpuagent.procfs.table import ProcessTable
+from gpuagent.procfs.pods import PodNames
 from gpuagent.reading import ProcessId, ProcessInfo
+from tests.agent.procfs.tables import BOOT_TIME, CONTAINER, POD_UID, known, table_of
 from tests.fakes.proc import FakeProc, FakeWatcher, stat_text
 
-BOOT_TIME = 1_700_000_000.0
-UID = "2c4b2241-5c01-11e9-8e4e-42010a800002"
-CONTAINER = "5b0a" * 16
 STATUS = b"Name:\tpython3\nUid:\t1000\t1000\t1000\t1000\nNSpid:\t7\n"
-
-
-def table_of(
-    proc: ProcFiles,
-    watcher: FakeWatcher | None = None,
-    *,
-    command: bool = True,
-    pods: PodNames | None = None,
-) -> ProcessTable:
-    """A table on the host, with known users and a known boot."""
-    return ProcessTable(
-        proc,
-        ManualClock(),
-        watch=watcher or FakeWatcher(),
-        boot_id="boot",
-        boot_time_seconds=BOOT_TIME,
-        users=lambda uid: f"user{uid}",
-        command=command,
-        pods=pods,
-        host_pid_namespace=True,
-    )
-
-
-def known(info: ProcessInfo | None) -> ProcessInfo:
-    """The process, which must be there."""
-    assert info is not None
-    return info
 
 
 def test_everything_is_told_of_a_process(tmp_path: Path) -> None:
     """All files of a process become one description, its secrets left out."""
-    (tmp_path / f"ml_whisper-0_{UID}").mkdir()
+    (tmp_path / f"ml_whisper-0_{POD_UID}").mkdir()
     proc = FakeProc()
     proc.put(
         7,
         stat_text(7, b"whisper", state="R", parent_pid=3, start_ticks=250, resident_pages=2),
         status=STATUS,
         cmdline=b"whisper\0--api-key\0x\0",
-        cgroup=f"0::/kubepods/pod{UID}/crio-{CONTAINER}\n".encode(),
+        cgroup=f"0::/kubepods/pod{POD_UID}/crio-{CONTAINER}\n".encode(),
         ns_pid=b"pid:[4026532001]",
     )
 
@@ -73,10 +42,10 @@ def test_everything_is_told_of_a_process(tmp_path: Path) -> None:
         pid_namespace=4026532001,
         start_time_seconds=BOOT_TIME + 250 / os.sysconf("SC_CLK_TCK"),
         resident_bytes=2 * os.sysconf("SC_PAGE_SIZE"),
-        cgroup=f"/kubepods/pod{UID}/crio-{CONTAINER}",
+        cgroup=f"/kubepods/pod{POD_UID}/crio-{CONTAINER}",
         container_id=CONTAINER,
         container_runtime="cri-o",
-        pod_uid=UID,
+        pod_uid=POD_UID,
         pod="whisper-0",
         namespace="ml",
     )
@@ -152,9 +121,6 @@ def test_a_pid_used_again_is_another_process(able: bool) -> None:
 
     proc.put(7, stat_text(7, b"second", start_ticks=200))
     watcher.fired.add(7)
-    if able:
-        watcher.remove(7)
-        watcher.add(7)
     info = known(table.resolve([7])[7])
 
     assert (info.id.start_ticks, info.name) == (200, "second")
@@ -210,156 +176,23 @@ def test_a_zombie_stays_known_until_it_is_reaped() -> None:
     assert (zombie.state, zombie.resident_bytes) == ("Z", 0)
     assert (zombie.id, zombie.command, zombie.unit) == (before.id, "leaker -x", "a.service")
     assert table.resolve([7]) == {7: zombie}
+    assert watcher.watched == set()
     proc.end(7)
     assert table.resolve([7]) == {7: None}
-
-
-def test_the_slow_rate_follows_state_and_memory() -> None:
-    """PROC-02: state D and the resident memory are seen by `refresh`, without other files."""
-    proc = FakeProc()
-    proc.put(7, cmdline=b"python3")
-    table = table_of(proc)
-    table.resolve([7])
-    proc.put(7, stat_text(7, state="D", resident_pages=99, parent_pid=5), cmdline=b"python3")
-    proc.reads.clear()
-
-    table.refresh()
-
-    info = known(table.resolve([7])[7])
-    assert (info.state, info.parent_pid) == ("D", 5)
-    assert info.resident_bytes == 99 * os.sysconf("SC_PAGE_SIZE")
-    assert proc.reads == [(7, "stat")]
-
-
-@pytest.mark.parametrize("visible", [True, False])
-def test_another_program_keeps_the_identity(visible: bool) -> None:
-    """An exec changes name and command line, whether or not the kernel shows its addresses."""
-    before, after = ((1, 2, 3), (4, 5, 6)) if visible else ((0, 0, 0), (0, 0, 0))
-    proc = FakeProc()
-    proc.put(7, stat_text(7, b"python3", addresses=before), cmdline=b"python3\0a.py")
-    table = table_of(proc)
-    first = known(table.resolve([7])[7])
-    proc.put(7, stat_text(7, b"python3", addresses=after), cmdline=b"python3\0b.py")
-
-    table.refresh()
-
-    info = known(table.resolve([7])[7])
-    assert (info.id, info.command) == (first.id, "python3 b.py")
-    assert table.processes_seen == 1
-
-
-def test_the_command_line_of_a_hanging_process_is_left_alone() -> None:
-    """PROC-02: reading `cmdline` waits for a lock that a process in state D may hold for ever."""
-    proc = FakeProc()
-    proc.put(7, stat_text(7, state="D"), cmdline=b"python3\0a.py")
-    table = table_of(proc)
-    assert known(table.resolve([7])[7]).command == ""
-    table.refresh()
-    assert (7, "cmdline") not in proc.reads
-
-    proc.put(7, stat_text(7, state="S"), cmdline=b"python3\0a.py")
-    table.refresh()
-
-    assert known(table.resolve([7])[7]).command == "python3 a.py"
-
-
-def test_commands_are_not_read_where_they_are_not_wanted() -> None:
-    """`processes.command: false` does not even open the file."""
-    proc = FakeProc()
-    proc.put(7, cmdline=b"python3\0a.py")
-
-    assert known(table_of(proc, command=False).resolve([7])[7]).command == ""
-    assert (7, "cmdline") not in proc.reads
-
-
-def test_denied_files_leave_facts_empty() -> None:
-    """PROC-11: a file that may not be read costs its fact, not the process."""
-    denied = PermissionError()
-    proc = FakeProc()
-    proc.put(7, status=denied, cmdline=denied, cgroup=denied, ns_pid=denied, owner=denied)
-
-    info = known(table_of(proc).resolve([7])[7])
-
-    assert (info.name, info.id.start_ticks) == ("python3", 1000)
-    assert (info.uid, info.command, info.cgroup, info.pid_namespace) == (-1, "", "", 0)
-
-
-def test_the_owner_is_asked_for_where_status_has_none() -> None:
-    """A simulated process may know its user without a status file."""
-    proc = FakeProc()
-    proc.put(7, owner=b"33")
-
-    assert known(table_of(proc).resolve([7])[7]).uid == 33
-
-
-def test_one_pid_is_the_agents_namespace() -> None:
-    """Without the right to follow the link, NSpid tells: one number is here, two is a child."""
-    proc = FakeProc()
-    proc.put(7, status=b"NSpid:\t7\n", ns_pid=PermissionError())
-    proc.put(8, status=b"NSpid:\t8\t1\n", ns_pid=PermissionError())
-
-    resolved = table_of(proc).resolve([7, 8])
-
-    assert known(resolved[7]).pid_namespace == 4026531836
-    assert known(resolved[8]).pid_namespace == 0
-
-
-@pytest.mark.parametrize("able", [True, False])
-def test_what_may_not_be_read_is_not_taken_for_dead(able: bool) -> None:
-    """PROC-11: with hidepid=1 a process is live and unknown, and known once it can be read."""
-    proc = FakeProc()
-    proc.put(7, PermissionError())
-    table = table_of(proc, FakeWatcher(able=able))
-
-    hidden = known(table.resolve([7])[7])
-    table.refresh()
-
-    assert (hidden.name, hidden.uid, hidden.resident_bytes) == ("", -1, None)
-    assert table.resolve([7]) == {7: hidden}
-
-
-def test_a_process_held_by_a_pidfd_but_not_in_proc_is_hidden() -> None:
-    """PROC-11: hidepid=2 looks like death; the pidfd knows better, and also knows the end."""
-    watcher = FakeWatcher()
-    table = table_of(FakeProc(), watcher)
-    assert known(table.resolve([7])[7]).name == ""
-
-    watcher.fired.add(7)
-
-    assert table.resolve([7]) == {7: None}
-
-
-def test_hidden_processes_never_share_an_identity() -> None:
-    """LEAK-03: with the start time unknown, one pid twice is still two processes."""
-    proc = FakeProc()
-    proc.put(7, PermissionError())
-    table = table_of(proc)
-    first = known(table.resolve([7])[7]).id
-    table.resolve([])
-
-    assert known(table.resolve([7])[7]).id != first
-
-
-def test_garbage_in_stat_is_not_taken_for_dead() -> None:
-    """A file that cannot be understood costs what it would have told."""
-    proc = FakeProc()
-    proc.put(7, b"garbage")
-
-    assert known(table_of(proc).resolve([7])[7]).state == "?"
 
 
 def test_pids_no_longer_asked_for_are_forgotten() -> None:
     """EXP-01, EXP-03: the table and its descriptors are bounded by what the driver lists."""
     proc, watcher = FakeProc(), FakeWatcher()
+    table = table_of(proc, watcher)
     for pid in range(1, 10_001):
         proc.put(pid, stat_text(pid, start_ticks=pid))
-        table_of_one = [pid]
-        if pid == 1:
-            table = table_of(proc, watcher)
-        table.resolve(table_of_one)
+        table.resolve([pid])
         assert watcher.watched == {pid}
+        proc.end(pid)
 
     assert table.processes_seen == 10_000
+    assert len(table._remembered) < 10_000
     table.close()
     assert watcher.watched == set()
 
@@ -376,17 +209,17 @@ def test_a_process_that_comes_back_is_not_counted_twice() -> None:
     assert table.processes_seen == 1
 
 
-def test_a_pod_gets_its_name_when_the_kubelet_has_made_its_folder(tmp_path: Path) -> None:
-    """The first look may come too early for the name; a later one completes it."""
-    clock = ManualClock()
-    proc = FakeProc()
-    proc.put(7, cgroup=f"0::/kubepods/pod{UID}/{CONTAINER}\n".encode())
-    table = table_of(proc, pods=PodNames(clock, str(tmp_path)))
-    assert known(table.resolve([7])[7]).pod == ""
-    (tmp_path / f"ml_whisper-0_{UID}").mkdir()
-    clock.advance(RESCAN_SECONDS)
+def test_a_process_that_ended_and_may_not_be_read_is_kept_until_it_is_gone() -> None:
+    """PROC-02: a zombie behind hidepid=1 is neither read nor watched, and dead when reaped."""
+    proc, watcher = FakeProc(), FakeWatcher()
+    proc.put(7)
+    table = table_of(proc, watcher)
+    before = table.resolve([7])
 
-    table.refresh()
+    proc.put(7, PermissionError())
+    watcher.fired.add(7)
 
-    info = known(table.resolve([7])[7])
-    assert (info.namespace, info.pod) == ("ml", "whisper-0")
+    assert table.resolve([7]) == before
+    assert watcher.watched == set()
+    proc.end(7)
+    assert table.resolve([7]) == {7: None}

@@ -50,9 +50,7 @@ def test_a_child_is_described(table: ProcessTable) -> None:
 
     assert (info.name, info.command) == ("cat", "cat - -u -- -")
     assert (info.uid, info.parent_pid) == (os.getuid(), os.getpid())
-    assert info.pid_namespace == int(
-        str(Path("/proc/self/ns/pid").readlink()).removeprefix("pid:[").removesuffix("]")
-    )
+    assert info.pid_namespace == int(str(Path("/proc/self/ns/pid").readlink()).removeprefix("pid:[").removesuffix("]"))
     assert 0 < info.start_time_seconds <= SystemClock().wall() + 1
     assert info.resident_bytes is not None
 

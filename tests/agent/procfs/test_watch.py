@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -45,6 +46,7 @@ def test_what_cannot_be_watched_is_said(watcher: PidfdWatcher) -> None:
 
         assert not watcher.add(process.pid)
     assert not watcher.add(HIGHEST_PID + 1)
+    assert not watcher.add(2**32 - 1)
     assert not watcher.add(0)
     assert not watcher.has_exited(process.pid)
 
@@ -75,3 +77,17 @@ def test_descriptors_are_given_back() -> None:
         watcher.close()
 
     assert list(Path("/proc/self/fd").iterdir()) == before
+
+
+def test_a_descriptor_held_elsewhere_too_is_no_longer_heard(watcher: PidfdWatcher) -> None:
+    """A child between fork and exec holds copies; a removed process must not be told of then."""
+    with running("cat") as process:
+        watcher.add(process.pid)
+        copy = os.dup(watcher._descriptors[process.pid])
+        watcher.remove(process.pid)
+        with running("cat") as other:
+            watcher.add(other.pid)
+            end_without_reaping(process)
+
+            assert watcher.exited() == set()
+    os.close(copy)

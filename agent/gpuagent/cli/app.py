@@ -1,0 +1,42 @@
+"""The command line, put together. Messages go to standard error, data to standard output."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpuagent import __version__
+from gpuagent.cli.check import check
+from gpuagent.cli.config import config_app
+from gpuagent.cli.doctor import doctor
+from gpuagent.cli.pause import pause, resume
+from gpuagent.cli.ps import ps
+from gpuagent.cli.run import run
+from gpuagent.cli.status import status
+
+app = typer.Typer(
+    help="GPU memory on this node: who holds it, how much is left, and what is wrong.",
+    no_args_is_help=True,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        typer.echo(f"gpuagent {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit")
+    ] = False,
+) -> None:
+    """Options of the command as a whole."""
+
+
+for command in (run, status, ps, check, doctor, pause, resume):
+    app.command()(command)
+app.add_typer(config_app, name="config")

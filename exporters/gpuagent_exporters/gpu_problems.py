@@ -1,0 +1,126 @@
+"""What is wrong with one GPU."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from gpuagent.reading import Ecc, GpuReading, GpuState, Power, ProcessReading
+from gpuagent.units import format_duration
+from gpuagent_exporters.memory_problems import memory_problems
+from gpuagent_exporters.severity import Problem, Severity
+
+_RECOVERY = {
+    # Field 230 (nvml.h): what the driver advises
+    1: ("gpu_reset", "the driver asks for a reset of the GPU", "Drain the node and reset it: nvidia-smi -r -i {gpu}."),
+    2: ("node_reboot", "the driver asks for a reboot of the node", "Drain and reboot the node."),
+    3: ("drain_p2p", "the driver asks for peer-to-peer work to be drained", "Move multi-GPU jobs elsewhere."),
+    4: (
+        "drain_and_reset",
+        "the driver asks for the GPU to be drained and reset",
+        "Let running work end, start none, then reset it: nvidia-smi -r -i {gpu}.",
+    ),
+    5: ("recover_imex", "the driver asks for the IMEX domain to be recovered", "Restart nvidia-imex on its nodes."),
+    6: ("bus_reset", "the driver asks for a reset of the GPU's bus", "Drain the node and reboot it."),
+    7: ("system_reboot", "the driver asks for a reboot of the whole system", "Drain and power-cycle the node."),
+}
+_SLOWED_DOWN = {
+    "hw_thermal_slowdown": "it is too hot",
+    "sw_thermal_slowdown": "it is too hot",
+    "hw_power_brake_slowdown": "the power supply pulled the brake",
+    "hw_slowdown": "it is too hot or lacks power",
+}
+"""`sw_power_cap` is not here: at the default limit it is how a busy GPU works."""
+
+
+def recovery_name(action: int | None) -> str | None:
+    """The driver's advice as one word; "none" where it has none."""
+    if action is None:
+        return None
+    return _RECOVERY[action][0] if action in _RECOVERY else "none" if action == 0 else f"unknown_{action}"
+
+
+def of_state(gpu: GpuReading, now_seconds: float) -> Problem:
+    """Of a GPU that could not be read in this tick."""
+    reason = f" ({gpu.reason})" if gpu.reason else ""
+    since = "" if gpu.since_seconds is None else f" for {format_duration(max(0.0, now_seconds - gpu.since_seconds))}"
+    index = gpu.identity.index
+    if gpu.state is GpuState.STARTING:
+        return Problem(Severity.INFO, "gpu_starting", f"not read yet{reason}", gpu=index)
+    texts = {
+        GpuState.LOST: f"lost{since}: the driver has no access to it{reason}",
+        GpuState.BLIND: f"nothing is known of it{since}: a call into the driver has not come back",
+        GpuState.GONE: "gone: it was there before, and the driver no longer lists it",
+    }
+    advice = {
+        GpuState.LOST: f"Look for Xid in the kernel log (dmesg). Then nvidia-smi -r -i {index}, or drain and reboot.",
+        GpuState.BLIND: "Look for Xid and for tasks in state D in the kernel log (dmesg). Often only a reboot helps.",
+        GpuState.GONE: "If nobody took it out: look at the kernel log (dmesg) and `lspci -d 10de:`, then reboot.",
+    }
+    return Problem(
+        Severity.CRITICAL,
+        f"gpu_{gpu.state}",
+        texts.get(gpu.state, f"cannot be read{since}{reason}"),
+        advice.get(gpu.state, "It is tried again by itself. `gpuagent doctor` says more."),
+        gpu=index,
+    )
+
+
+def of_reading(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:
+    """Of a GPU that answers."""
+    yield from memory_problems(gpu, processes)
+    yield from _ecc(gpu)
+    yield from _slowed_down(gpu)
+    if gpu.processes_known and not gpu.processes_trusted:
+        yield Problem(
+            Severity.WARNING,
+            "processes_untrusted",
+            "this driver version mixes up its list of processes: memory may be shown beside the wrong pid",
+            "Update the driver (later than 535.98). Until then nothing is done to a process on its word.",
+            gpu=gpu.identity.index,
+        )
+
+
+def _ecc(gpu: GpuReading) -> Iterator[Problem]:
+    ecc, index = gpu.ecc or Ecc(), gpu.identity.index
+    if ecc.recovery_action in _RECOVERY:
+        _, text, advice = _RECOVERY[ecc.recovery_action]
+        yield Problem(Severity.CRITICAL, "recovery_action", text, advice.format(gpu=index), gpu=index)
+    if ecc.remap_failed or ecc.sram_threshold_exceeded:
+        text = "a bad memory row could not be replaced" if ecc.remap_failed else "too many errors in its SRAM"
+        advice = "Take the GPU out of service and have it examined: it will likely be replaced under warranty."
+        yield Problem(Severity.CRITICAL, "memory_defect", text, advice, gpu=index)
+    if ecc.remap_pending or ecc.retired_pages_pending:
+        text = "bad memory waits to be replaced by spare rows or pages"
+        advice = f"Running work is not hurt. Reset the GPU when it is idle: nvidia-smi -r -i {index}."
+        yield Problem(Severity.WARNING, "remap_pending", text, advice, gpu=index)
+    if ecc.volatile_uncorrected:
+        text = f"{ecc.volatile_uncorrected} memory errors since the driver was loaded could not be corrected"
+        advice = (
+            "Results of the programs that were hit are lost. Reset the GPU when idle; if errors return, replace it."
+        )
+        yield Problem(Severity.WARNING, "ecc_uncorrected", text, advice, gpu=index)
+
+
+def _slowed_down(gpu: GpuReading) -> Iterator[Problem]:
+    active = [name for name, on in (gpu.clocks.event_reasons if gpu.clocks else ()) if on]
+    causes = list(dict.fromkeys(_SLOWED_DOWN[name] for name in active if name in _SLOWED_DOWN))
+    if causes:
+        celsius = gpu.thermal.gpu_celsius if gpu.thermal else None
+        heat = "" if celsius is None else f" ({celsius:.0f} degrees)"
+        yield Problem(
+            Severity.WARNING,
+            "slowed_down",
+            f"the driver slows it down: {causes[0]}{heat}",
+            "Check fans, air flow, room temperature and power cables.",
+            gpu=gpu.identity.index,
+        )
+    power = gpu.power or Power()
+    limit, default = power.enforced_limit_watts, power.default_limit_watts
+    if "sw_power_cap" in active and limit and default and limit < default:
+        yield Problem(
+            Severity.INFO,
+            "power_limited",
+            f"held at {limit:.0f} W, below its default of {default:.0f} W",
+            "Somebody lowered the limit (nvidia-smi -pl), or the chassis did.",
+            gpu=gpu.identity.index,
+        )

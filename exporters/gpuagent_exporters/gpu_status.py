@@ -1,0 +1,89 @@
+"""One GPU in the status document."""
+
+from __future__ import annotations
+
+from gpuagent.reading import (
+    NO_INSTANCE,
+    Clocks,
+    Ecc,
+    GpuReading,
+    GpuState,
+    Memory,
+    MigInstance,
+    Power,
+    Thermal,
+    Utilization,
+)
+from gpuagent_exporters.gpu_problems import recovery_name
+
+_THROTTLES = frozenset(
+    {
+        "sw_power_cap",
+        "hw_slowdown",
+        "sw_thermal_slowdown",
+        "hw_thermal_slowdown",
+        "hw_power_brake_slowdown",
+    }
+)
+"""The other event reasons (idle, clocks set by an administrator, display) are no slowdown."""
+
+
+def gpu_status(gpu: GpuReading, now_seconds: float) -> dict[str, object]:
+    """What the GPU alone tells; parts that were not read are null."""
+    identity, memory = gpu.identity, gpu.memory or Memory()
+    split, power = gpu.reconciliation, gpu.power or Power()
+    utilization, thermal = gpu.utilization or Utilization(), gpu.thermal or Thermal()
+    clocks, ecc = gpu.clocks or Clocks(), gpu.ecc or Ecc()
+    return {
+        "index": identity.index,
+        "uuid": identity.uuid,
+        "name": identity.name,
+        "state": str(gpu.state),
+        "reason": gpu.reason,
+        "age_seconds": _age(gpu, now_seconds),
+        "unified_memory": identity.unified_memory,
+        "mig_enabled": identity.mig_enabled,
+        "memory_total_bytes": memory.total_bytes,
+        "memory_used_bytes": memory.used_bytes,
+        "memory_free_bytes": memory.free_bytes,
+        "memory_reserved_bytes": memory.reserved_bytes,
+        "memory_used_ratio": memory.used_ratio,
+        "memory_processes_bytes": split.processes_bytes if split else None,
+        "memory_dead_processes_bytes": split.dead_processes_bytes if split else None,
+        "memory_unattributed_bytes": split.unattributed_bytes if split else None,
+        "utilization_ratio": utilization.gpu_ratio,
+        "memory_utilization_ratio": utilization.memory_ratio,
+        "temperature_celsius": thermal.gpu_celsius,
+        "memory_temperature_celsius": thermal.memory_celsius,
+        "power_watts": power.watts if power.watts is not None else power.instant_watts,
+        "power_limit_watts": power.enforced_limit_watts or power.limit_watts,
+        "energy_joules": power.energy_joules,
+        "fan_ratio": max(thermal.fan_ratios, default=None),
+        "sm_clock_hertz": dict(clocks.hertz).get("sm"),
+        "performance_state": power.performance_state,
+        "throttle_reasons": [name for name, on in clocks.event_reasons if on and name in _THROTTLES],
+        "ecc_uncorrected": ecc.volatile_uncorrected,
+        "recovery_action": recovery_name(ecc.recovery_action),
+        "mig": [_instance(instance) for instance in gpu.mig],
+    }
+
+
+def _age(gpu: GpuReading, now_seconds: float) -> float | None:
+    """Since this GPU was last read with success; null if it never was."""
+    measured = gpu.measured_seconds
+    if measured is None and gpu.state is GpuState.OK:
+        measured = gpu.time_seconds
+    return None if measured is None else max(0.0, now_seconds - measured)
+
+
+def _instance(instance: MigInstance) -> dict[str, object]:
+    memory, compute = instance.memory, instance.compute_instance_id
+    return {
+        "uuid": instance.uuid,
+        "gpu_instance_id": instance.gpu_instance_id,
+        "compute_instance_id": None if compute == NO_INSTANCE else compute,
+        "profile": instance.profile,
+        "memory_total_bytes": memory.total_bytes,
+        "memory_used_bytes": memory.used_bytes,
+        "memory_free_bytes": memory.free_bytes,
+    }

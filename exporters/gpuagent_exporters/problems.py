@@ -1,0 +1,172 @@
+"""What is wrong with the node, in words: what it means, and what to do next.
+
+This reads one snapshot and remembers nothing. It explains the present on a screen; rules with hold times decide
+what somebody is woken for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
+
+from gpuagent.reading import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
+from gpuagent.units import format_duration
+from gpuagent_exporters import gpu_problems
+from gpuagent_exporters.severity import Problem, Severity, joined, most_severe_first
+from gpuagent_exporters.xids import explain_xid
+
+_XID_SECONDS = 3600.0
+_HARDWARE_XID_SECONDS = 86_400.0
+"""An event is no state: after this long it is history, and what it left behind shows in other problems."""
+
+_NOT_OK = (GpuState.LOST, GpuState.BLIND, GpuState.GONE, GpuState.FAILED, GpuState.STARTING)
+
+
+def stale_after_seconds(poll_interval_seconds: float) -> float:
+    """A measurement that is older than this is not the node as it is. One late tick is not enough."""
+    return max(3 * poll_interval_seconds, 5.0)
+
+
+def find_problems(
+    snapshot: Snapshot | None, now_seconds: float, *, poll_interval_seconds: float = 1.0
+) -> list[Problem]:
+    """Everything that is wrong, gravest first.
+
+    `now_seconds` is CLOCK_BOOTTIME, as in the snapshot.
+    """
+    if snapshot is None:
+        text = "nothing has been measured yet: the agent has just started"
+        return [Problem(Severity.INFO, "not_measured", text, "The first figures come in a few seconds.")]
+    return most_severe_first(
+        (
+            *_nvml(snapshot),
+            *_count(snapshot),
+            *_stale(snapshot, now_seconds, stale_after_seconds(poll_interval_seconds)),
+            *_namespace(snapshot),
+            *_gpus(snapshot, now_seconds),
+            *_xids(snapshot),
+            *_collectors(snapshot),
+        )
+    )
+
+
+def _nvml(snapshot: Snapshot) -> Iterator[Problem]:
+    node = snapshot.node
+    reason = node.nvml_reason or "no reason is known"
+    if node.nvml_state is NvmlState.FAILED and not node.gpus_expected and node.pci_gpus == 0:
+        yield Problem(Severity.INFO, "no_gpu", f"no GPU on this node ({reason})")
+    elif node.nvml_state is NvmlState.FAILED:
+        yield Problem(
+            Severity.CRITICAL,
+            "nvml_failed",
+            f"no GPU can be read: {reason}",
+            "It is tried again by itself. Does `nvidia-smi` work? `gpuagent doctor` says more.",
+        )
+    elif node.nvml_state is NvmlState.PAUSED:
+        yield Problem(
+            Severity.WARNING,
+            "nvml_paused",
+            f"measuring is paused: {reason}",
+            "Nothing is watched until `gpuagent resume`, or until the pause ends by itself.",
+        )
+    elif node.nvml_state is NvmlState.STARTING:
+        text = "the driver's library (NVML) has not answered yet"
+        yield Problem(Severity.INFO, "nvml_starting", text, "This takes a few seconds after a start.")
+    elif not snapshot.gpus and not node.gpus_expected:
+        yield Problem(Severity.INFO, "no_gpu", "no GPU on this node")
+
+
+def _count(snapshot: Snapshot) -> Iterator[Problem]:
+    """GPUs that are missing without being known by name: those that are gone tell it themselves."""
+    node = snapshot.node
+    missing = node.gpus_expected - len(snapshot.gpus)
+    if node.nvml_state is NvmlState.READY and missing > 0:
+        seen = sum(gpu.state is not GpuState.GONE for gpu in snapshot.gpus)
+        yield Problem(
+            Severity.CRITICAL,
+            "gpu_missing",
+            f"the driver shows {seen} of {node.gpus_expected} GPUs",
+            "Compare `nvidia-smi -L` with `lspci -d 10de:`; the kernel log (dmesg) names the one that failed.",
+        )
+
+
+def _stale(snapshot: Snapshot, now_seconds: float, limit_seconds: float) -> Iterator[Problem]:
+    """Only where nothing else explains it: a GPU or library that is in trouble says so itself."""
+    tick_age = now_seconds - snapshot.clock_seconds
+    explained = snapshot.node.nvml_state is not NvmlState.READY or any(gpu.state in _NOT_OK for gpu in snapshot.gpus)
+    measured = snapshot.measured_seconds
+    age = tick_age if explained or measured is None else now_seconds - measured
+    if age > limit_seconds:
+        yield Problem(
+            Severity.CRITICAL,
+            "stale",
+            f"the last measurement is {format_duration(age)} old: these figures may no longer be so",
+            "Look at the agent's log (journalctl -u gpuagent) and at the load of the node.",
+        )
+
+
+def _namespace(snapshot: Snapshot) -> Iterator[Problem]:
+    if not snapshot.node.host_pid_namespace:
+        yield Problem(
+            Severity.WARNING,
+            "pid_namespace",
+            "the agent has a pid namespace of its own: processes have no name, user or container here",
+            "Run it on the host, or in a container with the host's pids (--pid=host, hostPID: true).",
+        )
+
+
+def _gpus(snapshot: Snapshot, now_seconds: float) -> Iterator[Problem]:
+    """What the library as a whole is to blame for is told once, not for each GPU."""
+    by_gpu: dict[tuple[int, str], list[ProcessReading]] = defaultdict(list)
+    for process in snapshot.processes:
+        by_gpu[process.gpu_index, process.gpu_uuid].append(process)
+    ready = snapshot.node.nvml_state is NvmlState.READY
+    for gpu in snapshot.gpus:
+        processes = by_gpu[gpu.identity.index, gpu.identity.uuid]
+        if gpu.state is GpuState.OK:
+            yield from gpu_problems.of_reading(gpu, processes)
+        elif ready or gpu.state in (GpuState.LOST, GpuState.BLIND, GpuState.GONE):
+            yield gpu_problems.of_state(gpu, now_seconds)
+
+
+def _xids(snapshot: Snapshot) -> Iterator[Problem]:
+    for event in snapshot.xids:
+        xid = explain_xid(event.xid)
+        age = max(0.0, snapshot.time_seconds - event.last_time_seconds)
+        if age <= (_HARDWARE_XID_SECONDS if xid.hardware else _XID_SECONDS):
+            times = "" if event.count == 1 else f", {event.count} times since the agent started"
+            yield Problem(
+                xid.severity,
+                "xid",
+                f"Xid {event.xid} {format_duration(age)} ago{times}: {xid.meaning}",
+                xid.advice,
+                gpu=event.gpu_index,
+            )
+
+
+def _collectors(snapshot: Snapshot) -> Iterator[Problem]:
+    """One problem for each reason: eight GPUs that lack the same are one finding."""
+    if snapshot.node.nvml_state is not NvmlState.READY:
+        return
+    by_reason: dict[str, list[tuple[str, GpuReading | None]]] = defaultdict(list)
+    for run in snapshot.runs:
+        if not run.ok:
+            by_reason[run.reason].append((run.collector, None))
+    for gpu in snapshot.gpus:
+        if gpu.state is GpuState.OK:
+            for run in gpu.runs:
+                if not run.ok:
+                    by_reason[run.reason].append((run.collector, gpu))
+    for reason, failures in by_reason.items():
+        names = joined(dict.fromkeys(name for name, _ in failures))
+        yield Problem(
+            Severity.WARNING,
+            "collector",
+            f"could not be read: {names}{_on(gpu for _, gpu in failures)}: {reason or 'no reason is known'}",
+            "These figures are missing, the others are not. `gpuagent doctor` says more.",
+        )
+
+
+def _on(gpus: Iterable[GpuReading | None]) -> str:
+    indices = dict.fromkeys(gpu.identity.index for gpu in gpus if gpu is not None)
+    return f" on GPU {joined(indices, most=8)}" if indices else ""

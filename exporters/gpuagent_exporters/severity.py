@@ -1,0 +1,57 @@
+"""How grave a problem is, and the form in which it is told."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Severity(StrEnum):
+    """Gravest first."""
+
+    CRITICAL = "critical"
+    """Work is lost or about to be: somebody has to act now."""
+    WARNING = "warning"
+    """Somebody has to act in working hours."""
+    INFO = "info"
+    """Good to know when looking for a cause."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that a person should know of the node.
+
+    `kind` is for programs and does not change with the wording. `text` says what is the case and
+    `advice` what to do next. `gpu` is an NVML index, None for the node as a whole.
+    """
+
+    severity: Severity
+    kind: str
+    text: str
+    advice: str = ""
+    gpu: int | None = None
+    pid: int | None = None
+
+    @property
+    def sentence(self) -> str:
+        """`text` with the GPU that it is about: it stands alone."""
+        return self.text if self.gpu is None else f"GPU {self.gpu}: {self.text}"
+
+
+_RANK = {severity: rank for rank, severity in enumerate(Severity)}
+
+
+def most_severe_first(problems: Iterable[Problem]) -> list[Problem]:
+    """By severity, then the node before its GPUs, then as found."""
+    return sorted(
+        problems,
+        key=lambda problem: (_RANK[problem.severity], -1 if problem.gpu is None else problem.gpu),
+    )
+
+
+def joined(parts: Iterable[object], most: int = 5) -> str:
+    """A list for a sentence, cut where nobody reads on: `1, 2, 3 and 4 more`."""
+    texts = [str(part) for part in parts]
+    shown = ", ".join(texts[:most])
+    return f"{shown} and {len(texts) - most} more" if len(texts) > most else shown

@@ -1,0 +1,226 @@
+"""The status document: one snapshot as JSON, for `/api/v1/status`, the page and the command.
+
+Numbers are bare and their units are in the keys. null is what the driver does not tell, never zero and never the
+last value. `schema` changes when a key goes or changes its meaning, not when one is added.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TypeAlias
+
+from gpuagent.reading import NO_INSTANCE, CollectorRun, GpuReading, ProcessReading, Snapshot
+from gpuagent_exporters.gpu_status import gpu_status
+from gpuagent_exporters.problems import find_problems, stale_after_seconds
+
+SCHEMA = 1
+
+Document: TypeAlias = dict[str, object]
+_Points = Sequence[float | None]
+
+
+def status_document(
+    snapshot: Snapshot | None,
+    *,
+    now_seconds: float,
+    source: str = "agent",
+    version: str,
+    pid: int,
+    uptime_seconds: float | None,
+    poll_interval_seconds: float,
+    history: Mapping[str, _Points],
+    history_interval_seconds: float,
+    simulated: str = "",
+) -> Document:
+    """Everything that a person asks of the node first.
+
+    Args:
+        snapshot: What was measured; None before the first measurement.
+        now_seconds: CLOCK_BOOTTIME, as in the snapshot.
+        source: "agent", or "direct" where the command has read the GPUs by itself.
+        version: Version of the agent.
+        pid: Its pid.
+        uptime_seconds: Since its start.
+        poll_interval_seconds: How often it measures.
+        history: Used bytes by GPU UUID, oldest first.
+        history_interval_seconds: Between two of those points.
+        simulated: Name of the scenario, for as long as no snapshot tells it.
+    """
+    problems = find_problems(snapshot, now_seconds, poll_interval_seconds=poll_interval_seconds)
+    document: Document = {
+        "schema": SCHEMA,
+        "source": source,
+        "agent": {
+            "version": version,
+            "pid": pid,
+            "uptime_seconds": uptime_seconds,
+            "simulated": snapshot.simulated if snapshot else simulated,
+            "poll_interval_seconds": poll_interval_seconds,
+        },
+        **_times(snapshot, now_seconds, poll_interval_seconds),
+        "node": _node(snapshot),
+        "problems": [
+            {
+                "severity": str(problem.severity),
+                "kind": problem.kind,
+                "gpu": problem.gpu,
+                "pid": problem.pid,
+                "text": problem.sentence,
+                "advice": problem.advice,
+            }
+            for problem in problems
+        ],
+        "gpus": _gpus(snapshot, now_seconds, history, history_interval_seconds) if snapshot else [],
+        "processes": _processes(snapshot) if snapshot else [],
+        "collectors": list(_collectors(snapshot)) if snapshot else [],
+    }
+    return {key: finite(value) for key, value in document.items()}
+
+
+def processes_document(
+    snapshot: Snapshot | None,
+    *,
+    now_seconds: float,
+    source: str = "agent",
+    poll_interval_seconds: float = 1.0,
+    simulated: str = "",
+) -> Document:
+    """The GPU processes alone, with what it takes to judge them: whose figures these are, and how old."""
+    document: Document = {
+        "schema": SCHEMA,
+        "source": source,
+        "agent": {"simulated": snapshot.simulated if snapshot else simulated},
+        **_times(snapshot, now_seconds, poll_interval_seconds),
+        "processes": _processes(snapshot) if snapshot else [],
+    }
+    return {key: finite(value) for key, value in document.items()}
+
+
+def finite(value: object) -> object:
+    """The same value without NaN and infinity, which JSON does not have."""
+    if isinstance(value, dict):
+        return {key: finite(entry) for key, entry in value.items()}
+    if isinstance(value, list):
+        return [finite(entry) for entry in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value
+
+
+def _times(snapshot: Snapshot | None, now_seconds: float, poll_interval_seconds: float) -> Document:
+    """`age_seconds` is the age of the newest measurement of a GPU; null while there is none."""
+    measured = snapshot.measured_seconds if snapshot else None
+    age = None if measured is None else max(0.0, now_seconds - measured)
+    return {
+        "time_seconds": snapshot.time_seconds if snapshot else None,
+        "age_seconds": age,
+        "stale": age is not None and age > stale_after_seconds(poll_interval_seconds),
+    }
+
+
+def _node(snapshot: Snapshot | None) -> Document:
+    node = snapshot.node if snapshot else None
+    return {
+        "nvml_state": str(node.nvml_state) if node else "starting",
+        "nvml_reason": node.nvml_reason if node else "",
+        "driver_version": (node.driver_version or None) if node else None,
+        "nvml_version": (node.nvml_version or None) if node else None,
+        "cuda_version": (node.cuda_version or None) if node else None,
+        "host_pid_namespace": node.host_pid_namespace if node else None,
+        "gpus": len(snapshot.gpus) if snapshot else None,
+        "gpus_expected": node.gpus_expected if node else None,
+    }
+
+
+def _gpus(
+    snapshot: Snapshot,
+    now_seconds: float,
+    history: Mapping[str, _Points],
+    history_interval_seconds: float,
+) -> list[Document]:
+    pids: dict[tuple[int, str], set[int]] = defaultdict(set)
+    for process in snapshot.processes:
+        pids[process.gpu_index, process.gpu_uuid].add(process.pid)
+    documents = []
+    for gpu in snapshot.gpus:
+        key = (gpu.identity.index, gpu.identity.uuid)
+        document = gpu_status(gpu, now_seconds)
+        document["xids"] = [
+            {"xid": xid.xid, "count": xid.count, "last_time_seconds": xid.last_time_seconds}
+            for xid in snapshot.xids
+            if (xid.gpu_index, xid.gpu_uuid) == key
+        ]
+        document["processes"] = len(pids[key]) if gpu.processes_known else None
+        document["processes_trusted"] = gpu.processes_trusted
+        document["memory_used_history_bytes"] = list(history.get(gpu.identity.uuid, ()))
+        document["history_interval_seconds"] = history_interval_seconds
+        documents.append(document)
+    return documents
+
+
+def _processes(snapshot: Snapshot) -> list[Document]:
+    """By GPU, the largest first; those of which the driver tells no memory are last."""
+    ordered = sorted(
+        snapshot.processes,
+        key=lambda process: (
+            process.gpu_index,
+            process.used_bytes is None,
+            -(process.used_bytes or 0),
+            process.pid,
+        ),
+    )
+    return [_process(process, snapshot.time_seconds) for process in ordered]
+
+
+def _process(process: ProcessReading, time_seconds: float) -> Document:
+    info, utilization = process.info, process.utilization
+    mig = process.gpu_instance_id != NO_INSTANCE
+    age = max(0.0, time_seconds - info.start_time_seconds) if info and info.start_time_seconds else None
+    return {
+        "gpu": process.gpu_index,
+        "gpu_uuid": process.gpu_uuid,
+        "pid": process.pid,
+        "process": info.name if info else "",
+        "user": info.user if info else "",
+        "uid": info.uid if info else None,
+        "state": str(process.state),
+        "process_state": info.state if info else "",
+        "memory_used_bytes": process.used_bytes,
+        "sm_utilization_ratio": utilization.sm_ratio if utilization else None,
+        "memory_utilization_ratio": utilization.memory_ratio if utilization else None,
+        "encoder_utilization_ratio": utilization.encoder_ratio if utilization else None,
+        "decoder_utilization_ratio": utilization.decoder_ratio if utilization else None,
+        "kinds": process.kinds,
+        "gpu_instance_id": process.gpu_instance_id if mig else None,
+        "compute_instance_id": process.compute_instance_id if mig else None,
+        "unit": info.unit if info else "",
+        "container_id": info.container_id if info else "",
+        "container_runtime": info.container_runtime if info else "",
+        "pod_uid": info.pod_uid if info else "",
+        "pod": info.pod if info else "",
+        "namespace": info.namespace if info else "",
+        "slurm_job": info.slurm_job if info else "",
+        "command": info.command if info else "",
+        "age_seconds": age,
+        "host_memory_bytes": info.resident_bytes if info else None,
+    }
+
+
+def _collectors(snapshot: Snapshot) -> Iterator[Document]:
+    for run in snapshot.runs:
+        yield _collector(run, None)
+    for gpu in snapshot.gpus:
+        for run in gpu.runs:
+            yield _collector(run, gpu)
+
+
+def _collector(run: CollectorRun, gpu: GpuReading | None) -> Document:
+    return {
+        "collector": run.collector,
+        "gpu": None if gpu is None else gpu.identity.index,
+        "ok": run.ok,
+        "reason": run.reason,
+        "duration_seconds": run.duration_seconds,
+    }

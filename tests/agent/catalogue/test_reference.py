@@ -1,0 +1,102 @@
+"""The metric reference: what it says is what is served, in both directions."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from pathlib import Path
+
+import pytest
+
+from gpuagent.catalogue import FAMILIES
+from gpuagent.catalogue.reference import GROUPS, render
+from gpuagent.clock import ManualClock
+from gpuagent.config.models import Config
+from gpuagent.monitor.monitor import Monitor, Pace, Place
+from gpuagent.nvml.library import Library
+from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.table import ProcessTable
+from gpuagent.simulated.node import SimulatedNode
+from gpuagent.simulated.scenario import load_scenario, shipped_scenarios
+from gpuagent.view import View
+from tests.fakes.nvml import use
+from tests.fakes.proc import FakeWatcher
+
+DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
+
+NEEDS_THE_MACHINE = {
+    "gpuagent_gpu_retired_pages": "before Ampere, which no shipped scenario is",
+    "gpuagent_gpu_retired_pages_pending": "before Ampere, which no shipped scenario is",
+    "gpuagent_process_uninterruptible": "a process in D state: no scenario ships one",
+}
+"""Documented metrics that no shipped scenario shows, each with the reason."""
+
+_served: dict[str, set[str]] = {}
+
+
+def documented_names() -> set[str]:
+    """The first column of every table."""
+    return set(re.findall(r"^\| `(gpuagent_\w+)`", DOCUMENT.read_text(encoding="utf-8"), re.MULTILINE))
+
+
+def served_names(scenario: str) -> set[str]:
+    """Names of our own in the scrapes of the first two minutes of a scenario."""
+    if scenario not in _served:
+        _served[scenario] = asyncio.run(_scrape(scenario))
+    return _served[scenario]
+
+
+async def _scrape(scenario: str) -> set[str]:
+    clock = ManualClock()
+    node = SimulatedNode(load_scenario(scenario), clock, fallback=RealProc())
+    names: set[str] = set()
+    with use(node.library):
+        table = ProcessTable(
+            node.proc,
+            clock,
+            watch=FakeWatcher(),
+            boot_id="boot",
+            boot_time_seconds=node.proc.boot_time_seconds,
+            host_pid_namespace=True,
+        )
+        place = Place(boot_id="boot", simulated=node.name, pci_gpus=node.pci_gpu_count)
+        pace = Pace(deadline_seconds=0.2)
+        monitor = Monitor(Library(max_pid=node.max_pid), table, clock, pace, place)
+        view = View(Config(), clock, node.name)
+        for _ in range(24):
+            view.update(await monitor.tick())
+            body = view.metrics(openmetrics=False).decode()
+            names |= set(re.findall(r"^(gpuagent_\w+)", body, re.MULTILINE))
+            clock.advance(5)
+            monitor.request_slow()
+        node.release()
+        await monitor.close()
+    return names
+
+
+def test_the_document_is_what_the_generator_writes() -> None:
+    """EXP-09: docs/metrics.md is made again after each change of the catalogue."""
+    assert DOCUMENT.read_text(encoding="utf-8") == render()
+
+
+def test_every_family_is_in_one_group() -> None:
+    """EXP-09: a new family cannot be forgotten, and none is told twice."""
+    grouped = [family.name for group in GROUPS for family in group.families]
+
+    assert sorted(grouped) == sorted(family.name for family in FAMILIES)
+
+
+@pytest.mark.parametrize("scenario", shipped_scenarios())
+def test_what_a_scenario_serves_is_documented(scenario: str) -> None:
+    """EXP-09: no metric on any shipped scenario is missing from the documentation."""
+    names = served_names(scenario)
+
+    assert "gpuagent_build_info" in names
+    assert names - documented_names() == set()
+
+
+def test_what_is_documented_is_served_by_some_scenario() -> None:
+    """EXP-09: the documentation promises no metric that nothing can show."""
+    served = set().union(*(served_names(scenario) for scenario in shipped_scenarios()))
+
+    assert documented_names() - served == set(NEEDS_THE_MACHINE)

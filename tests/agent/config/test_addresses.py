@@ -1,0 +1,105 @@
+"""Addresses and URLs are judged by their form."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuagent.config.addresses import (
+    check_any_url,
+    check_listen,
+    check_web_url,
+    hide_user,
+    split_listen,
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "host", "port"),
+    [
+        ("127.0.0.1:9837", "127.0.0.1", 9837),
+        (":9837", "", 9837),
+        ("0.0.0.0:9837", "0.0.0.0", 9837),
+        ("[::1]:9837", "::1", 9837),
+        ("[::]:0", "::", 0),
+        ("localhost:65535", "localhost", 65535),
+        ("gpu-7.example.org:80", "gpu-7.example.org", 80),
+    ],
+)
+def test_addresses_to_listen_on(text: str, host: str, port: int) -> None:
+    """IPv4, IPv6 in brackets, names, and every interface."""
+    assert split_listen(text) == (host, port)
+    assert check_listen(text) == text
+
+
+def test_listening_can_be_off() -> None:
+    """The empty text is no address, and allowed."""
+    assert check_listen("") == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("127.0.0.1", "has no port"),
+        ("9837", "has no port"),
+        ("host:", "has no port"),
+        ("host:http", "has no port"),
+        ("host:٣", "has no port"),
+        ("host:65536", "above 65535"),
+        ("host:" + "9" * 5000, "above 65535"),
+        ("::1:9837", "without brackets"),
+        ("[::1:9837", "without brackets"),
+        ("[localhost]:1", "no IP address"),
+        ("300.0.0.1:80", "no IP address"),
+        ("http://host:80", "without brackets"),
+        ("a b:80", "no host name"),
+        ("-a:80", "no host name"),
+    ],
+    ids=lambda value: value[:20],
+)
+def test_no_addresses(text: str, words: str) -> None:
+    """What cannot be listened on is refused in words."""
+    with pytest.raises(ValueError, match=words):
+        check_listen(text)
+
+
+@pytest.mark.parametrize("text", ["http://a", "https://a.example:8443/x?y=z#f", "http://[::1]:9093"])
+def test_web_urls(text: str) -> None:
+    """URLs for HTTP pass as they are."""
+    assert check_web_url(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "a",
+        "//a",
+        "ftp://a",
+        "http://",
+        "http:a",
+        "http://a:b",
+        "http://a:99999",
+        "http://[::1",
+        "http://a b",
+        "http://a\n",
+        "http://a\t/",
+    ],
+)
+def test_no_web_urls(text: str) -> None:
+    """What is no URL for HTTP is refused, without quoting it."""
+    with pytest.raises(ValueError, match="must be a URL"):
+        check_web_url(text)
+
+
+def test_other_urls() -> None:
+    """Apprise has schemes of its own."""
+    assert check_any_url("mailto://ada:pw@example.org") == "mailto://ada:pw@example.org"
+    for text in ("", "mailto:ada", "://x", "1://x", "é://x", "a://", "a://x y"):
+        with pytest.raises(ValueError, match="must be a URL"):
+            check_any_url(text)
+
+
+def test_a_user_is_hidden() -> None:
+    """What is shown of a URL has neither user nor password."""
+    assert hide_user("http://ada:pw@host:1/x") == "http://<hidden>@host:1/x"
+    assert hide_user("http://host:1/x") == "http://host:1/x"

@@ -1,0 +1,57 @@
+"""`gpuagent config check` and `show`, as a shell sees them."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import yaml
+from typer.testing import CliRunner
+
+from gpuagent.cli.config import config_app
+from tests.agent.config.loading import COMPLETE, write
+
+RUNNER = CliRunner()
+
+
+def test_check_a_good_file() -> None:
+    """A file without faults is ok, in one line on standard output."""
+    result = RUNNER.invoke(config_app, ["check", str(COMPLETE)])
+    assert (result.exit_code, result.stdout, result.stderr) == (0, f"{COMPLETE}: ok\n", "")
+
+
+def test_check_a_bad_file(tmp_path: Path) -> None:
+    """Every fault is a line on standard error, nothing is on standard output, the status is 1."""
+    file = write(tmp_path, "poll_intervall: 1s\nlisten: nowhere\n")
+    for arguments in (["check", str(file)], ["check", "--config", str(file)], ["show", "-c", str(file)]):
+        result = RUNNER.invoke(config_app, arguments)
+        assert (result.exit_code, result.stdout) == (1, "")
+        first, second = result.stderr.splitlines()
+        assert first.startswith(f"{file}:1: poll_intervall: unknown key; did you mean poll_interval?")
+        assert second.startswith(f"{file}:2: listen: has no port")
+
+
+def test_check_what_cannot_be_read(tmp_path: Path) -> None:
+    """A file that cannot be read is not the same as one with faults: the status is 2."""
+    for arguments in (["check", str(tmp_path)], ["show", "--config", str(tmp_path / "missing")]):
+        result = RUNNER.invoke(config_app, arguments)
+        assert (result.exit_code, result.stdout) == (2, "")
+        assert len(result.stderr.splitlines()) == 1
+
+
+def test_show() -> None:
+    """`show` prints the file with the defaults, as YAML or JSON, the same either way."""
+    as_yaml = RUNNER.invoke(config_app, ["show", "--config", str(COMPLETE)])
+    as_json = RUNNER.invoke(config_app, ["show", "--config", str(COMPLETE), "--json"])
+    assert (as_yaml.exit_code, as_json.exit_code) == (0, 0)
+    assert yaml.safe_load(as_yaml.stdout) == json.loads(as_json.stdout)
+    assert json.loads(as_json.stdout)["nvml"] == {"stuck_after": "5s"}
+    assert "https://example.org/gpu" not in as_yaml.stdout + as_json.stdout
+
+
+def test_imports_stay_light() -> None:
+    """Importing the command loads neither pydantic nor YAML: other commands must start fast."""
+    program = "import sys, gpuagent.cli.config;sys.exit(bool({'pydantic', 'yaml'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", program], check=False).returncode == 0

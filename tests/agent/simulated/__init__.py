@@ -1,0 +1,1 @@
+"""The simulated node, seen through pynvml as the agent sees it."""
