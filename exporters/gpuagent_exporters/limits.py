@@ -15,13 +15,16 @@ import struct
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import formatdate
+from http import HTTPStatus
 
 import h11
-from starlette.types import Message, Receive, Scope, Send
+from starlette.datastructures import Headers
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.server import ServerState
 
+from gpuagent_exporters.guards import error_response
 from gpuagent_exporters.peers import PeerCredentials, peer_credentials, set_peer
 
 # uvicorn warns of every request it cannot read: lines in the journal that a stranger writes.
@@ -79,6 +82,7 @@ class BoundedProtocol(H11Protocol):
         self._may_connect = may_connect
         self._on_lost = on_lost
         self._peer: PeerCredentials | None = None
+        self._half_closed = False
         self._request_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
 
@@ -114,6 +118,12 @@ class BoundedProtocol(H11Protocol):
             super().data_received(data[start : start + _READ_BYTES])
         self._watch()
 
+    def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's never keeps it open
+        """Keep half of the connection for who has asked and will ask no more, such as `nc -N`."""
+        self._half_closed = True
+        answering = self.cycle is not None and not self.cycle.response_complete
+        return answering and self.scheme == "http"  # TLS has no such half
+
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._write_timer is None:
@@ -130,6 +140,8 @@ class BoundedProtocol(H11Protocol):
         body_still_coming = self.conn.their_state is h11.SEND_BODY
         super().on_response_complete()
         if body_still_coming:  # nobody wanted it, and it may have no end
+            self.transport.close()
+        elif self._half_closed and self.cycle.response_complete:  # and not on the next one already
             self.transport.close()
         self._watch()
 
@@ -155,8 +167,13 @@ class BoundedProtocol(H11Protocol):
 
         if self._peer is not None:
             set_peer(scope, self._peer)
+        announced = Headers(scope=scope).get("content-length", "0")  # digits: h11 has seen to that
+        app: ASGIApp = self.config.loaded_app
+        if int(announced) > self._limits.max_body_bytes:
+            message = f"The body of a request may have {self._limits.max_body_bytes} bytes."
+            app = error_response(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, message)
         try:
-            await self.config.loaded_app(scope, receive, send_in_pieces)
+            await app(scope, receive, send_in_pieces)
         except asyncio.CancelledError:  # the server stops; uvicorn would log it as a fault
             self.abort()
 

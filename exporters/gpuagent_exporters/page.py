@@ -164,7 +164,7 @@ def _facts(gpu: _Document) -> str:
         f"busy {_percent(gpu.get('utilization_ratio'))}",
         f"{_number(gpu.get('temperature_celsius'))} °C",
         f"{_number(gpu.get('power_watts'))} of {_number(gpu.get('power_limit_watts'))} W",
-        f"{_number(gpu.get('processes'))} processes",
+        f"{_number(gpu.get('processes'))} process{'' if gpu.get('processes') == 1 else 'es'}",
     ]
     reasons = gpu.get("throttle_reasons") or ()
     slowed = f"<p>Slowed down: {_text(', '.join(map(str, reasons)))}</p>" if reasons else ""

@@ -7,6 +7,9 @@ import logging
 import socket
 
 import pytest
+from starlette.requests import Request
+from starlette.responses import PlainTextResponse
+from starlette.routing import Route
 
 from gpuagent_exporters.http import build_app
 from gpuagent_exporters.limits import HttpLimits
@@ -266,15 +269,16 @@ def test_garbage_in_the_middle_ends_the_exchange(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize(
-    "framing",
+    ("framing", "status"),
     [
-        b"Content-Length: 100000\r\n\r\n",
-        b"Transfer-Encoding: chunked\r\n\r\n186a0\r\n",
+        (b"Content-Length: 100000\r\n\r\n", b"413"),
+        (b"Content-Length: 60000\r\n\r\n", b"200"),
+        (b"Transfer-Encoding: chunked\r\n\r\n186a0\r\n", b"200"),
     ],
-    ids=["announced", "chunked"],
+    ids=["too large", "announced", "chunked"],
 )
-def test_an_unwanted_body_ends_the_connection(framing: bytes) -> None:
-    """A request that nobody reads the body of is answered, and the rest of the body is not awaited."""
+def test_an_unwanted_body_ends_the_connection(framing: bytes, status: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    """A request that nobody reads the body of is answered, and the rest of it is not awaited."""
 
     async def test() -> bytes:
         patient = HttpLimits(request_timeout_seconds=1000)
@@ -282,7 +286,33 @@ def test_an_unwanted_body_ends_the_connection(framing: bytes) -> None:
             await client.send(b"GET /-/healthy HTTP/1.1\r\nHost: localhost\r\n" + framing)
             return await client.rest()
 
-    assert run(test()).split(b" ")[1] in {b"200", b"413"}
+    assert run(test()).split(b" ")[1] == status
+    assert caplog.records == []
+
+
+@pytest.mark.parametrize(("size", "status"), [(65536, 200), (65537, 413)])
+@pytest.mark.parametrize("chunked", [False, True])
+def test_a_body_that_is_read_is_bounded(size: int, status: int, chunked: bool) -> None:
+    """A route that reads its body gets at most 64 KiB, however they are framed."""
+
+    async def echo(request: Request) -> PlainTextResponse:
+        return PlainTextResponse(str(len(await request.body())))
+
+    async def test() -> Answer:
+        app = build_app(FakeSource(), extra_routes=[Route("/echo", echo, methods=["POST"])])
+        async with serving(app) as server, connected(server) as client:
+            framing, body = f"Content-Length: {size}\r\n\r\n", b"x" * size
+            if chunked:
+                framing = "Transfer-Encoding: chunked\r\n\r\n"
+                body = f"{size:x}\r\n".encode() + body + b"\r\n0\r\n\r\n"
+            client.writer.write(f"POST /echo HTTP/1.1\r\nHost: x.localhost\r\n{framing}".encode())
+            client.writer.write(body)
+            return await client.answer()
+
+    answer = run(test())
+
+    assert answer.status == status
+    assert (answer.body == str(size).encode()) is (status == 200)
 
 
 def test_pipelined_requests_are_all_answered() -> None:
@@ -294,6 +324,19 @@ def test_pipelined_requests_are_all_answered() -> None:
             return [(await client.answer()).status for _ in range(3)]
 
     assert run(test()) == [200, 404, 200]
+
+
+@pytest.mark.parametrize("requests", [1, 3])
+def test_who_closes_after_asking_is_answered(requests: int) -> None:
+    """`printf 'GET ...' | nc -N`: a client that has said all it will say still gets every answer."""
+
+    async def test() -> bytes:
+        async with serving() as server, connected(server) as client:
+            client.writer.write(REQUEST * requests)
+            client.writer.write_eof()
+            return await client.rest()
+
+    assert run(test()).count(METRICS) == requests
 
 
 def test_an_upgrade_is_ignored() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import re
 from html.parser import HTMLParser
 from typing import Any
@@ -197,6 +199,14 @@ def test_nothing_is_fetched_and_nothing_runs() -> None:
     assert not re.search(r"https?://|url\(|@import| style=| on\w+=", body)
     assert "prefers-color-scheme: dark" in body
     assert '<meta http-equiv="refresh" content="5">' in body
+
+
+def test_the_policy_permits_the_pages_own_style() -> None:
+    """A browser that obeys the policy still shows the page as it is meant: the hash is the style's."""
+    style = page.render(status_document()).split(b"<style>")[1].split(b"</style>")[0]
+    digest = base64.b64encode(hashlib.sha256(style).digest()).decode()
+
+    assert f"style-src 'sha256-{digest}'" in page.CONTENT_SECURITY_POLICY
 
 
 def test_many_processes_are_cut_and_counted() -> None:

@@ -63,10 +63,11 @@ class Nvml(Section):
     """The driver's library."""
 
     stuck_after: Duration = Field(
-        default=5.0,
+        2.0,
         ge=0.5,
         le=600,
-        description="A call that has not come back after this makes its GPU `blind`; the others go on.",
+        description="A GPU is `blind`, and its figures absent, once a call into the driver has not come back and its "
+        "last reading is older than this (at least two poll intervals); the others go on.",
     )
 
 

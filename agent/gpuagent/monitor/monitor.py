@@ -311,7 +311,7 @@ class Monitor:
             cuda_version=versions.cuda,
             boot_id=self._place.boot_id,
             host_pid_namespace=self._processes.host_pid_namespace,
-            gpus_expected=max(len(self._inventory.known), self._pci_count or 0),
+            gpus_expected=max(len(self._inventory.known), self.session.gpu_count, self._pci_count or 0),
             pci_gpus=self._pci_count,
             nvml_initializations=self._library.initializations,
         )

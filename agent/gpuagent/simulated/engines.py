@@ -5,6 +5,7 @@ Each can be given outright.
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import TYPE_CHECKING
 
@@ -24,8 +25,8 @@ class Engines:
         self._gpu = gpu
         self._lock = threading.Lock()
         self._joules = 0.0
-        self._measured_at = gpu.story.now()
-        self._loaded_at = gpu.faults.loaded_at()
+        self._measured_at = 0.0  # also where a new process joins the story in its middle
+        self._loaded_at = -math.inf
 
     def _given_or(self, given: Shape | None, derived: float) -> float:
         return derived if given is None else self._gpu.now(given)

@@ -47,7 +47,7 @@ def test_show() -> None:
     as_json = RUNNER.invoke(config_app, ["show", "--config", str(COMPLETE), "--json"])
     assert (as_yaml.exit_code, as_json.exit_code) == (0, 0)
     assert yaml.safe_load(as_yaml.stdout) == json.loads(as_json.stdout)
-    assert json.loads(as_json.stdout)["nvml"] == {"stuck_after": "5s"}
+    assert json.loads(as_json.stdout)["nvml"] == {"stuck_after": "2s"}
     assert "https://example.org/gpu" not in as_yaml.stdout + as_json.stdout
 
 

@@ -8,7 +8,9 @@ from typing import Any
 import pynvml
 import pytest
 
+from gpuagent.simulated.node import SimulatedNode
 from tests.agent.simulated.conftest import OpenNode, Stage
+from tests.fakes.nvml import use
 
 BUSY = """
 gpus:
@@ -127,6 +129,17 @@ def test_energy_is_power_over_time(open_node: OpenNode) -> None:
         after_20 = pynvml.nvmlDeviceGetTotalEnergyConsumption(handle)
 
     assert (after_10, after_20) == (1_000_000, 2_000_000)
+
+
+def test_energy_goes_on_in_a_new_process(open_node: OpenNode) -> None:
+    """A process that joins the story in its middle reads the counter as if it had been there all the time."""
+    stage = open_node("gpus: [{model: h100, power: {draw: 100}}]")
+    stage.clock.advance(10)
+    later = SimulatedNode(stage.node.scenario, stage.clock, start=stage.node.story.start)
+
+    with use(later.library):
+        pynvml.nvmlInit()
+        assert pynvml.nvmlDeviceGetTotalEnergyConsumption(stage.handle()) == 1_000_000
 
 
 def test_pcie_link(open_node: OpenNode) -> None:
