@@ -7,6 +7,9 @@ from collections.abc import Iterator
 
 from panels import GPU, GREEN, LEGEND, NODE, NOT_TOLD, RED, Json, dashed, query, series, timeline, words
 
+FEW = {"axisSoftMax": 1}
+"""For counts that are nearly always 0: Grafana would draw an axis up to 100."""
+
 
 def utilization() -> Iterator[Json]:
     """How busy the GPUs are."""
@@ -65,7 +68,7 @@ def physics() -> Iterator[Json]:
         "none",
         query(f"sum by (reason) (gpuagent_gpu_clock_event_reason{{{GPU}}})", "{{reason}}"),
         decimals=0,
-        custom={"drawStyle": "line", "lineInterpolation": "stepAfter"},
+        custom={"lineInterpolation": "stepAfter"} | FEW,
         empty=NOT_TOLD,
     )
 
@@ -90,7 +93,7 @@ def health() -> Iterator[Json]:
             f"{by_xid} ({none})",
             f"{LEGEND} Xid {{{{xid}}}}",
         ),
-        custom={"drawStyle": "bars", "fillOpacity": 60},
+        custom={"drawStyle": "bars", "fillOpacity": 60} | FEW,
         empty="No data: the agent does not listen, or is not scraped",
     )
     yield series(
@@ -103,6 +106,7 @@ def health() -> Iterator[Json]:
             f'(increase(gpuagent_gpu_ecc_errors_total{{{GPU}, period="volatile"}}[$__rate_interval]))',
             f"{LEGEND} {{{{error}}}}",
         ),
+        custom=FEW,
         empty=NOT_TOLD,
     )
     yield series(
@@ -114,6 +118,7 @@ def health() -> Iterator[Json]:
         query(f"gpuagent_gpu_row_remap_pending{{{GPU}}}", f"{LEGEND} pending"),
         query(f"gpuagent_gpu_row_remap_failed{{{GPU}}}", f"{LEGEND} failed"),
         decimals=0,
+        custom=FEW,
         empty=NOT_TOLD,
     )
     yield series(

@@ -20,7 +20,7 @@ from panels import NODE, Json, variable
 ROWS = (
     # title, panels, width and height of each
     ("Now", usage.now, (3, 4)),
-    ("", usage.state, (24, 6)),
+    ("", usage.state, (24, 5)),
     ("Memory", usage.memory, (12, 10)),
     ("Processes", usage.processes, (24, 10)),
     ("Utilisation", hardware.utilization, (8, 9)),

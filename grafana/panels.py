@@ -89,7 +89,7 @@ def series(
     lines = {"lineWidth": 1, "fillOpacity": 10, "showPoints": "never", "spanNulls": False} | (custom or {})
     made = panel("timeseries", title, text, list(targets), empty=empty, unit=unit, min=0, custom=lines, **defaults)
     made["options"] = {
-        "legend": {"displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"]},
+        "legend": {"showLegend": True, "displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"]},
         "tooltip": {"mode": "multi", "sort": "desc"},
     }
     return made

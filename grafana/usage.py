@@ -35,7 +35,7 @@ MEMORY = "gpuagent_process_memory_used_bytes"
 def now() -> Iterator[Json]:
     """What an operator must see first."""
     yield stat(
-        "Agents answering",
+        "Agents up",
         "Agents that Prometheus could scrape, of those it knows. Less than all: log in "
         "to the node and ask `systemctl status gpuagent`.",
         f"sum(up{{{NODE}}}) / count(up{{{NODE}}})",
@@ -164,9 +164,11 @@ def processes() -> Iterator[Json]:
         [query(f"topk(50, {described} or {rest})", table=True)],
         empty="No process, or no data",
     )
+    widths = {"Node": 150, "GPU": 50, "PID": 80, "User": 100, "Process": 140, "Unit": 180, "Container": 120}
     listed["fieldConfig"]["overrides"] = [
+        override("byType", "string", noValue="-"),  # of a cell; the panel's own text is for an empty table
         override("byName", "GPU memory", unit="bytes", custom__width=110),
-        *(override("byName", name, custom__width=width) for name, width in (("GPU", 50), ("PID", 80), ("User", 100))),
+        *(override("byName", name, custom__width=width) for name, width in widths.items()),
     ]
     yield table(
         listed,

@@ -2,17 +2,23 @@
 
 from __future__ import annotations
 
+import base64
+import contextlib
 import http.client
 import json
 import os
 import socket
+import threading
+import time
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 DEFAULT_URL = "http://127.0.0.1:9837"
 STATUS_PATH = "/api/v1/status"
-_SYSTEM_SOCKET = Path("/run/gpuagent/control.sock")
+SCHEMA = 1
+SYSTEM_SOCKET = Path("/run/gpuagent/control.sock")
 _LARGEST_ANSWER = 64 * 1024**2
 _TIMEOUT_SECONDS = 2.0
 
@@ -32,37 +38,62 @@ class _UnixConnection(http.client.HTTPConnection):
         self.sock.connect(str(self._path))
 
 
-def default_socket() -> Path:
+def default_socket(
+    environ: Mapping[str, str] = os.environ, *, is_root: bool | None = None, system: Path = SYSTEM_SOCKET
+) -> Path:
     """The system's agent, or this user's own if there is only that."""
-    directory = os.environ.get("GPUAGENT_RUNTIME_DIR")
+    directory = environ.get("GPUAGENT_RUNTIME_DIR")
     if directory:
         return Path(directory) / "control.sock"
-    own = os.environ.get("XDG_RUNTIME_DIR")
-    if own and os.geteuid() != 0 and not _SYSTEM_SOCKET.exists():
-        return Path(own) / "gpuagent" / "control.sock"
-    return _SYSTEM_SOCKET
+    own = environ.get("XDG_RUNTIME_DIR")
+    if is_root is None:
+        is_root = os.geteuid() == 0
+    if is_root or not own or _is_there(system):
+        return system
+    return Path(own) / "gpuagent" / "control.sock"
+
+
+def _is_there(path: Path) -> bool:
+    """A socket in a directory that this user may not enter is there: its refusal tells more than another's absence."""
+    try:
+        path.lstat()
+    except PermissionError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def request(target: Path | str, method: str, path: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> tuple[int, bytes]:
     """One request over the control socket (a path) or to a URL; returns status and body.
 
+    `timeout_seconds` is for the whole of it: a peer that sends a byte a second does not prolong it.
+
     Raises:
         NoAgent: nothing answers there, or not in HTTP, or not in time.
     """
     try:
-        connection = _connection(target, timeout_seconds)
+        connection, headers = _connection(target, timeout_seconds)
     except ValueError as error:
-        raise NoAgent(f"{target}: {error}") from None
+        raise NoAgent(f"{_shown(target)}: {error}") from None
+    deadline = time.monotonic() + timeout_seconds
+    guard = threading.Timer(timeout_seconds, _hang_up, (connection,))
     try:
-        connection.request(method, path, headers={"Accept": "application/json"})
-        response = connection.getresponse()
-        body = response.read(_LARGEST_ANSWER + 1)
-    except (OSError, http.client.HTTPException) as error:
-        raise NoAgent(f"{target}: {_reason(error)}") from None
+        connection.connect()
+        guard.start()
+        connection.request(method, path, headers={"Accept": "application/json", **headers})
+        with connection.getresponse() as response:  # it holds the socket open on its own
+            body = response.read(_LARGEST_ANSWER + 1)
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        reason = "no answer in time" if time.monotonic() >= deadline else _reason(error)
+        raise NoAgent(f"{_shown(target)}: {reason}") from None
     finally:
+        guard.cancel()
         connection.close()
+    if time.monotonic() >= deadline:  # what has arrived was cut off
+        raise NoAgent(f"{_shown(target)}: no answer in time")
     if len(body) > _LARGEST_ANSWER:
-        raise NoAgent(f"{target}: the answer is larger than {_LARGEST_ANSWER // 1024**2} MiB")
+        raise NoAgent(f"{_shown(target)}: the answer is larger than {_LARGEST_ANSWER // 1024**2} MiB")
     return response.status, body
 
 
@@ -70,47 +101,77 @@ def fetch_document(target: Path | str, path: str = STATUS_PATH, timeout_seconds:
     """A JSON document of the agent.
 
     Raises:
-        NoAgent: there is no agent, or what answers is none.
+        NoAgent: there is no agent, or what answers is none, or is of another time.
     """
     status, body = request(target, "GET", path, timeout_seconds)
-    if status != http.HTTPStatus.OK:
-        raise NoAgent(f"{target}: HTTP {status}")
     try:
         document = json.loads(body)
-    except ValueError:
-        raise NoAgent(f"{target}: the answer is not JSON") from None
+    except (ValueError, RecursionError):
+        document = None
+    where = _shown(target)
+    if status != http.HTTPStatus.OK:
+        message = document.get("message") if isinstance(document, dict) else None
+        raise NoAgent(f"{where}: HTTP {status}{f' ({_printable(message)})' if message else ''}")
     if not isinstance(document, dict) or "schema" not in document:
-        raise NoAgent(f"{target}: the answer is not a gpuagent's")
+        raise NoAgent(f"{where}: the answer is not a gpuagent's")
+    if document["schema"] != SCHEMA:
+        raise NoAgent(f"{where}: the agent's version is too far from this command's: update the older one")
     return document
 
 
-def fetch_anywhere(control_socket: Path | None, url: str | None) -> Any:
-    """The status by the control socket, else by the read-only address; by one of them alone if it was named.
+def fetch_anywhere(control_socket: Path | None, url: str | None, *, usual: Sequence[Path | str] | None = None) -> Any:
+    """The status from the place that was named, else from the first of the `usual` ones that answers.
+
+    Those are the control socket and the read-only address, which is open to users that the socket is not for.
 
     Raises:
-        NoAgent: neither answers.
+        NoAgent: none answers; the reason is that of the first.
     """
-    if url is not None:
-        return fetch_document(url)
-    if control_socket is not None:
-        return fetch_document(control_socket)
-    try:
-        return fetch_document(default_socket())
-    except NoAgent as error:
+    named = url if url is not None else control_socket
+    places = (default_socket(), DEFAULT_URL) if usual is None else usual
+    first: NoAgent | None = None
+    for place in [named] if named is not None else places:
         try:
-            return fetch_document(DEFAULT_URL)
-        except NoAgent:
-            raise error from None
+            return fetch_document(place)
+        except NoAgent as error:
+            first = first or error
+    raise first or NoAgent("nobody was asked")
 
 
-def _connection(target: Path | str, timeout_seconds: float) -> http.client.HTTPConnection:
+def _connection(target: Path | str, timeout_seconds: float) -> tuple[http.client.HTTPConnection, dict[str, str]]:
     if isinstance(target, Path):
-        return _UnixConnection(target, timeout_seconds)
+        return _UnixConnection(target, timeout_seconds), {}
     parts = urlsplit(target if "//" in target else f"http://{target}")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("not a URL such as http://127.0.0.1:9837")
     kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    return kind(parts.hostname, parts.port, timeout=timeout_seconds)
+    headers = {}
+    if parts.username is not None:
+        credentials = f"{unquote(parts.username)}:{unquote(parts.password or '')}"
+        headers["Authorization"] = f"Basic {base64.b64encode(credentials.encode()).decode()}"
+    return kind(parts.hostname, parts.port, timeout=timeout_seconds), headers
+
+
+def _hang_up(connection: http.client.HTTPConnection) -> None:
+    """From the guard's thread: whoever is reading sees the end."""
+    sock = connection.sock
+    if sock is not None:
+        with contextlib.suppress(OSError):
+            sock.shutdown(socket.SHUT_RDWR)
+
+
+def _shown(target: Path | str) -> str:
+    """A target for a message, without its password."""
+    before, at, host = str(target).rpartition("@")
+    if not at or isinstance(target, Path):
+        return str(target)
+    scheme, slashes, _ = before.partition("//")
+    return f"{scheme}{slashes}{host}" if slashes else host
+
+
+def _printable(message: object) -> str:
+    """What a stranger says, fit for a terminal."""
+    return "".join(character if character.isprintable() else "?" for character in str(message)[:200])
 
 
 def _reason(error: Exception) -> str:

@@ -13,6 +13,7 @@ from collections.abc import Callable, MutableMapping, Sequence
 _VARIABLE = "GPUAGENT_RENEWALS"
 _FIRST_SECONDS = 10.0
 _LONGEST_SECONDS = 600.0
+_MOST_DOUBLINGS = 6
 _SETTLED_SECONDS = 3600.0
 
 
@@ -39,7 +40,7 @@ class Renewal:
         """Whether a renewal may be made now."""
         if self.count == 0:
             return True
-        wait = min(_FIRST_SECONDS * 2 ** (self.count - 1), _LONGEST_SECONDS)
+        wait = min(_FIRST_SECONDS * 2 ** min(self.count - 1, _MOST_DOUBLINGS), _LONGEST_SECONDS)
         return bool(self._now() - self._last >= wait)
 
     def take_over(self, argv: Sequence[str]) -> None:

@@ -32,7 +32,7 @@ class Schedule:
     def every(self, seconds: float, name: str, job: Callable[[], Awaitable[None]]) -> None:
         """Run a coroutine function at an interval; a job of the same name is replaced.
 
-        A run that would overlap with its predecessor, or that comes too late, is left out.
+        A run that would overlap with its predecessor is left out; of several that are late, one is made.
         """
         self._jobs[name] = seconds
         self._scheduler.add_job(

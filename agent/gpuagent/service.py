@@ -144,7 +144,14 @@ class Service:
             self._parts.monitor.request_slow()
 
         self._schedule.every(self._config.slow_interval / speed, "slow collection", slow)
+        watchdog = self._parts.notifier.watchdog_seconds
+        if watchdog is not None:  # a tick may come less often than systemd wants to hear from us
+            self._schedule.every(watchdog / 3, "watchdog", self._tell_watchdog)
         self._schedule.start()
+
+    async def _tell_watchdog(self) -> None:
+        if self._parts.view.healthy()[0]:
+            self._parts.notifier.alive()
 
     async def _tick_for_ever(self) -> None:
         """On the loop's own clock, which no one can set.

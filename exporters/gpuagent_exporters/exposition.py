@@ -7,6 +7,7 @@ about one microsecond a line: the label text of a series is written once and kep
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -40,10 +41,18 @@ class TextWriter:
                 text = used.get(key)
                 if text is None:
                     text = used[key] = known.get(key) or _label_text(names, labels)
-                number = int(value)
-                lines.append(f"{name}{text} {number if number == value else value!r}\n")
+                lines.append(f"{name}{text} {_number(value)}\n")
         self._texts = used
         return "".join(lines)
+
+
+def _number(value: float) -> str:
+    """Whole numbers as such; NaN and infinities, which should never get here, must not cost the whole scrape."""
+    try:
+        whole = int(value)
+    except (ValueError, OverflowError):
+        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
+    return str(whole) if whole == value else repr(value)
 
 
 def _header(family: Family[Any], *, openmetrics: bool) -> str:

@@ -94,7 +94,7 @@ def _ecc(gpu: GpuReading) -> Iterator[Problem]:
         advice = f"Running work is not hurt. Reset the GPU when it is idle: nvidia-smi -r -i {index}."
         yield Problem(Severity.WARNING, "remap_pending", text, advice, gpu=index)
     if ecc.volatile_uncorrected:
-        text = f"{ecc.volatile_uncorrected} memory errors since the driver was loaded could not be corrected"
+        text = f"uncorrectable memory errors since the driver was loaded: {ecc.volatile_uncorrected}"
         advice = (
             "Results of the programs that were hit are lost. Reset the GPU when idle; if errors return, replace it."
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from gpuagent.reading import (
     NO_INSTANCE,
     Clocks,
@@ -11,6 +13,8 @@ from gpuagent.reading import (
     Memory,
     MigInstance,
     Power,
+    ProcessReading,
+    ProcessState,
     Thermal,
     Utilization,
 )
@@ -28,10 +32,9 @@ _THROTTLES = frozenset(
 """The other event reasons (idle, clocks set by an administrator, display) are no slowdown."""
 
 
-def gpu_status(gpu: GpuReading, now_seconds: float) -> dict[str, object]:
-    """What the GPU alone tells; parts that were not read are null."""
-    identity, memory = gpu.identity, gpu.memory or Memory()
-    split, power = gpu.reconciliation, gpu.power or Power()
+def gpu_status(gpu: GpuReading, processes: Sequence[ProcessReading], now_seconds: float) -> dict[str, object]:
+    """What the GPU and its processes tell; parts that were not read are null."""
+    identity, memory, power = gpu.identity, gpu.memory or Memory(), gpu.power or Power()
     utilization, thermal = gpu.utilization or Utilization(), gpu.thermal or Thermal()
     clocks, ecc = gpu.clocks or Clocks(), gpu.ecc or Ecc()
     return {
@@ -48,9 +51,7 @@ def gpu_status(gpu: GpuReading, now_seconds: float) -> dict[str, object]:
         "memory_free_bytes": memory.free_bytes,
         "memory_reserved_bytes": memory.reserved_bytes,
         "memory_used_ratio": memory.used_ratio,
-        "memory_processes_bytes": split.processes_bytes if split else None,
-        "memory_dead_processes_bytes": split.dead_processes_bytes if split else None,
-        "memory_unattributed_bytes": split.unattributed_bytes if split else None,
+        **_split(gpu, processes),
         "utilization_ratio": utilization.gpu_ratio,
         "memory_utilization_ratio": utilization.memory_ratio,
         "temperature_celsius": thermal.gpu_celsius,
@@ -64,7 +65,25 @@ def gpu_status(gpu: GpuReading, now_seconds: float) -> dict[str, object]:
         "throttle_reasons": [name for name, on in clocks.event_reasons if on and name in _THROTTLES],
         "ecc_uncorrected": ecc.volatile_uncorrected,
         "recovery_action": recovery_name(ecc.recovery_action),
+        "processes": len({process.pid for process in processes}) if gpu.processes_known else None,
+        "processes_trusted": gpu.processes_trusted,
         "mig": [_instance(instance) for instance in gpu.mig],
+    }
+
+
+def _split(gpu: GpuReading, processes: Sequence[ProcessReading]) -> dict[str, int | None]:
+    """Where the used memory is. Without memory of its own a GPU has no rest, but its processes hold some."""
+    split = gpu.reconciliation
+    live = dead = rest = None
+    if split is not None:
+        live, dead, rest = split.processes_bytes, split.dead_processes_bytes, split.unattributed_bytes
+    elif gpu.identity.unified_memory and gpu.processes_known:
+        live = sum(process.used_bytes or 0 for process in processes if process.state is not ProcessState.DEAD)
+        dead = sum(process.used_bytes or 0 for process in processes if process.state is ProcessState.DEAD)
+    return {
+        "memory_processes_bytes": live,
+        "memory_dead_processes_bytes": dead,
+        "memory_unattributed_bytes": rest,
     }
 
 

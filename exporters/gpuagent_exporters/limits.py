@@ -139,9 +139,9 @@ class BoundedProtocol(H11Protocol):
     def on_response_complete(self) -> None:
         body_still_coming = self.conn.their_state is h11.SEND_BODY
         super().on_response_complete()
-        if body_still_coming:  # nobody wanted it, and it may have no end
-            self.transport.close()
-        elif self._half_closed and self.cycle.response_complete:  # and not on the next one already
+        # A body that nobody wants may have no end. And while requests wait, uvicorn does not read,
+        # so who has closed their half has had their last answer.
+        if body_still_coming or self._half_closed:
             self.transport.close()
         self._watch()
 

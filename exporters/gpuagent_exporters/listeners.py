@@ -152,8 +152,9 @@ def open_unix(path: Path, *, mode: int, group: str | None) -> UnixListener:
             os.fchmod(listener.fileno(), 0o600)
             listener.bind(str(path))
             inode = _inode(path)
-            if group is not None:
-                os.chown(path, -1, _group_id(group))
+            # A service whose own group it is may not be allowed the call (SystemCallFilter=~@chown).
+            if group is not None and path.lstat().st_gid != (group_id := _group_id(group)):
+                os.chown(path, -1, group_id)
             path.chmod(mode)
             listener.listen(BACKLOG)
     except OSError as error:

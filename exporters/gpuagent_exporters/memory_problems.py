@@ -60,7 +60,8 @@ _STUCK = (
 def memory_problems(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:
     """Of a GPU that answers, with its processes."""
     yield from _full(gpu, processes)
-    for instance in gpu.mig:
+    # Compute instances share the memory of their GPU instance: it is full once.
+    for instance in {instance.gpu_instance_id: instance for instance in reversed(gpu.mig)}.values():
         yield from _instance_full(gpu, instance)
     yield from _stuck(gpu, processes)
     yield from _unattributed(gpu, processes)

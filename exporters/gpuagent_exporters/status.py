@@ -140,20 +140,18 @@ def _gpus(
     history: Mapping[str, _Points],
     history_interval_seconds: float,
 ) -> list[Document]:
-    pids: dict[tuple[int, str], set[int]] = defaultdict(set)
+    by_gpu: dict[tuple[int, str], list[ProcessReading]] = defaultdict(list)
     for process in snapshot.processes:
-        pids[process.gpu_index, process.gpu_uuid].add(process.pid)
+        by_gpu[process.gpu_index, process.gpu_uuid].append(process)
     documents = []
     for gpu in snapshot.gpus:
         key = (gpu.identity.index, gpu.identity.uuid)
-        document = gpu_status(gpu, now_seconds)
+        document = gpu_status(gpu, by_gpu[key], now_seconds)
         document["xids"] = [
             {"xid": xid.xid, "count": xid.count, "last_time_seconds": xid.last_time_seconds}
             for xid in snapshot.xids
             if (xid.gpu_index, xid.gpu_uuid) == key
         ]
-        document["processes"] = len(pids[key]) if gpu.processes_known else None
-        document["processes_trusted"] = gpu.processes_trusted
         document["memory_used_history_bytes"] = list(history.get(gpu.identity.uuid, ()))
         document["history_interval_seconds"] = history_interval_seconds
         documents.append(document)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
 from gpuagent.reading import (
@@ -128,6 +126,13 @@ def test_memory_of_an_instance_that_runs_out() -> None:
     assert "MIG instance 3 (1g.10gb)" in problem.text
 
 
+def test_memory_that_compute_instances_share_is_full_once() -> None:
+    """PROC-09: two compute instances in one GPU instance have one wall between them."""
+    shared = tuple(mig_instance(3, 9.7, profile=f"{number}c", compute=number) for number in range(2))
+
+    assert "MIG instance 3 (0c)" in only(snapshot([gpu(used_gib=9.7, total_gib=80, mig=shared)], [])).text
+
+
 def test_unified_memory_is_not_full() -> None:
     """NUM-05: where the host's RAM serves the GPU too, there is no wall of the GPU's own."""
     unified = gpu(identity=identity(unified_memory=True), used_gib=119, total_gib=120)
@@ -159,13 +164,182 @@ def test_many_dead_processes_are_one_problem() -> None:
 )
 def test_processes_that_no_signal_reaches(letter: str, expected: list[tuple[Severity, str]]) -> None:
     """PROC-02: a zombie or a process in D state that holds memory is flagged."""
-    assert found(snapshot([gpu()], [process(state=ProcessState.LIVE), process(5, used_gib=1, **{"state_": ""})])) if (
-        False
-    ) else found(snapshot([gpu()], [in_state(letter)])) == expected
+    assert found(snapshot([gpu()], [process(kernel_state=letter)])) == expected
 
 
-def in_state(letter: str, used_gib: float | None = 1.0) -> object:
-    """A live process in a state of the kernel's."""
-    live = process(5, used_gib=used_gib)
-    assert live.info is not None
-    return live._replace(info=dataclasses.replace(live.info, state=letter))
+def test_a_zombie_without_memory_is_nobodys_problem() -> None:
+    """PROC-02: what matters is the memory, not the corpse."""
+    assert found(snapshot([gpu()], [process(used_gib=0.0, kernel_state="Z")])) == []
+
+
+def test_memory_that_the_driver_does_not_tell() -> None:
+    """NUM-01: unknown memory of a dead process is called unknown, not 0 B."""
+    problem = only(snapshot([gpu()], [process(5, state=ProcessState.DEAD, used_gib=None)]))
+
+    assert "does not tell how much" in problem.text
+
+
+@pytest.mark.parametrize(
+    ("unattributed_gib", "total_gib", "expected"),
+    [
+        (1.0, 16.0, []),
+        (1.1, 16.0, [(WARNING, "unattributed")]),
+        (1.1, 80.0, []),
+        (4.1, 80.0, [(WARNING, "unattributed")]),
+    ],
+)
+def test_unattributed_memory(unattributed_gib: float, total_gib: float, expected: list[tuple[Severity, str]]) -> None:
+    """NUM-11: memory that is nobody's is told from 1 GiB and from 5 % of the GPU on."""
+    split = Reconciliation(0, 0, int(unattributed_gib * GIB))
+
+    assert found(snapshot([gpu(used_gib=10, total_gib=total_gib, reconciliation=split)], [])) == expected
+
+
+def test_memory_of_processes_without_figures() -> None:
+    """NUM-01: where the driver tells no process's memory, all of it is unattributed, and that is no warning."""
+    split = Reconciliation(0, 0, 10 * GIB)
+    problem = only(snapshot([gpu(reconciliation=split)], [process(used_gib=None)]))
+
+    assert (problem.severity, problem.kind) == (INFO, "unattributed")
+    assert "does not tell the memory of 1 process:" in problem.advice
+
+
+def test_a_pid_namespace_of_its_own() -> None:
+    """PROC-04: the agent says that its pids are not the driver's, and how to run it instead."""
+    problem = only(snapshot(node={"host_pid_namespace": False}))
+
+    assert (problem.severity, problem.kind) == (WARNING, "pid_namespace")
+    assert "--pid=host" in problem.advice
+
+
+def test_a_list_of_processes_that_is_not_trusted() -> None:
+    """NUM-10: a driver that shuffles its process list is named as the reason."""
+    assert found(snapshot([gpu(processes_trusted=False)])) == [(WARNING, "processes_untrusted")]
+
+
+@pytest.mark.parametrize(
+    ("xid", "age_seconds", "expected"),
+    [
+        (79, 60, [CRITICAL]),
+        (79, 80_000, [CRITICAL]),
+        (79, 90_000, []),
+        *((code, 60, [INFO]) for code in (13, 31, 43, 45, 68, 109)),
+        *((code, 60, [CRITICAL]) for code in (48, 62, 64, 74, 95, 119, 120)),
+        (94, 60, [WARNING]),
+        (31, 4000, []),
+        (777, 60, [WARNING]),
+    ],
+)
+def test_xids(xid: int, age_seconds: float, expected: list[Severity]) -> None:
+    """ALERT-02, ALERT-03: hardware Xids are critical for a day, those of applications information for an hour."""
+    events = (XidCount(0, "GPU-00000000", xid, 2, WALL - age_seconds),)
+    problems = find_problems(snapshot(xids=events), NOW)
+
+    assert [problem.severity for problem in problems] == expected
+    assert all(f"Xid {xid} " in problem.text and "2 times" in problem.text for problem in problems)
+
+
+@pytest.mark.parametrize(
+    ("ecc", "severity", "kind"),
+    [
+        (Ecc(volatile_uncorrected=3), WARNING, "ecc_uncorrected"),
+        (Ecc(remap_pending=True), WARNING, "remap_pending"),
+        (Ecc(retired_pages_pending=True), WARNING, "remap_pending"),
+        (Ecc(remap_failed=True), CRITICAL, "memory_defect"),
+        (Ecc(sram_threshold_exceeded=True), CRITICAL, "memory_defect"),
+        (Ecc(recovery_action=1), CRITICAL, "recovery_action"),
+        (Ecc(recovery_action=7), CRITICAL, "recovery_action"),
+    ],
+)
+def test_memory_errors(ecc: Ecc, severity: Severity, kind: str) -> None:
+    """Each sign of bad memory is told, the grave ones as such."""
+    assert found(snapshot([gpu(ecc=ecc)])) == [(severity, kind)]
+
+
+def test_old_memory_errors_are_history() -> None:
+    """ALERT-02: errors over the GPU's life, and an advice of "none", are nothing to act on now."""
+    assert found(snapshot([gpu(ecc=Ecc(aggregate_uncorrected=9, recovery_action=0))])) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("hw_thermal_slowdown", [(WARNING, "slowed_down")]),
+        ("sw_thermal_slowdown", [(WARNING, "slowed_down")]),
+        ("hw_power_brake_slowdown", [(WARNING, "slowed_down")]),
+        ("sw_power_cap", []),
+        ("gpu_idle", []),
+    ],
+)
+def test_a_gpu_that_is_slowed_down(reason: str, expected: list[tuple[Severity, str]]) -> None:
+    """Heat and failing power are told; that a busy GPU runs into its power limit is how it works."""
+    assert found(snapshot([gpu(clocks=Clocks(event_reasons=((reason, True), ("sync_boost", False))))])) == expected
+
+
+def test_a_lowered_power_limit() -> None:
+    """A power limit below the default is told while it holds the GPU back."""
+    held = gpu(
+        clocks=Clocks(event_reasons=(("sw_power_cap", True),)),
+        power=Power(enforced_limit_watts=200.0, default_limit_watts=300.0),
+    )
+
+    assert found(snapshot([held])) == [(INFO, "power_limited")]
+
+
+def test_collectors_that_fail_for_one_reason_are_one_problem() -> None:
+    """EXP-05: what could not be read is named with its reason, once for all GPUs."""
+    bad = (CollectorRun("clocks", ok=False, duration_seconds=0.1, reason="timeout"),)
+    here = snapshot([gpu(0, runs=bad), gpu(1, runs=bad)], runs=(CollectorRun("xid_events", False, 0.0, "no events"),))
+    problems = find_problems(here, NOW)
+
+    assert [problem.text for problem in problems] == [
+        "could not be read: xid_events: no events",
+        "could not be read: clocks on GPU 0, 1: timeout",
+    ]
+
+
+@pytest.mark.parametrize(("age", "expected"), [(4.9, []), (5.1, [(CRITICAL, "stale")])])
+def test_stale_data(age: float, expected: list[tuple[Severity, str]]) -> None:
+    """EXP-05: figures that are too old to be the node's present are called so."""
+    assert found(snapshot(), NOW + age) == expected
+
+
+def test_a_slow_poll_interval_is_not_stale() -> None:
+    """EXP-05: what is old depends on how often is measured."""
+    assert find_problems(snapshot(), NOW + 80, poll_interval_seconds=30) == []
+
+
+def test_old_data_is_explained_once() -> None:
+    """GPU-04: where a blind GPU is why nothing new is known, it is the only problem told."""
+    here = snapshot([absent_gpu(0, GpuState.BLIND)], [], measured_seconds=NOW - 120)
+
+    assert found(here) == [(CRITICAL, "gpu_blind")]
+
+
+def test_the_gravest_come_first() -> None:
+    """At 3 a.m. only the first line is read."""
+    here = snapshot(
+        [gpu(0, ecc=Ecc(remap_pending=True)), absent_gpu(1, GpuState.LOST), gpu(2, used_gib=23.9)],
+        [process(gpu_index=0, kernel_state="D")],
+        node={"host_pid_namespace": False},
+    )
+
+    assert found(here) == [
+        (CRITICAL, "gpu_lost"),
+        (CRITICAL, "memory_full"),
+        (WARNING, "pid_namespace"),
+        (WARNING, "remap_pending"),
+        (INFO, "uninterruptible_processes"),
+    ]
+
+
+def test_every_problem_stands_alone() -> None:
+    """A problem's sentence names its GPU, and the node's problems name none."""
+    assert Problem(WARNING, "x", "too hot", gpu=3).sentence == "GPU 3: too hot"
+    assert Problem(WARNING, "x", "too hot").sentence == "too hot"
+
+
+def test_long_lists_are_cut() -> None:
+    """A sentence stays one that can be read."""
+    assert joined([1, 2]) == "1, 2"
+    assert joined(range(7)) == "0, 1, 2, 3, 4 and 2 more"

@@ -90,12 +90,14 @@ def absent_gpu(index: int, state: GpuState, reason: str = "", **changes: Any) ->
     )
 
 
-def mig_instance(number: int, used_gib: float, total_gib: float = 9.75, profile: str = "1g.10gb") -> MigInstance:
-    """A GPU instance with one compute instance."""
+def mig_instance(
+    number: int, used_gib: float, total_gib: float = 9.75, profile: str = "1g.10gb", compute: int = 0
+) -> MigInstance:
+    """A compute instance in a GPU instance; several may share one, and its memory."""
     return MigInstance(
-        uuid=f"MIG-{number:08d}",
+        uuid=f"MIG-{number:04d}{compute:04d}",
         gpu_instance_id=number,
-        compute_instance_id=0,
+        compute_instance_id=compute,
         profile=profile,
         memory=memory(used_gib, total_gib, reserved_gib=0),
     )
@@ -110,6 +112,7 @@ def process(
     sm_ratio: float | None = 0.93,
     kinds: str = "C",
     instance: int | None = None,
+    kernel_state: str = "S",
     **info: Any,
 ) -> ProcessReading:
     """A process on a GPU; `info` goes into what /proc tells of it, while it is live."""
@@ -119,7 +122,7 @@ def process(
         "uid": 1000,
         "user": "alice",
         "command": "python3 train.py --config big.yaml",
-        "state": "S",
+        "state": kernel_state,
         "start_time_seconds": WALL - 8040,
         "resident_bytes": 3 * GIB,
     }

@@ -5,17 +5,41 @@ https://nagios-plugins.org/doc/guidelines.html
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from collections.abc import Iterable, Iterator
+from typing import Annotated, Any, NamedTuple
 
 import typer
+from typer.core import TyperCommand
 
-from gpuagent.cli.source import Direct, NoData, Socket, Url, get_document
-from gpuagent.units import format_bytes
+from gpuagent.cli.cells import clean
+from gpuagent.cli.source import Direct, NoData, Socket, Source, Url, get_document
+from gpuagent.units import format_bytes, format_duration
 
 OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
 _NAMES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
 _LEVELS = {"critical": CRITICAL, "warning": WARNING}
-_STALE_SECONDS = 30.0
+_JUDGED_HERE = frozenset({"memory_full", "stale"})
+"""Problems that the agent judges by its own limits; this command has the caller's."""
+
+
+class _Wall(NamedTuple):
+    """Memory that somebody may run into."""
+
+    name: str
+    label: str
+    used_bytes: int
+    total_bytes: int
+
+
+class CheckCommand(TyperCommand):
+    """A wrong option is UNKNOWN: the usual exit status 2 would page somebody as CRITICAL."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except typer.TyperException as error:
+            typer.echo(_line(UNKNOWN, error.format_message()))
+            raise typer.Exit(UNKNOWN) from None
 
 
 def check(
@@ -27,54 +51,96 @@ def check(
 ) -> None:
     """Check memory and health of all GPUs, for a monitoring system.
 
-    Exit status: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (no data, stale data, or bad arguments).
+    Exit status: 0 OK, 1 WARNING, 2 CRITICAL, 3 UNKNOWN (no agent, no fresh data, or bad arguments).
     """
     try:
         limits = _share(warning), _share(critical)
         if limits[0] > limits[1]:
             raise ValueError("--warning is above --critical")
-        code, text = judge(get_document(socket, url, direct=direct), *limits)
+        # An agent that does not run is a finding: nothing stands in for it unless asked to.
+        document = get_document(Source(socket, url, direct), fall_back=False)
     except (ValueError, NoData) as error:
-        code, text = UNKNOWN, str(error)
-    typer.echo(f"GPU {_NAMES[code]} - {text}")
+        typer.echo(_line(UNKNOWN, str(error)))
+        raise typer.Exit(UNKNOWN) from None
+    code, text, data = judge(document, *limits)
+    typer.echo(_line(code, text, data))
     raise typer.Exit(code)
 
 
-def judge(document: Any, warning: float, critical: float) -> tuple[int, str]:
-    """Exit status and the rest of the line: what is wrong, the worst first, then performance data."""
-    age = document["age_seconds"]
-    if age is None or age > max(_STALE_SECONDS, 3 * document["agent"]["poll_interval_seconds"]):
-        return UNKNOWN, "no fresh data" if age is None else f"the data is {age:.0f} s old"
-    found: list[tuple[int, str]] = []
-    data = []
-    for gpu in document["gpus"]:
-        used, total, ratio = gpu["memory_used_bytes"], gpu["memory_total_bytes"], gpu["memory_used_ratio"]
-        if ratio is None:
-            continue
-        data.append(f"'gpu{gpu['index']}_memory'={used}B;{round(warning * total)};{round(critical * total)};0;{total}")
-        if ratio > warning:
-            level = CRITICAL if ratio > critical else WARNING
-            found.append((level, f"GPU {gpu['index']} {ratio:.0%} of memory used ({format_bytes(used)})"))
-    for problem in document["problems"]:
-        level = _LEVELS.get(problem["severity"], OK)
-        if level and "of the memory is used" not in problem["text"]:  # judged above, by these limits
-            where = "" if problem["gpu"] is None else f"GPU {problem['gpu']} "
-            found.append((level, f"{where}{problem['text']}"))
+def judge(document: Any, warning: float, critical: float) -> tuple[int, str, list[str]]:
+    """Exit status, what is wrong (the gravest first), and performance data. The limits are shares, from 0 to 1."""
+    fresh = document["age_seconds"] is not None and not document["stale"]
+    walls = [wall for gpu in document["gpus"] for wall in _walls(gpu)] if fresh else []
+    found = [*_memory(walls, warning, critical), *_problems(document["problems"])]
+    without_gpus = any(problem["kind"] == "no_gpu" for problem in document["problems"])
+    if not found and not fresh and not without_gpus:  # what is wrong is known, however old the figures are
+        found = [(UNKNOWN, _no_figures(document["age_seconds"]))]
     code = max((level for level, _ in found), default=OK)
     texts = [text for _, text in sorted(found, key=lambda item: -item[0])]
-    number = len(document["gpus"])
-    summary = "; ".join(texts) or (f"{number} GPUs, nothing wrong" if number else "no GPU on this node")
-    line = summary.replace("|", "/").replace("\n", " ")
-    return code, f"{line} | {' '.join(data)}" if data else line
+    simulated = document["agent"]["simulated"]
+    text = (f"SIMULATED ({simulated}): " if simulated else "") + ("; ".join(texts) or _calm(document["gpus"]))
+    return code, text, [_performance(wall, warning, critical) for wall in walls]
+
+
+def _line(code: int, text: str, data: list[str] | None = None) -> str:
+    """One line; what follows a bar is performance data, so the text has none."""
+    words = clean(text.replace("\n", " ").replace("|", "/"))
+    return f"GPU {_NAMES[code]} - {words}" + (f"|{' '.join(data)}" if data else "")
+
+
+def _walls(gpu: Any) -> Iterator[_Wall]:
+    """A GPU with memory of its own, and each of its MIG instances: a full one has no room though its GPU may."""
+    name = f"GPU {gpu['index']}"
+    parts = [(name, f"gpu{gpu['index']}", gpu)] if not gpu["unified_memory"] else []
+    instances = {instance["gpu_instance_id"]: instance for instance in gpu["mig"]}  # what shares memory counts once
+    for number, instance in instances.items():
+        parts.append((f"{name} MIG {number}", f"gpu{gpu['index']}_mig{number}", instance))
+    for whose, label, part in parts:
+        if part["memory_used_bytes"] is not None and part["memory_total_bytes"]:
+            yield _Wall(whose, f"{label}_memory", part["memory_used_bytes"], part["memory_total_bytes"])
+
+
+def _performance(wall: _Wall, warning: float, critical: float) -> str:
+    total = wall.total_bytes
+    return f"'{wall.label}'={wall.used_bytes}B;{round(warning * total)};{round(critical * total)};0;{total}"
+
+
+def _memory(walls: Iterable[_Wall], warning: float, critical: float) -> Iterator[tuple[int, str]]:
+    for wall in walls:
+        ratio = wall.used_bytes / wall.total_bytes
+        if ratio > warning:
+            sizes = f"{format_bytes(wall.used_bytes)} of {format_bytes(wall.total_bytes)}"
+            yield CRITICAL if ratio > critical else WARNING, f"{wall.name}: {ratio:.0%} of memory used ({sizes})"
+
+
+def _problems(problems: Any) -> Iterator[tuple[int, str]]:
+    for problem in problems:
+        level = _LEVELS.get(problem["severity"])
+        if level and problem["kind"] not in _JUDGED_HERE:
+            yield level, problem["text"]
+
+
+def _no_figures(age_seconds: float | None) -> str:
+    if age_seconds is None:
+        return "nothing has been measured yet"
+    return f"no fresh figures: the last are {format_duration(age_seconds)} old"
+
+
+def _calm(gpus: Any) -> str:
+    return f"{len(gpus)} GPU{'' if len(gpus) == 1 else 's'}, nothing wrong" if gpus else "no GPU on this node"
 
 
 def _share(text: str) -> float:
-    """`90%`, `90` or `0.9`."""
+    """`90%`, `90` or `0.9`.
+
+    >>> _share("90%"), _share("90"), _share("0.9"), _share("1%")
+    (0.9, 0.9, 0.9, 0.01)
+    """
     try:
         number = float(text.removesuffix("%"))
     except ValueError:
         raise ValueError(f"{text!r} is not a share such as 90%") from None
     share = number / 100 if text.endswith("%") or number > 1 else number
     if not 0 <= share <= 1:
-        raise ValueError(f"{text!r} is not between 0 % and 100 %")
+        raise ValueError(f"{text!r} is not between 0% and 100%")
     return share

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import json
-import shutil
 import sys
 from enum import StrEnum
 from typing import Annotated, Any
 
 import typer
 
-from gpuagent.cli.cells import Paint
+from gpuagent.cli.cells import Paint, width_of
 from gpuagent.cli.processes import process_table
-from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Url, get_document
+from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
+from gpuagent.units import format_duration
+
+_MOST_ON_A_TERMINAL = 50
 
 
 class SortKey(StrEnum):
@@ -36,6 +38,7 @@ def ps(
     gpu: Annotated[int | None, typer.Option(help="Only this GPU", metavar="INDEX")] = None,
     user: Annotated[str | None, typer.Option(help="Only this user's", metavar="NAME")] = None,
     sort: Annotated[SortKey, typer.Option(help="Largest first")] = SortKey.MEMORY,
+    show_all: Annotated[bool, typer.Option("--all", "-a", help="On a terminal too, not only the first 50")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The processes as a JSON document")] = False,
     ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
     socket: Socket = None,
@@ -47,22 +50,25 @@ def ps(
     Exit status: 0 something could be shown, 3 there is neither an agent nor a driver to ask.
     """
     try:
-        document = get_document(socket, url, direct=direct)
+        document = get_document(Source(socket, url, direct))
     except NoData as error:
-        typer.echo(error, err=True)
+        tell(str(error))
         raise typer.Exit(EXIT_NO_DATA) from None
     processes = select(document["processes"], gpu, user, sort)
     if as_json:
-        head = {key: document[key] for key in ("schema", "time_seconds", "age_seconds")}
-        typer.echo(json.dumps(head | {"processes": processes}, indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(processes_alone(document, processes), indent=1))
         return
+    for warning in warnings(document):
+        tell(warning)
     if not processes:
-        typer.echo("no process holds GPU memory" if gpu is None and user is None else "no such process", err=True)
+        tell("no process holds GPU memory" if gpu is None and user is None else "no such process on the GPUs")
         return
-    terminal = sys.stdout.isatty()
-    paint = Paint(ascii_only=ascii_only or (sys.stdout.encoding or "").lower() not in ("utf-8", "utf8"))
-    width = shutil.get_terminal_size((80, 24)).columns if terminal else 80
-    typer.echo("\n".join(paint.text(line.rstrip()) for line in process_table(processes, width, paint)))
+    shown = processes if show_all or not sys.stdout.isatty() else processes[:_MOST_ON_A_TERMINAL]
+    paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
+    lines = process_table(shown, width_of(sys.stdout), paint)
+    typer.echo("\n".join(paint.text(line.rstrip()) for line in lines))
+    if len(shown) < len(processes):
+        tell(f"and {len(processes) - len(shown)} more: --all")
 
 
 def select(processes: list[Any], gpu: int | None, user: str | None, sort: SortKey) -> list[Any]:
@@ -74,3 +80,21 @@ def select(processes: list[Any], gpu: int | None, user: str | None, sort: SortKe
     ]
     key = _KEYS[sort]
     return sorted(chosen, key=lambda process: (process[key] is None, -(process[key] or 0), process["pid"]))
+
+
+def processes_alone(document: Any, processes: list[Any]) -> dict[str, Any]:
+    """The document of `/api/v1/processes`, with these processes."""
+    head = {key: document[key] for key in ("schema", "source", "time_seconds", "age_seconds", "stale")}
+    return head | {"agent": {"simulated": document["agent"]["simulated"]}, "processes": processes}
+
+
+def warnings(document: Any) -> list[str]:
+    """What must not be overlooked about every line of the table."""
+    found = []
+    if document["agent"]["simulated"]:
+        found.append(f"SIMULATED: scenario {document['agent']['simulated']}, no real GPU")
+    if document["stale"]:
+        found.append(f"STALE: read {format_duration(document['age_seconds'])} ago, it may no longer be so")
+    if document["age_seconds"] is None:
+        found.append("nothing has been read yet")
+    return found

@@ -6,13 +6,14 @@ import json
 import shutil
 import sys
 import time
-from typing import Annotated, Any
+from collections.abc import Callable
+from typing import Annotated, TextIO
 
 import typer
 
-from gpuagent.cli.cells import Paint
+from gpuagent.cli.cells import Paint, width_of, wrap
 from gpuagent.cli.screen import status_screen
-from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Url, get_document
+from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 
 _CLEAR = "\x1b[H\x1b[J"
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -31,59 +32,57 @@ def status(
 ) -> None:
     """Show this node: problems first, then each GPU, then who holds the memory.
 
-    Exit status: 0 something could be shown, 3 there is neither an agent nor a driver to ask.
+    Exit status: 0 something could be shown, 3 there is neither an agent nor a driver to ask. Problems of the GPUs do
+    not change it: `gpuagent check` is for that.
     """
+    source = Source(socket, url, direct)
     if watch and not as_json:
-        _watch(socket, url, direct=direct, ascii_only=ascii_only)
+        draw_again(source, sys.stdout, ascii_only=ascii_only)
         return
     try:
-        document = get_document(socket, url, direct=direct)
+        document = get_document(source)
     except NoData as error:
-        typer.echo(error, err=True)
+        tell(str(error))
         raise typer.Exit(EXIT_NO_DATA) from None
     if as_json:
-        typer.echo(json.dumps(document, indent=1, ensure_ascii=False))
+        typer.echo(json.dumps(document, indent=1))
     else:
-        _draw(document, Paint(ascii_only=_plain(ascii_only)))
+        paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
+        typer.echo("\n".join(status_screen(document, width_of(sys.stdout), paint, source.hostname)))
 
 
-def _watch(socket: Any, url: Any, *, direct: bool, ascii_only: bool) -> None:
-    """On the alternate screen, so that Ctrl-C leaves the terminal as it was."""
-    paint = Paint(ascii_only=_plain(ascii_only))
-    terminal = sys.stdout.isatty()
-    if terminal:
-        sys.stdout.write(_ENTER)
+def draw_again(
+    source: Source, stream: TextIO, *, ascii_only: bool = False, wait: Callable[[float], None] = time.sleep
+) -> None:
+    """Screen after screen until Ctrl-C: on the alternate screen, so that the terminal is left as it was.
+
+    When the data ends, that is drawn, never the last figures. `wait` is between two screens.
+    """
+    paint = Paint.for_stream(stream, ascii_only=ascii_only)
+    terminal = stream.isatty()
+    stream.write(_ENTER if terminal else "")
     try:
         while True:
-            seconds = 1.0
-            try:
-                document = get_document(socket, url, direct=direct)
-                seconds = document["agent"]["poll_interval_seconds"]
-                lines = status_screen(document, _width(), paint)
-            except NoData as error:
-                lines = [f"no data: {error}"]
+            lines, seconds = _screen(source, paint, width_of(stream))
             if terminal:
                 lines = lines[: shutil.get_terminal_size().lines - 1]
-            sys.stdout.write((_CLEAR if terminal else "") + "\n".join(lines) + "\n")
-            sys.stdout.flush()
-            time.sleep(max(seconds, _LEAST_SECONDS))
+            stream.write((_CLEAR if terminal else "") + "\n".join(lines) + "\n")
+            stream.flush()
+            wait(max(seconds, _LEAST_SECONDS))
     except KeyboardInterrupt:
         pass
     finally:
-        if terminal:
-            sys.stdout.write(_LEAVE)
-            sys.stdout.flush()
+        stream.write(_LEAVE if terminal else "")
+        stream.flush()
 
 
-def _draw(document: Any, paint: Paint) -> None:
-    typer.echo("\n".join(status_screen(document, _width(), paint)))
-
-
-def _width() -> int:
-    return shutil.get_terminal_size((80, 24)).columns if sys.stdout.isatty() else 80
-
-
-def _plain(ascii_only: bool) -> bool:
-    """A terminal that cannot show block characters gets none, asked for or not."""
-    encoding = (sys.stdout.encoding or "ascii").lower().replace("-", "")
-    return ascii_only or encoding != "utf8"
+def _screen(source: Source, paint: Paint, width: int) -> tuple[list[str], float]:
+    """What to draw, and for how long."""
+    notes: list[str] = []
+    try:
+        document = get_document(source, note=notes.append)
+    except NoData as error:
+        return [paint.text(line) for line in wrap(f"no data: {error}", width)], 1.0
+    lines = [paint.text(line) for note in notes for line in wrap(note, width)]
+    lines += status_screen(document, width, paint, source.hostname)
+    return lines, document["agent"]["poll_interval_seconds"] or 1.0

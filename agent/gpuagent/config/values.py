@@ -23,7 +23,7 @@ from gpuagent.config.addresses import (
     hide_user,
 )
 from gpuagent.config.faults import shown
-from gpuagent.config.matchers import MATCHER_HELP, Matcher, is_label_name, parse_matcher
+from gpuagent.matchers import MATCHER_HELP, Matcher, is_label_name, parse_matcher
 from gpuagent.units import parse_bytes, parse_duration, write_bytes, write_duration
 
 _MAX_PATTERN = 1000

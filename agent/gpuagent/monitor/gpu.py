@@ -11,7 +11,7 @@ from gpuagent.monitor.worker import Worker
 from gpuagent.nvml.collect import COLLECTORS, Collected, Collector
 from gpuagent.nvml.events import Watched
 from gpuagent.nvml.failure import NO_PERMISSION, NvmlFailure
-from gpuagent.nvml.identity import open_device
+from gpuagent.nvml.identity import HANDLE, open_device
 from gpuagent.nvml.library import Library
 from gpuagent.reading import CollectorRun, GpuIdentity, GpuReading, GpuState
 
@@ -69,18 +69,25 @@ class GpuSlot:
         self._driver_version = driver_version
         return self.worker.start(lambda: self._collect(generation, slow=slow))
 
-    def take(self) -> NvmlFailure | None:
-        """Take the answer of a finished collection; returns the failure if it says that the session has ended."""
+    def take(self, fresh_seconds: float) -> NvmlFailure | None:
+        """Take the answer of a finished collection; returns the failure if it says that the session has ended.
+
+        An answer that is no longer fresh does not make a blind GPU a seeing one: the next collection will tell.
+        """
         outcome = self.worker.take()
         if outcome is None:
             return None
         if outcome.error is None:
-            self._last = outcome.value
-            self.identity = self._last.reading.identity
-            self._unsupported = self._last.reading.unsupported or self._unsupported
+            reading = outcome.value.reading
+            self.identity = reading.identity
+            self._unsupported = reading.unsupported or self._unsupported
             self._reopen_slow_only = False
-            self._measured_seconds = self._last.reading.time_seconds
-            self._become(self._last.reading.state, self._last.reading.reason)
+            if reading.state is GpuState.OK:
+                self._measured_seconds = reading.time_seconds
+            fresh = self._clock.now() - reading.time_seconds <= fresh_seconds
+            self._last = outcome.value if fresh else None
+            if fresh:
+                self._become(reading.state, reading.reason)
             return None
         self._last = None
         failure = outcome.error
@@ -88,8 +95,7 @@ class GpuSlot:
             self._become(GpuState.FAILED, str(failure))
             return failure
         self._reopen_slow_only = True
-        refused = isinstance(failure, NvmlFailure) and failure.code == NO_PERMISSION
-        self._become(GpuState.FAILED if refused else GpuState.LOST, str(failure))
+        self._become(GpuState.LOST if _means_lost(failure) else GpuState.FAILED, str(failure))
         return None
 
     def answer(self, fresh_seconds: float) -> Collected:
@@ -160,3 +166,10 @@ class GpuSlot:
             self._since = self._clock.now()
         self._state = state
         self._reason = reason
+
+
+def _means_lost(failure: BaseException) -> bool:
+    """Whether the GPU itself has gone, and not just an answer: also where there is no handle to be had."""
+    if not isinstance(failure, NvmlFailure):
+        return False
+    return failure.lost or (failure.function == HANDLE and failure.code != NO_PERMISSION)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -97,6 +98,7 @@ class Monitor:
         self._generation = 0
         self._xids = XidWatcher(library, clock)
         self._watched: tuple[object, ...] = ()
+        self._pids: dict[str, frozenset[int]] = {}
         self._renewal = Backoff(_RENEW_FIRST_SECONDS, _RENEW_LONGEST_SECONDS)
         self._slow_due = True
         self._pci_count: int | None = None
@@ -157,8 +159,9 @@ class Monitor:
     def _notify(self) -> None:
         """From a worker's thread."""
         loop = self._loop
-        if loop is not None and not loop.is_closed():
-            loop.call_soon_threadsafe(self._answered.set)
+        if loop is not None:
+            with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+                loop.call_soon_threadsafe(self._answered.set)
 
     async def _wait(self, workers: list[Worker], deadline: float) -> None:
         """Until none of the workers is running, or the deadline."""
@@ -176,7 +179,7 @@ class Monitor:
     def _take(self) -> None:
         """Take what the GPUs' threads have answered. One that says the session has ended ends it for all."""
         for slot in self._slots:
-            failure = slot.take()
+            failure = slot.take(self.pace.fresh_seconds)
             if failure is not None:
                 self.session.failed_with(failure)
         self._inventory.see(slot.identity for slot in self._slots if slot.watched)
@@ -222,7 +225,7 @@ class Monitor:
             self._renewal.failed(now)
         elif self._renewal.due(now) and not any(slot.worker.busy for slot in self._slots):
             self._renewal.failed(now)
-            self.session.end("initialising again to look for missing GPUs")
+            self.session.renew("looking for missing GPUs")
 
     def _leave(self) -> bool:
         """In the session's worker: wait until no other thread is inside the library."""
@@ -252,7 +255,7 @@ class Monitor:
         now = self._clock.now()
         answers = self._answers()
         started = time.perf_counter()
-        infos = self._processes.resolve({p.pid for answer in answers for p in answer.processes})
+        infos = self._processes.resolve(self._listed_pids(answers))
         proc_seconds = time.perf_counter() - started
         gpus: list[GpuReading] = []
         processes: list[ProcessReading] = []
@@ -284,6 +287,17 @@ class Monitor:
             ticks_late=self._ticks_late,
             processes_seen=self._processes.processes_seen,
         )
+
+    def _listed_pids(self, answers: list[Collected]) -> set[int]:
+        """All pids that the driver lists, as far as is known: a list that could not be read has not become empty.
+
+        A pid that drops out is forgotten, and one that comes back may be another process by then.
+        """
+        for answer in answers:
+            if answer.reading.processes_known:
+                self._pids[answer.reading.identity.uuid] = frozenset(process.pid for process in answer.processes)
+        listed = {process.pid for answer in answers for process in answer.processes}
+        return listed.union(*self._pids.values())
 
     def _answers(self) -> list[Collected]:
         """One answer for each GPU there is or should be."""

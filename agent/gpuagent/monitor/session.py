@@ -9,6 +9,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from enum import Enum, auto
 
 from gpuagent.backoff import Backoff
 from gpuagent.clock import Clock
@@ -21,6 +22,16 @@ log = logging.getLogger(__name__)
 
 _FIRST_RETRY_SECONDS = 1.0
 _LONGEST_RETRY_SECONDS = 60.0
+_SLOW_SECONDS = 1.0
+"""An initialisation that takes longer is called a hang; it is waited for all the same."""
+
+
+class _Job(Enum):
+    """What the worker was asked to do last."""
+
+    INITIALIZE = auto()
+    COUNT = auto()
+    LEAVE = auto()
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,8 +51,8 @@ class Session:
         self._clock = clock
         self._worker = worker
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
-        self._initialized = False
-        self._counting = False
+        self._job = _Job.INITIALIZE
+        self._references = 0
         self.generation = 0
         self.state = NvmlState.STARTING
         self.reason = ""
@@ -63,19 +74,18 @@ class Session:
         """
         outcome = self._worker.take()
         if outcome is not None:
-            if self._counting:
-                self._counting = False
+            if self._job is _Job.COUNT:
                 self._counted(outcome.value, outcome.error)
-            else:
+            elif self._job is _Job.INITIALIZE:
                 self._initialization_ended(outcome.value, outcome.error)
+        beginning = self.state in (NvmlState.STARTING, NvmlState.FAILED)
         if self._worker.busy:
-            if not self.ready and self._worker.busy_seconds > 1:
+            if beginning and self._worker.busy_seconds > _SLOW_SECONDS:
                 self._fail(f"NVML has not answered for {self._worker.busy_seconds:.0f} s (initialisation hangs)")
-            return
-        if self.state in (NvmlState.STARTING, NvmlState.FAILED) and self._backoff.due(self._clock.now()):
-            self._worker.start(lambda: self._initialize(leave))
-        elif self.state is NvmlState.PAUSED and self._initialized:
-            self._worker.start(lambda: self._leave(leave))
+        elif beginning and self._backoff.due(self._clock.now()):
+            self._start(_Job.INITIALIZE, lambda: self._initialize(leave))
+        elif self.state is NvmlState.PAUSED and self._references:
+            self._start(_Job.LEAVE, lambda: self._leave(leave))
 
     def end(self, reason: str) -> None:
         """Every handle is worthless (driver reloaded, library gone): begin anew, at once and then with back-off."""
@@ -83,6 +93,13 @@ class Session:
             self.generation += 1
             self._backoff.succeeded()
             self._fail(reason)
+
+    def renew(self, why: str) -> None:
+        """Initialise again although nothing has failed: all GPUs miss the time that this takes."""
+        if self.ready:
+            self.generation += 1
+            self.state, self.reason = NvmlState.STARTING, why
+            log.info("NVML is initialised again: %s", why)
 
     def failed_with(self, failure: NvmlFailure) -> None:
         """A call answered that the session has ended."""
@@ -93,13 +110,12 @@ class Session:
     def count(self) -> None:
         """Ask, off the loop, whether as many GPUs are enumerated as before."""
         if self.ready and not self._worker.busy:
-            self._counting = True
-            self._worker.start(lambda: self._library.call("nvmlDeviceGetCount"))
+            self._start(_Job.COUNT, lambda: self._library.call("nvmlDeviceGetCount"))
 
     @property
     def released(self) -> bool:
         """Nothing of the driver is held: it can be unloaded, or a GPU reset."""
-        return not self._initialized and not self._worker.busy
+        return not self._references and not self._worker.busy
 
     def pause(self) -> None:
         """Close the library at the next `advance`, and keep it closed until `resume`."""
@@ -114,11 +130,15 @@ class Session:
             self._backoff.succeeded()
             self.state, self.reason = NvmlState.STARTING, "resumed"
 
+    def _start(self, job: _Job, action: Callable[[], object]) -> None:
+        self._job = job
+        self._worker.start(action)
+
     def _initialize(self, leave: Callable[[], bool]) -> tuple[Versions, int]:
         """In the worker."""
         self._leave(leave)
         self._library.initialize()
-        self._initialized = True
+        self._references += 1
         versions = Versions(
             driver=_text(lambda: self._library.text("nvmlSystemGetDriverVersion", size=80)),
             nvml=_text(lambda: self._library.text("nvmlSystemGetNVMLVersion", size=80)),
@@ -127,10 +147,14 @@ class Session:
         return versions, int(self._library.call("nvmlDeviceGetCount"))
 
     def _leave(self, leave: Callable[[], bool]) -> None:
-        """In the worker: a stuck thread keeps the old initialisation alive, which costs a reference and no more."""
-        if self._initialized and leave():
-            self._library.shutdown()
-            self._initialized = False
+        """In the worker: a stuck thread keeps the old initialisation alive, which costs a reference and no more.
+
+        NVML counts its initialisations and lets go with the last of them (nvml.h, nvmlShutdown).
+        """
+        if self._references and leave():
+            while self._references:
+                self._library.shutdown()
+                self._references -= 1
 
     def _initialization_ended(self, value: tuple[Versions, int] | None, error: BaseException | None) -> None:
         if self.state is NvmlState.PAUSED:

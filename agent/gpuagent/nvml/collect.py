@@ -12,7 +12,6 @@ from typing import Any, TypeVar
 from gpuagent.nvml import (
     clocks,
     ecc,
-    identity,
     memory,
     mig,
     nvlink,
@@ -76,7 +75,6 @@ class Collector:
         started = device.clock.now()
         if slow or not self._slow_runs:
             slow = True
-            identity.refresh_mig_mode(device)
             self._collect_slow()
         memory_reading = self._run("memory", lambda: memory.collect(device))
         instances = self._run("mig", lambda: mig.collect(device, slow=slow)) or mig.MigDevices()

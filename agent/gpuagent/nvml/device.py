@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from gpuagent.clock import Clock
-from gpuagent.nvml.failure import NvmlFailure
+from gpuagent.nvml.failure import INVALID_ARGUMENT, NvmlFailure
 from gpuagent.nvml.library import Handle, Library
 from gpuagent.nvml.values import is_blank
 from gpuagent.reading import GpuIdentity
@@ -94,7 +94,8 @@ class Device:
         for field, entry in zip(ids, entries, strict=True):
             if entry.nvmlReturn:
                 failure = NvmlFailure(f"field {field}", int(entry.nvmlReturn))
-                if failure.absent:
+                # The ids are constants of nvml.h: one that is invalid is newer than the driver.
+                if failure.absent or failure.code == INVALID_ARGUMENT:
                     self._unsupported_fields[field] = failure
                 else:
                     self._absent_or_failed((f"field {field}",), failure)

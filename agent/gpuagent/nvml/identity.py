@@ -17,6 +17,9 @@ _BRANDS = {
 }  # fmt: skip
 
 
+HANDLE = "nvmlDeviceGetHandleByIndex"
+
+
 def open_device(library: Library, index: int, clock: Clock) -> Device:
     """Attach to a GPU by its index and read what it is. May block: the driver wakes the GPU.
 
@@ -24,7 +27,7 @@ def open_device(library: Library, index: int, clock: Clock) -> Device:
         NvmlFailure: the GPU has no handle. UNKNOWN here is another face of a lost GPU
             (https://github.com/wookayin/gpustat/issues/125) and is raised as it is.
     """
-    handle = library.call("nvmlDeviceGetHandleByIndex", index)
+    handle = library.call(HANDLE, index)
     device = Device(library, handle, GpuIdentity(index=index, uuid=""), clock)
     device.identity = read(device, index)
     if not device.identity.uuid:
@@ -52,9 +55,10 @@ def read(device: Device, index: int) -> GpuIdentity:
 
 
 def refresh_mig_mode(device: Device) -> None:
-    """MIG can be switched while the handle stays valid: look again at the slow rate."""
+    """MIG can be switched while the handle stays valid. An answer that fails leaves it as it was."""
+    failures = len(device.failures)
     enabled = mig_enabled(device)
-    if enabled != device.identity.mig_enabled:
+    if len(device.failures) == failures and enabled != device.identity.mig_enabled:
         device.identity = dataclasses.replace(device.identity, mig_enabled=enabled)
 
 

@@ -27,18 +27,25 @@ class _Bar1:
     used_bytes: int | None = None
 
 
+class _Version2:
+    works = False
+
+
 def _read(device: Device, bar1_total: int | None, bar1_used: int | None) -> Memory:
     """Version 2 tells `reserved` apart from `used`; version 1 adds it to `used`.
 
     Version 1 is for drivers before R510, and for WSL, where version 2 answers UNKNOWN
-    (https://github.com/XuehaiPan/nvitop/issues/30).
+    (https://github.com/XuehaiPan/nvitop/issues/30). Where version 2 has ever worked, its failure is a failure: to go
+    back and forth between the two would look like half a gigabyte coming and going.
     """
+    version_2 = device.state(_Version2)
     before = len(device.failures)
     info = device.ask("nvmlDeviceGetMemoryInfo", device.library.constant("nvmlMemory_v2"))
     reserved = None
     if info is not None:
         reserved = count(info.reserved)
-    else:
+        version_2.works = True
+    elif not version_2.works:
         version_2_failed = device.failures[before:]
         info = device.ask("nvmlDeviceGetMemoryInfo")
         if info is not None and all(failure.code == UNKNOWN for failure in version_2_failed):

@@ -7,8 +7,9 @@ collection and never kept.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 
-from gpuagent.nvml import profile
+from gpuagent.nvml import identity, profile
 from gpuagent.nvml.device import Device
 from gpuagent.nvml.failure import INVALID_ARGUMENT, NOT_FOUND, NvmlFailure
 from gpuagent.nvml.library import Handle, Library
@@ -30,26 +31,32 @@ class _Profiles:
 
 
 def collect(device: Device, *, slow: bool = True) -> MigDevices:
-    """All MIG devices; empty where MIG is off. GPM per GPU instance at the slow rate."""
+    """All MIG devices; empty where MIG is off. Whether it is, and GPM per GPU instance, at the slow rate."""
+    if slow:
+        identity.refresh_mig_mode(device)
     if not device.identity.mig_enabled:
         return MigDevices()
     number = device.ask("nvmlDeviceGetMaxMigDeviceCount") or 0
     instances = []
     handles = []
     for index in range(min(number, 64)):
-        try:
-            handle = device.library.call("nvmlDeviceGetMigDeviceHandleByIndex", device.handle, index)
-            instance = _read(device, handle)
-        except NvmlFailure as failure:
-            if failure.lost or failure.ends_session:
-                raise
-            if failure.code not in (NOT_FOUND, INVALID_ARGUMENT):  # a slot without an instance, or just destroyed
-                device.failures.append(failure)
-            continue
-        instances.append(instance)
-        handles.append(handle)
+        found = device.attempt(f"MIG device {index}", partial(_open, device, index))
+        if found is not None:
+            handles.append(found[0])
+            instances.append(found[1])
     _profile(device, instances, slow=slow)
     return MigDevices(tuple(instances), tuple(handles))
+
+
+def _open(device: Device, index: int) -> tuple[Handle, MigInstance] | None:
+    """The instance in a slot; None if there is none, or if it has just been destroyed."""
+    try:
+        handle = device.library.call("nvmlDeviceGetMigDeviceHandleByIndex", device.handle, index)
+        return handle, _read(device, handle)
+    except NvmlFailure as failure:
+        if failure.code in (NOT_FOUND, INVALID_ARGUMENT):
+            return None
+        raise
 
 
 def _read(device: Device, handle: Handle) -> MigInstance:

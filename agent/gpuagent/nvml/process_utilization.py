@@ -47,11 +47,13 @@ class Samples:
         wall_microseconds = int(wall * 1e6)
         earliest = wall_microseconds - _OLDEST_MICROSECONDS
         latest = wall_microseconds + _FUTURE_MICROSECONDS
-        since = self.last_stamp if self.last_stamp <= latest else 0  # the wall clock was set back
+        if self.last_stamp > latest:  # the wall clock was set back
+            self.last_stamp = 0
+        since = self.last_stamp
         for sample in samples:
             if not earliest <= sample.stamp <= latest or sample.stamp <= since:
                 continue
-            self.last_stamp = max(sample.stamp, self.last_stamp if since else 0)
+            self.last_stamp = max(sample.stamp, self.last_stamp)
             if sample.pid not in pids or max(sample[2:]) > 100:
                 continue
             seen = self.newest.get(sample.pid)

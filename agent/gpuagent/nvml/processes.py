@@ -12,6 +12,7 @@ import ctypes
 import re
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from struct import Struct
 
 from gpuagent.nvml.device import Device
@@ -76,10 +77,10 @@ def collect(device: Device, *, slow: bool = True, mig_handles: tuple[Handle, ...
     for kind, function in _LISTS:
         if kind != "C" and not slow and function in buffer.quiet:
             continue
-        entries = _entries(device, buffer, function, mig_handles)
-        if entries is None:
-            if kind == "C" or device.supports(function):
-                known = False
+        entries, complete = _entries(device, buffer, function, mig_handles)
+        if not complete and (kind == "C" or device.supports(function)):
+            known = False
+        if not complete and not entries:
             continue
         (buffer.quiet.discard if entries else buffer.quiet.add)(function)
         for entry in entries:
@@ -104,18 +105,33 @@ def _merge(merged: dict[tuple[int, int], GpuProcess], entry: Entry, kind: str) -
     merged[key] = seen._replace(used_bytes=used_bytes, kinds=kinds)
 
 
-def _entries(device: Device, buffer: _Buffer, function: str, mig_handles: tuple[Handle, ...]) -> list[Entry] | None:
-    """One list; None if the GPU has none or it failed.
+def _entries(
+    device: Device, buffer: _Buffer, function: str, mig_handles: tuple[Handle, ...]
+) -> tuple[list[Entry], bool]:
+    """One list, and whether that is all of it: not if the GPU has none, or it failed.
 
-    Without permission for the whole GPU its MIG instances are asked one by one.
+    Without permission for the whole GPU its MIG instances are asked one by one, and some may refuse.
     """
     entries = device.attempt(function, partial(_read_any_version, device, buffer, device.handle, function))
-    if entries is None and mig_handles and not device.supports(function):
-        entries = []
-        for handle in mig_handles:
-            part = device.attempt(f"{function} (MIG)", partial(_read_any_version, device, buffer, handle, function))
-            entries.extend(part or [])
-    return entries
+    if entries is not None:
+        return entries, True
+    if device.supports(function):
+        return [], False
+    parts = [_instance_entries(device, buffer, handle, function) for handle in mig_handles]
+    known = [part for part in parts if part is not None]
+    return list(chain.from_iterable(known)), bool(parts) and len(known) == len(parts)
+
+
+def _instance_entries(device: Device, buffer: _Buffer, handle: Handle, function: str) -> list[Entry] | None:
+    """One list of one MIG instance; None if it is refused or failed."""
+    try:
+        return _read_any_version(device, buffer, handle, function)
+    except NvmlFailure as failure:
+        if failure.lost or failure.ends_session:
+            raise
+        if not failure.absent:
+            device.failures.append(failure)
+        return None
 
 
 def _read_any_version(device: Device, buffer: _Buffer, handle: Handle, function: str) -> list[Entry]:

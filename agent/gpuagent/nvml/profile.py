@@ -100,9 +100,9 @@ def _measure(device: Device, instance: int | None, sample: Callable[[Any], objec
     now = device.clock.now()
     if pair.taken_seconds is not None and now - pair.taken_seconds < _LEAST_SECONDS:
         return None
-    pair.older, pair.newer = pair.newer, pair.older
     first = pair.taken_seconds is None
-    sample(pair.newer)
+    sample(pair.older)  # if this fails, the newer one is still what the next is compared with
+    pair.older, pair.newer = pair.newer, pair.older
     pair.taken_seconds = now
     return None if first else _compare(device, pair)
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 NOT_AVAILABLE_U64 = 2**64 - 1
 NO_INSTANCE_U32 = 2**32 - 1
 
@@ -21,7 +23,7 @@ def is_blank(value: float) -> bool:
     >>> is_blank(2**64 - 1), is_blank(140737488355328.0), is_blank(80 * 2**30)
     (True, True, False)
     """
-    if value != value:  # noqa: PLR0124  NaN, the one value that differs from itself
+    if not math.isfinite(value):
         return True
     if _BLANK_FLOAT <= value < _BLANK_FLOAT + 16:
         return True

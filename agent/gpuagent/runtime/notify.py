@@ -19,7 +19,7 @@ class Notifier:
         self._status = ""
         watchdog = environ.get("WATCHDOG_USEC", "")
         own = environ.get("WATCHDOG_PID", str(os.getpid())) == str(os.getpid())
-        self.watchdog_seconds = int(watchdog) / 1e6 if watchdog.isdigit() and own else None
+        self.watchdog_seconds = int(watchdog) / 1e6 if watchdog.isdecimal() and own else None
         """Within this time systemd wants to hear from us; None if it does not watch."""
 
     def ready(self) -> None:
@@ -49,6 +49,7 @@ class Notifier:
             return
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_CLOEXEC) as notify:
+                notify.setblocking(False)  # a receiver that does not read must not stop the loop
                 notify.sendto(message.encode(), self._address)
         except OSError as error:
             log.debug("systemd was not told %r: %s", message, error)

@@ -145,11 +145,12 @@ class SimulatedProc:
     def _stat(self, process: Process) -> bytes:
         """52 fields (proc(5)); the 22nd is the start, the 24th the resident pages.
 
-        The rest says nothing.
+        Stack and arguments (28, 48, 49) lie at one address for ever, which says that there was no exec. The rest
+        says nothing.
         """
         pages = self._pages(process)
         before = "0 " * 17
-        after = "0 " * 27
+        after = "0 0 0 4096 " + "0 " * 19 + "8192 8448 0 0 "
         head = b"%d (%b) " % (process.pid, process.name[:_COMM_BYTES])
         text = (
             f"{process.spec.state} 1 {before}{self._start_ticks(process)} {pages * 2 * _PAGE_BYTES} {pages} {after}0\n"

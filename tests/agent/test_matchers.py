@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.config.matchers import Matcher, MatchOperator, is_label_name, parse_matcher
+from gpuagent.matchers import Matcher, MatchOperator, is_label_name, parse_matcher
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,237 @@
+"""`status` and `ps` as they are typed: data on standard output, the rest on standard error, and exit statuses."""
+
+from __future__ import annotations
+
+import json
+import socket
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+from gpuagent.ask import NoAgent
+from gpuagent.cli.ps import ps
+from gpuagent.cli.source import NoData, Source, get_document
+from gpuagent.cli.status import draw_again, status
+from gpuagent.reading import ProcessState
+from tests.agent.cli.test_cells import Stream
+from tests.fakes.answering import Answer, answering, says
+from tests.fakes.documents import document
+from tests.fakes.golden import assert_golden
+from tests.fakes.readings import NOW, gpu, process, snapshot
+
+CROWD = snapshot(
+    [gpu(0), gpu(1)],
+    [
+        process(1, used_gib=3, sm_ratio=0.1, start_time_seconds=1_700_000_000 - 10),
+        process(2, used_gib=9, sm_ratio=None, user="bob", unit="whisper.service"),
+        process(3, gpu_index=1, used_gib=None, sm_ratio=0.9, start_time_seconds=1_700_000_000 - 86_400),
+        process(4, gpu_index=1, used_gib=5, sm_ratio=0.5, state=ProcessState.DEAD),
+    ],
+)
+
+
+def run(command: Callable[..., None], *options: str) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error."""
+    app = typer.Typer()
+    app.command()(command)
+    result = CliRunner().invoke(app, list(options))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def asked(command: Callable[..., None], shown: Any, *options: str) -> tuple[int, str, str]:
+    """The same, of an agent that answers with this document."""
+    with answering(says(shown)) as place:
+        return run(command, "--socket", str(place), *options)
+
+
+def pids(output: str) -> list[int]:
+    """The second column."""
+    return [int(line.split()[1]) for line in output.splitlines()[1:]]
+
+
+def test_status_shows_the_screen() -> None:
+    """In a pipe the screen is 80 wide and has no escape sequences."""
+    code, output, errors = asked(status, document(snapshot()))
+
+    assert (code, errors) == (0, "")
+    assert "GPU 0  NVIDIA A10G" in output
+    assert "\x1b" not in output
+
+
+def test_status_as_json() -> None:
+    """--json is the agent's document, unchanged."""
+    shown = document(CROWD)
+    code, output, _ = asked(status, shown, "--json")
+
+    assert code == 0
+    assert json.loads(output) == shown
+
+
+def test_problems_do_not_change_the_exit_status() -> None:
+    """`status` shows; `check` judges."""
+    assert asked(status, document(None))[0] == 0
+
+
+@pytest.mark.parametrize("command", [status, ps])
+def test_no_agent_where_one_was_named(command: Callable[..., None]) -> None:
+    """Nothing to show is exit status 3, with the reason on standard error only."""
+    code, output, errors = run(command, "--socket", "/nowhere/control.sock")
+
+    assert (code, output) == (3, "")
+    assert "no agent answers: /nowhere/control.sock: No such file or directory" in errors
+
+
+def test_ps_lists_the_processes() -> None:
+    """PROC-01: the table in 80 columns, the largest first, unknown memory last."""
+    code, output, errors = asked(ps, document(CROWD))
+
+    assert (code, errors) == (0, "")
+    assert_golden("ps.txt", output)
+    assert pids(output) == [2, 4, 1, 3]
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        (["--sort", "sm"], [3, 4, 1, 2]),
+        (["--sort", "age"], [3, 2, 1, 4]),
+        (["--sort", "pid"], [4, 3, 2, 1]),
+        (["--gpu", "1"], [4, 3]),
+        (["--user", "bob"], [2]),
+        (["--gpu", "0", "--user", "alice"], [1]),
+    ],
+)
+def test_ps_selects_and_sorts(options: list[str], expected: list[int]) -> None:
+    """What has no value for the order comes last."""
+    assert pids(asked(ps, document(CROWD), *options)[1]) == expected
+
+
+def test_ps_as_json() -> None:
+    """--json has the same processes as the table, in its order, and whose figures they are."""
+    _, output, _ = asked(ps, document(CROWD), "--json", "--gpu", "1")
+    shown = json.loads(output)
+
+    assert [row["pid"] for row in shown["processes"]] == [4, 3]
+    assert (shown["schema"], shown["source"], shown["agent"], shown["stale"]) == (1, "agent", {"simulated": ""}, False)
+
+
+def test_ps_in_a_pipe_is_complete() -> None:
+    """`gpuagent ps | grep` searches every process."""
+    many = snapshot([gpu()], [process(pid) for pid in range(1, 200)])
+
+    assert len(pids(asked(ps, document(many))[1])) == 199
+
+
+@pytest.mark.parametrize(("options", "words"), [([], "no process holds GPU memory"), (["--user", "x"], "no such")])
+def test_ps_without_processes(options: list[str], words: str) -> None:
+    """An empty table is said in words, and is no error."""
+    code, output, errors = asked(ps, document(snapshot([gpu()], [])), *options)
+
+    assert (code, output) == (0, "")
+    assert words in errors
+
+
+def test_ps_says_what_its_figures_are() -> None:
+    """EXP-05: simulated and stale figures are called so beside the table."""
+    _, _, errors = asked(ps, document(snapshot(simulated="leak"), NOW + 60))
+
+    assert "SIMULATED: scenario leak" in errors
+    assert "STALE: read 1 min ago" in errors
+
+
+def test_the_gpus_are_read_directly_if_no_agent_runs() -> None:
+    """Without an agent the GPUs are read once, and that is said with the reason."""
+
+    def nobody(path: Path | None, url: str | None) -> Any:
+        raise NoAgent("/run/x: No such file or directory")
+
+    notes: list[str] = []
+    assert get_document(Source(), note=notes.append, ask=nobody, read=lambda: {"schema": 1}) == {"schema": 1}
+    assert notes == ["no agent is running (/run/x: No such file or directory): read the GPUs directly, once"]
+
+
+@pytest.mark.parametrize(("source", "fall_back"), [(Source(url="http://node9"), True), (Source(), False)])
+def test_no_other_source_stands_in(source: Source, fall_back: bool) -> None:
+    """These GPUs are not shown as those of the node that was asked for, nor for a check."""
+
+    def nobody(path: Path | None, url: str | None) -> Any:
+        raise NoAgent("nobody")
+
+    with pytest.raises(NoData, match="no agent answers: nobody"):
+        get_document(source, fall_back=fall_back, ask=nobody, read=lambda: pytest.fail("the GPUs were read"))
+
+
+def test_direct_asks_nobody() -> None:
+    """--direct does not wait for an agent."""
+
+    def somebody(path: Path | None, url: str | None) -> Any:
+        pytest.fail("an agent was asked")
+
+    assert get_document(Source(direct=True), ask=somebody, read=lambda: {"schema": 1}) == {"schema": 1}
+
+
+@pytest.mark.parametrize(
+    ("url", "hostname"), [("http://node9:9837", "node9"), ("node9:9837", "node9"), ("https://ops:pw@n", "n")]
+)
+def test_the_screen_names_the_node_that_was_asked(url: str, hostname: str) -> None:
+    """Another node's GPUs are not shown under this one's name, and no password is."""
+    assert Source(url=url).hostname == hostname
+
+
+class Stop:
+    """Waits so many times, then presses Ctrl-C."""
+
+    def __init__(self, times: int) -> None:
+        self.waits: list[float] = []
+        self._times = times
+
+    def __call__(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        if len(self.waits) == self._times:
+            raise KeyboardInterrupt
+
+
+def watched(answer: Answer, *, terminal: bool, times: int = 2) -> tuple[str, list[float]]:
+    """What --watch has written, and how long it waited."""
+    stream, stop = Stream(terminal=terminal), Stop(times)
+    with answering(answer) as place:
+        draw_again(Source(socket=place), stream, wait=stop)
+    return stream.getvalue(), stop.waits
+
+
+def test_watch_draws_again_and_leaves_the_terminal_as_it_was() -> None:
+    """Each poll interval a screen; Ctrl-C ends it and brings back screen and cursor."""
+    written, waits = watched(says(document(snapshot(), poll_interval_seconds=2.0)), terminal=True)
+
+    assert waits == [2.0, 2.0]
+    assert written.count("GPU 0  NVIDIA A10G") == 2
+    assert written.startswith("\x1b[?1049h")
+    assert written.endswith("\x1b[?25h\x1b[?1049l")
+
+
+def test_watch_in_a_pipe() -> None:
+    """A file gets the screens, and no escape sequences."""
+    written, _ = watched(says(document(snapshot())), terminal=False)
+
+    assert written.count("GPU 0  NVIDIA A10G") == 2
+    assert "\x1b" not in written
+
+
+def test_watch_goes_on_without_an_agent() -> None:
+    """EXP-05: when the agent is gone that is drawn, not its last figures; when it is back, so are they."""
+    shown = says(document(snapshot()))
+    answers = iter([shown, says(b"", "503 Service Unavailable"), shown])
+
+    def one_after_the_other(connection: socket.socket, over: threading.Event) -> None:
+        next(answers)(connection, over)
+
+    written, _ = watched(one_after_the_other, terminal=True, times=3)
+    screens = written.split("\x1b[H\x1b[J")[1:]
+
+    assert ["A10G" in screen for screen in screens] == [True, False, True]
+    assert "no data: no agent answers: " in screens[1]

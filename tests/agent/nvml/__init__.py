@@ -1,0 +1,1 @@
+"""The collectors, each on one GPU of a simulated node."""

@@ -1,0 +1,178 @@
+"""A monitor over a simulated node, by a clock that stands still until told: the agent without service and doors."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent.catalogue.series import series
+from gpuagent.clock import ManualClock
+from gpuagent.monitor.inventory import Inventory
+from gpuagent.monitor.monitor import Monitor, Pace, Place, Processes
+from gpuagent.nvml.library import Library
+from gpuagent.procfs.table import ProcessTable
+from gpuagent.reading import GpuReading, GpuState, Snapshot
+from gpuagent.simulated.faults import Fault, Kind
+from gpuagent.simulated.node import SimulatedNode
+from gpuagent.simulated.scenario import load_scenario, parse_scenario
+from tests.fakes.nvml import use
+from tests.fakes.proc import FakeWatcher
+
+PATIENT = Pace(fresh_seconds=2.0, deadline_seconds=20.0)
+"""Waits for every answer, however busy the machine: a tick ends as soon as all are in."""
+HASTY = Pace(fresh_seconds=2.0, deadline_seconds=0.03)
+"""For calls that hang: a tick takes this long, and a late answer counts in the next one."""
+BOOT_ID = "boot"
+
+
+@dataclass
+class Rig:
+    """What a test holds in its hands."""
+
+    node: SimulatedNode
+    clock: ManualClock
+    monitor: Monitor
+    closed: bool = False
+
+    async def tick(self, seconds: float = 1.0, *, slow: bool = False) -> Snapshot:
+        """The next tick, so many seconds after the last one."""
+        self.clock.advance(seconds)
+        if slow:
+            self.monitor.request_slow()
+        return await self.monitor.tick()
+
+    async def hasty_tick(self, seconds: float = 1.0, *, slow: bool = False, well: Collection[int] = (0,)) -> Snapshot:
+        """A tick in which some call does not come back.
+
+        It is short, and so may be too short for the GPUs that are `well` on a busy machine: they get more of them.
+        """
+        self.monitor.pace = HASTY
+        snapshot = await self.tick(seconds, slow=slow)
+        for _ in range(100):
+            if all(at(snapshot, gpu).measured_seconds == self.clock.now() for gpu in well):
+                break
+            snapshot = await self.monitor.tick()
+        self.monitor.pace = PATIENT
+        return snapshot
+
+    def fail(self, kind: Kind, **details: object) -> Fault:
+        """Let something go wrong from now on."""
+        return self.node.inject(Fault(kind, **details))  # type: ignore[arg-type]
+
+    async def mend(self) -> None:
+        """Take every fault back, and wait for the calls that were in flight."""
+        self.node.clear()
+        await self.settle()
+
+    async def settle(self) -> None:
+        """Until no call is in flight."""
+        slots = [slot.worker for slot in self.monitor._pool.values()]
+        await self.monitor._wait([self.monitor._nvml, *slots], time.monotonic() + 20)
+
+    async def close(self, timeout_seconds: float) -> None:
+        """Leave the driver for good."""
+        self.closed = True
+        await self.monitor.close(timeout_seconds)
+
+    def names(self, gpu: int | None = None) -> set[str]:
+        """Names of the metrics that are exported now, of the whole node or of one GPU."""
+        return {
+            family.name
+            for family, samples in series(self.monitor.snapshot, self.clock.now())
+            if gpu is None
+            or any(dict(zip(family.labels, s.labels, strict=True)).get("gpu") == str(gpu) for s in samples)
+        }
+
+    def value(self, name: str, **labels: str) -> float | None:
+        """The value of one series, None if there is none."""
+        for family, samples in series(self.monitor.snapshot, self.clock.now()):
+            for sample in samples if family.name == name else ():
+                has = dict(zip(family.labels, sample.labels, strict=True))
+                if all(has.get(label) == value for label, value in labels.items()):
+                    return sample.value
+        return None
+
+
+@asynccontextmanager
+async def rig(
+    scenario: str,
+    *,
+    faults: Sequence[Fault] = (),
+    processes: Processes | None = None,
+    inventory: Inventory | None = None,
+    pci_gpus: Callable[[], int | None] | None = None,
+    host_pid_namespace: bool = True,
+    wrap: Callable[[object], object] = lambda library: library,
+    events: bool = True,
+) -> AsyncIterator[Rig]:
+    """A node from a shipped scenario's name or from a scenario's text. At the end no thread is left behind.
+
+    `faults` hold from the start; `wrap` may put something between pynvml and the simulated library. Without `events`
+    the library cannot wait for Xids: a wait takes a second, and NVML is not left before it is over.
+    """
+    before = _nvml_threads()
+    clock = ManualClock()
+    loaded = parse_scenario(scenario, name="test") if "\n" in scenario else load_scenario(scenario)
+    node = SimulatedNode(loaded, clock)
+    for fault in faults:
+        node.inject(fault)
+    table = processes or ProcessTable(
+        node.proc,
+        clock,
+        watch=FakeWatcher(able=False),
+        users=lambda uid: node.proc.user_name(uid) or str(uid),
+        boot_id=BOOT_ID,
+        boot_time_seconds=node.proc.boot_time_seconds,
+        host_pid_namespace=host_pid_namespace,
+    )
+    place = Place(boot_id=BOOT_ID, simulated=node.name, inventory=inventory, pci_gpus=pci_gpus or node.pci_gpu_count)
+    library = node.library if events else _WithoutEvents(node.library)
+    with use(wrap(library)):
+        monitor = Monitor(Library(max_pid=node.max_pid), table, clock, PATIENT, place)
+        stage = Rig(node, clock, monitor)
+        try:
+            yield stage
+        finally:
+            node.clear()
+            node.inject(Fault(Kind.DRIVER_RELOAD))  # ends the wait for events at once
+            await stage.settle()
+            if not stage.closed:
+                await monitor.close(20)
+            for thread in _nvml_threads() - before:
+                thread.join(20)
+            node.close()
+    assert _nvml_threads() <= before
+
+
+class _WithoutEvents:
+    def __init__(self, library: object) -> None:
+        self._library = library
+
+    def __getattr__(self, symbol: str) -> Any:
+        if symbol == "nvmlEventSetWait_v2":
+            raise AttributeError(symbol)
+        return getattr(self._library, symbol)
+
+
+def _nvml_threads() -> set[threading.Thread]:
+    return {thread for thread in threading.enumerate() if thread.name.startswith("nvml")}
+
+
+def state(snapshot: Snapshot, index: int) -> GpuState:
+    """The state of the GPU at an index."""
+    return at(snapshot, index).state
+
+
+def at(snapshot: Snapshot, index: int) -> GpuReading:
+    """The reading of the GPU at an index."""
+    (reading,) = (gpu for gpu in snapshot.gpus if gpu.identity.index == index)
+    return reading
+
+
+def failing(reading: GpuReading) -> dict[str, str]:
+    """Collectors that failed in this reading, with their reasons."""
+    return {run.collector: run.reason for run in reading.runs if not run.ok}

@@ -1,0 +1,90 @@
+"""Prometheus itself, scraping agents every second."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import urllib.error
+import urllib.parse
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from tests.integration.waiting import free_port, until
+
+# No proxy: an http_proxy in the environment would be asked for 127.0.0.1 too.
+_OPENER = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+
+
+class Point(NamedTuple):
+    """One series of an answer."""
+
+    labels: dict[str, str]
+    value: float
+
+
+@dataclass(frozen=True)
+class Prometheus:
+    """A running server."""
+
+    url: str
+
+    def query(self, expr: str) -> list[Point]:
+        """The present value of an expression. Raises AssertionError with the server's words where it is wrong."""
+        answer = self._get("/api/v1/query", query=expr)
+        assert answer["status"] == "success", answer
+        data = answer["data"]
+        if data["resultType"] == "scalar":
+            return [Point({}, float(data["result"][1]))]
+        return [Point(each["metric"], float(each["value"][1])) for each in data["result"]]
+
+    def targets(self) -> dict[str, dict[str, Any]]:
+        """What it scrapes, by job, as it tells."""
+        active = self._get("/api/v1/targets")["data"]["activeTargets"]
+        return {target["labels"]["job"]: target for target in active}
+
+    def wait_until(self, expr: str) -> list[Point]:
+        """Until the expression has a value that is not 0."""
+        return until(lambda: [point for point in self.query(expr) if point.value], expr)
+
+    def is_ready(self) -> bool:
+        try:
+            self._get("/api/v1/status/buildinfo")
+        except OSError:
+            return False
+        return True
+
+    def _get(self, path: str, **parameters: str) -> Any:
+        try:
+            with _OPENER.open(f"{self.url}{path}?{urllib.parse.urlencode(parameters)}", timeout=10) as response:
+                return json.load(response)
+        except urllib.error.HTTPError as error:
+            return json.load(error)
+
+
+@contextmanager
+def running_prometheus(folder: Path, jobs: Mapping[str, int]) -> Iterator[Prometheus]:
+    """A server that scrapes one port of this machine for each job, ended in every case."""
+    port = free_port()
+    scrapes = [
+        {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]} for job, target in jobs.items()
+    ]
+    config = folder / "prometheus.yml"
+    config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": scrapes}), encoding="utf-8")
+    command = [
+        "prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
+        f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",
+    ]  # fmt: skip
+    with (folder / "prometheus.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    server = Prometheus(f"http://127.0.0.1:{port}")
+    try:
+        until(lambda: process.poll() is not None or server.is_ready(), "Prometheus answers")
+        assert process.poll() is None, (folder / "prometheus.log").read_text(encoding="utf-8")
+        yield server
+    finally:
+        process.kill()
+        process.wait()
