@@ -43,7 +43,7 @@ wheelhouse: demo-venv ## All wheels for an offline install on machines like this
 	scripts/wheelhouse $(BIN)/python wheelhouse
 
 clean: ## Remove what these targets made
-	rm -rf .venv .venv-wheelhouse .tools dist wheelhouse .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-bench .venv-wheelhouse .tools dist wheelhouse .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 demo-venv:
 	@scripts/venv $(DEMO_VENV) demo "$(WHEELHOUSE)"

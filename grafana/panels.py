@@ -13,7 +13,7 @@ NODE = 'job=~"$job", instance=~"$instance"'
 GPU = f'{NODE}, gpu=~"$gpu"'
 LEGEND = "{{instance}} GPU {{gpu}}"
 NOT_TOLD = "No data, or not told by these GPUs"
-GREEN, AMBER, RED, BLUE, GREY = "green", "orange", "red", "blue", "#808080"
+GREEN, AMBER, RED, BLUE, GREY, PURPLE = "green", "orange", "red", "blue", "#808080", "purple"
 
 
 def query(expr: str, legend: str = "", *, table: bool = False) -> Json:
@@ -63,10 +63,22 @@ def panel(kind: str, title: str, text: str, targets: list[Json], *, empty: str =
     }
 
 
-def stat(title: str, text: str, expr: str, unit: str, *, empty: str = NO_DATA, **defaults: object) -> Json:
-    """One number, with its background in the colour of its threshold or mapping."""
+def stat(
+    title: str,
+    text: str,
+    expr: str,
+    unit: str,
+    *limits: tuple[float, str],
+    empty: str = NO_DATA,
+    **defaults: object,
+) -> Json:
+    """One number, with its background in the colour of its limit or mapping: green from 0 unless `limits` say else.
+
+    Without a number it is purple: Grafana gives what is missing the lowest colour, and green would look calm.
+    """
+    colors = steps(*(limits or [(0, GREEN)]), base=PURPLE)
     target = query(expr, title) | {"instant": True, "range": False}
-    made = panel("stat", title, text, [target], empty=empty, unit=unit, **defaults)
+    made = panel("stat", title, text, [target], empty=empty, unit=unit, thresholds=colors, **defaults)
     made["options"] = {
         "colorMode": "background",
         "graphMode": "none",

@@ -22,7 +22,6 @@ from panels import (
     query,
     series,
     stat,
-    steps,
     table,
     timeline,
     words,
@@ -40,8 +39,9 @@ def now() -> Iterator[Json]:
         "to the node and ask `systemctl status gpuagent`.",
         f"sum(up{{{NODE}}}) / count(up{{{NODE}}})",
         "percentunit",
+        (0, RED),
+        (1, GREEN),
         max=1,
-        thresholds=steps((1, GREEN), base=RED),
         empty="No agent is known",
     )
     yield stat(
@@ -49,7 +49,8 @@ def now() -> Iterator[Json]:
         "GPUs whose memory was read at the last tick.",
         f"sum(gpuagent_gpus_readable{{{NODE}}})",
         "none",
-        thresholds=steps((1, GREEN), base=AMBER),
+        (0, AMBER),
+        (1, GREEN),
     )
     yield stat(
         "GPUs missing",
@@ -57,14 +58,16 @@ def now() -> Iterator[Json]:
         "be read: lost, gone, stuck, or without a driver. `gpuagent status` says which and why.",
         f"sum(gpuagent_gpus_expected{{{NODE}}}) - sum(gpuagent_gpus_readable{{{NODE}}})",
         "none",
-        thresholds=steps((1, RED)),
+        (0, GREEN),
+        (1, RED),
     )
     yield stat(
         "Lost",
         "GPUs that the driver has lost or no longer enumerates. They need a reset or a reboot.",
         f"sum(gpuagent_gpu_lost{{{GPU}}})",
         "none",
-        thresholds=steps((1, RED)),
+        (0, GREEN),
+        (1, RED),
         empty="Unknown: no GPU can be read",
     )
     yield stat(
@@ -72,7 +75,8 @@ def now() -> Iterator[Json]:
         "GPUs for which a call into the driver has not come back: nothing is known of them.",
         f"sum(gpuagent_gpu_blind{{{GPU}}})",
         "none",
-        thresholds=steps((1, RED)),
+        (0, GREEN),
+        (1, RED),
         empty="No GPU is known",
     )
     yield stat(
@@ -81,8 +85,9 @@ def now() -> Iterator[Json]:
         "reset or a reboot does.",
         f"sum(gpuagent_gpu_memory_dead_processes_bytes{{{GPU}}})",
         "bytes",
+        (0, GREEN),
+        (1, RED),
         decimals=1,
-        thresholds=steps((1, RED)),
         empty="Unknown: no process list",
     )
     yield stat(
@@ -91,8 +96,10 @@ def now() -> Iterator[Json]:
         "other panels then lack that GPU.",
         f"max(gpuagent_gpu_reading_age_seconds{{{GPU}}})",
         "s",
+        (0, GREEN),
+        (10, AMBER),
+        (60, RED),
         decimals=0,
-        thresholds=steps((10, AMBER), (60, RED)),
         empty="No GPU was ever read",
     )
     yield stat(

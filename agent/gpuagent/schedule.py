@@ -34,9 +34,13 @@ class Schedule:
 
         A run that would overlap with its predecessor is left out; of several that are late, one is made.
         """
+
+        async def run() -> None:
+            await job()  # APScheduler awaits functions alone: what any other object returns it would drop
+
         self._jobs[name] = seconds
         self._scheduler.add_job(
-            job, _interval(seconds), id=name, replace_existing=True, coalesce=True, max_instances=1,
+            run, _interval(seconds), id=name, replace_existing=True, coalesce=True, max_instances=1,
             misfire_grace_time=None,
         )  # fmt: skip
 

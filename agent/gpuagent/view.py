@@ -10,6 +10,7 @@ from gpuagent.clock import Clock
 from gpuagent.config.models import Config
 from gpuagent.history import History
 from gpuagent.reading import Snapshot
+from gpuagent_exporters.problems import stale_after_seconds
 from gpuagent_exporters.prometheus import MetricsPage, Series
 from gpuagent_exporters.status import processes_document, status_document
 
@@ -55,7 +56,12 @@ class View:
 
     def processes(self) -> dict[str, object]:
         """The document behind `gpuagent ps`."""
-        return processes_document(self._snapshot, now_seconds=self._clock.now())
+        return processes_document(
+            self._snapshot,
+            now_seconds=self._clock.now(),
+            poll_interval_seconds=self.config.poll_interval,
+            simulated=self._simulated,
+        )
 
     def healthy(self) -> tuple[bool, str]:
         """The loop turns. It is this loop that answers, so only a tick that never ends can be told here."""
@@ -73,14 +79,9 @@ class View:
         if snapshot.measured_seconds is None:
             return False, f"no GPU has been read yet: {snapshot.node.nvml_reason or 'the driver has not answered'}"
         age = self._clock.now() - snapshot.measured_seconds
-        if age > self.stale_seconds:
+        if age > stale_after_seconds(self.config.poll_interval):
             return False, f"no GPU has been read for {age:.0f} s: {snapshot.node.nvml_reason or 'see the status'}"
         return True, "ok"
-
-    @property
-    def stale_seconds(self) -> float:
-        """Older measurements are not the node as it is."""
-        return max(5 * self.config.poll_interval, 10.0)
 
     def _tick_age(self) -> float | None:
         return None if self._snapshot is None else self._clock.now() - self._snapshot.clock_seconds

@@ -114,7 +114,7 @@ def _median_seconds(command: list[str]) -> float:
 
 def say(text: str, *, err: bool = False) -> None:
     """A line of the report, or of progress."""
-    print(text, file=sys.stderr if err else sys.stdout, flush=True)  # noqa: T201
+    print(text, file=sys.stderr if err else sys.stdout, flush=True)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -127,6 +127,6 @@ def main(argv: list[str] | None = None) -> int:
         found = compare(options, Path(folder))
     show(found)
     if options.soak_ticks:
-        say(f"soak: {options.soak_ticks} ticks over `crowd`, by a clock moved by hand")
+        say(f"soak: {options.soak_ticks} ticks in a process of its own, by a clock moved by hand")
         subprocess.run([sys.executable, "-m", "tests.bench.soak", str(options.soak_ticks)], cwd=ROOT, check=True)
     return 0 if found and found[0].name == "gpuagent" else 1

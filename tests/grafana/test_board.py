@@ -58,6 +58,18 @@ def test_a_panel_explains_itself_and_does_not_look_calm_when_empty(panel: Any) -
     assert "unit" in defaults or "mappings" in defaults or panel["type"] == "table"
 
 
+def test_a_number_that_is_missing_is_not_green() -> None:
+    """Grafana paints what is missing in the lowest threshold's colour: with a dead agent nothing may look well."""
+    lowest = {
+        panel["title"]: panel["fieldConfig"]["defaults"]["thresholds"]["steps"][0]["color"]
+        for panel in board()["panels"]
+        if panel["type"] == "stat"
+    }
+
+    assert len(lowest) == 8
+    assert set(lowest.values()) == {"purple"}
+
+
 @pytest.mark.parametrize("panel", data_panels())
 def test_a_panel_follows_the_choices_at_the_top(panel: Any) -> None:
     """Every query goes to the chosen data source, job and instance."""

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from gpuagent import __version__
-from gpuagent.cli.check import check
+from gpuagent.cli.check import CheckCommand, check
 from gpuagent.cli.config import config_app
 from gpuagent.cli.doctor import doctor
 from gpuagent.cli.pause import pause, resume
@@ -37,6 +37,7 @@ def _options(
     """Options of the command as a whole."""
 
 
-for command in (run, status, ps, check, doctor, pause, resume):
+for command in (run, status, ps, doctor, pause, resume):
     app.command()(command)
+app.command(cls=CheckCommand)(check)
 app.add_typer(config_app, name="config")

@@ -65,7 +65,7 @@ def wrap(text: object, width: int) -> list[str]:
     lines: list[str] = []
     line = ""
     for word in clean(text).split():
-        for piece in chop_cells(word, width):
+        for piece in chop_cells(word, width) if cell_len(word) > width else [word]:
             longer = f"{line} {piece}" if line else piece
             if cell_len(longer) > width:
                 lines.append(line)

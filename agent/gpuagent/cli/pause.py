@@ -58,6 +58,6 @@ def _ask(method: str, path: str, socket: Path | None) -> dict[str, object]:
         typer.echo(f"the agent cannot be told: {error}", err=True)
         raise typer.Exit(1) from None
     if status != 200:
-        typer.echo(f"the agent refused: {answer.get('error', status)}", err=True)
+        typer.echo(f"the agent refused: {answer.get('message') or answer.get('error') or status}", err=True)
         raise typer.Exit(1)
     return answer

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import threading
+from pathlib import Path
 
 import pytest
 
@@ -138,6 +138,11 @@ def test_the_driver_is_upgraded_underneath(caplog: pytest.LogCaptureFixture) -> 
     assert len([record for record in caplog.records if "no GPU can be read" in record.getMessage()]) <= 2
 
 
+def open_descriptors() -> int:
+    """Of this process."""
+    return len(list(Path("/proc/self/fd").iterdir()))
+
+
 def test_many_ticks_leave_nothing_behind() -> None:
     """EXP-01: NVML is initialised once; descriptors and threads are as many as after the first ticks."""
 
@@ -145,12 +150,12 @@ def test_many_ticks_leave_nothing_behind() -> None:
         async with rig(TWO, events=False) as stage:
             for tick in range(20):
                 await stage.tick(slow=tick % 5 == 0)
-            descriptors, threads = len(os.listdir("/proc/self/fd")), threading.active_count()
+            descriptors, threads = open_descriptors(), threading.active_count()
             for tick in range(500):
                 snapshot = await stage.tick(slow=tick % 5 == 0)
 
             assert snapshot.node.nvml_initializations == 1
-            assert len(os.listdir("/proc/self/fd")) == descriptors
+            assert open_descriptors() == descriptors
             assert threading.active_count() == threads
             assert {gpu.state for gpu in snapshot.gpus} == {GpuState.OK}
 

@@ -153,7 +153,7 @@ def test_a_call_that_the_gpu_does_not_answer(symbol: str, code: Code) -> None:
 
 @pytest.mark.parametrize("symbol", OF_GPU)
 def test_a_gpu_lost_in_the_middle_of_a_tick(symbol: str) -> None:
-    """GPU-01: whichever call says so, that GPU is lost, with its UUID, and nothing of it is shown; the other goes on."""
+    """GPU-01: whichever call says so, that GPU is lost, with its UUID, and shows nothing; the other goes on."""
     call = CALLS[symbol]
 
     async def run() -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.monitor.join import join_processes, reconcile
@@ -65,6 +65,7 @@ sizes = st.one_of(st.none(), st.integers(0, 2**47))
 
 
 @given(used=st.integers(0, 2**47), processes=st.lists(st.tuples(states, sizes), max_size=20))
+@settings(deadline=None)
 def test_the_parts_are_the_whole(used: int, processes: list[tuple[ProcessState, int | None]]) -> None:
     """NUM-11: used = live + dead + unattributed whenever the processes fit into it; no part is ever below zero."""
     parts = reconcile(Memory(used_bytes=used), [of_state(*process) for process in processes])

@@ -150,7 +150,9 @@ def test_gpus_that_vanished_are_found_again() -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize(("boot_id", "found"), [(BOOT_ID, [GpuState.OK] * 3 + [GpuState.GONE]), ("x", [GpuState.OK] * 3)])
+@pytest.mark.parametrize(
+    ("boot_id", "found"), [(BOOT_ID, [GpuState.OK] * 3 + [GpuState.GONE]), ("x", [GpuState.OK] * 3)]
+)
 def test_a_gpu_that_vanished_while_the_agent_was_down(tmp_path: Path, boot_id: str, found: list[GpuState]) -> None:
     """GPU-02: it is missed after a restart; after a reboot the hardware may have changed."""
 

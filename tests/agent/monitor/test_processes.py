@@ -73,7 +73,10 @@ def test_one_pid_on_two_gpus() -> None:
         async with rig(f"gpus:\n  - {gpu}\n  - {gpu}\n", events=False) as stage:
             snapshot = await stage.tick()
 
-            assert [(p.gpu_index, p.pid, p.kinds) for p in snapshot.processes] == [(0, 4200000, "CG"), (1, 4200000, "CG")]
+            assert [(p.gpu_index, p.pid, p.kinds) for p in snapshot.processes] == [
+                (0, 4200000, "CG"),
+                (1, 4200000, "CG"),
+            ]
             assert snapshot.processes_seen == 1
             assert stage.value("gpuagent_gpu_memory_processes_bytes", gpu="0") == GIB
 
@@ -178,7 +181,9 @@ def test_mig_instances_count_once() -> None:
             assert stage.value("gpuagent_gpu_memory_processes_bytes", gpu="0") == 42 * GIB
             assert stage.value("gpuagent_gpu_utilization_ratio", gpu="0") is None
             assert stage.value("gpuagent_mig_profile_sm_active_ratio", gpu_instance_id="9") is not None
-            assert stage.value("gpuagent_process_memory_used_bytes", process="rerank", compute_instance_id="1") == 6 * GIB
+            assert (
+                stage.value("gpuagent_process_memory_used_bytes", process="rerank", compute_instance_id="1") == 6 * GIB
+            )
 
     asyncio.run(run())
 

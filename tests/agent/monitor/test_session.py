@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 import pytest
 
@@ -112,7 +113,7 @@ def test_a_driver_that_is_not_there_is_tried_again_less_and_less_often(desk: Des
         desk.worker.work()
         desk.clock.advance(0.5)
 
-    gaps = [later - earlier for earlier, later in zip(tries, tries[1:], strict=False)]
+    gaps = [later - earlier for earlier, later in pairwise(tries)]
     assert gaps[:3] == sorted(gaps[:3])
     assert max(gaps) <= 62
     assert len(tries) < 12

@@ -3,21 +3,25 @@
 from __future__ import annotations
 
 import asyncio
-import time
+from collections.abc import Callable
 
 from gpuagent.simulated.faults import Kind
 from tests.agent.monitor.calls import Recorder
 from tests.fakes.rig import Rig, at, rig
 
 
-async def counted(stage: Rig, xid: int, number: int) -> bool:
-    """Whether so many events of a code are counted, as soon as they are."""
-    deadline = time.monotonic() + 20
-    while time.monotonic() < deadline:
-        if any((event.xid, event.count) == (xid, number) for event in stage.monitor._xids.counts()):
+async def until(happened: Callable[[], bool]) -> bool:
+    """Whether something happens in another thread that rings no bell, as soon as it does."""
+    for _ in range(4000):
+        if happened():
             return True
         await asyncio.sleep(0.005)
     return False
+
+
+async def counted(stage: Rig, xid: int, number: int) -> bool:
+    """Whether so many events of a code come to be counted."""
+    return await until(lambda: (xid, number) in {(event.xid, event.count) for event in stage.monitor._xids.counts()})
 
 
 def test_two_equal_xids_are_two_events() -> None:
@@ -57,8 +61,7 @@ def test_events_that_cannot_be_had() -> None:
     async def run() -> None:
         async with rig("healthy", events=False) as stage:
             await stage.tick()
-            while not stage.monitor._xids.problem:
-                await asyncio.sleep(0.001)
+            assert await until(lambda: bool(stage.monitor._xids.problem))
             snapshot = await stage.tick()
 
             assert stage.value("gpuagent_collector_success", collector="xid_events") == 0
@@ -84,12 +87,30 @@ def test_a_gpu_is_lost_with_its_last_xid() -> None:
             stage.fail(Kind.LOST, gpu=0)
             await stage.tick()
             assert await counted(stage, 79, 1)
-            registrations = recorders[0].called.count("nvmlDeviceRegisterEvents")
-            assert registrations >= 2
-            while "GPU 0" in stage.monitor._xids.problem or recorders[0].called[-1] != "nvmlEventSetWait_v2":
-                await asyncio.sleep(0.001)
+            assert await until(lambda: waits_for_the_rest(stage, recorders[0]))
             stage.clock.advance(1)
             stage.fail(Kind.XID, gpu=1, xid=13)
             assert await counted(stage, 13, 1)
+
+    asyncio.run(run())
+
+
+def waits_for_the_rest(stage: Rig, recorder: Recorder) -> bool:
+    """Whether a set has been made in which every GPU could be registered, and is waited for."""
+    last = recorder.called[-2:]
+    return not stage.monitor._xids.problem and last == ["nvmlDeviceRegisterEvents", "nvmlEventSetWait_v2"]
+
+
+def test_a_gpu_that_sends_no_xids() -> None:
+    """GPU-09: is asked for its event types first: one that is not supported would refuse them all; and it is told."""
+
+    async def run() -> None:
+        async with rig("gpus:\n  - {model: h100, lacks: [events]}\n") as stage:
+            await stage.tick()
+            assert await until(lambda: bool(stage.monitor._xids.problem))
+            snapshot = await stage.tick()
+
+            (told,) = (run.reason for run in snapshot.runs if run.collector == "xid_events")
+            assert told == "GPU 0: nvmlDeviceRegisterEvents: not supported"
 
     asyncio.run(run())

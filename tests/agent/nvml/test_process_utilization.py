@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.nvml.process_samples import Ring, Sample
@@ -57,6 +57,7 @@ def test_rubbish_is_refused(rubbish: Sample) -> None:
 
 
 @given(st.permutations([sample(-3, 10), sample(-2, 20), sample(-1, 30), sample(-0.5, 50)]))
+@settings(deadline=None)
 def test_the_newest_wins(samples: list[Sample]) -> None:
     """NUM-07: in whatever order they lie in the ring; and the newest stamp is asked for next, however it came."""
     state = after(samples)
@@ -101,6 +102,7 @@ def test_a_clock_that_was_set_back() -> None:
         max_size=80,
     )
 )
+@settings(deadline=None)
 def test_whatever_the_ring_holds(samples: list[Sample]) -> None:
     """NUM-03: only listed pids are kept, and only what can be true."""
     state = after(samples)

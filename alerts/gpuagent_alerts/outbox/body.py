@@ -1,0 +1,55 @@
+"""A message as the JSON text that is kept until it is sent."""
+
+from __future__ import annotations
+
+import json
+import math
+from typing import Any
+
+from gpuagent_alerts.alert import Alert, Message, Status
+
+
+def dump_message(message: Message) -> str:
+    """As text; NaN and the infinities included, which JSON does not know."""
+    return _json(
+        {
+            "group_labels": dict(message.group_labels),
+            "alerts": [dump_alert(alert) for alert in message.alerts],
+        }
+    )
+
+
+def load_message(text: str, *, message_id: str, receiver: str, group: str) -> Message:
+    """Read it back."""
+    document = json.loads(text)
+    alerts = tuple(load_alert(alert) for alert in document["alerts"])
+    return Message(message_id, receiver, group, alerts, document["group_labels"])
+
+
+def dump_alert(alert: Alert) -> dict[str, Any]:
+    """Ready for JSON."""
+    return {
+        "labels": dict(alert.labels),
+        "annotations": dict(alert.annotations),
+        "status": str(alert.status),
+        "starts_at": alert.starts_at,
+        "ends_at": alert.ends_at,
+        "value": alert.value if math.isfinite(alert.value) else str(alert.value),
+    }
+
+
+def load_alert(document: dict[str, Any]) -> Alert:
+    """Read it back."""
+    return Alert(
+        labels=document["labels"],
+        annotations=document["annotations"],
+        status=Status(document["status"]),
+        starts_at=document["starts_at"],
+        ends_at=document["ends_at"],
+        value=float(document["value"]),
+    )
+
+
+def _json(document: object) -> str:
+    # Only ASCII: SQLite and sockets refuse half of a surrogate pair, which a process may have in its name.
+    return json.dumps(document, allow_nan=False, separators=(",", ":"))

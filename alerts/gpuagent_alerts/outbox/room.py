@@ -1,0 +1,129 @@
+"""What is given up when the outbox is full: repeats first, then what began to fire, last what ended.
+
+A receiver must not hear of an end without a beginning, nor of a beginning whose end was dropped. So with a message that
+told of a new alert, the end of that alert goes too, if it is queued; unless the receiver may have got the message.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, replace
+
+from gpuagent_alerts.alert import Message, Status
+from gpuagent_alerts.outbox.body import dump_message, load_message
+from gpuagent_alerts.outbox.entry import Loss, Occasion
+from gpuagent_alerts.store.database import Store
+
+_DROP = "UPDATE outbox SET state = 'dropped', body = '', bytes = 0, last_error = ? WHERE seq = ?"
+_NO_ROOM = "the outbox was full"
+
+
+@dataclass(frozen=True, slots=True)
+class Bounds:
+    """How much may be kept."""
+
+    rows: int = 10_000
+    """Messages that wait."""
+    size_bytes: int = 32 * 2**20
+    """Of their bodies, in all."""
+    dead: int = 1000
+    """Dead letters."""
+    history: int = 1000
+    """Messages that were sent or dropped; without their bodies."""
+
+
+@dataclass(slots=True)
+class _Excess:
+    rows: int
+    size_bytes: int
+
+    def __bool__(self) -> bool:
+        return self.rows > 0 or self.size_bytes > 0
+
+
+def make_room(store: Store, bounds: Bounds, in_flight: Collection[int]) -> list[Loss]:
+    """Drop what is too much, inside of the transaction under way. What is being sent just now is left alone."""
+    ((rows, size_bytes),) = store.execute("SELECT count(*), ifnull(sum(bytes), 0) FROM outbox WHERE state = 'queued'")
+    excess = _Excess(rows - bounds.rows, size_bytes - bounds.size_bytes)
+    losses: list[Loss] = []
+    for occasion in Occasion:
+        if excess:
+            for seq in _oldest(store, occasion, in_flight):
+                losses += _drop(store, seq, excess)
+                if not excess:
+                    break
+    return losses
+
+
+def _oldest(store: Store, occasion: Occasion, in_flight: Collection[int]) -> Iterator[int]:
+    rows = store.execute("SELECT seq FROM outbox WHERE state = 'queued' AND reason = ? ORDER BY seq", (occasion,))
+    return (seq for (seq,) in rows if seq not in in_flight)
+
+
+def _drop(store: Store, seq: int, excess: _Excess) -> Iterator[Loss]:
+    found = store.execute(
+        "SELECT receiver, group_key, news, attempts, bytes FROM outbox WHERE seq = ? AND state = 'queued'", (seq,)
+    )
+    if not found:
+        return  # it went with another one
+    ((receiver, group, news, attempts, size_bytes),) = found
+    _discard(store, seq, size_bytes, excess)
+    untold: list[str] = []
+    for fingerprint in json.loads(news) if attempts == 0 else ():
+        heir = _Heir.find(store, receiver, group, seq, fingerprint)
+        if heir is None:
+            untold.append(fingerprint)
+        elif heir.status is Status.FIRING:
+            heir.tell(store, fingerprint)
+        elif heir.without(store, fingerprint, excess):
+            yield Loss(receiver, group)
+    yield Loss(receiver, group, tuple(untold))
+
+
+def _discard(store: Store, seq: int, size_bytes: int, excess: _Excess) -> None:
+    store.execute(_DROP, (_NO_ROOM, seq))
+    excess.rows -= 1
+    excess.size_bytes -= size_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class _Heir:
+    """The next queued message that speaks of an alert."""
+
+    seq: int
+    size_bytes: int
+    message: Message
+    status: Status
+
+    @classmethod
+    def find(cls, store: Store, receiver: str, group: str, seq: int, fingerprint: str) -> _Heir | None:
+        rows = store.execute(
+            "SELECT seq, bytes, id, body FROM outbox"
+            " WHERE state = 'queued' AND receiver = ? AND group_key = ? AND seq > ? ORDER BY seq",
+            (receiver, group, seq),
+        )
+        for later, size_bytes, name, body in rows:
+            message = load_message(body, message_id=name, receiver=receiver, group=group)
+            for alert in message.alerts:
+                if alert.fingerprint == fingerprint:
+                    return cls(later, size_bytes, message, alert.status)
+        return None
+
+    def tell(self, store: Store, fingerprint: str) -> None:
+        """It is the first now to tell of the alert."""
+        ((news, reason),) = store.execute("SELECT news, reason FROM outbox WHERE seq = ?", (self.seq,))
+        reason = Occasion.FIRING if reason == Occasion.REPEAT else reason
+        told = json.dumps([*json.loads(news), fingerprint])
+        store.execute("UPDATE outbox SET news = ?, reason = ? WHERE seq = ?", (told, reason, self.seq))
+
+    def without(self, store: Store, fingerprint: str, excess: _Excess) -> bool:
+        """Take the alert out of it; returns whether nothing is left and it was dropped."""
+        alerts = tuple(alert for alert in self.message.alerts if alert.fingerprint != fingerprint)
+        if not alerts:
+            _discard(store, self.seq, self.size_bytes, excess)
+            return True
+        body = dump_message(replace(self.message, alerts=alerts))
+        store.execute("UPDATE outbox SET body = ?, bytes = ? WHERE seq = ?", (body, len(body), self.seq))
+        excess.size_bytes -= self.size_bytes - len(body)
+        return False

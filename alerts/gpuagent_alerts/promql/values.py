@@ -1,0 +1,97 @@
+"""What expressions are made of and evaluate to: label sets, elements of a vector, and the results that callers see."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+METRIC_NAME = "__name__"
+
+
+class ValueType(StrEnum):
+    """PromQL's types, under the names of its documentation."""
+
+    SCALAR = "scalar"
+    VECTOR = "instant vector"
+    STRING = "string"
+
+
+class LabelSet(dict[str, str]):
+    """Labels without the metric's name. Never changed once made: its keys are computed once and kept.
+
+    Labels of the same process are one object for all metrics of a tick, so that a key serves all of them.
+    """
+
+    __slots__ = ("_key", "_partial_keys")
+
+    _key: frozenset[tuple[str, str]]
+    _partial_keys: dict[frozenset[str], frozenset[tuple[str, str]]]
+
+    def key(self) -> frozenset[tuple[str, str]]:
+        """Equal for equal label sets."""
+        try:
+            return self._key
+        except AttributeError:
+            self._key = frozenset(self.items())
+            return self._key
+
+    def key_without(self, names: frozenset[str]) -> frozenset[tuple[str, str]]:
+        """Equal for label sets that differ in nothing but the labels of these names."""
+        try:
+            known = self._partial_keys
+        except AttributeError:
+            known = self._partial_keys = {}
+        key = known.get(names)
+        if key is None:
+            key = known[names] = frozenset(item for item in self.items() if item[0] not in names)
+        return key
+
+
+NO_LABELS = LabelSet()
+
+Element = tuple[str, LabelSet, float]
+"""One element of a vector inside the engine: the metric's name ("" where PromQL drops it), other labels, value.
+
+The name stands apart because most operators drop it: that must not cost a copy of the labels.
+"""
+
+
+class Row(NamedTuple):
+    """One element of a vector as callers see it: the labels have `__name__` where PromQL keeps it."""
+
+    labels: Mapping[str, str]
+    value: float
+
+
+class Vector(tuple[Row, ...]):
+    """An instant vector: rows in the order in which Prometheus would have them."""
+
+    __slots__ = ()
+
+
+Scalar = float
+
+
+def with_name(name: str, labels: Mapping[str, str]) -> dict[str, str]:
+    """All labels of an element in one mapping."""
+    return {METRIC_NAME: name, **labels} if name else dict(labels)
+
+
+def without_name(labels: Mapping[str, str]) -> tuple[str, LabelSet]:
+    """The other way round; a label with the value "" is no label."""
+    return labels.get(METRIC_NAME, ""), LabelSet(
+        (label, value) for label, value in labels.items() if value and label != METRIC_NAME
+    )
+
+
+def to_vector(elements: Iterable[Element]) -> Vector:
+    """Elements as callers see them."""
+    return Vector(Row(with_name(name, labels), value) for name, labels, value in elements)
+
+
+def display(name: str, labels: Mapping[str, str]) -> str:
+    """Labels as Prometheus writes them in its errors."""
+    pairs = sorted(with_name(name, labels).items())
+    return "{" + ", ".join(f"{label}={json.dumps(value, ensure_ascii=False)}" for label, value in pairs) + "}"

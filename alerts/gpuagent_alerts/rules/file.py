@@ -1,0 +1,243 @@
+"""Prometheus rule files: what loads here loads in Prometheus 2.42 too, and means the same.
+
+https://prometheus.io/docs/prometheus/2.42/configuration/recording_rules/. Every fault is told at once.
+"""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from gpuagent_alerts.promql.compile import Expression, compile_expression
+from gpuagent_alerts.promql.errors import ExpressionError
+from gpuagent_alerts.rules.faults import RuleFileError, shown
+from gpuagent_alerts.rules.fields import Fields, Sink, Text
+from gpuagent_alerts.rules.model import (
+    MISSING_DATA_ANNOTATION,
+    AlertRule,
+    MissingData,
+    RecordRule,
+    Rule,
+    RuleGroup,
+)
+from gpuagent_alerts.rules.nodes import MAX_FILE_BYTES, Mapping, YamlFault, parse_yaml
+from gpuagent_alerts.rules.template import Template, TemplateFault, parse_template
+
+_FILE_KEYS = ("groups",)
+_GROUP_KEYS = ("name", "interval", "limit", "rules")
+_RULE_KEYS = ("alert", "record", "expr", "for", "keep_firing_for", "labels", "annotations")
+_ALERT_ONLY = ("for", "keep_firing_for", "annotations")
+_UNKNOWN_IN_2_42 = "unknown to Prometheus 2.42, where this file has to load too"
+_NEWER = dict.fromkeys(
+    ("source_tenants", "query_offset", "evaluation_delay", "labels", "partial_response_strategy", "align_evaluation_time_on_interval"),
+    _UNKNOWN_IN_2_42,
+)  # fmt: skip
+_LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
+_METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
+_MAX_LABELS = 64
+"""Of one rule; each of its alerts carries them all."""
+
+
+def load_rule_file(path: Path) -> tuple[RuleGroup, ...]:
+    """The groups of a file. Raises RuleFileError, which has every fault."""
+    sink = Sink(str(path))
+    try:
+        with path.open("rb") as file:
+            content = file.read(MAX_FILE_BYTES + 1)
+    except OSError as error:
+        sink.add(0, f"cannot be read: {error.strerror or error}")
+        raise RuleFileError(sink.faults) from None
+    if len(content) > MAX_FILE_BYTES:
+        sink.add(0, "is larger than 1 MiB", remedy="split it into several files")
+        raise RuleFileError(sink.faults)
+    try:
+        text = content.decode()
+    except UnicodeDecodeError as error:
+        sink.add(content[: error.start].count(b"\n") + 1, "is not UTF-8 text")
+        raise RuleFileError(sink.faults) from None
+    return load_rule_text(text, str(path))
+
+
+def load_rule_text(text: str, file: str = "rules.yaml") -> tuple[RuleGroup, ...]:
+    """The groups of a text. Raises RuleFileError likewise; `file` is what the faults call it."""
+    sink = Sink(file)
+    try:
+        root = parse_yaml(text)
+    except YamlFault as fault:
+        sink.add(fault.line, fault.problem)
+        raise RuleFileError(sink.faults) from None
+    groups: list[RuleGroup] = []
+    if isinstance(root, Mapping):
+        groups = _groups(sink, root)
+    elif root is not None:
+        sink.add(root.line, "a rule file begins with `groups:`")
+    if sink.faults:
+        raise RuleFileError(sink.sorted())
+    return tuple(groups)
+
+
+def _groups(sink: Sink, root: Mapping) -> list[RuleGroup]:
+    top = Fields(sink, root)
+    top.check_keys(_FILE_KEYS)
+    groups: list[RuleGroup] = []
+    lines: dict[str, int] = {}
+    for node in top.sections("groups"):
+        group = _group(sink, node)
+        if group.name in lines:
+            sink.add(
+                group.line, f"there is another group of this name in line {lines[group.name]}", group=group.name,
+                remedy="group names are unique in a file",
+            )  # fmt: skip
+        elif group.name:
+            lines[group.name] = group.line
+        groups.append(group)
+    return groups
+
+
+def _group(sink: Sink, node: Mapping) -> RuleGroup:
+    head = Fields(sink, node)
+    name = head.text("name")
+    head.group = name.text if name else ""
+    head.check_keys(_GROUP_KEYS, _NEWER)
+    if not head.group:
+        head.fault(head.line, "a group has no name")
+    rules: list[Rule] = []
+    seen: dict[object, int] = {}
+    for rule_node in head.sections("rules"):
+        rule = _rule(Fields(sink, rule_node, group=head.group))
+        if rule is None:
+            continue
+        key = type(rule), rule.name, tuple(sorted(rule.label_texts.items()))
+        if key in seen:
+            sink.add(
+                rule.line, f"the rule in line {seen[key]} has the same name and the same labels",
+                group=head.group, rule=rule.name, remedy="their results would be mixed up: rename one, or add a label",
+            )  # fmt: skip
+        seen.setdefault(key, rule.line)
+        rules.append(rule)
+    interval = head.milliseconds("interval")
+    return RuleGroup(
+        name=head.group,
+        rules=tuple(rules),
+        interval_seconds=interval / 1000 if interval else None,
+        limit=head.integer("limit"),
+        file=sink.file,
+        line=head.line,
+    )
+
+
+def _rule(fields: Fields) -> Rule | None:
+    """The rule, or None where it is too broken to go on with; its faults are noted either way."""
+    alert, record = fields.text("alert"), fields.text("record")
+    name = alert or record
+    fields.rule = name.text if name else ""
+    fields.check_keys(_RULE_KEYS, _NEWER)
+    named = _has_one_name(fields, alert, record)
+    expression = _expression(fields)
+    if named and alert is not None:
+        return _alert(fields, alert, expression)
+    if named and record is not None:
+        return _record(fields, record, expression)
+    return None
+
+
+def _has_one_name(fields: Fields, alert: Text | None, record: Text | None) -> bool:
+    given = [name for name in (alert, record) if name is not None and name.text]
+    if len(given) == 1 and not (alert and record):
+        return True
+    if len(given) > 1:
+        fields.fault(fields.line_of("record"), "a rule has either `alert` or `record`, not both", "make two rules")
+    else:
+        fields.fault(fields.line, "a rule needs a name: `alert: NAME`, or `record: NAME` for a recording rule")
+    return False
+
+
+def _expression(fields: Fields) -> Expression | None:
+    found = fields.text("expr")
+    if found is None or not found.text:
+        if found is not None or not fields.has("expr"):
+            fields.fault(fields.line_of("expr"), "a rule needs an expression in `expr`")
+        return None
+    try:
+        expression = compile_expression(found.text)
+    except ExpressionError as error:
+        fields.fault(found.line, f"expr: {error}")
+        return None
+    return expression
+
+
+def _alert(fields: Fields, name: Text, expression: Expression | None) -> AlertRule | None:
+    labels = _templates(fields, "labels")
+    annotations = _templates(fields, "annotations")
+    if "alertname" in labels:
+        fields.fault(
+            fields.line_of("labels"), "the label alertname is always the name of the alert", "use another label"
+        )
+    missing = _missing_data(fields, annotations.get(MISSING_DATA_ANNOTATION))
+    for_seconds = fields.milliseconds("for") / 1000
+    keep_seconds = fields.milliseconds("keep_firing_for") / 1000
+    if expression is None:
+        return None
+    return AlertRule(
+        name=name.text,
+        expression=expression,
+        for_seconds=for_seconds,
+        keep_firing_for_seconds=keep_seconds,
+        labels=labels,
+        annotations=annotations,
+        missing_data=missing,
+        file=fields.file,
+        line=fields.line,
+    )
+
+
+def _record(fields: Fields, name: Text, expression: Expression | None) -> RecordRule | None:
+    if not _METRIC_NAME.fullmatch(name.text):
+        fields.fault(
+            name.line, f"{shown(name.text)} cannot be the name of a series", "letters, digits, _ and : are allowed"
+        )
+    for key in _ALERT_ONLY:
+        if fields.has(key):
+            fields.fault(fields.line_of(key), f"a recording rule has no `{key}`", "leave it out")
+    labels = {key: value.text for key, value in _names_checked(fields, "labels", "label")}
+    if expression is None:
+        return None
+    return RecordRule(name.text, expression, labels, fields.file, fields.line)
+
+
+def _templates(fields: Fields, key: str) -> dict[str, Template]:
+    kind = "label" if key == "labels" else "annotation"
+    templates = {}
+    for name, value in _names_checked(fields, key, kind):
+        try:
+            templates[name] = parse_template(value.text)
+        except TemplateFault as fault:
+            fields.fault(value.line, f"{kind} {name}: {fault}")
+    return templates
+
+
+def _names_checked(fields: Fields, key: str, kind: str) -> list[tuple[str, Text]]:
+    texts = fields.texts(key)
+    if len(texts) > _MAX_LABELS:
+        fields.fault(fields.line_of(key), f"there are more than {_MAX_LABELS} {key}")
+    for name, value in texts.items():
+        if not _LABEL_NAME.fullmatch(name):
+            fields.fault(
+                value.line, f"{shown(name)} cannot be the name of a {kind}", "letters, digits and _ are allowed"
+            )
+        elif name == "__name__" and kind == "label":
+            fields.fault(value.line, "the label __name__ is the name of the series", "use another label")
+    return list(texts.items())
+
+
+def _missing_data(fields: Fields, template: Template | None) -> MissingData:
+    if template is None:
+        return MissingData.KEEP
+    try:
+        return MissingData(template.text)
+    except ValueError:
+        fields.fault(
+            fields.line_of("annotations"),
+            f"the annotation {MISSING_DATA_ANNOTATION} must be keep or resolve, not {shown(template.text)}",
+        )
+        return MissingData.KEEP

@@ -1,0 +1,226 @@
+"""All groups of rules over time: evaluated when they are due, reloaded and restarted without losing a state."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from gpuagent_alerts.alert import Status
+from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.promql.values import Element
+from gpuagent_alerts.rules.model import RuleGroup
+from gpuagent_alerts.states.group import GroupResult, GroupRunner, RuleKey, RunningRule
+from gpuagent_alerts.states.instance import State, load_instance
+from gpuagent_alerts.states.machine import Change, Frozen, Transition
+from gpuagent_alerts.states.missing import Missing, Selection
+from gpuagent_alerts.states.recorded import RecordedSeries, WithRecorded
+from gpuagent_alerts.states.selections import select
+
+DEFAULT_INTERVAL_SECONDS = 5.0
+_EARLY = 0.1
+"""A tick may come this share of the interval early and count: ticks are never quite regular."""
+_RULE_LABELS = "rule_labels"
+
+
+class InstanceRecord(NamedTuple):
+    """An instance as it is stored. `dump` is ready for JSON."""
+
+    group: str
+    rule: str
+    fingerprint: str
+    dump: Mapping[str, object]
+
+
+class Loaded(NamedTuple):
+    """What became of stored instances."""
+
+    ended: tuple[Transition, ...]
+    """Of rules that are no more: they fired, and somebody may have been told."""
+    broken: int
+    """Could not be read."""
+
+
+class RuleEngine:
+    """Evaluates rules on the series of a tick. One thread uses it.
+
+    `now_seconds` is a clock that never goes back; `wall_seconds` is Unix time.
+    """
+
+    def __init__(
+        self, groups: Sequence[RuleGroup], *, default_interval_seconds: float = DEFAULT_INTERVAL_SECONDS
+    ) -> None:
+        self._default_interval = default_interval_seconds
+        self._recorded = RecordedSeries()
+        self._due: dict[str, float] = {}
+        self._runners = _runners(groups)
+        self._selections: Mapping[RuleKey, Sequence[Selection]] = select(self._runners)
+
+    @property
+    def groups(self) -> Sequence[GroupRunner]:
+        """The groups in force, with the state of their rules."""
+        return tuple(self._runners)
+
+    def rules(self) -> Iterable[RunningRule]:
+        """All rules of all groups, in order."""
+        return (running for runner in self._runners for running in runner.rules)
+
+    def recorded(self, now_seconds: float) -> list[Element]:
+        """Every series that rules have made, `ALERTS` among them."""
+        return [
+            element for name in self._recorded.names() for element in self._recorded.elements(name, now_seconds)
+        ]
+
+    def is_due(self, now_seconds: float) -> bool:
+        """Whether some group has to be evaluated: otherwise there is no need for an index."""
+        return any(self._is_due(runner, now_seconds) for runner in self._runners)
+
+    def evaluate(
+        self, measured: SeriesIndex, now_seconds: float, wall_seconds: float, missing: Missing
+    ) -> GroupResult:
+        """Evaluate the groups that are due, in order."""
+        transitions: list[Transition] = []
+        failures: list[tuple[RuleKey, str]] = []
+        storage = _Storage(measured, self._recorded, now_seconds)
+
+        def frozen_of(key: RuleKey) -> Frozen:
+            return missing.frozen(self._selections[key])
+
+        for runner in self._runners:
+            if self._is_due(runner, now_seconds):
+                self._set_due(runner, now_seconds)
+                result = runner.evaluate(storage, now_seconds, wall_seconds, frozen_of)
+                transitions += result.transitions
+                failures += result.failures
+        return GroupResult(tuple(transitions), tuple(failures))
+
+    def reload(self, groups: Sequence[RuleGroup], wall_seconds: float) -> list[Transition]:
+        """Put other rules in force. A rule of the same group and name goes on where the old one was.
+
+        Returns the alerts of rules that are no more: they have ended.
+        """
+        old = {runner.name: runner for runner in self._runners}
+        self._runners = _runners(groups)
+        for runner in self._runners:
+            before = old.get(runner.name)
+            if before is not None:
+                _take_over(runner, before)
+                if self._interval(before) != self._interval(runner):
+                    self._due.pop(runner.name, None)
+        keys = {running.key for running in self.rules()}
+        for owner in self._recorded.owners():
+            if owner not in keys:
+                self._recorded.forget(owner)
+        self._due = {name: due for name, due in self._due.items() if name in {runner.name for runner in self._runners}}
+        self._selections = select(self._runners)
+        return [
+            transition
+            for runner in old.values()
+            for running in runner.rules
+            if running.states is not None
+            for transition in running.states.drop(wall_seconds)
+        ]
+
+    def dump(self, now_seconds: float) -> list[InstanceRecord]:
+        """Every instance, for a restart."""
+        return [
+            InstanceRecord(running.key.group, running.key.rule, instance.fingerprint, {**dump, _RULE_LABELS: running.rule.label_texts})
+            for running in self.rules()
+            if running.states is not None
+            for instance, dump in zip(running.states.instances, running.states.dump(now_seconds), strict=True)
+        ]
+
+    def load(self, records: Iterable[InstanceRecord], now_seconds: float, wall_seconds: float) -> Loaded:
+        """Go on where `dump` stopped, before the first evaluation. The time in between does not count."""
+        by_rule: dict[RuleKey, list[Mapping[str, object]]] = {running.key: [] for running in self.rules()}
+        orphans: list[Mapping[str, object]] = []
+        for record in records:
+            running = self._rule_of(record)
+            (by_rule[running.key] if running else orphans).append(record.dump)
+        broken = 0
+        for running in self.rules():
+            if running.states is not None:
+                broken += running.states.load(by_rule[running.key], now_seconds)
+        return Loaded(tuple(_end(orphans, now_seconds, wall_seconds)), broken)
+
+    def _rule_of(self, record: InstanceRecord) -> RunningRule | None:
+        candidates = [
+            running
+            for running in self.rules()
+            if running.states is not None and (running.key.group, running.key.rule) == (record.group, record.rule)
+        ]
+        wanted = record.dump.get(_RULE_LABELS)
+        same = [running for running in candidates if running.rule.label_texts == wanted]
+        return next(iter(same or candidates), None)
+
+    def _interval(self, runner: GroupRunner) -> float:
+        return runner.group.interval_seconds or self._default_interval
+
+    def _is_due(self, runner: GroupRunner, now_seconds: float) -> bool:
+        due = self._due.get(runner.name)
+        return due is None or now_seconds >= due - _EARLY * self._interval(runner)
+
+    def _set_due(self, runner: GroupRunner, now_seconds: float) -> None:
+        """The next moment of the group's own grid; what was missed is not made up for."""
+        interval = self._interval(runner)
+        due = self._due.get(runner.name, now_seconds)
+        missed = max(0, math.floor((now_seconds - due) / interval))
+        self._due[runner.name] = due + (missed + 1) * interval
+
+
+class _Storage:
+    """The tick's series, and what the rules have made so far."""
+
+    def __init__(self, measured: SeriesIndex, recorded: RecordedSeries, now_seconds: float) -> None:
+        self._index = WithRecorded(measured, recorded, now_seconds)
+        self._recorded = recorded
+        self._now = now_seconds
+
+    def index(self) -> SeriesIndex:
+        return self._index
+
+    def publish(self, owner: Hashable, elements: Sequence[Element]) -> None:
+        self._recorded.publish(owner, elements, self._now)
+
+
+def _runners(groups: Iterable[RuleGroup]) -> list[GroupRunner]:
+    """Prometheus tells groups apart by file and name. Here a second one of a name gets a number, so that a file that
+    is moved, as an upgrade of the agent does, does not lose its states."""
+    runners: list[GroupRunner] = []
+    taken: set[str] = set()
+    for group in groups:
+        name, number = group.name, 1
+        while name in taken:
+            number += 1
+            name = f"{group.name} ({number})"
+        taken.add(name)
+        runners.append(GroupRunner.of(group, name))
+    return runners
+
+
+def _take_over(runner: GroupRunner, before: GroupRunner) -> None:
+    """Hand over states: to the rule with the same name and labels, or else to the first of that name that has none."""
+    old = [running for running in before.rules if running.states is not None]
+    new = [running for running in runner.rules if running.states is not None]
+    for exact in (True, False):
+        for running in list(new):
+            match = next((candidate for candidate in old if _is_same(running, candidate, exact=exact)), None)
+            if match is not None and running.states is not None and match.states is not None:
+                running.states.take_over(match.states)
+                match.states = None
+                old.remove(match)
+                new.remove(running)
+
+
+def _is_same(one: RunningRule, other: RunningRule, *, exact: bool) -> bool:
+    return one.key.rule == other.key.rule and (not exact or one.rule.label_texts == other.rule.label_texts)
+
+
+def _end(dumps: Iterable[Mapping[str, object]], now_seconds: float, wall_seconds: float) -> Iterator[Transition]:
+    """What is left of a rule that is no more. What cannot be read was not told either."""
+    for dump in dumps:
+        with suppress(ValueError):
+            instance = load_instance(dump, now_seconds)
+            if instance.state is State.FIRING:
+                yield Transition(Change.ENDED, instance.as_alert(Status.RESOLVED, wall_seconds))

@@ -1,0 +1,139 @@
+"""A group of rules, evaluated one after the other: what one writes, the next one sees."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol
+
+from gpuagent_alerts.promql.errors import EvaluationError
+from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.promql.values import Element, Row, without_name
+from gpuagent_alerts.rules.model import AlertRule, RecordRule, Rule, RuleGroup
+from gpuagent_alerts.states.machine import AlertStates, Frozen, RuleFailure, Transition
+
+log = logging.getLogger(__name__)
+
+
+class Storage(Protocol):
+    """Where rules read, and where their results go."""
+
+    def index(self) -> SeriesIndex:
+        """What can be seen now: asked for anew before each rule."""
+        ...
+
+    def publish(self, owner: Hashable, elements: Sequence[Element]) -> None:
+        """The whole result of a rule, in place of its last one. Raises RuleFailure where that cannot be."""
+        ...
+
+
+class RuleKey(NamedTuple):
+    """Which rule of which group: a name may be there more than once, with other labels."""
+
+    group: str
+    rule: str
+    number: int
+    """Among the group's rules of this name, from 0."""
+
+
+@dataclass(slots=True)
+class RunningRule:
+    """A rule, what is known of it from before, and how it fares."""
+
+    key: RuleKey
+    rule: Rule
+    states: AlertStates | None
+    """Of an alert."""
+    limit: int = 0
+    evaluations: int = 0
+    failures: int = 0
+    last_error: str = ""
+    """Of the last evaluation; "" where it went well."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupResult:
+    """What an evaluation led to."""
+
+    transitions: tuple[Transition, ...] = ()
+    failures: tuple[tuple[RuleKey, str], ...] = ()
+
+
+@dataclass(slots=True)
+class GroupRunner:
+    """The rules of one group with their state."""
+
+    group: RuleGroup
+    name: str
+    rules: list[RunningRule] = field(default_factory=list)
+
+    @classmethod
+    def of(cls, group: RuleGroup, name: str = "") -> GroupRunner:
+        """Without any state. `name` tells groups of the same name in different files apart."""
+        runner = cls(group, name or group.name)
+        numbers: dict[str, int] = {}
+        for rule in group.rules:
+            number = numbers[rule.name] = numbers.get(rule.name, -1) + 1
+            states = AlertStates(rule, group.limit) if isinstance(rule, AlertRule) else None
+            runner.rules.append(RunningRule(RuleKey(runner.name, rule.name, number), rule, states, group.limit))
+        return runner
+
+    def evaluate(
+        self, storage: Storage, now_seconds: float, wall_seconds: float, frozen_of: Callable[[RuleKey], Frozen]
+    ) -> GroupResult:
+        """Evaluate all rules in order. One that fails keeps its state, and costs the others nothing."""
+        transitions: list[Transition] = []
+        failures: list[tuple[RuleKey, str]] = []
+        for running in self.rules:
+            running.evaluations += 1
+            try:
+                rows = _rows(running.rule, storage.index(), wall_seconds)
+                if running.states is not None:
+                    transitions += running.states.evaluate(
+                        now_seconds, rows, frozen_of(running.key), wall_seconds=wall_seconds
+                    )
+                    elements = running.states.series(now_seconds, wall_seconds)
+                else:
+                    elements = _record(running, rows)
+                storage.publish(running.key, elements)
+            except RuleFailure as failure:
+                transitions += failure.ended
+                failures.append((running.key, _failed(running, str(failure))))
+            except EvaluationError as error:
+                failures.append((running.key, _failed(running, str(error))))
+            except Exception as error:
+                # A defect of one rule's evaluation must not stop the others.
+                log.exception("rule %s of group %s", running.rule.name, self.name)
+                failures.append((running.key, _failed(running, f"{type(error).__name__}: {error}")))
+            else:
+                running.last_error = ""
+        return GroupResult(tuple(transitions), tuple(failures))
+
+
+def _failed(running: RunningRule, problem: str) -> str:
+    running.failures += 1
+    if running.last_error != problem:
+        log.warning("rule %s of group %s: %s", running.rule.name, running.key.group, problem)
+    running.last_error = problem
+    return problem
+
+
+def _rows(rule: Rule, index: SeriesIndex, wall_seconds: float) -> Iterable[Row]:
+    value = rule.expression.evaluate(index, wall_seconds)
+    # A scalar is one row without labels, also in Prometheus.
+    return value if isinstance(value, tuple) else (Row({}, value),)
+
+
+def _record(running: RunningRule, rows: Iterable[Row]) -> list[Element]:
+    rule = running.rule
+    assert isinstance(rule, RecordRule)
+    elements: dict[frozenset[tuple[str, str]], Element] = {}
+    for row in rows:
+        labels = without_name({**row.labels, **rule.labels})[1]
+        if labels.key() in elements:
+            raise RuleFailure("vector contains metrics with the same labelset after applying rule labels")
+        elements[labels.key()] = (rule.name, labels, row.value)
+    if running.limit and len(elements) > running.limit:
+        raise RuleFailure(f"exceeded limit of {running.limit} with {len(elements)} series")
+    return list(elements.values())

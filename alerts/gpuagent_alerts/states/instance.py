@@ -1,0 +1,150 @@
+"""One instance of an alert rule: its state, and clocks that can be stopped, written down and started again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import TypedDict
+
+from gpuagent_alerts.alert import Alert, Status, fingerprint
+from gpuagent_alerts.rules.model import MISSING_DATA_ANNOTATION
+
+
+class State(StrEnum):
+    """Of an instance, as Prometheus has them."""
+
+    PENDING = "pending"
+    FIRING = "firing"
+    INACTIVE = "inactive"
+    """It has ended, and is remembered for a while."""
+
+
+class InstanceDump(TypedDict):
+    """An instance as JSON: timers as seconds that have passed, so that they mean something after a reboot."""
+
+    labels: dict[str, str]
+    annotations: dict[str, str]
+    value: float | str
+    state: str
+    active_for: float
+    kept_for: float | None
+    ended_for: float | None
+    starts_at: float | None
+    ends_at: float | None
+
+
+@dataclass(slots=True)
+class Instance:
+    """One label set of a rule. The clocks are of the caller's monotonic seconds, `*_at` ones are Unix time."""
+
+    labels: Mapping[str, str]
+    annotations: Mapping[str, str]
+    value: float
+    active_clock: float
+    """When it began to be true; moved on by the time in which nothing was measured."""
+    state: State = State.PENDING
+    kept_clock: float | None = None
+    """When it ceased to be true, while `keep_firing_for` holds it."""
+    ended_clock: float | None = None
+    starts_at: float | None = None
+    """Unix time at which it began to fire."""
+    ends_at: float | None = None
+
+    @property
+    def fingerprint(self) -> str:
+        """Stands for the label set, the same over restarts."""
+        return fingerprint(self.labels)
+
+    def shift(self, seconds: float) -> None:
+        """Stop the clocks for that long: the time did not count."""
+        self.active_clock += seconds
+        if self.kept_clock is not None:
+            self.kept_clock += seconds
+
+    def fire(self, wall_seconds: float) -> None:
+        """It has held for long enough."""
+        self.state = State.FIRING
+        self.starts_at = wall_seconds
+
+    def wait_again(self) -> None:
+        """It fires, but has not held for as long as it now has to."""
+        self.state = State.PENDING
+        self.starts_at = self.kept_clock = None
+
+    def end(self, now_seconds: float, wall_seconds: float) -> None:
+        """It is over."""
+        self.state = State.INACTIVE
+        self.ended_clock = now_seconds
+        self.ends_at = wall_seconds
+
+    def as_alert(self, status: Status, ends_at: float | None = None) -> Alert:
+        """What receivers are told; without what is reserved to the agent."""
+        told = {name: text for name, text in self.annotations.items() if name != MISSING_DATA_ANNOTATION}
+        starts_at = self.starts_at if self.starts_at is not None else 0.0
+        return Alert(self.labels, told, status, starts_at, ends_at, self.value)
+
+    def dump(self, now_seconds: float) -> InstanceDump:
+        """For a restart."""
+        return InstanceDump(
+            labels=dict(self.labels),
+            annotations=dict(self.annotations),
+            value=self.value if math.isfinite(self.value) else repr(self.value),
+            state=self.state.value,
+            active_for=max(0.0, now_seconds - self.active_clock),
+            kept_for=_passed(now_seconds, self.kept_clock),
+            ended_for=_passed(now_seconds, self.ended_clock),
+            starts_at=self.starts_at,
+            ends_at=self.ends_at,
+        )
+
+
+def load_instance(dump: Mapping[str, object], now_seconds: float) -> Instance:
+    """The inverse of `dump`, with all clocks where they stood. Raises ValueError for what no dump is."""
+    try:
+        instance = Instance(
+            labels=_texts(dump["labels"]),
+            annotations=_texts(dump["annotations"]),
+            value=_number(dump["value"]),
+            active_clock=now_seconds - _seconds(dump["active_for"]),
+            state=State(str(dump["state"])),
+            kept_clock=_clock(now_seconds, dump["kept_for"]),
+            ended_clock=_clock(now_seconds, dump["ended_for"]),
+            starts_at=None if dump["starts_at"] is None else _number(dump["starts_at"]),
+            ends_at=None if dump["ends_at"] is None else _number(dump["ends_at"]),
+        )
+    except KeyError as error:
+        raise ValueError(f"an instance without {error.args[0]}") from None
+    if instance.state is not State.PENDING and instance.starts_at is None:
+        raise ValueError("an instance that fires, but never began to")
+    if instance.state is State.INACTIVE and instance.ended_clock is None:
+        raise ValueError("an instance that has ended, but never did")
+    return instance
+
+
+def _passed(now_seconds: float, clock: float | None) -> float | None:
+    return None if clock is None else max(0.0, now_seconds - clock)
+
+
+def _clock(now_seconds: float, passed: object) -> float | None:
+    return None if passed is None else now_seconds - _seconds(passed)
+
+
+def _seconds(value: object) -> float:
+    seconds = _number(value)
+    if not math.isfinite(seconds) or seconds < 0:
+        raise ValueError("a time that cannot be")
+    return seconds
+
+
+def _number(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("a number is none")
+    return float(value)
+
+
+def _texts(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping) or not all(isinstance(item, str) for pair in value.items() for item in pair):
+        raise ValueError("labels or annotations are no texts")
+    return dict(value)

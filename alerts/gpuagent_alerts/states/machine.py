@@ -1,0 +1,260 @@
+"""The states of one alert rule's instances: Prometheus' own rules, and what a node agent needs beyond them.
+
+As https://github.com/prometheus/prometheus/blob/main/rules/alerting.go (`Eval`). Added to it: an instance whose data
+could not be measured is frozen, and all timers survive a restart.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from enum import StrEnum
+from typing import NamedTuple
+
+from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.promql.values import METRIC_NAME, Element, LabelSet, Row
+from gpuagent_alerts.rules.model import AlertRule, MissingData
+from gpuagent_alerts.states.instance import Instance, InstanceDump, State, load_instance
+
+RESOLVED_RETENTION_SECONDS = 15 * 60.0
+MAX_INSTANCES = 10_000
+"""Of one rule, whether or not its group has a limit: each costs a set of filled templates."""
+_TOLERANCE_SECONDS = 1e-6
+"""Durations are whole milliseconds: what is nearer than this is a rounding of the clock."""
+
+Labels = Mapping[str, str]
+Frozen = Callable[[Labels], bool]
+_Key = frozenset[tuple[str, str]]
+
+
+class RuleFailure(Exception):
+    """The rule could not be evaluated. `ended` are the alerts that it took with it."""
+
+    def __init__(self, problem: str, ended: Sequence[Transition] = ()) -> None:
+        super().__init__(problem)
+        self.ended = tuple(ended)
+
+
+class Change(StrEnum):
+    """What an evaluation did to an alert that is told to receivers."""
+
+    STARTED = "started"
+    CONTINUES = "continues"
+    ENDED = "ended"
+
+
+class Transition(NamedTuple):
+    """An alert, and what happened to it."""
+
+    change: Change
+    alert: Alert
+
+
+def never(_: Labels) -> bool:
+    """Nothing is missing."""
+    return False
+
+
+class AlertStates:
+    """The instances of one alert rule.
+
+    `now_seconds` is a clock that never goes back; `wall_seconds` is Unix time, and only told to receivers: the wall
+    clock may jump as it likes.
+    """
+
+    def __init__(self, rule: AlertRule, limit: int = 0) -> None:
+        self.rule = rule
+        self._limit = limit
+        self._active: dict[_Key, Instance] = {}
+        self._last_seconds: float | None = None
+        self._restored_seconds: float | None = None
+
+    @property
+    def instances(self) -> Sequence[Instance]:
+        """Pending, firing, and those that have ended in the last 15 minutes. Not to be changed."""
+        return tuple(self._active.values())
+
+    def evaluate(
+        self, now_seconds: float, rows: Iterable[Row], frozen: Frozen = never, *, wall_seconds: float
+    ) -> list[Transition]:
+        """Take the rows for which the expression is true now; returns every alert that began, goes on or ended.
+
+        `frozen` tells of a label set whether its data is missing: such an instance neither begins, nor ends, nor
+        counts the time. Raises RuleFailure: for two rows with the same labels nothing has changed; beyond the limit
+        all instances are gone, as in Prometheus.
+        """
+        found = self._found(rows)
+        self._resume(now_seconds)
+        since_last = now_seconds - self._last_seconds if self._last_seconds is not None else 0.0
+        self._last_seconds = now_seconds
+        if self.rule.missing_data is MissingData.RESOLVE:
+            frozen = never
+        still: set[_Key] = set()
+        for key, instance in self._active.items():
+            if instance.state is not State.INACTIVE and frozen(instance.labels):
+                instance.shift(since_last)
+                still.add(key)
+        for key, (labels, row) in found.items():
+            if key not in still:
+                self._see(key, labels, row, now_seconds, frozen)
+        transitions: list[Transition] = []
+        count = 0
+        for key, instance in list(self._active.items()):
+            if key in still:
+                counts = True
+                if instance.state is State.FIRING:
+                    transitions.append(_told(Change.CONTINUES, instance))
+            else:
+                counts = self._advance(key, instance, key in found, now_seconds, wall_seconds, transitions)
+            count += counts
+        if self._limit and count > self._limit:
+            ended = [_ended(transition, wall_seconds) for transition in transitions if transition.change is not Change.STARTED]
+            self._active = {}
+            raise RuleFailure(f"exceeded limit of {self._limit} with {count} alerts", ended)
+        return transitions
+
+    def series(self, now_seconds: float, wall_seconds: float) -> list[Element]:
+        """`ALERTS` and `ALERTS_FOR_STATE` of what is pending or firing, with the labels that Prometheus gives them."""
+        elements: list[Element] = []
+        for instance in self._active.values():
+            if instance.state is State.INACTIVE:
+                continue
+            # A rule's label whose template came out empty shows its template here. It is so in Prometheus.
+            labels = LabelSet({**self.rule.label_texts, **instance.labels})
+            with_state = LabelSet({**labels, "alertstate": instance.state.value})
+            since = wall_seconds - (now_seconds - instance.active_clock)
+            elements += [("ALERTS", with_state, 1.0), ("ALERTS_FOR_STATE", labels, float(math.floor(since + _TOLERANCE_SECONDS)))]
+        return elements
+
+    def drop(self, wall_seconds: float) -> list[Transition]:
+        """Forget all instances; returns those that were firing, as ended: nothing else would end them."""
+        ended = [
+            Transition(Change.ENDED, instance.as_alert(Status.RESOLVED, wall_seconds))
+            for instance in self._active.values()
+            if instance.state is State.FIRING
+        ]
+        self._active = {}
+        return ended
+
+    def take_over(self, other: AlertStates) -> None:
+        """Go on with another's instances: after a reload, whatever the new expression is."""
+        self._active = other._active  # noqa: SLF001  of the same class
+        self._last_seconds = other._last_seconds  # noqa: SLF001
+        self._restored_seconds = other._restored_seconds  # noqa: SLF001
+
+    def dump(self, now_seconds: float) -> list[InstanceDump]:
+        """Every instance, ready for JSON, with its timers as seconds that have passed."""
+        if self._restored_seconds is not None:  # not evaluated since the restart: the clocks stand still
+            now_seconds = self._restored_seconds
+        return [instance.dump(now_seconds) for instance in self._active.values()]
+
+    def load(self, dumps: Iterable[Mapping[str, object]], now_seconds: float) -> int:
+        """Go on where `dump` stopped; the time between it and the next evaluation does not count.
+
+        Returns how many could not be read: the rest is taken.
+        """
+        broken = 0
+        self._restored_seconds = now_seconds
+        for dump in dumps:
+            try:
+                instance = load_instance(dump, now_seconds)
+            except ValueError:
+                broken += 1
+                continue
+            self._active[frozenset(instance.labels.items())] = instance
+        return broken
+
+    def _resume(self, now_seconds: float) -> None:
+        """The first evaluation after a restart: what passed since the dump was not measured."""
+        if self._restored_seconds is not None:
+            for instance in self._active.values():
+                instance.shift(now_seconds - self._restored_seconds)
+            self._restored_seconds = None
+            self._last_seconds = now_seconds
+
+    def _found(self, rows: Iterable[Row]) -> dict[_Key, tuple[dict[str, str], Row]]:
+        """Rows by the labels of their alerts."""
+        found: dict[_Key, tuple[dict[str, str], Row]] = {}
+        for count, row in enumerate(rows, 1):
+            if count > MAX_INSTANCES:
+                raise RuleFailure(f"the expression has more than {MAX_INSTANCES} results: narrow it, or aggregate")
+            labels = self._labels(row)
+            key = frozenset(labels.items())
+            if key in found:
+                raise RuleFailure("vector contains metrics with the same labelset after applying alert labels")
+            found[key] = (labels, row)
+        return found
+
+    def _labels(self, row: Row) -> dict[str, str]:
+        labels = {name: value for name, value in row.labels.items() if name != METRIC_NAME and value}
+        for name, template in self.rule.labels.items():
+            text = template.fill(row.labels, row.value)
+            if text:
+                labels[name] = text
+            else:  # an empty label is no label
+                labels.pop(name, None)
+        labels["alertname"] = self.rule.name
+        return labels
+
+    def _see(self, key: _Key, labels: dict[str, str], row: Row, now_seconds: float, frozen: Frozen) -> None:
+        annotations = {name: text.fill(row.labels, row.value) for name, text in self.rule.annotations.items()}
+        known = self._active.get(key)
+        if known is not None and known.state is not State.INACTIVE:
+            known.value = row.value
+            known.annotations = annotations
+        elif not frozen(labels):
+            self._active.pop(key, None)
+            self._active[key] = Instance(labels, annotations, row.value, now_seconds)
+
+    def _advance(
+        self, key: _Key, instance: Instance, is_true: bool, now_seconds: float, wall_seconds: float,
+        transitions: list[Transition],
+    ) -> bool:  # fmt: skip
+        """One instance, one step; returns whether it is pending or firing."""
+        if is_true and instance.state is not State.INACTIVE:
+            instance.kept_clock = None
+        elif not self._is_kept(instance, now_seconds):
+            if instance.state is State.FIRING:
+                instance.end(now_seconds, wall_seconds)
+                transitions.append(_told(Change.ENDED, instance))
+            elif instance.state is State.PENDING or _is_old(instance, now_seconds):
+                del self._active[key]
+            return False
+        held = now_seconds - instance.active_clock >= self.rule.for_seconds - _TOLERANCE_SECONDS
+        if instance.state is State.PENDING and held:
+            instance.fire(wall_seconds)
+            transitions.append(_told(Change.STARTED, instance))
+        elif instance.state is State.FIRING and held:
+            transitions.append(_told(Change.CONTINUES, instance))
+        elif instance.state is State.FIRING:
+            # `for` was made longer by a reload. Whoever was told that it fires must be told that it does not.
+            transitions.append(Transition(Change.ENDED, instance.as_alert(Status.RESOLVED, wall_seconds)))
+            instance.wait_again()
+        return True
+
+    def _is_kept(self, instance: Instance, now_seconds: float) -> bool:
+        """Whether `keep_firing_for` holds it though it is no longer true."""
+        keep = self.rule.keep_firing_for_seconds
+        if instance.state is not State.FIRING or not keep:
+            return False
+        if instance.kept_clock is None:
+            instance.kept_clock = now_seconds
+        return now_seconds - instance.kept_clock < keep - _TOLERANCE_SECONDS
+
+
+def _is_old(instance: Instance, now_seconds: float) -> bool:
+    ended = instance.ended_clock
+    return ended is None or now_seconds - ended > RESOLVED_RETENTION_SECONDS
+
+
+def _ended(transition: Transition, wall_seconds: float) -> Transition:
+    """The same alert, over now."""
+    alert = transition.alert
+    ends_at = wall_seconds if alert.ends_at is None else alert.ends_at
+    return Transition(Change.ENDED, dataclasses.replace(alert, status=Status.RESOLVED, ends_at=ends_at))
+
+
+def _told(change: Change, instance: Instance) -> Transition:
+    status = Status.RESOLVED if change is Change.ENDED else Status.FIRING
+    return Transition(change, instance.as_alert(status, instance.ends_at))

@@ -1,0 +1,164 @@
+"""Which series are missing in a tick: not measured, as opposed to not there.
+
+A series is missing while the collector behind it fails, for the GPU or for the node. What is absent although its
+collector has succeeded has gone, or never was: that is an ordinary "not true".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from gpuagent.catalogue.family import Family
+from gpuagent.catalogue.gpu import GPU_FAMILIES
+from gpuagent.catalogue.mig import MIG_FAMILIES
+from gpuagent.catalogue.node import NODE_FAMILIES
+from gpuagent.catalogue.process import PROCESS_FAMILIES
+from gpuagent.reading import GpuReading, GpuState, NvmlState, Snapshot
+
+FAMILIES: tuple[Family[Any], ...] = (*NODE_FAMILIES, *GPU_FAMILIES, *MIG_FAMILIES, *PROCESS_FAMILIES)
+
+_TELL_OF_FAILURE = frozenset({
+    "gpuagent_build_info", "gpuagent_simulated", "gpuagent_snapshot_age_seconds",
+    "gpuagent_snapshot_timestamp_seconds", "gpuagent_gpu_reading_age_seconds", "gpuagent_collector_success",
+    "gpuagent_collector_duration_seconds", "gpuagent_nvml_up", "gpuagent_nvml_initializations_total",
+    "gpuagent_gpus_readable", "gpuagent_gpus_expected", "gpuagent_pci_gpus", "gpuagent_host_pid_namespace",
+    "gpuagent_processes_seen_total", "gpuagent_ticks_total", "gpuagent_ticks_late_total", "gpuagent_gpu_info",
+    "gpuagent_gpu_lost", "gpuagent_gpu_blind",
+})  # fmt: skip
+"""They are there whatever fails, or say that it does: rules on them go on."""
+_LOST = "gpuagent_gpu_lost"
+_NODE_COLLECTORS = frozenset({"nvml", "procfs", "xid_events", "pci", "identity"})
+_GPU_COLLECTORS = frozenset(family.collector for family in FAMILIES if "gpu" in family.labels) - _NODE_COLLECTORS
+_NEEDS = {"processes": ("memory",)}
+"""What is worked out from two collectors: the processes' share of the memory."""
+_PROCESS_NAMES = frozenset(family.name for family in PROCESS_FAMILIES)
+_SAYS_LOST = frozenset({GpuState.OK, GpuState.LOST, GpuState.GONE})
+_NOT_READ = frozenset({GpuState.STARTING, GpuState.LOST, GpuState.BLIND, GpuState.GONE})
+
+
+class Selection(NamedTuple):
+    """A metric that a rule selects, and which of the values of `gpu` and `uuid` it takes."""
+
+    metric: str
+    takes: Callable[[Mapping[str, str]], bool]
+
+
+class _Place(NamedTuple):
+    """A GPU for which something is missing; None stands for all of them, and for the node."""
+
+    gpu: str | None
+    uuid: str | None
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """What a series of this GPU has for labels."""
+        return {} if self.gpu is None else {"gpu": self.gpu, "uuid": self.uuid or ""}
+
+    def concerns(self, labels: Mapping[str, str]) -> bool:
+        """Whether an instance with these labels may be of this GPU; one that names no GPU may be of any."""
+        return all(
+            own is None or labels.get(name) in {None, "", own} for name, own in (("gpu", self.gpu), ("uuid", self.uuid))
+        )
+
+
+_EVERYWHERE = _Place(None, None)
+
+
+class Missing:
+    """What could not be measured in one tick: places by metric name."""
+
+    def __init__(self, places: Mapping[str, Collection[_Place]] | None = None, *, doubtful: Collection[_Place] = ()) -> None:
+        self._places = dict(places or {})
+        self._doubtful = tuple(doubtful)
+        """GPUs of which it cannot be said whether they are lost."""
+
+    def __bool__(self) -> bool:
+        return bool(self._places or self._doubtful)
+
+    @property
+    def metrics(self) -> Collection[str]:
+        """Names of which something is missing."""
+        return self._places.keys()
+
+    def frozen(self, selections: Iterable[Selection]) -> Callable[[Mapping[str, str]], bool]:
+        """For a rule that selects these: tells of an instance's labels whether data behind it is missing."""
+        relevant: list[_Place] = []
+        others: set[str] = set()
+        for selection in selections:
+            if selection.metric != _LOST:
+                others.add(selection.metric)
+            relevant += [
+                place
+                for place in self._places.get(selection.metric, ())
+                if place is _EVERYWHERE or selection.takes(place.labels)
+            ]
+        # A rule on nothing but gpuagent_gpu_lost has nothing to go by; one that also looks elsewhere has.
+        if not others:
+            relevant += self._doubtful
+        if not relevant:
+            return _nothing
+        return lambda labels: any(place.concerns(labels) for place in relevant)
+
+
+def _nothing(_: Mapping[str, str]) -> bool:
+    return False
+
+
+def find_missing(snapshot: Snapshot | None) -> Missing:
+    """What is missing in a snapshot; before the first one, everything is."""
+    if snapshot is None or snapshot.node.nvml_state is not NvmlState.READY:
+        # Not even the GPUs are known: restored alerts of any GPU stay.
+        names = _of_the_driver() if snapshot is not None else _all_but_failure()
+        places: dict[str, list[_Place]] = {name: [_EVERYWHERE] for name in names}
+        _add_node(places, snapshot)
+        return Missing(places, doubtful=[_EVERYWHERE])
+    places = {}
+    _add_node(places, snapshot)
+    for gpu in snapshot.gpus:
+        failed = _failed(gpu)
+        if failed:
+            place = _place(gpu)
+            for family in FAMILIES:
+                if "gpu" in family.labels and _is_missing(family, failed):
+                    places.setdefault(family.name, []).append(place)
+    return Missing(places, doubtful=[_place(gpu) for gpu in snapshot.gpus if gpu.state not in _SAYS_LOST])
+
+
+def _add_node(places: dict[str, list[_Place]], snapshot: Snapshot | None) -> None:
+    """Collectors of the node itself, whose series may name GPUs all the same (Xid)."""
+    failed = {run.collector for run in snapshot.runs if not run.ok} if snapshot is not None else set()
+    for family in FAMILIES:
+        if family.collector in failed and family.name not in _TELL_OF_FAILURE:
+            places[family.name] = [_EVERYWHERE]
+
+
+def _failed(gpu: GpuReading) -> frozenset[str]:
+    """Collectors that have told nothing of this GPU, or not all."""
+    ran = {run.collector for run in gpu.runs if run.ok}
+    if gpu.state in _NOT_READ:
+        ran = set()
+    known = _GPU_COLLECTORS & {run.collector for run in gpu.runs} if ran else _GPU_COLLECTORS
+    return frozenset(
+        name for name in known if name not in ran or any(need not in ran for need in _NEEDS.get(name, ()))
+    )
+
+
+def _is_missing(family: Family[Any], failed: frozenset[str]) -> bool:
+    if family.name in _TELL_OF_FAILURE:
+        return False
+    # A process is known by the driver's list: without it, what /proc has to say of it is missing too.
+    return family.collector in failed or (family.name in _PROCESS_NAMES and "processes" in failed)
+
+
+def _of_the_driver() -> list[str]:
+    """What is missing while the driver is not there: Xids that were seen are known all the same."""
+    return [name for name in _all_but_failure() if not name.startswith("gpuagent_xid_")]
+
+
+def _all_but_failure() -> list[str]:
+    return [family.name for family in FAMILIES if family.name not in _TELL_OF_FAILURE]
+
+
+def _place(gpu: GpuReading) -> _Place:
+    return _Place(str(gpu.identity.index), gpu.identity.uuid or None)

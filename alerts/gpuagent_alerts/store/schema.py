@@ -1,0 +1,80 @@
+"""The tables, as steps: a file of an older version is brought forward by the steps that it lacks.
+
+A step that was released is never changed; a change is one more step.
+"""
+
+from __future__ import annotations
+
+Step = tuple[str, ...]
+"""SQL statements that are applied together, or not at all."""
+
+APPLICATION_ID = 0x67706167
+"""In the head of the file, so that another program's database is not taken for ours: "gpag"."""
+
+STEPS: tuple[Step, ...] = (
+    (
+        "CREATE TABLE meta (key TEXT PRIMARY KEY, value TEXT NOT NULL) WITHOUT ROWID",
+        # The state machines' instances; what a dump holds is theirs to know.
+        """
+        CREATE TABLE instances (
+            group_name TEXT NOT NULL,
+            rule TEXT NOT NULL,
+            fingerprint TEXT NOT NULL,
+            dump TEXT NOT NULL,
+            PRIMARY KEY (group_name, rule, fingerprint)
+        ) WITHOUT ROWID
+        """,
+        # AUTOINCREMENT: a number is never used again, so that order is order for ever.
+        """
+        CREATE TABLE outbox (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            id TEXT NOT NULL UNIQUE,
+            receiver TEXT NOT NULL,
+            group_key TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            news TEXT NOT NULL,
+            body TEXT NOT NULL,
+            bytes INTEGER NOT NULL,
+            created REAL NOT NULL,
+            attempts INTEGER NOT NULL DEFAULT 0,
+            next_at REAL NOT NULL,
+            wait REAL NOT NULL DEFAULT 0,
+            state TEXT NOT NULL DEFAULT 'queued',
+            last_error TEXT NOT NULL DEFAULT '',
+            done_at REAL
+        )
+        """,
+        # Finds the head of every group without a look at what was sent.
+        "CREATE INDEX outbox_queued ON outbox (receiver, group_key, seq) WHERE state = 'queued'",
+        "CREATE INDEX outbox_state ON outbox (state, seq)",
+        # What each receiver was told last, per group of alerts.
+        """
+        CREATE TABLE told (
+            receiver TEXT NOT NULL,
+            group_key TEXT NOT NULL,
+            dump TEXT NOT NULL,
+            PRIMARY KEY (receiver, group_key)
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE silences (
+            id TEXT PRIMARY KEY,
+            matchers TEXT NOT NULL,
+            starts_at REAL NOT NULL,
+            ends_at REAL NOT NULL,
+            comment TEXT NOT NULL,
+            creator TEXT NOT NULL,
+            created_at REAL NOT NULL
+        ) WITHOUT ROWID
+        """,
+        """
+        CREATE TABLE acks (
+            fingerprint TEXT PRIMARY KEY,
+            alertname TEXT NOT NULL,
+            comment TEXT NOT NULL,
+            creator TEXT NOT NULL,
+            created_at REAL NOT NULL
+        ) WITHOUT ROWID
+        """,
+    ),
+)

@@ -1,0 +1,107 @@
+"""What the catalogue promises of every metric, present and future."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from gpuagent.catalogue import FAMILIES
+from gpuagent.catalogue.family import Kind
+from gpuagent.catalogue.process import PROCESS_LABELS, USED
+from gpuagent.catalogue.series import series
+from gpuagent.nvml.collect import COLLECTORS
+from tests.fakes.snapshots import full_snapshot
+
+BY_NAME = {family.name: family for family in FAMILIES}
+BASE_UNITS = {"bytes", "bytes_per_second", "celsius", "hertz", "joules", "ratio", "seconds", "watts"}
+NOT_BASE_UNITS = re.compile(
+    r"_(milli|micro|kilo|mega|giga|kibi|mebi|gibi)|_(kb|mb|gb|kib|mib|gib|ms|mhz|ghz|mw|percent|minutes|hours)(_|$)"
+)
+UNTYPED_COLLECTORS = {"identity", "nvml", "pci", "procfs", "xid_events"}
+"""Behind families of the node, and what is known of a GPU without asking it."""
+
+
+def test_names_are_unique() -> None:
+    """EXP-04: in both formats: OpenMetrics names a counter's family without its suffix."""
+    names = [family.name for family in FAMILIES]
+
+    assert len(set(names)) == len(names)
+    assert len({name.removesuffix("_total") for name in names}) == len(names)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_a_name_follows_the_conventions(name: str) -> None:
+    """EXP-09: prefix, base units, `_total` for counters and for nothing else (prometheus.io/docs/practices/naming)."""
+    family = BY_NAME[name]
+
+    assert re.fullmatch(r"gpuagent(_[a-z0-9]+)+", name)
+    assert name.endswith("_total") == (family.kind is Kind.COUNTER)
+    assert not NOT_BASE_UNITS.search(name)
+    assert not name.endswith(("_count", "_sum", "_bucket", "_created"))
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_labels_are_legal(name: str) -> None:
+    """EXP-04: no reserved name, none twice, none that a scrape would rename, and no unit of a reading in any."""
+    labels = BY_NAME[name].labels
+
+    assert all(re.fullmatch(r"[a-z][a-z0-9_]*", label) and "__" not in label for label in labels)
+    assert len(set(labels)) == len(labels)
+    assert not {"job", "instance", "le", "quantile", "pod", "namespace", "container"} & set(labels)
+    assert not any(re.search(rf"_({'|'.join(BASE_UNITS)})$", label) for label in labels)
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_help_is_one_sentence_in_one_line(name: str) -> None:
+    """EXP-09: what a reader of `/metrics` sees."""
+    text = BY_NAME[name].help
+
+    assert text.endswith(".")
+    assert "\n" not in text
+    assert text[0].isupper() or text[0].isdigit()
+
+
+@pytest.mark.parametrize("name", BY_NAME)
+def test_the_collector_behind_a_family_exists(name: str) -> None:
+    """EXP-05: whether a series is missing or gone is told by its collector, which therefore has to be one."""
+    assert BY_NAME[name].collector in {*COLLECTORS, *UNTYPED_COLLECTORS}
+
+
+@pytest.mark.parametrize(
+    ("name", "unit"),
+    [
+        ("gpuagent_gpu_memory_used_bytes", "bytes"),
+        ("gpuagent_gpu_energy_joules_total", "joules"),
+        ("gpuagent_gpu_profile_pcie_transmit_bytes_per_second", "bytes/s"),
+        ("gpuagent_gpu_utilization_ratio", "ratio"),
+        ("gpuagent_gpu_clock_throttled_seconds_total", "seconds"),
+        ("gpuagent_processes", ""),
+        ("gpuagent_gpu_info", ""),
+    ],
+)
+def test_the_unit_is_in_the_name(name: str, unit: str) -> None:
+    """EXP-09: and told from it."""
+    assert BY_NAME[name].unit == unit
+
+
+def test_no_family_is_dead() -> None:
+    """EXP-09: a snapshot that has everything fills every family."""
+    filled = {family.name for family, _ in series(full_snapshot(), 100.0)}
+
+    assert BY_NAME.keys() - filled == set()
+
+
+def test_info_is_always_1() -> None:
+    """EXP-04: so that it can be multiplied in."""
+    for family, samples in series(full_snapshot(), 100.0):
+        if family.name.endswith("_info"):
+            assert {sample.value for sample in samples} == {1.0}
+
+
+def test_process_series_share_their_labels() -> None:
+    """EXP-04: they can be joined, and none has a label that changes while the process lives, but for info."""
+    of_processes = [family for family in FAMILIES if family.name.startswith("gpuagent_process_")]
+
+    assert USED in of_processes
+    assert {f.labels for f in of_processes if f.name != "gpuagent_process_info"} == {PROCESS_LABELS}

@@ -1,0 +1,79 @@
+"""The benchmark works: its figures are read right, and nothing in it has rotted. It judges no time."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.bench.exporters import ROOT
+from tests.bench.measure import Figures, cpu_seconds, descriptors, resident_bytes
+from tests.bench.program import arguments, show
+
+OURS = Figures("gpuagent", 0.02, 60 * 2**20, 0.010, 0.020, 1_000_000, 5000)
+
+
+def test_cpu_time_is_that_of_the_process() -> None:
+    """The figure from /proc is what the process itself knows, to a clock tick."""
+    before = cpu_seconds(os.getpid())
+    while cpu_seconds(os.getpid()) - before < 0.05:
+        pass
+    times = os.times()
+
+    assert cpu_seconds(os.getpid()) == pytest.approx(times.user + times.system, abs=0.05)
+
+
+def test_memory_and_descriptors_are_those_of_the_process() -> None:
+    """A file that is opened is one descriptor more, and memory that is touched is resident."""
+    me = os.getpid()
+    files, memory = descriptors(me), resident_bytes(me)
+    filled = bytearray(os.urandom(1)) * (64 * 2**20)
+
+    with Path(os.devnull).open("rb"):
+        assert descriptors(me) == files + 1
+    assert resident_bytes(me) - memory > len(filled) // 2
+
+
+def test_the_table_has_both_and_the_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    """The other's figure over ours: how many times cheaper the agent is."""
+    show([OURS, replace(OURS, name="other", cpu_ratio=0.2, scrape_seconds=0.08)])
+
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].split() == ["gpuagent", "other", "ratio"]
+    assert lines[1].split() == ["CPU,", "s/s", "0.0200", "0.2000", "10.0x"]
+    assert lines[-1].split() == ["per", "series,", "us", "2.00", "16.00", "8.0x"]
+
+
+def test_the_agent_alone_has_no_ratio(capsys: pytest.CaptureFixture[str]) -> None:
+    """Without the peer the table still is one."""
+    show([OURS])
+
+    assert capsys.readouterr().out.splitlines()[1].split() == ["CPU,", "s/s", "0.0200"]
+
+
+def test_by_default_everything_is_measured() -> None:
+    """`make bench` passes no options: the comparison for 20 s, the soak for 100,000 ticks."""
+    options = arguments([])
+
+    assert (options.seconds, options.soak_ticks, options.library, options.no_peer) == (20.0, 100_000, None, False)
+
+
+@pytest.mark.slow
+def test_the_soak_reports_memory_and_descriptors() -> None:
+    """EXP-01: the first tick and ten more reports, processes that come and go included."""
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.bench.soak", "200"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=True,
+    )
+
+    lines = run.stdout.splitlines()
+    assert len(lines) == 11
+    assert len({line.split("descriptors")[1].split()[0] for line in lines[3:]}) == 1

@@ -1,0 +1,80 @@
+"""The body of `/metrics`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse_text
+
+from gpuagent.catalogue.family import Family, Kind, Sample
+from gpuagent.catalogue.series import series
+from gpuagent.reading import Snapshot
+from gpuagent_exporters.prometheus import MetricsPage, Series, SnapshotCollector
+from tests.fakes.snapshots import full_snapshot
+
+NOW = 100.0
+FORMATS = pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
+
+
+def of(snapshot: Snapshot | None) -> Callable[[], Series]:
+    """The series of one snapshot."""
+    return lambda: series(snapshot, NOW)
+
+
+def read(body: bytes, *, openmetrics: bool) -> list[Metric]:
+    """As Prometheus would."""
+    return list((parse_openmetrics if openmetrics else parse_text)(body.decode()))
+
+
+@FORMATS
+def test_the_page_is_one_exposition(openmetrics: bool) -> None:
+    """EXP-04: the node's series and the agent's own process together: no family twice, one end."""
+    body = MetricsPage(of(full_snapshot())).render(openmetrics=openmetrics)
+    names = [family.name for family in read(body, openmetrics=openmetrics)]
+
+    assert len(set(names)) == len(names)
+    assert {"gpuagent_gpu_memory_used_bytes", "process_resident_memory_bytes", "process_open_fds"} <= set(names)
+    assert body.count(b"# EOF") == (1 if openmetrics else 0)
+    assert body.endswith(b"# EOF\n" if openmetrics else b"\n")
+
+
+@FORMATS
+def test_before_the_first_poll(openmetrics: bool) -> None:
+    """EXP-06: the body is not empty: it says what runs, and is no error."""
+    body = MetricsPage(of(None)).render(openmetrics=openmetrics)
+
+    assert "gpuagent_build_info" in {family.name for family in read(body, openmetrics=openmetrics)}
+
+
+def test_what_is_gone_is_gone_at_the_next_scrape() -> None:
+    """EXP-03: nothing is kept between two scrapes."""
+    shown: list[Snapshot | None] = [full_snapshot(), None]
+    page = MetricsPage(lambda: series(shown.pop(0), NOW))
+
+    assert b'pid="10"' in page.render()
+    assert b'pid="10"' not in page.render()
+
+
+def test_a_letter_that_is_none() -> None:
+    """PROC-07: half a surrogate pair, which is no UTF-8, costs that letter and not the scrape."""
+    family: Family[Any] = Family("gpuagent_x", Kind.GAUGE, "X.", "memory", ("a",), lambda _: ())
+    body = MetricsPage(lambda: [(family, [Sample(("b\udcffb",), 1.0)])]).render()
+
+    assert b'gpuagent_x{a="b?b"} 1' in body
+
+
+def test_a_registry_takes_the_collector_twice_over() -> None:
+    """EXP-04: for whoever has a registry of their own: nothing is described before it is collected."""
+    registry = CollectorRegistry()
+    collector = SnapshotCollector(of(full_snapshot()))
+    registry.register(collector)
+
+    assert list(collector.describe()) == []
+    assert registry.get_sample_value("gpuagent_gpu_memory_used_bytes", {"gpu": "0", "uuid": "GPU-0"}) == 40 * 2**30
+    assert registry.get_sample_value("gpuagent_ticks_total") == 3
+    assert {metric.type for metric in registry.collect()} == {"gauge", "counter"}
