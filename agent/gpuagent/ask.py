@@ -64,10 +64,13 @@ def _is_there(path: Path) -> bool:
     return True
 
 
-def request(target: Path | str, method: str, path: str, timeout_seconds: float = _TIMEOUT_SECONDS) -> tuple[int, bytes]:
+def request(
+    target: Path | str, method: str, path: str, timeout_seconds: float = _TIMEOUT_SECONDS, *, body: Any = None
+) -> tuple[int, bytes]:
     """One request over the control socket (a path) or to a URL; returns status and body.
 
-    `timeout_seconds` is for the whole of it: a peer that sends a byte a second does not prolong it.
+    `timeout_seconds` is for the whole of it: a peer that sends a byte a second does not prolong it. `body` is sent as
+    JSON, unless it is None.
 
     Raises:
         NoAgent: nothing answers there, or not in HTTP, or not in time.
@@ -76,14 +79,19 @@ def request(target: Path | str, method: str, path: str, timeout_seconds: float =
         connection, headers = _connection(target, timeout_seconds)
     except ValueError as error:
         raise NoAgent(f"{_shown(target)}: {error}") from None
+    headers["Accept"] = "application/json"
+    sent = None
+    if body is not None:
+        sent = json.dumps(body).encode()
+        headers["Content-Type"] = "application/json"
     deadline = time.monotonic() + timeout_seconds
     guard = threading.Timer(timeout_seconds, _hang_up, (connection,))
     try:
         connection.connect()
         guard.start()
-        connection.request(method, path, headers={"Accept": "application/json", **headers})
+        connection.request(method, path, sent, headers)
         with connection.getresponse() as response:  # it holds the socket open on its own
-            body = response.read(_LARGEST_ANSWER + 1)
+            answer = response.read(_LARGEST_ANSWER + 1)
     except (OSError, http.client.HTTPException, ValueError) as error:
         reason = "no answer in time" if time.monotonic() >= deadline else _reason(error)
         raise NoAgent(f"{_shown(target)}: {reason}") from None
@@ -92,9 +100,9 @@ def request(target: Path | str, method: str, path: str, timeout_seconds: float =
         connection.close()
     if time.monotonic() >= deadline:  # what has arrived was cut off
         raise NoAgent(f"{_shown(target)}: no answer in time")
-    if len(body) > _LARGEST_ANSWER:
+    if len(answer) > _LARGEST_ANSWER:
         raise NoAgent(f"{_shown(target)}: the answer is larger than {_LARGEST_ANSWER // 1024**2} MiB")
-    return response.status, body
+    return response.status, answer
 
 
 def fetch_document(target: Path | str, path: str = STATUS_PATH, timeout_seconds: float = _TIMEOUT_SECONDS) -> Any:

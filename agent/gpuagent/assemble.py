@@ -3,26 +3,34 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
+import platform
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuagent.alerting.alerting import Alerting, Where
+from gpuagent.alerting.commands import AlertCommands
+from gpuagent.alerting.rules import load_rules
 from gpuagent.clock import Clock
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
 from gpuagent.doors import Doors
 from gpuagent.monitor.monitor import Monitor, Pace
-from gpuagent.node import real_node, simulated_node
+from gpuagent.node import NoSuchNode, real_node, simulated_node
 from gpuagent.procfs.limits import raise_descriptor_limit
 from gpuagent.renewal import Renewal
 from gpuagent.runtime import logs
 from gpuagent.runtime.notify import Notifier
 from gpuagent.service import Parts, Service
-from gpuagent.simulated.scenario import ScenarioError
 from gpuagent.view import View
+from gpuagent_alerts.rules.faults import RuleFileError
+from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_exporters.listeners import ListenError
 from gpuagent_exporters.web_config import WebConfig, WebConfigError
+
+log = logging.getLogger(__name__)
 
 
 class StartError(Exception):
@@ -55,33 +63,56 @@ def assemble(path: Path | None, *, simulate: str | None = None, speed: float = 1
         StartError: the configuration or the scenario is at fault: every fault at once.
     """
 
-    def load() -> Config:
-        return load_config(path, is_root=os.geteuid() == 0)
+    def load() -> tuple[Config, tuple[RuleGroup, ...]]:
+        config = load_config(path, is_root=os.geteuid() == 0)
+        return config, load_rules(config)
 
     try:
-        config = load()
+        config, rules = load()
         web_config = WebConfig(config.web_config_file)
-    except (ConfigError, WebConfigError) as error:
+    except (ConfigError, WebConfigError, RuleFileError) as error:
         raise StartError(str(error)) from None
     logs.set_up(config.log.level, config.log.format)
     raise_descriptor_limit()
     try:
         node = simulated_node(config, simulate, speed) if simulate else real_node(config)
-    except ScenarioError as error:
+    except NoSuchNode as error:
         raise StartError(str(error)) from None
     monitor = Monitor(node.library, node.processes, node.clock, _pace(config, node.clock), node.place)
     renewal = Renewal()
+    where = Where(
+        node=platform.node(),
+        state_file=_state_file(config),
+        simulated=node.place.simulated,
+        credentials=Path(directory) if (directory := os.environ.get("CREDENTIALS_DIRECTORY")) else None,
+    )
+    try:
+        alerting = Alerting(config, rules, node.clock, where)
+    except ValueError as error:
+        raise StartError(f"routes: {error}") from None
     parts = Parts(
         config=config,
         clock=node.clock,
         monitor=monitor,
-        view=View(config, node.clock, node.place.simulated),
+        view=View(config, node.clock, node.place.simulated, alerting.figures),
         doors=Doors(config, web_config),
         notifier=Notifier(),
-        load_config=load,
+        alerting=alerting,
+        alert_commands=AlertCommands(alerting, node.clock, where.node),
+        load=load,
         may_renew=lambda: renewal.due and not node.place.simulated,
     )
     return Start(Service(parts), renewal)
+
+
+def _state_file(config: Config) -> Path | None:
+    """None where the state directory cannot be had: alerts go on, and a restart forgets them."""
+    try:
+        config.state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+    except OSError as error:
+        log.warning("%s cannot be made, nothing survives a restart: %s", config.state_dir, error)
+        return None
+    return config.state_dir / "state.db"
 
 
 def _pace(config: Config, clock: Clock) -> Pace:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from gpuagent.config.models import Config
 from gpuagent.view import View
+from gpuagent_exporters.alert_routes import AlertCommands, alert_routes
 from gpuagent_exporters.control import Commands, control_routes
 from gpuagent_exporters.http import build_app
 from gpuagent_exporters.limits import HttpLimits
@@ -34,7 +35,7 @@ class Doors:
         self._web_config = web_config
         self._servers: list[HttpServer] = []
 
-    async def open(self, view: View, commands: Commands) -> None:
+    async def open(self, view: View, commands: Commands, alerts: AlertCommands) -> None:
         """Listen.
 
         Raises:
@@ -44,7 +45,7 @@ class Doors:
         path = control_socket(config)
         group = _group()
         _make_directory(path.parent)
-        app = build_app(view, control=True, extra_routes=control_routes(commands))
+        app = build_app(view, control=True, extra_routes=(*control_routes(commands), *alert_routes(alerts)))
         servers = [HttpServer(app, unix_socket=path, unix_mode=0o660, unix_group=group, limits=_limits(config))]
         if config.listen:
             private = is_loopback(config.listen) or self._web_config.authenticates

@@ -16,10 +16,12 @@ from gpuagent.procfs.pods import PodNames
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.users import UserNames
 from gpuagent.procfs.watch import PidfdWatcher
-from gpuagent.simulated.node import SimulatedNode
-from gpuagent.simulated.scenario import load_scenario
 
 log = logging.getLogger(__name__)
+
+
+class NoSuchNode(Exception):
+    """A scenario cannot be used, and why: every mistake on a line of its own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,10 +48,16 @@ def simulated_node(config: Config, name: str, speed: float = 1.0) -> Node:
     """A scenario in place of the driver; processes that the scenario made up have a /proc of their own.
 
     Raises:
-        ScenarioError: there is no such scenario, or it is at fault.
+        NoSuchNode: there is no such scenario, or it is at fault.
     """
+    from gpuagent.simulated.node import SimulatedNode  # noqa: PLC0415  a real node has no use for it
+    from gpuagent.simulated.scenario import ScenarioError, load_scenario  # noqa: PLC0415
+
     clock = SystemClock() if speed == 1.0 else ScaledClock(speed)
-    node = SimulatedNode(load_scenario(name), clock, fallback=RealProc())
+    try:
+        node = SimulatedNode(load_scenario(name), clock, fallback=RealProc())
+    except ScenarioError as error:
+        raise NoSuchNode(str(error)) from None
     boot = boot_id()
     real_users = UserNames(clock)
     processes = ProcessTable(

@@ -10,6 +10,8 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from gpuagent.alerting.alerting import Alerting
+from gpuagent.alerting.commands import AlertCommands
 from gpuagent.clock import Clock
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.models import Config
@@ -19,10 +21,13 @@ from gpuagent.reading import Snapshot
 from gpuagent.runtime.notify import Notifier
 from gpuagent.schedule import Schedule
 from gpuagent.view import View
+from gpuagent_alerts.rules.faults import RuleFileError
+from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_exporters.web_config import WebConfigError
 
 log = logging.getLogger(__name__)
 
+_HOUSEKEEPING_SECONDS = 60.0
 _STOP_SECONDS = 4.0
 """Everything is left within this, also while a poll is stuck: systemd waits for 5 s."""
 
@@ -37,8 +42,10 @@ class Parts:
     view: View
     doors: Doors
     notifier: Notifier
-    load_config: Callable[[], Config]
-    """Reads the configuration again; raises ConfigError."""
+    alerting: Alerting
+    alert_commands: AlertCommands
+    load: Callable[[], tuple[Config, tuple[RuleGroup, ...]]]
+    """Reads the configuration and the rules again; raises ConfigError, RuleFileError."""
     may_renew: Callable[[], bool]
     """Whether a new process may take over now, if the driver was upgraded underneath."""
 
@@ -71,7 +78,8 @@ class Service:
         loop.add_signal_handler(signal.SIGHUP, self._reload_soon)
         parts = self._parts
         try:
-            await parts.doors.open(parts.view, self)
+            await parts.doors.open(parts.view, self, parts.alert_commands)
+            await parts.alerting.open(self._alive)
             self._start_jobs()
             self._tick_task = asyncio.create_task(self._tick_for_ever(), name="tick")
             self._tick_task.add_done_callback(lambda _: self._stopping.set())
@@ -112,9 +120,10 @@ class Service:
         parts = self._parts
         parts.notifier.reloading(time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
         try:
-            new = await asyncio.to_thread(parts.load_config)
+            new, rules = await asyncio.to_thread(parts.load)
             await asyncio.to_thread(parts.doors.reload, new)
-        except (ConfigError, WebConfigError) as error:
+            await parts.alerting.reload(new, rules, self._alive)
+        except (ConfigError, WebConfigError, RuleFileError, ValueError) as error:
             log.error("the new configuration is refused, the old one stays:\n%s", error)  # noqa: TRY400  no traceback
             return str(error)
         else:
@@ -144,13 +153,17 @@ class Service:
             self._parts.monitor.request_slow()
 
         self._schedule.every(self._config.slow_interval / speed, "slow collection", slow)
+        self._schedule.every(_HOUSEKEEPING_SECONDS, "housekeeping of alerts", self._parts.alerting.housekeeping)
         watchdog = self._parts.notifier.watchdog_seconds
         if watchdog is not None:  # a tick may come less often than systemd wants to hear from us
             self._schedule.every(watchdog / 3, "watchdog", self._tell_watchdog)
         self._schedule.start()
 
+    def _alive(self) -> bool:
+        return self._parts.view.healthy()[0]
+
     async def _tell_watchdog(self) -> None:
-        if self._parts.view.healthy()[0]:
+        if self._alive():
             self._parts.notifier.alive()
 
     async def _tick_for_ever(self) -> None:
@@ -178,6 +191,7 @@ class Service:
             log.exception("a tick failed")
             return
         parts.view.update(snapshot)
+        parts.alerting.feed(snapshot)
         self._schedule.check_clock(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
         if snapshot.ticks == 1:
             parts.notifier.ready()
@@ -197,7 +211,7 @@ class Service:
                     self._tick_task.cancel()
                     await asyncio.gather(self._tick_task, return_exceptions=True)
                 await parts.doors.close()
-                await parts.monitor.close()
+                await asyncio.gather(parts.alerting.close(), parts.monitor.close())
 
 
 def _summary(snapshot: Snapshot) -> str:

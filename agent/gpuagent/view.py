@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 
 from gpuagent import __version__
+from gpuagent.catalogue.alerting import AlertingFigures
 from gpuagent.catalogue.series import series
 from gpuagent.clock import Clock
 from gpuagent.config.models import Config
@@ -20,7 +22,13 @@ _LOOP_STALLED_SECONDS = 10.0
 class View:
     """The source of every answer. `update` is called by each tick, everything else by requests."""
 
-    def __init__(self, config: Config, clock: Clock, simulated: str = "") -> None:
+    def __init__(
+        self,
+        config: Config,
+        clock: Clock,
+        simulated: str = "",
+        alerting: Callable[[], AlertingFigures | None] = lambda: None,
+    ) -> None:
         self.config = config
         self.history = History()
         self._clock = clock
@@ -28,6 +36,7 @@ class View:
         self._started = clock.now()
         self._snapshot: Snapshot | None = None
         self._page = MetricsPage(self._series)
+        self._alerting = alerting
 
     def update(self, snapshot: Snapshot) -> None:
         """Show this one from now on."""
@@ -87,4 +96,10 @@ class View:
         return None if self._snapshot is None else self._clock.now() - self._snapshot.clock_seconds
 
     def _series(self) -> Series:
-        return series(self._snapshot, self._clock.now(), simulated=self._simulated, top=self.config.processes.top)
+        return series(
+            self._snapshot,
+            self._clock.now(),
+            simulated=self._simulated,
+            top=self.config.processes.top,
+            alerting=self._alerting(),
+        )

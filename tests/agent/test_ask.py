@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import json
 import socket
 import threading
 from pathlib import Path
@@ -149,6 +150,24 @@ def test_any_request() -> None:
     with answering(says({"released": True}, "202 Accepted", requests)) as place:
         assert request(place, "POST", "/api/v1/pause?seconds=5") == (202, b'{"released": true}')
     assert requests[0].startswith(b"POST /api/v1/pause?seconds=5 ")
+
+
+def test_a_request_with_a_body() -> None:
+    """What a command has to say goes as JSON, and is announced as that."""
+    requests: list[bytes] = []
+    with answering(says({}, "201 Created", requests)) as place:
+        assert request(place, "POST", "/api/v1/acks", body={"alert": "Gpu\u00fc"}) == (201, b"{}")
+    head, _, body = requests[0].partition(b"\r\n\r\n")
+    assert b"\r\nContent-Type: application/json" in head
+    assert json.loads(body) == {"alert": "Gpu\u00fc"}
+
+
+def test_no_body_where_there_is_none() -> None:
+    """A question announces no content."""
+    requests: list[bytes] = []
+    with answering(says({}, requests=requests)) as place:
+        request(place, "GET", "/api/v1/pause")
+    assert b"content-" not in requests[0].lower()
 
 
 def test_the_first_place_that_answers() -> None:

@@ -12,10 +12,9 @@ import pytest
 from gpuagent.clock import ScaledClock, SystemClock
 from gpuagent.config.models import Config
 from gpuagent.monitor.monitor import Monitor
-from gpuagent.node import Node, real_node, simulated_node
+from gpuagent.node import Node, NoSuchNode, real_node, simulated_node
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.simulated.node import SimulatedNode
-from gpuagent.simulated.scenario import ScenarioError
 from tests.fakes.nvml import use
 
 
@@ -61,7 +60,7 @@ def test_a_simulated_node_says_so_in_the_log(caplog: pytest.LogCaptureFixture) -
 
 def test_no_such_scenario() -> None:
     """Asked for by name, never fallen back to."""
-    with pytest.raises(ScenarioError, match="no scenario 'helthy'"):
+    with pytest.raises(NoSuchNode, match="no scenario 'helthy'"):
         simulated_node(Config(), "helthy")
 
 

@@ -19,7 +19,7 @@ from gpuagent.catalogue.family import Family, Kind, Sample
 from gpuagent.catalogue.series import series
 from gpuagent_exporters.exposition import TextWriter
 from gpuagent_exporters.prometheus import SnapshotCollector
-from tests.fakes.snapshots import full_snapshot, snapshots, texts
+from tests.fakes.snapshots import full_alerting, full_snapshot, snapshots, texts
 
 Series = list[tuple[Family[Any], list[Sample]]]
 Parsed = dict[tuple[str, str, str], dict[tuple[tuple[str, str], ...], float]]
@@ -100,7 +100,7 @@ def test_any_snapshot(openmetrics: bool, snapshot: Any) -> None:
 
 def test_texts_are_equal_but_for_numbers_and_the_order_of_labels() -> None:
     """EXP-09: help, type, names and labels are those of prometheus-client to the letter."""
-    content = list(series(full_snapshot(), 100.0))
+    content = list(series(full_snapshot(), 100.0, alerting=full_alerting()))
     for openmetrics in (False, True):
         ours = TextWriter().write(content, openmetrics=openmetrics)
         expected = theirs(content, openmetrics=openmetrics).removesuffix("# EOF\n")

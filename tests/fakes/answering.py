@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 import tempfile
 import threading
@@ -16,14 +17,20 @@ Answer = Callable[[socket.socket, threading.Event], None]
 
 
 def read_request(connection: socket.socket) -> bytes:
-    """The head of a request; there is no body in what the command asks."""
-    head = b""
-    while b"\r\n\r\n" not in head:
-        received = connection.recv(4096)
-        if not received:
+    """The head of a request, and its body where it has one."""
+    received = b""
+    while not _is_whole(received):
+        more = connection.recv(4096)
+        if not more:
             break
-        head += received
-    return head
+        received += more
+    return received
+
+
+def _is_whole(request: bytes) -> bool:
+    head, end, body = request.partition(b"\r\n\r\n")
+    length = re.search(rb"(?im)^content-length: *(\d+)", head)
+    return bool(end) and len(body) >= (int(length[1]) if length else 0)
 
 
 def says(body: object, status: str = "200 OK", requests: list[bytes] | None = None) -> Answer:

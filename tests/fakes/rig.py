@@ -39,7 +39,9 @@ class Rig:
     closed: bool = False
 
     async def tick(self, seconds: float = 1.0, *, slow: bool = False) -> Snapshot:
-        """The next tick, so many seconds after the last one."""
+        """The next tick, so many seconds after the last one: long enough for GPUs to have been counted."""
+        if self.monitor.pace is PATIENT:
+            await self.monitor._wait([self.monitor._nvml], time.monotonic() + 20)
         self.clock.advance(seconds)
         if slow:
             self.monitor.request_slow()
@@ -48,13 +50,13 @@ class Rig:
     async def hasty_tick(self, seconds: float = 1.0, *, slow: bool = False, well: Collection[int] = (0,)) -> Snapshot:
         """A tick in which some call does not come back.
 
-        It is short, and so may be too short for the GPUs that are `well` on a busy machine: they get more of them.
+        It is short, and so may be too short on a busy machine for the GPUs that are `well`: they are waited for.
         """
         self.monitor.pace = HASTY
         snapshot = await self.tick(seconds, slow=slow)
-        for _ in range(100):
-            if all(at(snapshot, gpu).measured_seconds == self.clock.now() for gpu in well):
-                break
+        while {gpu.identity.index for gpu in snapshot.gpus if gpu.measured_seconds == self.clock.now()} < set(well):
+            slots = [slot.worker for index, slot in self.monitor._pool.items() if index in well]
+            await self.monitor._wait([self.monitor._nvml, *slots], time.monotonic() + 20)
             snapshot = await self.monitor.tick()
         self.monitor.pace = PATIENT
         return snapshot

@@ -7,6 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
+from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
 from gpuagent.reading import (
     NO_INSTANCE,
     Clocks,
@@ -83,6 +84,17 @@ def full_snapshot() -> Snapshot:
     )
 
 
+def full_alerting() -> AlertingFigures:
+    """The alerting half with a value for everything."""
+    return AlertingFigures(
+        rules=30,
+        evaluation_seconds=0.002,
+        alerts=(AlertCount("GpuLost", "firing", "critical", 1),),
+        failures=(RuleFailures("gpuagent", "GpuLost", 1),),
+        receivers=(ReceiverCounts("ops", 1, 2, 3.0, 4, 5, 6),),
+    )
+
+
 # ---- any snapshot -----------------------------------------------------------------------------------------------
 
 texts = st.text(max_size=12) | st.sampled_from(["", 'a"b', "a\\b", "a\nb", "ünï", "\\n", "{}", ","])
@@ -111,8 +123,9 @@ _runs = st.lists(
 _links = st.lists(
     st.builds(NvLink, st.integers(0, 3), st.booleans(), *[_amounts] * 6), max_size=3, unique_by=lambda link: link.link
 ).map(tuple)
+_mig_profiles = st.sampled_from(["1g.10gb", "3g.40gb", "1c.3g.40gb", "2c.3g.40gb", ""])
 _instances = st.lists(
-    st.builds(MigInstance, texts, st.integers(0, 2), st.integers(0, 2), texts, _memories, _profiles),
+    st.builds(MigInstance, texts, st.integers(0, 2), st.integers(0, 2), _mig_profiles, _memories, _profiles),
     max_size=4,
     unique_by=lambda mig: mig.uuid,
 ).map(tuple)

@@ -10,10 +10,17 @@ from __future__ import annotations
 
 from typing import Any
 
+from gpuagent.catalogue.alerting import ALERTING_FAMILIES
 from gpuagent.catalogue.family import Family
 from gpuagent.catalogue.gpu import GPU_FAMILIES
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES
 from gpuagent.catalogue.process import PROCESS_FAMILIES
 
-FAMILIES: tuple[Family[Any], ...] = (*NODE_FAMILIES, *GPU_FAMILIES, *MIG_FAMILIES, *PROCESS_FAMILIES)
+FAMILIES: tuple[Family[Any], ...] = (
+    *NODE_FAMILIES,
+    *GPU_FAMILIES,
+    *MIG_FAMILIES,
+    *PROCESS_FAMILIES,
+    *ALERTING_FAMILIES,
+)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+from gpuagent.catalogue.alerting import ALERTING_FAMILIES, AlertingFigures
 from gpuagent.catalogue.family import Family, Sample
 from gpuagent.catalogue.gpu import GPU_FAMILIES
 from gpuagent.catalogue.mig import MIG_FAMILIES
@@ -16,7 +17,12 @@ Series = tuple[Family[Any], list[Sample]]
 
 
 def series(
-    snapshot: Snapshot | None, now_seconds: float, *, simulated: str = "", top: int | None = None
+    snapshot: Snapshot | None,
+    now_seconds: float,
+    *,
+    simulated: str = "",
+    top: int | None = None,
+    alerting: AlertingFigures | None = None,
 ) -> Iterator[Series]:
     """Every family that has samples; what has no value has no sample.
 
@@ -28,6 +34,13 @@ def series(
         samples = [Sample(labels, float(value)) for labels, value in node_family.of(look) if value is not None]
         if samples:
             yield node_family, samples
+    if alerting is not None:
+        for alerting_family in ALERTING_FAMILIES:
+            samples = [
+                Sample(labels, float(value)) for labels, value in alerting_family.of(alerting) if value is not None
+            ]
+            if samples:
+                yield alerting_family, samples
     if snapshot is None:
         return
     gpus = [((str(gpu.identity.index), gpu.identity.uuid), gpu) for gpu in snapshot.gpus]

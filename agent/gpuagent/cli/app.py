@@ -7,12 +7,17 @@ from typing import Annotated
 import typer
 
 from gpuagent import __version__
+from gpuagent.cli.ack import ack
+from gpuagent.cli.alerts import alerts
 from gpuagent.cli.check import CheckCommand, check
 from gpuagent.cli.config import config_app
 from gpuagent.cli.doctor import doctor
 from gpuagent.cli.pause import pause, resume
 from gpuagent.cli.ps import ps
+from gpuagent.cli.receivers import receivers_app
+from gpuagent.cli.rules import rules_app
 from gpuagent.cli.run import run
+from gpuagent.cli.silence import silence_app
 from gpuagent.cli.status import status
 
 app = typer.Typer(
@@ -37,7 +42,10 @@ def _options(
     """Options of the command as a whole."""
 
 
-for command in (run, status, ps, doctor, pause, resume):
+for command in (run, status, ps, alerts, ack, doctor, pause, resume):
     app.command()(command)
 app.command(cls=CheckCommand)(check)
 app.add_typer(config_app, name="config")
+app.add_typer(silence_app, name="silence")
+app.add_typer(receivers_app, name="receivers")
+app.add_typer(rules_app, name="rules")

@@ -24,7 +24,7 @@ def doctor(
     """
     from gpuagent.doctor.examine import examine
     from gpuagent.doctor.finding import Level
-    from gpuagent.simulated.scenario import ScenarioError
+    from gpuagent.node import NoSuchNode
 
     findings = []
     try:
@@ -34,7 +34,7 @@ def doctor(
                 typer.echo(f"{_MARKS[finding.level]}  {finding.subject}: {finding.text}")
                 if finding.advice and finding.level is not Level.OK:
                     typer.echo(f"           -> {finding.advice}")
-    except ScenarioError as error:
+    except NoSuchNode as error:
         typer.echo(error, err=True)
         raise typer.Exit(1) from None
     if as_json:

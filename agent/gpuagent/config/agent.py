@@ -63,7 +63,7 @@ class Nvml(Section):
     """The driver's library."""
 
     stuck_after: Duration = Field(
-        2.0,
+        default=2.0,
         ge=0.5,
         le=600,
         description="A GPU is `blind`, and its figures absent, once a call into the driver has not come back and its "

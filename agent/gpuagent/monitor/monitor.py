@@ -24,7 +24,6 @@ from gpuagent.reading import (
     GpuReading,
     GpuState,
     NodeReading,
-    NvmlState,
     ProcessInfo,
     ProcessReading,
     Snapshot,
@@ -122,7 +121,8 @@ class Monitor:
             self._slow_due = False
             self._look_around()
         self.session.advance(leave=self._leave)
-        if self.session.state in (NvmlState.STARTING, NvmlState.FAILED) and self._nvml.busy:
+        # Twice, if what the worker was at was something else: a new session costs no tick unless it takes too long.
+        while self.session.beginning and self._nvml.busy and time.monotonic() < deadline:
             await self._wait([self._nvml], deadline)
             self.session.advance(leave=self._leave)
         self._take()
@@ -207,8 +207,8 @@ class Monitor:
         self._processes.refresh()
         for slot in self._slots:
             slot.slow_due = True
-        self.session.count()
         self._renew_if_missing()
+        self.session.count()
 
     def _renew_if_missing(self) -> None:
         """NVML shows a GPU that came back, or was added, only after a new initialisation."""

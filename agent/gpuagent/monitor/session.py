@@ -66,6 +66,11 @@ class Session:
         """Handles of this generation may be used."""
         return self.state is NvmlState.READY
 
+    @property
+    def beginning(self) -> bool:
+        """An initialisation is under way, or will be when it is due."""
+        return self.state in (NvmlState.STARTING, NvmlState.FAILED)
+
     def advance(self, *, leave: Callable[[], bool]) -> None:
         """Take what the worker has answered, and start the next initialisation when it is due.
 
@@ -78,11 +83,10 @@ class Session:
                 self._counted(outcome.value, outcome.error)
             elif self._job is _Job.INITIALIZE:
                 self._initialization_ended(outcome.value, outcome.error)
-        beginning = self.state in (NvmlState.STARTING, NvmlState.FAILED)
         if self._worker.busy:
-            if beginning and self._worker.busy_seconds > _SLOW_SECONDS:
+            if self.beginning and self._worker.busy_seconds > _SLOW_SECONDS:
                 self._fail(f"NVML has not answered for {self._worker.busy_seconds:.0f} s (initialisation hangs)")
-        elif beginning and self._backoff.due(self._clock.now()):
+        elif self.beginning and self._backoff.due(self._clock.now()):
             self._start(_Job.INITIALIZE, lambda: self._initialize(leave))
         elif self.state is NvmlState.PAUSED and self._references:
             self._start(_Job.LEAVE, lambda: self._leave(leave))

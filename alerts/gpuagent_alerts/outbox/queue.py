@@ -123,20 +123,22 @@ class Outbox:
             )
         return None if next_at is None else max(0.0, next_at - self._clock.wall())
 
-    def settle(self, taken: Sequence[Queued], outcome: Outcome) -> None:
-        """Note what came of an attempt to send these."""
+    def settle(self, taken: Sequence[Queued], outcome: Outcome) -> float:
+        """Note what came of an attempt to send these; returns the seconds for which the whole receiver has to wait."""
+        pause = 0.0
         with self._store.transaction():
             self._follow_clock()
             for entry in taken:
                 if outcome.ok:
                     self._sent(entry)
                 elif outcome.retry or outcome.switch_off:
-                    self._again(entry, outcome)
+                    pause = max(pause, self._again(entry, outcome))
                 else:
                     self._refused(entry, outcome)
             if not outcome.ok and taken:
                 self._count(failed=Counter({taken[0].message.receiver: 1}))
         self.release(taken)
+        return pause
 
     def release(self, taken: Sequence[Queued]) -> None:
         """They are no longer in flight, whatever came of it."""
@@ -158,7 +160,7 @@ class Outbox:
         )
         self._count(sent=Counter({message.receiver: 1}))
 
-    def _again(self, entry: Queued, outcome: Outcome) -> None:
+    def _again(self, entry: Queued, outcome: Outcome) -> float:
         now = self._clock.wall()
         wait = wait_seconds(entry.attempts + 1, outcome, self._uniform)
         self._store.execute(
@@ -166,11 +168,13 @@ class Outbox:
             " WHERE seq = ? AND state = 'queued'",
             (now + wait, wait, str(outcome), entry.seq),
         )
-        if outcome.pause:
-            self._store.execute(
-                "UPDATE outbox SET next_at = ?, wait = ? WHERE state = 'queued' AND receiver = ? AND next_at < ?",
-                (now + wait, wait, entry.message.receiver, now + wait),
-            )
+        if not outcome.pause:
+            return 0.0
+        self._store.execute(
+            "UPDATE outbox SET next_at = ?, wait = ? WHERE state = 'queued' AND receiver = ? AND next_at < ?",
+            (now + wait, wait, entry.message.receiver, now + wait),
+        )
+        return wait
 
     # ---- dead letters ------------------------------------------------------------------------------------
 

@@ -124,6 +124,10 @@ class _Heir:
             _discard(store, self.seq, self.size_bytes, excess)
             return True
         body = dump_message(replace(self.message, alerts=alerts))
-        store.execute("UPDATE outbox SET body = ?, bytes = ? WHERE seq = ?", (body, len(body), self.seq))
+        ends = any(alert.status is Status.RESOLVED for alert in alerts)
+        store.execute(
+            "UPDATE outbox SET body = ?, bytes = ?, reason = CASE WHEN ? THEN reason ELSE 'firing' END WHERE seq = ?",
+            (body, len(body), ends, self.seq),
+        )
         excess.size_bytes -= self.size_bytes - len(body)
         return False

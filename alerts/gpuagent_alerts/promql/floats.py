@@ -97,6 +97,8 @@ def larger(left: float, right: float) -> float:
     """NaN if either is, unless the other is the largest there is."""
     if INFINITY in {left, right}:
         return INFINITY
+    if left == right == 0:
+        return left + right  # of zeros with different signs, the positive one
     return NAN if math.isnan(left) or math.isnan(right) else max(left, right)
 
 
@@ -104,6 +106,8 @@ def smaller(left: float, right: float) -> float:
     """NaN if either is, unless the other is the smallest there is."""
     if -INFINITY in {left, right}:
         return -INFINITY
+    if left == right == 0:
+        return -(-left - right)
     return NAN if math.isnan(left) or math.isnan(right) else min(left, right)
 
 
@@ -120,3 +124,17 @@ def decimal_text(value: float) -> str:
     if math.isinf(value):
         return "+Inf" if value > 0 else "-Inf"
     return format(Decimal(repr(value)), "f").removesuffix(".0")
+
+
+FUNCTIONS_OF_ONE_VALUE: dict[str, Callable[[float], float]] = {
+    "abs": abs,
+    "ceil": ceiling,
+    "floor": floor,
+    "sgn": sign,
+    "sqrt": square_root,
+    "exp": exponential,
+    "ln": logarithm,
+    "log2": logarithm2,
+    "log10": logarithm10,
+}
+"""Under PromQL's names."""

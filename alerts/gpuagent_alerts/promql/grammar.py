@@ -23,18 +23,12 @@ from gpuagent_alerts.promql.syntax import (
 from gpuagent_alerts.promql.tokens import tokenize
 from gpuagent_alerts.promql.values import METRIC_NAME
 
-# The parser's enumerations have no hashes and compare by identity of their members' names.
+# The parser's enumerations have no hashes: they are told by their names.
 _CARDINALITIES = {
     "VectorMatchCardinality.OneToOne": Cardinality.ONE_TO_ONE,
     "VectorMatchCardinality.ManyToMany": Cardinality.ONE_TO_ONE,  # of and, or, unless, which match as sets
     "VectorMatchCardinality.ManyToOne": Cardinality.MANY_TO_ONE,
     "VectorMatchCardinality.OneToMany": Cardinality.ONE_TO_MANY,
-}
-_MATCH_OPERATORS = {
-    "MatchOp.Equal": MatchOperator.EQUAL,
-    "MatchOp.NotEqual": MatchOperator.NOT_EQUAL,
-    "MatchOp.Re": MatchOperator.MATCHES,
-    "MatchOp.NotRe": MatchOperator.MATCHES_NOT,
 }
 
 
@@ -51,7 +45,7 @@ def parse(text: str) -> Node:
         root = promql_parser.parse(skeleton.text)
     except ValueError as error:
         raise ExpressionError(_explain(str(error))) from None
-    return _Tree(skeleton.strings).node(root)
+    return _Tree(skeleton).node(root)
 
 
 def _explain(error: str) -> str:
@@ -63,44 +57,47 @@ def _explain(error: str) -> str:
 class _Tree:
     """Turns the parser's nodes into ours."""
 
-    def __init__(self, strings: tuple[str, ...]) -> None:
-        self._strings = strings
+    def __init__(self, skeleton: Skeleton) -> None:
+        self._skeleton = skeleton
 
     def node(self, expr: promql_parser.Expr) -> Node:
         """Parentheses are in the shape of the tree already."""
+        node: Node
         match expr:
             case promql_parser.ParenExpr():
-                return self.node(expr.expr)
+                node = self.node(expr.expr)
             case promql_parser.NumberLiteral():
-                return Number(expr.val)
+                node = Number(expr.val)
             case promql_parser.StringLiteral():
-                return String(self._strings[int(expr.val)])
+                node = String(self._skeleton.strings[int(expr.val)])
             case promql_parser.VectorSelector():
-                return self._selector(expr)
+                node = self._selector(expr)
             case promql_parser.UnaryExpr():
-                return Negation(self.node(expr.expr))
+                node = Negation(self.node(expr.expr))
             case promql_parser.BinaryExpr():
-                return self._binary(expr)
+                node = self._binary(expr)
             case promql_parser.AggregateExpr():
-                return self._aggregation(expr)
+                node = self._aggregation(expr)
             case promql_parser.Call():
-                return Call(expr.func.name, tuple(self.node(argument) for argument in expr.args))
+                node = Call(expr.func.name, tuple(self.node(argument) for argument in expr.args))
             case _:
                 raise ExpressionError(f"{type(expr).__name__} is not available in the agent")
+        return node
 
     def _selector(self, expr: promql_parser.VectorSelector) -> Selector:
         if expr.offset is not None or expr.at is not None or expr.matchers.or_matchers:
             raise ExpressionError("offset, @ and `or` between matchers are not available in the agent")
-        matchers = [
-            Matcher(matcher.name, _MATCH_OPERATORS[str(matcher.op)], self._strings[int(matcher.value)])
-            for matcher in expr.matchers.matchers
-        ]
+        matchers = [self._matcher(matcher.name, int(matcher.value)) for matcher in expr.matchers.matchers]
         if expr.name is not None:
             return Selector(expr.name, tuple(matchers))
         for matcher in matchers:
             if matcher.name == METRIC_NAME and matcher.op is MatchOperator.EQUAL and matcher.value:
                 return Selector(matcher.value, tuple(other for other in matchers if other is not matcher))
         return Selector(None, tuple(matchers))
+
+    def _matcher(self, label: str, number: int) -> Matcher:
+        skeleton = self._skeleton
+        return Matcher(label, MatchOperator(skeleton.match_operators[number]), skeleton.strings[number])
 
     def _binary(self, expr: promql_parser.BinaryExpr) -> Binary:
         matching, returns_bool = Matching(), False

@@ -14,7 +14,7 @@ from gpuagent_alerts.promql.values import Element, ValueType
 class Tick(NamedTuple):
     """What an evaluation looks at. Time is in milliseconds because Prometheus' is."""
 
-    index: SeriesIndex
+    series: SeriesIndex
     milliseconds: int
 
 

@@ -16,6 +16,8 @@ _OPTIONS = re2.Options()
 _OPTIONS.log_errors = False  # they are raised
 # C++ takes these and Go does not. What is quoted, a pair with a backslash or \Q...\E, is skipped first.
 _FOREIGN = re.compile(r"(?P<foreign>\\C|\(\?<)|\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|\[:\^?\w*:\]|[^\]\\])*\]", re.DOTALL)
+_REFERENCE = re.compile(r"\$(?:\$|\{(?P<braced>\w+)\}|(?P<plain>\w+))?")
+_GROUP_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 _REMEMBERED_VALUES = 4096
 
 
@@ -24,15 +26,15 @@ class Pattern:
 
     def __init__(self, pattern: str) -> None:
         """Raises ExpressionError for what Prometheus would not compile."""
-        foreign = next((match["foreign"] for match in _FOREIGN.finditer(pattern) if match["foreign"]), None)
-        if foreign is not None:
-            raise ExpressionError(f"the regular expression {pattern!r} has {foreign}, which Prometheus does not know")
         try:
             # By itself first: `a)|(b` is no pattern, though it is one inside the parentheses.
             re2.compile(pattern, _OPTIONS)
             self._regex = re2.compile(f"(?:{pattern})", _OPTIONS)
         except re2.error as error:
             raise ExpressionError(f"the regular expression {pattern!r} is wrong: {_reason(error)}") from None
+        foreign = next((match["foreign"] for match in _FOREIGN.finditer(pattern) if match["foreign"]), None)
+        if foreign is not None:
+            raise ExpressionError(f"the regular expression {pattern!r} has {foreign}, which Prometheus does not know")
         self._answers: dict[str, bool] = {}
 
     def matches(self, text: str) -> bool:
@@ -51,7 +53,7 @@ class Pattern:
 
     def template(self, template: str) -> Callable[[list[str]], str]:
         r"""How Go expands a replacement: `$1`, `${1}x`, `$name`, `$$`; a group that is not there is empty."""
-        names = {name: index for name, index in self._regex.groupindex.items()}
+        names: dict[str, int] = self._regex.groupindex
         count = self._regex.groups
         parts: list[str | int] = []
         end = 0
@@ -68,10 +70,6 @@ class Pattern:
                 parts.append(names[name])
         parts.append(template[end:])
         return lambda groups: "".join([groups[part] if isinstance(part, int) else part for part in parts])
-
-
-_REFERENCE = re.compile(r"\$(?:\$|\{(?P<braced>\w+)\}|(?P<plain>\w+))")
-_GROUP_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
 
 
 def _reason(error: Exception) -> str:

@@ -31,9 +31,9 @@ def plan_selector(selector: Selector) -> VectorPlan:
     def run(tick: Tick) -> list[Element]:
         elements = [
             element
-            for name in (tick.index.names() if selector.name is None else ())
+            for name in (tick.series.names() if selector.name is None else ())
             if all(test(name) for test in name_tests)
-            for element in tick.index.elements(name)
+            for element in tick.series.elements(name)
         ]
         for keep in filters:
             elements = keep(elements)
@@ -44,10 +44,10 @@ def plan_selector(selector: Selector) -> VectorPlan:
 
 def _by_name(name: str, filters: list[Filter]) -> Callable[[Tick], list[Element]]:
     if not filters:
-        return lambda tick: tick.index.elements(name)
+        return lambda tick: tick.series.elements(name)
 
     def run(tick: Tick) -> list[Element]:
-        elements = tick.index.elements(name)
+        elements = tick.series.elements(name)
         for keep in filters:
             elements = keep(elements)
         return elements
@@ -59,11 +59,11 @@ def _filter(matcher: Matcher, test: Test) -> Filter:
     label, value = matcher.name, matcher.value
     match matcher.op:
         case MatchOperator.EQUAL:
-            return lambda elements: [element for element in elements if element[1].get(label, "") == value]
+            return lambda elements: [element for element in elements if element[1][label] == value]
         case MatchOperator.NOT_EQUAL:
-            return lambda elements: [element for element in elements if element[1].get(label, "") != value]
+            return lambda elements: [element for element in elements if element[1][label] != value]
         case _:
-            return lambda elements: [element for element in elements if test(element[1].get(label, ""))]
+            return lambda elements: [element for element in elements if test(element[1][label])]
 
 
 def _test(matcher: Matcher) -> Test:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Self
 
 from gpuagent.catalogue.family import Family, Sample
@@ -20,7 +20,7 @@ class SeriesIndex:
     def __init__(self, samples: Iterable[tuple[str, Mapping[str, str], float]] = ()) -> None:
         self._names: dict[str, None] = {}
         self._elements: dict[str, list[Element]] = {}
-        self._pending: dict[str, list[Callable[[], Iterable[Element]]]] = {}
+        self._pending: dict[str, list[tuple[tuple[str, ...], list[Sample]]]] = {}
         self._label_sets: dict[tuple[str, ...], dict[LabelValues, LabelSet]] = {}
         for name, labels, value in samples:
             self._names[name] = None
@@ -37,7 +37,8 @@ class SeriesIndex:
     def add(self, family: Family[Any], samples: list[Sample]) -> None:
         """One more family of the catalogue; the samples are read when they are asked for."""
         self._names[family.name] = None
-        self._pending.setdefault(family.name, []).append(lambda: self._read(family.name, family.labels, samples))
+        # No closure: an index that refers to itself would outlive its tick until the garbage collector comes.
+        self._pending.setdefault(family.name, []).append((family.labels, samples))
 
     def names(self) -> Sequence[str]:
         """Every metric name, in the order in which it came."""
@@ -49,8 +50,8 @@ class SeriesIndex:
 
     def elements(self, name: str) -> list[Element]:
         """The series of a metric as the engine sees them. Not to be changed."""
-        for read in self._pending.pop(name, ()):
-            self._elements.setdefault(name, []).extend(read())
+        for label_names, samples in self._pending.pop(name, ()):
+            self._elements.setdefault(name, []).extend(self._read(name, label_names, samples))
         return self._elements.get(name, [])
 
     def _read(self, name: str, label_names: tuple[str, ...], samples: list[Sample]) -> Iterable[Element]:

@@ -1,7 +1,8 @@
 """What promql-parser gets to read: the expression without its literals, and without what the agent does not have.
 
-Strings are replaced by `"0"`, `"1"` and so on, and looked up again in the tree: the parser reads escapes by other rules than
-Prometheus 2.42, and would run matchers through another engine for regular expressions. Numbers are written out anew.
+Strings are replaced by `"0"`, `"1"` and so on, and looked up again in the tree: the parser reads escapes by other rules
+than Prometheus 2.42. Each matcher becomes an equality: the parser would run patterns through another engine, and judge
+what they match by the replaced string. Numbers are written anew.
 """
 
 from __future__ import annotations
@@ -27,10 +28,12 @@ _MATCH_OPERATORS = frozenset(["=", "!=", "=~", "!~"])
 
 @dataclass(frozen=True, slots=True)
 class Skeleton:
-    """A text for the parser, and the strings that were taken out of it."""
+    """A text for the parser, and what was taken out of it."""
 
     text: str
     strings: tuple[str, ...]
+    match_operators: tuple[str, ...]
+    """What stood before each of the strings, where that is a matcher's."""
 
 
 def make_skeleton(text: str, tokens: Sequence[Token]) -> Skeleton:
@@ -47,6 +50,7 @@ class _Walk:
     def __init__(self, text: str) -> None:
         self._text = text
         self._strings: list[str] = []
+        self._match_operators: list[str] = []
         self._words: list[str] = []
         # Per open parenthesis, the word before it: a function, `by`, or "" for a plain one.
         self._owners: list[str] = []
@@ -79,7 +83,7 @@ class _Walk:
             raise ExpressionError("the expression is empty")
         if self._operand_next:
             self._refuse(self._before, f"nothing follows {self._before.text}")
-        return Skeleton(" ".join(self._words), tuple(self._strings))
+        return Skeleton(" ".join(self._words), tuple(self._strings), tuple(self._match_operators))
 
     def _plus_before(self, token: Token) -> None:
         if self._plus is not None and token.kind is not Kind.NUMBER:
@@ -88,7 +92,7 @@ class _Walk:
         self._plus = token if token.text == "+" and self._operand_next and not token.in_braces else None
 
     def _outside(self, token: Token) -> None:
-        self._operand_next = False
+        operand_next, self._operand_next = self._operand_next, False
         match token.text:
             case "(":
                 named = self._before is not None and self._before.kind is Kind.NAME
@@ -110,7 +114,7 @@ class _Walk:
             case "=":
                 self._refuse(token, "= stands inside braces only: values are compared with ==")
             case text:
-                self._named_selector = text == "{" and self._before is not None and self._before.kind is Kind.NAME
+                self._named_selector = text == "{" and not operand_next
                 operator = token.kind is Kind.SYMBOL or text.lower() in _OPERATOR_WORDS | _MATCHING_WORDS
                 self._operand_next = operator and text != "{"
 
@@ -127,12 +131,13 @@ class _Walk:
         try:
             if token.kind is Kind.STRING:
                 self._strings.append(read_string(token.text))
+                self._match_operators.append(self._before.text if self._before and token.in_braces else "")
                 return f'"{len(self._strings) - 1}"'
             if token.kind is Kind.NUMBER:
                 return _decimal(read_number(token.text))
         except ExpressionError as error:
             self._refuse(token, str(error))
-        return token.text
+        return "=" if token.in_braces and token.text in _MATCH_OPERATORS else token.text
 
     def _refuse(self, token: Token, why: str) -> NoReturn:
         raise ExpressionError(f"{place(self._text, token.offset)}: {why}")

@@ -1,7 +1,7 @@
 """The words of an expression, cut as Prometheus 2.42 cuts them (its promql/parser/lex.go).
 
-promql-parser cuts by the rules of later versions: it takes names in quotes, `or` between matchers and more. So the text is
-cut here first, and what 2.42 has no word for is refused with its place.
+promql-parser cuts by the rules of later versions: it takes names in quotes, `or` between matchers and more. So the text
+is cut here first, and what 2.42 has no word for is refused with its place.
 """
 
 from __future__ import annotations

@@ -19,15 +19,19 @@ class ValueType(StrEnum):
 
 
 class LabelSet(dict[str, str]):
-    """Labels without the metric's name. Never changed once made: its keys are computed once and kept.
+    """Labels without the metric's name; `labels[name]` is "" for one that is missing, as in PromQL.
 
-    Labels of the same process are one object for all metrics of a tick, so that a key serves all of them.
+    Never changed once it is in a vector: its keys are computed once and kept. Labels of the same process are one object
+    for all metrics of a tick, so that a key serves all of them.
     """
 
     __slots__ = ("_key", "_partial_keys")
 
     _key: frozenset[tuple[str, str]]
     _partial_keys: dict[frozenset[str], frozenset[tuple[str, str]]]
+
+    def __missing__(self, name: str) -> str:
+        return ""
 
     def key(self) -> frozenset[tuple[str, str]]:
         """Equal for equal label sets."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Iterator, Mapping as Dict
+from collections.abc import Collection, Iterator
+from collections.abc import Mapping as Dict
 from typing import NamedTuple
 
 from gpuagent_alerts.rules.durations import parse_milliseconds
@@ -49,6 +50,10 @@ class Fields:
     def fault(self, line: int, problem: str, remedy: str = "") -> None:
         """Note what is wrong here."""
         self._sink.add(line, problem, group=self.group, rule=self.rule, remedy=remedy)
+
+    def inner(self, node: Mapping) -> Fields:
+        """A mapping inside of this one, of the same group and rule."""
+        return Fields(self._sink, node, group=self.group, rule=self.rule)
 
     def has(self, key: str) -> bool:
         """Whether it is given."""

@@ -29,11 +29,11 @@ _RULE_KEYS = ("alert", "record", "expr", "for", "keep_firing_for", "labels", "an
 _ALERT_ONLY = ("for", "keep_firing_for", "annotations")
 _UNKNOWN_IN_2_42 = "unknown to Prometheus 2.42, where this file has to load too"
 _NEWER = dict.fromkeys(
-    ("source_tenants", "query_offset", "evaluation_delay", "labels", "partial_response_strategy", "align_evaluation_time_on_interval"),
-    _UNKNOWN_IN_2_42,
-)  # fmt: skip
+    ("source_tenants", "query_offset", "evaluation_delay", "labels", "partial_response_strategy"), _UNKNOWN_IN_2_42
+)
 _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
+_A = {"label": "a label", "annotation": "an annotation"}
 _MAX_LABELS = 64
 """Of one rule; each of its alerts carries them all."""
 
@@ -194,7 +194,7 @@ def _alert(fields: Fields, name: Text, expression: Expression | None) -> AlertRu
 def _record(fields: Fields, name: Text, expression: Expression | None) -> RecordRule | None:
     if not _METRIC_NAME.fullmatch(name.text):
         fields.fault(
-            name.line, f"{shown(name.text)} cannot be the name of a series", "letters, digits, _ and : are allowed"
+            name.line, f"{shown(name.text)} cannot name a series", "letters, digits, _ and : are allowed"
         )
     for key in _ALERT_ONLY:
         if fields.has(key):
@@ -223,7 +223,7 @@ def _names_checked(fields: Fields, key: str, kind: str) -> list[tuple[str, Text]
     for name, value in texts.items():
         if not _LABEL_NAME.fullmatch(name):
             fields.fault(
-                value.line, f"{shown(name)} cannot be the name of a {kind}", "letters, digits and _ are allowed"
+                value.line, f"{shown(name)} cannot name {_A[kind]}", "letters, digits and _ are allowed"
             )
         elif name == "__name__" and kind == "label":
             fields.fault(value.line, "the label __name__ is the name of the series", "use another label")

@@ -20,11 +20,7 @@ def print_float(value: float) -> str:
     """What `{{ $value }}` prints: Go's `%v`."""
     if not math.isfinite(value):
         return _not_finite(value)
-    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
-    assert isinstance(exponent, int)
-    point = len(digits) + exponent
-    text = "".join(map(str, digits))
-    minus = "-" if sign else ""
+    minus, text, point = _digits(value)
     if value == 0:
         return f"{minus}0"
     if not -4 <= point - 1 < _SHORTEST_EXPONENT:
@@ -35,6 +31,16 @@ def print_float(value: float) -> str:
     if point >= len(text):
         return f"{minus}{text}{'0' * (point - len(text))}"
     return f"{minus}{text[:point]}.{text[point:]}"
+
+
+def print_scientific(value: float) -> str:
+    """As promtool reports samples: `1.5E+00`."""
+    if not math.isfinite(value):
+        return _not_finite(value)
+    minus, text, point = _digits(value)
+    power = point - 1 if value else 0
+    fraction = f".{text[1:]}" if len(text) > 1 else ""
+    return f"{minus}{text[0]}{fraction}E{'-' if power < 0 else '+'}{abs(power):02d}"
 
 
 def format_float(value: float, verb: str, precision: int) -> str:
@@ -67,22 +73,23 @@ def humanize_duration(value: float) -> str:
     """Seconds: `1d 2h 3m 4s`."""
     if not math.isfinite(value):
         return _short(value)
-    if value == 0:
-        return f"{_short(value)}s"
     if abs(value) < 1:
-        return f"{_enlarged(value)}s"
+        return f"{_enlarged(value) if value else _short(value)}s"
     sign, value = ("-" if value < 0 else ""), abs(value)
     # Out of int64's range Go's conversion gives the smallest number there is (amd64).
     whole = int(value) if value < _MAX_INT64 else -_MAX_INT64
     seconds, minutes = _remainder(whole, 60), _remainder(_quotient(whole, 60), 60)
     hours, days = _remainder(_quotient(whole, 3600), 24), _quotient(whole, 86400)
-    if days:
-        return f"{sign}{days}d {hours}h {minutes}m {seconds}s"
-    if hours:
-        return f"{sign}{hours}h {minutes}m {seconds}s"
-    if minutes:
-        return f"{sign}{minutes}m {seconds}s"
-    return f"{sign}{_short(value)}s"
+    if not (days or hours or minutes):
+        return f"{sign}{_short(value)}s"
+    parts = (f"{days}d", f"{hours}h", f"{minutes}m", f"{seconds}s")
+    return sign + " ".join(parts[0 if days else 1 if hours else 2 :])
+
+
+def _digits(value: float) -> tuple[str, str, int]:
+    """The sign, the shortest digits that are exact, and where the point is in them."""
+    sign, digits, exponent = Decimal(repr(value)).normalize().as_tuple()
+    return "-" if sign else "", "".join(map(str, digits)), len(digits) + int(exponent)
 
 
 def _short(value: float) -> str:

@@ -137,8 +137,8 @@ class _Builder:
         if event.tag is not None and event.tag not in {"!", _STRING_TAG}:
             raise YamlFault(line, f"the tag {str(event.tag)[:60]!r} has no place here: leave it out")
 
-    def _alias(self, anchor: str, line: int) -> None:
-        node = self._anchors.get(anchor)
+    def _alias(self, anchor: str | None, line: int) -> None:
+        node = self._anchors.get(anchor or "")
         if node is None:
             raise YamlFault(line, f"*{anchor} refers to nothing before it: a text that begins with * needs quotes")
         if not isinstance(node, Scalar):

@@ -136,14 +136,11 @@ class _Command:
 
 
 def _compile(body: str) -> Part:
-    commands = _commands(body)
-    piped: re.Match[str] | Part | None = None
-    for command in commands:
+    first, *others = _commands(body)
+    piped = _command(first.words, None)
+    for command in others:
         piped = _command(command.words, piped)
-    if isinstance(piped, re.Match):
-        return _operand(piped)
-    assert piped is not None
-    return piped
+    return _operand(piped) if isinstance(piped, re.Match) else piped
 
 
 def _commands(body: str) -> list[_Command]:
@@ -157,11 +154,20 @@ def _commands(body: str) -> list[_Command]:
         if kind == "pipe":
             commands.append(_Command([]))
         elif kind is not None:
+            if kind == "word" and not commands[-1].words:
+                _check_function(token[0])
             commands[-1].words.append(token)
         position = token.end()
     if any(not command.words for command in commands):
         raise TemplateFault("{{ }} is empty" if len(commands) == 1 else "a | has nothing beside it")
     return commands
+
+
+def _check_function(name: str) -> None:
+    if name in _KEYWORDS:
+        raise TemplateFault(f"{{{{ {name} }}}} is not available in the agent: {_WAYS}")
+    if name != "printf" and name not in _FUNCTIONS:
+        raise TemplateFault(f"the function {name} is not available in the agent: {_WAYS}")
 
 
 def _command(words: list[re.Match[str]], piped: re.Match[str] | Part | None) -> re.Match[str] | Part:
@@ -173,14 +179,10 @@ def _command(words: list[re.Match[str]], piped: re.Match[str] | Part | None) -> 
             what = "takes no arguments" if arguments else "takes nothing from a |"
             raise TemplateFault(f"{first[0]} {what}")
         return first
-    if first["word"] in _KEYWORDS:
-        raise TemplateFault(f"{{{{ {first['word']} }}}} is not available in the agent: {_WAYS}")
     operands = [*arguments, piped] if piped is not None else arguments
     if first["word"] == "printf":
         return _printf(operands)
-    function = _FUNCTIONS.get(first["word"])
-    if function is None:
-        raise TemplateFault(f"the function {first['word']} is not available in the agent: {_WAYS}")
+    function = _FUNCTIONS[first["word"]]
     if len(operands) != 1 or not operands[0]["value"]:
         raise TemplateFault(f"{first['word']} takes one number: $value")
     return lambda _, value: function(value)
@@ -223,7 +225,7 @@ def _verb(verb: re.Match[str], operand: re.Match[str]) -> Part:
     if letter in {"s", "v"} and not precision and not operand["value"]:
         return _operand(operand)
     if operand["value"]:
-        if letter == "v" and not precision or letter == "g" and not precision:
+        if letter in {"g", "v"} and not precision:
             return lambda _, value: print_float(value)
         if letter in {"e", "f", "g"}:
             digits = int(precision[1:]) if precision else 6

@@ -68,17 +68,13 @@ class RuleEngine:
 
     def recorded(self, now_seconds: float) -> list[Element]:
         """Every series that rules have made, `ALERTS` among them."""
-        return [
-            element for name in self._recorded.names() for element in self._recorded.elements(name, now_seconds)
-        ]
+        return [element for name in self._recorded.names() for element in self._recorded.elements(name, now_seconds)]
 
     def is_due(self, now_seconds: float) -> bool:
         """Whether some group has to be evaluated: otherwise there is no need for an index."""
         return any(self._is_due(runner, now_seconds) for runner in self._runners)
 
-    def evaluate(
-        self, measured: SeriesIndex, now_seconds: float, wall_seconds: float, missing: Missing
-    ) -> GroupResult:
+    def evaluate(self, measured: SeriesIndex, now_seconds: float, wall_seconds: float, missing: Missing) -> GroupResult:
         """Evaluate the groups that are due, in order."""
         transitions: list[Transition] = []
         failures: list[tuple[RuleKey, str]] = []
@@ -125,7 +121,12 @@ class RuleEngine:
     def dump(self, now_seconds: float) -> list[InstanceRecord]:
         """Every instance, for a restart."""
         return [
-            InstanceRecord(running.key.group, running.key.rule, instance.fingerprint, {**dump, _RULE_LABELS: running.rule.label_texts})
+            InstanceRecord(
+                running.key.group,
+                running.key.rule,
+                instance.fingerprint,
+                {**dump, _RULE_LABELS: running.rule.label_texts},
+            )
             for running in self.rules()
             if running.states is not None
             for instance, dump in zip(running.states.instances, running.states.dump(now_seconds), strict=True)
@@ -185,8 +186,10 @@ class _Storage:
 
 
 def _runners(groups: Iterable[RuleGroup]) -> list[GroupRunner]:
-    """Prometheus tells groups apart by file and name. Here a second one of a name gets a number, so that a file that
-    is moved, as an upgrade of the agent does, does not lose its states."""
+    """Groups by names of their own: a second one of a name gets a number.
+
+    Prometheus tells them apart by their files. A file that is moved, as by an upgrade, would then lose its states.
+    """
     runners: list[GroupRunner] = []
     taken: set[str] = set()
     for group in groups:

@@ -10,7 +10,7 @@ from typing import NamedTuple, Protocol
 from gpuagent_alerts.promql.errors import EvaluationError
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import Element, Row, without_name
-from gpuagent_alerts.rules.model import AlertRule, RecordRule, Rule, RuleGroup
+from gpuagent_alerts.rules.model import AlertRule, Rule, RuleGroup
 from gpuagent_alerts.states.machine import AlertStates, Frozen, RuleFailure, Transition
 
 log = logging.getLogger(__name__)
@@ -88,14 +88,14 @@ class GroupRunner:
         for running in self.rules:
             running.evaluations += 1
             try:
-                rows = _rows(running.rule, storage.index(), wall_seconds)
+                rows = running.rule.expression.rows(storage.index(), wall_seconds)
                 if running.states is not None:
                     transitions += running.states.evaluate(
                         now_seconds, rows, frozen_of(running.key), wall_seconds=wall_seconds
                     )
                     elements = running.states.series(now_seconds, wall_seconds)
                 else:
-                    elements = _record(running, rows)
+                    elements = _record(running.rule, running.limit, rows)
                 storage.publish(running.key, elements)
             except RuleFailure as failure:
                 transitions += failure.ended
@@ -119,21 +119,13 @@ def _failed(running: RunningRule, problem: str) -> str:
     return problem
 
 
-def _rows(rule: Rule, index: SeriesIndex, wall_seconds: float) -> Iterable[Row]:
-    value = rule.expression.evaluate(index, wall_seconds)
-    # A scalar is one row without labels, also in Prometheus.
-    return value if isinstance(value, tuple) else (Row({}, value),)
-
-
-def _record(running: RunningRule, rows: Iterable[Row]) -> list[Element]:
-    rule = running.rule
-    assert isinstance(rule, RecordRule)
+def _record(rule: Rule, limit: int, rows: Iterable[Row]) -> list[Element]:
     elements: dict[frozenset[tuple[str, str]], Element] = {}
     for row in rows:
-        labels = without_name({**row.labels, **rule.labels})[1]
+        labels = without_name({**row.labels, **rule.label_texts})[1]
         if labels.key() in elements:
             raise RuleFailure("vector contains metrics with the same labelset after applying rule labels")
         elements[labels.key()] = (rule.name, labels, row.value)
-    if running.limit and len(elements) > running.limit:
-        raise RuleFailure(f"exceeded limit of {running.limit} with {len(elements)} series")
+    if limit and len(elements) > limit:
+        raise RuleFailure(f"exceeded limit of {limit} with {len(elements)} series")
     return list(elements.values())

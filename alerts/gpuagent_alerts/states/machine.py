@@ -109,7 +109,11 @@ class AlertStates:
                 counts = self._advance(key, instance, key in found, now_seconds, wall_seconds, transitions)
             count += counts
         if self._limit and count > self._limit:
-            ended = [_ended(transition, wall_seconds) for transition in transitions if transition.change is not Change.STARTED]
+            ended = [
+                _ended(transition, wall_seconds)
+                for transition in transitions
+                if transition.change is not Change.STARTED
+            ]
             self._active = {}
             raise RuleFailure(f"exceeded limit of {self._limit} with {count} alerts", ended)
         return transitions
@@ -124,7 +128,10 @@ class AlertStates:
             labels = LabelSet({**self.rule.label_texts, **instance.labels})
             with_state = LabelSet({**labels, "alertstate": instance.state.value})
             since = wall_seconds - (now_seconds - instance.active_clock)
-            elements += [("ALERTS", with_state, 1.0), ("ALERTS_FOR_STATE", labels, float(math.floor(since + _TOLERANCE_SECONDS)))]
+            elements += [
+                ("ALERTS", with_state, 1.0),
+                ("ALERTS_FOR_STATE", labels, float(math.floor(since + _TOLERANCE_SECONDS))),
+            ]
         return elements
 
     def drop(self, wall_seconds: float) -> list[Transition]:
@@ -139,9 +146,9 @@ class AlertStates:
 
     def take_over(self, other: AlertStates) -> None:
         """Go on with another's instances: after a reload, whatever the new expression is."""
-        self._active = other._active  # noqa: SLF001  of the same class
-        self._last_seconds = other._last_seconds  # noqa: SLF001
-        self._restored_seconds = other._restored_seconds  # noqa: SLF001
+        self._active = other._active
+        self._last_seconds = other._last_seconds
+        self._restored_seconds = other._restored_seconds
 
     def dump(self, now_seconds: float) -> list[InstanceDump]:
         """Every instance, ready for JSON, with its timers as seconds that have passed."""

@@ -68,7 +68,9 @@ _EVERYWHERE = _Place(None, None)
 class Missing:
     """What could not be measured in one tick: places by metric name."""
 
-    def __init__(self, places: Mapping[str, Collection[_Place]] | None = None, *, doubtful: Collection[_Place] = ()) -> None:
+    def __init__(
+        self, places: Mapping[str, Collection[_Place]] | None = None, *, doubtful: Collection[_Place] = ()
+    ) -> None:
         self._places = dict(places or {})
         self._doubtful = tuple(doubtful)
         """GPUs of which it cannot be said whether they are lost."""
@@ -84,17 +86,16 @@ class Missing:
     def frozen(self, selections: Iterable[Selection]) -> Callable[[Mapping[str, str]], bool]:
         """For a rule that selects these: tells of an instance's labels whether data behind it is missing."""
         relevant: list[_Place] = []
-        others: set[str] = set()
+        metrics: set[str] = set()
         for selection in selections:
-            if selection.metric != _LOST:
-                others.add(selection.metric)
+            metrics.add(selection.metric)
             relevant += [
                 place
                 for place in self._places.get(selection.metric, ())
                 if place is _EVERYWHERE or selection.takes(place.labels)
             ]
         # A rule on nothing but gpuagent_gpu_lost has nothing to go by; one that also looks elsewhere has.
-        if not others:
+        if metrics == {_LOST}:
             relevant += self._doubtful
         if not relevant:
             return _nothing
@@ -139,9 +140,7 @@ def _failed(gpu: GpuReading) -> frozenset[str]:
     if gpu.state in _NOT_READ:
         ran = set()
     known = _GPU_COLLECTORS & {run.collector for run in gpu.runs} if ran else _GPU_COLLECTORS
-    return frozenset(
-        name for name in known if name not in ran or any(need not in ran for need in _NEEDS.get(name, ()))
-    )
+    return frozenset(name for name in known if name not in ran or any(need not in ran for need in _NEEDS.get(name, ())))
 
 
 def _is_missing(family: Family[Any], failed: frozenset[str]) -> bool:

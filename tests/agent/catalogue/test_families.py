@@ -11,14 +11,14 @@ from gpuagent.catalogue.family import Kind
 from gpuagent.catalogue.process import PROCESS_LABELS, USED
 from gpuagent.catalogue.series import series
 from gpuagent.nvml.collect import COLLECTORS
-from tests.fakes.snapshots import full_snapshot
+from tests.fakes.snapshots import full_alerting, full_snapshot
 
 BY_NAME = {family.name: family for family in FAMILIES}
 BASE_UNITS = {"bytes", "bytes_per_second", "celsius", "hertz", "joules", "ratio", "seconds", "watts"}
 NOT_BASE_UNITS = re.compile(
     r"_(milli|micro|kilo|mega|giga|kibi|mebi|gibi)|_(kb|mb|gb|kib|mib|gib|ms|mhz|ghz|mw|percent|minutes|hours)(_|$)"
 )
-UNTYPED_COLLECTORS = {"identity", "nvml", "pci", "procfs", "xid_events"}
+UNTYPED_COLLECTORS = {"alerting", "identity", "nvml", "pci", "procfs", "xid_events"}
 """Behind families of the node, and what is known of a GPU without asking it."""
 
 
@@ -86,8 +86,8 @@ def test_the_unit_is_in_the_name(name: str, unit: str) -> None:
 
 
 def test_no_family_is_dead() -> None:
-    """EXP-09: a snapshot that has everything fills every family."""
-    filled = {family.name for family, _ in series(full_snapshot(), 100.0)}
+    """EXP-09: a snapshot that has everything, and rules that fire, fill every family."""
+    filled = {family.name for family, _ in series(full_snapshot(), 100.0, alerting=full_alerting())}
 
     assert BY_NAME.keys() - filled == set()
 

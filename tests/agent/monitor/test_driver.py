@@ -119,6 +119,23 @@ def test_the_driver_is_reloaded() -> None:
     asyncio.run(run())
 
 
+def test_a_session_that_ends_while_its_gpus_are_counted() -> None:
+    """GPU-07: the next tick waits for the count and then for the new session: no tick is lost."""
+
+    async def run() -> None:
+        async with rig(TWO, events=False) as stage:
+            await stage.tick()
+            stage.fail(Kind.SLOW, calls=("nvmlDeviceGetCount_v2",), seconds=0.1)
+            stage.fail(Kind.ERROR, gpu=0, calls=("nvmlDeviceGetUtilizationRates",), code=Code.UNINITIALIZED)
+            assert (await stage.tick(slow=True)).node.nvml_state is NvmlState.FAILED
+            stage.node.clear()
+            snapshot = await stage.monitor.tick()  # at once: the count is still on its way
+
+            assert [gpu.state for gpu in snapshot.gpus] == [GpuState.OK] * 2
+
+    asyncio.run(run())
+
+
 def test_the_driver_is_upgraded_underneath(caplog: pytest.LogCaptureFixture) -> None:
     """GPU-07: a version mismatch asks for a new process, is told once, and the agent stays up meanwhile."""
 

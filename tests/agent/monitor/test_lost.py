@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.monitor.inventory import Inventory
-from gpuagent.reading import GpuState, Snapshot
+from gpuagent.reading import GpuState, NvmlState, Snapshot
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
 from tests.fakes.rig import BOOT_ID, Rig, at, rig, state
@@ -88,11 +88,13 @@ def test_a_gpu_that_stays_lost_costs_few_initialisations(caplog: pytest.LogCaptu
         async with rig(FOUR, events=False) as stage:
             await stage.tick()
             stage.fail(Kind.LOST, gpu=2)
+            stage.fail(Kind.SLOW, calls=("nvmlDeviceGetCount_v2",), seconds=0.005)  # so that it is met in flight
             caplog.clear()
             snapshots = await minutes(stage, 8)
 
             numbers = [snapshot.node.nvml_initializations for snapshot in snapshots]
             assert (numbers[2], numbers[8], numbers[20], numbers[-1]) == (1, 2, 3, 4)
+            assert {snapshot.node.nvml_state for snapshot in snapshots} == {NvmlState.READY}
             assert all(states(s) == [GpuState.OK, GpuState.OK, GpuState.LOST, GpuState.OK] for s in snapshots)
 
     asyncio.run(run())
@@ -191,6 +193,7 @@ def test_device_access_taken_away() -> None:
             assert states(snapshot) == [GpuState.FAILED] * 4
             assert at(snapshot, 0).reason == "nvmlDeviceGetMemoryInfo: unknown error"
             assert stage.value("gpuagent_gpu_lost", gpu="0") is None
+            assert stage.value("gpuagent_gpu_reading_age_seconds", gpu="0") == 1
             assert stage.value("gpuagent_gpu_memory_used_bytes", gpu="0") is None
             assert stage.value("gpuagent_collector_success", gpu="0", collector="memory") == 0
             stage.node.clear()

@@ -76,11 +76,11 @@ def test_fields_that_the_gpu_lacks(open_gpu: Open) -> None:
 
 def test_a_field_that_is_newer_than_the_driver(open_gpu: Open) -> None:
     """GPU-09: an id that no driver knows is absent, whatever the driver calls that."""
-    bench = open_gpu()
+    bench = open_gpu("{model: h100, nvlink: {links: 2}}")
 
-    assert bench.device.fields(9999) == {}
+    assert bench.device.fields(9999, (138, 99)) == {}
     assert bench.device.failures == []
-    assert [name for name, _ in bench.device.unsupported()] == ["field 9999"]
+    assert bench.device.unsupported() == (("field 138", "invalid argument"), ("field 9999", "not supported"))
 
 
 def test_fields_of_a_link(open_gpu: Open) -> None:

@@ -1,0 +1,111 @@
+"""What fires, who is told, and what could not be delivered: the document behind `gpuagent alerts`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from gpuagent.alerting.alerting import Alerting
+from gpuagent.catalogue.alerting import ReceiverCounts
+from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.outbox.entry import Queued
+from gpuagent_alerts.routing.mute import muted_by
+from gpuagent_alerts.routing.silences import Silence
+from gpuagent_alerts.states.instance import Instance, State
+
+SCHEMA = 1
+
+Document = dict[str, Any]
+
+
+def alerts_document(
+    alerting: Alerting, receivers: Sequence[ReceiverCounts], now_seconds: float, wall_seconds: float
+) -> Document:
+    """Everything, JSON-ready. `now_seconds` is CLOCK_BOOTTIME, `wall_seconds` Unix time."""
+    muted = muted_by(alerting.firing())
+    acks = {ack.fingerprint: ack for ack in alerting.acks.all()}
+    alerts = []
+    for running in alerting.engine.rules():
+        for instance in running.states.instances if running.states is not None else ():
+            if instance.state is State.INACTIVE:
+                continue
+            alert = instance.as_alert(Status.FIRING)
+            ack = acks.get(alert.fingerprint)
+            alerts.append(
+                _alert(instance, alert, now_seconds)
+                | {
+                    "silenced_by": [silence.id for silence in alerting.silences.silencing(alert.labels)],
+                    "muted_by": muted(alert.labels),
+                    "acknowledged_by": ack.creator if ack else "",
+                    "receivers": [one.recipient.name for one in alerting.routes.of(alert.labels)],
+                }
+            )
+    off = alerting.delivery.off()
+    return {
+        "schema": SCHEMA,
+        "time_seconds": wall_seconds,
+        "alerting": alerting.config.alerting,
+        "alerts": sorted(alerts, key=lambda alert: (alert["state"] != "firing", alert["name"], alert["fingerprint"])),
+        "silences": [_silence(silence, wall_seconds) for silence in alerting.silences.all()],
+        "receivers": [
+            counts._asdict() | {"off": str(off[counts.receiver]) if counts.receiver in off else ""}
+            for counts in receivers
+        ],
+        "rules": sum(1 for _ in alerting.engine.rules()),
+        "failing_rules": [
+            {"group": running.key.group, "rule": running.key.rule, "error": running.last_error}
+            for running in alerting.engine.rules()
+            if running.last_error
+        ],
+        "store_problem": str(alerting.store.problem or ""),
+    }
+
+
+def dead_document(alerting: Alerting, wall_seconds: float) -> Document:
+    """What could not be delivered, oldest first. Raises StoreFailure."""
+    letters = [_queued(letter) for letter in alerting.outbox.dead()]
+    return {"schema": SCHEMA, "time_seconds": wall_seconds, "dead": letters}
+
+
+def silence_document(silence: Silence, wall_seconds: float) -> Document:
+    """One silence."""
+    return _silence(silence, wall_seconds)
+
+
+def _alert(instance: Instance, alert: Alert, now_seconds: float) -> Document:
+    return {
+        "name": alert.name,
+        "state": str(instance.state),
+        "severity": alert.labels.get("severity", ""),
+        "fingerprint": alert.fingerprint,
+        "labels": dict(alert.labels),
+        "annotations": dict(alert.annotations),
+        "value": alert.value if math.isfinite(alert.value) else None,
+        "active_seconds": max(0.0, now_seconds - instance.active_clock),
+        "starts_at_seconds": instance.starts_at,
+    }
+
+
+def _silence(silence: Silence, wall_seconds: float) -> Document:
+    return {
+        "id": silence.id,
+        "matchers": [str(matcher) for matcher in silence.matchers],
+        "state": str(silence.state(wall_seconds)),
+        "starts_at_seconds": silence.starts_at,
+        "ends_at_seconds": silence.ends_at,
+        "comment": silence.comment,
+        "creator": silence.creator,
+    }
+
+
+def _queued(letter: Queued) -> Document:
+    return {
+        "id": letter.message.id,
+        "receiver": letter.message.receiver,
+        "status": str(letter.message.status),
+        "alerts": [alert.name for alert in letter.message.alerts],
+        "created_seconds": letter.created,
+        "attempts": letter.attempts,
+        "error": letter.last_error,
+    }

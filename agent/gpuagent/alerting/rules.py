@@ -1,0 +1,28 @@
+"""The rules in force, by the configuration."""
+
+from __future__ import annotations
+
+from gpuagent.config.models import Config
+from gpuagent_alerts.rules.faults import RuleFault, RuleFileError
+from gpuagent_alerts.rules.file import load_rule_file
+from gpuagent_alerts.rules.merge import merge_rules
+from gpuagent_alerts.rules.model import RuleGroup
+from gpuagent_alerts.shipped import RULES_FILE
+
+
+def load_rules(config: Config) -> tuple[RuleGroup, ...]:
+    """The shipped rules and the configured files.
+
+    Raises:
+        RuleFileError: with every fault of every file.
+    """
+    faults: list[RuleFault] = []
+    own: list[RuleGroup] = []
+    for path in config.rule_files:
+        try:
+            own += load_rule_file(path)
+        except RuleFileError as error:
+            faults += error.faults
+    if faults:
+        raise RuleFileError(faults)
+    return merge_rules(load_rule_file(RULES_FILE), own, config.disabled_rules)

@@ -1,0 +1,99 @@
+"""Families of the alerting half: what fires, and what became of the messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpuagent.catalogue.family import Family, Kind, Labelled, Value, single
+
+
+class AlertCount(NamedTuple):
+    """Instances of a rule in one state."""
+
+    alertname: str
+    alertstate: str
+    severity: str
+    number: int
+
+
+class RuleFailures(NamedTuple):
+    """How often a rule could not be evaluated."""
+
+    group: str
+    rule: str
+    failures: int
+
+
+class ReceiverCounts(NamedTuple):
+    """Messages to one receiver."""
+
+    receiver: str
+    queued: int
+    dead: int
+    oldest_seconds: float | None
+    sent: int
+    failed: int
+    dropped: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlertingFigures:
+    """The alerting half at a moment."""
+
+    rules: int
+    evaluation_seconds: float | None
+    alerts: tuple[AlertCount, ...] = ()
+    failures: tuple[RuleFailures, ...] = ()
+    receivers: tuple[ReceiverCounts, ...] = ()
+    store_ok: bool = True
+
+
+AlertingFamily = Family[AlertingFigures]
+
+
+def _alerts(figures: AlertingFigures) -> Iterable[Labelled]:
+    return ((tuple(count[:3]), count.number) for count in figures.alerts)
+
+
+def _failures(figures: AlertingFigures) -> Iterable[Labelled]:
+    return (((failed.group, failed.rule), failed.failures) for failed in figures.failures)
+
+
+def _receivers(read: Callable[[ReceiverCounts], Value]) -> Callable[[AlertingFigures], Iterable[Labelled]]:
+    return lambda figures: (((counts.receiver,), read(counts)) for counts in figures.receivers)
+
+
+def _family(
+    name: str, text: str, of: Callable[[AlertingFigures], Iterable[Labelled]], labels: tuple[str, ...] = (),
+    kind: Kind = Kind.GAUGE,
+) -> AlertingFamily:  # fmt: skip
+    return Family(f"gpuagent_{name}", kind, text, "alerting", labels, of)
+
+
+_RECEIVER = ("receiver",)
+
+ALERTING_FAMILIES: tuple[AlertingFamily, ...] = (
+    _family("alerts", "Alerts that are pending or firing on this node.", _alerts,
+            ("alertname", "alertstate", "severity")),
+    _family("rules", "Rules in force, shipped ones included.", single(lambda figures: figures.rules)),
+    _family("rule_evaluation_duration_seconds", "Duration of the last evaluation of rules.",
+            single(lambda figures: figures.evaluation_seconds)),
+    _family("rule_evaluation_failures_total", "Evaluations of the rule that failed.", _failures,
+            ("rule_group", "rule"), Kind.COUNTER),
+    _family("notifications_sent_total", "Messages that the receiver took.",
+            _receivers(lambda counts: counts.sent), _RECEIVER, Kind.COUNTER),
+    _family("notification_failures_total", "Attempts to send that failed.",
+            _receivers(lambda counts: counts.failed), _RECEIVER, Kind.COUNTER),
+    _family("notifications_dropped_total", "Messages dropped because the outbox was full.",
+            _receivers(lambda counts: counts.dropped), _RECEIVER, Kind.COUNTER),
+    _family("notifications_queued", "Messages that wait to be sent.",
+            _receivers(lambda counts: counts.queued), _RECEIVER),
+    _family("notifications_dead", "Messages that could not be delivered, kept for a replay.",
+            _receivers(lambda counts: counts.dead), _RECEIVER),
+    _family("notification_oldest_undelivered_seconds", "Age of the oldest message that waits.",
+            _receivers(lambda counts: counts.oldest_seconds), _RECEIVER),
+    _family("store_healthy", "0 while the state of alerts cannot be kept on disk.",
+            single(lambda figures: figures.store_ok)),
+)  # fmt: skip

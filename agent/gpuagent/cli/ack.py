@@ -1,0 +1,24 @@
+"""`gpuagent ack`: somebody is at it, so the alert is not repeated."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from gpuagent.cli.control import ask_agent
+from gpuagent.cli.source import Socket
+
+
+def ack(
+    alert: Annotated[str, typer.Argument(help="Name of a rule, or the fingerprint that `gpuagent alerts` shows")],
+    comment: Annotated[str, typer.Option(help="For those who see it too")] = "",
+    socket: Socket = None,
+) -> None:
+    """Acknowledge alerts that fire: they are not repeated any more, and their end is told all the same.
+
+    It lasts until the alert has ended: when it begins anew, that is told. Exit status: 0 done, 1 nothing of that fires.
+    """
+    answer = ask_agent("POST", "/api/v1/acks", socket, {"alert": alert, "comment": comment})
+    found = answer["acknowledged"]
+    typer.echo(f"acknowledged {len(found)} alert{'' if len(found) == 1 else 's'}: {' '.join(found)}")

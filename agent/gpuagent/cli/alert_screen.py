@@ -1,0 +1,173 @@
+"""The screens of `gpuagent alerts` and `gpuagent silence list`, from the agent's documents alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gpuagent.cli.cells import Paint, cut, fit, wrap
+from gpuagent.units import format_duration
+
+Document = dict[str, Any]
+
+_NARROWEST, _WIDEST = 40, 160
+_INDENT = 9
+_SEVERITIES = ("critical", "warning", "info")
+_WORDS = {"": "no severity", "none": "for no one"}
+
+
+def alert_screen(document: Document, width: int, paint: Paint) -> list[str]:
+    """Lines of at most `width` cells: what is wrong with alerting itself first, then what fires."""
+    width = max(_NARROWEST, min(width, _WIDEST))
+    lines = [*_troubles(document, width, paint), *_alerts(document, width, paint)]
+    silences = [silence for silence in document["silences"] if silence["state"] == "active"]
+    if silences:
+        lines += ["", paint("Silences in force", "bold"), *silence_lines(silences, _now(document), width, paint)]
+    return [*lines, "", *_receivers(document, width, paint)]
+
+
+def silence_lines(silences: Sequence[Document], now: float, width: int, paint: Paint) -> list[str]:
+    """Two lines or more for each silence. `now` is the agent's Unix time."""
+    lines = []
+    for silence in silences:
+        head = f"{fit(silence['id'], _INDENT)}{_span(silence, now)}, by {silence['creator'] or 'unknown'}"
+        lines += [cut(head, width), *_indented(" ".join(silence["matchers"]), width)]
+        if silence["comment"]:
+            lines += [paint(line, "dim") for line in _indented(silence["comment"], width)]
+    return lines
+
+
+def dead_lines(document: Document, width: int, paint: Paint) -> list[str]:
+    """The messages that could not be delivered, oldest first."""
+    width = max(_NARROWEST, min(width, _WIDEST))
+    lines = []
+    for letter in document["dead"]:
+        age = format_duration(max(0.0, _now(document) - letter["created_seconds"]))
+        attempts = _count(letter["attempts"], "attempt")
+        head = f"to {letter['receiver']}: {letter['status']}, queued {age} ago, {attempts}"
+        lines += [
+            paint(cut(letter["id"], width), "bold"),
+            *_indented(head, width),
+            *_indented(", ".join(letter["alerts"]), width),
+            *(paint(line, "warning") for line in _indented(letter["error"], width)),
+        ]
+    return [*lines, paint(cut("gpuagent receivers replay [ID] queues them again", width), "dim")]
+
+
+def _troubles(document: Document, width: int, paint: Paint) -> list[str]:
+    """Why somebody may not be told."""
+    lines = []
+    if document["store_problem"]:
+        lines += _problem("STORE", document["store_problem"], width, paint)
+    for failing in document["failing_rules"]:
+        text = f"{failing['rule']} of group {failing['group']} cannot be evaluated: {failing['error']}"
+        lines += _problem("RULE", text, width, paint)
+    for counts in document["receivers"]:
+        if counts["off"]:
+            text = f"{counts['receiver']} is switched off: {counts['off']}. gpuagent receivers test switches it on"
+            lines += _problem("OFF", text, width, paint)
+    if document["alerting"] != "node":
+        text = f"alerting: {document['alerting']} is configured, so this agent itself tells nobody"
+        lines += _problem("NOTE", text, width, paint, "info")
+    return [*lines, ""] if lines else []
+
+
+def _problem(word: str, text: str, width: int, paint: Paint, style: str = "warning") -> list[str]:
+    first, *rest = _indented(text, width)
+    return [paint(fit(word, _INDENT), style) + first[_INDENT:], *rest]
+
+
+def _alerts(document: Document, width: int, paint: Paint) -> list[str]:
+    alerts = sorted(document["alerts"], key=_urgency)
+    firing = sum(alert["state"] == "firing" for alert in alerts)
+    rules = _count(document["rules"], "rule")
+    head = f"{firing} firing, {len(alerts) - firing} pending, {rules}"
+    lines = [paint(cut(head, width), "bold")]
+    for alert in alerts:
+        lines += _alert(alert, width, paint)
+    return lines
+
+
+def _urgency(alert: Document) -> tuple[bool, int]:
+    severity = alert["severity"]
+    return alert["state"] != "firing", _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)
+
+
+def _alert(alert: Document, width: int, paint: Paint) -> list[str]:
+    severity, labels = str(alert["severity"]), alert["labels"]
+    state = paint(fit(str(alert["state"]).upper(), _INDENT), severity if alert["state"] == "firing" else "dim")
+    parts = (
+        f"for {format_duration(alert['active_seconds'])}",
+        f"GPU {labels['gpu']}" if labels.get("gpu") else "",
+        f"pid {labels['pid']}" if labels.get("pid") else "",
+        _value(alert["value"]),
+    )
+    told = _told(alert)
+    lines = [
+        state + cut(f"{alert['name']}, {_WORDS.get(severity, severity)}", width - _INDENT),
+        *_indented(", ".join(part for part in parts if part), width),
+    ]
+    if alert["annotations"].get("summary"):
+        lines += _indented(alert["annotations"]["summary"], width)
+    return [*lines, *(paint(line, "dim") for line in _indented(f"{told}  [{alert['fingerprint']}]", width))]
+
+
+def _value(value: float | None) -> str:
+    """All digits of a count: bytes as 4.08e+10 tell nobody anything."""
+    if value is None:
+        return ""
+    return f"value {value:.0f}" if value == round(value) and abs(value) < 1e15 else f"value {value:.6g}"
+
+
+def _told(alert: Document) -> str:
+    """Who hears of it, or why nobody does."""
+    why = []
+    if alert["silenced_by"]:
+        why.append(f"silenced by {' '.join(alert['silenced_by'])}")
+    if alert["muted_by"]:
+        why.append(f"muted by {alert['muted_by']}")
+    if alert["acknowledged_by"]:
+        why.append(f"acknowledged by {alert['acknowledged_by']}, not repeated")
+    receivers = f"goes to {', '.join(alert['receivers'])}" if alert["receivers"] else "no receiver"
+    return ", ".join([receivers, *why])
+
+
+def _receivers(document: Document, width: int, paint: Paint) -> list[str]:
+    if not document["receivers"]:
+        return [cut("no receiver is told by this agent", width)]
+    name_width = width - 28
+    head = f"{fit('RECEIVER', name_width)}{_columns('QUEUED', 'DEAD', 'OLDEST')}"
+    lines = [paint(head, "dim")]
+    for counts in document["receivers"]:
+        oldest = "-" if counts["oldest_seconds"] is None else format_duration(counts["oldest_seconds"])
+        name = f"{counts['receiver']} (off)" if counts["off"] else counts["receiver"]
+        lines.append(fit(name, name_width) + _columns(counts["queued"], counts["dead"], oldest))
+    if any(counts["dead"] for counts in document["receivers"]):
+        lines.append(paint(cut("gpuagent alerts --dead shows what could not be delivered", width), "dim"))
+    return lines
+
+
+def _columns(queued: object, dead: object, oldest: object) -> str:
+    return f"{fit(queued, 7, right=True)} {fit(dead, 7, right=True)} {fit(oldest, 12, right=True)}"
+
+
+def _span(silence: Document, now: float) -> str:
+    """How long it goes on, how soon it begins, or how long ago it ended."""
+    starts, ends = silence["starts_at_seconds"], silence["ends_at_seconds"]
+    if silence["state"] == "active":
+        return f"for {format_duration(max(0.0, ends - now))} more"
+    if silence["state"] == "pending":
+        return f"begins in {format_duration(max(0.0, starts - now))}"
+    return f"ended {format_duration(max(0.0, now - ends))} ago"
+
+
+def _indented(text: object, width: int) -> list[str]:
+    return [" " * _INDENT + line for line in wrap(text, width - _INDENT)]
+
+
+def _now(document: Document) -> float:
+    return float(document["time_seconds"])
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}{'' if number == 1 else 's'}"

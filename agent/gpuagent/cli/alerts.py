@@ -1,0 +1,48 @@
+"""`gpuagent alerts`: what fires, who is told, and what stands in the way of that."""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from gpuagent.ask import NoAgent, default_socket, fetch_document
+from gpuagent.cli.alert_screen import alert_screen, dead_lines
+from gpuagent.cli.cells import Paint, width_of
+from gpuagent.cli.source import EXIT_NO_DATA, Socket, tell
+
+_TIMEOUT_SECONDS = 10.0
+"""The agent may be waiting for its disk."""
+
+
+def alerts(
+    as_json: Annotated[bool, typer.Option("--json", help="The agent's document")] = False,
+    dead: Annotated[bool, typer.Option(help="The messages that could not be delivered, instead")] = False,
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
+    socket: Socket = None,
+) -> None:
+    """Show which alerts are pending or firing, the silences, the receivers, and rules that fail.
+
+    Exit status: 0 something could be shown, whatever fires, 3 no agent answers.
+    """
+    document = _document("/api/v1/alerts/dead" if dead else "/api/v1/alerts", socket)
+    if as_json:
+        typer.echo(json.dumps(document, indent=1))
+        return
+    paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
+    width = width_of(sys.stdout)
+    if dead and not document["dead"]:
+        tell("every message could be delivered, or still waits for that")
+        return
+    lines = dead_lines(document, width, paint) if dead else alert_screen(document, width, paint)
+    typer.echo("\n".join(paint.text(line.rstrip()) for line in lines))
+
+
+def _document(path: str, socket: Any) -> Any:
+    try:
+        return fetch_document(socket or default_socket(), path, _TIMEOUT_SECONDS)
+    except NoAgent as error:
+        tell(f"no agent answers: {error}")
+        raise typer.Exit(EXIT_NO_DATA) from None

@@ -1,0 +1,117 @@
+"""An expression: read once, evaluated every few seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuagent_alerts.promql.aggregate import plan_aggregation
+from gpuagent_alerts.promql.binary import plan_binary, plan_negation
+from gpuagent_alerts.promql.errors import ExpressionError
+from gpuagent_alerts.promql.functions import plan_call
+from gpuagent_alerts.promql.grammar import parse
+from gpuagent_alerts.promql.plans import Plan, ScalarPlan, StringPlan, Tick, VectorPlan
+from gpuagent_alerts.promql.selectors import plan_selector
+from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.promql.syntax import (
+    Aggregation,
+    Binary,
+    Call,
+    Negation,
+    Node,
+    Number,
+    Selector,
+    String,
+)
+from gpuagent_alerts.promql.values import NO_LABELS, Row, Scalar, ValueType, Vector, to_vector
+
+
+class Expression:
+    """A compiled expression. Made by `compile_expression`."""
+
+    __slots__ = ("_plan", "metric_names", "selectors", "text")
+
+    def __init__(self, text: str, selectors: tuple[Selector, ...], plan: ScalarPlan | VectorPlan) -> None:
+        self.text = text
+        self.selectors = selectors
+        """What it looks at, in the order of the text."""
+        self.metric_names = frozenset(selector.name for selector in selectors if selector.name is not None)
+        """Of the selectors that name a metric; one that chooses names by a pattern has none."""
+        self._plan = plan
+
+    @property
+    def value_type(self) -> ValueType:
+        """Scalar or instant vector."""
+        return self._plan.type
+
+    def evaluate(self, index: SeriesIndex, time_seconds: float) -> Vector | Scalar:
+        """Its value at a Unix time.
+
+        Raises EvaluationError where the series do not suit it.
+        """
+        tick = Tick(index, round(time_seconds * 1000))
+        if isinstance(self._plan, VectorPlan):
+            return to_vector(self._plan.run(tick))
+        return self._plan.run(tick)
+
+    def rows(self, index: SeriesIndex, time_seconds: float) -> Vector:
+        """As a rule takes it: a number is one row without labels.
+
+        Raises EvaluationError where the series do not suit it.
+        """
+        value = self.evaluate(index, time_seconds)
+        return value if isinstance(value, Vector) else Vector([Row(NO_LABELS, value)])
+
+    def __repr__(self) -> str:
+        return f"Expression({self.text!r})"
+
+
+def compile_expression(text: str) -> Expression:
+    """Read and check an expression.
+
+    Raises ExpressionError: no PromQL, too large, or more than the agent evaluates. The text says what and the way out.
+    """
+    tree = parse(text)
+    plan = _plan(tree)
+    if isinstance(plan, StringPlan):
+        raise ExpressionError("a rule needs an instant vector or a scalar, and this expression is a string")
+    return Expression(text, tuple(_selectors(tree)), plan)
+
+
+def _plan(node: Node) -> Plan:
+    plan: Plan
+    match node:
+        case Number(number):
+            plan = ScalarPlan(lambda _tick: number)
+        case String(text):
+            plan = StringPlan(text)
+        case Selector():
+            plan = plan_selector(node)
+        case Negation(operand):
+            plan = plan_negation(_plan(operand))
+        case Binary(_, left, right):
+            plan = plan_binary(node, _plan(left), _plan(right))
+        case Aggregation(_, operand, parameter):
+            plan = plan_aggregation(node, _plan(operand), None if parameter is None else _plan(parameter))
+        case Call(_, arguments):
+            plan = plan_call(node, [_plan(argument) for argument in arguments])
+    return plan
+
+
+def _selectors(node: Node) -> Iterator[Selector]:
+    match node:
+        case Selector():
+            yield node
+        case Negation(operand):
+            yield from _selectors(operand)
+        case Binary(_, left, right):
+            yield from _selectors(left)
+            yield from _selectors(right)
+        case Aggregation(_, operand, parameter):
+            if parameter is not None:
+                yield from _selectors(parameter)
+            yield from _selectors(operand)
+        case Call(_, arguments):
+            for argument in arguments:
+                yield from _selectors(argument)
+        case Number() | String():
+            return

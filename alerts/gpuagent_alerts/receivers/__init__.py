@@ -1,0 +1,1 @@
+"""Ways to tell somebody: one module per kind."""

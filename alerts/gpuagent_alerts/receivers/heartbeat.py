@@ -1,0 +1,68 @@
+"""Calls a URL again and again. Whoever is at the other end raises the alarm when the calls stop: then the node is dead.
+
+It is not for messages: a late call is worth nothing, so none is queued, and alerts are not routed to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from gpuagent.clock import Clock
+from gpuagent_alerts.outbox.outcome import Outcome, Reason
+from gpuagent_alerts.receivers.http import Http, Request
+from gpuagent_alerts.receivers.secret import Misconfigured, Secret
+
+log = logging.getLogger(__name__)
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """Calls while `alive` says that the agent does its work; what goes wrong is kept and logged once."""
+
+    name: str
+    http: Http
+    url: Secret
+    interval_seconds: float
+    clock: Clock
+    alive: Callable[[], bool] = _always
+    sent: int = 0
+    failed: int = 0
+    last: Outcome | None = field(default=None, init=False)
+
+    async def beat(self) -> Outcome | None:
+        """Call once; None while the agent is not alive."""
+        if not self.alive():
+            return None
+        outcome = await self._call()
+        if outcome.ok:
+            self.sent += 1
+        else:
+            self.failed += 1
+        if self.last is None or self.last.ok is not outcome.ok:
+            level = logging.INFO if outcome.ok else logging.WARNING
+            log.log(level, "the heartbeat %s: %s", self.name, outcome)
+        self.last = outcome
+        return outcome
+
+    async def run(self) -> None:
+        """Call at the interval, until cancelled."""
+        while True:
+            started = self.clock.now()
+            await self.beat()
+            left = self.interval_seconds - (self.clock.now() - started)
+            await asyncio.sleep(max(left, 0.0) / self.clock.speed)
+
+    async def _call(self) -> Outcome:
+        try:
+            return await self.http.send(Request(self.url.line(), method="GET"))
+        except Misconfigured as error:
+            return Outcome(Reason.MISCONFIGURED, str(error))
+        except Exception as error:  # noqa: BLE001 (the next call may work)
+            return Outcome(Reason.FAULT, f"a fault in the agent: {type(error).__name__}")

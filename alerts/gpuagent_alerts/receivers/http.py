@@ -1,0 +1,178 @@
+"""HTTP to the outside: the only module that imports httpx.
+
+No redirect is followed: with 302 a message would be lost as a GET, with 307 it would go, signature and all, to another
+host. No proxy of the environment is used: it would see what is meant for 127.0.0.1. A certificate has to be trusted by
+the system. An answer may take 15 s in all, however it trickles in, and 4 KiB of it are read.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC
+from email.utils import parsedate_to_datetime
+
+import httpx
+
+from gpuagent.clock import Clock, SystemClock
+from gpuagent_alerts.outbox.outcome import DELIVERED, Outcome, Reason
+from gpuagent_alerts.receivers.redact import redact
+
+DEADLINE_SECONDS = 15.0
+MAX_ANSWER_BYTES = 4096
+_ANSWER_SECONDS = 2.0
+"""To read what comes after the status: it only explains a refusal."""
+_SHOWN = 160
+_AGAIN = frozenset({408, 425})
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is sent. Neither the URL nor the headers are ever shown."""
+
+    url: str = field(repr=False)
+    body: bytes = field(default=b"", repr=False)
+    headers: Mapping[str, str] = field(default_factory=dict, repr=False)
+    method: str = "POST"
+    secrets: tuple[str, ...] = field(default=(), repr=False)
+    """What must not be shown besides the URL, should the answer repeat it."""
+
+
+class Http:
+    """One client for all receivers, made when it is first used. For one event loop."""
+
+    def __init__(
+        self,
+        *,
+        clock: Clock | None = None,
+        deadline_seconds: float = DEADLINE_SECONDS,
+        trust: ssl.SSLContext | None = None,
+    ) -> None:
+        self._clock = clock or SystemClock()
+        self._deadline_seconds = deadline_seconds
+        self._trust = trust
+        self._client: httpx.AsyncClient | None = None
+
+    async def send(self, request: Request) -> Outcome:
+        """Try once. Whatever goes wrong is an outcome."""
+        try:
+            url = httpx.URL(request.url)
+            _check_address(url.host, url.port or 0)
+            async with asyncio.timeout(self._deadline_seconds):
+                return await self._exchange(request, url)
+        except (TimeoutError, httpx.TimeoutException):
+            return Outcome(Reason.TIMED_OUT, "it did not answer in time")
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError) as error:
+            return Outcome(Reason.MISCONFIGURED, f"its address or headers cannot be used ({type(error).__name__})")
+        except httpx.TransportError as error:
+            return Outcome(Reason.UNREACHABLE, _why(error))
+
+    async def close(self) -> None:
+        """Close what is open."""
+        client, self._client = self._client, None
+        if client is not None:
+            await client.aclose()
+
+    async def _exchange(self, request: Request, url: httpx.URL) -> Outcome:
+        if self._client is None:
+            self._client = _client(self._trust or ssl.create_default_context())
+        async with self._client.stream(
+            request.method, url, content=request.body or None, headers=request.headers
+        ) as response:
+            if response.is_success:
+                await _excerpt(response)  # read to its end, so that the connection can be used again
+                return DELIVERED
+            said = redact(await _excerpt(response), [request.url, *request.secrets])[:_SHOWN]
+            return self._judge(response, f": {said}" if said else "")
+
+    def _judge(self, response: httpx.Response, said: str) -> Outcome:
+        status = response.status_code
+        after = self._retry_after(response.headers)
+        if status == 429:
+            return Outcome(Reason.SLOW_DOWN, f"it wants fewer messages (429){said}", after)
+        if status in _AGAIN or status >= 500:
+            return Outcome(Reason.UNAVAILABLE, f"it answered {status}{said}", after)
+        if status == 410:
+            return Outcome(Reason.GONE, f"it wants nothing any more (410){said}")
+        if response.is_redirect or 300 <= status < 400:
+            return Outcome(Reason.REDIRECTED, f"it redirects ({status}), which is not followed: put in its new address")
+        return Outcome(Reason.REFUSED, f"it refused the message ({status}){said}")
+
+    def _retry_after(self, headers: Mapping[str, str]) -> float | None:
+        """Seconds, or a date: https://www.rfc-editor.org/rfc/rfc9110#field.retry-after."""
+        text = headers.get("retry-after", "").strip()
+        if text.isascii() and text.isdigit() and len(text) < 10:
+            return float(text)
+        try:
+            date = parsedate_to_datetime(text)
+            date = date if date.tzinfo else date.replace(tzinfo=UTC)
+            return max(0.0, date.timestamp() - self._clock.wall())
+        except (ValueError, OverflowError):
+            return None
+
+
+def _client(trust: ssl.SSLContext) -> httpx.AsyncClient:
+    for name in ("httpx", "httpcore"):
+        logging.getLogger(name).setLevel(logging.WARNING)  # below it they write whole URLs
+    return httpx.AsyncClient(
+        timeout=httpx.Timeout(10, connect=3),
+        follow_redirects=False,
+        trust_env=False,
+        limits=httpx.Limits(max_connections=4, max_keepalive_connections=2),
+        verify=trust,
+        # Compressed, 4 KiB would be any size.
+        headers={"User-Agent": "gpuagent", "Accept-Encoding": "identity"},
+    )
+
+
+def _check_address(host: str, port: int) -> None:
+    """Refuse what cannot be a port, and link-local addresses: cloud metadata is there, and no receiver.
+
+    Raises ValueError.
+    """
+    if port > 65535:
+        raise ValueError("no port")
+    try:
+        address = ipaddress.ip_address(host)
+    except ValueError:
+        return  # a name
+    if address.is_link_local:
+        raise ValueError("a link-local address")
+
+
+async def _excerpt(response: httpx.Response) -> str:
+    kept = b""
+    try:
+        async with asyncio.timeout(_ANSWER_SECONDS):
+            async for chunk in response.aiter_raw(MAX_ANSWER_BYTES):
+                kept += chunk
+                if len(kept) >= MAX_ANSWER_BYTES:
+                    break
+    except (TimeoutError, httpx.HTTPError):
+        pass  # the status has come, and counts
+    return kept[:MAX_ANSWER_BYTES].decode("utf-8", "replace")
+
+
+def _why(error: BaseException | None) -> str:
+    """The kind of fault, never the library's own words: they may hold the host's name."""
+    kinds: tuple[tuple[type[BaseException], str], ...] = (
+        (ssl.SSLCertVerificationError, "its certificate is not trusted here"),
+        (ssl.SSLError, "TLS with it failed"),
+        (socket.gaierror, "its name cannot be resolved"),
+        (ConnectionRefusedError, "it refused the connection"),
+        (httpx.ConnectError, "no connection to it"),
+        (httpx.RemoteProtocolError, "it closed the connection without an answer"),
+    )
+    chain: list[BaseException] = []
+    while error is not None and error not in chain:
+        chain.append(error)
+        error = error.__cause__ or error.__context__
+    for kind, words in kinds:
+        if any(isinstance(link, kind) for link in chain):
+            return words
+    return "the connection to it broke"

@@ -1,0 +1,91 @@
+"""PagerDuty by its Events API v2 (https://developer.pagerduty.com/docs/send-alert-event).
+
+One incident for each group of alerts: it is triggered while one of them fires and resolved when none does. The same
+`dedup_key` again changes nothing, so a repeat is harmless.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent_alerts.alert import Alert, Message, Status
+from gpuagent_alerts.outbox.outcome import Outcome
+from gpuagent_alerts.outbox.sender import Context
+from gpuagent_alerts.receivers.http import Http, Request
+from gpuagent_alerts.receivers.secret import Secret
+from gpuagent_alerts.receivers.text import headline, rfc3339, says
+
+EVENTS_URL = "https://events.pagerduty.com/v2/enqueue"
+MAX_SUMMARY = 1024
+MAX_EVENT_BYTES = 500_000  # theirs is 512 KB
+_SEVERITIES = {"critical": "critical", "warning": "warning", "info": "info", "none": "info", "error": "error"}
+_WORST = ("critical", "error", "warning", "info")
+
+
+@dataclass(frozen=True, slots=True)
+class Pagerduty:
+    """Posts events for a service."""
+
+    http: Http
+    routing_key: Secret
+    url: str = EVENTS_URL
+
+    async def send(self, message: Message, context: Context) -> Outcome:
+        """Raises Misconfigured."""
+        key = self.routing_key.line()
+        body = event(message, context, key)
+        return await self.http.send(Request(self.url, body, {"Content-Type": "application/json"}, secrets=(key,)))
+
+
+def event(message: Message, context: Context, routing_key: str) -> bytes:
+    """The event; without details where it would be too large with them."""
+    document: dict[str, Any] = {
+        "routing_key": routing_key,
+        "event_action": "trigger" if message.status is Status.FIRING else "resolve",
+        "dedup_key": dedup_key(message),
+        "client": "gpuagent",
+        "payload": _payload(message, context),
+    }
+    if context.external_url:
+        document["client_url"] = context.external_url
+    body = json.dumps(document).encode()
+    if len(body) > MAX_EVENT_BYTES:
+        document["payload"]["custom_details"] = {"alerts": f"{len(message.alerts)}, too large to be listed"}
+        body = json.dumps(document).encode()
+    return body
+
+
+def dedup_key(message: Message) -> str:
+    """Names the incident: the group of alerts, which names the node. At most 255 characters are allowed."""
+    return "gpuagent-" + hashlib.sha256(message.group.encode("utf-8", "replace")).hexdigest()
+
+
+def _payload(message: Message, context: Context) -> dict[str, Any]:
+    firing = [alert for alert in message.alerts if alert.status is Status.FIRING] or list(message.alerts)
+    first = firing[0]
+    summary = ": ".join([headline(message, context.node), *says(first)[:1]])
+    return {
+        "summary": summary if len(summary) <= MAX_SUMMARY else summary[: MAX_SUMMARY - 1] + "…",
+        "source": context.node,
+        "severity": min((_severity(alert) for alert in firing), key=_WORST.index),
+        "timestamp": rfc3339(first.starts_at),
+        "component": first.labels.get("gpu", ""),
+        "class": first.name,
+        "custom_details": {"id": message.id, "alerts": [_details(alert) for alert in message.alerts]},
+    }
+
+
+def _severity(alert: Alert) -> str:
+    return _SEVERITIES.get(alert.labels.get("severity", ""), "error")
+
+
+def _details(alert: Alert) -> dict[str, Any]:
+    return {
+        "status": str(alert.status),
+        "labels": dict(alert.labels),
+        "annotations": dict(alert.annotations),
+        "starts_at": rfc3339(alert.starts_at),
+    }

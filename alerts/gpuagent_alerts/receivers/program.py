@@ -1,0 +1,92 @@
+"""Runs a program for a message: no shell, no capability, hardly an environment, and an end."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+_CONFINE = str(Path(__file__).with_name("confine.py"))
+_ENVIRONMENT = {
+    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
+    "LANG": "C.UTF-8",
+}
+_KEPT_BYTES = 4096
+_LAST_WORDS_SECONDS = 0.5
+"""What it started may hold its standard error open: that is not waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """How it ended."""
+
+    status: int | None
+    """Its exit status, negative for a signal; None when it took too long and was killed."""
+    said: str
+    """The end of what it wrote to its standard error."""
+
+
+async def run_program(command: Sequence[str], stdin: bytes, timeout_seconds: float) -> Finished:
+    """Run a command to its end, or kill it and all of its process group. Raises OSError if Python cannot be started."""
+    transport, watch = await asyncio.get_running_loop().subprocess_exec(
+        _Watch,
+        *(sys.executable, "-I", "-S", _CONFINE, *command),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.PIPE,
+        cwd="/",
+        env=_ENVIRONMENT,
+        start_new_session=True,
+    )
+    try:
+        _feed(transport, stdin)
+        async with asyncio.timeout(timeout_seconds):
+            await watch.exited.wait()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_LAST_WORDS_SECONDS):
+                await watch.silent.wait()
+    except TimeoutError:
+        pass
+    finally:
+        status = transport.get_returncode()
+        if status is None:
+            with suppress(ProcessLookupError):
+                os.killpg(transport.get_pid(), signal.SIGKILL)
+            await asyncio.shield(watch.exited.wait())
+        transport.close()
+    return Finished(status, watch.tail.decode("utf-8", "replace"))
+
+
+def _feed(transport: asyncio.SubprocessTransport, data: bytes) -> None:
+    pipe = transport.get_pipe_transport(0)
+    if isinstance(pipe, asyncio.WriteTransport):
+        pipe.write(data)
+        pipe.close()  # once all of it is read; it need not be
+
+
+class _Watch(asyncio.SubprocessProtocol):
+    """Tells of the program's end by itself, whatever it left behind holds its pipes open.
+
+    asyncio's own Process waits for the pipes too.
+    """
+
+    def __init__(self) -> None:
+        self.tail = bytearray()
+        self.exited = asyncio.Event()
+        self.silent = asyncio.Event()
+
+    def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002 (asyncio's)
+        self.tail += data
+        del self.tail[:-_KEPT_BYTES]
+
+    def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's)
+        if fd == 2:
+            self.silent.set()
+
+    def process_exited(self) -> None:
+        self.exited.set()

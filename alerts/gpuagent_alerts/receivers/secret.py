@@ -1,0 +1,77 @@
+"""A secret from the configuration, or from a file that is read anew at every use."""
+
+from __future__ import annotations
+
+import os
+import stat
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+_MAX_BYTES = 4096
+
+
+class Misconfigured(Exception):
+    """Something has to be put right on this machine; the text holds no secret."""
+
+
+class Hidden(Protocol):
+    """A text that does not show itself, such as pydantic's SecretStr."""
+
+    def get_secret_value(self) -> str:
+        """The text."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Secret:
+    """Given as it is, or by a file; exactly one of the two."""
+
+    what: str
+    """What it is, for messages: "URL", "key"."""
+    value: str | Hidden | None = field(default=None, repr=False)
+    file: Path | None = None
+    """A relative one is below `directory`."""
+    directory: Path | None = None
+    """systemd's $CREDENTIALS_DIRECTORY, if there is one."""
+
+    def read(self) -> str:
+        """The secret, without white space around it. Raises Misconfigured."""
+        if self.value is not None:
+            return self.value if isinstance(self.value, str) else self.value.get_secret_value()
+        if self.file is None:
+            raise Misconfigured(f"there is no {self.what}")
+        return self._from_file(self.file)
+
+    def line(self) -> str:
+        """Likewise, of a secret that has no white space inside. Raises Misconfigured."""
+        text = self.read()
+        if not text.isprintable() or " " in text:
+            raise Misconfigured(f"the {self.what} must be one line without spaces")
+        return text
+
+    def _from_file(self, file: Path) -> str:
+        if not file.is_absolute() and self.directory is None:
+            raise Misconfigured(f"the file of the {self.what}, {file}, is relative, and there are no credentials")
+        path = (self.directory or Path("/")) / file
+        try:
+            text = _read(path).decode()
+        except UnicodeDecodeError:
+            raise Misconfigured(f"the file of the {self.what}, {path}, holds no text") from None
+        except OSError as error:
+            raise Misconfigured(f"cannot read the file of the {self.what}, {path}: {error.strerror}") from None
+        if not text.strip():
+            raise Misconfigured(f"the file of the {self.what}, {path}, is empty")
+        return text.strip()
+
+
+def _read(path: Path) -> bytes:
+    # Never waits: a pipe in the place of the file would.
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    with os.fdopen(descriptor, "rb") as file:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise OSError(0, "it is not an ordinary file")
+        data = file.read(_MAX_BYTES + 1)
+    if len(data) > _MAX_BYTES:
+        raise OSError(0, f"it is longer than {_MAX_BYTES} bytes")
+    return data

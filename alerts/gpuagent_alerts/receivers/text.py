@@ -1,0 +1,69 @@
+"""An alert in words and times, as several kinds of receivers need it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from gpuagent.units import format_duration
+from gpuagent_alerts.alert import Alert, Message, Status
+
+_LAST = 253402300799.0  # the end of the year 9999: datetime knows no later time
+
+
+def rfc3339(unix_seconds: float) -> str:
+    """`2026-11-20T20:10:48.123Z`."""
+    return _time(unix_seconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def when(unix_seconds: float) -> str:
+    """`2026-11-20 20:10:48 UTC`."""
+    return f"{_time(unix_seconds):%Y-%m-%d %H:%M:%S} UTC"
+
+
+def _time(unix_seconds: float) -> datetime:
+    return datetime.fromtimestamp(min(max(unix_seconds, 0.0), _LAST), UTC)
+
+
+def headline(message: Message, node: str) -> str:
+    """`FIRING: GpuLost on node7`, `RESOLVED: 3 alerts on node7`."""
+    names = {alert.name for alert in message.alerts}
+    what = next(iter(names)) if len(names) == 1 else "alerts"
+    if len(message.alerts) > 1:
+        what = f"{len(message.alerts)} {'x ' if len(names) == 1 else ''}{what}"
+    return f"{message.status.upper()}: {what} on {node}"
+
+
+def duration(alert: Alert) -> str:
+    """Since when it fires, or from when to when it did."""
+    if alert.status is Status.FIRING or alert.ends_at is None:
+        return f"since {when(alert.starts_at)}"
+    lasted = format_duration(max(0.0, alert.ends_at - alert.starts_at))
+    return f"from {when(alert.starts_at)} to {when(alert.ends_at)} ({lasted})"
+
+
+def says(alert: Alert) -> list[str]:
+    """Summary and description, where there are any."""
+    return [text for key in ("summary", "description") if (text := alert.annotations.get(key, ""))]
+
+
+def other_labels(alert: Alert) -> dict[str, str]:
+    """What a headline does not already say."""
+    return {name: value for name, value in sorted(alert.labels.items()) if name not in {"alertname", "severity"}}
+
+
+def common(mappings: Sequence[Mapping[str, str]]) -> dict[str, str]:
+    """What all of them have alike."""
+    first, *others = mappings or [{}]
+    return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
+
+
+def plain(message: Message, node: str) -> str:
+    """The message as text without any marks, alert by alert."""
+    parts = []
+    for alert in message.alerts:
+        severity = alert.labels.get("severity", "")
+        head = f"{alert.status.upper()}: {alert.name}" + (f" ({severity})" if severity else "")
+        labels = ", ".join(f"{name}={value}" for name, value in other_labels(alert).items())
+        parts.append("\n".join([head, *says(alert), labels, duration(alert)]))
+    return "\n\n".join(parts) + f"\n\n{node}, {message.id}\n"

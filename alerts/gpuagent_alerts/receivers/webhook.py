@@ -1,0 +1,90 @@
+"""JSON by POST in the form of Alertmanager's webhook, version 4; signed where there is a key.
+
+The signature is that of Standard Webhooks 1.0.0
+(https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md). `webhook-id` stays the
+same over all attempts: who has seen it can leave the message out.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import json
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent_alerts.alert import Alert, Message
+from gpuagent_alerts.outbox.outcome import Outcome
+from gpuagent_alerts.outbox.sender import Context
+from gpuagent_alerts.receivers.http import Http, Request
+from gpuagent_alerts.receivers.secret import Misconfigured, Secret
+from gpuagent_alerts.receivers.text import common, rfc3339
+
+_NEVER = "0001-01-01T00:00:00Z"
+"""Go's zero time: what Alertmanager writes while an alert fires."""
+
+
+@dataclass(frozen=True, slots=True)
+class Webhook:
+    """Posts to a URL; with keys, signs with each of them."""
+
+    http: Http
+    url: Secret
+    keys: Secret | None = None
+    """One or, while one replaces another, several with white space between."""
+
+    async def send(self, message: Message, context: Context) -> Outcome:
+        """Raises Misconfigured."""
+        body = json.dumps(version_4(message, context)).encode()
+        headers = {
+            "Content-Type": "application/json",
+            "webhook-id": message.id,
+            "webhook-timestamp": str(int(context.now)),
+        }
+        keys = self.keys.read().split() if self.keys else []
+        if keys:
+            headers["webhook-signature"] = " ".join(sign(key, message.id, int(context.now), body) for key in keys)
+        return await self.http.send(Request(self.url.line(), body, headers, secrets=tuple(keys)))
+
+
+def sign(key: str, message_id: str, unix_seconds: int, body: bytes) -> str:
+    """`v1,<base64 of HMAC-SHA256>`. Raises Misconfigured for a key that is none."""
+    try:
+        raw = base64.b64decode(key.removeprefix("whsec_"), validate=True)
+    except binascii.Error:
+        raise Misconfigured("the key for signatures must be whsec_ and base64") from None
+    if not 24 <= len(raw) <= 64:
+        raise Misconfigured("the key for signatures must have 24 to 64 bytes, in base64")
+    signed = f"{message_id}.{unix_seconds}.".encode() + body
+    return "v1," + base64.b64encode(hmac.new(raw, signed, hashlib.sha256).digest()).decode()
+
+
+def version_4(message: Message, context: Context) -> dict[str, Any]:
+    """The document: https://prometheus.io/docs/alerting/latest/configuration/#webhook_config."""
+    alerts = message.alerts
+    return {
+        "version": "4",
+        "groupKey": message.group,
+        "truncatedAlerts": 0,
+        "status": str(message.status),
+        "receiver": message.receiver,
+        "groupLabels": dict(message.group_labels),
+        "commonLabels": common([alert.labels for alert in alerts]),
+        "commonAnnotations": common([alert.annotations for alert in alerts]),
+        "externalURL": context.external_url,
+        "alerts": [_alert(alert, context) for alert in alerts],
+    }
+
+
+def _alert(alert: Alert, context: Context) -> dict[str, Any]:
+    return {
+        "status": str(alert.status),
+        "labels": dict(alert.labels),
+        "annotations": dict(alert.annotations),
+        "startsAt": rfc3339(alert.starts_at),
+        "endsAt": _NEVER if alert.ends_at is None else rfc3339(alert.ends_at),
+        "generatorURL": context.external_url,
+        "fingerprint": alert.fingerprint,
+    }

@@ -1,0 +1,70 @@
+"""Acknowledgements: somebody is at it, so the alert is not told again until it has ended and begins anew."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from gpuagent.clock import Clock
+from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.store.database import Store
+
+_MAX_TEXT = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Ack:
+    """Of one alert, by its fingerprint."""
+
+    fingerprint: str
+    alertname: str
+    comment: str
+    creator: str
+    created_at: float
+    """Unix time."""
+
+
+class Acks:
+    """All acknowledgements: kept in the store, and in memory for the asking."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        rows = store.execute("SELECT fingerprint, alertname, comment, creator, created_at FROM acks")
+        self._acks = {row[0]: Ack(*row) for row in rows}
+
+    def __contains__(self, fingerprint: object) -> bool:
+        return fingerprint in self._acks
+
+    def add(self, alert: Alert, *, comment: str, creator: str) -> Ack:
+        """Somebody is at it. Raises ValueError, in words for the person who asked, and StoreFailure."""
+        if max(len(comment), len(creator)) > _MAX_TEXT:
+            raise ValueError(f"a text of an acknowledgement has at most {_MAX_TEXT} characters")
+        ack = Ack(alert.fingerprint, _clean(alert.name), _clean(comment), _clean(creator), self._clock.wall())
+        self._store.execute(
+            "INSERT OR REPLACE INTO acks VALUES (?, ?, ?, ?, ?)",
+            (ack.fingerprint, ack.alertname, ack.comment, ack.creator, ack.created_at),
+        )
+        self._acks[ack.fingerprint] = ack
+        return ack
+
+    def remove(self, fingerprint: str) -> bool:
+        """Nobody is at it any more; returns whether there was one. Raises StoreFailure."""
+        if fingerprint not in self._acks:
+            return False
+        self._store.execute("DELETE FROM acks WHERE fingerprint = ?", (fingerprint,))
+        del self._acks[fingerprint]
+        return True
+
+    def all(self) -> list[Ack]:
+        """Every one."""
+        return list(self._acks.values())
+
+    def keep(self, firing: Collection[str]) -> None:
+        """Forget those of alerts that do not fire any more. Raises StoreFailure."""
+        for fingerprint in [known for known in self._acks if known not in firing]:
+            self.remove(fingerprint)
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()

@@ -1,0 +1,45 @@
+"""Alerts that share a message, and the name of what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from gpuagent_alerts.alert import Alert, fingerprint
+from gpuagent_alerts.routing.route import Destination
+from gpuagent_alerts.routing.told import GroupKey
+
+_LONGEST_KEY = 400
+
+
+@dataclass(slots=True)
+class Group:
+    """Alerts that fire, and that one receiver is told of together."""
+
+    destination: Destination
+    labels: Mapping[str, str]
+    alerts: dict[str, Alert] = field(default_factory=dict)
+    """By the fingerprint that the alert has on this node."""
+
+
+def group_of(alert: Alert, destination: Destination, node_labels: Mapping[str, str]) -> tuple[GroupKey, Group]:
+    """The group of an alert, empty.
+
+    The node's labels are in its name: PagerDuty tells incidents apart by it, and hears from many nodes.
+    """
+    labels = dict(alert.labels)
+    if destination.group_by:
+        labels = {name: labels.get(name, "") for name in destination.group_by}
+        name = f"{_written(node_labels)}:{_written(labels)}"
+    else:
+        name = f"{_written(node_labels)}:{alert.name}:{alert.fingerprint}"
+    return GroupKey(destination.recipient.name, _bounded(name)), Group(destination, labels)
+
+
+def _written(labels: Mapping[str, str]) -> str:
+    return "{" + ", ".join(f'{name}="{value}"' for name, value in sorted(labels.items())) + "}"
+
+
+def _bounded(name: str) -> str:
+    name = name.encode("utf-8", "replace").decode()
+    return name if len(name) <= _LONGEST_KEY else f"{name[:_LONGEST_KEY]}…{fingerprint({'': name})}"

@@ -1,0 +1,130 @@
+"""Turns the alerts of a tick into messages in the outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from gpuagent.clock import Clock
+from gpuagent_alerts.alert import Alert, Message
+from gpuagent_alerts.outbox.entry import Entry, Loss
+from gpuagent_alerts.outbox.ids import message_id
+from gpuagent_alerts.outbox.pacing import WallSteps
+from gpuagent_alerts.outbox.queue import Outbox
+from gpuagent_alerts.routing.acks import Acks
+from gpuagent_alerts.routing.mute import muted_by
+from gpuagent_alerts.routing.notify import Telling, View, by_status, decide
+from gpuagent_alerts.routing.route import Routes
+from gpuagent_alerts.routing.silences import Silences
+from gpuagent_alerts.routing.told import GroupKey, Told, load_told, save_told
+from gpuagent_alerts.store.database import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Quiet:
+    """What people have said about alerts."""
+
+    silences: Silences
+    acks: Acks
+
+
+class Notifier:
+    """Compares what fires with what was told, and queues the difference."""
+
+    def __init__(
+        self,
+        store: Store,
+        outbox: Outbox,
+        clock: Clock,
+        quiet: Quiet,
+        *,
+        routes: Routes,
+        node_labels: Mapping[str, str],
+    ) -> None:
+        self.routes = routes
+        """May be replaced at any time; what was told by old routes is still resolved."""
+        self._store = store
+        self._outbox = outbox
+        self._clock = clock
+        self._quiet = quiet
+        self._node_labels = dict(node_labels)
+        self._steps = WallSteps(clock)
+        self._told = load_told(store, clock.wall())
+
+    def notify(self, alerts: Iterable[Alert]) -> int:
+        """Queue what is to be told; returns how many messages that were.
+
+        Needs every alert that fires now, on every call: what is missing counts as ended. Those that ended lately tell
+        when they did. All of it is one transaction, or part of the one under way. Raises StoreFailure; the next call
+        then makes up for it.
+        """
+        self._follow_clock()
+        firing, ended = by_status(alerts)
+        view = View(
+            now=self._clock.wall(),
+            firing=firing,
+            ended=ended,
+            destinations=self.routes.of,
+            recipients=self.routes.recipients,
+            hushed=self._hushed(firing),
+            acknowledged={fingerprint for fingerprint in firing if fingerprint in self._quiet.acks},
+            node_labels=self._node_labels,
+        )
+        tellings = decide(view, self._told)
+        with self._store.transaction():
+            losses = self._outbox.enqueue([_entry(telling, view.now) for telling in tellings if telling.alerts])
+            changes = _with_losses({telling.key: telling.told for telling in tellings}, self._told, losses)
+            save_told(self._store, changes)
+            self._quiet.acks.keep(firing)
+            self._store.after_commit(lambda: self._apply(changes))
+        return sum(bool(telling.alerts) for telling in tellings)
+
+    def _apply(self, changes: Mapping[GroupKey, Told | None]) -> None:
+        for key, told in changes.items():
+            if told is None:
+                self._told.pop(key, None)
+            else:
+                self._told[key] = told
+
+    def _hushed(self, firing: Mapping[str, Alert]) -> _Hushed:
+        return _Hushed(self._quiet.silences, firing)
+
+    def _follow_clock(self) -> None:
+        step = self._steps.step()
+        if step:
+            self._told = {key: replace(told, told_at=told.told_at + step) for key, told in self._told.items()}
+
+
+class _Hushed:
+    """Whether an alert is silenced or muted."""
+
+    def __init__(self, silences: Silences, firing: Mapping[str, Alert]) -> None:
+        self._silences = silences
+        self._muted = muted_by(firing.values())
+
+    def __call__(self, alert: Alert) -> bool:
+        return bool(self._muted(alert.labels)) or bool(self._silences.silencing(alert.labels))
+
+
+def _entry(telling: Telling, now: float) -> Entry:
+    receiver, group = telling.key
+    message = Message(message_id(now), receiver, group, telling.alerts, telling.group_labels)
+    return Entry(message, telling.occasion, telling.news)
+
+
+def _with_losses(
+    changes: Mapping[GroupKey, Told | None], told: Mapping[GroupKey, Told], losses: Iterable[Loss]
+) -> dict[GroupKey, Told | None]:
+    """Mark what a receiver will not hear of, as there was no room."""
+    marked = dict(changes)
+    for loss in losses:
+        key = GroupKey(loss.receiver, loss.group)
+        group = marked[key] if key in marked else told.get(key)
+        if group is None:
+            continue
+        alerts = {
+            fingerprint: replace(one, lost=one.lost or one.alert.fingerprint in loss.untold)
+            for fingerprint, one in group.alerts.items()
+        }
+        marked[key] = replace(group, alerts=alerts)
+    return marked

@@ -1,0 +1,151 @@
+"""Silences: alerts that nobody wants to hear of for a while, as in Alertmanager."""
+
+from __future__ import annotations
+
+import json
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+from gpuagent.clock import Clock
+from gpuagent.matchers import Matcher, parse_matcher
+from gpuagent_alerts.routing.match import Matchers
+from gpuagent_alerts.store.database import Row, Store
+
+KEPT_SECONDS = 5 * 86400.0
+"""An expired silence is shown for so long, as Alertmanager does."""
+MAX_SILENCES = 1000
+_MAX_TEXT = 1000
+_MAX_MATCHERS = 50
+
+
+class SilenceState(StrEnum):
+    """Of a silence, at a moment."""
+
+    PENDING = "pending"
+    ACTIVE = "active"
+    EXPIRED = "expired"
+
+
+@dataclass(frozen=True, slots=True)
+class Silence:
+    """One silence; all times are Unix times."""
+
+    id: str
+    matchers: tuple[Matcher, ...]
+    starts_at: float
+    ends_at: float
+    comment: str
+    creator: str
+    created_at: float
+
+    def state(self, now: float) -> SilenceState:
+        """At a Unix time."""
+        if now >= self.ends_at:
+            return SilenceState.EXPIRED
+        return SilenceState.ACTIVE if now >= self.starts_at else SilenceState.PENDING
+
+
+class Silences:
+    """All silences: kept in the store, and in memory for the asking."""
+
+    def __init__(self, store: Store, clock: Clock) -> None:
+        self._store = store
+        self._clock = clock
+        self._silences: dict[str, tuple[Silence, Matchers]] = {}
+        rows = store.execute(
+            "SELECT id, matchers, starts_at, ends_at, comment, creator, created_at FROM silences ORDER BY created_at"
+        )
+        for row in rows:
+            silence = _silence(row)
+            self._silences[silence.id] = (silence, Matchers(silence.matchers))
+
+    def add(
+        self,
+        matchers: Sequence[Matcher],
+        duration_seconds: float,
+        *,
+        comment: str,
+        creator: str,
+        starts_at: float | None = None,
+    ) -> Silence:
+        """Begin a silence, now or at a Unix time.
+
+        Raises ValueError, in words for the person who asked, and StoreFailure.
+        """
+        now = self._clock.wall()
+        begin = now if starts_at is None else max(starts_at, now)
+        compiled = self._check(matchers, duration_seconds, comment, creator)
+        name = secrets.token_hex(4)
+        silence = Silence(name, tuple(matchers), begin, begin + duration_seconds, comment, creator, now)
+        texts = json.dumps(compiled.texts)
+        self._store.execute(
+            "INSERT INTO silences VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (silence.id, texts, silence.starts_at, silence.ends_at, _clean(comment), _clean(creator), now),
+        )
+        self._silences[silence.id] = (silence, compiled)
+        return silence
+
+    def expire(self, silence_id: str) -> Silence:
+        """End a silence now. Raises KeyError if there is none of this id, and StoreFailure."""
+        silence, compiled = self._silences[silence_id]
+        now = self._clock.wall()
+        if silence.state(now) is not SilenceState.EXPIRED:
+            ended = Silence(
+                silence.id, silence.matchers, min(silence.starts_at, now), now,
+                silence.comment, silence.creator, silence.created_at,
+            )  # fmt: skip
+            self._store.execute(
+                "UPDATE silences SET starts_at = ?, ends_at = ? WHERE id = ?", (ended.starts_at, now, silence_id)
+            )
+            self._silences[silence_id] = (ended, compiled)
+        return self._silences[silence_id][0]
+
+    def all(self) -> list[Silence]:
+        """Pending, active, and those that expired lately."""
+        return [silence for silence, _ in self._silences.values()]
+
+    def silencing(self, labels: Mapping[str, str]) -> list[Silence]:
+        """Those that are active and match."""
+        now = self._clock.wall()
+        return [
+            silence
+            for silence, matches in self._silences.values()
+            if silence.state(now) is SilenceState.ACTIVE and matches(labels)
+        ]
+
+    def prune(self) -> None:
+        """Forget what expired long ago. Raises StoreFailure."""
+        oldest = self._clock.wall() - KEPT_SECONDS
+        old = [name for name, (silence, _) in self._silences.items() if silence.ends_at < oldest]
+        self._store.execute_many("DELETE FROM silences WHERE id = ?", [(name,) for name in old])
+        for name in old:
+            del self._silences[name]
+
+    def _check(self, matchers: Sequence[Matcher], seconds: float, comment: str, creator: str) -> Matchers:
+        if not matchers:
+            raise ValueError("a silence needs a matcher: without one it would silence everything")
+        if len(matchers) > _MAX_MATCHERS:
+            raise ValueError(f"a silence has at most {_MAX_MATCHERS} matchers")
+        compiled = Matchers(matchers)
+        # As Alertmanager: one matcher at least has to name something.
+        if all(Matchers([matcher]).match_empty for matcher in matchers):
+            raise ValueError("these matchers hold of every alert that lacks the labels: name one with a value")
+        if not 0 < seconds < float("inf"):
+            raise ValueError("a silence must last for some time")
+        if max(len(comment), len(creator), *(len(text) for text in compiled.texts)) > _MAX_TEXT:
+            raise ValueError(f"a text of a silence has at most {_MAX_TEXT} characters")
+        if len(self._silences) >= MAX_SILENCES:
+            raise ValueError(f"there are {MAX_SILENCES} silences already: expired ones go after 5 days")
+        return compiled
+
+
+def _clean(text: str) -> str:
+    return text.encode("utf-8", "replace").decode()
+
+
+def _silence(row: Row) -> Silence:
+    name, matchers, starts_at, ends_at, comment, creator, created_at = row
+    parsed = tuple(parse_matcher(text) for text in json.loads(matchers))
+    return Silence(name, parsed, starts_at, ends_at, comment, creator, created_at)

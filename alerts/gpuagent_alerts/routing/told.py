@@ -1,0 +1,85 @@
+"""What each receiver was told last: of what it may hear a resolve, and since when a repeat is due."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple
+
+from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.outbox.body import dump_alert, load_alert
+from gpuagent_alerts.store.database import Store
+
+
+class GroupKey(NamedTuple):
+    """A group of alerts, as one receiver is told of it."""
+
+    receiver: str
+    group: str
+
+
+@dataclass(frozen=True, slots=True)
+class ToldAlert:
+    """One alert, as it was told last."""
+
+    alert: Alert
+    lost: bool = False
+    """The message that told of it had to be dropped: the receiver knows nothing of it."""
+    ended_at: float | None = None
+    """Unix time at which its end was first told."""
+
+    @property
+    def firing(self) -> bool:
+        """Whether the receiver takes it for firing."""
+        return self.alert.status is Status.FIRING
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One group, as it was told last."""
+
+    told_at: float
+    """Unix time of the last message."""
+    group_labels: Mapping[str, str] = field(default_factory=dict)
+    alerts: Mapping[str, ToldAlert] = field(default_factory=dict)
+    """By the fingerprint that the alert has on this node."""
+
+
+def load_told(store: Store, now: float) -> dict[GroupKey, Told]:
+    """Everything that was told; nothing in the future, as the clock may have been set meanwhile."""
+    found = {}
+    for receiver, group, dump in store.execute("SELECT receiver, group_key, dump FROM told"):
+        told = _load(json.loads(dump))
+        found[GroupKey(receiver, group)] = replace(told, told_at=min(told.told_at, now))
+    return found
+
+
+def save_told(store: Store, changes: Mapping[GroupKey, Told | None]) -> None:
+    """Keep what was told; None: nothing of it matters any more. Raises StoreFailure."""
+    with store.transaction():
+        for key, told in changes.items():
+            if told is None:
+                store.execute("DELETE FROM told WHERE receiver = ? AND group_key = ?", key)
+            else:
+                dump = json.dumps(_dump(told), separators=(",", ":"))
+                store.execute("INSERT OR REPLACE INTO told VALUES (?, ?, ?)", (*key, dump))
+
+
+def _dump(told: Told) -> dict[str, Any]:
+    return {
+        "told_at": told.told_at,
+        "group_labels": dict(told.group_labels),
+        "alerts": {
+            fingerprint: {"alert": dump_alert(one.alert), "lost": one.lost, "ended_at": one.ended_at}
+            for fingerprint, one in told.alerts.items()
+        },
+    }
+
+
+def _load(document: dict[str, Any]) -> Told:
+    alerts = {
+        fingerprint: ToldAlert(load_alert(one["alert"]), one["lost"], one["ended_at"])
+        for fingerprint, one in document["alerts"].items()
+    }
+    return Told(document["told_at"], document["group_labels"], alerts)

@@ -1,0 +1,185 @@
+"""Unit tests of rules, as `promtool test rules` runs them: the same files, the same verdicts."""
+
+from __future__ import annotations
+
+import glob
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gpuagent_alerts.promql.compile import compile_expression
+from gpuagent_alerts.promql.errors import EvaluationError, ExpressionError
+from gpuagent_alerts.rules.durations import format_milliseconds
+from gpuagent_alerts.rules.faults import RuleFault, RuleFileError
+from gpuagent_alerts.rules.file import load_rule_file
+from gpuagent_alerts.rules.humanize import print_scientific
+from gpuagent_alerts.rules.model import RuleGroup
+from gpuagent_alerts.rules.notation import NotationFault, parse_series
+from gpuagent_alerts.rules.unit_file import AlertCase, ExpressionCase, UnitTest, UnitTestFile, load_unit_tests
+from gpuagent_alerts.rules.unit_storage import UnitStorage
+from gpuagent_alerts.states.group import GroupRunner
+from gpuagent_alerts.states.instance import State
+from gpuagent_alerts.states.machine import never
+
+Labels = Mapping[str, str]
+Told = tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]
+"""Labels and annotations of a firing alert, each sorted."""
+
+
+@dataclass(slots=True)
+class Verdict:
+    """What came of one test file."""
+
+    file: str
+    problems: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing was wrong."""
+        return not self.problems
+
+
+def run_unit_tests(path: Path) -> Verdict:
+    """Run all tests of a file."""
+    verdict = Verdict(str(path))
+    try:
+        tests = load_unit_tests(path)
+        groups = _load_groups(tests, verdict)
+    except RuleFileError as error:
+        verdict.problems += map(str, error.faults)
+        return verdict
+    for test in tests.tests:
+        verdict.problems += _problems(test, groups, tests.interval_milliseconds)
+    return verdict
+
+
+class Simulation:
+    """Groups of rules over series, one evaluation after the other. Time begins at Unix 0."""
+
+    def __init__(self, groups: Sequence[RuleGroup], test: UnitTest) -> None:
+        self.storage = UnitStorage()
+        self.runners = [GroupRunner.of(group, f"{group.file};{group.name}") for group in groups]
+        for labels, samples in test.series:
+            self.storage.set_input(labels, samples)
+
+    def step(self, time_milliseconds: int) -> list[str]:
+        """Evaluate every rule once; returns what failed."""
+        self.storage.advance(time_milliseconds)
+        seconds = time_milliseconds / 1000
+        failures = [
+            (key.rule, problem)
+            for runner in self.runners
+            for key, problem in runner.evaluate(self.storage, seconds, seconds, lambda _: never).failures
+        ]
+        return [
+            f"    rule: {rule}, time: {format_milliseconds(time_milliseconds)}, err: {problem}"
+            for rule, problem in failures
+        ]
+
+    def firing(self, alertname: str) -> list[Told]:
+        """What fires of an alert, in all groups."""
+        return sorted(
+            _told(instance.labels, instance.annotations)
+            for runner in self.runners
+            for running in runner.rules
+            if running.states is not None and running.rule.name == alertname
+            for instance in running.states.instances
+            if instance.state is State.FIRING
+        )
+
+
+def _load_groups(tests: UnitTestFile, verdict: Verdict) -> list[RuleGroup]:
+    groups: list[RuleGroup] = []
+    faults: list[RuleFault] = []
+    for pattern in tests.rule_files:
+        files = sorted(glob.glob(str(pattern)))  # noqa: PTH207  a pattern may be absolute
+        if not files:
+            verdict.warnings.append(f"  WARNING: no file match pattern {pattern}")
+        for file in files:
+            try:
+                groups += load_rule_file(Path(file))
+            except RuleFileError as error:
+                faults += error.faults
+    if faults:
+        raise RuleFileError(faults)
+    order = {name: number for number, name in enumerate(tests.group_order)}
+    return sorted(groups, key=lambda group: order.get(group.name, 0))
+
+
+def _problems(test: UnitTest, groups: Sequence[RuleGroup], interval: int) -> Iterator[str]:
+    simulation = Simulation(groups, test)
+    cases = sorted(test.alerts, key=lambda case: case.at_milliseconds)
+    for time in range(0, test.last_milliseconds + 1, interval):
+        failures = simulation.step(time)
+        if failures:
+            yield from failures
+            return
+        while cases and cases[0].at_milliseconds < time + interval:
+            yield from _judge_alert(test, cases.pop(0), simulation)
+    for case in test.expressions:
+        yield from _judge_expression(case, simulation)
+
+
+def _judge_alert(test: UnitTest, case: AlertCase, simulation: Simulation) -> Iterator[str]:
+    expected = sorted(
+        _told({**alert.labels, "alertname": case.alertname}, alert.annotations) for alert in case.expected
+    )
+    got = simulation.firing(case.alertname)
+    if expected != got:
+        name = f"    name: {test.name},\n" if test.name else ""
+        yield (
+            f"{name}    alertname: {case.alertname}, time: {format_milliseconds(case.at_milliseconds)}, \n"
+            f"        exp:{_write_alerts(expected)}, \n        got:{_write_alerts(got)}"
+        )
+
+
+def _judge_expression(case: ExpressionCase, simulation: Simulation) -> Iterator[str]:
+    time = format_milliseconds(case.at_milliseconds)
+    place = f"    expr: {json.dumps(case.expression, ensure_ascii=False)}, time: {time},"
+    try:
+        got = _evaluate(case, simulation)
+        expected = sorted((_sorted(parse_series(labels)), value) for labels, value in case.expected)
+    except (ExpressionError, EvaluationError, NotationFault) as error:
+        yield f"{place} err: {error}"
+        return
+    # Not by ==, which a list decides by identity first: NaN is never what was expected, as in promtool.
+    same = len(got) == len(expected) and all(
+        one[0] == other[0] and one[1] == other[1] for one, other in zip(expected, got, strict=True)
+    )
+    if not same:
+        yield f"{place}\n        exp: {_write_samples(expected)}\n        got: {_write_samples(got)}"
+
+
+def _evaluate(case: ExpressionCase, simulation: Simulation) -> list[tuple[tuple[tuple[str, str], ...], float]]:
+    expression = compile_expression(case.expression)
+    rows = expression.rows(simulation.storage.index_at(case.at_milliseconds), case.at_milliseconds / 1000)
+    return sorted((_sorted(row.labels), row.value) for row in rows)
+
+
+def _told(labels: Labels, annotations: Labels) -> Told:
+    return _sorted(labels), _sorted(annotations)
+
+
+def _sorted(labels: Labels) -> tuple[tuple[str, str], ...]:
+    return tuple(sorted(labels.items()))
+
+
+def _write_alerts(alerts: Sequence[Told]) -> str:
+    if not alerts:
+        return "[]"
+    indent = " " * 12
+    items = ",\n".join(
+        f"{indent}{number}:\n{indent}  Labels:{_write_labels(labels)}\n{indent}  Annotations:{_write_labels(texts)}"
+        for number, (labels, texts) in enumerate(alerts)
+    )
+    return f"[\n{items}\n{indent}]"
+
+
+def _write_labels(labels: Iterable[tuple[str, str]]) -> str:
+    return "{" + ", ".join(f"{name}={json.dumps(value, ensure_ascii=False)}" for name, value in labels) + "}"
+
+
+def _write_samples(samples: Sequence[tuple[tuple[tuple[str, str], ...], float]]) -> str:
+    return ", ".join(f"{_write_labels(labels)} {print_scientific(value)}" for labels, value in samples) or "nil"

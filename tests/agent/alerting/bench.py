@@ -1,0 +1,113 @@
+"""Alerting over snapshots made by hand, by a clock that stands still, with a real receiver over HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from gpuagent.alerting.alerting import Alerting, Where
+from gpuagent.alerting.commands import AlertCommands
+from gpuagent.clock import ManualClock
+from gpuagent.config.models import Config
+from gpuagent.reading import GpuState, Snapshot
+from gpuagent_alerts.rules.file import load_rule_text
+from gpuagent_alerts.rules.model import RuleGroup
+from tests.agent.config.loading import load, write
+from tests.alerts.receivers.sink import Sink
+from tests.fakes.readings import absent_gpu, gpu, snapshot
+
+NODE = "node7"
+PATIENCE_SECONDS = 20.0
+INTERVAL_SECONDS = 5.0
+FULL = "alert: Full, expr: gpuagent_gpu_memory_used_ratio > 0.9, labels: {severity: critical}"
+
+CALM = snapshot([gpu(0, used_gib=2.0)])
+BUSY = snapshot([gpu(0, used_gib=23.5)])
+BLIND = snapshot([absent_gpu(0, GpuState.BLIND, "a call hangs")])
+
+
+def rules(*texts: str) -> tuple[RuleGroup, ...]:
+    """One group of rules in YAML's flow style."""
+    lines = "".join(f"  - {{{text}}}\n" for text in texts)
+    return load_rule_text(f"groups:\n- name: g\n  rules:\n{lines}")
+
+
+def config(folder: Path, receiver: Sink | None, **keys: object) -> Config:
+    """A configuration with one webhook."""
+    hook = [] if receiver is None else [{"name": "hook", "webhook": {"url": receiver.url}}]
+    return load(write(folder, json.dumps({"receivers": hook, **keys})))
+
+
+class Told(NamedTuple):
+    """What one message said."""
+
+    status: str
+    alerts: list[str]
+    id: str
+
+
+def told(receiver: Sink) -> list[Told]:
+    """What the receiver took, in order."""
+    found = []
+    for request in receiver.processed:
+        body = json.loads(request.body)
+        names = [alert["labels"]["alertname"] for alert in body["alerts"]]
+        found.append(Told(body["status"], names, request.headers["webhook-id"]))
+    return found
+
+
+class Bench:
+    """A running alerting half."""
+
+    def __init__(self, alerting: Alerting, clock: ManualClock) -> None:
+        self.alerting = alerting
+        self.clock = clock
+        self.commands = AlertCommands(alerting, clock, NODE)
+
+    async def show(self, seen: Snapshot, times: int = 1, seconds: float = INTERVAL_SECONDS) -> None:
+        """Let time pass, and evaluate: so many times."""
+        for _ in range(times):
+            self.clock.advance(seconds)
+            now, wall = self.clock.now(), self.clock.wall()
+            self.alerting.feed(replace(seen, clock_seconds=now, measured_seconds=now, time_seconds=wall))
+            await self.settled()
+
+    async def settled(self) -> None:
+        """Until the last evaluation is written down."""
+        before = self.alerting._task
+        if before is not None:
+            await asyncio.wait([before])
+
+    async def emptied(self) -> None:
+        """Until nothing waits to be sent. What could have been sent has been, then."""
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            while any(counts.queued for counts in await asyncio.to_thread(self.alerting.receivers)):  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+
+    async def state(self, name: str = "Full") -> Any:
+        """The alert of this name as the document has it, None if there is none."""
+        found = [alert for alert in (await self.commands.alerts())["alerts"] if alert["name"] == name]
+        return found[0] if found else None
+
+
+@asynccontextmanager
+async def alerting(
+    settings: Config, groups: tuple[RuleGroup, ...], clock: ManualClock, state_file: Path | None
+) -> AsyncIterator[Bench]:
+    """Alerting from its start to its stop."""
+    made = Alerting(settings, groups, clock, Where(NODE, state_file))
+    await made.open(lambda: True)
+    try:
+        yield Bench(made, clock)
+    finally:
+        await made.close()
+
+
+def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run the body of a test, but not for ever."""
+    asyncio.run(asyncio.wait_for(test(), 2 * PATIENCE_SECONDS))

@@ -1,0 +1,84 @@
+"""Our rows against those of Prometheus 2.42: random expressions over random series, judged by promtool."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from gpuagent_alerts.promql.compile import compile_expression
+from gpuagent_alerts.promql.errors import ExpressionError
+from tests.alerts.promql.generate import Generator
+from tests.alerts.promql.promtool import Case, disagreements, our_rows, refused_by_prometheus
+from tests.alerts.promql.spoil import patterns
+
+pytestmark = pytest.mark.needs("promtool")
+
+
+def judge(seeds: Iterable[int], folder: Path) -> None:
+    """Promtool and the agent agree about every expression of these cases."""
+    cases = [Generator(seed).case() for seed in seeds]
+    results = [our_rows(case, expression) for case in cases for expression in case.expressions]
+    # Cases without rows, or without errors, would prove little.
+    assert sum(bool(rows) and not isinstance(rows, str) for rows in results) > len(results) / 4
+    assert any(isinstance(rows, str) for rows in results)
+
+    assert not (wrong := disagreements(cases, folder)), "\n".join(wrong)
+
+
+def test_rows_are_those_of_prometheus(tmp_path: Path) -> None:
+    """Twenty seeded cases of twelve expressions: the same labels, the same values, errors where it has errors."""
+    judge(range(20), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("first", range(1000, 1300, 100))
+def test_rows_are_those_of_prometheus_three_hundred_times(first: int, tmp_path: Path) -> None:
+    """Three hundred more."""
+    judge(range(first, first + 100), tmp_path)
+
+
+def test_the_judge_sees_a_difference(tmp_path: Path) -> None:
+    """A judge that agrees with everything would prove nothing: a value of ours that is wrong is found."""
+    told_wrong = Case(
+        [("used", {"gpu": "0"}, 1.0)], ["used", "used + 1"], series_of_promtool=[("used", {"gpu": "0"}, 2.0)]
+    )
+
+    found = disagreements([told_wrong], tmp_path)
+
+    assert [line.splitlines()[0] for line in found] == ["used # 0.0", "used + 1 # 0.1"]
+
+
+@pytest.mark.parametrize(
+    "seeds", [range(30), pytest.param(range(1000, 1300), marks=pytest.mark.slow)], ids=["", "more"]
+)
+def test_what_is_taken_here_is_taken_there(seeds: range, tmp_path: Path) -> None:
+    """Expressions with words exchanged, lost and added: what the agent takes, Prometheus 2.42 reads the same way."""
+    cases = [Generator(seed).spoiled_case() for seed in seeds]
+    wrong = [
+        difference
+        for difference in disagreements(cases, tmp_path)
+        # What only we refuse is refused on purpose.
+        if not _refused(difference.partition("\n  ours:")[0])
+    ]
+
+    assert not wrong, "\n".join(wrong)
+
+
+def _refused(expression: str) -> bool:
+    try:
+        compile_expression(expression)
+    except ExpressionError:
+        return True
+    return False
+
+
+def test_patterns_that_are_taken_here_are_taken_there(tmp_path: Path) -> None:
+    """Go's regular expressions and RE2's differ in a few corners: none of them loads here and not in Prometheus."""
+    expressions = [text for text in patterns(1500, Random(1)) if not _refused(text)]
+
+    assert len(expressions) > 300
+    assert refused_by_prometheus(expressions, tmp_path) == []

@@ -1,0 +1,84 @@
+"""The rules that come with the agent."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from gpuagent_alerts.rules.file import load_rule_file
+from gpuagent_alerts.rules.model import AlertRule
+from gpuagent_alerts.rules.unit_test import run_unit_tests
+from gpuagent_alerts.rules.unknown import find_unknown_metrics
+from gpuagent_alerts.shipped import RULES_FILE, TESTS_FILE
+from gpuagent_alerts.states.missing import FAMILIES
+from tests.alerts.rules import promtool
+
+RULES = [rule for group in load_rule_file(RULES_FILE) for rule in group.rules]
+NAMES = {
+    "GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull", "GpuDeadProcessesHoldMemory", "GpuMemoryUnattributed",
+    "GpuProcessIdleHoldingMemory", "GpuXidCritical", "GpuXidWarning", "GpuEccUncorrectable", "GpuRowRemapFailed",
+    "GpuRowRemapPending", "GpuRecoveryAction", "GpuLost", "GpuCountDropped", "GpuThrottledThermal",
+    "GpuThrottledPower", "GpuMonitorBlind", "Watchdog",
+}  # fmt: skip
+
+
+def test_there_are_these_rules() -> None:
+    """Their names are a contract: silences, routes and `disabled_rules` go by them."""
+    assert {rule.name for rule in RULES} == NAMES
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[f"{rule.name}-{rule.line}" for rule in RULES])
+def test_each_says_what_it_means_and_what_to_do(rule: AlertRule) -> None:
+    """A severity out of four; a summary and a description that are whole sentences, whatever the labels."""
+    assert isinstance(rule, AlertRule)
+    assert rule.label_texts["severity"] in {"critical", "warning", "info", "none"}
+    assert set(rule.annotations) == {"summary", "description"}
+    for template in rule.annotations.values():
+        text = template.fill({"gpu": "0"}, 0.5)
+        assert "{{" not in text
+        assert len(text) > 10
+    assert rule.annotations["description"].text.strip().endswith(".")
+
+
+def test_every_metric_is_in_the_catalogue() -> None:
+    """ALERT-06: none of them looks at a series that cannot be."""
+    known = {family.name for family in FAMILIES} | {"gpuagent_gpu_memory_preallocated"}
+    assert find_unknown_metrics(load_rule_file(RULES_FILE), known) == []
+
+
+@pytest.mark.parametrize("xid", [13, 31, 43, 45, 68, 109])
+def test_a_programs_own_xids_page_nobody(xid: int) -> None:
+    """ALERT-03: neither of the two rules selects them."""
+    text = RULES_FILE.read_text()
+    (critical,) = re.findall(r'xid=~"([^"]*)"', text)
+    (left_out,) = re.findall(r'xid!~"([^"]*)"', text)
+    assert str(xid) not in critical.split("|")
+    assert str(xid) in left_out.split("|")
+    assert set(critical.split("|")) < set(left_out.split("|"))
+
+
+def test_their_unit_tests_pass_here() -> None:
+    """ALERT-01 to ALERT-05 are among them."""
+    assert run_unit_tests(TESTS_FILE).problems == []
+
+
+def test_every_rule_fires_in_a_unit_test() -> None:
+    """A rule that no test has seen firing may never fire."""
+    text = TESTS_FILE.read_text()
+    expected = yaml.safe_load(text)["tests"]
+    fired = {
+        case["alertname"] for test in expected for case in test.get("alert_rule_test", ()) if case["exp_alerts"]
+    } | set(re.findall(r"labels: '(?:ALERTS)?\{alertname=\"(\w+)\"", text))
+    assert NAMES - fired == set()
+
+
+@pytest.mark.needs("promtool")
+def test_prometheus_loads_them_and_agrees() -> None:
+    """Unchanged, without a complaint, and with the same verdict on every test."""
+    lint = subprocess.run(["promtool", "check", "rules", "--lint=all", "--lint-fatal", str(RULES_FILE)], check=False)
+    assert lint.returncode == 0
+    assert promtool.run_unit_tests([Path(TESTS_FILE)]) == {TESTS_FILE: ""}
