@@ -54,7 +54,7 @@ class Rig:
         """
         self.monitor.pace = HASTY
         snapshot = await self.tick(seconds, slow=slow)
-        while {gpu.identity.index for gpu in snapshot.gpus if gpu.measured_seconds == self.clock.now()} < set(well):
+        while set(well) - {gpu.identity.index for gpu in snapshot.gpus if gpu.measured_seconds == self.clock.now()}:
             slots = [slot.worker for index, slot in self.monitor._pool.items() if index in well]
             await self.monitor._wait([self.monitor._nvml, *slots], time.monotonic() + 20)
             snapshot = await self.monitor.tick()

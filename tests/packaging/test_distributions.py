@@ -34,11 +34,7 @@ class Wheel:
     def __init__(self, path: Path) -> None:
         with zipfile.ZipFile(path) as archive:
             self.files = set(archive.namelist())
-            self._text = {
-                Path(name).name: archive.read(name).decode()
-                for name in self.files
-                if ".dist-info/" in name
-            }
+            self._text = {Path(name).name: archive.read(name).decode() for name in self.files if ".dist-info/" in name}
 
     @property
     def toplevel(self) -> set[str]:
@@ -115,9 +111,7 @@ def test_each_version_stands_in_its_package(wheel: Wheel, client_wheel: Wheel) -
         (wheel, ROOT / "agent" / "gpuagent"),
         (client_wheel, ROOT / "client" / "gpuagent_client"),
     ):
-        written = re.search(
-            r'^__version__ = "(.+)"$', (package / "__init__.py").read_text(), re.MULTILINE
-        )
+        written = re.search(r'^__version__ = "(.+)"$', (package / "__init__.py").read_text(), re.MULTILINE)
         assert written is not None
         assert built_wheel.metadata["Version"] == written[1]
 

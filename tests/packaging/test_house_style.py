@@ -37,20 +37,14 @@ def test_every_root_is_checked() -> None:
 
 def test_modules_are_short() -> None:
     """A module that is too long to read in one sitting is split (tests too)."""
-    lengths = {
-        str(path.relative_to(ROOT)): len(path.read_text().splitlines())
-        for path in modules(*SOURCE_ROOTS)
-    }
+    lengths = {str(path.relative_to(ROOT)): len(path.read_text().splitlines()) for path in modules(*SOURCE_ROOTS)}
 
     assert {path: lines for path, lines in lengths.items() if lines > MAX_LINES} == {}
 
 
 def test_every_test_says_what_it_promises() -> None:
     """A failing test is read by its docstring first, so each has one, methods too."""
-    missing = {
-        str(path.relative_to(ROOT)): undocumented_tests(path.read_text())
-        for path in modules("tests")
-    }
+    missing = {str(path.relative_to(ROOT)): undocumented_tests(path.read_text()) for path in modules("tests")}
 
     assert {path: names for path, names in missing.items() if names} == {}
 

@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, NamedTuple
 
 from gpuagent.catalogue import gpu
+from gpuagent.catalogue.alerting import ALERTING_FAMILIES
 from gpuagent.catalogue.family import Family
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES
@@ -58,6 +59,11 @@ GROUPS = (
         "`gpu_instance_id` and `compute_instance_id` are there under MIG only. For a process that /proc does not know, "
         "`process` is `[dead]`, and `[unresolved]` where the agent cannot tell whose a pid is.",
         PROCESS_FAMILIES,
+    ),
+    Group(
+        "Alerts",
+        "What fires on this node, and what became of the messages. `gpuagent alerts` shows it in words.",
+        ALERTING_FAMILIES,
     ),
 )
 

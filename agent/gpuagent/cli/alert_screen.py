@@ -28,6 +28,7 @@ def alert_screen(document: Document, width: int, paint: Paint) -> list[str]:
 
 def silence_lines(silences: Sequence[Document], now: float, width: int, paint: Paint) -> list[str]:
     """Two lines or more for each silence. `now` is the agent's Unix time."""
+    width = max(_NARROWEST, min(width, _WIDEST))
     lines = []
     for silence in silences:
         head = f"{fit(silence['id'], _INDENT)}{_span(silence, now)}, by {silence['creator'] or 'unknown'}"

@@ -62,4 +62,4 @@ class SeriesIndex:
                 labels = known[values] = LabelSet(
                     (label, text) for label, text in zip(label_names, values, strict=True) if text
                 )
-            yield name, labels, value
+            yield name, labels, float(value)

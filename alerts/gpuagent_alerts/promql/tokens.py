@@ -32,10 +32,10 @@ class Token(NamedTuple):
     in_braces: bool = False
 
 
-_NUMBER = (
-    r"(?:0[xX][0-9a-fA-F]*(?:\.[0-9a-fA-F]*)?|(?:[0-9]+\.?|\.(?=[0-9]))[0-9]*(?:[eE][+-]?[0-9]*)?)(?![A-Za-z0-9_])"
-)
-_DURATION = r"[0-9]+(?:\.[0-9]*)?(?:ms|[smhdwy])(?:[0-9]+(?:ms|[smhdw]))*(?![A-Za-z0-9_])"
+# Possessive (`++`, `*+`), so that thousands of digits that end in a letter are gone through once.
+_DECIMAL = r"(?:[0-9]++(?:\.[0-9]*+)?|\.[0-9]++)(?:[eE][+-]?[0-9]*+)?"
+_NUMBER = rf"(?:0[xX][0-9a-fA-F]*+(?:\.[0-9a-fA-F]*+)?|{_DECIMAL})(?![A-Za-z0-9_])"
+_DURATION = r"[0-9]++(?:\.[0-9]*+)?(?:ms|[smhdwy])(?:[0-9]++(?:ms|[smhdw]))*(?![A-Za-z0-9_])"
 _STRING = r""""(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|`[^`]*`"""
 _SPECIAL_NUMBERS = frozenset(["inf", "nan"])
 _BLANK = r"[ \t\r\n]+|\#[^\r\n]*"
@@ -83,10 +83,10 @@ def tokenize(text: str) -> list[Token]:
 def _no_word(text: str, offset: int, *, in_braces: bool) -> str:
     rest = text[offset:]
     if rest[0] in "\"'`":
-        return "this string is not closed on its line"
+        return "this string is not closed" if rest[0] == "`" else "this string is not closed on its line"
     if rest[0].isascii() and rest[0].isdigit() and not in_braces:
         shown = re.match(r"[\w.]+", rest)
-        return f"{shown[0] if shown else rest[0]!r} is no number: write it in decimal digits, such as 1.5e9"
+        return f"{shown[0][:20] if shown else rest[0]!r} is no number: write it in decimal digits, such as 1.5e9"
     if rest.startswith(("=~", "!~")):
         return f'{rest[:2]} stands between a label and a string inside braces, such as {{gpu=~"0|1"}}'
     where = " inside braces" if in_braces else ""

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -48,6 +49,10 @@ def main(command: list[str]) -> int:
     if not is_confined():
         print("its capabilities cannot be taken away", file=sys.stderr)  # noqa: T201
         return CANNOT_CONFINE
+    for number in signal.valid_signals():
+        if signal.getsignal(number) is signal.SIG_IGN:  # Python ignores SIGPIPE, and a program would inherit that
+            signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_SETMASK, ())
     try:
         os.execvp(command[0], command)  # noqa: S606
     except OSError as error:

@@ -62,7 +62,7 @@ class Acks:
 
     def keep(self, firing: Collection[str]) -> None:
         """Forget those of alerts that do not fire any more. Raises StoreFailure."""
-        for fingerprint in [known for known in self._acks if known not in firing]:
+        for fingerprint in [known for known in tuple(self._acks) if known not in firing]:
             self.remove(fingerprint)
 
 

@@ -22,21 +22,22 @@ class Group:
     """By the fingerprint that the alert has on this node."""
 
 
-def group_of(alert: Alert, destination: Destination, node_labels: Mapping[str, str]) -> tuple[GroupKey, Group]:
-    """The group of an alert, empty.
+def group_of(known_as: str, alert: Alert, destination: Destination, node: str) -> tuple[GroupKey, Group]:
+    """The group of an alert with this fingerprint, empty.
 
     The node's labels are in its name: PagerDuty tells incidents apart by it, and hears from many nodes.
     """
-    labels = dict(alert.labels)
+    labels = alert.labels
     if destination.group_by:
         labels = {name: labels.get(name, "") for name in destination.group_by}
-        name = f"{_written(node_labels)}:{_written(labels)}"
+        name = f"{node}:{written(labels)}"
     else:
-        name = f"{_written(node_labels)}:{alert.name}:{alert.fingerprint}"
+        name = f"{node}:{alert.name}:{known_as}"
     return GroupKey(destination.recipient.name, _bounded(name)), Group(destination, labels)
 
 
-def _written(labels: Mapping[str, str]) -> str:
+def written(labels: Mapping[str, str]) -> str:
+    """As Alertmanager writes the labels of a group."""
     return "{" + ", ".join(f'{name}="{value}"' for name, value in sorted(labels.items())) + "}"
 
 

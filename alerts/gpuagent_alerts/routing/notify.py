@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.outbox.entry import Occasion
-from gpuagent_alerts.routing.groups import Group, group_of
+from gpuagent_alerts.routing.groups import Group, group_of, written
 from gpuagent_alerts.routing.route import Destination, Recipient
 from gpuagent_alerts.routing.told import GroupKey, Told, ToldAlert
 
@@ -70,11 +70,12 @@ def decide(view: View, told: Mapping[GroupKey, Told]) -> list[Telling]:
 
 def _groups(view: View) -> dict[GroupKey, Group]:
     groups: dict[GroupKey, Group] = {}
+    node = written(view.node_labels)
     for fingerprint, alert in view.firing.items():
         if view.hushed(alert):
             continue
         for destination in view.destinations(alert.labels):
-            key, empty = group_of(alert, destination, view.node_labels)
+            key, empty = group_of(fingerprint, alert, destination, node)
             groups.setdefault(key, empty).alerts[fingerprint] = alert
     return groups
 

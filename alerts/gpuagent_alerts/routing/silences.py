@@ -104,14 +104,14 @@ class Silences:
 
     def all(self) -> list[Silence]:
         """Pending, active, and those that expired lately."""
-        return [silence for silence, _ in self._silences.values()]
+        return [silence for silence, _ in tuple(self._silences.values())]
 
     def silencing(self, labels: Mapping[str, str]) -> list[Silence]:
         """Those that are active and match."""
         now = self._clock.wall()
         return [
             silence
-            for silence, matches in self._silences.values()
+            for silence, matches in tuple(self._silences.values())  # one may be added meanwhile, in another thread
             if silence.state(now) is SilenceState.ACTIVE and matches(labels)
         ]
 

@@ -193,9 +193,7 @@ def _alert(fields: Fields, name: Text, expression: Expression | None) -> AlertRu
 
 def _record(fields: Fields, name: Text, expression: Expression | None) -> RecordRule | None:
     if not _METRIC_NAME.fullmatch(name.text):
-        fields.fault(
-            name.line, f"{shown(name.text)} cannot name a series", "letters, digits, _ and : are allowed"
-        )
+        fields.fault(name.line, f"{shown(name.text)} cannot name a series", "letters, digits, _ and : are allowed")
     for key in _ALERT_ONLY:
         if fields.has(key):
             fields.fault(fields.line_of(key), f"a recording rule has no `{key}`", "leave it out")
@@ -222,9 +220,7 @@ def _names_checked(fields: Fields, key: str, kind: str) -> list[tuple[str, Text]
         fields.fault(fields.line_of(key), f"there are more than {_MAX_LABELS} {key}")
     for name, value in texts.items():
         if not _LABEL_NAME.fullmatch(name):
-            fields.fault(
-                value.line, f"{shown(name)} cannot name {_A[kind]}", "letters, digits and _ are allowed"
-            )
+            fields.fault(value.line, f"{shown(name)} cannot name {_A[kind]}", "letters, digits and _ are allowed")
         elif name == "__name__" and kind == "label":
             fields.fault(value.line, "the label __name__ is the name of the series", "use another label")
     return list(texts.items())

@@ -16,7 +16,7 @@ from gpuagent_alerts.states.instance import State, load_instance
 from gpuagent_alerts.states.machine import Change, Frozen, Transition
 from gpuagent_alerts.states.missing import Missing, Selection
 from gpuagent_alerts.states.recorded import RecordedSeries, WithRecorded
-from gpuagent_alerts.states.selections import select
+from gpuagent_alerts.states.selections import ALERT_SERIES, select
 
 DEFAULT_INTERVAL_SECONDS = 5.0
 _EARLY = 0.1
@@ -56,6 +56,7 @@ class RuleEngine:
         self._due: dict[str, float] = {}
         self._runners = _runners(groups)
         self._selections: Mapping[RuleKey, Sequence[Selection]] = select(self._runners)
+        self._reads_alerts = _reads_alerts(self._selections)
 
     @property
     def groups(self) -> Sequence[GroupRunner]:
@@ -67,7 +68,7 @@ class RuleEngine:
         return (running for runner in self._runners for running in runner.rules)
 
     def recorded(self, now_seconds: float) -> list[Element]:
-        """Every series that rules have made, `ALERTS` among them."""
+        """Every series that rules have made; `ALERTS` too where a rule looks at it."""
         return [element for name in self._recorded.names() for element in self._recorded.elements(name, now_seconds)]
 
     def is_due(self, now_seconds: float) -> bool:
@@ -86,7 +87,9 @@ class RuleEngine:
         for runner in self._runners:
             if self._is_due(runner, now_seconds):
                 self._set_due(runner, now_seconds)
-                result = runner.evaluate(storage, now_seconds, wall_seconds, frozen_of)
+                result = runner.evaluate(
+                    storage, now_seconds, wall_seconds, frozen_of, with_alert_series=self._reads_alerts
+                )
                 transitions += result.transitions
                 failures += result.failures
         return GroupResult(tuple(transitions), tuple(failures))
@@ -110,6 +113,7 @@ class RuleEngine:
                 self._recorded.forget(owner)
         self._due = {name: due for name, due in self._due.items() if name in {runner.name for runner in self._runners}}
         self._selections = select(self._runners)
+        self._reads_alerts = _reads_alerts(self._selections)
         return [
             transition
             for runner in old.values()
@@ -200,6 +204,10 @@ def _runners(groups: Iterable[RuleGroup]) -> list[GroupRunner]:
         taken.add(name)
         runners.append(GroupRunner.of(group, name))
     return runners
+
+
+def _reads_alerts(selections: Mapping[RuleKey, Sequence[Selection]]) -> bool:
+    return any(selection.metric in ALERT_SERIES for chosen in selections.values() for selection in chosen)
 
 
 def _take_over(runner: GroupRunner, before: GroupRunner) -> None:

@@ -80,9 +80,18 @@ class GroupRunner:
         return runner
 
     def evaluate(
-        self, storage: Storage, now_seconds: float, wall_seconds: float, frozen_of: Callable[[RuleKey], Frozen]
+        self,
+        storage: Storage,
+        now_seconds: float,
+        wall_seconds: float,
+        frozen_of: Callable[[RuleKey], Frozen],
+        *,
+        with_alert_series: bool = True,
     ) -> GroupResult:
-        """Evaluate all rules in order. One that fails keeps its state, and costs the others nothing."""
+        """Evaluate all rules in order. One that fails keeps its state, and costs the others nothing.
+
+        `with_alert_series` False spares `ALERTS` and `ALERTS_FOR_STATE` where no rule looks at them.
+        """
         transitions: list[Transition] = []
         failures: list[tuple[RuleKey, str]] = []
         for running in self.rules:
@@ -93,7 +102,7 @@ class GroupRunner:
                     transitions += running.states.evaluate(
                         now_seconds, rows, frozen_of(running.key), wall_seconds=wall_seconds
                     )
-                    elements = running.states.series(now_seconds, wall_seconds)
+                    elements = running.states.series(now_seconds, wall_seconds) if with_alert_series else []
                 else:
                     elements = _record(running.rule, running.limit, rows)
                 storage.publish(running.key, elements)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import TypedDict
@@ -40,7 +40,8 @@ class Instance:
     """One label set of a rule. The clocks are of the caller's monotonic seconds, `*_at` ones are Unix time."""
 
     labels: Mapping[str, str]
-    annotations: Mapping[str, str]
+    write: Callable[[], dict[str, str]]
+    """Fills the annotations in, as of when it was last true. Most instances are never told of, so nobody asks."""
     value: float
     active_clock: float
     """When it began to be true; moved on by the time in which nothing was measured."""
@@ -51,6 +52,11 @@ class Instance:
     starts_at: float | None = None
     """Unix time at which it began to fire."""
     ends_at: float | None = None
+
+    @property
+    def annotations(self) -> Mapping[str, str]:
+        """The texts, those that are reserved among them."""
+        return self.write()
 
     @property
     def fingerprint(self) -> str:
@@ -103,9 +109,10 @@ class Instance:
 def load_instance(dump: Mapping[str, object], now_seconds: float) -> Instance:
     """The inverse of `dump`, with all clocks where they stood. Raises ValueError for what no dump is."""
     try:
+        annotations = _texts(dump["annotations"])
         instance = Instance(
             labels=_texts(dump["labels"]),
-            annotations=_texts(dump["annotations"]),
+            write=lambda: annotations,
             value=_number(dump["value"]),
             active_clock=now_seconds - _seconds(dump["active_for"]),
             state=State(str(dump["state"])),

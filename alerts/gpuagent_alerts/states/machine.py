@@ -10,6 +10,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from functools import partial
 from typing import NamedTuple
 
 from gpuagent_alerts.alert import Alert, Status
@@ -205,14 +206,14 @@ class AlertStates:
         return labels
 
     def _see(self, key: _Key, labels: dict[str, str], row: Row, now_seconds: float, frozen: Frozen) -> None:
-        annotations = {name: text.fill(row.labels, row.value) for name, text in self.rule.annotations.items()}
+        write = partial(_annotations, self.rule, row)
         known = self._active.get(key)
         if known is not None and known.state is not State.INACTIVE:
             known.value = row.value
-            known.annotations = annotations
+            known.write = write
         elif not frozen(labels):
             self._active.pop(key, None)
-            self._active[key] = Instance(labels, annotations, row.value, now_seconds)
+            self._active[key] = Instance(labels, write, row.value, now_seconds)
 
     def _advance(
         self, key: _Key, instance: Instance, is_true: bool, now_seconds: float, wall_seconds: float,
@@ -248,6 +249,10 @@ class AlertStates:
         if instance.kept_clock is None:
             instance.kept_clock = now_seconds
         return now_seconds - instance.kept_clock < keep - _TOLERANCE_SECONDS
+
+
+def _annotations(rule: AlertRule, row: Row) -> dict[str, str]:
+    return {name: template.fill(row.labels, row.value) for name, template in rule.annotations.items()}
 
 
 def _is_old(instance: Instance, now_seconds: float) -> bool:

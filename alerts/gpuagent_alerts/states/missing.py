@@ -27,6 +27,8 @@ _TELL_OF_FAILURE = frozenset({
     "gpuagent_gpu_lost", "gpuagent_gpu_blind",
 })  # fmt: skip
 """They are there whatever fails, or say that it does: rules on them go on."""
+_XID = frozenset(family.name for family in FAMILIES if family.collector == "xid_events")
+"""Xids that were seen are known, whether or not the driver is there."""
 _LOST = "gpuagent_gpu_lost"
 _NODE_COLLECTORS = frozenset({"nvml", "procfs", "xid_events", "pci", "identity"})
 _GPU_COLLECTORS = frozenset(family.collector for family in FAMILIES if "gpu" in family.labels) - _NODE_COLLECTORS
@@ -51,9 +53,9 @@ class _Place(NamedTuple):
     uuid: str | None
 
     @property
-    def labels(self) -> dict[str, str]:
-        """What a series of this GPU has for labels."""
-        return {} if self.gpu is None else {"gpu": self.gpu, "uuid": self.uuid or ""}
+    def labels(self) -> dict[str, str] | None:
+        """What a series of this GPU has for labels; None where that cannot be said."""
+        return None if self.gpu is None else {"gpu": self.gpu, "uuid": self.uuid or ""}
 
     def concerns(self, labels: Mapping[str, str]) -> bool:
         """Whether an instance with these labels may be of this GPU; one that names no GPU may be of any."""
@@ -62,6 +64,22 @@ class _Place(NamedTuple):
         )
 
 
+class _Unlisted(NamedTuple):
+    """Every GPU but these: while the driver is away, others may be there that the agent has not seen yet."""
+
+    known: frozenset[str]
+
+    @property
+    def labels(self) -> None:
+        """It has none to test a selector with."""
+        return
+
+    def concerns(self, labels: Mapping[str, str]) -> bool:
+        """Whether an instance is of such a GPU."""
+        return bool(labels.get("gpu")) and labels["gpu"] not in self.known
+
+
+_Where = _Place | _Unlisted
 _EVERYWHERE = _Place(None, None)
 
 
@@ -69,7 +87,7 @@ class Missing:
     """What could not be measured in one tick: places by metric name."""
 
     def __init__(
-        self, places: Mapping[str, Collection[_Place]] | None = None, *, doubtful: Collection[_Place] = ()
+        self, places: Mapping[str, Collection[_Where]] | None = None, *, doubtful: Collection[_Where] = ()
     ) -> None:
         self._places = dict(places or {})
         self._doubtful = tuple(doubtful)
@@ -78,21 +96,16 @@ class Missing:
     def __bool__(self) -> bool:
         return bool(self._places or self._doubtful)
 
-    @property
-    def metrics(self) -> Collection[str]:
-        """Names of which something is missing."""
-        return self._places.keys()
-
     def frozen(self, selections: Iterable[Selection]) -> Callable[[Mapping[str, str]], bool]:
         """For a rule that selects these: tells of an instance's labels whether data behind it is missing."""
-        relevant: list[_Place] = []
+        relevant: list[_Where] = []
         metrics: set[str] = set()
         for selection in selections:
             metrics.add(selection.metric)
             relevant += [
                 place
                 for place in self._places.get(selection.metric, ())
-                if place is _EVERYWHERE or selection.takes(place.labels)
+                if place.labels is None or selection.takes(place.labels)
             ]
         # A rule on nothing but gpuagent_gpu_lost has nothing to go by; one that also looks elsewhere has.
         if metrics == {_LOST}:
@@ -108,13 +121,19 @@ def _nothing(_: Mapping[str, str]) -> bool:
 
 def find_missing(snapshot: Snapshot | None) -> Missing:
     """What is missing in a snapshot; before the first one, everything is."""
-    if snapshot is None or snapshot.node.nvml_state is not NvmlState.READY:
+    places: dict[str, list[_Where]] = {}
+    if snapshot is None:
+        return Missing({family.name: [_EVERYWHERE] for family in FAMILIES}, doubtful=[_EVERYWHERE])
+    if snapshot.node.nvml_state is not NvmlState.READY:
         # Not even the GPUs are known: restored alerts of any GPU stay.
-        names = _of_the_driver() if snapshot is not None else _all_but_failure()
-        places: dict[str, list[_Place]] = {name: [_EVERYWHERE] for name in names}
+        unlisted = _Unlisted(frozenset(str(gpu.identity.index) for gpu in snapshot.gpus))
+        for family in FAMILIES:
+            if family.name not in _TELL_OF_FAILURE and family.name not in _XID:
+                places[family.name] = [_EVERYWHERE]
+            elif "gpu" in family.labels and family.name not in _XID:
+                places[family.name] = [unlisted]
         _add_node(places, snapshot)
         return Missing(places, doubtful=[_EVERYWHERE])
-    places = {}
     _add_node(places, snapshot)
     for gpu in snapshot.gpus:
         failed = _failed(gpu)
@@ -126,9 +145,9 @@ def find_missing(snapshot: Snapshot | None) -> Missing:
     return Missing(places, doubtful=[_place(gpu) for gpu in snapshot.gpus if gpu.state not in _SAYS_LOST])
 
 
-def _add_node(places: dict[str, list[_Place]], snapshot: Snapshot | None) -> None:
+def _add_node(places: dict[str, list[_Where]], snapshot: Snapshot) -> None:
     """Collectors of the node itself, whose series may name GPUs all the same (Xid)."""
-    failed = {run.collector for run in snapshot.runs if not run.ok} if snapshot is not None else set()
+    failed = {run.collector for run in snapshot.runs if not run.ok}
     for family in FAMILIES:
         if family.collector in failed and family.name not in _TELL_OF_FAILURE:
             places[family.name] = [_EVERYWHERE]
@@ -148,15 +167,6 @@ def _is_missing(family: Family[Any], failed: frozenset[str]) -> bool:
         return False
     # A process is known by the driver's list: without it, what /proc has to say of it is missing too.
     return family.collector in failed or (family.name in _PROCESS_NAMES and "processes" in failed)
-
-
-def _of_the_driver() -> list[str]:
-    """What is missing while the driver is not there: Xids that were seen are known all the same."""
-    return [name for name in _all_but_failure() if not name.startswith("gpuagent_xid_")]
-
-
-def _all_but_failure() -> list[str]:
-    return [family.name for family in FAMILIES if family.name not in _TELL_OF_FAILURE]
 
 
 def _place(gpu: GpuReading) -> _Place:

@@ -12,6 +12,8 @@ from gpuagent_alerts.rules.model import RecordRule, Rule
 from gpuagent_alerts.states.group import GroupRunner, RuleKey
 from gpuagent_alerts.states.missing import FAMILIES, Selection
 
+ALERT_SERIES = ("ALERTS", "ALERTS_FOR_STATE")
+"""What alert rules write, as in Prometheus."""
 _GPU_LABELS = frozenset({"gpu", "uuid"})
 
 
@@ -39,7 +41,7 @@ def _names(selector: Selector, recorded: Mapping[str, list[Rule]]) -> Iterable[s
     if selector.name is not None:
         return (selector.name,)
     tests = [_test(matcher) for matcher in selector.matchers if matcher.name == METRIC_NAME]
-    known = dict.fromkeys((*(family.name for family in FAMILIES), *recorded))
+    known = dict.fromkeys((*(family.name for family in FAMILIES), *recorded, *ALERT_SERIES))
     return [name for name in known if all(test(name) for test in tests)]
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import shutil
 from pathlib import Path
 
 import pytest
@@ -133,6 +135,7 @@ def test_a_reload_keeps_states(tmp_path: Path) -> None:
             async with alerting(settings, rules(FOR_10S), ManualClock(), tmp_path / "s") as bench:
                 await bench.show(BUSY, times=3)
                 began = (await bench.state())["starts_at_seconds"]
+                await bench.emptied()  # what is on its way during a reload may be sent twice, under one id
                 other = "alert: Other, expr: vector(0) > 1"
                 await bench.alerting.reload(settings, rules(other, FOR_10S), lambda: True)
                 await bench.show(BUSY, times=3)
@@ -166,8 +169,8 @@ def test_a_reload_that_is_refused_changes_nothing(tmp_path: Path) -> None:
     run(test)
 
 
-@pytest.mark.parametrize("polite", [True, False], ids=["stopped", "killed"])
-def test_a_restart_neither_repeats_nor_forgets(tmp_path: Path, polite: bool) -> None:
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_restart_neither_repeats_nor_forgets(tmp_path: Path, killed: bool) -> None:
     """ALERT-08: after a restart a firing alert is not told again, and its end is."""
 
     async def test() -> None:
@@ -177,12 +180,10 @@ def test_a_restart_neither_repeats_nor_forgets(tmp_path: Path, polite: bool) -> 
             async with alerting(settings, rules(FOR_10S), clock, state_file) as first:
                 await first.show(BUSY, times=3)
                 await first.emptied()
-                if not polite:  # a second one begins on the file as it is; the first does nothing more
-                    await first.alerting.delivery.stop()
-                    state_file = tmp_path / "copy"
-                    first.alerting.store.execute("VACUUM INTO ?", (str(state_file),)) if False else None
+                if killed:  # what the files are without a proper end
+                    state_file = tmp_path / "killed"
                     for suffix in ("", "-wal"):
-                        Path(f"{state_file}{suffix}").write_bytes(Path(f"{tmp_path / 's'}{suffix}").read_bytes())
+                        shutil.copy(f"{tmp_path / 's'}{suffix}", f"{state_file}{suffix}")
             clock.advance(600)
             async with alerting(settings, rules(FOR_10S), clock, state_file) as second:
                 assert (await second.state())["state"] == "firing"
@@ -224,7 +225,7 @@ def test_what_was_not_sent_is_sent_by_the_next_agent(tmp_path: Path) -> None:
             settings = config(tmp_path, receiver)
             async with alerting(settings, rules(FULL), clock, tmp_path / "s") as first:
                 await first.show(BUSY)
-                receiver.wait(lambda seen: bool(seen.asked))
+                await asyncio.to_thread(receiver.wait, lambda seen: bool(seen.asked))
             refused = receiver.asked[0].headers["webhook-id"]
             receiver.behave = always(Reply())
             clock.advance(600)
@@ -293,7 +294,7 @@ def test_a_receiver_that_wants_nothing_is_used_again_after_a_test(tmp_path: Path
         with sink(always(Reply(410))) as receiver:
             async with alerting(config(tmp_path, receiver), rules(FULL), ManualClock(), tmp_path / "s") as bench:
                 await bench.show(BUSY)
-                receiver.wait(lambda seen: bool(seen.asked))
+                await asyncio.to_thread(receiver.wait, lambda seen: bool(seen.asked))
                 while not bench.alerting.delivery.off():
                     await bench.show(BUSY)
                 assert (await bench.commands.alerts())["receivers"][0]["off"]

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.catalogue import FAMILIES
+from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
 from gpuagent.catalogue.reference import GROUPS, render
 from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
@@ -32,6 +33,13 @@ NEEDS_THE_MACHINE = {
 """Documented metrics that no shipped scenario shows, each with the reason."""
 
 _served: dict[str, set[str]] = {}
+SOME_ALERTS = AlertingFigures(
+    rules=1,
+    evaluation_seconds=0.001,
+    alerts=(AlertCount("GpuLost", "firing", "critical", 1),),
+    failures=(RuleFailures("group", "rule", 1),),
+    receivers=(ReceiverCounts("ops", 1, 1, 2.0, 1, 1, 1),),
+)
 
 
 def documented_names() -> set[str]:
@@ -62,7 +70,7 @@ async def _scrape(scenario: str) -> set[str]:
         place = Place(boot_id="boot", simulated=node.name, pci_gpus=node.pci_gpu_count)
         pace = Pace(deadline_seconds=0.2)
         monitor = Monitor(Library(max_pid=node.max_pid), table, clock, pace, place)
-        view = View(Config(), clock, node.name)
+        view = View(Config(), clock, node.name, lambda: SOME_ALERTS)
         for _ in range(24):
             view.update(await monitor.tick())
             body = view.metrics(openmetrics=False).decode()

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from gpuagent_alerts.promql.compile import compile_expression
 from gpuagent_alerts.promql.errors import ExpressionError
+from gpuagent_alerts.promql.series import SeriesIndex
 from tests.alerts.promql.spoil import WORDS
 
 DEEP = "the expression is nested more than 64 deep (parentheses and operators count): split it with recording rules"
@@ -70,9 +71,22 @@ def test_the_longest_text_is_read() -> None:
     compile_expression("a #" + "x" * 8189)
 
 
+@pytest.mark.timeout(4)
+@pytest.mark.parametrize(
+    "expression",
+    ["1" * 8000 + "a", "1." * 4000, '"' * 8001, 'a{b=~"' + "[" * 8000 + '"}', 'a{b=~"' + "[[:" * 2000 + '"}'],
+)
+def test_long_text_takes_no_long_time(expression: str) -> None:
+    """What tempts an engine for regular expressions to go back: our own patterns go forward only."""
+    with pytest.raises(ExpressionError):
+        compile_expression(expression)
+
+
 def test_a_pattern_takes_linear_time() -> None:
     """The classic that makes backtracking engines hang: RE2 answers at once."""
-    compile_expression('a{b=~"(a*)*(a*)*(a|a)*(x+x+)+y"}')
+    matches = compile_expression('a{b=~"(a*)*(a|a)*(x+x+)+y"}')
+
+    assert matches.rows(SeriesIndex([("a", {"b": "a" * 200 + "x" * 20_000}, 1.0)]), 0) == ()
 
 
 _ODD = ["\ud800", "\x00", "\n", "\\", '"', "#", '"\\', "\N{NO-BREAK SPACE}", "label_replace(a, "]

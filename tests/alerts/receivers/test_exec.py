@@ -49,13 +49,14 @@ def test_no_shell_reads_its_arguments(tmp_path: Path) -> None:
 
 
 def test_it_can_do_no_more_than_its_user(tmp_path: Path) -> None:
-    """No capability in any set, none to be gained by a setuid program; as root too."""
+    """No capability in any set, none to be gained by a setuid program, as root too; and no signal is ignored."""
     assert run("/bin/sh", "-c", f"cat /proc/self/status > {tmp_path}/got").ok
     lines = (tmp_path / "got").read_text().splitlines()
     status = {name: value.strip() for name, _, value in (line.partition(":") for line in lines)}
 
     assert status["NoNewPrivs"] == "1"
-    for name in ("CapInh", "CapPrm", "CapEff", "CapAmb"):
+    # Signals as a program expects them: Python ignores SIGPIPE, and a shell's pipes must not.
+    for name in ("CapInh", "CapPrm", "CapEff", "CapAmb", "SigBlk", "SigIgn"):
         assert int(status[name], 16) == 0
 
 

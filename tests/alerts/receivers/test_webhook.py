@@ -136,7 +136,14 @@ def test_the_document_is_alertmanagers() -> None:
     }
 
 
-@given(st.dictionaries(st.text(max_size=10), st.text(st.characters(), max_size=20), max_size=4), st.floats())
+@given(
+    st.dictionaries(
+        st.text(st.characters(codec="utf-8"), max_size=10),
+        st.text(st.characters(codec="utf-8"), max_size=20),
+        max_size=4,
+    ),
+    st.floats(),
+)
 def test_any_alert_becomes_json(labels: dict[str, str], value: float) -> None:
     """Names that a process chose, odd characters included, never break the message."""
     odd = Alert(labels, labels, Status.FIRING, 0.0, None, value)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.file import load_rule_file, load_rule_text
@@ -202,3 +204,21 @@ def test_a_name_from_outside_cannot_spoil_a_terminal() -> None:
     (fault,) = faults_of('groups:\n- name: "\\e[31m' + "x" * 500 + '"\n  rules: 1\n')
     assert "\x1b" not in fault
     assert len(fault) < 200
+
+
+PIECES = (
+    "groups:\n", "- name: g\n", "  rules:\n", "  - alert: A\n", "    expr: m\n", "    for: 5m\n", "  - record: r\n",
+    "    labels:\n", "      a: b\n", "    annotations: &x {a: '{{ $value }}'}\n", "    labels: *x\n", "  ", "- ", "{",
+    "}", "[", "]", ":", "~", "'", "#", "\t", "{{", "é",
+)  # fmt: skip
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=15))
+def test_any_text_loads_or_is_refused(pieces: list[str]) -> None:
+    """Nothing that anybody writes raises anything else."""
+    try:
+        loaded = load_rule_text("".join(pieces))
+    except RuleFileError as error:
+        loaded = ()
+        assert error.faults  # noqa: PT017  the error is what is tested
+    assert isinstance(loaded, tuple)

@@ -16,7 +16,7 @@ from tests.alerts.rules.test_file import GOOD
 ODD = (
     "groups:\n- name: 5\n  rules:\n  - {alert: yes, expr: 1, labels: {a: true, b: 1.50, c: 0x10, d: 2020-01-01}}\n",
     "groups:\n- name: g\n  interval:\n  limit: ~\n  rules: null\n",
-    "groups:\n- name: &n g\n  rules:\n  - {alert: *n, expr: m, labels: &l {a: b}}\n  - {alert: B, expr: m, labels: *l}\n",
+    "groups:\n- name: &n g\n  rules:\n  - {alert: *n, expr: m, labels: &l {a: b}}\n  - {alert: B, expr: m, labels: *l}",
     "groups:\n- name: g\n  rules:\n  - alert: A b/c ü\n    expr: >-\n      m\n      > 1\n    for: 0\n",
     "groups:\n- name: g\n  interval: 0s\n  rules:\n  - {record: 'a:b', expr: 'vector(1)', labels: {t: '{{ x }}'}}\n",
     "groups:\n- name: g\n  rules:\n  - {alert: A, expr: m, annotations: {__x: '', y: '{{/* c */}}'}, labels: {_: x}}\n",

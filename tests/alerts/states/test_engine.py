@@ -151,8 +151,10 @@ def test_a_reload_hands_states_over_by_group_and_name() -> None:
 
 def test_a_rule_that_is_removed_ends_its_alerts() -> None:
     """Who was told that it fires is told that it does not, once; so too if the group was renamed."""
-    engine = RuleEngine([*groups("alert: A, expr: m > 0", "alert: B, expr: m > 0", "record: r, expr: m")])
+    watching = "alert: Z, expr: 'ALERTS == 2'"
+    engine = RuleEngine(groups("alert: A, expr: m > 0", "alert: B, expr: m > 0", "record: r, expr: m", watching))
     evaluate(engine, 0, m(1))
+    assert {name for name, _, _ in engine.recorded(0)} == {"ALERTS", "ALERTS_FOR_STATE", "r"}
     ended = engine.reload(groups("alert: B, expr: m > 0"), WALL + 1)
     assert [(transition.change.value, transition.alert.name) for transition in ended] == [("ended", "A")]
     assert {name for name, _, _ in engine.recorded(1)} == {"ALERTS", "ALERTS_FOR_STATE"}

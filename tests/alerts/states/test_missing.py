@@ -125,6 +125,7 @@ def test_without_the_driver_everything_is_missing(state: NvmlState) -> None:
     assert frozen(missing, "gpuagent_gpu_memory_used_ratio > 0.9", {"gpu": "7"})
     assert frozen(missing, "gpuagent_gpus < gpuagent_gpus_expected", {})
     assert frozen(missing, "gpuagent_gpu_lost == 1", {"gpu": "7"})
+    assert frozen(missing, "gpuagent_gpu_blind == 1", {"gpu": "7"})
     assert not frozen(missing, "gpuagent_nvml_up == 0", {})
     assert not frozen(missing, "time() - gpuagent_xid_last_timestamp_seconds < 900", {"gpu": "7"})
 
@@ -132,8 +133,20 @@ def test_without_the_driver_everything_is_missing(state: NvmlState) -> None:
 def test_before_the_first_snapshot_everything_is_missing() -> None:
     """The agent has just started."""
     missing = find_missing(None)
-    assert frozen(missing, "time() - gpuagent_xid_last_timestamp_seconds < 900", {"gpu": "7"})
-    assert frozen(missing, "gpuagent_gpu_memory_used_ratio > 0.9", {"gpu": "7"})
+    for expr in (
+        "time() - gpuagent_xid_last_timestamp_seconds < 900",
+        "gpuagent_gpu_blind == 1",
+        "gpuagent_gpu_lost == 1",
+    ):
+        assert frozen(missing, expr, {"gpu": "7"})
+    assert frozen(missing, "gpuagent_nvml_up == 0", {})
+    assert not frozen(missing, "vector(1)", {})
+
+
+def test_a_known_gpu_is_blind_also_while_the_driver_is_away() -> None:
+    """What is said of it is said: only of GPUs that are not in the snapshot nothing is."""
+    gone = replace(HEALTHY, node=NodeReading(nvml_state=NvmlState.FAILED), gpus=(absent_gpu(0, GpuState.BLIND),))
+    assert not frozen(find_missing(gone), "gpuagent_gpu_blind == 1", {"gpu": "0"})
 
 
 def test_a_collector_of_the_node_concerns_all_gpus() -> None:

@@ -1,0 +1,268 @@
+"""`alerts`, `silence`, `ack` and `receivers` as they are typed, against an agent that answers as it is told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from rich.cells import cell_len
+from typer.testing import CliRunner
+
+from gpuagent.cli.alert_screen import alert_screen
+from gpuagent.cli.app import app
+from gpuagent.cli.cells import Paint
+from tests.fakes.answering import answering, says
+
+NOW = 1_700_000_000.0
+ALERT: dict[str, Any] = {
+    "name": "GpuMemoryFull",
+    "state": "firing",
+    "severity": "critical",
+    "fingerprint": "0123456789abcdef",
+    "labels": {"alertname": "GpuMemoryFull", "gpu": "3", "pid": "4242"},
+    "annotations": {"summary": "GPU 3: memory is full"},
+    "value": 85899345920.0,
+    "active_seconds": 8040.0,
+    "starts_at_seconds": NOW - 8000,
+    "silenced_by": [],
+    "muted_by": "",
+    "acknowledged_by": "",
+    "receivers": ["pager", "chat"],
+}
+SILENCE: dict[str, Any] = {
+    "id": "023876e1",
+    "matchers": ['gpu="3"'],
+    "state": "active",
+    "starts_at_seconds": NOW - 60,
+    "ends_at_seconds": NOW + 3600,
+    "comment": "driver work",
+    "creator": "alice",
+}
+RECEIVER = {"receiver": "pager", "queued": 2, "dead": 1, "oldest_seconds": 90.0, "off": ""}
+LETTER = {
+    "id": "gpa_7",
+    "receiver": "pager",
+    "status": "firing",
+    "alerts": ["GpuMemoryFull"],
+    "created_seconds": NOW - 3600,
+    "attempts": 3,
+    "error": "it answered 400",
+}
+
+
+def document(**changes: Any) -> dict[str, Any]:
+    """Of one alert, one silence and one receiver."""
+    return {
+        "schema": 1,
+        "time_seconds": NOW,
+        "alerting": "node",
+        "alerts": [ALERT],
+        "silences": [SILENCE],
+        "receivers": [RECEIVER],
+        "rules": 19,
+        "failing_rules": [],
+        "store_problem": "",
+    } | changes
+
+
+def run(*words: str) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error."""
+    result = CliRunner().invoke(app, list(words))
+    return result.exit_code, result.stdout, result.stderr
+
+
+def asked(answer: Any, *words: str, status: str = "200 OK") -> tuple[int, str, str, bytes]:
+    """The same, of an agent that answers so; and what it was asked."""
+    requests: list[bytes] = []
+    with answering(says(answer, status, requests)) as place:
+        result = run(*words, "--socket", str(place))
+    return *result, requests[0]
+
+
+def test_the_screen_tells_everything() -> None:
+    """State, severity, age, place, value, summary and who is told; silences; receivers: all in words."""
+    code, output, errors, request = asked(document(), "alerts")
+
+    assert (code, errors) == (0, "")
+    assert request.startswith(b"GET /api/v1/alerts ")
+    assert output.splitlines() == [
+        "1 firing, 0 pending, 19 rules",
+        "FIRING   GpuMemoryFull, critical",
+        "         for 2 h 14 min, GPU 3, pid 4242, value 85899345920",
+        "         GPU 3: memory is full",
+        "         goes to pager, chat [0123456789abcdef]",
+        "",
+        "Silences in force",
+        "023876e1 for 1 h more, by alice",
+        '         gpu="3"',
+        "         driver work",
+        "",
+        "RECEIVER                                             QUEUED    DEAD       OLDEST",
+        "pager                                                     2       1   1 min 30 s",
+        "gpuagent alerts --dead shows what could not be delivered",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"store_problem": "/x is full"}, "STORE    /x is full"),
+        ({"failing_rules": [{"group": "g", "rule": "R", "error": "many-to-many"}]}, "RULE     R of group g cannot be"),
+        ({"receivers": [RECEIVER | {"off": "410"}]}, "OFF      pager is switched off: 410"),
+        ({"alerting": "prometheus"}, "NOTE     alerting: prometheus is configured"),
+        ({"alerts": [ALERT | {"silenced_by": ["023876e1"]}]}, "silenced by 023876e1"),
+        ({"alerts": [ALERT | {"muted_by": "GpuLost"}]}, "muted by GpuLost"),
+        ({"alerts": [ALERT | {"acknowledged_by": "bob"}]}, "acknowledged by bob"),
+        ({"alerts": [ALERT | {"receivers": []}]}, "no receiver"),
+        ({"alerts": [ALERT | {"severity": "", "value": None}]}, "GpuMemoryFull, no severity"),
+        ({"receivers": []}, "no receiver is told by this agent"),
+    ],
+)
+def test_what_stands_in_the_way_is_told(changes: dict[str, Any], words: str) -> None:
+    """Whatever keeps a person from being told is on the screen."""
+    assert words in asked(document(**changes), "alerts")[1]
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_screen_keeps_its_width(width: int) -> None:
+    """Long and hostile texts neither widen the screen nor reach the terminal as they are."""
+    nasty = "x\x1b[2J\u202e" + "很" * 300
+    alert = ALERT | {"name": nasty, "annotations": {"summary": nasty}, "labels": {"gpu": nasty}, "receivers": [nasty]}
+    silence = SILENCE | {"comment": nasty, "creator": nasty, "matchers": [nasty]}
+    failing = {"group": nasty, "rule": nasty, "error": nasty}
+    shown = document(
+        alerts=[alert], silences=[silence], receivers=[RECEIVER | {"receiver": nasty, "off": nasty}],
+        failing_rules=[failing], store_problem=nasty,
+    )  # fmt: skip
+
+    lines = alert_screen(shown, width, Paint())
+
+    assert max(cell_len(line) for line in lines) <= width
+    assert all(line.isprintable() for line in lines)
+
+
+def test_the_worst_comes_first() -> None:
+    """What fires goes before what is pending, and critical before all else."""
+    alerts = [
+        ALERT | {"name": "P", "state": "pending"},
+        ALERT | {"name": "N", "severity": "none"},
+        ALERT | {"name": "W", "severity": "warning"},
+        ALERT | {"name": "C"},
+    ]
+    output = asked(document(alerts=alerts), "alerts")[1]
+
+    heads = [line.split()[1].rstrip(",") for line in output.splitlines() if line.startswith(("FIRING", "PENDING"))]
+    assert heads == ["C", "W", "N", "P"]
+
+
+def test_alerts_as_json() -> None:
+    """--json is the agent's document, unchanged."""
+    assert json.loads(asked(document(), "alerts", "--json")[1]) == document()
+
+
+def test_dead_letters_are_listed() -> None:
+    """--dead tells what could not be delivered, to whom and why."""
+    shown = {"schema": 1, "time_seconds": NOW, "dead": [LETTER]}
+    code, output, _, request = asked(shown, "alerts", "--dead")
+
+    assert (code, request.split()[1]) == (0, b"/api/v1/alerts/dead")
+    assert output.splitlines()[:4] == [
+        "gpa_7",
+        "         to pager: firing, queued 1 h ago, 3 attempts",
+        "         GpuMemoryFull",
+        "         it answered 400",
+    ]
+
+
+def test_nobody_answers() -> None:
+    """Without an agent there is nothing to show (3), and nothing can be done (1)."""
+    assert run("alerts", "--socket", "/nowhere")[0] == 3
+    code, output, errors = run("ack", "X", "--socket", "/nowhere")
+    assert (code, output) == (1, "")
+    assert "the agent cannot be told: /nowhere: No such file or directory" in errors
+
+
+@pytest.mark.parametrize(
+    ("words", "answer", "method", "path", "body", "output"),
+    [
+        (
+            ["silence", "add", 'gpu="3"', "a=b", "--for", "2h", "--comment", "c"], SILENCE,
+            "POST", "/api/v1/silences", {"matchers": ['gpu="3"', "a=b"], "seconds": 7200.0, "comment": "c"},
+            "023876e1\n",
+        ),
+        (["silence", "expire", "a/b"], SILENCE, "DELETE", "/api/v1/silences/a%2Fb", None, "the silence has ended\n"),
+        (
+            ["ack", "Full"], {"acknowledged": ["f1", "f2"]},
+            "POST", "/api/v1/acks", {"alert": "Full", "comment": ""}, "acknowledged 2 alerts: f1 f2\n",
+        ),
+        (
+            ["receivers", "test", "a b"], {"taken": True, "outcome": "delivered"},
+            "POST", "/api/v1/receivers/a%20b/test", None, "a b took the message\n",
+        ),
+        (
+            ["receivers", "replay"], {"replayed": 2},
+            "POST", "/api/v1/receivers/replay", None, "queued 2 messages again\n",
+        ),
+        (
+            ["receivers", "replay", "g&1"], {"replayed": 1},
+            "POST", "/api/v1/receivers/replay?id=g%261", None, "queued 1 message again\n",
+        ),
+    ],
+)  # fmt: skip
+def test_what_the_agent_is_told(words: list[str], answer: Any, method: str, path: str, body: Any, output: str) -> None:
+    """Each command asks for what was typed, and says that it is done."""
+    code, printed, _, request = asked(answer, *words)
+    head, _, sent = request.partition(b"\r\n\r\n")
+
+    assert (code, printed) == (0, output)
+    assert head.startswith(f"{method} {path} ".encode())
+    assert (json.loads(sent) if sent else None) == body
+
+
+def test_a_test_that_fails() -> None:
+    """A receiver that does not take the message is exit status 1, with the outcome in words."""
+    answer = {"taken": False, "outcome": "it refused\x1b the connection"}
+    code, output, errors, _ = asked(answer, "receivers", "test", "hook", status="502 Bad Gateway")
+
+    assert (code, output) == (1, "")
+    assert "hook did not take the message: it refused? the connection" in errors
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "words"),
+    [
+        ({"message": "there is no silence 5"}, "404 Not Found", "the agent refused: there is no silence 5"),
+        ({}, "503 Service Unavailable", "the agent refused: HTTP 503"),
+        (b"<html>", "200 OK", "what answers is no gpuagent"),
+    ],
+)
+def test_refusals(answer: object, status: str, words: str) -> None:
+    """A refusal is exit status 1 with the agent's own words."""
+    code, output, errors, _ = asked(answer, "silence", "expire", "5", status=status)
+
+    assert (code, output) == (1, "")
+    assert words in errors
+
+
+def test_a_duration_that_is_none() -> None:
+    """A bad --for is a usage error, and no agent is asked."""
+    code, _, errors = run("silence", "add", "a=b", "--for", "soon", "--comment", "c", "--socket", "/nowhere")
+
+    assert code == 2
+    assert "soon" in errors
+
+
+def test_silences_are_listed() -> None:
+    """Those in force and to come; with --all also those that have ended."""
+    pending = SILENCE | {"id": "p", "state": "pending", "starts_at_seconds": NOW + 60}
+    expired = SILENCE | {"id": "e", "state": "expired", "ends_at_seconds": NOW - 60}
+    shown = document(silences=[SILENCE, pending, expired])
+
+    def heads(*options: str) -> list[str]:
+        return [line for line in asked(shown, "silence", "list", *options)[1].splitlines() if line[0] != " "]
+
+    assert heads() == ["023876e1 for 1 h more, by alice", "p        begins in 1 min, by alice"]
+    assert heads("--all")[2:] == ["e        ended 1 min ago, by alice"]
+    listed = json.loads(asked(shown, "silence", "list", "--json")[1])["silences"]
+    assert [silence["id"] for silence in listed] == ["023876e1", "p"]
