@@ -62,7 +62,7 @@ class Message:
 
 def fingerprint(labels: Mapping[str, str]) -> str:
     """16 hex digits that stand for a label set."""
-    return hashlib.sha256(_canonical(labels.items()).encode()).hexdigest()[:16]
+    return hashlib.sha256(_canonical(labels.items()).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _canonical(items: Iterable[tuple[str, str]]) -> str:

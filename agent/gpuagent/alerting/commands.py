@@ -10,9 +10,9 @@ from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.document import alerts_document, dead_document, silence_document
 from gpuagent.clock import Clock
 from gpuagent.matchers import parse_matcher
-from gpuagent_alerts.alert import Alert, Message, Status
-from gpuagent_alerts.outbox.ids import message_id
+from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.outbox.sender import Context
+from gpuagent_alerts.receivers.probe import probe
 from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_exporters.alert_routes import NotNow
 
@@ -73,19 +73,14 @@ class AlertCommands:
         return [self._alerting.acks.add(alert, comment=comment, creator=creator).fingerprint for alert in alerts]
 
     async def test_receiver(self, name: str) -> tuple[bool, str]:
-        """Send one message now, past the outbox. Returns whether it was taken, and the outcome in words.
+        """Tell it now, past the outbox, of an alert and of its end.
 
-        Raises KeyError if there is no such receiver, ValueError if it is sent nothing.
+        Returns whether it was taken, and the outcome in words. Raises KeyError if there is no such receiver, ValueError if it is sent nothing.
         """
         lane = self._alerting.delivery.lanes.get(name)
         if lane is None:
             raise self._no_lane(name)
-        now = self._clock.wall()
-        labels = {"alertname": "GpuagentTest", "severity": "info", "node": self._node}
-        text = {"summary": f"gpuagent on {self._node} can reach this receiver. Nothing is wrong."}
-        alert = Alert(labels, text, Status.FIRING, now, None, 1.0)
-        message = Message(message_id(now), name, "test", (alert,), labels)
-        outcome = await lane.sender.send(message, Context(self._node, "", now))
+        outcome = await probe(lane.sender, Context(self._node, "", self._clock.wall()))
         if outcome.ok:
             self._alerting.delivery.switch_on(name)
         return outcome.ok, str(outcome)

@@ -38,7 +38,7 @@ def check(
     from gpuagent.config.load import DEFAULT_PATH
 
     path = file or config
-    _load(path)
+    _check_alerting(_load(path))
     defaults = path is None and not DEFAULT_PATH.exists()
     note = " (there is no such file: the defaults are used)" if defaults else ""
     typer.echo(f"{path or DEFAULT_PATH}: ok{note}")
@@ -58,6 +58,20 @@ def show(
     loaded = _load(config)
     text = json.dumps(effective(loaded), indent=2) + "\n" if as_json else to_yaml(loaded)
     typer.echo(text, nl=False)
+
+
+def _check_alerting(config: Config) -> None:
+    """What the alerting half would refuse at the start: rule files, and the regular expressions of routes."""
+    from gpuagent.alerting.rules import load_rules
+    from gpuagent_alerts.routing.route import Routes
+    from gpuagent_alerts.rules.faults import RuleFileError
+
+    try:
+        load_rules(config)
+        Routes(config.routes, ())
+    except (RuleFileError, ValueError) as error:
+        typer.echo(error, err=True)
+        raise typer.Exit(EXIT_FAULTY) from None
 
 
 def _load(path: Path | None) -> Config:

@@ -305,6 +305,10 @@ def test_a_receiver_that_wants_nothing_is_used_again_after_a_test(tmp_path: Path
                 bench.clock.advance(600)
                 assert (await bench.commands.test_receiver("hook"))[0]
                 await bench.emptied()
-                assert what(told(receiver)) == [("firing", ["GpuagentTest"]), ("firing", ["Full"])]
+                assert what(told(receiver)) == [
+                    ("firing", ["GpuagentTest"]),
+                    ("resolved", ["GpuagentTest"]),
+                    ("firing", ["Full"]),
+                ]
 
     run(test)
