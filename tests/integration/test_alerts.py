@@ -148,7 +148,7 @@ def test_the_commands(folder: Path, receiver: Sink) -> None:
         assert "404" in refused.stderr
         assert "there is no receiver nobody" in agent.command("receivers", "test", "nobody").stderr
 
-    assert told(receiver) == [("firing", "Full"), ("firing", "GpuagentTest")]
+    assert told(receiver) == [("firing", "Full"), ("firing", "GpuagentTest"), ("resolved", "GpuagentTest")]
 
 
 def test_dead_letters(folder: Path, receiver: Sink) -> None:

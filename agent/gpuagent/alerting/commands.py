@@ -75,7 +75,8 @@ class AlertCommands:
     async def test_receiver(self, name: str) -> tuple[bool, str]:
         """Tell it now, past the outbox, of an alert and of its end.
 
-        Returns whether it was taken, and the outcome in words. Raises KeyError if there is no such receiver, ValueError if it is sent nothing.
+        Returns whether it was taken, and the outcome in words. Raises KeyError if there is no such receiver, ValueError
+        if it is sent nothing.
         """
         lane = self._alerting.delivery.lanes.get(name)
         if lane is None:
