@@ -102,4 +102,5 @@ class View:
             simulated=self._simulated,
             top=self.config.processes.top,
             alerting=self._alerting(),
+            preallocates=self.config.processes.preallocates,
         )

@@ -171,7 +171,15 @@ class Alerting:
             try:
                 started = time.perf_counter()
                 now, wall = self._clock.now(), self._clock.wall()
-                index = SeriesIndex.of(series(snapshot, now, simulated=self._where.simulated, alerting=self._figures))
+                index = SeriesIndex.of(
+                    series(
+                        snapshot,
+                        now,
+                        simulated=self._where.simulated,
+                        alerting=self._figures,
+                        preallocates=self.config.processes.preallocates,
+                    )
+                )
                 result = self.engine.evaluate(index, now, wall, find_missing(snapshot))
                 self._note_ended(result.transitions)
                 for key, problem in result.failures:

@@ -9,6 +9,7 @@ from typing import NamedTuple
 from gpuagent import __version__
 from gpuagent.catalogue.family import Family, Kind, Labelled, Value, single
 from gpuagent.catalogue.gpu import GPU_LABELS
+from gpuagent.catalogue.preallocation import Recognise, preallocated, recogniser
 from gpuagent.catalogue.process import is_dead
 from gpuagent.reading import CollectorRun, GpuReading, GpuState, NvmlState, Snapshot
 
@@ -19,6 +20,7 @@ class Look(NamedTuple):
     snapshot: Snapshot | None
     now_seconds: float
     simulated: str
+    preallocates: Recognise = recogniser()
 
 
 NodeFamily = Family[Look]
@@ -62,6 +64,12 @@ def _processes(look: Look) -> Iterable[Labelled]:
         counts = Counter((str(p.gpu_index), p.gpu_uuid) for p in look.snapshot.processes)
         for gpu in look.snapshot.gpus:
             yield _gpu(gpu), counts[_gpu(gpu)] if gpu.processes_known else None
+
+
+def _preallocated(look: Look) -> Iterable[Labelled]:
+    if look.snapshot is not None:
+        for gpu, is_so in preallocated(look.snapshot.gpus, look.snapshot.processes, look.preallocates):
+            yield _gpu(gpu), is_so
 
 
 def _dead_processes(look: Look) -> Iterable[Labelled]:
@@ -131,6 +139,9 @@ NODE_FAMILIES: tuple[NodeFamily, ...] = (
     _family("processes", "Processes on the GPU.", _processes, GPU_LABELS, collector="processes"),
     _family("dead_processes", "Processes that the driver lists and /proc does not know.", _dead_processes,
             GPU_LABELS, collector="processes"),
+    _family("gpu_memory_preallocated",
+            "1 if servers that take most of the GPU by design (vLLM and the like) hold most of what is used.",
+            _preallocated, GPU_LABELS, collector="processes"),
     _family("processes_seen_total", "Processes with GPU memory since the agent started.",
             _of(lambda snapshot: snapshot.processes_seen), kind=Kind.COUNTER, collector="procfs"),
     _family("host_pid_namespace", "0 if the agent cannot tell whose a pid is: it then acts on none.",

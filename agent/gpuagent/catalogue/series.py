@@ -10,6 +10,7 @@ from gpuagent.catalogue.family import Family, Sample
 from gpuagent.catalogue.gpu import GPU_FAMILIES
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES, Look
+from gpuagent.catalogue.preallocation import recogniser
 from gpuagent.catalogue.process import PROCESS_FAMILIES, USED, base_labels, split_top
 from gpuagent.reading import Snapshot
 
@@ -23,13 +24,14 @@ def series(
     simulated: str = "",
     top: int | None = None,
     alerting: AlertingFigures | None = None,
+    preallocates: tuple[str, ...] = (),
 ) -> Iterator[Series]:
     """Every family that has samples; what has no value has no sample.
 
     `now_seconds` is CLOCK_BOOTTIME; `top` bounds the processes shown per GPU (None: all, as rules and the leak detector
-    need them).
+    need them); `preallocates` are patterns of processes that take the whole GPU by design.
     """
-    look = Look(snapshot, now_seconds, simulated)
+    look = Look(snapshot, now_seconds, simulated, recogniser(preallocates))
     for node_family in NODE_FAMILIES:
         samples = [Sample(labels, float(value)) for labels, value in node_family.of(look) if value is not None]
         if samples:

@@ -86,3 +86,9 @@ class Processes(Section):
         max_length=100,
         description="What matches one of these is blotted out of command lines too.",
     )
+    preallocates: tuple[Pattern, ...] = Field(
+        default=(),
+        max_length=100,
+        description="Processes whose name and command line match one of these take the whole GPU by design "
+        "(TensorFlow, JAX): where they hold it, a full GPU is no alarm. vLLM, SGLang, TensorRT-LLM, LMDeploy and TGI are known.",
+    )
