@@ -90,5 +90,6 @@ class Processes(Section):
         default=(),
         max_length=100,
         description="Processes whose name and command line match one of these take the whole GPU by design "
-        "(TensorFlow, JAX): where they hold it, a full GPU is no alarm. vLLM, SGLang, TensorRT-LLM, LMDeploy and TGI are known.",
+        "(TensorFlow, JAX): where they hold it, a full GPU is no alarm. vLLM, SGLang, TensorRT-LLM, LMDeploy and TGI "
+        "are known.",
     )
