@@ -78,6 +78,7 @@ class Alerting:
         self._heartbeats: list[asyncio.Task[None]] = []
         self._task: asyncio.Task[None] | None = None
         self._evaluation_seconds: float | None = None
+        self._metric_names = self.engine.metric_names()
         self._figures: AlertingFigures | None = None
 
     @property
@@ -121,6 +122,7 @@ class Alerting:
             routes = self._routes(config)  # may refuse them: nothing has changed then
             self.config = config
             self._note_ended(self.engine.reload(tuple(groups), self._clock.wall()))
+            self._metric_names = self.engine.metric_names()
             self._notifier.routes = routes
             await self._use_receivers(alive)
 
@@ -178,6 +180,7 @@ class Alerting:
                         simulated=self._where.simulated,
                         alerting=self._figures,
                         preallocates=self.config.processes.preallocates,
+                        only=self._metric_names,
                     )
                 )
                 result = self.engine.evaluate(index, now, wall, find_missing(snapshot))

@@ -71,6 +71,12 @@ class RuleEngine:
         """Every series that rules have made; `ALERTS` too where a rule looks at it."""
         return [element for name in self._recorded.names() for element in self._recorded.elements(name, now_seconds)]
 
+    def metric_names(self) -> frozenset[str] | None:
+        """The metrics that rules read; None where one of them selects by something else than a name."""
+        if any(selector.name is None for running in self.rules() for selector in running.rule.expression.selectors):
+            return None
+        return frozenset(name for running in self.rules() for name in running.rule.expression.metric_names)
+
     def is_due(self, now_seconds: float) -> bool:
         """Whether some group has to be evaluated: otherwise there is no need for an index."""
         return any(self._is_due(runner, now_seconds) for runner in self._runners)

@@ -145,3 +145,14 @@ def test_memory_of_no_process_is_a_float_of_its_own() -> None:
     assert "13" not in {labels[2] for labels in values(snapshot, "gpuagent_process_memory_used_bytes")}
     assert "13" in {labels[2] for labels in values(snapshot, "gpuagent_process_info")}
     assert values(snapshot, "gpuagent_process_memory_used_bytes", top=3)["0", "GPU-0", "", OTHER, "", None, None] == 0
+
+
+def test_only_what_is_asked_for_is_made() -> None:
+    """Rules read a few metrics of many: the others cost them nothing, and those they read are the same."""
+    snapshot = full_snapshot()
+    every = {family.name: samples for family, samples in series(snapshot, 1000.0)}
+    wanted = frozenset({"gpuagent_gpu_memory_used_bytes", "gpuagent_process_memory_used_bytes", "gpuagent_gpus"})
+
+    some = {family.name: samples for family, samples in series(snapshot, 1000.0, only=wanted)}
+
+    assert some == {name: every[name] for name in wanted}
