@@ -34,6 +34,8 @@ class Figures:
     """What was measured of one."""
 
     name: str
+    cpu_alone_ratio: float
+    """CPU seconds per second, not scraped."""
     cpu_ratio: float
     """CPU seconds per second, scraped once a second."""
     resident_bytes: int
@@ -83,10 +85,12 @@ def measure(exporter: Exporter, seconds: float) -> Figures:
     try:
         _wait_until_it_answers(process, exporter)
         time.sleep(_SETTLE_SECONDS)
+        alone_ratio = _cpu_ratio(process.pid, None, seconds)
         cpu_ratio = _cpu_ratio(process.pid, exporter.port, seconds)
         body, times = _scrapes(exporter.port)
         return Figures(
             name=exporter.name,
+            cpu_alone_ratio=alone_ratio,
             cpu_ratio=cpu_ratio,
             resident_bytes=resident_bytes(process.pid),
             scrape_seconds=statistics.median(times),
@@ -116,12 +120,14 @@ def _wait_until_it_answers(process: subprocess.Popen[bytes], exporter: Exporter)
             return
 
 
-def _cpu_ratio(pid: int, port: int, seconds: float) -> float:
+def _cpu_ratio(pid: int, port: int | None, seconds: float) -> float:
+    """Processor seconds per second, scraped once a second (None: not scraped)."""
     started, before = time.monotonic(), cpu_seconds(pid)
     due = started
     while (due := due + 1.0) <= started + seconds:
         time.sleep(max(0.0, due - time.monotonic()))
-        _scrape(port)
+        if port is not None:
+            _scrape(port)
     return (cpu_seconds(pid) - before) / (time.monotonic() - started)
 
 

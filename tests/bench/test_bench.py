@@ -14,7 +14,7 @@ from tests.bench.exporters import ROOT
 from tests.bench.measure import Figures, cpu_seconds, descriptors, resident_bytes
 from tests.bench.program import arguments, show
 
-OURS = Figures("gpuagent", 0.02, 60 * 2**20, 0.010, 0.020, 1_000_000, 5000)
+OURS = Figures("gpuagent", 0.01, 0.02, 60 * 2**20, 0.010, 0.020, 1_000_000, 5000)
 
 
 def test_cpu_time_is_that_of_the_process() -> None:
@@ -40,11 +40,12 @@ def test_memory_and_descriptors_are_those_of_the_process() -> None:
 
 def test_the_table_has_both_and_the_ratio(capsys: pytest.CaptureFixture[str]) -> None:
     """The other's figure over ours: how many times cheaper the agent is."""
-    show([OURS, replace(OURS, name="other", cpu_ratio=0.2, scrape_seconds=0.08)])
+    show([OURS, replace(OURS, name="other", cpu_alone_ratio=0.1, cpu_ratio=0.2, scrape_seconds=0.08)])
 
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["gpuagent", "other", "ratio"]
-    assert lines[1].split() == ["CPU,", "s/s", "0.0200", "0.2000", "10.0x"]
+    assert lines[1].split() == ["CPU,", "s/s", "0.0100", "0.1000", "10.0x"]
+    assert lines[2].split()[-3:] == ["0.0200", "0.2000", "10.0x"]
     assert lines[-1].split() == ["per", "series,", "us", "2.00", "16.00", "8.0x"]
 
 
@@ -52,7 +53,7 @@ def test_the_agent_alone_has_no_ratio(capsys: pytest.CaptureFixture[str]) -> Non
     """Without the peer the table still is one."""
     show([OURS])
 
-    assert capsys.readouterr().out.splitlines()[1].split() == ["CPU,", "s/s", "0.0200"]
+    assert capsys.readouterr().out.splitlines()[1].split() == ["CPU,", "s/s", "0.0100"]
 
 
 def test_by_default_everything_is_measured() -> None:
