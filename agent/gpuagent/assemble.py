@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import logging
 import os
 import platform
 from dataclasses import dataclass
@@ -18,7 +17,7 @@ from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
 from gpuagent.doors import Doors
 from gpuagent.monitor.monitor import Monitor, Pace
-from gpuagent.node import NoSuchNode, real_node, simulated_node
+from gpuagent.node import NoSuchNode, real_node, simulated_node, state_file
 from gpuagent.procfs.limits import raise_descriptor_limit
 from gpuagent.renewal import Renewal
 from gpuagent.runtime import logs
@@ -29,8 +28,6 @@ from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_exporters.listeners import ListenError
 from gpuagent_exporters.web_config import WebConfig, WebConfigError
-
-log = logging.getLogger(__name__)
 
 
 class StartError(Exception):
@@ -82,7 +79,7 @@ def assemble(path: Path | None, *, simulate: str | None = None, speed: float = 1
     renewal = Renewal()
     where = Where(
         node=platform.node(),
-        state_file=_state_file(config),
+        state_file=state_file(config, "state.db"),
         simulated=node.place.simulated,
         credentials=Path(directory) if (directory := os.environ.get("CREDENTIALS_DIRECTORY")) else None,
     )
@@ -103,16 +100,6 @@ def assemble(path: Path | None, *, simulate: str | None = None, speed: float = 1
         may_renew=lambda: renewal.due and not node.place.simulated,
     )
     return Start(Service(parts), renewal)
-
-
-def _state_file(config: Config) -> Path | None:
-    """None where the state directory cannot be had: alerts go on, and a restart forgets them."""
-    try:
-        config.state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
-    except OSError as error:
-        log.warning("%s cannot be made, nothing survives a restart: %s", config.state_dir, error)
-        return None
-    return config.state_dir / "state.db"
 
 
 def _pace(config: Config, clock: Clock) -> Pace:

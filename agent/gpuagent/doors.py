@@ -7,6 +7,7 @@ import logging
 from pathlib import Path
 
 from gpuagent.config.models import Config
+from gpuagent.runtime.directories import make_own_directory
 from gpuagent.view import View
 from gpuagent_exporters.alert_routes import AlertCommands, alert_routes
 from gpuagent_exporters.control import Commands, control_routes
@@ -102,6 +103,6 @@ def _group() -> str | None:
 def _make_directory(path: Path) -> None:
     """The socket's directory: others cannot even see what is in it."""
     try:
-        path.mkdir(mode=0o750, parents=True, exist_ok=True)
+        make_own_directory(path)
     except OSError as error:
         raise ListenError(f"{path}: {error.strerror}; set runtime_dir to a directory this user may write") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
+from pathlib import Path
 
 from gpuagent.clock import Clock, ScaledClock, SystemClock
 from gpuagent.config.models import Config
@@ -16,6 +17,7 @@ from gpuagent.procfs.pods import PodNames
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.users import UserNames
 from gpuagent.procfs.watch import PidfdWatcher
+from gpuagent.runtime.directories import make_own_directory
 
 log = logging.getLogger(__name__)
 
@@ -91,9 +93,14 @@ def _table(config: Config, clock: Clock, boot: str) -> ProcessTable:
 
 def _inventory(config: Config, boot: str) -> Inventory:
     """In the state directory, if that can be had: a GPU that vanished while the agent was down is missed then."""
+    return Inventory(state_file(config, "gpus.json"), boot)
+
+
+def state_file(config: Config, name: str) -> Path | None:
+    """A file in the state directory; None where that cannot be had: everything goes on, and a restart forgets."""
     try:
-        config.state_dir.mkdir(mode=0o750, parents=True, exist_ok=True)
+        make_own_directory(config.state_dir)
     except OSError as error:
-        log.warning("%s cannot be made, nothing will be remembered over a restart: %s", config.state_dir, error)
-        return Inventory(None, boot)
-    return Inventory(config.state_dir / "gpus.json", boot)
+        log.warning("%s cannot be used, nothing will be remembered over a restart: %s", config.state_dir, error)
+        return None
+    return config.state_dir / name

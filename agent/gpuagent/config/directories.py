@@ -21,7 +21,7 @@ def default_directories(environ: Mapping[str, str], *, is_root: bool, uid: int) 
     user_state = _absolute(environ, "XDG_STATE_HOME") or (home and home / ".local/state")
     user_runtime = _absolute(environ, "XDG_RUNTIME_DIR")
     # Without either there is still a place of one's own: a user's shell under cron or su.
-    fallback = Path(f"/tmp/gpuagent-{uid}")  # noqa: S108 (made 0700 and checked when it is opened)
+    fallback = Path(f"/tmp/gpuagent-{uid}")  # noqa: S108 (its owner is checked: runtime.directories)
     state = state or (user_state / "gpuagent" if user_state else fallback / "state")
     runtime = runtime or (user_runtime / "gpuagent" if user_runtime else fallback / "run")
     return {
