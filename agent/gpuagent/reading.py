@@ -7,13 +7,16 @@ never the same as zero. Ratios run from 0 to 1.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NamedTuple
 
+from gpuagent.embedded import ClientReading
+from gpuagent.growth import Growth, MemoryKey
+from gpuagent.identity import NO_INSTANCE, ProcessId
+
 GIB = 1024**3
-NO_INSTANCE = -1
-"""`gpu_instance_id` and `compute_instance_id` of a process or GPU without MIG."""
 
 
 class GpuState(StrEnum):
@@ -40,14 +43,6 @@ class ProcessState(StrEnum):
     """Listed by the driver, unknown to /proc: memory that nobody can free by a signal."""
     UNRESOLVED = "unresolved"
     """The agent sees another pid namespace than the driver: the pid means nothing here."""
-
-
-class ProcessId(NamedTuple):
-    """Identity of a process: pids are reused, this is not. `start_ticks` is field 22 of /proc/<pid>/stat."""
-
-    boot_id: str
-    pid: int
-    start_ticks: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,6 +104,11 @@ class ProcessReading(NamedTuple):
     utilization: ProcessUtilization | None
     gpu_instance_id: int = NO_INSTANCE
     compute_instance_id: int = NO_INSTANCE
+
+    @property
+    def key(self) -> MemoryKey:
+        """Whose memory this is, within its snapshot."""
+        return MemoryKey(self.gpu_uuid, self.pid, self.gpu_instance_id)
 
 
 @dataclass(frozen=True, slots=True)
@@ -388,3 +388,7 @@ class Snapshot:
     ticks_late: int = 0
     processes_seen: int = field(default=0)
     """Processes since the start, by identity."""
+    clients: Mapping[int, ClientReading] = field(default_factory=dict)
+    """Apps with an embedded client, by pid: joined by the kernel's word on who is connected."""
+    growth: Mapping[MemoryKey, Growth] = field(default_factory=dict)
+    """What the leak detector says; empty until it has seen the snapshot."""

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import (
-    NO_INSTANCE,
     Clocks,
     Ecc,
     GpuReading,

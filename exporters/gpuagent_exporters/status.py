@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from gpuagent.reading import NO_INSTANCE, CollectorRun, GpuReading, ProcessReading, Snapshot
+from gpuagent.identity import NO_INSTANCE
+from gpuagent.reading import CollectorRun, GpuReading, ProcessReading, Snapshot
 from gpuagent_exporters.gpu_status import gpu_status
 from gpuagent_exporters.problems import find_problems, stale_after_seconds
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
+from gpuagent.identity import NO_INSTANCE, ProcessId
 from gpuagent.reading import (
-    NO_INSTANCE,
     Clocks,
     CollectorRun,
     Ecc,
@@ -17,7 +17,6 @@ from gpuagent.reading import (
     NodeReading,
     NvmlState,
     Power,
-    ProcessId,
     ProcessInfo,
     ProcessReading,
     ProcessState,

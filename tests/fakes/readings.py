@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpuagent.identity import ProcessId
 from gpuagent.reading import (
     GIB,
     Clocks,
@@ -19,7 +20,6 @@ from gpuagent.reading import (
     NodeReading,
     NvmlState,
     Power,
-    ProcessId,
     ProcessInfo,
     ProcessReading,
     ProcessState,

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
+from gpuagent.identity import NO_INSTANCE, ProcessId
 from gpuagent.reading import (
-    NO_INSTANCE,
     Clocks,
     CollectorRun,
     Ecc,
@@ -23,7 +23,6 @@ from gpuagent.reading import (
     NvmlState,
     Pcie,
     Power,
-    ProcessId,
     ProcessInfo,
     ProcessReading,
     ProcessState,

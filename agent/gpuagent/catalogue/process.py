@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from gpuagent.catalogue.family import Family, Kind, Labelled, Sample, Value
 from gpuagent.catalogue.gpu import GPU_LABELS
-from gpuagent.reading import NO_INSTANCE, ProcessReading, ProcessState
+from gpuagent.identity import NO_INSTANCE
+from gpuagent.reading import ProcessReading, ProcessState
 
 PROCESS_LABELS = (*GPU_LABELS, "pid", "process", "user", "gpu_instance_id", "compute_instance_id")
 OTHER = "other"

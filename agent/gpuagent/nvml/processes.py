@@ -15,6 +15,7 @@ from functools import partial
 from itertools import chain
 from struct import Struct
 
+from gpuagent.identity import NO_INSTANCE
 from gpuagent.nvml.device import Device
 from gpuagent.nvml.failure import (
     INSUFFICIENT_SIZE,
@@ -24,7 +25,7 @@ from gpuagent.nvml.failure import (
 )
 from gpuagent.nvml.library import Handle
 from gpuagent.nvml.values import NO_INSTANCE_U32, NOT_AVAILABLE_U64
-from gpuagent.reading import NO_INSTANCE, GpuProcess
+from gpuagent.reading import GpuProcess
 
 _ENTRY = Struct("<IxxxxQII")  # nvmlProcessInfo_v2_t: pid, usedGpuMemory, gpuInstanceId, computeInstanceId
 _ROOM_PER_ENTRY = 32

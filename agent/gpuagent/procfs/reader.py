@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from gpuagent.identity import ProcessId
 from gpuagent.procfs.cgroup import parse_cgroup
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.namespace import namespace_inode
@@ -14,7 +15,7 @@ from gpuagent.procfs.pods import PodName, PodNames
 from gpuagent.procfs.printable import decode
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.stat import Stat, Status, parse_stat, parse_status
-from gpuagent.reading import ProcessId, ProcessInfo
+from gpuagent.reading import ProcessInfo
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

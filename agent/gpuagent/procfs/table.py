@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from gpuagent.clock import Clock
+from gpuagent.identity import ProcessId
 from gpuagent.procfs.boot import boot_id as read_boot_id
 from gpuagent.procfs.boot import boot_time_seconds as read_boot_time_seconds
 from gpuagent.procfs.files import ProcFiles
@@ -20,7 +21,7 @@ from gpuagent.procfs.pods import PodNames
 from gpuagent.procfs.reader import Boot, ProcessReader, Record
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
-from gpuagent.reading import ProcessId, ProcessInfo
+from gpuagent.reading import ProcessInfo
 
 _GONE = (FileNotFoundError, ProcessLookupError)
 _UNREADABLE = (OSError, ValueError)

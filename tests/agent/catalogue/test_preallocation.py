@@ -7,7 +7,8 @@ import dataclasses
 import pytest
 
 from gpuagent.catalogue.preallocation import preallocated, recogniser
-from gpuagent.reading import GIB, GpuIdentity, GpuReading, GpuState, Memory, ProcessId, ProcessInfo, ProcessReading
+from gpuagent.identity import ProcessId
+from gpuagent.reading import GIB, GpuIdentity, GpuReading, GpuState, Memory, ProcessInfo, ProcessReading
 from gpuagent.reading import ProcessState as Process
 
 GPU = GpuReading(

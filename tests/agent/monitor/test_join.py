@@ -5,6 +5,7 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuagent.identity import ProcessId
 from gpuagent.monitor.join import join_processes, reconcile
 from gpuagent.nvml.collect import Collected
 from gpuagent.reading import (
@@ -13,7 +14,6 @@ from gpuagent.reading import (
     GpuReading,
     GpuState,
     Memory,
-    ProcessId,
     ProcessInfo,
     ProcessReading,
     ProcessState,

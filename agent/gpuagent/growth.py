@@ -1,0 +1,71 @@
+"""What the leak detector says of memory over time: of a process on a GPU, or of a GPU as a whole."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NamedTuple
+
+from gpuagent.identity import NO_INSTANCE
+
+
+class MemoryKey(NamedTuple):
+    """Whose memory, within one snapshot: a process on a GPU (or MIG GPU instance), or the GPU (`pid` 0) as a whole."""
+
+    gpu_uuid: str
+    pid: int = 0
+    gpu_instance_id: int = NO_INSTANCE
+
+
+class Verdict(StrEnum):
+    """What the history of a process's memory amounts to."""
+
+    LEARNING = "learning"
+    """Too young, or too little seen."""
+    STEADY = "steady"
+    GROWING = "growing"
+    """It rises, and nothing proves yet that it will not stop."""
+    CACHED = "cached"
+    """The process holds more, its tensors do not: a cache of the allocator's, which it can give back."""
+    LEAKING = "leaking"
+    LEVELLED_OFF = "levelled off"
+    """It was called leaking, and has stopped or given the memory back."""
+
+
+class Evidence(StrEnum):
+    """The strictest standard that a leak meets, the strongest first."""
+
+    ALLOCATOR = "allocator"
+    """Seen in the allocator's own figures, which a cache does not move."""
+    STRICT = "strict"
+    BALANCED = "balanced"
+    SENSITIVE = "sensitive"
+
+
+class Range(NamedTuple):
+    """A figure and between what it lies."""
+
+    value: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True, slots=True)
+class Growth:
+    """The detector's word on one `MemoryKey` at one tick."""
+
+    verdict: Verdict
+    evidence: Evidence | None = None
+    """Only while it is `leaking`."""
+    slope: Range | None = None
+    """Bytes a second, of the floor: None while nothing can be said."""
+    since_seconds: float | None = None
+    """Unix time at which the growth began; only while it is growing or leaking."""
+    exhaustion: Range | None = None
+    """Seconds until the GPU is full; None when that will not come."""
+    reasons: tuple[str, ...] = ()
+    """In words, for the alert's text."""
+    fast: bool = False
+    """Growth that would fill the GPU within minutes: told at once, and not yet a leak."""
+    fast_exhaustion_seconds: float | None = None
+    """With `fast`: seconds until the GPU is full at the pace of the last half minute."""
