@@ -77,4 +77,23 @@ STEPS: tuple[Step, ...] = (
         ) WITHOUT ROWID
         """,
     ),
+    (
+        # What was done to processes, and why. A row is written before what it tells of, and never changed after.
+        """
+        CREATE TABLE remedy_audit (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            run TEXT NOT NULL,
+            kind TEXT NOT NULL,
+            boot_id TEXT NOT NULL,
+            clock REAL NOT NULL,
+            wall REAL NOT NULL,
+            data TEXT NOT NULL
+        )
+        """,
+        "CREATE INDEX remedy_audit_run ON remedy_audit (run)",
+        "CREATE TRIGGER remedy_audit_is_kept BEFORE DELETE ON remedy_audit"
+        " BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END",
+        "CREATE TRIGGER remedy_audit_is_true BEFORE UPDATE ON remedy_audit"
+        " BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END",
+    ),
 )

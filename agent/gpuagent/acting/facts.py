@@ -1,0 +1,92 @@
+"""What /proc tells of a process just now, for the decision to act on it."""
+
+from __future__ import annotations
+
+import hashlib
+from typing import Protocol
+
+from gpuagent.identity import ProcessId
+from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.reader import Record
+from gpuagent.procfs.stat import parse_stat, parse_status
+from gpuagent_alerts.remedies.target import Facts, Identity
+
+_KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h
+_FLAGS_FIELD = 9
+_DIGEST_DIGITS = 16
+
+
+class Reader(Protocol):
+    """Reads a process in the way in which it was measured, so that both can be compared."""
+
+    def read(self, pid: int) -> Record: ...
+
+
+def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) -> Facts:
+    """Read a process; the caller holds a pidfd, and asks it afterwards whether the process has ended meanwhile.
+
+    Raises FileNotFoundError or ProcessLookupError (gone), other OSErrors and ValueError (not to be read).
+    """
+    info = reader.read(pid).info
+    data = files.read(pid, "stat")
+    stat = parse_stat(data)
+    status = files.read(pid, "status")
+    return Facts(
+        identity=Identity(
+            id=ProcessId(info.id.boot_id, pid, stat.start_ticks),
+            uid=info.uid,
+            name=info.name,
+            command_digest=_command_digest(files, pid, stat.state),
+            cgroup=info.cgroup,
+            executable=_link(files, pid, "exe"),
+            handle_inode=handle_inode,
+        ),
+        state=stat.state,
+        threads=stat.threads,
+        parent_pid=stat.parent_pid,
+        kernel_thread=bool(_flags(data) & _KERNEL_THREAD),
+        oom_score_adjust=_number(_text(files, pid, "oom_score_adj")),
+        namespace_pids=parse_status(status).namespace_pids,
+        ignored_signals=_mask(status, b"SigIgn"),
+        caught_signals=_mask(status, b"SigCgt"),
+        pending_signals=_mask(status, b"SigPnd") | _mask(status, b"ShdPnd"),
+        wait_channel=_text(files, pid, "wchan"),
+    )
+
+
+def _command_digest(files: ProcFiles, pid: int, state: str) -> str:
+    """Not of one in state D: its command line lies in its memory, and a read could wait with it for ever."""
+    if state == "D":
+        return ""
+    return hashlib.sha256(files.read(pid, "cmdline")).hexdigest()[:_DIGEST_DIGITS]
+
+
+def _flags(stat: bytes) -> int:
+    """Field 9 of proc_pid_stat(5), which `parse_stat` has found to be one."""
+    return int(stat[stat.rfind(b") ") + 2 :].split()[_FLAGS_FIELD - 3])
+
+
+def _mask(status: bytes, name: bytes) -> int:
+    for line in status.split(b"\n"):
+        key, _, value = line.partition(b":")
+        if key == name:
+            return int(value.strip() or b"0", 16)
+    return 0
+
+
+def _text(files: ProcFiles, pid: int, name: str) -> str:
+    try:
+        return files.read(pid, name).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _link(files: ProcFiles, pid: int, name: str) -> str | None:
+    try:
+        return files.link(pid, name)
+    except OSError:
+        return None
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.removeprefix("-").isdigit() else None

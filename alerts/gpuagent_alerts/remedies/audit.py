@@ -1,0 +1,162 @@
+"""The record of everything that was done to a process, and why: written before it is done.
+
+Append-only, which a trigger in the database sees to. A run is a row `begin`, then `intent` and `result` for each step,
+then `end`. An intent without a result means that the agent ended in between: the next start says so, and repeats
+nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import secrets
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent.clock import Clock
+from gpuagent_alerts.remedies.limits import Past
+from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.problem import StoreFailure
+
+log = logging.getLogger(__name__)
+
+BEGIN, INTENT, RESULT, END, RESET = "begin", "intent", "result", "end", "reset"
+_SHOWN = 1000
+
+
+class NotRecorded(Exception):
+    """What is to be done could not be written to the disk: so it is not done."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row."""
+
+    seq: int
+    run: str
+    kind: str
+    boot_id: str
+    clock_seconds: float
+    wall_seconds: float
+    data: Mapping[str, Any]
+
+
+class Audit:
+    """Appends and reads. Every method asks the store: for a thread."""
+
+    def __init__(self, store: Store, clock: Clock, boot_id: str) -> None:
+        self._store = store
+        self._clock = clock
+        self._boot_id = boot_id
+
+    def begin(self, data: Mapping[str, Any]) -> str:
+        """Begin a run, and return its id. Raises NotRecorded."""
+        run = secrets.token_hex(6)
+        self.write(run, BEGIN, data)
+        return run
+
+    def write(self, run: str, kind: str, data: Mapping[str, Any]) -> None:
+        """Append a row, durably. Raises NotRecorded: also when the state is only kept in memory."""
+        text = json.dumps(data, default=str, ensure_ascii=True)
+        try:
+            self._store.execute(
+                "INSERT INTO remedy_audit (run, kind, boot_id, clock, wall, data) VALUES (?, ?, ?, ?, ?, ?)",
+                (run, kind, self._boot_id, self._clock.now(), self._clock.wall(), text),
+            )
+        except StoreFailure as error:
+            raise NotRecorded(str(error)) from None
+        finally:
+            log.info("remedy %s: %s %s", run, kind, text)
+        problem = self._store.problem
+        if problem is not None and problem.in_memory:
+            raise NotRecorded(f"the audit log is not on the disk: {problem}")
+
+    def close_open(self) -> list[str]:
+        """Close the runs that a dead agent left open; returns their ids."""
+        left = {event.run: event for event in self.events() if event.kind == BEGIN}
+        for event in self.events():
+            if event.kind == END:
+                left.pop(event.run, None)
+        for run in left:
+            try:
+                self.write(run, END, {"result": Result.INTERRUPTED, "acted": self._acted(run)})
+            except NotRecorded as error:
+                log.warning("run %s could not be closed: %s", run, error)
+        return list(left)
+
+    def events(self, run: str | None = None) -> list[Event]:
+        """The newest rows, oldest first."""
+        rows = self._store.execute(
+            "SELECT seq, run, kind, boot_id, clock, wall, data FROM remedy_audit"
+            " WHERE ?1 IS NULL OR run = ?1 ORDER BY seq DESC LIMIT ?2",
+            (run, _SHOWN),
+        )
+        return [
+            Event(int(seq), str(run_id), str(kind), str(boot), float(clock), float(wall), json.loads(str(data)))
+            for seq, run_id, kind, boot, clock, wall, data in reversed(rows)
+        ]
+
+    def reset(self, by: str) -> None:
+        """A person has looked: the breaker is closed again. Raises NotRecorded."""
+        self.write("", RESET, {"by": by})
+
+    def past(self, *, dry_run: bool, since_reset: bool = False) -> list[Past]:
+        """Actions of one kind, newest first, with their ages by a clock that nobody can set."""
+        events = self.events()
+        if since_reset:
+            resets = [event.seq for event in events if event.kind == RESET]
+            events = [event for event in events if event.seq > max(resets, default=0)]
+        ends = {event.run: event for event in events if event.kind == END}
+        acted = {event.run for event in events if event.kind == INTENT and event.data.get("disrupts")}
+        return [
+            self._past(event, ends.get(event.run))
+            for event in reversed(events)
+            if event.kind == BEGIN and event.run in acted and bool(event.data.get("dry_run")) == dry_run
+        ]
+
+    def _past(self, begin: Event, end: Event | None) -> Past:
+        last = end or begin
+        data = begin.data
+        return Past(
+            age_seconds=self._age(last),
+            gpu_uuid=str(data.get("gpu_uuid", "")),
+            unit=str(data.get("unit", "")),
+            program=str(data.get("program", "")),
+            container_id=str(data.get("container_id", "")),
+            helped=_helped(end),
+            failed_rights=bool(end and end.data.get("not_permitted")),
+        )
+
+    def _age(self, event: Event) -> float:
+        """By CLOCK_BOOTTIME within a boot. Over a boot by the wall clock, never below zero: too young is safe."""
+        if event.boot_id == self._boot_id:
+            return max(self._clock.now() - event.clock_seconds, 0.0)
+        return max(self._clock.wall() - event.wall_seconds, 0.0)
+
+    def _acted(self, run: str) -> bool:
+        return any(event.kind == INTENT and event.data.get("disrupts") for event in self.events(run))
+
+
+def _helped(end: Event | None) -> bool | None:
+    if end is None:
+        return None
+    outcome = Outcome(Result(end.data.get("result", Result.INTERRUPTED)), acted=bool(end.data.get("acted")))
+    return outcome.helped
+
+
+def runs(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Rows put together by run, oldest first, for `gpuagent remedies` and the API."""
+    found: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if event.kind == BEGIN:
+            found[event.run] = {"id": event.run, "time_seconds": event.wall_seconds, **event.data, "steps": []}
+        elif event.kind == RESET:
+            continue
+        elif (run := found.get(event.run)) is not None:
+            if event.kind == END:
+                run["end"] = {"time_seconds": event.wall_seconds, **event.data}
+            else:
+                run["steps"].append({"time_seconds": event.wall_seconds, "kind": event.kind, **event.data})
+    return list(found.values())

@@ -1,0 +1,80 @@
+"""How often the agent may act: pauses, budgets, cool-downs, and a breaker that stops all of it.
+
+Counted from the audit log, so that neither a restart of the agent nor a clock that is set gives a budget back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpuagent.units import format_duration
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that is done. One action is one run of a ladder that got beyond `release_cache`."""
+
+    pause_seconds: float = 60.0
+    """On the node, after an action: freed memory shows up late, and the next victim may be none."""
+    per_hour: int = 2
+    per_day: int = 5
+    unit_per_hour: int = 1
+    cooldown_seconds: float = 900.0
+    """For the same executable (or name, where the executable may not be read)."""
+    breaker: int = 3
+    """Actions in a row without memory coming back, after which a person has to look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """An action, as the limits see it."""
+
+    age_seconds: float
+    gpu_uuid: str
+    unit: str = ""
+    program: str = ""
+    container_id: str = ""
+    helped: bool | None = None
+    """Whether the memory came back; None while nobody knows, or where nothing was really done."""
+    failed_rights: bool = False
+    """EPERM: no further try can work."""
+
+
+def refusals(limits: Limits, past: Sequence[Past], *, unit: str = "", program: str = "") -> Iterator[str]:
+    """Every limit that an action now would break. `past` are actions of the same kind (real ones, or dry runs)."""
+    if not past:
+        return
+    if limits.pause_seconds > (age := min(each.age_seconds for each in past)):
+        yield f"the last action was {age:.0f} s ago, and remedies.limits.pause is {limits.pause_seconds:.0f} s"
+    for name, limit, window in (("per_hour", limits.per_hour, HOUR), ("per_day", limits.per_day, DAY)):
+        count = sum(each.age_seconds < window for each in past)
+        if count >= limit:
+            yield f"{count} actions in the last {format_duration(window)}: remedies.limits.{name} is {limit}"
+    if unit:
+        count = sum(each.unit == unit and each.age_seconds < HOUR for each in past)
+        if count >= limits.unit_per_hour:
+            yield f"{unit} was acted on {count} times in the last hour: unit_per_hour is {limits.unit_per_hour}"
+    if program:
+        ages = [each.age_seconds for each in past if each.program == program]
+        if ages and min(ages) < limits.cooldown_seconds:
+            left = format_duration(limits.cooldown_seconds - min(ages))
+            yield f"{program} was acted on {min(ages):.0f} s ago: it cools down for another {left}"
+
+
+def broken(limits: Limits, past: Sequence[Past]) -> str:
+    """Why the breaker is open; "" while it is closed. `past` are the real actions since it was reset, newest first."""
+    if past and past[0].failed_rights:
+        return "the agent may not signal: it lacks CAP_KILL, or runs in a user namespace"
+    known = [each for each in past if each.helped is not None]
+    useless = 0
+    for each in known:
+        if each.helped:
+            break
+        useless += 1
+    if useless >= limits.breaker:
+        return f"the last {useless} actions gave no memory back"
+    return ""

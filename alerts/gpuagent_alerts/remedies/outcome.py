@@ -1,0 +1,63 @@
+"""What a run of a ladder came to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Result(StrEnum):
+    """The end of a run, as metrics and the audit log name it."""
+
+    RELEASED = "released"
+    """The memory is back."""
+    RESOLVED = "resolved"
+    """The reason to act had gone before more was needed."""
+    STILL_LISTED = "still_listed"
+    """The process has ended, and the driver still counts its memory."""
+    HELD_BY_OTHER = "held_by_other"
+    """It has ended, and others that belonged to it hold the memory."""
+    UNACCOUNTED = "unaccounted"
+    """Nobody holds it, and it is not free."""
+    UNKILLABLE = "unkillable"
+    """SIGKILL is pending and the process is still there."""
+    NO_EFFECT = "no_effect"
+    """Every step was taken, and the reason to act still holds."""
+    REFUSED = "refused"
+    """Nothing was done, or nothing more: the reasons say why."""
+    FAILED = "failed"
+    """A step could not be taken."""
+    DRY_RUN = "dry_run"
+    """Nothing was done on purpose."""
+    INTERRUPTED = "interrupted"
+    """The agent ended in the middle: what happened after the last record is not known."""
+    EXITED = "exited"
+    """The process ended by itself before it was acted on."""
+
+
+HELPED = frozenset({Result.RELEASED, Result.RESOLVED})
+USELESS = frozenset({
+    Result.STILL_LISTED, Result.HELD_BY_OTHER, Result.UNACCOUNTED, Result.UNKILLABLE, Result.NO_EFFECT, Result.FAILED,
+})  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How it ended."""
+
+    result: Result
+    detail: str = ""
+    released_bytes: int | None = None
+    seconds: float | None = None
+    """From the last step to the memory's return."""
+    acted: bool = False
+    """A step beyond `release_cache` was taken (or would have been, in a dry run)."""
+
+    @property
+    def helped(self) -> bool | None:
+        """For the breaker: None where nothing can be said."""
+        if not self.acted:
+            return None
+        if self.result in HELPED:
+            return True
+        return False if self.result in USELESS else None

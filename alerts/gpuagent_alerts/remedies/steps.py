@@ -1,0 +1,61 @@
+"""The steps of a ladder, from the gentlest on."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Kind(StrEnum):
+    """What a step does."""
+
+    NOTIFY = "notify"
+    RELEASE_CACHE = "release_cache"
+    RESET = "reset"
+    SIGNAL = "signal"
+    TERMINATE = "terminate"
+    KILL = "kill"
+    RESTART_UNIT = "restart_unit"
+    EXEC = "exec"
+
+
+_SIGNALS = {Kind.TERMINATE: signal.SIGTERM, Kind.KILL: signal.SIGKILL}
+_HARMLESS = frozenset({Kind.NOTIFY, Kind.RELEASE_CACHE})
+_ENDS = frozenset({Kind.TERMINATE, Kind.KILL, Kind.RESTART_UNIT})
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One thing to do, and how long to wait for its effect before the next."""
+
+    kind: Kind
+    wait_seconds: float
+    signal_number: int = 0
+    """Of a `signal` step."""
+    command: tuple[str, ...] = ()
+    """Of an `exec` step."""
+
+    @property
+    def sends(self) -> int | None:
+        """The signal that it sends; None if it sends none."""
+        if self.kind is Kind.SIGNAL:
+            return self.signal_number
+        return _SIGNALS.get(self.kind)
+
+    @property
+    def disrupts(self) -> bool:
+        """Whether the app may notice: such steps are limited in number, and need evidence."""
+        return self.kind not in _HARMLESS
+
+    @property
+    def ends_process(self) -> bool:
+        """Whether the process is gone once it has worked."""
+        return self.kind in _ENDS
+
+    def __str__(self) -> str:
+        if self.kind is Kind.SIGNAL:
+            return f"signal {signal.Signals(self.signal_number).name}"
+        if self.kind is Kind.EXEC:
+            return f"exec {self.command[0]}"
+        return {Kind.TERMINATE: "SIGTERM", Kind.KILL: "SIGKILL"}.get(self.kind, str(self.kind))

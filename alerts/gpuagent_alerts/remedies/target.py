@@ -1,0 +1,139 @@
+"""Whom a remedy acts on, and what has to be the same before every step.
+
+A pid is no identity, and neither is a start time alone: an exec changes neither (measured on Linux 6.18). So what the
+choice was based on is compared as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from gpuagent.growth import MemoryKey
+from gpuagent.identity import ProcessId
+
+NO_SIGNALS = 0
+KILL_BIT = 1 << (9 - 1)
+TERM_BIT = 1 << (15 - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """What makes a process this one and no other, and this program and no other."""
+
+    id: ProcessId
+    uid: int
+    name: str
+    """`comm`, as the kernel has it."""
+    command_digest: str
+    """Of the raw command line: the line itself may hold secrets."""
+    cgroup: str
+    executable: str | None = None
+    """None where it may not be read, which is no doubt: reading it needs CAP_SYS_PTRACE."""
+    handle_inode: int = 0
+    """Of the pidfd, where the kernel has pidfs: unique until the next boot. 0 is unknown."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What /proc tells of a process at this moment, read while a pidfd holds it."""
+
+    identity: Identity
+    state: str
+    threads: int
+    parent_pid: int = 0
+    kernel_thread: bool = False
+    oom_score_adjust: int | None = None
+    namespace_pids: tuple[int, ...] = ()
+    """The pid in each namespace, the agent's first: more than one is a container's process."""
+    ignored_signals: int = NO_SIGNALS
+    caught_signals: int = NO_SIGNALS
+    pending_signals: int = NO_SIGNALS
+    wait_channel: str = ""
+    """Where in the kernel it waits; for the report on one that cannot be killed."""
+
+    @property
+    def is_dead(self) -> bool:
+        """A zombie. One whose leader only has ended still has threads, lives, and holds everything."""
+        return self.state in {"Z", "X"} and self.threads <= 1
+
+    @property
+    def is_namespace_init(self) -> bool:
+        """The first process of a container: the kernel throws away signals that it does not catch, but SIGKILL."""
+        return len(self.namespace_pids) > 1 and self.namespace_pids[-1] == 1
+
+    def handles(self, number: int) -> bool:
+        """Whether the process has a handler for this signal, or ignores it."""
+        return bool((self.caught_signals | self.ignored_signals) & 1 << (number - 1))
+
+    def ignores(self, number: int) -> bool:
+        """Whether this signal will do nothing."""
+        bit = 1 << (number - 1)
+        if bit == KILL_BIT:
+            return False
+        return bool(self.ignored_signals & bit) or (self.is_namespace_init and not self.caught_signals & bit)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A process on a GPU, as it was measured when it was chosen."""
+
+    id: ProcessId
+    key: MemoryKey
+    gpu_index: int
+    name: str
+    uid: int
+    user: str
+    command: str
+    """Redacted: for people and for comparison with a later reading of the same kind."""
+    cgroup: str
+    used_bytes: int
+    started_seconds: float
+    """Unix time."""
+    kinds: str = ""
+    unit: str = ""
+    container_id: str = ""
+    container_runtime: str = ""
+    slurm_job: str = ""
+    parent_pid: int = 0
+    sm_ratio: float | None = None
+    """Of the process itself; a device's utilisation is never taken for it."""
+    slope_bytes_per_second: float | None = None
+    leaking: bool = False
+
+    @property
+    def pid(self) -> int:
+        """Its number, for people: never to be signalled by it."""
+        return self.id.pid
+
+
+def differences(chosen: Identity, now: Identity) -> Iterator[str]:
+    """In words, each thing that is not as it was: one is enough to leave the process alone."""
+    if chosen.id != now.id:
+        yield f"pid {chosen.id.pid} is another process now"
+        return
+    if chosen.handle_inode and now.handle_inode and chosen.handle_inode != now.handle_inode:
+        yield f"pid {chosen.id.pid} is another process now"
+    if chosen.uid != now.uid:
+        yield f"its user has changed from {chosen.uid} to {now.uid}"
+    if chosen.name != now.name:
+        yield f"its name has changed from {chosen.name!r} to {now.name!r}"
+    if chosen.command_digest != now.command_digest:
+        yield "its command line has changed: it runs another program"
+    if chosen.cgroup != now.cgroup:
+        yield f"its cgroup has changed from {chosen.cgroup} to {now.cgroup}"
+    if chosen.executable is not None and now.executable is not None and chosen.executable != now.executable:
+        yield f"its executable has changed from {chosen.executable} to {now.executable}"
+
+
+def mismatches(target: Target, now: Identity) -> Iterator[str]:
+    """As `differences`, between what was measured and what is held at the start of a ladder."""
+    if target.id != now.id:
+        yield f"pid {target.pid} is another process now"
+        return
+    if target.uid != now.uid:
+        yield f"its user has changed from {target.uid} to {now.uid}"
+    if target.name != now.name:
+        yield f"its name has changed from {target.name!r} to {now.name!r}"
+    if target.cgroup and target.cgroup != now.cgroup:
+        yield f"its cgroup has changed from {target.cgroup} to {now.cgroup}"

@@ -1,0 +1,151 @@
+"""What a remedy needs of the outside world: eyes to look again before every step, and hands to act."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Protocol
+
+from gpuagent_alerts.remedies.target import Facts, Target
+
+
+class Gone(Exception):
+    """The process has ended."""
+
+
+class NotPermitted(Exception):
+    """The agent lacks the right to do this (EPERM), or to see it."""
+
+
+class Condition(StrEnum):
+    """Whether the reason to act still holds."""
+
+    HOLDS = "holds"
+    OVER = "over"
+    UNKNOWN = "unknown"
+    """The data behind it is missing or old: nothing is done on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The GPU and the target on one fresh snapshot."""
+
+    clock_seconds: float
+    """CLOCK_BOOTTIME at which the GPU was read."""
+    condition: Condition
+    reason: str = ""
+    """Why the condition is over or unknown."""
+    target: Target | None = None
+    """As it is measured now; None if it is not on the GPU any more."""
+    target_listed: bool = False
+    """The driver still counts memory for the pid, be it dead or alive."""
+    gpu_used_bytes: int | None = None
+    gpu_unattributed_bytes: int | None = None
+    trusted: bool = True
+    """False where the driver is known to shuffle its process list."""
+    host_pid_namespace: bool = True
+    relatives: tuple[Target, ...] = ()
+    """Others on the same GPU that belong to the target: same cgroup, container or job, or its children."""
+
+
+class Held(Protocol):
+    """A process held by a pidfd: whatever happens to its number, this is it. To be closed."""
+
+    async def facts(self) -> Facts:
+        """Read /proc, sure to be of the process that is held.
+
+        Raises:
+            Gone: it has ended. A zombie whose threads live has not.
+            NotPermitted: it may not be looked at.
+        """
+        ...
+
+    def send(self, number: int) -> None:
+        """Send a signal; 0 only asks whether that could be done.
+
+        Raises:
+            Gone: it has ended.
+            NotPermitted: EPERM.
+        """
+        ...
+
+    def has_ended(self) -> bool:
+        """All its threads have."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a step that is no signal came to."""
+
+    ok: bool
+    detail: str = ""
+    errno: int = 0
+
+
+class Hands(Protocol):
+    """The only way from a remedy to a process."""
+
+    def hold(self, target: Target) -> Held:
+        """Open a pidfd.
+
+        Raises:
+            Gone: there is no such process.
+            NotPermitted: out of descriptors, or a kernel without pidfds.
+        """
+        ...
+
+    def protected(self) -> frozenset[int]:
+        """The agent itself and its ancestors."""
+        ...
+
+    async def notify(self, target: Target, reason: str, deadline_seconds: float) -> Done:
+        """Tell the receivers and, where it has a client, the app: so much time is left to drain."""
+        ...
+
+    async def release_cache(self, target: Target, deadline_seconds: float) -> Done: ...
+
+    async def reset(self, target: Target, deadline_seconds: float) -> Done: ...
+
+    async def unit_refusal(self, unit: str) -> str:
+        """Why this unit must not be restarted now (start limit, not loaded, a user's own); "" if it may."""
+        ...
+
+    async def restart_unit(self, unit: str, deadline_seconds: float) -> Done: ...
+
+    async def execute(self, command: tuple[str, ...], target: Target, deadline_seconds: float) -> Done: ...
+
+
+class Eyes(Protocol):
+    """Fresh readings."""
+
+    def look(self, target: Target, alert: str) -> Sight:
+        """The newest snapshot; `alert` is a fingerprint, or "" for what a person asked for."""
+        ...
+
+    async def next_sight(self, target: Target, alert: str, after: float, deadline_seconds: float) -> Sight | None:
+        """The first one in which the GPU was read after `after` (CLOCK_BOOTTIME); None if none came in time."""
+        ...
+
+    async def sleep(self, seconds: float) -> None:
+        """On the agent's clock, which a simulation runs faster."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Who wants it, and why: what the audit log needs to know."""
+
+    alert: str = ""
+    """Fingerprint of the alert; "" where a person asked."""
+    alertname: str = ""
+    expression: str = ""
+    value: float = float("nan")
+    labels: dict[str, str] = field(default_factory=dict)
+    asked_by: str = "rule"
+    forced: bool = False
+    """A person has lifted the allow list; the never-list stands."""
+    values: tuple[float, ...] = ()
+    """What the expression gave over the window, oldest first."""

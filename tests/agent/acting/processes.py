@@ -1,0 +1,56 @@
+"""Real processes in the states that look like something else. Each says by a line that it is ready."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from gpuagent.clock import SystemClock
+from gpuagent.growth import MemoryKey
+from gpuagent.procfs.boot import boot_id, boot_time_seconds
+from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.reader import Boot, ProcessReader
+from gpuagent.procfs.redact import Redactor
+from gpuagent.procfs.users import UserNames
+from gpuagent_alerts.remedies.target import Target
+
+PLAIN = "print('ready', flush=True); import signal; signal.pause()"
+IGNORES_TERM = (
+    "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); signal.pause()"
+)
+ZOMBIE_LEADER = (
+    "import ctypes, platform, threading, time; threading.Thread(target=time.sleep, args=(1000,)).start();"
+    "print('ready', flush=True); ctypes.CDLL(None).syscall(60 if platform.machine() == 'x86_64' else 93, 0)"
+)
+
+
+@contextmanager
+def running(code: str, *before: str) -> Iterator[subprocess.Popen[str]]:
+    """A Python process that has said that it is ready; killed and reaped in the end."""
+    process = subprocess.Popen([*before, sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "ready"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        if process.stdout is not None:
+            process.stdout.close()
+
+
+def reader() -> ProcessReader:
+    """Reads /proc as the agent does."""
+    boot = Boot(boot_id(), boot_time_seconds(), 0)
+    return ProcessReader(RealProc(), boot, users=UserNames(SystemClock()), redactor=Redactor(()))
+
+
+def as_target(pid: int) -> Target:
+    """As if it had been measured on GPU 0."""
+    info = reader().read(pid).info
+    return Target(
+        id=info.id, key=MemoryKey("GPU-0", pid), gpu_index=0, name=info.name, uid=info.uid, user=info.user,
+        command=info.command, cgroup=info.cgroup, used_bytes=2**30, started_seconds=info.start_time_seconds,
+    )  # fmt: skip

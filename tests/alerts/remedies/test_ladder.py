@@ -1,0 +1,398 @@
+"""One run of a ladder: what it does, what it refuses, and what it says of it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+
+import pytest
+
+from gpuagent.growth import MemoryKey
+from gpuagent_alerts.remedies.audit import BEGIN, END, INTENT, RESULT, Audit
+from gpuagent_alerts.remedies.ladder import Plan, Rules, Run
+from gpuagent_alerts.remedies.limits import Limits
+from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.world import Condition, Done
+from gpuagent_alerts.store.database import Store
+from tests.alerts.remedies.world import (
+    BOOT,
+    GIB,
+    KILL,
+    ORDER,
+    RELEASE,
+    RESTART,
+    RULES,
+    TERMINATE,
+    World,
+    plan,
+    target,
+    tools,
+)  # fmt: skip
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    """A database in memory that counts as a disk."""
+    store = Store(None)
+    yield store
+    store.close()
+
+
+def climb(world: World, what: Plan, store: Store, rules: Rules = RULES) -> Outcome:
+    """Run it to its end."""
+    return asyncio.run(_climb(world, what, store, rules))
+
+
+async def _climb(world: World, what: Plan, store: Store, rules: Rules) -> Outcome:
+    return await Run(what, rules, tools(world, store)).climb()
+
+
+def kinds(world: World, store: Store) -> list[str]:
+    """The audit log's rows, in order."""
+    return [event.kind for event in Audit(store, world.clock, BOOT).events()]
+
+
+def test_terminate_and_the_memory_is_back(store: Store) -> None:
+    """KILL-06: SIGTERM, the process ends, and its memory is seen to come back."""
+    world = World()
+    world.back_after = 3.0
+    outcome = climb(world, plan(TERMINATE, KILL), store)
+    assert outcome.result is Result.RELEASED
+    assert outcome.released_bytes == 4 * GIB
+    assert outcome.seconds is not None
+    assert world.log == [("SIGTERM", 100)]
+    assert kinds(world, store) == [BEGIN, INTENT, RESULT, END]
+
+
+def test_the_next_step_where_the_first_did_nothing(store: Store) -> None:
+    """KILL-06: who does not end by SIGTERM in its time gets SIGKILL."""
+    world = World()
+    world.bodies[100].stubborn = True
+    outcome = climb(world, plan(TERMINATE, KILL), store)
+    assert outcome.result is Result.RELEASED
+    assert world.log == [("SIGTERM", 100), ("SIGKILL", 100)]
+
+
+def test_no_wait_for_a_signal_that_is_ignored(store: Store) -> None:
+    """A process that ignores SIGTERM is not waited for, and the record says so."""
+    world = World()
+    world.bodies[100].stubborn = True
+    world.bodies[100].facts_changes = {"ignored_signals": 1 << 14}
+    started = world.clock.now()
+    climb(world, plan(TERMINATE, KILL), store)
+    assert world.clock.now() - started < TERMINATE.wait_seconds
+    intent = next(event for event in Audit(store, world.clock, BOOT).events() if event.kind == INTENT)
+    assert "ignores" in intent.data["note"]
+
+
+def test_the_cache_alone_is_enough(store: Store) -> None:
+    """The ladder stops as soon as the condition has gone: nothing is killed that could give its cache back."""
+    world = World()
+
+    def released(world: World) -> None:
+        world.bodies[100].target = target(used_bytes=1 * GIB)
+        world.condition = Condition.OVER
+
+    world.on_release = released
+    outcome = climb(world, plan(RELEASE, TERMINATE, KILL), store)
+    assert outcome.result is Result.RELEASED
+    assert outcome.released_bytes == 3 * GIB
+    assert world.log == [("release_cache", 100)]
+    assert outcome.helped is None  # the breaker counts actions, and this was none
+
+
+def test_an_app_without_a_client_costs_no_time(store: Store) -> None:
+    """Where the cache cannot be asked for, the next step comes at once."""
+    world = World()
+    world.app_answers = Done(ok=False, detail="no client in the app")
+    started = world.clock.now()
+    climb(world, plan(RELEASE, TERMINATE), store)
+    assert world.clock.now() - started < RELEASE.wait_seconds
+    assert world.log == [("release_cache", 100), ("SIGTERM", 100)]
+
+
+def test_reused_pid_before_the_ladder(store: Store) -> None:
+    """KILL-01: the number belongs to another process by now: it is not touched."""
+    world = World()
+    world.reuse(100)
+    outcome = climb(world, plan(TERMINATE), store)
+    assert outcome.result in {Result.REFUSED, Result.EXITED}
+    assert world.log == []
+
+
+@pytest.mark.parametrize("looks", range(1, 5))
+def test_reused_pid_in_the_middle(store: Store, looks: int) -> None:
+    """KILL-01: whenever the pid is given to another process, that one gets no signal."""
+    world = World()
+    world.bodies[100].stubborn = True
+    world.events = [lambda world: None] * looks + [lambda world: world.reuse(100)]
+    climb(world, plan(TERMINATE, KILL), store)
+    assert world.bodies[100].identity.id.start_ticks == 999_999
+    assert world.bodies[100].signals == []
+
+
+def test_another_program_by_exec(store: Store) -> None:
+    """A process that runs another program since it was chosen is left alone: pid and start time do not tell."""
+    world = World()
+    world.bodies[100].stubborn = True
+    world.events = [lambda world: None, lambda world: None, lambda world: world.exec(100)]
+    outcome = climb(world, plan(TERMINATE, KILL), store)
+    assert outcome.result is Result.REFUSED
+    assert "another program" in outcome.detail
+    assert ("SIGKILL", 100) not in world.log
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"condition": Condition.UNKNOWN, "reason": "GPU 0 is blind"}, "blind"),
+        ({"trusted": False}, "shuffle"),
+        ({"host_pid_namespace": False}, "namespace"),
+    ],
+)
+def test_data_in_doubt(store: Store, change: dict[str, object], word: str) -> None:
+    """KILL-02: where the data is missing or not to be trusted, nothing is done, and the reason is said."""
+    world = World()
+    world.sight_changes = change
+    outcome = climb(world, plan(TERMINATE), store)
+    assert outcome.result is Result.REFUSED
+    assert word in outcome.detail
+    assert world.log == []
+
+
+def test_no_fresh_reading(store: Store) -> None:
+    """KILL-02: NVML goes silent: nothing is done on what was read before."""
+    world = World()
+    world.deaf = True
+    assert climb(world, plan(TERMINATE), store).result is Result.REFUSED
+    assert world.log == []
+
+
+def test_the_alert_ends_between_two_steps(store: Store) -> None:
+    """An alert that has resolved kills nobody."""
+    world = World()
+    world.bodies[100].stubborn = True
+
+    def over(world: World) -> None:
+        world.condition = Condition.OVER
+
+    world.events = [lambda world: None] * 5 + [over]
+    outcome = climb(world, plan(TERMINATE, KILL), store)
+    assert outcome.result is Result.RESOLVED
+    assert world.log == [("SIGTERM", 100)]
+
+
+@pytest.mark.parametrize("looks", range(6))
+def test_it_ends_by_itself(store: Store, looks: int) -> None:
+    """A process that exits between any two steps is neither signalled nor waited for in vain."""
+    world = World()
+    world.bodies[100].stubborn = True
+    world.events = [lambda world: None] * looks + [lambda world: world.end(100)]
+    outcome = climb(world, plan(TERMINATE, KILL), store)
+    assert outcome.result in {Result.EXITED, Result.RELEASED, Result.REFUSED}
+    assert ("SIGKILL", 100) not in world.log
+
+
+def test_dry_run_decides_the_same_and_does_nothing(store: Store) -> None:
+    """A dry run takes the same decisions and writes the same record, marked so; nothing reaches the process."""
+    real, dry = World(), World()
+    for world in (real, dry):
+        world.bodies[100].stubborn = True
+        world.bodies[100].immortal = True
+    other = Store(None)
+    climb(real, plan(TERMINATE, KILL), store)
+    outcome = climb(dry, plan(TERMINATE, KILL, dry_run=True), other)
+    assert outcome.result is Result.DRY_RUN
+    assert dry.log == []
+    rows, dry_rows = (Audit(one, real.clock, BOOT).events() for one in (store, other))
+    assert [event.data.get("step") for event in rows] == [event.data.get("step") for event in dry_rows]
+    assert [event.kind for event in rows] == [event.kind for event in dry_rows]
+    assert all(event.data["dry_run"] for event in dry_rows if event.kind in {BEGIN, INTENT})
+    other.close()
+
+
+def test_what_cannot_be_killed(store: Store) -> None:
+    """PROC-02: SIGKILL is sent once; the outcome says unkillable, and where in the kernel it waits."""
+    world = World()
+    world.bodies[100].immortal = True
+    world.bodies[100].facts_changes = {"wait_channel": "nvidia_ioctl"}
+    outcome = climb(world, plan(KILL), store)
+    assert outcome.result is Result.UNKILLABLE
+    assert "nvidia_ioctl" in outcome.detail
+    assert world.log == [("SIGKILL", 100)]
+
+
+@pytest.mark.parametrize(("state", "threads", "word"), [("Z", 1, "zombie"), ("D", 1, "uninterruptible")])
+def test_dead_or_deaf(store: Store, state: str, threads: int, word: str) -> None:
+    """PROC-02: no signal to a zombie, nor to a process in state D."""
+    world = World()
+    world.bodies[100].state, world.bodies[100].threads = state, threads
+    outcome = climb(world, plan(KILL), store)
+    assert outcome.result is Result.REFUSED
+    assert word in outcome.detail
+    assert world.log == []
+
+
+def test_a_leader_that_is_a_zombie_is_alive(store: Store) -> None:
+    """PROC-02: a zombie with living threads holds everything, and ends by SIGKILL."""
+    world = World()
+    world.bodies[100].state, world.bodies[100].threads = "Z", 2
+    assert climb(world, plan(KILL), store).result is Result.RELEASED
+
+
+def test_no_right(store: Store) -> None:
+    """EPERM ends the run, is recorded as such, and stops all remedies until a person has looked."""
+    world = World()
+    world.bodies[100].permitted = False
+    assert climb(world, plan(KILL), store).result is Result.FAILED
+    world.bodies[100].permitted = True
+    outcome = climb(world, plan(KILL), store)
+    assert outcome.result is Result.REFUSED
+    assert "remedies reset" in outcome.detail
+    Audit(store, world.clock, BOOT).reset("root")
+    assert climb(world, plan(KILL), store).result is Result.RELEASED
+
+
+def test_what_systemd_supervises_is_restarted_by_systemd(store: Store) -> None:
+    """A bare SIGTERM would leave the service down: refused, and restart_unit works."""
+    unit = target(unit="whisper.service")
+    world = World(unit)
+    outcome = climb(world, plan(TERMINATE, of=unit), store)
+    assert outcome.result is Result.REFUSED
+    assert "restart_unit" in outcome.detail
+    assert climb(world, plan(RESTART, of=unit), store).result is Result.RELEASED
+    assert world.log == [("restart_unit", 100)]
+
+
+def test_a_unit_at_its_start_limit(store: Store) -> None:
+    """A unit that one more start would leave failed is left alone."""
+    unit = target(unit="whisper.service")
+    world = World(unit)
+    world.unit_problem = "one more could leave it down"
+    assert climb(world, plan(RESTART, of=unit), store).result is Result.REFUSED
+    assert world.log == []
+
+
+def test_the_driver_goes_on_counting(store: Store) -> None:
+    """The process has ended and its memory is still listed: said so, and not called released."""
+    world = World()
+    world.back_after = 1e9
+    assert climb(world, plan(KILL), store).result is Result.STILL_LISTED
+
+
+def test_an_orphan_holds_it(store: Store) -> None:
+    """The leader has ended, its group holds the GPU: named."""
+    world = World(target(), target(101, key=MemoryKey("GPU-0", 101)))
+    world.relatives = (101,)
+    world.bodies[100].target = target()
+
+    def grows(world: World) -> None:
+        world.bodies[101].target = replace(world.bodies[101].target, used_bytes=8 * GIB)
+
+    world.events = [lambda world: None, grows]
+    outcome = climb(world, plan(KILL), store)
+    assert outcome.result is Result.HELD_BY_OTHER
+    assert "pid 101" in outcome.detail
+
+
+def test_all_of_a_scope_or_none(store: Store) -> None:
+    """One rank of a job killed alone strands the rest: where one may not be signalled, none is."""
+    world = World(target(), target(101))
+    world.relatives = (101,)
+    world.bodies[101].permitted = False
+    assert climb(world, plan(KILL, scope="job"), store).result is Result.FAILED
+    assert world.log == []
+    world.bodies[101].permitted = True
+    Audit(store, world.clock, BOOT).reset("root")
+    climb(world, plan(KILL, scope="job"), store)
+    assert sorted(world.log) == [("SIGKILL", 100), ("SIGKILL", 101)]
+
+
+def test_evidence(store: Store) -> None:
+    """Beyond release_cache a leak needs the evidence that the configuration asks for."""
+    world = World()
+    weak = replace(ORDER, labels={"evidence": "balanced"})
+    outcome = climb(world, plan(RELEASE, TERMINATE, order=weak), store)
+    assert outcome.result is Result.REFUSED
+    assert "evidence" in outcome.detail
+    assert world.log == [("release_cache", 100)]
+    lowered = replace(RULES, policy=replace(RULES.policy, evidence=("strict", "balanced")))
+    assert climb(world, plan(TERMINATE, order=weak), store, lowered).result is Result.RELEASED
+
+
+def test_by_hand(store: Store) -> None:
+    """`--force` lifts the allow list, and never the never-list."""
+    stranger = target(user="other")
+    forced = replace(ORDER, forced=True, alert="", alertname="")
+    assert climb(World(stranger), plan(KILL, of=stranger), store).result is Result.REFUSED
+    assert climb(World(stranger), plan(KILL, of=stranger, order=forced), store).result is Result.RELEASED
+    daemon = target(name="nvidia-persiste")
+    assert climb(World(daemon), plan(KILL, of=daemon, order=forced), store).result is Result.REFUSED
+
+
+def test_not_recorded_not_done(store: Store) -> None:
+    """The intent is on the disk before the signal is sent; where it cannot be written, nothing is sent."""
+    world = World()
+    store.execute("DROP TABLE remedy_audit")
+    assert climb(world, plan(KILL), store).result is Result.REFUSED
+    assert world.log == []
+
+
+def budget(**changes: float) -> Limits:
+    """Only the limits that are named."""
+    return replace(RULES.limits, **changes)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("limits", "word"),
+    [
+        (budget(pause_seconds=600.0), "pause"),
+        (budget(per_hour=1), "per_hour"),
+        (budget(per_day=1), "per_day"),
+        (budget(cooldown_seconds=600.0), "cools down"),
+    ],
+)
+def test_limits(store: Store, limits: Limits, word: str) -> None:
+    """Each limit refuses the action after the last that it permits, for real ones and for dry runs apart."""
+    rules = replace(RULES, limits=limits)
+    for dry_run in (True, False):
+        first, second = World(), World()
+        climb(first, plan(KILL, dry_run=dry_run), store, rules)
+        outcome = climb(second, plan(KILL, dry_run=dry_run), store, rules)
+        assert outcome.result is Result.REFUSED
+        assert word in outcome.detail
+        assert second.log == []
+
+
+def test_the_breaker(store: Store) -> None:
+    """After so many actions without effect all remedies stop, until a person has looked."""
+    rules = replace(RULES, limits=budget(breaker=2))
+    useless: Callable[[], World] = World
+    for _ in range(2):
+        world = useless()
+        world.back_after = 1e9
+        assert climb(world, plan(KILL), store, rules).result is Result.STILL_LISTED
+    stopped = World()
+    assert climb(stopped, plan(KILL), store, rules).result is Result.REFUSED
+    assert stopped.log == []
+    Audit(store, stopped.clock, BOOT).reset("root")
+    assert climb(stopped, plan(KILL), store, rules).result is Result.RELEASED
+
+
+def test_other_signals(store: Store) -> None:
+    """A signal that the app knows is sent, waited for, and is no end of the process."""
+    world = World()
+    usr1 = Step(Kind.SIGNAL, 5.0, signal_number=10)
+    assert climb(world, plan(usr1), store).result is Result.NO_EFFECT
+    assert world.log == [("SIGUSR1", 100)]
+
+
+def test_nobody_is_allowed_by_default(store: Store) -> None:
+    """Off until configured: without an allow list nothing is done."""
+    world = World()
+    outcome = climb(world, plan(KILL), store, Rules(Policy(Allow()), RULES.limits))
+    assert outcome.result is Result.REFUSED
+    assert "remedies.allow" in outcome.detail

@@ -1,0 +1,152 @@
+"""Whatever happens in whatever order: what must never be, never is."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuagent.growth import MemoryKey
+from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.audit import INTENT, Audit
+from gpuagent_alerts.remedies.limits import Limits
+from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
+from gpuagent_alerts.remedies.world import Condition
+from gpuagent_alerts.store.database import Store
+from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, target, tools
+
+PIDS = (100, 101, 102)
+TARGETS = tuple(
+    target(pid, key=MemoryKey(f"GPU-{gpu}", pid), gpu_index=gpu) for pid, gpu in zip(PIDS, (0, 0, 1), strict=True)
+)
+
+
+def _condition(condition: Condition) -> Callable[[World], None]:
+    def change(world: World) -> None:
+        world.condition = condition
+
+    return change
+
+
+def _body(pid: int, name: str, value: object) -> Callable[[World], None]:
+    return lambda world: setattr(world.bodies[pid], name, value)
+
+
+def _wait(seconds: float) -> Callable[[World], None]:
+    return lambda world: world.clock.advance(seconds)
+
+
+def _nothing(_: World) -> None:
+    pass
+
+
+EVENTS = st.one_of(
+    st.just(_nothing),
+    st.just(_nothing),
+    st.sampled_from([_condition(each) for each in Condition]),
+    st.sampled_from([lambda world, pid=pid: world.end(pid) for pid in PIDS]),
+    st.sampled_from([lambda world, pid=pid: world.reuse(pid) for pid in PIDS]),
+    st.sampled_from([lambda world, pid=pid: world.exec(pid) for pid in PIDS]),
+    st.builds(_body, st.sampled_from(PIDS), st.just("stubborn"), st.booleans()),
+    st.builds(_body, st.sampled_from(PIDS), st.just("immortal"), st.booleans()),
+    st.builds(_body, st.sampled_from(PIDS), st.just("permitted"), st.booleans()),
+    st.builds(_body, st.sampled_from(PIDS), st.just("state"), st.sampled_from("SDZR")),
+    st.builds(_wait, st.floats(0, 4000)),
+)
+
+
+class Witness(World):
+    """A world that checks, at the very moment at which something reaches a process."""
+
+    def __init__(self, store: Store) -> None:
+        super().__init__(*TARGETS)
+        self.store = store
+        self.remedies: Remedies | None = None
+        self.first = dict(self.bodies)
+        self.faults: list[str] = []
+        self.acts: list[tuple[float, str, int]] = []
+        self.log = _Log(self)
+
+    def see(self, ok: bool, fault: str) -> None:
+        """Kept for the end: an exception here would be taken for a failed step."""
+        if not ok:
+            self.faults.append(fault)
+
+    def acted(self, what: str, pid: int) -> None:
+        intents = [
+            event
+            for event in Audit(self.store, self.clock, BOOT).events()
+            if event.kind == INTENT and pid in event.data["pids"] and event.data["step"] == what
+        ]
+        self.see(bool(intents), f"{what} for {pid} without an intent on record")
+        self.see(self.bodies[pid] is self.first[pid], f"{what} reached a stranger")
+        gpu = self.first[pid].target.key.gpu_uuid
+        assert self.remedies is not None
+        victims = {run.plan.target.pid for run in self.remedies.running if run.plan.target.key.gpu_uuid == gpu}
+        self.see(victims == {pid}, "two victims at once on a GPU")
+        self.acts.append((self.clock.now(), what, pid))
+
+
+class _Log(list[tuple[str, int]]):
+    def __init__(self, witness: Witness) -> None:
+        super().__init__()
+        self._witness = witness
+
+    def append(self, entry: tuple[str, int]) -> None:
+        self._witness.acted(*entry)
+        super().append(entry)
+
+
+LIMITS = Limits(pause_seconds=60, per_hour=2, per_day=3, unit_per_hour=1, cooldown_seconds=0, breaker=2)
+
+
+@given(
+    events=st.lists(EVENTS, max_size=60),
+    order=st.lists(st.tuples(st.sampled_from(PIDS), st.booleans()), min_size=1, max_size=12),
+    back_after=st.sampled_from([0.0, 5.0, 1e9]),
+)
+@settings(deadline=None, max_examples=60)
+def test_never(events: list[Callable[[World], None]], order: list[tuple[int, bool]], back_after: float) -> None:
+    """KILL-01, KILL-06: no signal without an intent, none to a stranger, one victim a GPU, never beyond the budget."""
+    asyncio.run(_story(events, order, back_after))
+
+
+async def _story(events: list[Callable[[World], None]], order: list[tuple[int, bool]], back_after: float) -> None:
+    store = Store(None)
+    world = Witness(store)
+    world.back_after = back_after
+    world.events = list(events)
+    ladder = LadderRule(lambda labels: True, (RELEASE, TERMINATE, KILL), dry_run=False)
+    rules = replace(RULES, limits=LIMITS)
+    remedies = Remedies([ladder], rules, tools(world, store), proof_seconds=20.0, told=lambda *_: None)
+    world.remedies = remedies
+    for pid, wait in order:
+        seen = [body.target for body in world.bodies.values() if body.alive]
+        alert = Alert({"alertname": "Full", "pid": str(pid)}, {}, Status.FIRING, world.clock.wall())
+        remedies.consider([Firing(alert, seen)])
+        if wait:
+            await _until_idle(remedies)
+        else:
+            await asyncio.sleep(0)
+    await _until_idle(remedies)
+    assert world.faults == []
+    victims: dict[int, float] = {}
+    for when, what, pid in world.acts:
+        if what != "release_cache":
+            victims.setdefault(pid, when)
+    times = sorted(victims.values())
+    for index, start in enumerate(times):
+        assert sum(time < start + 3600 for time in times[index:]) <= LIMITS.per_hour
+    assert len([each for each in times if each < times[0] + 86_400]) <= LIMITS.per_day if times else True
+    store.close()
+
+
+async def _until_idle(remedies: Remedies) -> None:
+    limit = time.monotonic() + 20
+    while remedies.running:
+        await asyncio.sleep(0)
+        assert time.monotonic() < limit, "a run does not end"

@@ -1,0 +1,249 @@
+"""A small world to act in: one clock, processes that can be signalled, and a GPU whose memory follows from them."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from collections.abc import Callable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpuagent.clock import ManualClock
+from gpuagent.growth import MemoryKey
+from gpuagent.identity import ProcessId
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.ladder import Plan, Rules, Tools
+from gpuagent_alerts.remedies.limits import Limits
+from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.target import Facts, Identity, Target
+from gpuagent_alerts.remedies.world import Condition, Done, Gone, NotPermitted, Order, Sight
+from gpuagent_alerts.store.database import Store
+
+GIB = 2**30
+BOOT = "boot"
+ALERT = "a1"
+RELEASE = Step(Kind.RELEASE_CACHE, 30.0)
+TERMINATE = Step(Kind.TERMINATE, 30.0)
+KILL = Step(Kind.KILL, 60.0)
+RESTART = Step(Kind.RESTART_UNIT, 60.0)
+ORDER = Order(
+    alert=ALERT, alertname="GpuProcessMemoryLeak", expression="up == 1", value=1.0, labels={"evidence": "strict"}
+)
+RULES = Rules(Policy(Allow(users=("svc",))), Limits(pause_seconds=0, per_hour=99, per_day=99, unit_per_hour=99,
+                                                     cooldown_seconds=0, breaker=99))  # fmt: skip
+
+
+def target(pid: int = 100, **changes: Any) -> Target:
+    """A process of the user `svc` with 4 GiB on GPU 0."""
+    made = Target(
+        id=ProcessId(BOOT, pid, pid * 10),
+        key=MemoryKey("GPU-0", pid),
+        gpu_index=0,
+        name="python",
+        uid=1000,
+        user="svc",
+        command="python serve.py",
+        cgroup="/user.slice",
+        used_bytes=4 * GIB,
+        started_seconds=1_600_000_000.0,
+    )
+    return replace(made, **changes)
+
+
+@dataclass
+class Body:
+    """A process of this world."""
+
+    target: Target
+    identity: Identity
+    alive: bool = True
+    state: str = "S"
+    threads: int = 1
+    stubborn: bool = False
+    """SIGTERM does nothing."""
+    immortal: bool = False
+    """Nor does SIGKILL: it waits in the kernel."""
+    permitted: bool = True
+    signals: list[int] = field(default_factory=list)
+    facts_changes: dict[str, Any] = field(default_factory=dict)
+
+
+class World:
+    """Eyes and hands, and what happens in between: `events` are called, one at each look."""
+
+    def __init__(self, *targets: Target) -> None:
+        self.clock = ManualClock()
+        self.bodies = {each.pid: Body(each, _identity(each)) for each in targets or (target(),)}
+        self.condition = Condition.HOLDS
+        self.back_after = 0.0
+        """Seconds from the end of a process to the return of its memory."""
+        self.events: list[Callable[[World], None]] = []
+        self.log: list[tuple[str, int]] = []
+        """Everything that reached a process, in order: what, and the pid that it was meant for."""
+        self.ended_at: dict[int, float] = {}
+        self.sight_changes: dict[str, Any] = {}
+        self.deaf = False
+        """No fresh reading comes."""
+        self.app_answers = Done(ok=True)
+        self.on_release: Callable[[World], None] = lambda world: None
+        self.unit_problem = ""
+        self.relatives: tuple[int, ...] = ()
+
+    # ---- eyes
+
+    def look(self, target: Target, alert: str) -> Sight:
+        body = self.bodies.get(target.pid)
+        listed = body is not None and self._counts(body)
+        sight = Sight(
+            clock_seconds=self.clock.now(),
+            condition=self.condition,
+            target=body.target if body is not None and body.alive and body.identity.id == target.id else None,
+            target_listed=listed,
+            gpu_used_bytes=sum(each.target.used_bytes for each in self.bodies.values() if self._counts(each)),
+            gpu_unattributed_bytes=0,
+            relatives=tuple(self.bodies[pid].target for pid in self.relatives if self.bodies[pid].alive),
+        )
+        return replace(sight, **self.sight_changes)
+
+    async def next_sight(self, target: Target, alert: str, after: float, deadline_seconds: float) -> Sight | None:
+        await asyncio.sleep(0)
+        if deadline_seconds <= 0:
+            return None
+        if self.deaf:
+            self.clock.advance(deadline_seconds)
+            return None
+        self.clock.advance(min(1.0, deadline_seconds))
+        if self.events:
+            self.events.pop(0)(self)
+        sight = self.look(target, alert)
+        return sight if sight.clock_seconds > after else None
+
+    async def sleep(self, seconds: float) -> None:
+        self.clock.advance(seconds)
+
+    # ---- hands
+
+    def hold(self, target: Target) -> HeldBody:
+        body = self.bodies.get(target.pid)
+        if body is None or not body.alive:
+            raise Gone
+        return HeldBody(self, body)
+
+    def protected(self) -> frozenset[int]:
+        return frozenset({1, 2})
+
+    async def notify(self, target: Target, reason: str, deadline_seconds: float) -> Done:
+        self.log.append(("notify", target.pid))
+        return Done(ok=True)
+
+    async def release_cache(self, target: Target, deadline_seconds: float) -> Done:
+        self.log.append(("release_cache", target.pid))
+        self.on_release(self)
+        return self.app_answers
+
+    async def reset(self, target: Target, deadline_seconds: float) -> Done:
+        self.log.append(("reset", target.pid))
+        return self.app_answers
+
+    async def unit_refusal(self, unit: str) -> str:
+        return self.unit_problem
+
+    async def restart_unit(self, unit: str, deadline_seconds: float) -> Done:
+        pid = next(body.target.pid for body in self.bodies.values() if body.target.unit == unit)
+        self.log.append(("restart_unit", pid))
+        self.end(pid)
+        return Done(ok=True)
+
+    async def execute(self, command: tuple[str, ...], target: Target, deadline_seconds: float) -> Done:
+        self.log.append(("exec", target.pid))
+        return Done(ok=True)
+
+    # ---- events
+
+    def end(self, pid: int) -> None:
+        """The process is gone."""
+        self.bodies[pid].alive = False
+        self.ended_at.setdefault(pid, self.clock.now())
+
+    def reuse(self, pid: int) -> None:
+        """The number belongs to an innocent one now; who held the old one still holds the old one."""
+        self.end(pid)
+        stranger = target(pid, id=ProcessId(BOOT, pid, 999_999), user="someone", uid=2000)
+        self.bodies[pid] = Body(stranger, _identity(stranger))
+
+    def exec(self, pid: int) -> None:
+        """The process runs another program."""
+        body = self.bodies[pid]
+        body.identity = replace(body.identity, command_digest="other", executable="/usr/bin/other")
+
+    def _counts(self, body: Body) -> bool:
+        ended = self.ended_at.get(body.target.pid)
+        return body.alive or (ended is not None and self.clock.now() - ended < self.back_after)
+
+
+class HeldBody:
+    """As a pidfd: bound to the body, not to its number."""
+
+    def __init__(self, world: World, body: Body) -> None:
+        self._world = world
+        self._body = body
+        self.closed = False
+
+    async def facts(self) -> Facts:
+        await asyncio.sleep(0)
+        body = self._body
+        if not body.alive:
+            raise Gone
+        facts = Facts(identity=body.identity, state=body.state, threads=body.threads)
+        return replace(facts, **body.facts_changes)
+
+    def send(self, number: int) -> None:
+        body = self._body
+        if not body.alive:
+            raise Gone
+        if not body.permitted:
+            raise NotPermitted("Operation not permitted")
+        if number == 0:
+            return
+        body.signals.append(number)
+        self._world.log.append((signal.Signals(number).name, body.target.pid))
+        if body.immortal or (number == signal.SIGTERM and body.stubborn) or number == signal.SIGUSR1:
+            return
+        self._world.end(body.target.pid)
+
+    def has_ended(self) -> bool:
+        return not self._body.alive
+
+    def close(self) -> None:
+        assert not self.closed, "closed twice"
+        self.closed = True
+
+
+class Gate(AbstractAsyncContextManager[object]):
+    """An asyncio.Lock made where the loop is."""
+
+    def __init__(self) -> None:
+        self._lock = asyncio.Lock()
+
+    async def __aenter__(self) -> object:
+        return await self._lock.acquire()
+
+    async def __aexit__(self, *exception: object) -> None:
+        self._lock.release()
+
+
+def tools(world: World, store: Store) -> Tools:
+    """What a run needs, all of it of this world."""
+    audit = Audit(store, world.clock, BOOT)
+    return Tools(world, world, audit, Gate(), world.clock.now, world.clock.wall)
+
+
+def plan(*steps: Step, of: Target | None = None, **changes: Any) -> Plan:
+    """For real, on the only process, unless said otherwise."""
+    return replace(Plan(ORDER, of or target(), steps, dry_run=False, proof_seconds=20.0), **changes)
+
+
+def _identity(of: Target) -> Identity:
+    return Identity(of.id, of.uid, of.name, "digest", of.cgroup, "/usr/bin/python3", handle_inode=of.pid)
