@@ -68,7 +68,8 @@ class HeldProcess:
 
         threading.Thread(target=read, name=f"facts of {self._pid}", daemon=True).start()
         try:
-            facts = await asyncio.wait_for(answer, READ_SECONDS)
+            async with asyncio.timeout(READ_SECONDS):  # not wait_for: until 3.12 that may swallow a cancellation
+                facts = await answer
         except TimeoutError:
             raise NotPermitted("/proc does not answer: it hangs in the kernel") from None
         if self._has_been_reaped() or isinstance(facts, FileNotFoundError | ProcessLookupError):

@@ -58,7 +58,8 @@ class Systemctl:
         except OSError as error:
             return 127, f"{self._program[0]}: {error.strerror}"
         try:
-            output, _ = await asyncio.wait_for(process.communicate(), seconds)
+            async with asyncio.timeout(seconds):
+                output, _ = await process.communicate()
         except TimeoutError:
             process.kill()
             await process.wait()

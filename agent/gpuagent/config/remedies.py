@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator, Mapping
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from gpuagent.config.faults import Problem
+from gpuagent.config.faults import Problem, shown
 from gpuagent.config.section import Section
 from gpuagent.config.values import Duration, MatcherText, Size, Text
+
+_SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals)
 
 
 class BudgetMatch(Section):
@@ -43,9 +46,20 @@ class Allow(Section):
     users: tuple[Text, ...] = Field(default=(), description="Names of users: one of them owns it.")
     units: tuple[Text, ...] = Field(default=(), description="systemd units: it runs in one of them.")
     commands: tuple[Text, ...] = Field(default=(), description="Names of programs: it is one of them.")
-    containers: tuple[Text, ...] = Field(default=(), description="Names or ids of containers: it runs in one of them.")
+    containers: tuple[Text, ...] = Field(
+        default=(),
+        description="Ids of containers, at least their first 12 digits: it runs in one of them. What runs in a "
+        "container is never acted on without this.",
+    )
+    gpus: tuple[Text, ...] = Field(default=(), description="Indices or UUIDs of GPUs: it is on one of them.")
     min_age: Duration = Field(default=0.0, description="It has run for at least this time.")
     min_memory: Size = Field(default=0, description="It holds at least this much GPU memory.")
+
+
+class NotifyStep(Section):
+    """Tell the receivers, and the app where it has a client, what is about to happen and when."""
+
+    wait: Duration = Field(default=30.0, description="Time for the app to drain before the next step.")
 
 
 class ReleaseCacheStep(Section):
@@ -65,6 +79,12 @@ class SignalStep(Section):
 
     name: Text = Field(description="The signal, such as USR1.")
     wait: Duration = Field(default=30.0, description="Time for the memory to come back.")
+
+    @classmethod
+    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+        name = given.get("name")
+        if isinstance(name, str) and name.upper().removeprefix("SIG") not in _SIGNALS:
+            yield Problem(("name",), f"there is no signal {shown(name)}", "a name such as USR1, HUP or INT")
 
 
 class TerminateStep(Section):
@@ -97,6 +117,7 @@ class Step(Section):
 
     key_noun: ClassVar[str] = "step"
 
+    notify: NotifyStep | None = Field(default=None, description=NotifyStep.__doc__)
     release_cache: ReleaseCacheStep | None = Field(default=None, description=ReleaseCacheStep.__doc__)
     reset: ResetStep | None = Field(default=None, description=ResetStep.__doc__)
     signal: SignalStep | None = Field(default=None, description=SignalStep.__doc__)
@@ -115,6 +136,34 @@ class Ladder(Section):
 
     match: tuple[MatcherText, ...] = Field(min_length=1, description="All of these must hold of the alert's labels.")
     steps: tuple[Step, ...] = Field(min_length=1, description="What to do, in this order.")
+    dry_run: bool | None = Field(default=None, description="For this ladder alone; by default that of `remedies`.")
+    victim: Literal["leaking", "largest", "newest", "idle"] | None = Field(
+        default=None,
+        description="Whom to choose where the alert names a GPU and no process: the steepest leak, the largest, the "
+        "newest, or the largest of those that do nothing. By default nobody.",
+    )
+    scope: Literal["process", "container", "job"] = Field(
+        default="process",
+        description="What falls together: all members, or none. One rank of a tensor-parallel server that ends alone "
+        "strands the rest.",
+    )
+
+
+class Limits(Section):
+    """How often the agent acts at most. An action is one run of a ladder that got beyond `release_cache`."""
+
+    pause: Duration = Field(default=60.0, description="Time on this node after an action before the next.")
+    per_hour: int = Field(default=2, ge=0, le=1000, description="Actions on this node in an hour.")
+    per_day: int = Field(default=5, ge=0, le=10_000, description="Actions on this node in a day.")
+    unit_per_hour: int = Field(default=1, ge=0, le=1000, description="Actions on one unit in an hour.")
+    cooldown: Duration = Field(default=900.0, description="Time after an action before the same program is next.")
+    breaker: int = Field(
+        default=3,
+        ge=1,
+        le=100,
+        description="After so many actions in a row without memory coming back all remedies stop, until "
+        "`gpuagent remedies reset`.",
+    )
 
 
 class Remedies(Section):
@@ -125,6 +174,21 @@ class Remedies(Section):
         description="Decide and record, but do nothing. `false` is for real, and needs `allow`.",
     )
     allow: Allow = Field(default=Allow(), description=Allow.__doc__)
+    never: tuple[Text, ...] = Field(
+        default=(),
+        description="Names of programs that are never acted on, with `*` for any rest; beyond the built-in ones (init, "
+        "sshd, systemd, displays, container runtimes, kubelet, slurmd, NVIDIA's own services).",
+    )
+    evidence: tuple[Literal["allocator", "strict", "balanced", "sensitive"], ...] = Field(
+        default=("allocator", "strict"),
+        min_length=1,
+        description="How sure a leak must be for any step beyond `release_cache`.",
+    )
+    mps_clients: bool = Field(
+        default=False, description="Permit acting on clients of MPS: ending one can harm the others."
+    )
+    proof: Duration = Field(default=120.0, ge=1, description="Time to watch for the memory to come back.")
+    limits: Limits = Field(default=Limits(), description=Limits.__doc__)
     ladders: tuple[Ladder, ...] = Field(default=(), description="The first one that matches is taken.")
 
     @classmethod
@@ -133,7 +197,15 @@ class Remedies(Section):
         allows_any = isinstance(allow, Mapping) and any(
             allow.get(name) for name in ("users", "units", "commands", "containers")
         )
-        if given.get("dry_run") is False and given.get("ladders") and not allows_any:
+        ladders = given.get("ladders")
+        ladders = ladders if isinstance(ladders, tuple) else ()
+        default = given.get("dry_run")
+        for_real = any(
+            (each.get("dry_run") if isinstance(each.get("dry_run"), bool) else default) is False
+            for each in ladders
+            if isinstance(each, Mapping)
+        )
+        if for_real and not allows_any:
             yield Problem(
                 ("allow",),
                 "dry_run is false, but nothing may be acted on",

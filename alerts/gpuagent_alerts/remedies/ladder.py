@@ -22,9 +22,6 @@ from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts, Identity, Target, differences, mismatches
 from gpuagent_alerts.remedies.world import Condition, Done, Eyes, Gone, Hands, Held, NotPermitted, Order, Sight
 
-LOOK_SECONDS = 15.0
-"""How long to wait for a fresh reading before giving up: nothing is done on an old one."""
-
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -58,6 +55,8 @@ class Tools:
     now: Callable[[], float]
     """CLOCK_BOOTTIME."""
     wall: Callable[[], float]
+    look_seconds: float = 15.0
+    """How long to wait for a fresh reading before giving up: nothing is done on an old one."""
 
 
 @dataclass(slots=True)
@@ -126,7 +125,8 @@ class Run:
     async def _look(self) -> Sight:
         """See the target on a reading that is newer than all that was done."""
         plan = self.plan
-        sight = await self._tools.eyes.next_sight(plan.target, plan.order.alert, self._last_look, LOOK_SECONDS)
+        look_seconds = self._tools.look_seconds
+        sight = await self._tools.eyes.next_sight(plan.target, plan.order.alert, self._last_look, look_seconds)
         if sight is None:
             raise self._refused("there has been no fresh reading of the GPU")
         self._last_look = sight.clock_seconds
@@ -268,7 +268,9 @@ class Run:
         started = tools.now()
         while True:
             left = started + wait_seconds - tools.now()
-            sight = await tools.eyes.next_sight(plan.target, plan.order.alert, self._last_look, max(left, 0.0))
+            sight = await tools.eyes.next_sight(
+                plan.target, plan.order.alert, self._last_look, max(left, 0.0), judged=False
+            )
             if not plan.dry_run and all(member.held.has_ended() for member in self._members):
                 return await prove(plan, tools.eyes, self._before, started=started, now=tools.now)
             if sight is not None:

@@ -120,9 +120,9 @@ class Policy:
             yield f"it runs in container {target.container_id[:12]}, and remedies.allow.containers names none"
         if allow.gpus and str(target.gpu_index) not in allow.gpus and target.key.gpu_uuid not in allow.gpus:
             yield f"GPU {target.gpu_index} is not in remedies.allow.gpus"
-        age = wall_seconds - target.started_seconds
+        age = max(wall_seconds - target.started_seconds, 0.0)
         if age < allow.min_age_seconds:
-            yield f"it is {max(age, 0):.0f} s old, younger than remedies.allow.min_age"
+            yield f"it is {age:.0f} s old, younger than remedies.allow.min_age"
         if target.used_bytes < allow.min_memory_bytes:
             yield f"it holds {format_bytes(target.used_bytes)}, less than remedies.allow.min_memory"
 

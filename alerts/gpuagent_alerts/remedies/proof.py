@@ -26,7 +26,7 @@ async def prove(plan: Plan, eyes: Eyes, before: Sight | None, *, started: float,
     after = now()
     deadline = after + plan.proof_seconds
     while (left := deadline - now()) > 0:
-        sight = await eyes.next_sight(plan.target, plan.order.alert, after, left)
+        sight = await eyes.next_sight(plan.target, plan.order.alert, after, left, judged=False)
         if sight is None:
             break
         last, after = sight, sight.clock_seconds

@@ -125,8 +125,13 @@ class Eyes(Protocol):
         """The newest snapshot; `alert` is a fingerprint, or "" for what a person asked for."""
         ...
 
-    async def next_sight(self, target: Target, alert: str, after: float, deadline_seconds: float) -> Sight | None:
-        """The first one in which the GPU was read after `after` (CLOCK_BOOTTIME); None if none came in time."""
+    async def next_sight(
+        self, target: Target, alert: str, after: float, deadline_seconds: float, *, judged: bool = True
+    ) -> Sight | None:
+        """The first one in which the GPU was read after `after` (CLOCK_BOOTTIME); None if none came in time.
+
+        With `judged` the rules have been evaluated since, too: what a decision needs, and what watching does not.
+        """
         ...
 
     async def sleep(self, seconds: float) -> None:

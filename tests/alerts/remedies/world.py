@@ -107,7 +107,9 @@ class World:
         )
         return replace(sight, **self.sight_changes)
 
-    async def next_sight(self, target: Target, alert: str, after: float, deadline_seconds: float) -> Sight | None:
+    async def next_sight(
+        self, target: Target, alert: str, after: float, deadline_seconds: float, *, judged: bool = True
+    ) -> Sight | None:
         await asyncio.sleep(0)
         if deadline_seconds <= 0:
             return None

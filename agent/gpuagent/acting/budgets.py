@@ -1,0 +1,52 @@
+"""Who counts towards a budget, and what they use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuagent.catalogue.remedies import BudgetUse
+from gpuagent.config.remedies import Budget
+from gpuagent.reading import ProcessReading, Snapshot
+
+_SHORTEST_ID = 12
+
+
+def name_of(budget: Budget) -> str:
+    """The `budget` label: its name, or what it matches."""
+    if budget.name is not None:
+        return budget.name
+    match = budget.match
+    return ",".join(filter(None, (match.unit, match.container, match.user, match.app)))
+
+
+def belongs(budget: Budget, process: ProcessReading, snapshot: Snapshot) -> bool:
+    """Whether a process counts towards it: all keys given must hold."""
+    info, match = process.info, budget.match
+    if info is None:
+        return False
+    client = snapshot.clients.get(process.pid)
+    return (
+        (match.unit is None or info.unit == match.unit)
+        and (match.container is None or _is_container(match.container, info.container_id))
+        and (match.user is None or info.user == match.user)
+        and (match.app is None or (client is not None and client.id == info.id and client.app == match.app))
+    )
+
+
+def uses(budgets: tuple[Budget, ...], snapshot: Snapshot) -> Iterator[BudgetUse]:
+    """For each budget and each GPU whose processes are known, 0 included: a sum that is missing is no small one."""
+    for budget in budgets:
+        used = {gpu.identity.uuid: 0 for gpu in snapshot.gpus if gpu.processes_known}
+        for process in snapshot.processes:
+            if process.gpu_uuid in used and belongs(budget, process, snapshot):
+                used[process.gpu_uuid] += process.used_bytes or 0
+        for gpu in snapshot.gpus:
+            identity = gpu.identity
+            if identity.uuid in used:
+                yield BudgetUse(name_of(budget), str(identity.index), identity.uuid, budget.memory, used[identity.uuid])
+
+
+def _is_container(wanted: str, container_id: str) -> bool:
+    return bool(container_id) and (
+        wanted == container_id or (len(wanted) >= _SHORTEST_ID and container_id.startswith(wanted))
+    )

@@ -1,0 +1,111 @@
+"""What a remedy sees: the newest snapshot, and whether the alert behind it still fires."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+from gpuagent.acting.targets import relatives, target_of, targets_on
+from gpuagent.clock import Clock
+from gpuagent.reading import GpuReading, GpuState, Snapshot
+from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.world import Condition, Sight
+
+
+class SnapshotEyes:
+    """Fed by the loop; asked by the runs of ladders."""
+
+    def __init__(self, clock: Clock) -> None:
+        self.scope = "process"
+        self._clock = clock
+        self._snapshot: Snapshot | None = None
+        self._firing: Mapping[str, bool] = {}
+        self._judged_seconds = float("-inf")
+        self._news = asyncio.Condition()
+
+    async def see(self, snapshot: Snapshot) -> None:
+        """A tick has come."""
+        self._snapshot = snapshot
+        await self._tell()
+
+    async def judge(self, firing: Mapping[str, bool], measured_seconds: float) -> None:
+        """The rules were evaluated on a snapshot of that time.
+
+        `firing` has every alert that fires, and whether its expression is true now: one that is only kept firing is no
+        reason to act.
+        """
+        self._firing = firing
+        self._judged_seconds = measured_seconds
+        await self._tell()
+
+    def look(self, target: Target, alert: str) -> Sight:
+        """See `gpuagent_alerts.remedies.world.Eyes`."""
+        snapshot = self._snapshot
+        gpu = _gpu(snapshot, target)
+        if snapshot is None or gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
+            state = gpu.reason or gpu.state if gpu is not None else "gone"
+            return Sight(self._clock.now(), Condition.UNKNOWN, f"GPU {target.gpu_index} cannot be read ({state})")
+        condition, reason = self._condition(alert)
+        listed = [each for each in snapshot.processes if each.key == target.key]
+        seen = next(
+            (each for process in listed if (each := target_of(process, snapshot.growth.get(process.key)))), None
+        )
+        reconciled = gpu.reconciliation
+        return Sight(
+            clock_seconds=gpu.measured_seconds if gpu.measured_seconds is not None else gpu.time_seconds,
+            condition=condition,
+            reason=reason,
+            target=seen if seen is not None and seen.id == target.id else None,
+            target_listed=any(process.info is None or process.info.id == target.id for process in listed),
+            gpu_used_bytes=gpu.memory.used_bytes if gpu.memory else None,
+            gpu_unattributed_bytes=reconciled.unattributed_bytes if reconciled else None,
+            trusted=gpu.processes_trusted,
+            host_pid_namespace=snapshot.node.host_pid_namespace,
+            relatives=relatives(target, targets_on(snapshot, target.key.gpu_uuid), self.scope),
+        )
+
+    async def next_sight(
+        self, target: Target, alert: str, after: float, deadline_seconds: float, *, judged: bool = True
+    ) -> Sight | None:
+        """See `gpuagent_alerts.remedies.world.Eyes`."""
+        found: list[Sight] = []
+
+        def has_come() -> bool:
+            if judged and alert and self._judged_seconds <= after:
+                return False
+            sight = self.look(target, alert)
+            readable = not sight.reason or sight.condition is not Condition.UNKNOWN
+            if readable and sight.clock_seconds > after:
+                found.append(sight)
+            return bool(found)
+
+        try:
+            async with asyncio.timeout(max(deadline_seconds, 0.0) / self._clock.speed), self._news:
+                await self._news.wait_for(has_come)
+        except TimeoutError:
+            # Blind all the time: the one who asks is told why, rather than nothing.
+            blind = self.look(target, alert)
+            return blind if judged and blind.condition is Condition.UNKNOWN else None
+        return found[-1]
+
+    async def sleep(self, seconds: float) -> None:
+        """On the agent's clock."""
+        await asyncio.sleep(seconds / self._clock.speed)
+
+    def _condition(self, alert: str) -> tuple[Condition, str]:
+        if not alert:
+            return Condition.HOLDS, ""
+        if alert not in self._firing:
+            return Condition.OVER, "the alert has ended"
+        if not self._firing[alert]:
+            return Condition.OVER, "the alert is only kept firing: its expression is not true any more"
+        return Condition.HOLDS, ""
+
+    async def _tell(self) -> None:
+        async with self._news:
+            self._news.notify_all()
+
+
+def _gpu(snapshot: Snapshot | None, target: Target) -> GpuReading | None:
+    gpus = snapshot.gpus if snapshot is not None else ()
+    return next((gpu for gpu in gpus if gpu.identity.uuid == target.key.gpu_uuid), None)

@@ -1,0 +1,121 @@
+"""Families of remedies and budgets: what was done to give memory back, and how much may be used."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from gpuagent.catalogue.family import Family, Kind, Labelled, Value, single
+
+ABOUT = ("gpu", "uuid", "pid", "process", "user", "unit")
+
+
+class RemedyCount(NamedTuple):
+    """Runs of ladders that came to one end."""
+
+    result: str
+    dry_run: bool
+    number: int
+
+
+class About(NamedTuple):
+    """On whom; values of `ABOUT`."""
+
+    gpu: str
+    uuid: str
+    pid: str
+    process: str
+    user: str
+    unit: str
+
+
+class RemedyNote(NamedTuple):
+    """A run that has just ended, or is about to act."""
+
+    about: About
+    run: str
+    step: str
+    result: str
+    dry_run: bool
+    time_seconds: float
+    """Unix time at which it ended, or at which it will act."""
+
+
+class BudgetUse(NamedTuple):
+    """What a budget's processes use of one GPU."""
+
+    budget: str
+    gpu: str
+    uuid: str
+    limit_bytes: int
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class RemedyFigures:
+    """Remedies at a moment."""
+
+    ladders: int
+    stopped: bool
+    """The breaker is open: nothing is done until a person has looked."""
+    running: int = 0
+    counts: tuple[RemedyCount, ...] = ()
+    released_bytes: int = 0
+    ended: tuple[RemedyNote, ...] = ()
+    announced: tuple[RemedyNote, ...] = ()
+    budgets: tuple[BudgetUse, ...] = ()
+
+
+RemedyFamily = Family[RemedyFigures]
+
+
+def _counts(figures: RemedyFigures) -> Iterable[Labelled]:
+    return (((one.result, _flag(one.dry_run)), one.number) for one in figures.counts)
+
+
+def _ended(figures: RemedyFigures) -> Iterable[Labelled]:
+    return (
+        ((*note.about, note.run, note.step, note.result, _flag(note.dry_run)), note.time_seconds)
+        for note in figures.ended
+    )
+
+
+def _announced(figures: RemedyFigures) -> Iterable[Labelled]:
+    return ((tuple(note.about), note.time_seconds) for note in figures.announced)
+
+
+def _flag(value: bool) -> str:
+    return "true" if value else "false"
+
+
+def _budget(read: Callable[[BudgetUse], int]) -> Callable[[RemedyFigures], Iterable[Labelled]]:
+    return lambda figures: (((one.budget, one.gpu, one.uuid), read(one)) for one in figures.budgets)
+
+
+def _single(name: str, kind: Kind, text: str, read: Callable[[RemedyFigures], Value]) -> RemedyFamily:
+    return Family(f"gpuagent_{name}", kind, text, "remedies", (), single(read))
+
+
+REMEDY_FAMILIES: tuple[RemedyFamily, ...] = (
+    _single("remedy_ladders", Kind.GAUGE, "Ladders of the configuration.", lambda figures: figures.ladders),
+    _single("remedies_running", Kind.GAUGE, "Ladders that are being climbed.", lambda figures: figures.running),
+    _single("remedies_stopped", Kind.GAUGE,
+            "1 while nothing is done until a person has looked (`gpuagent remedies reset`).",
+            lambda figures: figures.stopped),
+    _single("remedy_released_bytes_total", Kind.COUNTER, "Memory that came back after a remedy.",
+            lambda figures: figures.released_bytes),
+    Family("gpuagent_remedies_total", Kind.COUNTER, "Ladders that were climbed to an end, by what they came to.",
+           "remedies", ("result", "dry_run"), _counts),
+    Family("gpuagent_remedy_end_timestamp_seconds", Kind.GAUGE,
+           "Unix time at which a remedy ended; there for 15 minutes, so that it is told.",
+           "remedies", (*ABOUT, "run", "step", "result", "dry_run"), _ended),
+    Family("gpuagent_remedy_announced_timestamp_seconds", Kind.GAUGE,
+           "Unix time at which a process that was warned will be acted on.",
+           "remedies", ABOUT, _announced),
+    Family("gpuagent_budget_limit_bytes", Kind.GAUGE, "The most memory on one GPU.", "remedies",
+           ("budget", "gpu", "uuid"), _budget(lambda use: use.limit_bytes)),
+    Family("gpuagent_budget_used_bytes", Kind.GAUGE,
+           "Memory of the processes that a budget matches, summed up on one GPU.", "remedies",
+           ("budget", "gpu", "uuid"), _budget(lambda use: use.used_bytes)),
+)  # fmt: skip
