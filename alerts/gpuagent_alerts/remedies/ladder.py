@@ -7,6 +7,7 @@ act has gone, or at the first doubt.
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
@@ -329,7 +330,8 @@ class Run:
         plan, target = self.plan, self.plan.target
         return {
             "alertname": plan.order.alertname, "fingerprint": plan.order.alert, "expression": plan.order.expression,
-            "value": plan.order.value, "values": list(plan.order.values), "asked_by": plan.order.asked_by,
+            "value": plan.order.value if math.isfinite(plan.order.value) else None,
+            "values": list(plan.order.values), "asked_by": plan.order.asked_by,
             "forced": plan.order.forced, "dry_run": plan.dry_run, "scope": plan.scope,
             "ladder": [str(step) for step in plan.steps], "pid": target.pid, "start_ticks": target.id.start_ticks,
             "boot_id": target.id.boot_id, "uid": target.uid, "user": target.user, "name": target.name,

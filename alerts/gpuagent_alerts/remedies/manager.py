@@ -102,6 +102,11 @@ class Remedies:
             return Outcome(Result.REFUSED, f"another remedy is under way on GPU {plan.target.gpu_index}")
         return await asyncio.shield(self._begin(plan))
 
+    async def idle(self) -> None:
+        """Wait until nothing is being climbed."""
+        while self._running:
+            await asyncio.gather(*(task for _, task in self._running.values()), return_exceptions=True)
+
     async def close(self) -> None:
         """Stop climbing. The next agent says of open runs that they were interrupted."""
         tasks = [task for _, task in self._running.values()]

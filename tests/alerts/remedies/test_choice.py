@@ -1,0 +1,219 @@
+"""Who is chosen, who may never be, and who comes next."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuagent.growth import MemoryKey
+from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.ladder import Plan, Run
+from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
+from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.policy import NEVER, Allow, Policy
+from gpuagent_alerts.remedies.steps import Step
+from gpuagent_alerts.remedies.target import Facts, Target
+from gpuagent_alerts.remedies.victim import VictimPolicy, rank
+from gpuagent_alerts.remedies.world import Condition, Order, Sight
+from gpuagent_alerts.store.database import Store
+from tests.alerts.remedies.world import GIB, KILL, RULES, TERMINATE, World, _identity, target, tools
+
+NOW = 1_700_000_000.0
+
+
+def on_gpu(pid: int, **changes: Any) -> Target:
+    """A process of GPU 0 by its pid."""
+    return target(pid, key=MemoryKey("GPU-0", pid), **changes)
+
+
+LARGE = on_gpu(1001, used_bytes=9 * GIB, sm_ratio=0.8)
+NEW = on_gpu(1002, used_bytes=1 * GIB, started_seconds=NOW - 60, sm_ratio=0.0)
+LEAKER = on_gpu(1003, used_bytes=3 * GIB, leaking=True, slope_bytes_per_second=1e6)
+UNKNOWN = on_gpu(1004, used_bytes=8 * GIB, sm_ratio=None)
+
+
+@pytest.mark.parametrize(
+    ("policy", "pids"),
+    [
+        (VictimPolicy.LARGEST, [1001, 1004, 1003, 1002]),
+        (VictimPolicy.NEWEST, [1002, 1001, 1003, 1004]),
+        (VictimPolicy.LEAKING, [1003]),
+        (VictimPolicy.IDLE, [1002]),
+    ],
+)
+def test_ranking(policy: VictimPolicy, pids: list[int]) -> None:
+    """KILL-04: by what the policy says; a process whose own utilisation is unknown is not idle. Each has its reason."""
+    ranking = rank(policy, [UNKNOWN, LEAKER, NEW, LARGE], NOW)
+    assert [candidate.target.pid for candidate in ranking] == pids
+    assert all("holds" in candidate.reason for candidate in ranking)
+
+
+def refusals(
+    of: Target,
+    step: Step = KILL,
+    policy: Policy = RULES.policy,
+    labels: Mapping[str, str] | None = None,
+    **facts: object,
+) -> str:
+    """Why it may not be acted on."""
+    seen = Facts(identity=_identity(of), state="S", threads=1)
+    order = Order(alert="a", alertname="Full", labels={})
+    sight = Sight(1.0, Condition.HOLDS, target=of, target_listed=True)
+    changed = replace(seen, **(facts or {}))  # type: ignore[arg-type]
+    return "; ".join(policy.refusals(step, order, sight, changed, NOW, frozenset({1, 77})))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["systemd", "systemd-journal", "sshd", "Xorg", "gnome-shell", "dockerd", "containerd-shim", "kubelet", "slurmstepd",
+     "nvidia-persiste", "nv-fabricmanage", "nv-hostengine", "nvidia-cuda-mps", "dcgm-exporter", "gpuagent", "init"],
+)  # fmt: skip
+def test_never(name: str) -> None:
+    """KILL-03: what a node stands on is never acted on, whatever is allowed."""
+    assert "never-list" in refusals(target(name=name))
+    everything = replace(RULES.policy, allow=Allow(commands=(name,)))
+    assert "never-list" in refusals(target(name=name), policy=everything)
+
+
+def test_never_by_executable() -> None:
+    """KILL-03: a process that has taken another name is still what its executable is."""
+    disguised = target(name="python")
+    facts = {"identity": replace(_identity(disguised), executable="/usr/bin/nv-hostengine")}
+    assert "never-list" in refusals(disguised, facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("of", "facts", "word"),
+    [
+        (target(77), {}, "ancestors"),
+        (target(1), {}, "ancestors"),
+        (target(), {"kernel_thread": True}, "kernel thread"),
+        (target(), {"oom_score_adjust": -1000}, "oom_score_adj"),
+        (target(kinds="CM"), {}, "MPS"),
+        (target(user="other"), {}, "allow.users"),
+        (target(container_id="c" * 64), {}, "allow.containers"),
+    ],
+)
+def test_refused(of: Target, facts: Mapping[str, object], word: str) -> None:
+    """KILL-03: each of these is a reason by itself."""
+    assert word in refusals(of, facts=facts)
+
+
+@pytest.mark.parametrize(
+    ("allow", "of", "allowed"),
+    [
+        (Allow(), target(), False),
+        (Allow(gpus=("0",)), target(), False),
+        (Allow(users=("svc",)), target(), True),
+        (Allow(users=("svc",), commands=("vllm",)), target(), False),
+        (Allow(users=("svc",), gpus=("1",)), target(), False),
+        (Allow(users=("svc",), min_age_seconds=1e9), target(), False),
+        (Allow(users=("svc",), min_memory_bytes=5 * GIB), target(), False),
+        (Allow(containers=("c" * 12,)), target(container_id="c" * 64), True),
+        (Allow(containers=("c" * 8,)), target(container_id="c" * 64), False),
+        (Allow(units=("a.service",)), target(unit="b.service"), False),
+    ],
+)
+def test_the_allow_list(allow: Allow, of: Target, allowed: bool) -> None:
+    """All keys that are given must hold, and with no name nothing is allowed."""
+    why = refusals(of, policy=Policy(allow))
+    assert ("allow" not in why) == allowed
+
+
+def test_nobody_is_refused_for_nothing() -> None:
+    """The ordinary case has no reason against it; and no pattern of the never-list takes everything."""
+    assert refusals(target()) == ""
+    assert "*" not in NEVER
+
+
+def alert(pid: str = "", starts_at: float = NOW) -> Alert:
+    """About a process, or about GPU 0 as a whole."""
+    labels = {"alertname": "Full", "gpu": "0", **({"pid": pid} if pid else {})}
+    return Alert(labels, {}, Status.FIRING, starts_at)
+
+
+async def _consider(rounds: list[list[Firing]], world: World, ladder: LadderRule) -> tuple[Remedies, list[str]]:
+    ends: list[str] = []
+
+    def told(plan: Plan, run: Run, outcome: Outcome) -> None:
+        ends.append(f"{plan.target.pid} {outcome.result}")
+
+    remedies = Remedies([ladder], RULES, tools(world, Store(None)), proof_seconds=5.0, told=told)
+    for firing in rounds:
+        remedies.consider(firing)
+        await remedies.idle()
+    return remedies, ends
+
+
+def ladder(*steps: Step, victim: VictimPolicy | None = None) -> LadderRule:
+    """For every alert, for real."""
+    return LadderRule(lambda labels: True, steps or (KILL,), dry_run=False, victim=victim)
+
+
+def test_the_next_one_only_after_fresh_data() -> None:
+    """The first of the ranking is refused: the second one is due at the next evaluation, not before."""
+    first, second = on_gpu(1001, used_bytes=9 * GIB, user="other"), on_gpu(1002)
+    world = World(first, second)
+    firing = [Firing(alert(), [first, second])]
+    _, ends = asyncio.run(_consider([firing], world, ladder(victim=VictimPolicy.LARGEST)))
+    assert ends == ["1001 refused"]
+    _, ends = asyncio.run(_consider([firing, firing], World(first, second), ladder(victim=VictimPolicy.LARGEST)))
+    assert ends == ["1001 refused", "1002 released"]
+
+
+def test_nobody_where_the_alert_names_nobody() -> None:
+    """Without a policy an alert about a GPU ends nobody."""
+    world = World(on_gpu(1001))
+    _, ends = asyncio.run(_consider([[Firing(alert(), [on_gpu(1001)])]], world, ladder()))
+    assert ends == []
+
+
+def test_a_process_that_came_after_the_alert() -> None:
+    """KILL-01: the pid of the alert belongs to a process that started later: it is not the one that was meant."""
+    late = on_gpu(1001, started_seconds=NOW + 1)
+    _, ends = asyncio.run(_consider([[Firing(alert("1001"), [late])]], World(late), ladder()))
+    assert ends == []
+
+
+def test_the_same_refusal_is_told_once() -> None:
+    """It is tried again after a while, and nobody hears the same twice."""
+    stranger = on_gpu(1001, user="other")
+    world = World(stranger)
+    firing = [Firing(alert("1001"), [stranger])]
+
+    async def story() -> list[str]:
+        ends: list[str] = []
+        remedies = Remedies(
+            [ladder(TERMINATE)], RULES, tools(world, Store(None)), proof_seconds=5.0,
+            told=lambda plan, run, outcome: ends.append(outcome.result),
+        )  # fmt: skip
+        for _ in range(30):
+            remedies.consider(firing)
+            await remedies.idle()
+            world.clock.advance(30)
+        assert 2 <= remedies.counts[Result.REFUSED, False] <= 8
+        return ends
+
+    assert asyncio.run(story()) == [Result.REFUSED]
+
+
+def test_no_second_victim_beside_one_that_cannot_be_killed() -> None:
+    """PROC-02: an unkillable process blocks its GPU for remedies until it has ended."""
+    stuck, other = on_gpu(1001), on_gpu(1002)
+    world = World(stuck, other)
+    world.bodies[1001].immortal = True
+    rounds = [[Firing(alert("1001"), [stuck, other])], [Firing(alert("1002"), [stuck, other])]]
+
+    async def story() -> None:
+        remedies, ends = await _consider(rounds, world, ladder())
+        assert ends == ["1001 unkillable"]
+        remedies.unblock(lambda identity: False)
+        remedies.consider(rounds[1])
+        await remedies.idle()
+        assert ends == ["1001 unkillable", "1002 released"]
+
+    asyncio.run(story())
