@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import re
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 from gpuagent_alerts.remedies.world import Done
 
@@ -26,8 +26,12 @@ _PROPERTIES = (
 class Systemctl:
     """Runs `systemctl` without a shell; a name from a cgroup is checked before it becomes an argument."""
 
-    def __init__(self, program: Sequence[str] = ("systemctl",)) -> None:
+    def __init__(
+        self, program: Sequence[str] = ("systemctl",), *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        """`monotonic` is CLOCK_MONOTONIC, by which systemd tells when a unit was started."""
         self._program = tuple(program)
+        self._monotonic = monotonic
 
     async def refusal(self, unit: str) -> str:
         """Why the unit must not be restarted now; "" if it may."""
@@ -37,7 +41,7 @@ class Systemctl:
         if code != 0:
             return f"systemd cannot be asked about {unit}: {output}"
         known = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
-        return _against(unit, known, time.clock_gettime(time.CLOCK_MONOTONIC))
+        return _against(unit, known, self._monotonic())
 
     async def restart(self, unit: str, deadline_seconds: float) -> Done:
         """Restart it, and wait for that."""

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from pathlib import Path
 
 import pytest
 
 from gpuagent.acting.units import Systemctl
 
+NOW = 1_000_000.0
 LOADED = "LoadState=loaded\nRefuseManualStart=no\nRefuseManualStop=no\n"
 
 
@@ -19,12 +19,12 @@ def systemctl(folder: Path, show: str, restart: str = "exit 0") -> Systemctl:
     program.write_text(
         f'#!/bin/sh\necho "$@" >> {folder}/asked\ncase "$1" in show) cat <<EOF\n{show}\nEOF\n;; *) {restart};; esac\n'
     )
-    return Systemctl(("sh", str(program)))
+    return Systemctl(("sh", str(program)), monotonic=lambda: NOW)
 
 
 def limits(started_ago: float, restarts: int, burst: int = 5, interval: str = "10s") -> str:
     """A unit that was started so many seconds ago."""
-    started = (time.clock_gettime(time.CLOCK_MONOTONIC) - started_ago) * 1e6
+    started = (NOW - started_ago) * 1e6
     return (
         f"{LOADED}StartLimitIntervalUSec={interval}\nStartLimitBurst={burst}\nNRestarts={restarts}\n"
         f"ActiveEnterTimestampMonotonic={started:.0f}"

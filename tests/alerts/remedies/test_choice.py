@@ -56,14 +56,13 @@ def refusals(
     of: Target,
     step: Step = KILL,
     policy: Policy = RULES.policy,
-    labels: Mapping[str, str] | None = None,
-    **facts: object,
+    facts: Mapping[str, Any] | None = None,
 ) -> str:
     """Why it may not be acted on."""
     seen = Facts(identity=_identity(of), state="S", threads=1)
     order = Order(alert="a", alertname="Full", labels={})
     sight = Sight(1.0, Condition.HOLDS, target=of, target_listed=True)
-    changed = replace(seen, **(facts or {}))  # type: ignore[arg-type]
+    changed = replace(seen, **(facts or {}))
     return "; ".join(policy.refusals(step, order, sight, changed, NOW, frozenset({1, 77})))
 
 
