@@ -4,14 +4,16 @@
 #   WHEELHOUSE=wheelhouse   install from a folder of wheels, without a network (make demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint bench wheelhouse clean demo-venv dev-venv
+.PHONY: help demo test test-fast lint bench wheelhouse clean demo-venv dev-venv leakbench torture
 
 VENV := .venv
 BIN := $(VENV)/bin
 # Installed from wheels, the working tree is not what runs: that environment is kept apart.
 DEMO_VENV := $(if $(WHEELHOUSE),.venv-wheelhouse,$(VENV))
 PYTEST := $(BIN)/python -m pytest
-# Fetched by scripts/prometheus where the machine has none.
+# Those that take their counts from tests/torture.py.
+TORTURE := $(addprefix tests/alerts/,states/test_differential.py promql/test_differential.py outbox/test_chaos.py)
+# Fetched by scripts/services where the machine has none.
 export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 export PYTHON
 
@@ -22,7 +24,7 @@ demo: demo-venv ## The agent on a simulated node with a leak, in under a minute,
 	@$(DEMO_VENV)/bin/python scripts/demo
 
 test: dev-venv ## Every test, those with real services too
-	@scripts/prometheus
+	@scripts/services
 	$(PYTEST)
 
 test-fast: dev-venv ## The tests that need nothing but Python
@@ -36,8 +38,15 @@ lint: dev-venv ## Style, types, who imports whom, what is in the wheels
 	$(PYTEST) -q tests/packaging/test_house_style.py
 	scripts/check-wheels $(BIN)
 
-bench: dev-venv ## What the agent costs, beside nvitop-exporter where that is installed
+torture: dev-venv ## The tests that repeat themselves, with their full counts: 500 rule files, 200 kills
+	@scripts/services
+	GPUAGENT_TORTURE=1 $(PYTEST) $(TORTURE)
+
+bench: dev-venv ## What the agent costs, beside nvitop-exporter and Prometheus where those are at hand
 	$(BIN)/python scripts/bench
+
+leakbench: dev-venv ## Leaks told from caches, beside what people use today: the tables and plots of docs/leaks.md
+	$(BIN)/python -m tests.bench.leak
 
 wheelhouse: demo-venv ## All wheels for an offline install on machines like this one, in wheelhouse/
 	scripts/wheelhouse $(BIN)/python wheelhouse

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 
 INSTALL = {
+    "alertmanager": "apt-get install --no-install-recommends prometheus-alertmanager",
+    "amtool": "apt-get install --no-install-recommends prometheus-alertmanager",
     "prometheus": "apt-get install --no-install-recommends prometheus",
     "promtool": "apt-get install --no-install-recommends prometheus",
     "systemd-analyze": "apt-get install systemd",
@@ -23,8 +25,8 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     if item.get_closest_marker("gpu") and not Path("/dev/nvidiactl").exists():
         pytest.skip("no NVIDIA GPU with its driver here: there is no /dev/nvidiactl")
     for marker in item.iter_markers("needs"):
-        (program,) = marker.args
-        if shutil.which(program) is None:
+        program, *other_names = marker.args
+        if not any(shutil.which(name) for name in (program, *other_names)):
             reason = f"no {program} on the PATH; {INSTALL.get(program, 'install it')}"
             if os.environ.get("CI"):
                 pytest.fail(reason)

@@ -1,4 +1,4 @@
-"""Alerts and what people do to them, on the control socket alone."""
+"""Alerts, for everybody to read; and what people do to them, on the control socket alone."""
 
 from __future__ import annotations
 
@@ -37,16 +37,30 @@ class AlertCommands(Protocol):
 
     async def acknowledge(self, which: str, comment: str, creator: str) -> list[str]: ...
 
+    async def unacknowledge(self, which: str) -> list[str]: ...
+
     async def test_receiver(self, name: str) -> tuple[bool, str]: ...
 
     async def replay(self, letter_id: str | None) -> int: ...
 
 
-def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
-    """Routes beside those of `control`. The caller of a command is the peer of the socket, not what it says."""
+class Alerts(Protocol):
+    """What there is to read."""
+
+    async def alerts(self) -> Document: ...
+
+
+def read_routes(source: Alerts) -> Sequence[BaseRoute]:
+    """What any address may serve: the same document everywhere."""
 
     async def alerts(_: Request) -> Response:
-        return _json(await commands.alerts())
+        return _json(await source.alerts())
+
+    return (Route("/api/v1/alerts", _answered(alerts), methods=["GET"]),)
+
+
+def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
+    """Routes beside those of `control`. The caller of a command is the peer of the socket, not what it says."""
 
     async def dead(_: Request) -> Response:
         return _json(await commands.dead())
@@ -68,6 +82,9 @@ def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
         which, comment = _text(body, "alert"), _text(body, "comment")
         return _json({"acknowledged": await commands.acknowledge(which, comment, _caller(request))}, 201)
 
+    async def unacknowledge(request: Request) -> Response:
+        return _json({"removed": await commands.unacknowledge(request.path_params["alert"])})
+
     async def test(request: Request) -> Response:
         taken, words = await commands.test_receiver(request.path_params["name"])
         return _json({"taken": taken, "outcome": words}, 200 if taken else 502)
@@ -76,11 +93,12 @@ def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
         return _json({"replayed": await commands.replay(request.query_params.get("id"))})
 
     return (
-        Route("/api/v1/alerts", _answered(alerts), methods=["GET"]),
+        *read_routes(commands),
         Route("/api/v1/alerts/dead", _answered(dead), methods=["GET"]),
         Route("/api/v1/silences", _answered(silence), methods=["POST"]),
         Route("/api/v1/silences/{id}", _answered(expire), methods=["DELETE"]),
         Route("/api/v1/acks", _answered(acknowledge), methods=["POST"]),
+        Route("/api/v1/acks/{alert:path}", _answered(unacknowledge), methods=["DELETE"]),
         Route("/api/v1/receivers/replay", _answered(replay), methods=["POST"]),
         Route("/api/v1/receivers/{name:path}/test", _answered(test), methods=["POST"]),
     )

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from gpuagent_exporters.alert_routes import NotNow, alert_routes
+from gpuagent_exporters.alert_routes import NotNow, alert_routes, read_routes
 from gpuagent_exporters.http import build_app
-from tests.exporters.wire import Answer, connected, run, serving
+from tests.exporters.wire import Answer, ask, connected, run, serving
 from tests.fakes.source import FakeSource
 
 SILENCE = {"matchers": ['gpu="0"'], "seconds": 60, "comment": "work"}
@@ -49,6 +49,10 @@ class FakeCommands:
     async def acknowledge(self, which: str, comment: str, creator: str) -> list[str]:
         self._know(which, "Full")
         self.done.append(("ack", which, comment, creator))
+        return ["f1"]
+
+    async def unacknowledge(self, which: str) -> list[str]:
+        self._know(which, "a/b")
         return ["f1"]
 
     async def test_receiver(self, name: str) -> tuple[bool, str]:
@@ -87,6 +91,7 @@ def asked(folder: Path, commands: FakeCommands, method: str, path: str, body: ob
         ("POST", "/api/v1/silences", SILENCE, 201, {"id": "1"}),
         ("DELETE", "/api/v1/silences/1", None, 200, {"id": "1"}),
         ("POST", "/api/v1/acks", {"alert": "Full"}, 201, {"acknowledged": ["f1"]}),
+        ("DELETE", "/api/v1/acks/a%2Fb", None, 200, {"removed": ["f1"]}),
         ("POST", "/api/v1/receivers/a%2Fb%20c/test", None, 200, {"taken": True, "outcome": "delivered"}),
         ("POST", "/api/v1/receivers/replay", None, 200, {"replayed": 1}),
         ("POST", "/api/v1/receivers/replay?id=7", None, 200, {"replayed": 1}),
@@ -99,6 +104,34 @@ def test_good_requests(
     received = asked(short_folder, FakeCommands(), method, path, body)
 
     assert (received.status, received.json()) == (status, answer)
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", "/api/v1/alerts", 200),
+        ("POST", "/api/v1/alerts", 405),
+        ("GET", "/api/v1/alerts/dead", 404),
+        ("POST", "/api/v1/silences", 404),
+        ("DELETE", "/api/v1/silences/1", 404),
+        ("POST", "/api/v1/acks", 404),
+        ("DELETE", "/api/v1/acks/a", 404),
+        ("POST", "/api/v1/receivers/replay", 404),
+        ("POST", "/api/v1/receivers/a/test", 404),
+    ],
+)
+def test_the_address_for_everybody_only_reads(method: str, path: str, status: int) -> None:
+    """Alerts are there, in the document of the control socket; nothing that anybody could do to them."""
+    commands = FakeCommands()
+
+    async def test() -> Answer:
+        async with serving(build_app(FakeSource(), extra_routes=read_routes(commands))) as server:
+            return await ask(server, path, method)
+
+    answer = run(test())
+    assert (answer.status, commands.done) == (status, [])
+    if status == 200:
+        assert answer.json() == run(commands.alerts())
 
 
 def test_what_cannot_be_encoded_is_shown(short_folder: Path) -> None:

@@ -117,12 +117,17 @@ def write_config(folder: Path, port: int, **keys: object) -> Path:
 
 @contextmanager
 def running_agent(
-    folder: Path, scenario: str | Path | None, environment: Mapping[str, str] | None = None, **keys: object
+    folder: Path,
+    scenario: str | Path | None,
+    environment: Mapping[str, str] | None = None,
+    *,
+    speed: float = 1.0,
+    **keys: object,
 ) -> Iterator[Agent]:
     """The agent over a scenario (None: over this machine), ended in every case. It may not be ready yet."""
     port = free_port()
     config = write_config(folder, port, **keys)
-    simulate = [] if scenario is None else ["--simulate", str(scenario)]
+    simulate = [] if scenario is None else ["--simulate", str(scenario), "--speed", str(speed)]
     # Not the notify socket of whatever runs the tests.
     env = {key: text for key, text in os.environ.items() if key != "NOTIFY_SOCKET"} | dict(environment or {})
     with (folder / "log").open("wb") as log:

@@ -53,7 +53,7 @@ class Prometheus:
     def is_ready(self) -> bool:
         try:
             self._get("/api/v1/status/buildinfo")
-        except OSError:
+        except (OSError, ValueError):  # while it starts it says in plain text that it is not ready
             return False
         return True
 

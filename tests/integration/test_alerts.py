@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.alerts.receivers.sink import Reply, Sink, always, sink
-from tests.integration.agent import Agent, running_agent
+from tests.integration.agent import Agent, running_agent, write_config
 from tests.integration.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -169,3 +170,33 @@ def test_dead_letters(folder: Path, receiver: Sink) -> None:
         assert agent.command("receivers", "replay", letter["id"]).stdout == "queued 1 message again\n"
         receiver.wait(lambda seen: bool(seen.processed))
         assert receiver.processed[0].headers["webhook-id"] == letter["id"]
+
+
+def test_a_credential_of_systemd(folder: Path, receiver: Sink) -> None:
+    """A relative `url_file` is what `LoadCredential=` has put into $CREDENTIALS_DIRECTORY."""
+    credentials = folder / "credentials"
+    credentials.mkdir(mode=0o700)
+    (credentials / "hook_url").write_text(f"{receiver.url}/hook\n", encoding="utf-8")
+    hook = {"name": "hook", "webhook": {"url_file": "hook_url"}}
+    environment = {"CREDENTIALS_DIRECTORY": str(credentials)}
+    settings = keys(folder, receiver, receivers=[hook])
+    with running_agent(folder, full_until(folder, "10h"), environment, **settings) as agent:
+        agent.wait_until_ready()
+        receiver.wait(lambda seen: bool(seen.processed))
+        assert receiver.processed[0].path == "/hook"
+
+
+def test_over_to_prometheus_and_nobody_is_left_with_an_open_alert(folder: Path, receiver: Sink) -> None:
+    """A reload with `alerting: prometheus` closes what was told; the alert itself goes on, and is seen."""
+    settings = keys(folder, receiver)
+    with running_agent(folder, full_until(folder, "10h"), **settings) as agent:
+        wait_until_firing(agent)
+        until(lambda: told(receiver), "the message")
+        write_config(folder, agent.port, **settings, alerting="prometheus")
+        agent.process.send_signal(signal.SIGHUP)
+        until(lambda: len(told(receiver)) > 1, "the end is told")
+        assert shown(agent)["state"] == "firing"
+        assert "only heartbeats are sent" in agent.command("receivers", "list").stdout
+        assert agent.stop() == 0
+
+    assert told(receiver) == [("firing", "Full"), ("resolved", "Full")]

@@ -7,16 +7,21 @@ messages that follow from it. One lock keeps both and the commands apart.
 from __future__ import annotations
 
 import asyncio
-import json
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from gpuagent.alerting.explain import explainer
+from gpuagent.alerting.handover import handed_over
+from gpuagent.alerting.keeping import Keeper
 from gpuagent.alerting.receivers import Receivers
+from gpuagent.alerting.rules import unknown_metrics
 from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
-from gpuagent.catalogue.series import series
+from gpuagent.catalogue.series import Further, series
 from gpuagent.clock import Clock
 from gpuagent.config.models import Config
 from gpuagent.reading import Snapshot
@@ -26,22 +31,30 @@ from gpuagent_alerts.outbox.delivery import Delivery
 from gpuagent_alerts.outbox.lane import Place
 from gpuagent_alerts.outbox.queue import Outbox
 from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.routing.acks import Acks
 from gpuagent_alerts.routing.notifier import Notifier, Quiet
 from gpuagent_alerts.routing.route import Routes
 from gpuagent_alerts.routing.silences import Silences
 from gpuagent_alerts.rules.model import RuleGroup
-from gpuagent_alerts.states.engine import InstanceRecord, RuleEngine
+from gpuagent_alerts.states.engine import RuleEngine
+from gpuagent_alerts.states.group import RuleKey
 from gpuagent_alerts.states.instance import State
 from gpuagent_alerts.states.machine import Change, Transition
 from gpuagent_alerts.states.missing import find_missing
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.instances import Instances
 from gpuagent_alerts.store.problem import StoreFailure
+
+if TYPE_CHECKING:  # it loads the HTTP client, which a node without receivers need not have
+    from gpuagent_alerts.receivers.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
 
+Listener = Callable[[Sequence[Judged]], Awaitable[None]]
+"""Is told all that fires."""
+
 _ENDED_KEPT = 256
+_STOP_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +64,6 @@ class Where:
     node: str
     state_file: Path | None
     simulated: str = ""
-    credentials: Path | None = None
 
 
 class Alerting:
@@ -68,18 +80,21 @@ class Alerting:
         self.config = config
         self._clock = clock
         self._where = where
-        self._receivers = Receivers(clock, where.credentials)
-        self._instances = Instances(self.store)
+        self._receivers = Receivers(clock)
+        self._keeper = Keeper(self.store, self.engine, clock)
         self._ended: dict[str, Alert] = {}
         self._notifier = Notifier(
             self.store, self.outbox, clock, Quiet(self.silences, self.acks),
             routes=self._routes(config), node_labels={"node": where.node},
         )  # fmt: skip
-        self._heartbeats: list[asyncio.Task[None]] = []
+        self.heartbeats: list[Heartbeat] = []
+        self._beating: list[asyncio.Task[None]] = []
         self._task: asyncio.Task[None] | None = None
         self._evaluation_seconds: float | None = None
-        self._metric_names = self.engine.metric_names()
         self._figures: AlertingFigures | None = None
+        self._listener: Listener | None = None
+        self._evaluated: dict[RuleKey, tuple[int, float]] = {}
+        self._further: Callable[[], Sequence[Further]] = tuple
 
     @property
     def notifies(self) -> bool:
@@ -93,22 +108,22 @@ class Alerting:
 
     async def open(self, alive: Callable[[], bool]) -> None:
         """Go on where the last agent stopped, and begin to send."""
-        records = [
-            InstanceRecord(group, rule, fingerprint, json.loads(dump))
-            for (group, rule, fingerprint), dump in self._instances.load().items()
-        ]
-        loaded = self.engine.load(records, self._clock.now(), self._clock.wall())
+        loaded = self.engine.load(self._keeper.load(), self._clock.now(), self._clock.wall())
         if loaded.broken:
             log.warning("the state of %d alerts could not be read and begins anew", loaded.broken)
         self._note_ended(loaded.ended)
+        self._tell_of_rules()
         await self._use_receivers(alive)
 
     async def close(self) -> None:
         """Stop sending. What is queued is sent by the next agent."""
-        for task in self._heartbeats:
+        for task in self._beating:
             task.cancel()
         if self._task is not None:
-            await asyncio.wait([self._task], timeout=1.0)
+            await asyncio.wait([self._task], timeout=_STOP_SECONDS)
+        with suppress(TimeoutError, StoreFailure):  # the clocks of alerts would be half a minute old at most
+            async with asyncio.timeout(_STOP_SECONDS):
+                await asyncio.to_thread(self._keeper.save)
         await self.delivery.stop()
         await self._receivers.close()
         self.store.close()
@@ -122,9 +137,15 @@ class Alerting:
             routes = self._routes(config)  # may refuse them: nothing has changed then
             self.config = config
             self._note_ended(self.engine.reload(tuple(groups), self._clock.wall()))
-            self._metric_names = self.engine.metric_names()
+            self._keeper.forget()
             self._notifier.routes = routes
+            self._tell_of_rules()
             await self._use_receivers(alive)
+
+    def listen(self, listener: Listener, further: Callable[[], Sequence[Further]]) -> None:
+        """Tell somebody what fires after each evaluation; `further` are series of other parts that rules see too."""
+        self._listener = listener
+        self._further = further
 
     def feed(self, snapshot: Snapshot) -> None:
         """Evaluate what is due on a new snapshot, unless the last evaluation is still being written down."""
@@ -168,6 +189,22 @@ class Alerting:
             if instance.state is State.FIRING
         ]
 
+    def _judged(self, measured_seconds: float) -> list[Judged]:
+        """All that fires, each with the time of the data that its rule has seen."""
+        judged = []
+        for running in self.engine.rules():
+            if running.states is None:
+                continue
+            if self._evaluated.get(running.key, (-1, 0.0))[0] != running.evaluations:
+                self._evaluated[running.key] = running.evaluations, measured_seconds
+            seen = self._evaluated[running.key][1]
+            judged += [
+                Judged(each.as_alert(Status.FIRING), running.rule.expression.text, each.kept_clock is None, seen)
+                for each in running.states.instances
+                if each.state is State.FIRING
+            ]
+        return judged
+
     async def _observe(self, snapshot: Snapshot) -> None:
         async with self.lock:
             try:
@@ -179,11 +216,12 @@ class Alerting:
                         now,
                         simulated=self._where.simulated,
                         alerting=self._figures,
-                        preallocates=self.config.processes.preallocates,
-                        only=self._metric_names,
+                        preallocates=self.config.preallocates,
+                        further=self._further(),
+                        only=self.engine.metric_names(now),
                     )
                 )
-                result = self.engine.evaluate(index, now, wall, find_missing(snapshot))
+                result = self.engine.evaluate(index, now, wall, find_missing(snapshot), explainer(snapshot))
                 self._note_ended(result.transitions)
                 for key, problem in result.failures:
                     log.debug("rule %s of group %s: %s", key.rule, key.group, problem)
@@ -194,37 +232,40 @@ class Alerting:
             except Exception:
                 log.exception("an evaluation of rules failed")
             self._figures = await asyncio.to_thread(self._count)
+            judged = self._judged(snapshot.clock_seconds) if self._listener is not None else []
+        if self._listener is not None:
+            await self._listener(judged)
 
     def _keep(self) -> None:
         """In a thread: the states, and the messages that follow from them, in one transaction."""
+        firing, wall = self.firing(), self._clock.wall()
+        if not self.notifies:
+            firing = [handed_over(alert, wall) for alert in firing]
         with self.store.transaction():
-            self._instances.save(
-                {
-                    (record.group, record.rule, record.fingerprint): json.dumps(record.dump)
-                    for record in self.engine.dump(self._clock.now())
-                }
-            )
-            if self.notifies:
-                self._notifier.notify([*self._ended.values(), *self.firing()])
-        self._ended.clear()
+            self._keeper.save_if_due()
+            self._notifier.notify([*self._ended.values(), *firing])
+        self._ended = {name: alert for name, alert in self._ended.items() if self._notifier.is_open(name)}
 
     def _note_ended(self, transitions: Iterable[Transition]) -> None:
-        """Remember when an alert ended, for the message that says so."""
+        """Remember when an alert ended, until everybody has been told."""
         for change, alert in transitions:
             if change is Change.ENDED and len(self._ended) < _ENDED_KEPT:
                 self._ended[alert.fingerprint] = alert
+
+    def _tell_of_rules(self) -> None:
+        """Of those that can never fire here: nobody would notice before it is too late."""
+        for note in unknown_metrics([runner.group for runner in self.engine.groups]):
+            log.warning("%s", note)
 
     def _routes(self, config: Config) -> Routes:
         return Routes(config.routes, self._receivers.recipients(config.receivers))
 
     async def _use_receivers(self, alive: Callable[[], bool]) -> None:
-        for task in self._heartbeats:
+        for task in self._beating:
             task.cancel()
-        await self.delivery.use(self._receivers.senders(self.config.receivers if self.notifies else ()))
-        self._heartbeats = [
-            asyncio.create_task(beat.run(), name=f"heartbeat {beat.name}")
-            for beat in self._receivers.heartbeats(self.config.receivers, alive)
-        ]
+        await self.delivery.use(self._receivers.senders(self.config.receivers))
+        self.heartbeats = self._receivers.heartbeats(self.config.receivers, alive)
+        self._beating = [asyncio.create_task(beat.run(), name=f"heartbeat {beat.name}") for beat in self.heartbeats]
 
     def _count(self) -> AlertingFigures:
         states: dict[tuple[str, str, str], int] = {}

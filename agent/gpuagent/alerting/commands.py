@@ -69,6 +69,19 @@ class AlertCommands:
                 raise KeyError(f"no alert of this name or fingerprint is firing: {which}")
             return await self._in_store(lambda: self._acknowledge(alerts, comment, creator))
 
+    async def unacknowledge(self, which: str) -> list[str]:
+        """Nobody is at it any more: it is repeated again. `which` is a fingerprint or the name of a rule.
+
+        Returns the fingerprints. Raises KeyError if nothing of that is acknowledged.
+        """
+        acks = self._alerting.acks
+        async with self._alerting.lock:
+            found = [ack.fingerprint for ack in acks.all() if which in (ack.fingerprint, ack.alertname)]
+            if not found:
+                raise KeyError(f"no alert of this name or fingerprint is acknowledged: {which}")
+            await self._in_store(lambda: [acks.remove(fingerprint) for fingerprint in found])
+        return found
+
     def _acknowledge(self, alerts: Sequence[Alert], comment: str, creator: str) -> list[str]:
         return [self._alerting.acks.add(alert, comment=comment, creator=creator).fingerprint for alert in alerts]
 
@@ -79,11 +92,11 @@ class AlertCommands:
         if it is sent nothing.
         """
         lane = self._alerting.delivery.lanes.get(name)
-        if lane is None:
+        if lane is None or not self._alerting.notifies:
             raise self._no_lane(name)
         outcome = await probe(lane.sender, Context(self._node, "", self._clock.wall()))
         if outcome.ok:
-            self._alerting.delivery.switch_on(name)
+            await self._in_store(lambda: self._alerting.delivery.switch_on(name))
         return outcome.ok, str(outcome)
 
     async def replay(self, letter_id: str | None) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.catalogue.alerting import ReceiverCounts
@@ -13,6 +13,9 @@ from gpuagent_alerts.outbox.entry import Queued
 from gpuagent_alerts.routing.mute import muted_by
 from gpuagent_alerts.routing.silences import Silence
 from gpuagent_alerts.states.instance import Instance, State
+
+if TYPE_CHECKING:  # it loads the HTTP client, which a node without receivers need not have
+    from gpuagent_alerts.receivers.heartbeat import Heartbeat
 
 SCHEMA = 1
 
@@ -41,17 +44,14 @@ def alerts_document(
                     "receivers": [one.recipient.name for one in alerting.routes.of(alert.labels)],
                 }
             )
-    off = alerting.delivery.off()
     return {
         "schema": SCHEMA,
         "time_seconds": wall_seconds,
         "alerting": alerting.config.alerting,
         "alerts": sorted(alerts, key=lambda alert: (alert["state"] != "firing", alert["name"], alert["fingerprint"])),
         "silences": [_silence(silence, wall_seconds) for silence in alerting.silences.all()],
-        "receivers": [
-            counts._asdict() | {"off": str(off[counts.receiver]) if counts.receiver in off else ""}
-            for counts in receivers
-        ],
+        "receivers": _receivers(alerting, receivers),
+        "heartbeats": [_heartbeat(beat) for beat in alerting.heartbeats],
         "rules": sum(1 for _ in alerting.engine.rules()),
         "failing_rules": [
             {"group": running.key.group, "rule": running.key.rule, "error": running.last_error}
@@ -84,6 +84,36 @@ def _alert(instance: Instance, alert: Alert, now_seconds: float) -> Document:
         "value": alert.value if math.isfinite(alert.value) else None,
         "active_seconds": max(0.0, now_seconds - instance.active_clock),
         "starts_at_seconds": instance.starts_at,
+    }
+
+
+def _receivers(alerting: Alerting, receivers: Sequence[ReceiverCounts]) -> list[Document]:
+    """Those that are configured, and those that are not any more but have something in the outbox."""
+    kinds = {receiver.name: receiver.kind for receiver in alerting.config.receivers}
+    lanes, off = alerting.delivery.lanes, alerting.delivery.off()
+    found = []
+    for counts in receivers:
+        name = counts.receiver
+        last = lanes[name].last if name in lanes else None
+        found.append(
+            counts._asdict()
+            | {
+                "kind": kinds.get(name, ""),
+                "last": "" if last is None else str(last),
+                "off": str(off[name].outcome) if name in off else "",
+                "off_since_seconds": off[name].since if name in off else None,
+            }
+        )
+    return found
+
+
+def _heartbeat(beat: Heartbeat) -> Document:
+    return {
+        "receiver": beat.name,
+        "interval_seconds": beat.interval_seconds,
+        "sent": beat.sent,
+        "failed": beat.failed,
+        "last": "" if beat.last is None else str(beat.last),
     }
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.clock import Clock
@@ -20,9 +19,8 @@ if TYPE_CHECKING:
 class Receivers:
     """Makes what sends, with one HTTP client for all. For one event loop."""
 
-    def __init__(self, clock: Clock, credentials: Path | None) -> None:
+    def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._credentials = credentials
         self._http: Http | None = None
 
     def recipients(self, configured: Sequence[Receiver]) -> list[Recipient]:
@@ -58,4 +56,4 @@ class Receivers:
 
         if self._http is None:
             self._http = Http(clock=self._clock)
-        return Builder(self._http, self._clock, self._credentials)
+        return Builder(self._http, self._clock)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from gpuagent.catalogue import FAMILIES
 from gpuagent.config.models import Config
 from gpuagent_alerts.rules.faults import RuleFault, RuleFileError
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.rules.merge import merge_rules
 from gpuagent_alerts.rules.model import RuleGroup
+from gpuagent_alerts.rules.unknown import find_unknown_metrics
 from gpuagent_alerts.shipped import RULES_FILE
 
 
@@ -26,3 +30,8 @@ def load_rules(config: Config) -> tuple[RuleGroup, ...]:
     if faults:
         raise RuleFileError(faults)
     return merge_rules(load_rule_file(RULES_FILE), own, config.disabled_rules)
+
+
+def unknown_metrics(groups: Sequence[RuleGroup]) -> list[RuleFault]:
+    """A note for each rule that looks at a series which this agent never has: a slip of the pen, most often."""
+    return find_unknown_metrics(groups, {family.name for family in FAMILIES})

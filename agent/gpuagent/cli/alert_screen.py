@@ -1,4 +1,4 @@
-"""The screens of `gpuagent alerts` and `gpuagent silence list`, from the agent's documents alone."""
+"""The screens of `gpuagent alerts`, `silence list` and `receivers list`, from the agent's documents alone."""
 
 from __future__ import annotations
 
@@ -53,6 +53,37 @@ def dead_lines(document: Document, width: int, paint: Paint) -> list[str]:
             *(paint(line, "warning") for line in _indented(letter["error"], width)),
         ]
     return [*lines, paint(cut("gpuagent receivers replay [ID] queues them again", width), "dim")]
+
+
+def receiver_lines(document: Document, width: int, paint: Paint) -> list[str]:
+    """A table, and below each receiver what came of the last attempt."""
+    width = max(_NARROWEST, min(width, _WIDEST))
+    if not document["receivers"] and not document["heartbeats"]:
+        return [cut("no receiver is configured: this agent tells nobody", width)]
+    lines = []
+    for counts in document["receivers"]:
+        head = f"{counts['receiver']}, {counts['kind'] or 'no longer configured'}"
+        facts = [f"{counts['sent']} sent", f"{counts['queued']} queued"]
+        if counts["oldest_seconds"] is not None:
+            facts[-1] += f" (oldest {format_duration(counts['oldest_seconds'])})"
+        if counts["failed"]:
+            facts.append(_count(counts["failed"], "failed attempt"))
+        facts += [f"{counts[key]} {key}" for key in ("dead", "dropped") if counts[key]]
+        lines += [paint(cut(head, width), "bold"), *_indented(", ".join(facts), width)]
+        if counts["off"]:
+            ago = format_duration(max(0.0, _now(document) - counts["off_since_seconds"]))
+            text = f"switched off {ago} ago: {counts['off']}. gpuagent receivers test switches it on"
+            lines += [paint(line, "warning") for line in _indented(text, width)]
+        elif counts["last"]:
+            lines += [paint(line, "dim") for line in _indented(f"last attempt: {counts['last']}", width)]
+    for beat in document["heartbeats"]:
+        every = format_duration(beat["interval_seconds"])
+        lines.append(paint(cut(f"{beat['receiver']}, heartbeat every {every}", width), "bold"))
+        facts = [f"{beat['sent']} sent", f"{beat['failed']} failed", f"last: {beat['last'] or 'none yet'}"]
+        lines += _indented(", ".join(facts), width)
+    if document["alerting"] != "node":
+        lines.append(paint(cut(f"alerting: {document['alerting']}: only heartbeats are sent", width), "info"))
+    return lines
 
 
 def _troubles(document: Document, width: int, paint: Paint) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ import typer
 from gpuagent.ask import NoAgent, default_socket, fetch_document
 from gpuagent.cli.alert_screen import alert_screen, dead_lines
 from gpuagent.cli.cells import Paint, width_of
-from gpuagent.cli.source import EXIT_NO_DATA, Socket, tell
+from gpuagent.cli.source import EXIT_NO_DATA, Socket, Url, tell
 
 _TIMEOUT_SECONDS = 10.0
 """The agent may be waiting for its disk."""
@@ -22,12 +23,15 @@ def alerts(
     dead: Annotated[bool, typer.Option(help="The messages that could not be delivered, instead")] = False,
     ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
     socket: Socket = None,
+    url: Url = None,
 ) -> None:
     """Show which alerts are pending or firing, the silences, the receivers, and rules that fail.
 
     Exit status: 0 something could be shown, whatever fires, 3 no agent answers.
     """
-    document = _document("/api/v1/alerts/dead" if dead else "/api/v1/alerts", socket)
+    if dead and url is not None:
+        raise typer.BadParameter("the read-only address does not tell of messages: ask on the node", param_hint="--url")
+    document = _document("/api/v1/alerts/dead" if dead else "/api/v1/alerts", url or socket)
     if as_json:
         typer.echo(json.dumps(document, indent=1))
         return
@@ -40,9 +44,9 @@ def alerts(
     typer.echo("\n".join(paint.text(line.rstrip()) for line in lines))
 
 
-def _document(path: str, socket: Any) -> Any:
+def _document(path: str, target: Path | str | None) -> Any:
     try:
-        return fetch_document(socket or default_socket(), path, _TIMEOUT_SECONDS)
+        return fetch_document(target or default_socket(), path, _TIMEOUT_SECONDS)
     except NoAgent as error:
         tell(f"no agent answers: {error}")
         raise typer.Exit(EXIT_NO_DATA) from None

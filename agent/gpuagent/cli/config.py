@@ -61,17 +61,22 @@ def show(
 
 
 def _check_alerting(config: Config) -> None:
-    """What the alerting half would refuse at the start: rule files, and the regular expressions of routes."""
-    from gpuagent.alerting.rules import load_rules
+    """What the alerting half would refuse at the start: rule files, and the regular expressions of routes.
+
+    Rules that can never fire are notes.
+    """
+    from gpuagent.alerting.rules import load_rules, unknown_metrics
     from gpuagent_alerts.routing.route import Routes
     from gpuagent_alerts.rules.faults import RuleFileError
 
     try:
-        load_rules(config)
+        rules = load_rules(config)
         Routes(config.routes, ())
     except (RuleFileError, ValueError) as error:
         typer.echo(error, err=True)
         raise typer.Exit(EXIT_FAULTY) from None
+    for note in unknown_metrics(rules):
+        typer.echo(f"note: {note}", err=True)
 
 
 def _load(path: Path | None) -> Config:

@@ -1,21 +1,41 @@
-"""`gpuagent receivers`: try whether somebody can be told, and tell again what could not be told."""
+"""`gpuagent receivers`: who is told, try whether somebody can be, and tell again what could not be told."""
 
 from __future__ import annotations
 
+import json
+import sys
 from typing import Annotated
 from urllib.parse import quote
 
 import typer
 
-from gpuagent.cli.cells import clean
+from gpuagent.cli.alert_screen import receiver_lines
+from gpuagent.cli.cells import Paint, clean, width_of
 from gpuagent.cli.control import ask_agent
 from gpuagent.cli.source import Socket
 
-receivers_app = typer.Typer(no_args_is_help=True, help="Test receivers, and send again what they did not get.")
+receivers_app = typer.Typer(no_args_is_help=True, help="Show and test receivers, and send again what they did not get.")
 
 _TEST_TIMEOUT_SECONDS = 310.0
 """The program of an `exec` receiver may take 300 s."""
 _NOT_TAKEN = 502
+
+
+@receivers_app.command("list")
+def list_receivers(
+    as_json: Annotated[bool, typer.Option("--json", help="As a JSON document")] = False,
+    ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
+    socket: Socket = None,
+) -> None:
+    """Show each receiver: what waits for it, what came of the last attempt, and whether it is switched off."""
+    document = ask_agent("GET", "/api/v1/alerts", socket)
+    if as_json:
+        keys = ("schema", "time_seconds", "alerting", "receivers", "heartbeats")
+        typer.echo(json.dumps({key: document[key] for key in keys}, indent=1))
+        return
+    paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
+    for line in receiver_lines(document, width_of(sys.stdout), paint):
+        typer.echo(paint.text(line.rstrip()))
 
 
 @receivers_app.command("test")

@@ -26,17 +26,10 @@ def check(files: _Files) -> None:
 
     Exit status: 0 no fault, 1 faults (on standard error). A metric that the agent does not have is a note, no fault.
     """
-    from gpuagent.catalogue.gpu import GPU_FAMILIES
-    from gpuagent.catalogue.mig import MIG_FAMILIES
-    from gpuagent.catalogue.node import NODE_FAMILIES
-    from gpuagent.catalogue.process import PROCESS_FAMILIES
+    from gpuagent.alerting.rules import unknown_metrics
     from gpuagent_alerts.rules.faults import RuleFileError
     from gpuagent_alerts.rules.file import load_rule_file
-    from gpuagent_alerts.rules.unknown import find_unknown_metrics
 
-    known = {
-        family.name for families in (NODE_FAMILIES, GPU_FAMILIES, MIG_FAMILIES, PROCESS_FAMILIES) for family in families
-    }
     failed = False
     loaded: list[RuleGroup] = []
     for file in files:
@@ -49,7 +42,7 @@ def check(files: _Files) -> None:
         loaded += groups
         count = sum(len(group.rules) for group in groups)
         typer.echo(f"{file}: ok, {count} {'rule' if count == 1 else 'rules'}")
-    for note in find_unknown_metrics(loaded, known):
+    for note in unknown_metrics(loaded):
         typer.echo(f"note: {note}", err=True)
     if failed:
         raise typer.Exit(EXIT_FAULTY)

@@ -10,6 +10,23 @@ from gpuagent.config.section import Section
 from gpuagent.config.values import Duration, Pattern, Size
 
 
+class Clients(Section):
+    """Apps with the embedded client, at the socket in `client_dir`."""
+
+    interval: Duration = Field(
+        default=1.0, ge=0.2, le=60, description="How often apps are asked to tell their allocator's figures."
+    )
+    max_connections: int = Field(
+        default=1024, ge=1, le=10_000, description="Apps at a time; further ones are refused, and try again later."
+    )
+    max_connections_per_user: int = Field(
+        default=512,
+        ge=1,
+        le=10_000,
+        description="Of these, the most of one user: the root of every container is one and the same.",
+    )
+
+
 class Http(Section):
     """Limits of the HTTP side, so that no client can hold up the agent."""
 
@@ -43,6 +60,12 @@ class Leaks(Section):
         default="balanced",
         description="How much evidence a leak needs: `strict` is nearly never wrong and slow, "
         "`sensitive` is early and sometimes wrong.",
+    )
+    blame: Literal["manual", "automatic"] = Field(
+        default="manual",
+        description="`automatic`: an app with the embedded client that is found leaking is asked which line holds the "
+        "memory, and the alert tells. The app stands still for some milliseconds while it forks. `manual`: only "
+        "`gpuagent blame` asks.",
     )
 
 

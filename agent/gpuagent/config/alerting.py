@@ -11,9 +11,9 @@ from gpuagent.config.faults import Problem
 from gpuagent.config.section import Section
 from gpuagent.config.values import (
     Duration,
-    FilePath,
     LabelName,
     MatcherText,
+    SecretFilePath,
     SecretText,
     SecretUrl,
     SecretWebUrl,
@@ -37,8 +37,8 @@ class WebhookReceiver(_HasUrl):
     """JSON by POST, in the form of Alertmanager's webhook (version 4)."""
 
     url: SecretWebUrl | None = Field(default=None, description="Where to post to.")
-    url_file: FilePath | None = Field(default=None, description=_URL_FILE)
-    secret_file: FilePath | None = Field(
+    url_file: SecretFilePath | None = Field(default=None, description=_URL_FILE)
+    secret_file: SecretFilePath | None = Field(
         default=None,
         description="A file with the key that signs each message (Standard Webhooks, `whsec_...`).",
     )
@@ -51,14 +51,14 @@ class SlackReceiver(_HasUrl):
         default=None,
         description="The URL of the incoming webhook. Better in a file: it is a password.",
     )
-    url_file: FilePath | None = Field(default=None, description=_URL_FILE)
+    url_file: SecretFilePath | None = Field(default=None, description=_URL_FILE)
 
 
 class AlertmanagerReceiver(_HasUrl):
     """An Alertmanager, which then groups and notifies."""
 
     url: WebUrl | None = Field(default=None, repr=False, description="Its address, without `/api`.")
-    url_file: FilePath | None = Field(default=None, description=_URL_FILE)
+    url_file: SecretFilePath | None = Field(default=None, description=_URL_FILE)
 
 
 class PagerdutyReceiver(Section):
@@ -67,7 +67,7 @@ class PagerdutyReceiver(Section):
     routing_key: SecretText | None = Field(
         default=None, description="The integration key of the service. Better in a file."
     )
-    routing_key_file: FilePath | None = Field(
+    routing_key_file: SecretFilePath | None = Field(
         default=None,
         description="Instead of `routing_key`: a file that holds it and nothing else.",
     )
@@ -88,14 +88,14 @@ class AppriseReceiver(_HasUrl):
     """Anything that Apprise can reach, e-mail included."""
 
     url: SecretUrl | None = Field(default=None, description="The address in Apprise's notation.")
-    url_file: FilePath | None = Field(default=None, description=_URL_FILE)
+    url_file: SecretFilePath | None = Field(default=None, description=_URL_FILE)
 
 
 class HeartbeatReceiver(_HasUrl):
     """A URL that is called again and again: where the calls stop, the node is dead."""
 
     url: SecretWebUrl | None = Field(default=None, description="The URL to call.")
-    url_file: FilePath | None = Field(default=None, description=_URL_FILE)
+    url_file: SecretFilePath | None = Field(default=None, description=_URL_FILE)
     interval: Duration = Field(default=60.0, ge=10, le=86400, description="Time between two calls.")
 
 
@@ -118,6 +118,11 @@ class Receiver(Section):
     def key_names(cls) -> tuple[str, ...]:
         """The kinds there are."""
         return tuple(name for name in cls.model_fields if name not in {"name", "send_resolved"})
+
+    @property
+    def kind(self) -> str:
+        """The one that is set."""
+        return next(name for name in self.key_names() if getattr(self, name) is not None)
 
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:

@@ -59,7 +59,8 @@ def load_config(
         raise ConfigUnreadableError([_whole(file, reason)]) from None
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError([_whole(file, f"is larger than {MAX_FILE_BYTES // 1024} KiB")])
-    return _from_text(file, _decode(file, data), mode, directories)
+    context = {"folder": file.absolute().parent, "credentials": environ.get("CREDENTIALS_DIRECTORY")}
+    return _from_text(file, _decode(file, data), mode, directories, context)
 
 
 def _read(file: Path) -> tuple[bytes, int]:
@@ -77,7 +78,10 @@ def _decode(file: Path, data: bytes) -> str:
         raise ConfigError([_fault(file, place, Problem((), "is not UTF-8 text"))]) from None
 
 
-def _from_text(file: Path, text: str, mode: int, directories: Mapping[str, Path]) -> Config:
+def _from_text(
+    file: Path, text: str, mode: int, directories: Mapping[str, Path], context: Mapping[str, object]
+) -> Config:
+    """`context` is for the values: what relative paths are relative to."""
     try:
         document = read_document(text)
     except YamlFault as bad:
@@ -90,7 +94,7 @@ def _from_text(file: Path, text: str, mode: int, directories: Mapping[str, Path]
     found = [*document.problems]
     config = None
     try:
-        config = Config.model_validate({**directories, **given}, context={"folder": file.absolute().parent})
+        config = Config.model_validate({**directories, **given}, context=dict(context))
     except ValidationError as error:
         found += _placed(document, explain(Config, error))
     found += _placed(document, check_sections(Config, given))

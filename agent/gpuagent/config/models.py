@@ -9,11 +9,12 @@ from typing import Literal
 
 from pydantic import Field
 
-from gpuagent.config.agent import Http, Leaks, Log, Nvml, Processes
+from gpuagent.config.agent import Clients, Http, Leaks, Log, Nvml, Processes
 from gpuagent.config.alerting import Receiver, Route
 from gpuagent.config.faults import Problem, nearest, shown
 from gpuagent.config.remedies import Budget, Remedies
 from gpuagent.config.section import Section
+from gpuagent.config.sources import ServerSource
 from gpuagent.config.values import Duration, FilePath, ListenAddress, Text
 from gpuagent.units import parse_duration
 
@@ -63,11 +64,13 @@ class Config(Section):
         description="`node`: the agent notifies. `prometheus`: it only exports, and Prometheus "
         "with Alertmanager notify.",
     )
+    clients: Clients = Field(default=Clients(), description=Clients.__doc__)
     http: Http = Field(default=Http(), description=Http.__doc__)
     log: Log = Field(default=Log(), description=Log.__doc__)
     nvml: Nvml = Field(default=Nvml(), description=Nvml.__doc__)
     processes: Processes = Field(default=Processes(), description=Processes.__doc__)
     leaks: Leaks = Field(default=Leaks(), description=Leaks.__doc__)
+    sources: tuple[ServerSource, ...] = Field(default=(), description=ServerSource.__doc__)
     rule_files: tuple[FilePath, ...] = Field(
         default=(),
         description="Prometheus rule files. A rule in them replaces the shipped one of its name.",
@@ -78,20 +81,18 @@ class Config(Section):
     budgets: tuple[Budget, ...] = Field(default=(), description=Budget.__doc__)
     remedies: Remedies = Field(default=Remedies(), description=Remedies.__doc__)
 
+    @property
+    def preallocates(self) -> tuple[str, ...]:
+        """Patterns of processes that take the whole GPU by design."""
+        by_design = (source for source in self.sources if source.kind in {"vllm", "sglang"})
+        return (*self.processes.preallocates, *(pattern for source in by_design for pattern in source.match))
+
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
         yield from _check_intervals(given)
+        yield from _check_names(given.get("sources"), "sources", {})
         names: dict[str, int] = {}
-        for index, receiver in enumerate(_mappings(given.get("receivers"))):
-            name = receiver.get("name")
-            if not isinstance(name, str):
-                continue
-            first = names.setdefault(name, index)
-            if first != index:
-                yield Problem(
-                    ("receivers", index, "name"),
-                    f"{shown(name)} is already the name of receivers[{first}]",
-                )
+        yield from _check_names(given.get("receivers"), "receivers", names)
         yield from _check_routes(given.get("routes"), names)
 
 
@@ -105,6 +106,17 @@ def _check_intervals(given: Mapping[str, object]) -> Iterator[Problem]:
         if poll > slow:
             which = "slow_interval" if "slow_interval" in given else "poll_interval"
             yield Problem((which,), "poll_interval is longer than slow_interval")
+
+
+def _check_names(items: object, key: str, names: dict[str, int]) -> Iterator[Problem]:
+    """Find names that are given twice, and note all of them."""
+    for index, item in enumerate(_mappings(items)):
+        name = item.get("name")
+        if not isinstance(name, str):
+            continue
+        first = names.setdefault(name, index)
+        if first != index:
+            yield Problem((key, index, "name"), f"{shown(name)} is already the name of {key}[{first}]")
 
 
 def _check_routes(routes: object, names: Collection[str]) -> Iterator[Problem]:

@@ -78,6 +78,17 @@ def _quantity(parse: Callable[[Any], float], what: str) -> BeforeValidator:
 
 
 def _path(value: object, info: ValidationInfo) -> Path:
+    """A relative one is beside the configuration file."""
+    return Path((info.context or {}).get("folder", "/"), _path_text(value))
+
+
+def _secret_path(value: object, info: ValidationInfo) -> Path:
+    """Likewise; under systemd below its $CREDENTIALS_DIRECTORY, where `LoadCredential=name:/a/file` puts it."""
+    context = info.context or {}
+    return Path(context.get("credentials") or context.get("folder", "/"), _path_text(value))
+
+
+def _path_text(value: object) -> str | Path:
     if isinstance(value, Path):
         return value
     if not isinstance(value, str):
@@ -86,7 +97,7 @@ def _path(value: object, info: ValidationInfo) -> Path:
         raise ValueError("must not be empty")
     if value.startswith("~"):
         raise ValueError("~ is not expanded here: write the whole path")
-    return Path((info.context or {}).get("folder", "/"), value)
+    return value
 
 
 def _pattern(text: str) -> str:
@@ -147,6 +158,12 @@ FilePath = Annotated[
     Path,
     BeforeValidator(_path),
     Allowed("a path"),
+]
+
+SecretFilePath = Annotated[
+    Path,
+    BeforeValidator(_secret_path),
+    Allowed("a path; a relative one is below $CREDENTIALS_DIRECTORY where systemd sets that"),
 ]
 
 Text = Annotated[str, _from_text(_not_empty), Allowed("text")]

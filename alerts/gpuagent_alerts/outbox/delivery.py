@@ -10,9 +10,9 @@ from contextlib import suppress
 from gpuagent.clock import Clock
 from gpuagent_alerts.outbox.counters import Figures
 from gpuagent_alerts.outbox.lane import Lane, Place
-from gpuagent_alerts.outbox.outcome import Outcome
 from gpuagent_alerts.outbox.queue import Outbox
 from gpuagent_alerts.outbox.sender import Sender
+from gpuagent_alerts.outbox.switches import Off, Switches
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
 
@@ -30,6 +30,7 @@ class Delivery:
         self._outbox = outbox
         self._clock = clock
         self._place = place
+        self._switches = Switches(store, clock)
         self._lanes: dict[str, Lane] = {}
         self._tasks: dict[str, asyncio.Task[None]] = {}
         outbox.on_queued = self.wake
@@ -42,22 +43,47 @@ class Delivery:
     async def use(self, senders: Iterable[Sender]) -> None:
         """Send to these from now on, and to no others. What is queued for the others becomes dead letters.
 
-        A receiver that was switched off is tried again.
+        A receiver that is as it was goes on, in the middle of an attempt too: to break one off would send its message
+        twice.
         """
-        await self.stop()
-        self._lanes = {sender.name: Lane(self._outbox, sender, self._clock, self._place) for sender in senders}
+        wanted = {sender.name: sender for sender in senders}
+        lanes = {
+            name: lane
+            for name, lane in self._lanes.items()
+            if name in wanted and lane.sender == wanted[name] and not self._has_ended(name)
+        }
+        await self._end(name for name in tuple(self._tasks) if name not in lanes)
+        for lane in lanes.values():
+            if lane.off is not None:  # the file of its address may have another one in it now
+                lane.off = await asyncio.to_thread(self._switches.off, lane.sender)
+                lane.wake()
+        for name, sender in wanted.items():
+            if name not in lanes:
+                # It may read the file of an address, to see whether that is the one that was switched off.
+                lanes[name] = await asyncio.to_thread(
+                    Lane, self._outbox, sender, self._clock, self._place, self._switches
+                )
+        self._lanes = {name: lanes[name] for name in wanted}
         with suppress(StoreFailure):  # the next housekeeping sees to it
             await asyncio.to_thread(self._outbox.retain, tuple(self._lanes))
         for name, lane in self._lanes.items():
-            self._tasks[name] = asyncio.create_task(lane.run(), name=f"delivery to {name}")
+            if name not in self._tasks:
+                self._tasks[name] = asyncio.create_task(lane.run(), name=f"delivery to {name}")
 
     async def stop(self) -> None:
         """End all tasks. A message on its way may be sent again by the next start, under the same id."""
-        tasks, self._tasks = list(self._tasks.values()), {}
+        await self._end(tuple(self._tasks))
+
+    async def _end(self, names: Iterable[str]) -> None:
+        tasks = [self._tasks.pop(name) for name in names]
         for task in tasks:
             task.cancel()
         if tasks:
             await asyncio.wait(tasks, timeout=_STOP_SECONDS)
+
+    def _has_ended(self, name: str) -> bool:
+        task = self._tasks.get(name)
+        return task is None or task.done()
 
     def wake(self, receivers: Collection[str]) -> None:
         """There is something new for these. From any thread."""
@@ -67,9 +93,10 @@ class Delivery:
                 lane.wake()
 
     def switch_on(self, receiver: str) -> None:
-        """Send again to a receiver that wanted nothing: after a test that it passed."""
+        """Send again to a receiver that wanted nothing: after a test that it passed. Raises StoreFailure."""
         lane = self._lanes.get(receiver)
         if lane is not None:
+            self._switches.switch_on(receiver)
             lane.off = None
             lane.wake()
 
@@ -91,6 +118,6 @@ class Delivery:
         """Counters and what waits, by receiver; of those too that have had nothing yet. Raises StoreFailure."""
         return {name: Figures(name) for name in self._lanes} | self._outbox.figures()
 
-    def off(self) -> dict[str, Outcome]:
+    def off(self) -> dict[str, Off]:
         """Receivers that are switched off, and why."""
         return {name: lane.off for name, lane in self._lanes.items() if lane.off is not None}

@@ -14,6 +14,7 @@ from gpuagent_alerts.outbox.entry import Queued
 from gpuagent_alerts.outbox.outcome import Outcome
 from gpuagent_alerts.outbox.queue import Outbox
 from gpuagent_alerts.outbox.sender import Context, Sender
+from gpuagent_alerts.outbox.switches import Switches
 from gpuagent_alerts.store.problem import StoreFailure
 
 log = logging.getLogger(__name__)
@@ -39,8 +40,8 @@ class Place:
 class Lane:
     """Sends to one receiver until cancelled; a wake-up call tells that there is something new."""
 
-    def __init__(self, outbox: Outbox, sender: Sender, clock: Clock, place: Place) -> None:
-        self.off: Outcome | None = None
+    def __init__(self, outbox: Outbox, sender: Sender, clock: Clock, place: Place, switches: Switches) -> None:
+        self.off = switches.off(sender)
         """Why nothing is sent any more: the receiver wants nothing (410)."""
         self.last: Outcome | None = None
         """Of the last attempt."""
@@ -48,6 +49,7 @@ class Lane:
         self._sender = sender
         self._clock = clock
         self._place = place
+        self._switches = switches
         self._woken = asyncio.Event()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._free_at = clock.now()
@@ -110,14 +112,18 @@ class Lane:
         # An answer that has come must be noted, even if the agent is stopping: else it is sent again.
         pause = await asyncio.shield(_threaded(self._settle, taken, outcome))
         self._free_at = max(self._free_at, self._clock.now() + pause)
-        if outcome.switch_off:
-            self.off = outcome
 
     def _settle(self, taken: Sequence[Queued], outcome: Outcome) -> float:
         try:
-            return self._outbox.settle(taken, outcome)
+            return self._note(taken, outcome)
         except StoreFailure:
-            return self._outbox.settle(taken, outcome)  # in memory, if the file is of no use any more
+            return self._note(taken, outcome)  # in memory, if the file is of no use any more
+
+    def _note(self, taken: Sequence[Queued], outcome: Outcome) -> float:
+        pause = self._outbox.settle(taken, outcome)
+        if outcome.switch_off:
+            self.off = self._switches.switch_off(self._sender, outcome)
+        return pause
 
     def _tell(self, outcome: Outcome) -> None:
         """Log the first failure, and that it works again."""

@@ -36,7 +36,10 @@ class Pace:
 
 
 class Sender(Protocol):
-    """One attempt at telling one receiver. It raises nothing: whatever goes wrong is an outcome."""
+    """One attempt at telling one receiver. It raises nothing: whatever goes wrong is an outcome.
+
+    Two that are equal tell the same receiver in the same way: a reload leaves such a one at its work.
+    """
 
     @property
     def name(self) -> str:
@@ -46,6 +49,10 @@ class Sender(Protocol):
     @property
     def pace(self) -> Pace:
         """What the receiver can bear."""
+        ...
+
+    def address_hash(self) -> str:
+        """Changes with the address; nothing can be read from it."""
         ...
 
     async def send(self, message: Message, context: Context) -> Outcome:

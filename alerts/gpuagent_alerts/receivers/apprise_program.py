@@ -7,6 +7,8 @@ import logging
 import sys
 from collections.abc import Mapping
 
+from gpuagent_alerts.receivers.addresses import is_forbidden
+
 DELIVERED = 0
 NOT_DELIVERED = 3
 NOT_INSTALLED = 4
@@ -19,6 +21,7 @@ def tell(request: Mapping[str, str]) -> int:
         import apprise  # noqa: PLC0415 (optional)
     except ImportError:
         return NOT_INSTALLED
+    sys.addaudithook(refuse_forbidden)
     logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)
     # A redirect would be followed as a GET, and the message lost.
     sender = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
@@ -26,6 +29,22 @@ def tell(request: Mapping[str, str]) -> int:
         return BAD_ADDRESS
     told = sender.notify(title=request["title"], body=request["body"], notify_type=request["type"])
     return DELIVERED if told else NOT_DELIVERED
+
+
+def refuse_forbidden(event: str, arguments: tuple[object, ...]) -> None:
+    """An audit hook: whatever Apprise makes of a name, no connection leads to a link-local address."""
+    if event != "socket.connect":
+        return
+    address = arguments[1]
+    if isinstance(address, tuple) and isinstance(address[0], str) and _is_known_to_be_forbidden(address[0]):
+        raise PermissionError("a link-local address")
+
+
+def _is_known_to_be_forbidden(address: str) -> bool:
+    try:
+        return is_forbidden(address)
+    except ValueError:
+        return False
 
 
 def _without_redirects(url: str) -> str:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from gpuagent.clock import Clock
 from gpuagent_alerts.outbox.sender import DAY_SECONDS, Pace
@@ -37,48 +36,44 @@ class Builder:
 
     http: Http
     clock: Clock
-    credentials: Path | None = None
-    """systemd's $CREDENTIALS_DIRECTORY: relative `*_file` are below it."""
     pagerduty_url: str = EVENTS_URL
 
     def receiver(self, config: ReceiverConfig) -> Receiver | None:
         """What sends messages; None of a heartbeat, which takes none. Raises ValueError if no kind is set."""
-        kind = self._web(config) or self._other(config)
-        return None if kind is None else Receiver(config.name, kind, _PACES.get(kind_of(config), Pace()))
+        address = _address(config)
+        kind = self._web(config, address) if address is not None else None
+        if kind is None and config.exec is not None:
+            kind = Exec(config.exec.command, config.exec.timeout)
+        name = kind_of(config)
+        return None if kind is None else Receiver(config.name, kind, _PACES.get(name, Pace()), address)
 
-    def _web(self, config: ReceiverConfig) -> Kind | None:
+    def _web(self, config: ReceiverConfig, address: Secret) -> Kind | None:
         if config.webhook is not None:
-            keys = self._file("key for signatures", config.webhook.secret_file)
-            return Webhook(self.http, self._url(config.webhook), keys)
+            file = config.webhook.secret_file
+            return Webhook(self.http, address, None if file is None else Secret("key for signatures", None, file))
         if config.slack is not None:
-            return Slack(self.http, self._url(config.slack))
+            return Slack(self.http, address)
         if config.alertmanager is not None:
-            return Alertmanager(self.http, self._url(config.alertmanager))
+            return Alertmanager(self.http, address)
         if config.pagerduty is not None:
-            given, file = config.pagerduty.routing_key, config.pagerduty.routing_key_file
-            return Pagerduty(self.http, Secret("routing key", given, file, self.credentials), self.pagerduty_url)
-        return None
-
-    def _other(self, config: ReceiverConfig) -> Kind | None:
-        if config.exec is not None:
-            return Exec(config.exec.command, config.exec.timeout)
-        if config.apprise is not None:
-            return Apprise(self._url(config.apprise))
-        kind_of(config)
-        return None
+            return Pagerduty(self.http, address, self.pagerduty_url)
+        return Apprise(address) if config.apprise is not None else None
 
     def heartbeat(self, config: ReceiverConfig, alive: Callable[[], bool]) -> Heartbeat | None:
         """What calls a URL; None of every other kind."""
         beat: HeartbeatConfig | None = config.heartbeat
         if beat is None:
             return None
-        return Heartbeat(config.name, self.http, self._url(beat), beat.interval, self.clock, alive)
+        url = Secret("URL", beat.url, beat.url_file)
+        return Heartbeat(config.name, self.http, url, beat.interval, self.clock, alive)
 
-    def _url(self, config: UrlConfig) -> Secret:
-        return Secret("URL", config.url, config.url_file, self.credentials)
 
-    def _file(self, what: str, file: Path | None) -> Secret | None:
-        return None if file is None else Secret(what, None, file, self.credentials)
+def _address(config: ReceiverConfig) -> Secret | None:
+    """Where its messages go: a URL, or the key that stands for it."""
+    if config.pagerduty is not None:
+        return Secret("routing key", config.pagerduty.routing_key, config.pagerduty.routing_key_file)
+    urls: tuple[UrlConfig | None, ...] = (config.webhook, config.slack, config.alertmanager, config.apprise)
+    return next((Secret("URL", one.url, one.url_file) for one in urls if one is not None), None)
 
 
 def recipient(config: ReceiverConfig) -> Recipient | None:

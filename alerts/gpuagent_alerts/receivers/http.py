@@ -2,17 +2,17 @@
 
 No redirect is followed: with 302 a message would be lost as a GET, with 307 it would go, signature and all, to another
 host. No proxy of the environment is used: it would see what is meant for 127.0.0.1. A certificate has to be trusted by
-the system. An answer may take 15 s in all, however it trickles in, and 4 KiB of it are read.
+the system. An answer may take 15 s in all, however it trickles in, and 4 KiB of it are read. Nothing goes to a
+link-local address, whatever name it has.
 """
 
 from __future__ import annotations
 
 import asyncio
-import ipaddress
 import logging
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
@@ -21,6 +21,7 @@ import httpx
 
 from gpuagent.clock import Clock, SystemClock
 from gpuagent_alerts.outbox.outcome import DELIVERED, Outcome, Reason
+from gpuagent_alerts.receivers.addresses import ForbiddenAddressError, Resolve, Resolver, allowed_addresses
 from gpuagent_alerts.receivers.redact import redact
 
 DEADLINE_SECONDS = 15.0
@@ -52,37 +53,60 @@ class Http:
         clock: Clock | None = None,
         deadline_seconds: float = DEADLINE_SECONDS,
         trust: ssl.SSLContext | None = None,
+        resolve: Resolve | None = None,
     ) -> None:
         self._clock = clock or SystemClock()
         self._deadline_seconds = deadline_seconds
         self._trust = trust
         self._client: httpx.AsyncClient | None = None
+        self._resolver = Resolver()
+        self._resolve = resolve or self._resolver
 
     async def send(self, request: Request) -> Outcome:
         """Try once. Whatever goes wrong is an outcome."""
         try:
             url = httpx.URL(request.url)
-            _check_address(url.host, url.port or 0)
+            host, port = url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80)
+            if url.scheme not in {"http", "https"} or not host or port > 65535:
+                raise ValueError("no address")
             async with asyncio.timeout(self._deadline_seconds):
-                return await self._exchange(request, url)
+                addresses = await allowed_addresses(host, port, self._resolve)
+                return await self._try_each(request, url, addresses)
         except (TimeoutError, httpx.TimeoutException):
             return Outcome(Reason.TIMED_OUT, "it did not answer in time")
+        except ForbiddenAddressError:
+            return Outcome(Reason.MISCONFIGURED, "it has a link-local address: nothing is sent there")
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError) as error:
             return Outcome(Reason.MISCONFIGURED, f"its address or headers cannot be used ({type(error).__name__})")
-        except httpx.TransportError as error:
+        except (httpx.TransportError, OSError) as error:
             return Outcome(Reason.UNREACHABLE, _why(error))
 
     async def close(self) -> None:
         """Close what is open."""
         client, self._client = self._client, None
+        self._resolver.close()
         if client is not None:
             await client.aclose()
 
-    async def _exchange(self, request: Request, url: httpx.URL) -> Outcome:
+    async def _try_each(self, request: Request, url: httpx.URL, addresses: Sequence[str]) -> Outcome:
+        """To the first address that takes the connection: nothing has been sent to the others."""
+        for address in addresses[:-1]:
+            try:
+                return await self._exchange(request, url, address)
+            except (httpx.ConnectError, httpx.ConnectTimeout):
+                continue
+        return await self._exchange(request, url, addresses[-1])
+
+    async def _exchange(self, request: Request, url: httpx.URL, address: str) -> Outcome:
         if self._client is None:
             self._client = _client(self._trust or ssl.create_default_context())
         async with self._client.stream(
-            request.method, url, content=request.body or None, headers=request.headers
+            request.method,
+            url.copy_with(host=address),
+            content=request.body or None,
+            headers={"Host": url.netloc.decode("ascii"), **request.headers},
+            # The name that the certificate has to be for.
+            extensions={} if url.host == address else {"sni_hostname": url.raw_host.decode("ascii")},
         ) as response:
             if response.is_success:
                 await _excerpt(response)  # read to its end, so that the connection can be used again
@@ -128,21 +152,6 @@ def _client(trust: ssl.SSLContext) -> httpx.AsyncClient:
         # Compressed, 4 KiB would be any size.
         headers={"User-Agent": "gpuagent", "Accept-Encoding": "identity"},
     )
-
-
-def _check_address(host: str, port: int) -> None:
-    """Refuse what cannot be a port, and link-local addresses: cloud metadata is there, and no receiver.
-
-    Raises ValueError.
-    """
-    if port > 65535:
-        raise ValueError("no port")
-    try:
-        address = ipaddress.ip_address(host)
-    except ValueError:
-        return  # a name
-    if address.is_link_local:
-        raise ValueError("a link-local address")
 
 
 async def _excerpt(response: httpx.Response) -> str:

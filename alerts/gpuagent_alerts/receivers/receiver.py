@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import logging
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -9,7 +10,7 @@ from typing import Protocol
 from gpuagent_alerts.alert import Message
 from gpuagent_alerts.outbox.outcome import Outcome, Reason
 from gpuagent_alerts.outbox.sender import Context, Pace
-from gpuagent_alerts.receivers.secret import Misconfigured
+from gpuagent_alerts.receivers.secret import Misconfigured, Secret
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,16 @@ class Receiver:
     name: str
     kind: Kind = field(repr=False)
     pace: Pace = field(default_factory=Pace)
+    address: Secret | None = None
+    """Its URL or key; None of what has none."""
+
+    def address_hash(self) -> str:
+        """As the file of the address is now; "" where that cannot be read."""
+        try:
+            address = self.address.read() if self.address is not None else ""
+        except Misconfigured:
+            return ""
+        return hashlib.sha256(f"{self.name}\0{address}".encode("utf-8", "replace")).hexdigest()
 
     async def send(self, message: Message, context: Context) -> Outcome:
         """Try once. Whatever goes wrong is an outcome, whose text holds no secret."""

@@ -31,9 +31,7 @@ class Secret:
     """What it is, for messages: "URL", "key"."""
     value: str | Hidden | None = field(default=None, repr=False)
     file: Path | None = None
-    """A relative one is below `directory`."""
-    directory: Path | None = None
-    """systemd's $CREDENTIALS_DIRECTORY, if there is one."""
+    """With its whole path."""
 
     def read(self) -> str:
         """The secret, without white space around it. Raises Misconfigured."""
@@ -50,10 +48,7 @@ class Secret:
             raise Misconfigured(f"the {self.what} must be one line without spaces")
         return text
 
-    def _from_file(self, file: Path) -> str:
-        if not file.is_absolute() and self.directory is None:
-            raise Misconfigured(f"the file of the {self.what}, {file}, is relative, and there are no credentials")
-        path = (self.directory or Path("/")) / file
+    def _from_file(self, path: Path) -> str:
         try:
             text = _read(path).decode()
         except UnicodeDecodeError:

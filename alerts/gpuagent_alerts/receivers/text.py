@@ -43,8 +43,8 @@ def duration(alert: Alert) -> str:
 
 
 def says(alert: Alert) -> list[str]:
-    """Summary and description, where there are any."""
-    return [text for key in ("summary", "description") if (text := alert.annotations.get(key, ""))]
+    """Summary, reasons and description, where there are any."""
+    return [text for key in ("summary", "reasons", "description") if (text := alert.annotations.get(key, ""))]
 
 
 def other_labels(alert: Alert) -> dict[str, str]:

@@ -79,6 +79,10 @@ class Notifier:
             self._store.after_commit(lambda: self._apply(changes))
         return sum(bool(telling.alerts) for telling in tellings)
 
+    def is_open(self, fingerprint: str) -> bool:
+        """Whether some receiver takes the alert for firing."""
+        return any(told.alerts[fingerprint].firing for told in tuple(self._told.values()) if fingerprint in told.alerts)
+
     def _apply(self, changes: Mapping[GroupKey, Told | None]) -> None:
         for key, told in changes.items():
             if told is None:

@@ -55,7 +55,7 @@ class Telling:
 
 def decide(view: View, told: Mapping[GroupKey, Told]) -> list[Telling]:
     """What to tell, by group; of groups about which nothing is to be said, nothing."""
-    groups = _groups(view)
+    groups = _groups(view, told)
     found = []
     for key in (*groups, *(key for key in told if key not in groups)):
         recipient = view.recipients.get(key.receiver)
@@ -68,16 +68,23 @@ def decide(view: View, told: Mapping[GroupKey, Told]) -> list[Telling]:
     return found
 
 
-def _groups(view: View) -> dict[GroupKey, Group]:
+def _groups(view: View, told: Mapping[GroupKey, Told]) -> dict[GroupKey, Group]:
     groups: dict[GroupKey, Group] = {}
     node = written(view.node_labels)
     for fingerprint, alert in view.firing.items():
-        if view.hushed(alert):
-            continue
+        hushed = view.hushed(alert)
         for destination in view.destinations(alert.labels):
             key, empty = group_of(fingerprint, alert, destination, node)
+            if hushed and not _is_refreshed(destination.recipient, told.get(key), fingerprint):
+                continue
             groups.setdefault(key, empty).alerts[fingerprint] = alert
     return groups
+
+
+def _is_refreshed(recipient: Recipient, told: Told | None, fingerprint: str) -> bool:
+    """Whether a silence or a mute comes too late: a receiver that hears no more of an alert would tell of its end."""
+    known = told.alerts.get(fingerprint) if told is not None else None
+    return recipient.has_to_be_refreshed and known is not None and known.firing
 
 
 class _Group:
@@ -136,6 +143,8 @@ class _Group:
     def _repeat_is_due(self) -> bool:
         if self._repeat_seconds is None or self._view.now - self._told_at < self._repeat_seconds:
             return False
+        if self._recipient.has_to_be_refreshed:  # an acknowledgement is no end
+            return bool(self._still() or self._past())
         return any(f not in self._view.acknowledged for f in self._still()) or bool(self._past())
 
     def _repeat(self) -> Telling:

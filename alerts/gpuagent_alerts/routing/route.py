@@ -36,6 +36,11 @@ class Recipient:
     resolved_for_seconds: float = 0.0
     """For so long the end of an alert is repeated."""
 
+    @property
+    def has_to_be_refreshed(self) -> bool:
+        """Whether it takes an alert for ended that it does not hear of for a while, and tells others so."""
+        return self.resolved_for_seconds > 0
+
 
 class RouteConfig(Protocol):
     """A route as the configuration has it."""

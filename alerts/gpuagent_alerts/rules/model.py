@@ -12,6 +12,9 @@ from gpuagent_alerts.rules.template import Template
 MISSING_DATA_ANNOTATION = "gpuagent_missing_data"
 """Reserved: says what a rule makes of data that could not be measured. Prometheus takes it for any annotation."""
 
+REASONS_ANNOTATION = "reasons"
+"""Where a rule has it, the agent puts its own words there, if it knows any. Elsewhere the rule's text stands."""
+
 
 class MissingData(StrEnum):
     """What becomes of an instance while the data behind it is missing."""

@@ -13,7 +13,7 @@ from gpuagent_alerts.promql.values import Element
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.states.group import GroupResult, GroupRunner, RuleKey, RunningRule
 from gpuagent_alerts.states.instance import State, load_instance
-from gpuagent_alerts.states.machine import Change, Frozen, Transition
+from gpuagent_alerts.states.machine import Change, Explain, Frozen, Transition, silent
 from gpuagent_alerts.states.missing import Missing, Selection
 from gpuagent_alerts.states.recorded import RecordedSeries, WithRecorded
 from gpuagent_alerts.states.selections import ALERT_SERIES, select
@@ -71,18 +71,34 @@ class RuleEngine:
         """Every series that rules have made; `ALERTS` too where a rule looks at it."""
         return [element for name in self._recorded.names() for element in self._recorded.elements(name, now_seconds)]
 
-    def metric_names(self) -> frozenset[str] | None:
-        """The metrics that rules read; None where one of them selects by something else than a name."""
-        if any(selector.name is None for running in self.rules() for selector in running.rule.expression.selectors):
+    def metric_names(self, now_seconds: float | None = None) -> frozenset[str] | None:
+        """The metrics that rules read; None where one of them selects by something else than a name.
+
+        With a time: those of the groups that are due then. A group may come every second and read little.
+        """
+        rules = [
+            running.rule
+            for runner in self._runners
+            if now_seconds is None or self._is_due(runner, now_seconds)
+            for running in runner.rules
+        ]
+        if any(selector.name is None for rule in rules for selector in rule.expression.selectors):
             return None
-        return frozenset(name for running in self.rules() for name in running.rule.expression.metric_names)
+        return frozenset(name for rule in rules for name in rule.expression.metric_names)
 
     def is_due(self, now_seconds: float) -> bool:
         """Whether some group has to be evaluated: otherwise there is no need for an index."""
         return any(self._is_due(runner, now_seconds) for runner in self._runners)
 
-    def evaluate(self, measured: SeriesIndex, now_seconds: float, wall_seconds: float, missing: Missing) -> GroupResult:
-        """Evaluate the groups that are due, in order."""
+    def evaluate(
+        self,
+        measured: SeriesIndex,
+        now_seconds: float,
+        wall_seconds: float,
+        missing: Missing,
+        explain: Explain = silent,
+    ) -> GroupResult:
+        """Evaluate the groups that are due, in order. `explain` knows reasons that are no series."""
         transitions: list[Transition] = []
         failures: list[tuple[RuleKey, str]] = []
         storage = _Storage(measured, self._recorded, now_seconds)
@@ -94,7 +110,7 @@ class RuleEngine:
             if self._is_due(runner, now_seconds):
                 self._set_due(runner, now_seconds)
                 result = runner.evaluate(
-                    storage, now_seconds, wall_seconds, frozen_of, with_alert_series=self._reads_alerts
+                    storage, now_seconds, wall_seconds, frozen_of, with_alert_series=self._reads_alerts, explain=explain
                 )
                 transitions += result.transitions
                 failures += result.failures
@@ -128,8 +144,15 @@ class RuleEngine:
             for transition in running.states.drop(wall_seconds)
         ]
 
-    def dump(self, now_seconds: float) -> list[InstanceRecord]:
-        """Every instance, for a restart."""
+    def shape(self) -> Hashable:
+        """Equal as long as `dump` differs by nothing but how far clocks have run, and by texts and values.
+
+        A restart from the last dump of the same shape can then be late, by the age of the dump, but never early.
+        """
+        return tuple((running.key, running.states.shape()) for running in self.rules() if running.states is not None)
+
+    def dump(self) -> list[InstanceRecord]:
+        """Every instance as of the last evaluation of its group, for a restart."""
         return [
             InstanceRecord(
                 running.key.group,
@@ -139,7 +162,7 @@ class RuleEngine:
             )
             for running in self.rules()
             if running.states is not None
-            for instance, dump in zip(running.states.instances, running.states.dump(now_seconds), strict=True)
+            for instance, dump in zip(running.states.instances, running.states.dump(), strict=True)
         ]
 
     def load(self, records: Iterable[InstanceRecord], now_seconds: float, wall_seconds: float) -> Loaded:

@@ -11,7 +11,7 @@ from gpuagent_alerts.promql.errors import EvaluationError
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import Element, Row, without_name
 from gpuagent_alerts.rules.model import AlertRule, Rule, RuleGroup
-from gpuagent_alerts.states.machine import AlertStates, Frozen, RuleFailure, Transition
+from gpuagent_alerts.states.machine import MAX_INSTANCES, AlertStates, Explain, Frozen, RuleFailure, Transition, silent
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +87,7 @@ class GroupRunner:
         frozen_of: Callable[[RuleKey], Frozen],
         *,
         with_alert_series: bool = True,
+        explain: Explain = silent,
     ) -> GroupResult:
         """Evaluate all rules in order. One that fails keeps its state, and costs the others nothing.
 
@@ -100,7 +101,7 @@ class GroupRunner:
                 rows = running.rule.expression.rows(storage.index(), wall_seconds)
                 if running.states is not None:
                     transitions += running.states.evaluate(
-                        now_seconds, rows, frozen_of(running.key), wall_seconds=wall_seconds
+                        now_seconds, rows, frozen_of(running.key), wall_seconds=wall_seconds, explain=explain
                     )
                     elements = running.states.series(now_seconds, wall_seconds) if with_alert_series else []
                 else:
@@ -130,7 +131,9 @@ def _failed(running: RunningRule, problem: str) -> str:
 
 def _record(rule: Rule, limit: int, rows: Iterable[Row]) -> list[Element]:
     elements: dict[frozenset[tuple[str, str]], Element] = {}
-    for row in rows:
+    for count, row in enumerate(rows, 1):
+        if count > MAX_INSTANCES:
+            raise RuleFailure(f"the expression has more than {MAX_INSTANCES} results: narrow it, or aggregate")
         labels = without_name({**row.labels, **rule.label_texts})[1]
         if labels.key() in elements:
             raise RuleFailure("vector contains metrics with the same labelset after applying rule labels")

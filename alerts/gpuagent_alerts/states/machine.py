@@ -8,24 +8,26 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from enum import StrEnum
 from functools import partial
 from typing import NamedTuple
 
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.promql.values import METRIC_NAME, Element, LabelSet, Row
-from gpuagent_alerts.rules.model import AlertRule, MissingData
+from gpuagent_alerts.rules.model import REASONS_ANNOTATION, AlertRule, MissingData
 from gpuagent_alerts.states.instance import Instance, InstanceDump, State, load_instance
 
 RESOLVED_RETENTION_SECONDS = 15 * 60.0
 MAX_INSTANCES = 10_000
-"""Of one rule, whether or not its group has a limit: each costs a set of filled templates."""
+"""Of one rule, whether or not its group has a limit; of a recording rule, series. Each has its cost at every step."""
 _TOLERANCE_SECONDS = 1e-6
 """Durations are whole milliseconds: what is nearer than this is a rounding of the clock."""
 
 Labels = Mapping[str, str]
 Frozen = Callable[[Labels], bool]
+Explain = Callable[[Labels], str]
+"""Why an alert with these labels is true, in words; "" where nothing is known."""
 _Key = frozenset[tuple[str, str]]
 
 
@@ -57,6 +59,11 @@ def never(_: Labels) -> bool:
     return False
 
 
+def silent(_: Labels) -> str:
+    """Nothing is known."""
+    return ""
+
+
 class AlertStates:
     """The instances of one alert rule.
 
@@ -77,13 +84,19 @@ class AlertStates:
         return tuple(self._active.values())
 
     def evaluate(
-        self, now_seconds: float, rows: Iterable[Row], frozen: Frozen = never, *, wall_seconds: float
+        self,
+        now_seconds: float,
+        rows: Iterable[Row],
+        frozen: Frozen = never,
+        *,
+        wall_seconds: float,
+        explain: Explain = silent,
     ) -> list[Transition]:
         """Take the rows for which the expression is true now; returns every alert that began, goes on or ended.
 
         `frozen` tells of a label set whether its data is missing: such an instance neither begins, nor ends, nor
-        counts the time. Raises RuleFailure: for two rows with the same labels nothing has changed; beyond the limit
-        all instances are gone, as in Prometheus.
+        counts the time. `explain` is asked for the words of rules that have a place for them. Raises RuleFailure: for
+        two rows with the same labels nothing has changed; beyond the limit all instances are gone, as in Prometheus.
         """
         found = self._found(rows)
         self._resume(now_seconds)
@@ -98,7 +111,8 @@ class AlertStates:
                 still.add(key)
         for key, (labels, row) in found.items():
             if key not in still:
-                self._see(key, labels, row, now_seconds, frozen)
+                reasons = explain(labels) if REASONS_ANNOTATION in self.rule.annotations else ""
+                self._see(key, labels, partial(_annotations, self.rule, row, reasons), row.value, now_seconds, frozen)
         transitions: list[Transition] = []
         count = 0
         for key, instance in list(self._active.items()):
@@ -151,11 +165,21 @@ class AlertStates:
         self._last_seconds = other._last_seconds
         self._restored_seconds = other._restored_seconds
 
-    def dump(self, now_seconds: float) -> list[InstanceDump]:
-        """Every instance, ready for JSON, with its timers as seconds that have passed."""
-        if self._restored_seconds is not None:  # not evaluated since the restart: the clocks stand still
-            now_seconds = self._restored_seconds
-        return [instance.dump(now_seconds) for instance in self._active.values()]
+    def shape(self) -> Hashable:
+        """What of the instances must not be older on disk than here: who they are, their states, which clocks run.
+
+        How far those have run may be.
+        """
+        return tuple((key, one.state, one.kept_clock is None, one.starts_at) for key, one in self._active.items())
+
+    def dump(self) -> list[InstanceDump]:
+        """Every instance, ready for JSON, with its timers as seconds that had passed at the last evaluation.
+
+        What has passed since then was not measured, and counts only if the next evaluation says so.
+        """
+        # Not evaluated since a restart: the clocks stand where they stood.
+        at = self._last_seconds if self._restored_seconds is None else self._restored_seconds
+        return [] if at is None else [instance.dump(at) for instance in self._active.values()]
 
     def load(self, dumps: Iterable[Mapping[str, object]], now_seconds: float) -> int:
         """Go on where `dump` stopped; the time between it and the next evaluation does not count.
@@ -205,15 +229,17 @@ class AlertStates:
         labels["alertname"] = self.rule.name
         return labels
 
-    def _see(self, key: _Key, labels: dict[str, str], row: Row, now_seconds: float, frozen: Frozen) -> None:
-        write = partial(_annotations, self.rule, row)
+    def _see(
+        self, key: _Key, labels: dict[str, str], write: Callable[[], dict[str, str]], value: float,
+        now_seconds: float, frozen: Frozen,
+    ) -> None:  # fmt: skip
         known = self._active.get(key)
         if known is not None and known.state is not State.INACTIVE:
-            known.value = row.value
+            known.value = value
             known.write = write
         elif not frozen(labels):
             self._active.pop(key, None)
-            self._active[key] = Instance(labels, write, row.value, now_seconds)
+            self._active[key] = Instance(labels, write, value, now_seconds)
 
     def _advance(
         self, key: _Key, instance: Instance, is_true: bool, now_seconds: float, wall_seconds: float,
@@ -251,8 +277,9 @@ class AlertStates:
         return now_seconds - instance.kept_clock < keep - _TOLERANCE_SECONDS
 
 
-def _annotations(rule: AlertRule, row: Row) -> dict[str, str]:
-    return {name: template.fill(row.labels, row.value) for name, template in rule.annotations.items()}
+def _annotations(rule: AlertRule, row: Row, reasons: str) -> dict[str, str]:
+    texts = {name: template.fill(row.labels, row.value) for name, template in rule.annotations.items()}
+    return texts | {REASONS_ANNOTATION: reasons} if reasons else texts
 
 
 def _is_old(instance: Instance, now_seconds: float) -> bool:

@@ -11,12 +11,17 @@ from typing import Any, NamedTuple
 
 from gpuagent.catalogue.family import Family
 from gpuagent.catalogue.gpu import GPU_FAMILIES
+from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES
 from gpuagent.catalogue.process import PROCESS_FAMILIES
+from gpuagent.catalogue.torch import TORCH_FAMILIES
 from gpuagent.reading import GpuReading, GpuState, NvmlState, Snapshot
 
-FAMILIES: tuple[Family[Any], ...] = (*NODE_FAMILIES, *GPU_FAMILIES, *MIG_FAMILIES, *PROCESS_FAMILIES)
+FAMILIES: tuple[Family[Any], ...] = (
+    *NODE_FAMILIES, *GPU_FAMILIES, *MIG_FAMILIES, *PROCESS_FAMILIES, *GPU_GROWTH_FAMILIES, *GROWTH_FAMILIES,
+    *TORCH_FAMILIES,
+)  # fmt: skip
 
 _TELL_OF_FAILURE = frozenset({
     "gpuagent_build_info", "gpuagent_simulated", "gpuagent_snapshot_age_seconds",

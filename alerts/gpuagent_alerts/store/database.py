@@ -21,7 +21,7 @@ from gpuagent_alerts.store.schema import STEPS, Step
 log = logging.getLogger(__name__)
 
 Row = tuple[Any, ...]
-Value = str | int | float | None
+Value = str | bytes | int | float | None
 T = TypeVar("T")
 
 _LOST = {

@@ -96,4 +96,20 @@ STEPS: tuple[Step, ...] = (
         "CREATE TRIGGER remedy_audit_is_true BEFORE UPDATE ON remedy_audit"
         " BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END",
     ),
+    (
+        # What the leak detector remembers of processes, of this boot alone.
+        """
+        CREATE TABLE leak_histories (
+            boot_id TEXT NOT NULL,
+            pid INTEGER NOT NULL,
+            start_ticks INTEGER NOT NULL,
+            gpu_uuid TEXT NOT NULL,
+            gpu_instance_id INTEGER NOT NULL,
+            clock_seconds REAL NOT NULL,
+            evidence TEXT NOT NULL,
+            dump BLOB NOT NULL,
+            PRIMARY KEY (boot_id, pid, start_ticks, gpu_uuid, gpu_instance_id)
+        )
+        """,
+    ),
 )

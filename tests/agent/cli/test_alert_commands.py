@@ -9,7 +9,7 @@ import pytest
 from rich.cells import cell_len
 from typer.testing import CliRunner
 
-from gpuagent.cli.alert_screen import alert_screen
+from gpuagent.cli.alert_screen import alert_screen, receiver_lines
 from gpuagent.cli.app import app
 from gpuagent.cli.cells import Paint
 from tests.fakes.answering import answering, says
@@ -39,7 +39,20 @@ SILENCE: dict[str, Any] = {
     "comment": "driver work",
     "creator": "alice",
 }
-RECEIVER = {"receiver": "pager", "queued": 2, "dead": 1, "oldest_seconds": 90.0, "off": ""}
+RECEIVER: dict[str, Any] = {
+    "receiver": "pager",
+    "kind": "pagerduty",
+    "queued": 2,
+    "dead": 1,
+    "oldest_seconds": 90.0,
+    "sent": 40,
+    "failed": 3,
+    "dropped": 0,
+    "last": "it answered 503",
+    "off": "",
+    "off_since_seconds": None,
+}
+HEARTBEAT = {"receiver": "alive", "interval_seconds": 60.0, "sent": 99, "failed": 0, "last": "delivered"}
 LETTER = {
     "id": "gpa_7",
     "receiver": "pager",
@@ -60,6 +73,7 @@ def document(**changes: Any) -> dict[str, Any]:
         "alerts": [ALERT],
         "silences": [SILENCE],
         "receivers": [RECEIVER],
+        "heartbeats": [],
         "rules": 19,
         "failing_rules": [],
         "store_problem": "",
@@ -197,6 +211,10 @@ def test_nobody_answers() -> None:
             "POST", "/api/v1/acks", {"alert": "Full", "comment": ""}, "acknowledged 2 alerts: f1 f2\n",
         ),
         (
+            ["ack", "a/b", "--remove"], {"removed": ["f1", "f2"]},
+            "DELETE", "/api/v1/acks/a%2Fb", None, "no longer acknowledged: f1 f2\n",
+        ),
+        (
             ["receivers", "test", "a b"], {"taken": True, "outcome": "delivered"},
             "POST", "/api/v1/receivers/a%20b/test", None, "a b took the message\n",
         ),
@@ -266,3 +284,69 @@ def test_silences_are_listed() -> None:
     assert heads("--all")[2:] == ["e        ended 1 min ago, by alice"]
     listed = json.loads(asked(shown, "silence", "list", "--json")[1])["silences"]
     assert [silence["id"] for silence in listed] == ["023876e1", "p"]
+
+
+def test_nothing_to_say_about_what_is_taken_back() -> None:
+    """A comment with --remove is a usage error, and no agent is asked."""
+    assert run("ack", "X", "--remove", "--comment", "c", "--socket", "/nowhere")[0] == 2
+
+
+def test_receivers_are_listed() -> None:
+    """Each with its kind, what waits, what came of the last attempt; heartbeats too."""
+    code, output, errors, request = asked(document(heartbeats=[HEARTBEAT]), "receivers", "list")
+
+    assert (code, errors, request.split()[1]) == (0, "", b"/api/v1/alerts")
+    assert output.splitlines() == [
+        "pager, pagerduty",
+        "         40 sent, 2 queued (oldest 1 min 30 s), 3 failed attempts, 1 dead",
+        "         last attempt: it answered 503",
+        "alive, heartbeat every 1 min",
+        "         99 sent, 0 failed, last: delivered",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (
+            {"receivers": [RECEIVER | {"off": "it wants nothing any more (410)", "off_since_seconds": NOW - 7200}]},
+            "switched off 2 h ago: it wants nothing any more (410)",
+        ),
+        ({"receivers": [RECEIVER | {"kind": ""}]}, "pager, no longer configured"),
+        ({"receivers": []}, "no receiver is configured: this agent tells nobody"),
+        ({"alerting": "prometheus"}, "alerting: prometheus: only heartbeats are sent"),
+    ],
+)
+def test_why_a_receiver_is_not_told(changes: dict[str, Any], words: str) -> None:
+    """Switched off, gone from the configuration, or not wanted: it is on the screen."""
+    assert words in asked(document(**changes), "receivers", "list")[1]
+
+
+def test_receivers_as_json() -> None:
+    """--json has the agent's own words."""
+    printed = json.loads(asked(document(heartbeats=[HEARTBEAT]), "receivers", "list", "--json")[1])
+
+    assert (printed["receivers"], printed["heartbeats"], printed["schema"]) == ([RECEIVER], [HEARTBEAT], 1)
+
+
+def test_a_long_list_of_receivers_keeps_its_width() -> None:
+    """Whatever names and answers are."""
+    nasty = "x\x1b[2J" + "很" * 300
+    shown = document(
+        receivers=[RECEIVER | {"receiver": nasty, "off": nasty, "off_since_seconds": NOW, "kind": nasty}],
+        heartbeats=[HEARTBEAT | {"receiver": nasty, "last": nasty}], alerting=nasty,
+    )  # fmt: skip
+    lines = receiver_lines(shown, 80, Paint())
+
+    assert max(cell_len(line) for line in lines) <= 80
+    assert all(line.isprintable() for line in lines)
+
+
+def test_alerts_of_another_node() -> None:
+    """--url asks the address that everybody may read; messages are not told of there."""
+    with answering(says(document()), unix=False) as url:
+        code, output, _ = run("alerts", "--url", url)
+        assert (code, output.splitlines()[0]) == (0, "1 firing, 0 pending, 19 rules")
+        refused, _, errors = run("alerts", "--dead", "--url", url)
+    assert refused == 2
+    assert "read-only address" in " ".join(errors.split())

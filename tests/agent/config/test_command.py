@@ -33,6 +33,21 @@ def test_check_a_bad_file(tmp_path: Path) -> None:
         assert second.startswith(f"{file}:2: listen: has no port")
 
 
+def test_check_notes_rules_that_can_never_fire(tmp_path: Path) -> None:
+    """ALERT-06: a metric that the agent does not have is a note with the rule and its line, no fault."""
+    (tmp_path / "rules.yaml").write_text(
+        "groups:\n- name: g\n  rules:\n  - {alert: Typo, expr: gpuagent_gpu_memory_used_byte > 1}\n"
+    )
+    file = write(tmp_path, "rule_files: [rules.yaml]\n")
+    result = RUNNER.invoke(config_app, ["check", str(file)])
+
+    assert (result.exit_code, result.stdout) == (0, f"{file}: ok\n")
+    assert result.stderr == (
+        f'note: {tmp_path}/rules.yaml:4: group "g", rule "Typo": the agent has no metric '
+        "gpuagent_gpu_memory_used_byte: here this rule may never fire; did you mean gpuagent_gpu_memory_used_bytes?\n"
+    )
+
+
 def test_check_what_cannot_be_read(tmp_path: Path) -> None:
     """A file that cannot be read is not the same as one with faults: the status is 2."""
     for arguments in (["check", str(tmp_path)], ["show", "--config", str(tmp_path / "missing")]):

@@ -204,3 +204,36 @@ def test_a_bad_file_leaves_the_old_configuration_usable(tmp_path: Path) -> None:
     with pytest.raises(ConfigError):
         load(file)
     assert old.poll_interval == 2.0
+
+
+def test_a_relative_secret_is_a_credential_under_systemd(tmp_path: Path) -> None:
+    """`LoadCredential=slack_url:/a/file` in the unit, `url_file: slack_url` here; elsewhere it is beside the file."""
+    text = (
+        "rule_files: [rules.yaml]\nreceivers:\n"
+        "- {name: a, slack: {url_file: slack_url}}\n"
+        "- {name: b, webhook: {url_file: /etc/b, secret_file: key}}\n"
+        "- {name: c, pagerduty: {routing_key_file: pd}}\n"
+        "- {name: d, heartbeat: {url_file: beat}}\n"
+    )
+    file = write(tmp_path, text)
+
+    def files(environ: Mapping[str, str]) -> list[str]:
+        config = load_config(file, environ=environ, is_root=True)
+        slack, hook, pager, beat = config.receivers
+        assert slack.slack is not None
+        assert hook.webhook is not None
+        assert pager.pagerduty is not None
+        assert beat.heartbeat is not None
+        found = (
+            slack.slack.url_file, hook.webhook.url_file, hook.webhook.secret_file, pager.pagerduty.routing_key_file,
+            beat.heartbeat.url_file, config.rule_files[0],
+        )  # fmt: skip
+        return [str(path).replace(str(tmp_path), "HERE") for path in found]
+
+    assert files(NO_ENVIRONMENT) == [
+        "HERE/slack_url", "/etc/b", "HERE/key", "HERE/pd", "HERE/beat", "HERE/rules.yaml",
+    ]  # fmt: skip
+    assert files({"CREDENTIALS_DIRECTORY": "/run/credentials/gpuagent.service"}) == [
+        "/run/credentials/gpuagent.service/slack_url", "/etc/b", "/run/credentials/gpuagent.service/key",
+        "/run/credentials/gpuagent.service/pd", "/run/credentials/gpuagent.service/beat", "HERE/rules.yaml",
+    ]  # fmt: skip

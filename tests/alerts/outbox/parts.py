@@ -14,6 +14,7 @@ from gpuagent_alerts.outbox.outcome import DELIVERED, Outcome
 from gpuagent_alerts.outbox.queue import Outbox
 from gpuagent_alerts.outbox.room import Bounds
 from gpuagent_alerts.outbox.sender import Context, Pace
+from gpuagent_alerts.outbox.switches import Switches
 from gpuagent_alerts.store.database import Store
 
 
@@ -89,9 +90,13 @@ class ScriptedSender:
     def __init__(self, outcomes: Iterable[Outcome] = (), *, name: str = "hook", pace: Pace | None = None) -> None:
         self.name = name
         self.pace = pace or Pace()
+        self.address = "a1"
         self.outcomes = list(outcomes)
         self.sent: list[Message] = []
         self.contexts: list[Context] = []
+
+    def address_hash(self) -> str:
+        return self.address
 
     async def send(self, message: Message, context: Context) -> Outcome:
         self.sent.append(message)
@@ -101,4 +106,5 @@ class ScriptedSender:
 
 def lane(bench: Bench, sender: ScriptedSender) -> Lane:
     """A lane that is driven by hand."""
-    return Lane(bench.outbox, sender, bench.clock, Place("node7", "http://node7:9837/"))
+    place, switches = Place("node7", "http://node7:9837/"), Switches(bench.store, bench.clock)
+    return Lane(bench.outbox, sender, bench.clock, place, switches)

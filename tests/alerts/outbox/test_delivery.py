@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from pydantic import SecretStr
 
 from gpuagent.clock import ScaledClock, SystemClock
 from gpuagent_alerts.alert import Message
@@ -149,25 +150,109 @@ def test_a_store_that_fails_does_not_end_a_lane(caplog: pytest.LogCaptureFixture
 
 
 def test_a_reload_keeps_what_waits_and_buries_what_is_for_nobody() -> None:
-    """A receiver that stays goes on with its queue, one that was switched off is tried again."""
+    """A receiver that changes goes on with its queue; what is for one that is no more is a dead letter."""
 
     async def scene() -> None:
         bench = Bench()
-        gone = ScriptedSender([Outcome(Reason.GONE, "410")])
         delivery = deliver(bench)
-        await delivery.use([gone, ScriptedSender([DOWN] * 99, name="other")])
+        await delivery.use([ScriptedSender([DOWN] * 99), ScriptedSender([DOWN] * 99, name="other")])
         bench.outbox.enqueue([entry(name="one"), entry(receiver="other", name="two")])
-        await until(delivery.off)
+        await until(lambda: all(lane.last is DOWN for lane in delivery.lanes.values()))
         again = TellingSender(1)
         bench.clock.advance(400.0)
         await delivery.use([again])
-        async with asyncio.timeout(PATIENCE_SECONDS):
-            await again.done.wait()
-        await asyncio.sleep(0)
+        await until(lambda: bench.states() == {"one": "sent", "two": "dead"})
         await delivery.stop()
 
-        assert delivery.off() == {}
-        assert bench.states()["two"] == "dead"
+    asyncio.run(scene())
+
+
+def test_a_reload_lets_an_unchanged_receiver_go_on() -> None:
+    """A message on its way during a reload is sent once: the attempt is not broken off."""
+
+    class Slow(ScriptedSender):
+        def __init__(self) -> None:
+            super().__init__()
+            self.asked, self.may_end = asyncio.Event(), asyncio.Event()
+
+        async def send(self, message: Message, context: Context) -> Outcome:
+            self.asked.set()
+            await self.may_end.wait()
+            return await super().send(message, context)
+
+    async def scene() -> None:
+        bench = Bench()
+        delivery, slow = deliver(bench), Slow()
+        await delivery.use([slow])
+        bench.outbox.enqueue([entry(name="one")])
+        async with asyncio.timeout(PATIENCE_SECONDS):
+            await slow.asked.wait()
+        await delivery.use([slow, ScriptedSender(name="new")])
+        slow.may_end.set()
+        await settled(bench)
+        await delivery.stop()
+
+        assert [message.id for message in slow.sent] == ["one"]
+
+    asyncio.run(scene())
+
+
+def test_equal_receivers_are_known_as_such() -> None:
+    """A configuration that is read again makes new objects: with the same address and key they are equal."""
+    http = Http()
+
+    def receiver(url: str, key: str = "k1") -> Receiver:
+        address = Secret("URL", SecretStr(url))
+        return Receiver("hook", Webhook(http, address, Secret("key", SecretStr(key))), address=address)
+
+    assert receiver("http://a") == receiver("http://a")
+    assert receiver("http://a") != receiver("http://b")
+    assert receiver("http://a") != receiver("http://a", "k2")
+    assert receiver("http://a").address_hash() != receiver("http://b").address_hash()
+    assert "http://a" not in receiver("http://a").address_hash()
+
+
+def test_a_receiver_stays_off_over_reload_and_restart(tmp_path: Path) -> None:
+    """410 means that nobody may be asked again until somebody has seen to it: a test, or another address."""
+
+    async def scene() -> None:
+        bench = Bench(path=tmp_path / "alerts.db")
+        delivery, sender = deliver(bench), ScriptedSender([Outcome(Reason.GONE, "it wants nothing (410)")])
+        await delivery.use([sender])
+        bench.outbox.enqueue([entry(name="one")])
+        await until(delivery.off)
+        await delivery.use([sender])
+        assert str(delivery.off()["hook"].outcome) == "it wants nothing (410)"
+        await delivery.stop()
+
+        bench.restart()
+        bench.clock.advance(3600.0)
+        delivery, same, other = deliver(bench), TellingSender(1), TellingSender(1)
+        await delivery.use([same])
+        assert delivery.off()["hook"].since == bench.clock.wall() - 3600.0
+        other.address = "a2"
+        await delivery.use([other])
+        await settled(bench)
+        await delivery.stop()
+
+        assert (delivery.off(), len(sender.sent), same.sent) == ({}, 1, [])
+
+    asyncio.run(scene())
+
+
+def test_a_file_with_another_address_counts_at_a_reload() -> None:
+    """The configuration is the same then, and the receiver too: what its file holds is not."""
+
+    async def scene() -> None:
+        bench = Bench(uniform=lambda: 0.0)
+        delivery, sender = deliver(bench), ScriptedSender([Outcome(Reason.GONE, "410")])
+        await delivery.use([sender])
+        bench.outbox.enqueue([entry(name="one")])
+        await until(delivery.off)
+        sender.address = "a2"
+        await delivery.use([sender])
+        await settled(bench)
+        await delivery.stop()
 
     asyncio.run(scene())
 

@@ -21,6 +21,6 @@ def test_it_evaluates_what_it_says() -> None:
 
 def test_it_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
     """One line each."""
-    promql.main()
+    promql.main(beside_prometheus=False)
 
     assert len(capsys.readouterr().out.splitlines()) == 4

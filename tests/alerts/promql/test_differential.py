@@ -13,6 +13,7 @@ from gpuagent_alerts.promql.errors import ExpressionError
 from tests.alerts.promql.generate import Generator
 from tests.alerts.promql.promtool import Case, disagreements, our_rows, refused_by_prometheus
 from tests.alerts.promql.spoil import patterns
+from tests.torture import times
 
 pytestmark = pytest.mark.needs("promtool")
 
@@ -35,9 +36,9 @@ def test_rows_are_those_of_prometheus(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
-@pytest.mark.parametrize("first", range(1000, 1300, 100))
-def test_rows_are_those_of_prometheus_three_hundred_times(first: int, tmp_path: Path) -> None:
-    """Three hundred more."""
+@pytest.mark.parametrize("first", range(1000, 1000 + times(300, 3000), 100))
+def test_so_they_are_with_other_seeds(first: int, tmp_path: Path) -> None:
+    """A hundred more; three hundred in CI, three thousand under torture."""
     judge(range(first, first + 100), tmp_path)
 
 
@@ -52,15 +53,25 @@ def test_the_judge_sees_a_difference(tmp_path: Path) -> None:
     assert [line.splitlines()[0] for line in found] == ["used # 0.0", "used + 1 # 0.1"]
 
 
-@pytest.mark.parametrize(
-    "seeds", [range(30), pytest.param(range(1000, 1300), marks=pytest.mark.slow)], ids=["", "more"]
-)
-def test_what_is_taken_here_is_taken_there(seeds: range, tmp_path: Path) -> None:
+def test_what_is_taken_here_is_taken_there(tmp_path: Path) -> None:
     """Expressions with words exchanged, lost and added: what the agent takes, Prometheus 2.42 reads the same way."""
+    judge_spoiled(range(30), tmp_path)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("first", range(1000, 1000 + times(300, 3000), 300))
+def test_so_it_is_with_other_seeds(first: int, tmp_path: Path) -> None:
+    """Three hundred more; three thousand under torture."""
+    judge_spoiled(range(first, first + 300), tmp_path)
+
+
+def judge_spoiled(seeds: Iterable[int], folder: Path) -> None:
+    """No expression means one thing to promtool and another to the agent."""
     cases = [Generator(seed).spoiled_case() for seed in seeds]
     wrong = [
         difference
-        for difference in disagreements(cases, tmp_path)
+        for difference in disagreements(cases, folder)
         # What only we refuse is refused on purpose.
         if not _refused(difference.partition("\n  ours:")[0])
     ]

@@ -35,15 +35,6 @@ def test_a_file_is_read_at_every_use(tmp_path: Path) -> None:
     assert (first, secret.line()) == ("https://a", "https://b")
 
 
-def test_a_relative_file_is_a_credential(tmp_path: Path) -> None:
-    """`LoadCredential=slack_url:...` in the unit makes it $CREDENTIALS_DIRECTORY/slack_url."""
-    (tmp_path / "slack_url").write_text("https://a")
-
-    assert Secret("URL", file=Path("slack_url"), directory=tmp_path).line() == "https://a"
-    with pytest.raises(Misconfigured, match="there are no credentials"):
-        Secret("URL", file=Path("slack_url")).line()
-
-
 @pytest.mark.parametrize(
     ("content", "why"),
     [

@@ -185,6 +185,45 @@ def test_an_alertmanager_is_kept_informed() -> None:
     assert ended == [["am: -GpuMemoryHigh/0"]] * 5 + [[]] * 3
 
 
+@pytest.mark.parametrize("how", ["silence", "ack", "mute"])
+def test_an_alertmanager_is_kept_informed_whatever_people_say_here(how: str) -> None:
+    """It would take our silence for the end, and tell everybody so."""
+    desk = Desk(recipients=[AM])
+    desk.tick(gpu(0))
+    lost = [gpu(0, name="GpuLost")] if how == "mute" else []
+    if how == "silence":
+        desk.silence('alertname="GpuMemoryHigh"')
+    elif how == "ack":
+        desk.acks.add(gpu(0), comment="", creator="alice")
+    desk.tick(gpu(0), *lost)
+
+    assert "am: +GpuMemoryHigh/0" in desk.tick(gpu(0), *lost, seconds=60)
+    assert "am: +GpuMemoryHigh/0" in desk.tick(gpu(0), *lost, seconds=60)
+    assert "am: -GpuMemoryHigh/0" in desk.tick(*lost)
+
+
+def test_what_an_alertmanager_does_not_know_may_be_silenced() -> None:
+    """What began during the silence is not told there either, until the silence has ended."""
+    desk = Desk(recipients=[AM])
+    desk.silence('gpu="0"', seconds=120.0)
+
+    assert desk.tick(gpu(0)) == desk.tick(gpu(0), seconds=60) == []
+    assert desk.tick(gpu(0), seconds=60) == ["am: +GpuMemoryHigh/0"]
+
+
+def test_open_is_what_somebody_takes_for_firing() -> None:
+    """From the first message that tells of it to the one that tells of its end."""
+    desk = Desk()
+    fingerprint = gpu(0).fingerprint
+    desk.silence('gpu="1"')
+    desk.tick(gpu(0), gpu(1))
+
+    assert desk.notifier.is_open(fingerprint)
+    assert not desk.notifier.is_open(gpu(1).fingerprint)
+    desk.tick(gpu(0, ended=True))
+    assert not desk.notifier.is_open(fingerprint)
+
+
 def test_at_alertmanager_an_alert_may_begin_again_while_its_end_is_repeated() -> None:
     """The new beginning is told at once and has its own time."""
     desk = Desk(recipients=[AM])

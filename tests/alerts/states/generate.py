@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import random
 import re
 from collections.abc import Iterator, Mapping
@@ -16,8 +17,11 @@ from gpuagent_alerts.rules.durations import format_milliseconds
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.rules.unit_file import load_unit_tests
 from gpuagent_alerts.rules.unit_test import Simulation
+from tests.alerts.promql.generate import Generator
 
 _FAILURE = re.compile(r"rule: (\w+), time: \w+, err: (.*)")
+_WHICH = re.compile(r"(?<=for the match group ).*(?= on the )|(?<=operation: \[).*(?=\];many)")
+"""Of several duplicates promtool names any two: its series come in a random order."""
 METRICS = ("m0", "m1", "m2")
 EXPRESSIONS = (
     "m0 > 0",
@@ -157,7 +161,7 @@ def parse_failures(report: str) -> frozenset[tuple[str, str]]:
     matches = [_FAILURE.fullmatch(line.strip()) for line in lines]
     if not all(matches):
         return frozenset({("", report)})
-    return frozenset((match[1], match[2]) for match in matches if match)
+    return frozenset((match[1], _WHICH.sub("", match[2])) for match in matches if match)
 
 
 def _write(metric: str, labels: Mapping[str, str]) -> str:
@@ -179,7 +183,8 @@ def _groups(rnd: random.Random) -> Iterator[dict[str, Any]]:
 
 
 def _alert(rnd: random.Random, number: int) -> dict[str, Any]:
-    rule: dict[str, Any] = {"alert": f"A{number}", "expr": rnd.choice(EXPRESSIONS)}
+    made_up = Generator(rnd.randrange(2**32))._vector(2)
+    rule: dict[str, Any] = {"alert": f"A{number}", "expr": rnd.choice((rnd.choice(EXPRESSIONS), made_up))}
     for key in ("for", "keep_firing_for"):
         if rnd.random() < 0.6:
             rule[key] = rnd.choice(DURATIONS)
@@ -197,6 +202,19 @@ def _series(rnd: random.Random, interval: int) -> Iterator[dict[str, str]]:
     for metric in METRICS:
         for label in range(rnd.randint(1, 3)):
             yield {"series": f'{metric}{{a="{label}"}}', "values": " ".join(_values(rnd, steps))}
+    for name, labels, value in Generator(rnd.randrange(2**32))._series():
+        text = ", ".join(f'{label}="{of}"' for label, of in labels.items())
+        yield {"series": f"{name}{{{text}}}", "values": " ".join(_stretches(rnd, steps, value))}
+
+
+def _stretches(rnd: random.Random, steps: int, value: float) -> Iterator[str]:
+    """The same value with gaps: among equal values topk may pick any, so each series keeps its own."""
+    text = "NaN" if math.isnan(value) else str(value).replace("inf", "Inf")
+    left = steps
+    while left > 0:
+        length = rnd.choice((1, 3, 8, 15))
+        yield rnd.choice((*[" ".join([text] * length)] * 3, "stale", f"_x{length}"))
+        left -= length
 
 
 def _values(rnd: random.Random, steps: int) -> Iterator[str]:

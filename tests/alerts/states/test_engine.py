@@ -11,6 +11,7 @@ from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.states.engine import InstanceRecord, RuleEngine
 from gpuagent_alerts.states.group import GroupResult
+from gpuagent_alerts.states.machine import MAX_INSTANCES
 from gpuagent_alerts.states.missing import Missing
 from tests.alerts.states.rules import WALL, changes, groups
 
@@ -134,6 +135,18 @@ def test_two_results_with_the_same_labels_fail_a_recording_rule() -> None:
     assert problem == "vector contains metrics with the same labelset after applying rule labels"
 
 
+def test_a_recording_rule_has_a_limit_of_its_own() -> None:
+    """A hundred thousand results cost one failure: the last good result stays, other rules go on."""
+    engine = RuleEngine(groups("record: r, expr: m", "alert: A, expr: vector(1)"))
+    evaluate(engine, 0, m(1))
+    result = evaluate(engine, 5, *(m(1, number=str(number)) for number in range(100_000)))
+    assert [problem for _, problem in result.failures] == [
+        f"the expression has more than {MAX_INSTANCES} results: narrow it, or aggregate"
+    ]
+    assert told(result) == [("continues", "A")]
+    assert engine.recorded(5) == [("r", {}, 1.0)]
+
+
 def test_a_number_is_one_row() -> None:
     """An expression that is a scalar always has a result."""
     engine = RuleEngine(groups("alert: Watchdog, expr: '1'", "record: r, expr: time()"))
@@ -186,7 +199,7 @@ def test_groups_of_one_name_in_two_files_are_two() -> None:
 def restarted(engine: RuleEngine, *rules: str) -> tuple[RuleEngine, list[str], int]:
     """Another process with these rules, after a reboot; with the names of what ended, and what was broken."""
     records = [
-        InstanceRecord(*record[:3], json.loads(json.dumps(record.dump, allow_nan=False))) for record in engine.dump(10)
+        InstanceRecord(*record[:3], json.loads(json.dumps(record.dump, allow_nan=False))) for record in engine.dump()
     ]
     new = RuleEngine(groups(*rules))
     loaded = new.load(records, 77_000, WALL + 100)

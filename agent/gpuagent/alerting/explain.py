@@ -1,0 +1,25 @@
+"""Why an alert about growing memory is true, in the leak detector's own words: no series carries those."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from gpuagent.growth import Growth, MemoryKey
+from gpuagent.identity import NO_INSTANCE
+from gpuagent.reading import Snapshot
+
+
+def explainer(snapshot: Snapshot) -> Callable[[Mapping[str, str]], str]:
+    """For the labels of an alert: the reasons for the process that they name, else for the GPU."""
+    return partial(_explain, snapshot.growth)
+
+
+def _explain(growth: Mapping[MemoryKey, Growth], labels: Mapping[str, str]) -> str:
+    pid, instance = labels.get("pid", "0"), labels.get("gpu_instance_id", str(NO_INSTANCE))
+    try:
+        key = MemoryKey(labels.get("uuid", ""), int(pid), int(instance))
+    except ValueError:  # a rule may set any label to any text
+        return ""
+    said = growth.get(key)
+    return "; ".join(said.reasons) if said is not None else ""

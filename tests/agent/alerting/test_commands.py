@@ -1,0 +1,133 @@
+"""What people do and see: acknowledgements taken back, receivers that are off, heartbeats, rules that cannot fire."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from datetime import datetime
+from pathlib import Path
+
+import pytest
+
+from gpuagent.clock import ManualClock
+from gpuagent_alerts.routing.notify import MAX_ALERTS
+from tests.agent.alerting.bench import BUSY, CALM, FULL, alerting, config, rules, run, told
+from tests.alerts.outbox.parts import until
+from tests.alerts.receivers.sink import Reply, always, sink
+
+
+@pytest.mark.parametrize("by_name", [True, False])
+def test_an_acknowledgement_is_taken_back(tmp_path: Path, by_name: bool) -> None:
+    """ALERT-02: nobody is at it any more, so it is repeated again; by the name of the rule, or by the fingerprint."""
+
+    async def test() -> None:
+        with sink() as receiver:
+            settings = config(tmp_path, receiver, routes=[{"receivers": ["hook"], "repeat_interval": "1m"}])
+            async with alerting(settings, rules(FULL), ManualClock(), tmp_path / "s") as bench:
+                await bench.show(BUSY)
+                (fingerprint,) = await bench.commands.acknowledge("Full", "mine", "alice")
+                await bench.show(BUSY, seconds=90)
+                with pytest.raises(KeyError, match="is acknowledged: Other"):
+                    await bench.commands.unacknowledge("Other")
+                found = await bench.commands.unacknowledge("Full" if by_name else fingerprint)
+                assert found == [fingerprint]
+                assert (await bench.state())["acknowledged_by"] == ""
+                await bench.show(BUSY)
+                await bench.emptied()
+                assert [message.status for message in told(receiver)] == ["firing", "firing"]
+
+    run(test)
+
+
+def test_a_receiver_that_is_off_is_shown_over_a_restart(tmp_path: Path) -> None:
+    """410: which one, why and since when; not asked again by the next agent, and used after a test that it takes."""
+
+    async def test() -> None:
+        clock = ManualClock()
+        with sink(always(Reply(410))) as receiver:
+            settings = config(tmp_path, receiver)
+            async with alerting(settings, rules(FULL), clock, tmp_path / "s") as first:
+                await first.show(BUSY)
+                await asyncio.to_thread(receiver.wait, lambda seen: bool(seen.asked))
+                await until(first.alerting.delivery.off)
+            since = clock.wall()
+            receiver.behave = always(Reply())
+            clock.advance(600)
+            async with alerting(settings, rules(FULL), clock, tmp_path / "s") as second:
+                await second.show(BUSY)
+                (shown,) = (await second.commands.alerts())["receivers"]
+                assert (shown["receiver"], shown["kind"], shown["queued"]) == ("hook", "webhook", 1)
+                assert (shown["off"][:28], shown["off_since_seconds"]) == ("it wants nothing any more (4", since)
+                assert len(receiver.asked) == 1
+                assert (await second.commands.test_receiver("hook"))[0]
+                await second.emptied()
+            clock.advance(600)
+            async with alerting(settings, rules(FULL), clock, tmp_path / "s") as third:
+                assert (await third.commands.alerts())["receivers"][0]["off"] == ""
+
+    run(test)
+
+
+def test_heartbeats_are_shown(tmp_path: Path) -> None:
+    """How often it was called, and what came of the last call."""
+
+    async def test() -> None:
+        with sink(always(Reply(404))) as receiver:
+            beats = [{"name": "alive", "heartbeat": {"url": f"{receiver.url}/tops3cret"}}]
+            settings = config(tmp_path, None, receivers=beats)
+            async with alerting(settings, rules(FULL), ManualClock(), tmp_path / "s") as bench:
+                await asyncio.to_thread(receiver.wait, lambda seen: bool(seen.asked))
+                await until(lambda: bench.alerting.heartbeats[0].failed)
+                (beat,) = (await bench.commands.alerts())["heartbeats"]
+                assert (beat["receiver"], beat["interval_seconds"], beat["sent"]) == ("alive", 60.0, 0)
+                assert "404" in beat["last"]
+                assert "tops3cret" not in str(beat)
+
+    run(test)
+
+
+def test_a_rule_that_can_never_fire_is_told_in_the_log(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """ALERT-06: at the start and at each reload, with the rule and what was probably meant."""
+    typo = "alert: Typo, expr: gpuagent_gpu_memory_used_ratioo > 1"
+    caplog.set_level(logging.WARNING)
+
+    async def test() -> None:
+        settings = config(tmp_path, None)
+        async with alerting(settings, rules(FULL, typo), ManualClock(), tmp_path / "s") as bench:
+            assert caplog.text.count('rule "Typo"') == 1
+            assert "did you mean gpuagent_gpu_memory_used_ratio?" in caplog.text
+            await bench.alerting.reload(settings, rules(FULL, typo), lambda: True)
+            assert caplog.text.count('rule "Typo"') == 2
+            await bench.alerting.reload(settings, rules(FULL), lambda: True)
+            assert caplog.text.count('rule "Typo"') == 2
+
+    run(test)
+
+
+def test_when_it_ended_is_known_until_all_are_told(tmp_path: Path) -> None:
+    """More ends than a message holds: the last one too is told with the time at which it came."""
+    count = MAX_ALERTS + 20
+    many = [
+        f"alert: Full, expr: gpuagent_gpu_memory_used_ratio > 0.9, labels: {{number: 'n{n}'}}" for n in range(count)
+    ]
+
+    async def test() -> None:
+        clock = ManualClock()
+        with sink() as receiver:
+            settings = config(tmp_path, receiver, routes=[{"receivers": ["hook"], "group_by": ["alertname"]}])
+            async with alerting(settings, rules(*many), clock, tmp_path / "s") as bench:
+                await bench.show(BUSY, times=3)
+                await bench.show(CALM)
+                ended = clock.wall()
+                await bench.show(CALM, times=3)
+                await bench.emptied()
+        ends = {}
+        for request in receiver.processed:
+            for alert in json.loads(request.body)["alerts"]:
+                if alert["status"] == "resolved":
+                    ends[alert["labels"]["number"]] = datetime.fromisoformat(alert["endsAt"]).timestamp()
+        assert len(ends) == count
+        assert set(ends.values()) == {ended}
+
+    run(test)
