@@ -5,24 +5,35 @@ from __future__ import annotations
 import asyncio
 import os
 import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuagent.alerting.alerting import Alerting, Where
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.alerting.rules import load_rules
+from gpuagent.catalogue.clients import CLIENT_FAMILIES
+from gpuagent.catalogue.remedies import REMEDY_FAMILIES
+from gpuagent.catalogue.series import Further
+from gpuagent.catalogue.sources import SOURCE_FAMILIES
+from gpuagent.clients.assemble import client_door
+from gpuagent.clients.automatic import AutomaticBlame
+from gpuagent.clients.commands import ClientCommands
 from gpuagent.clock import Clock
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
 from gpuagent.doors import Doors
+from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.node import NoSuchNode, real_node, simulated_node, state_file
 from gpuagent.procfs.limits import raise_descriptor_limit
+from gpuagent.remedying import RemediesRefused, acting_of, check_permissions
 from gpuagent.renewal import Renewal
 from gpuagent.runtime import logs
 from gpuagent.runtime.notify import Notifier
 from gpuagent.service import Parts, Service
+from gpuagent.sources.sources import Sources
 from gpuagent.view import View
 from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.model import RuleGroup
@@ -53,8 +64,10 @@ class Start:
             raise StartError(str(error)) from None
 
 
-def assemble(path: Path | None, *, simulate: str | None = None, speed: float = 1.0) -> Start:
-    """The agent by its configuration.
+def assemble(
+    path: Path | None, *, simulate: str | None = None, speed: float = 1.0, bind: Mapping[str, int] | None = None
+) -> Start:
+    """The agent by its configuration. `bind` gives a scenario real processes.
 
     Raises:
         StartError: the configuration or the scenario is at fault: every fault at once.
@@ -62,17 +75,18 @@ def assemble(path: Path | None, *, simulate: str | None = None, speed: float = 1
 
     def load() -> tuple[Config, tuple[RuleGroup, ...]]:
         config = load_config(path, is_root=os.geteuid() == 0)
+        check_permissions(config, [path] if path is not None else [])
         return config, load_rules(config)
 
     try:
         config, rules = load()
         web_config = WebConfig(config.web_config_file)
-    except (ConfigError, WebConfigError, RuleFileError) as error:
+    except (ConfigError, WebConfigError, RuleFileError, RemediesRefused) as error:
         raise StartError(str(error)) from None
     logs.set_up(config.log.level, config.log.format)
     raise_descriptor_limit()
     try:
-        node = simulated_node(config, simulate, speed) if simulate else real_node(config)
+        node = simulated_node(config, simulate, speed, bind) if simulate else real_node(config)
     except NoSuchNode as error:
         raise StartError(str(error)) from None
     monitor = Monitor(node.library, node.processes, node.clock, _pace(config, node.clock), node.place)
@@ -81,20 +95,54 @@ def assemble(path: Path | None, *, simulate: str | None = None, speed: float = 1
         node=platform.node(),
         state_file=state_file(config, "state.db"),
         simulated=node.place.simulated,
-        credentials=Path(directory) if (directory := os.environ.get("CREDENTIALS_DIRECTORY")) else None,
     )
     try:
         alerting = Alerting(config, rules, node.clock, where)
     except ValueError as error:
         raise StartError(f"routes: {error}") from None
+    clients = client_door(config, node.clock, node.place.boot_id)
+    leaks = Leaks(
+        config.leaks.sensitivity,
+        node.clock,
+        store=None if node.place.simulated else alerting.store,
+        boot_id=node.place.boot_id,
+    )
+    client_commands = ClientCommands(clients, node.clock)
+    sources = Sources(config.sources)
+    try:
+        acting = acting_of(config, node, alerting.store, client_commands, durable=where.state_file is not None)
+    except ValueError as error:
+        raise StartError(f"remedies: {error}") from None
+
+    def further() -> list[Further]:
+        return [
+            (CLIENT_FAMILIES, clients.figures()),
+            (SOURCE_FAMILIES, sources.readings()),
+            (REMEDY_FAMILIES, acting.figures()),
+            leaks.further(),
+        ]
+
+    alerting.listen(acting.judge, further)
     parts = Parts(
         config=config,
         clock=node.clock,
         monitor=monitor,
-        view=View(config, node.clock, node.place.simulated, alerting.figures),
+        view=View(
+            config,
+            node.clock,
+            node.place.simulated,
+            alerting.figures,
+            further,
+        ),
         doors=Doors(config, web_config),
         notifier=Notifier(),
         alerting=alerting,
+        clients=clients,
+        sources=sources,
+        client_commands=client_commands,
+        automatic_blame=AutomaticBlame(client_commands, node.clock, enabled=config.leaks.blame == "automatic"),
+        leaks=leaks,
+        acting=acting,
         alert_commands=AlertCommands(alerting, node.clock, where.node),
         load=load,
         may_renew=lambda: renewal.due and not node.place.simulated,
@@ -104,6 +152,6 @@ def assemble(path: Path | None, *, simulate: str | None = None, speed: float = 1
 
 def _pace(config: Config, clock: Clock) -> Pace:
     return Pace(
-        fresh_seconds=max(config.nvml.stuck_after, 2 * config.poll_interval),
+        fresh_seconds=max(config.nvml.stuck_after * clock.speed, 2 * config.poll_interval),
         deadline_seconds=max(0.8 * config.poll_interval / clock.speed, 0.05),
     )

@@ -9,11 +9,13 @@ from pathlib import Path
 from gpuagent.config.models import Config
 from gpuagent.runtime.directories import make_own_directory
 from gpuagent.view import View
-from gpuagent_exporters.alert_routes import AlertCommands, alert_routes
+from gpuagent_exporters.alert_routes import AlertCommands, alert_routes, read_routes
+from gpuagent_exporters.client_routes import ClientSource, client_command_routes, client_routes
 from gpuagent_exporters.control import Commands, control_routes
 from gpuagent_exporters.http import build_app
 from gpuagent_exporters.limits import HttpLimits
 from gpuagent_exporters.listeners import ListenError, is_loopback
+from gpuagent_exporters.remedy_routes import RemedySource, remedy_command_routes, remedy_routes
 from gpuagent_exporters.server import HttpServer
 from gpuagent_exporters.web_config import WebConfig
 
@@ -36,7 +38,14 @@ class Doors:
         self._web_config = web_config
         self._servers: list[HttpServer] = []
 
-    async def open(self, view: View, commands: Commands, alerts: AlertCommands) -> None:
+    async def open(
+        self,
+        view: View,
+        commands: Commands,
+        alerts: AlertCommands,
+        clients: ClientSource,
+        remedies: RemedySource,
+    ) -> None:
         """Listen.
 
         Raises:
@@ -46,13 +55,20 @@ class Doors:
         path = control_socket(config)
         group = _group()
         _make_directory(path.parent)
-        app = build_app(view, control=True, extra_routes=(*control_routes(commands), *alert_routes(alerts)))
+        routes = (*control_routes(commands), *alert_routes(alerts), *client_routes(clients))
+        routes = (*routes, *client_command_routes(clients), *remedy_routes(remedies), *remedy_command_routes(remedies))
+        app = build_app(view, control=True, extra_routes=routes)
         servers = [HttpServer(app, unix_socket=path, unix_mode=0o660, unix_group=group, limits=_limits(config))]
         if config.listen:
             private = is_loopback(config.listen) or self._web_config.authenticates
+            readable = (
+                *read_routes(alerts),
+                *client_routes(clients, show_commands=private),
+                *remedy_routes(remedies, show_commands=private),
+            )
             servers.append(
                 HttpServer(
-                    build_app(view, show_commands=private),
+                    build_app(view, show_commands=private, extra_routes=readable),
                     listen=config.listen,
                     limits=_limits(config),
                     web_config=self._web_config,

@@ -69,3 +69,15 @@ class Growth:
     """Growth that would fill the GPU within minutes: told at once, and not yet a leak."""
     fast_exhaustion_seconds: float | None = None
     """With `fast`: seconds until the GPU is full at the pace of the last half minute."""
+    evidence_told: tuple[Evidence, ...] = ()
+    """Every standard that this leak was ever the word of, the first one first. Alerts carry one each: a label that
+    changed would end an alert while its leak goes on."""
+
+
+class Watching(NamedTuple):
+    """How much the leak detector has to remember."""
+
+    histories: int
+    """Processes and GPUs whose history is kept."""
+    refused: int
+    """Processes that found no room for theirs, since the start."""

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 from gpuagent.clock import Clock, ScaledClock, SystemClock
 from gpuagent.config.models import Config
 from gpuagent.monitor.inventory import Inventory, count_pci_gpus
-from gpuagent.monitor.monitor import Place, Processes
+from gpuagent.monitor.monitor import Place
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.boot import boot_id, boot_time_seconds
-from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.files import ProcFiles, RealProc
 from gpuagent.procfs.pods import PodNames
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.users import UserNames
@@ -31,9 +32,12 @@ class Node:
     """What a monitor measures, and the time it does it by."""
 
     library: Library
-    processes: Processes
+    processes: ProcessTable
     clock: Clock
     place: Place
+    files: ProcFiles
+    bound: frozenset[int] | None = None
+    """Under a scenario: the real processes that it was given. No other may ever be acted on."""
 
 
 def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
@@ -43,14 +47,16 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
     processes = _table(config, clock, boot)
     inventory = _inventory(config, boot) if keep_inventory else None
     place = Place(boot_id=boot, inventory=inventory, pci_gpus=count_pci_gpus)
-    return Node(Library(), processes, clock, place)
+    return Node(Library(), processes, clock, place, RealProc())
 
 
-def simulated_node(config: Config, name: str, speed: float = 1.0) -> Node:
+def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[str, int] | None = None) -> Node:
     """A scenario in place of the driver; processes that the scenario made up have a /proc of their own.
 
+    `bind` says which real processes stand for those that the scenario leaves open, by their keys.
+
     Raises:
-        NoSuchNode: there is no such scenario, or it is at fault.
+        NoSuchNode: there is no such scenario, or it is at fault, or it has no such key, or there is no such process.
     """
     from gpuagent.simulated.node import SimulatedNode  # noqa: PLC0415  a real node has no use for it
     from gpuagent.simulated.scenario import ScenarioError, load_scenario  # noqa: PLC0415
@@ -73,9 +79,17 @@ def simulated_node(config: Config, name: str, speed: float = 1.0) -> Node:
         redact=config.processes.redact,
         host_pid_namespace=True,
     )
+    for key, pid in (bind or {}).items():
+        try:
+            node.bind(key, pid)
+        except KeyError as error:
+            raise NoSuchNode(str(error.args[0])) from None
+        except ProcessLookupError:
+            raise NoSuchNode(f"--bind {key}={pid}: there is no such process") from None
     log.warning("SIMULATED: every reading comes from the scenario %s", node.name)
     place = Place(boot_id=boot, simulated=node.name, pci_gpus=node.pci_gpu_count)
-    return Node(Library(node.library, max_pid=node.max_pid), processes, clock, place)
+    library = Library(node.library, max_pid=node.max_pid)
+    return Node(library, processes, clock, place, node.proc, frozenset((bind or {}).values()))
 
 
 def _table(config: Config, clock: Clock, boot: str) -> ProcessTable:

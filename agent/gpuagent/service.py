@@ -8,18 +8,26 @@ import logging
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
+from gpuagent.acting.agent import Acting
+from gpuagent.acting.commands import RemedyCommands
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.commands import AlertCommands
+from gpuagent.clients.assemble import limits_of
+from gpuagent.clients.automatic import AutomaticBlame
+from gpuagent.clients.commands import ClientCommands
+from gpuagent.clients.door import ClientDoor
 from gpuagent.clock import Clock
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.models import Config
 from gpuagent.doors import Doors
+from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor
 from gpuagent.reading import Snapshot
 from gpuagent.runtime.notify import Notifier
 from gpuagent.schedule import Schedule
+from gpuagent.sources.sources import Sources
 from gpuagent.view import View
 from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.model import RuleGroup
@@ -28,6 +36,7 @@ from gpuagent_exporters.web_config import WebConfigError
 log = logging.getLogger(__name__)
 
 _HOUSEKEEPING_SECONDS = 60.0
+_KEEP_SECONDS = 1.0
 _STOP_SECONDS = 4.0
 """Everything is left within this, also while a poll is stuck: systemd waits for 5 s."""
 
@@ -44,6 +53,12 @@ class Parts:
     notifier: Notifier
     alerting: Alerting
     alert_commands: AlertCommands
+    clients: ClientDoor
+    client_commands: ClientCommands
+    automatic_blame: AutomaticBlame
+    sources: Sources
+    leaks: Leaks
+    acting: Acting
     load: Callable[[], tuple[Config, tuple[RuleGroup, ...]]]
     """Reads the configuration and the rules again; raises ConfigError, RuleFileError."""
     may_renew: Callable[[], bool]
@@ -78,8 +93,13 @@ class Service:
         loop.add_signal_handler(signal.SIGHUP, self._reload_soon)
         parts = self._parts
         try:
-            await parts.doors.open(parts.view, self, parts.alert_commands)
+            remedies = RemedyCommands(parts.acting)
+            await parts.doors.open(parts.view, self, parts.alert_commands, parts.client_commands, remedies)
+            await parts.clients.open()
+            parts.sources.open()
+            await asyncio.to_thread(parts.leaks.open)
             await parts.alerting.open(self._alive)
+            await parts.acting.open()
             self._start_jobs()
             self._tick_task = asyncio.create_task(self._tick_for_ever(), name="tick")
             self._tick_task.add_done_callback(lambda _: self._stopping.set())
@@ -122,7 +142,9 @@ class Service:
         try:
             new, rules = await asyncio.to_thread(parts.load)
             await asyncio.to_thread(parts.doors.reload, new)
+            parts.acting.reload(new)
             await parts.alerting.reload(new, rules, self._alive)
+            await parts.sources.reload(new.sources)
         except (ConfigError, WebConfigError, RuleFileError, ValueError) as error:
             log.error("the new configuration is refused, the old one stays:\n%s", error)  # noqa: TRY400  no traceback
             return str(error)
@@ -139,6 +161,9 @@ class Service:
                 log.warning("%s has changed: this takes effect at the next start", key)
         self._config = new
         self._parts.view.config = new
+        self._parts.clients.use(limits_of(new), new.clients.interval)
+        self._parts.automatic_blame.enabled = new.leaks.blame == "automatic"
+        self._parts.leaks.use(new.leaks.sensitivity)
         self._start_jobs()
 
     def _reload_soon(self) -> None:
@@ -154,6 +179,8 @@ class Service:
 
         self._schedule.every(self._config.slow_interval / speed, "slow collection", slow)
         self._schedule.every(_HOUSEKEEPING_SECONDS, "housekeeping of alerts", self._parts.alerting.housekeeping)
+        leaks = self._parts.leaks
+        self._schedule.every(leaks.keep_interval_seconds, "histories of the leak detector", leaks.keep)
         watchdog = self._parts.notifier.watchdog_seconds
         if watchdog is not None:  # a tick may come less often than systemd wants to hear from us
             self._schedule.every(watchdog / 3, "watchdog", self._tell_watchdog)
@@ -190,7 +217,12 @@ class Service:
         except Exception:
             log.exception("a tick failed")
             return
+        snapshot = replace(snapshot, clients=parts.clients.readings(snapshot))
+        snapshot = parts.leaks.observe(snapshot)
+        snapshot = parts.automatic_blame.observe(snapshot)
+        parts.clients.show(snapshot)
         parts.view.update(snapshot)
+        await parts.acting.see(snapshot)
         parts.alerting.feed(snapshot)
         self._schedule.check_clock(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
         if snapshot.ticks == 1:
@@ -210,8 +242,19 @@ class Service:
                 if self._tick_task is not None:
                     self._tick_task.cancel()
                     await asyncio.gather(self._tick_task, return_exceptions=True)
+                await parts.acting.close()
                 await parts.doors.close()
-                await asyncio.gather(parts.alerting.close(), parts.monitor.close())
+                await self._keep_leaks()
+                await parts.automatic_blame.close()
+                await asyncio.gather(
+                    parts.alerting.close(), parts.clients.close(), parts.sources.close(), parts.monitor.close()
+                )
+
+    async def _keep_leaks(self) -> None:
+        """Before the store is closed. A slow disk must not cost the rest of an orderly end."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_KEEP_SECONDS):
+                await self._parts.leaks.close()
 
 
 def _summary(snapshot: Snapshot) -> str:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 from gpuagent import __version__
 from gpuagent.catalogue.alerting import AlertingFigures
-from gpuagent.catalogue.series import series
+from gpuagent.catalogue.memo import Memo
+from gpuagent.catalogue.series import Further, series
 from gpuagent.clock import Clock
 from gpuagent.config.models import Config
 from gpuagent.history import History
@@ -28,6 +29,7 @@ class View:
         clock: Clock,
         simulated: str = "",
         alerting: Callable[[], AlertingFigures | None] = lambda: None,
+        further: Callable[[], Sequence[Further]] = lambda: (),
     ) -> None:
         self.config = config
         self.history = History()
@@ -36,7 +38,9 @@ class View:
         self._started = clock.now()
         self._snapshot: Snapshot | None = None
         self._page = MetricsPage(self._series)
+        self._memo = Memo()
         self._alerting = alerting
+        self._further = further
 
     def update(self, snapshot: Snapshot) -> None:
         """Show this one from now on."""
@@ -102,5 +106,7 @@ class View:
             simulated=self._simulated,
             top=self.config.processes.top,
             alerting=self._alerting(),
-            preallocates=self.config.processes.preallocates,
+            preallocates=self.config.preallocates,
+            memo=self._memo,
+            further=self._further(),
         )

@@ -1,71 +1,98 @@
 """The text formats of Prometheus and OpenMetrics, written from series.
 
 prometheus-client writes the same (see `prometheus.SnapshotCollector`; the tests compare the two) at 7 to 10
-microseconds a line. A node with 512 GPU processes has 6,000 lines and is scraped every few seconds; this writer takes
-about one microsecond a line: the label text of a series is written once and kept for as long as the series is.
+microseconds a line. A node with 512 GPU processes has 6,000 lines and is scraped every few seconds, so this writer does
+not write again what it has written before: a family whose samples are those of the last scrape keeps its lines, and a
+line with another value keeps its beginning.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
-from typing import Any
+from functools import lru_cache
+from typing import Any, NamedTuple
 
 from gpuagent.catalogue.family import Family, Kind, Sample
 
 Series = Iterable[tuple[Family[Any], list[Sample]]]
+Labels = tuple[str | None, ...]
+Names = tuple[str, ...]
 
 _ESCAPES = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
 _HELP_ESCAPES = str.maketrans({"\\": r"\\", "\n": r"\n"})
+_NOT_FINITE = {"inf": "+Inf", "-inf": "-Inf", "nan": "NaN"}
 
-Labels = tuple[str | None, ...]
+
+class _Written(NamedTuple):
+    """A family as it was written last."""
+
+    names: Names
+    samples: list[Sample]
+    lines: bytes
+    """One for each sample."""
 
 
 class TextWriter:
-    """Writes either format. One per exporter: it keeps the label texts of the last scrape, no more."""
+    """Writes either format. One per exporter: it keeps what it wrote last, and nothing older."""
 
     def __init__(self) -> None:
-        self._texts: dict[tuple[tuple[str, ...], Labels], str] = {}
+        self._last: dict[str, _Written] = {}
 
-    def write(self, series: Series, *, openmetrics: bool = False) -> str:
-        """The exposition of all series, without the end mark of OpenMetrics."""
-        known = self._texts
-        used: dict[tuple[tuple[str, ...], Labels], str] = {}
-        lines: list[str] = []
+    def write(self, series: Series, *, openmetrics: bool = False, end: bytes = b"") -> bytes:
+        """The exposition of all series in UTF-8, then `end`: the end mark of OpenMetrics is not among the series."""
+        written: dict[str, _Written] = {}
+        parts: list[bytes] = []
         for family, samples in series:
-            lines.append(_header(family, openmetrics=openmetrics))
-            name = family.name
-            names = family.labels
-            for labels, value in samples:
-                key = (names, labels)
-                text = used.get(key)
-                if text is None:
-                    text = used[key] = known.get(key) or _label_text(names, labels)
-                lines.append(f"{name}{text} {_number(value)}\n")
-        self._texts = used
-        return "".join(lines)
+            # Taken out: two generations of a family are not there together for longer than it takes to write one.
+            before = self._last.pop(family.name, None)
+            if before is None or before.names != family.labels:
+                before = _Written(family.labels, [], b"")
+            if before.samples is not samples and before.samples != samples:
+                before = _Written(family.labels, samples, _lines(_beginnings(family, samples, before), samples))
+            written[family.name] = before
+            parts += (_header(family.name, family.kind, family.help, openmetrics), before.lines)
+        self._last = written
+        return b"".join((*parts, end))
+
+
+def _beginnings(family: Family[Any], samples: list[Sample], before: _Written) -> list[str]:
+    """Name and labels of each sample as they are written, from the last lines as far as they are there.
+
+    To keep them beside the lines would cost half as much memory again.
+    """
+    known = [line.rpartition(" ")[0] for line in before.lines.decode().split("\n")[:-1]]
+    old, new = ([labels for labels, _ in some] for some in (before.samples, samples))
+    if old == new:
+        return known
+    by_labels = dict(zip(old, known, strict=True))
+    return [by_labels.get(labels) or family.name + _label_text(family.labels, labels) for labels in new]
+
+
+def _lines(beginnings: list[str], samples: list[Sample]) -> bytes:
+    # Whole numbers as such, as most are. What is left of infinity over 1 is NaN, and NaN equals nothing.
+    lines = [
+        f"{beginning} {int(value) if value % 1 == 0 else _number(value)}\n"
+        for beginning, (_, value) in zip(beginnings, samples, strict=True)
+    ]
+    return "".join(lines).encode(errors="replace")
 
 
 def _number(value: float) -> str:
-    """Whole numbers as such; NaN and infinities, which should never get here, must not cost the whole scrape."""
-    try:
-        whole = int(value)
-    except (ValueError, OverflowError):
-        return "NaN" if math.isnan(value) else "+Inf" if value > 0 else "-Inf"
-    return str(whole) if whole == value else repr(value)
+    """NaN and infinities should never get here, and must not cost the whole scrape."""
+    text = repr(value)
+    return _NOT_FINITE.get(text, text)
 
 
-def _header(family: Family[Any], *, openmetrics: bool) -> str:
+@lru_cache(maxsize=1024)
+def _header(name: str, kind: Kind, text: str, openmetrics: bool) -> bytes:
     """OpenMetrics names a counter without `_total`, and escapes quotes in its help."""
-    name, text = family.name, family.help.translate(_HELP_ESCAPES)
-    if openmetrics:
-        text = family.help.translate(_ESCAPES)
-        if family.kind is Kind.COUNTER:
-            name = name.removesuffix("_total")
-    return f"# HELP {name} {text}\n# TYPE {name} {family.kind}\n"
+    text = text.translate(_ESCAPES if openmetrics else _HELP_ESCAPES)
+    if openmetrics and kind is Kind.COUNTER:
+        name = name.removesuffix("_total")
+    return f"# HELP {name} {text}\n# TYPE {name} {kind}\n".encode()
 
 
-def _label_text(names: tuple[str, ...], values: Labels) -> str:
+def _label_text(names: Names, values: Labels) -> str:
     """`{a="1",b="2"}`, without labels that have no value; "" if none is left."""
     pairs = ",".join(
         f'{name}="{value.translate(_ESCAPES)}"' for name, value in zip(names, values, strict=True) if value is not None

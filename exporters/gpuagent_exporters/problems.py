@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from gpuagent.reading import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent.units import format_duration
 from gpuagent_exporters import gpu_problems
+from gpuagent_exporters.growth_problems import growth_problems
 from gpuagent_exporters.severity import Problem, Severity, joined, most_severe_first
 from gpuagent_exporters.xids import explain_xid
 
@@ -44,6 +45,7 @@ def find_problems(
             *_stale(snapshot, now_seconds, stale_after_seconds(poll_interval_seconds)),
             *_namespace(snapshot),
             *_gpus(snapshot, now_seconds),
+            *growth_problems(snapshot),
             *_xids(snapshot),
             *_collectors(snapshot),
         )

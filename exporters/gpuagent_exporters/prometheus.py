@@ -54,7 +54,5 @@ class MetricsPage:
 
     def render(self, *, openmetrics: bool = False) -> bytes:
         """UTF-8 text in one of the two formats."""
-        text = self._writer.write(self._series(), openmetrics=openmetrics).encode(errors="replace")
         generate: Callable[[CollectorRegistry], bytes] = generate_openmetrics if openmetrics else generate_latest
-        own = generate(self._own)
-        return text + own
+        return self._writer.write(self._series(), openmetrics=openmetrics, end=generate(self._own))

@@ -11,9 +11,12 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from gpuagent.growth import MemoryKey
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import CollectorRun, GpuReading, ProcessReading, Snapshot
+from gpuagent_exporters.allocator_status import allocator_status
 from gpuagent_exporters.gpu_status import gpu_status
+from gpuagent_exporters.growth_status import growth_status
 from gpuagent_exporters.problems import find_problems, stale_after_seconds
 
 SCHEMA = 1
@@ -148,6 +151,7 @@ def _gpus(
     for gpu in snapshot.gpus:
         key = (gpu.identity.index, gpu.identity.uuid)
         document = gpu_status(gpu, by_gpu[key], now_seconds)
+        document |= growth_status(snapshot.growth.get(MemoryKey(gpu.identity.uuid)))
         document["xids"] = [
             {"xid": xid.xid, "count": xid.count, "last_time_seconds": xid.last_time_seconds}
             for xid in snapshot.xids
@@ -170,7 +174,12 @@ def _processes(snapshot: Snapshot) -> list[Document]:
             process.pid,
         ),
     )
-    return [_process(process, snapshot.time_seconds) for process in ordered]
+    return [
+        _process(process, snapshot.time_seconds)
+        | growth_status(snapshot.growth.get(process.key))
+        | allocator_status(snapshot, process)
+        for process in ordered
+    ]
 
 
 def _process(process: ProcessReading, time_seconds: float) -> Document:

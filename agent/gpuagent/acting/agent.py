@@ -7,7 +7,7 @@ import logging
 import pwd
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any
 
 from gpuagent.acting.budgets import belongs, name_of, uses
 from gpuagent.acting.configured import ladders_of, rules_of
@@ -20,6 +20,7 @@ from gpuagent.config.models import Config
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.audit import Audit, runs
+from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.ladder import Plan, Run, Tools
 from gpuagent_alerts.remedies.limits import broken
 from gpuagent_alerts.remedies.manager import Firing, Remedies
@@ -35,14 +36,6 @@ log = logging.getLogger(__name__)
 
 class NoSuchProcess(Exception):
     """No process with this pid is on a GPU, as far as the agent can see."""
-
-
-class Judged(NamedTuple):
-    """An alert that fires, the expression of its rule, and whether that is true now."""
-
-    alert: Alert
-    expression: str
-    holds: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,9 +100,9 @@ class Acting:
         )
         await self.eyes.see(snapshot)
 
-    async def judge(self, judged: Sequence[Judged], measured_seconds: float) -> None:
-        """The rules were evaluated on a snapshot of that time: `judged` is all that fires."""
-        await self.eyes.judge({each.alert.fingerprint: each.holds for each in judged}, measured_seconds)
+    async def judge(self, judged: Sequence[Judged]) -> None:
+        """The rules were evaluated, and this is all that fires."""
+        await self.eyes.judge(judged)
         snapshot = self._snapshot
         if snapshot is not None and self.remedies.ladders:
             self.remedies.consider(

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from gpuagent.acting.targets import relatives, target_of, targets_on
 from gpuagent.clock import Clock
 from gpuagent.reading import GpuReading, GpuState, Snapshot
+from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Condition, Sight
 
@@ -19,8 +20,7 @@ class SnapshotEyes:
         self.scope = "process"
         self._clock = clock
         self._snapshot: Snapshot | None = None
-        self._firing: Mapping[str, bool] = {}
-        self._judged_seconds = float("-inf")
+        self._firing: Mapping[str, Judged] = {}
         self._news = asyncio.Condition()
 
     async def see(self, snapshot: Snapshot) -> None:
@@ -28,14 +28,9 @@ class SnapshotEyes:
         self._snapshot = snapshot
         await self._tell()
 
-    async def judge(self, firing: Mapping[str, bool], measured_seconds: float) -> None:
-        """The rules were evaluated on a snapshot of that time.
-
-        `firing` has every alert that fires, and whether its expression is true now: one that is only kept firing is no
-        reason to act.
-        """
-        self._firing = firing
-        self._judged_seconds = measured_seconds
+    async def judge(self, judged: Iterable[Judged]) -> None:
+        """The rules were evaluated, and this is all that fires."""
+        self._firing = {each.alert.fingerprint: each for each in judged}
         await self._tell()
 
     def look(self, target: Target, alert: str) -> Sight:
@@ -71,7 +66,7 @@ class SnapshotEyes:
         found: list[Sight] = []
 
         def has_come() -> bool:
-            if judged and alert and self._judged_seconds <= after:
+            if judged and alert in self._firing and self._firing[alert].measured_seconds <= after:
                 return False
             sight = self.look(target, alert)
             readable = not sight.reason or sight.condition is not Condition.UNKNOWN
@@ -97,7 +92,7 @@ class SnapshotEyes:
             return Condition.HOLDS, ""
         if alert not in self._firing:
             return Condition.OVER, "the alert has ended"
-        if not self._firing[alert]:
+        if not self._firing[alert].holds:
             return Condition.OVER, "the alert is only kept firing: its expression is not true any more"
         return Condition.HOLDS, ""
 

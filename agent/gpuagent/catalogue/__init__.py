@@ -11,16 +11,26 @@ from __future__ import annotations
 from typing import Any
 
 from gpuagent.catalogue.alerting import ALERTING_FAMILIES
+from gpuagent.catalogue.clients import CLIENT_FAMILIES
 from gpuagent.catalogue.family import Family
 from gpuagent.catalogue.gpu import GPU_FAMILIES
+from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, WATCHING_FAMILIES
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES
 from gpuagent.catalogue.process import PROCESS_FAMILIES
+from gpuagent.catalogue.sources import SOURCE_FAMILIES
+from gpuagent.catalogue.torch import TORCH_FAMILIES
 
 FAMILIES: tuple[Family[Any], ...] = (
     *NODE_FAMILIES,
     *GPU_FAMILIES,
     *MIG_FAMILIES,
     *PROCESS_FAMILIES,
+    *GPU_GROWTH_FAMILIES,
+    *GROWTH_FAMILIES,
+    *WATCHING_FAMILIES,
     *ALERTING_FAMILIES,
+    *CLIENT_FAMILIES,
+    *SOURCE_FAMILIES,
+    *TORCH_FAMILIES,
 )

@@ -53,10 +53,16 @@ class Family(Generic[Part]):
         return ""
 
 
+@dataclass(frozen=True, slots=True)
+class Single(Generic[Part]):
+    """Reads a family without labels of its own. Who reads many parts may call `value` and save the tuples."""
+
+    value: Callable[[Part], Value]
+
+    def __call__(self, part: Part) -> Iterable[Labelled]:
+        return (((), self.value(part)),)
+
+
 def single(value: Callable[[Part], Value]) -> Callable[[Part], Iterable[Labelled]]:
     """For a family without labels of its own."""
-
-    def read(part: Part) -> Iterable[Labelled]:
-        return (((), value(part)),)
-
-    return read
+    return Single(value)

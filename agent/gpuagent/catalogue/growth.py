@@ -1,12 +1,82 @@
-"""Families of the leak detector: of a process on a GPU, and of a GPU as a whole."""
+"""Families of the leak detector: of a process on a GPU, and of a GPU as a whole.
+
+A figure that has no value has no series: what does not grow is never full. Once a leak is told, its growth is there
+until it is over, so that an alert that multiplies it in does not come and go.
+"""
 
 from __future__ import annotations
 
-from gpuagent.catalogue.family import Family
-from gpuagent.growth import Growth
+from collections.abc import Callable, Iterable
 
-GROWTH_FAMILIES: tuple[Family[Growth], ...] = ()
+from gpuagent.catalogue.family import Family, Kind, Labelled, Value, single
+from gpuagent.catalogue.gpu import GPU_LABELS
+from gpuagent.catalogue.process import PROCESS_LABELS
+from gpuagent.growth import Growth, Verdict, Watching
+
+GrowthFamily = Family[Growth]
+
+
+def _slope(growth: Growth) -> Value:
+    if growth.slope is not None:
+        return growth.slope.value
+    return 0.0 if growth.verdict is Verdict.LEAKING else None
+
+
+def _since(growth: Growth) -> Value:
+    return growth.since_seconds if growth.verdict is Verdict.LEAKING else None
+
+
+def _verdict(growth: Growth) -> Iterable[Labelled]:
+    return (((str(growth.verdict).replace(" ", "_"),), 1),)
+
+
+def _evidence(growth: Growth) -> Iterable[Labelled]:
+    return [((str(evidence),), 1) for evidence in growth.evidence_told]
+
+
+def _families(prefix: str, labels: tuple[str, ...], whose: str) -> tuple[GrowthFamily, ...]:
+    def family(name: str, text: str, of: Callable[[Growth], Iterable[Labelled]], *more: str) -> GrowthFamily:
+        return Family(f"{prefix}_memory_{name}", Kind.GAUGE, text, "processes", (*labels, *more), of)
+
+    return (
+        family("leak_suspected", f"1 while the memory {whose} is taken to leak, by the configured sensitivity.",
+               single(lambda growth: growth.verdict is Verdict.LEAKING)),
+        family("verdict", "What the history of the memory amounts to; always 1: learning, steady, growing, cached, "
+               "leaking, levelled_off.", _verdict, "verdict"),
+        family("growth_bytes_per_second", "How fast the floor of the memory rises.", single(_slope)),
+        family("exhaustion_seconds", "Time until the GPU is full at this pace; absent when it will not come.",
+               single(lambda growth: growth.exhaustion.value if growth.exhaustion else None)),
+        family("leak_since_seconds", "Unix time at which the leak began; absent while there is none.",
+               single(_since)),
+        family("fast_exhaustion_seconds", "Time until the GPU is full, while growth would fill it within minutes: "
+               "told at once, and not yet a leak.",
+               single(lambda growth: growth.fast_exhaustion_seconds if growth.fast else None)),
+    )  # fmt: skip
+
+
+GROWTH_FAMILIES: tuple[GrowthFamily, ...] = (
+    *_families("gpuagent_process", PROCESS_LABELS, "of the process"),
+    Family(
+        "gpuagent_process_memory_leak_evidence",
+        Kind.GAUGE,
+        "1 for each standard that this leak has met, for as long as it lasts: allocator, strict, balanced, sensitive.",
+        "processes",
+        (*PROCESS_LABELS, "evidence"),
+        _evidence,
+    ),
+)
 """Labels begin with `PROCESS_LABELS`."""
 
-GPU_GROWTH_FAMILIES: tuple[Family[Growth], ...] = ()
+GPU_GROWTH_FAMILIES: tuple[GrowthFamily, ...] = _families(
+    "gpuagent_gpu", GPU_LABELS, "of a process on the GPU, or of no process,"
+)
 """Labels begin with `GPU_LABELS`."""
+
+WATCHING_FAMILIES: tuple[Family[Watching], ...] = (
+    Family("gpuagent_leak_histories", Kind.GAUGE, "Processes and GPUs whose memory the leak detector remembers.",
+           "nvml", (), single(lambda watching: watching.histories)),
+    Family("gpuagent_leak_histories_refused_total", Kind.COUNTER,
+           "Processes that the leak detector had no room for, since the agent started.",
+           "nvml", (), single(lambda watching: watching.refused)),
+)  # fmt: skip
+"""Of the detector as a whole."""

@@ -7,11 +7,12 @@ joined on (gpu, uuid, pid).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from operator import attrgetter
 
-from gpuagent.catalogue.family import Family, Kind, Labelled, Sample, Value
+from gpuagent.catalogue.family import Family, Kind, Labelled, Sample, Value, single
 from gpuagent.catalogue.gpu import GPU_LABELS
 from gpuagent.identity import NO_INSTANCE
-from gpuagent.reading import ProcessReading, ProcessState
+from gpuagent.reading import ProcessInfo, ProcessReading, ProcessState
 
 PROCESS_LABELS = (*GPU_LABELS, "pid", "process", "user", "gpu_instance_id", "compute_instance_id")
 OTHER = "other"
@@ -48,31 +49,27 @@ def split_top(processes: Iterable[ProcessReading], top: int | None) -> tuple[lis
             continue
         group.sort(key=lambda process: (-(process.used_bytes or 0), process.pid))
         shown += group[:top]
-        others = sum(process.used_bytes or 0 for process in group[top:])
+        others = float(sum(process.used_bytes or 0 for process in group[top:]))
         rest.append(Sample((str(index), uuid, "", OTHER, "", None, None), others))
     return shown, rest
 
 
 def _utilization(field: int) -> Callable[[ProcessReading], Iterable[Labelled]]:
-    def of(process: ProcessReading) -> Iterable[Labelled]:
+    def value(process: ProcessReading) -> Value:
         utilization = process.utilization
-        return (((), None if utilization is None else utilization[field]),)
+        return None if utilization is None else utilization[field]
 
-    return of
-
-
-def _of_info(read: Callable[[ProcessReading], Value]) -> Callable[[ProcessReading], Iterable[Labelled]]:
-    return lambda process: (((), read(process) if process.info else None),)
+    return single(value)
 
 
 def _state(letter: str) -> Callable[[ProcessReading], Iterable[Labelled]]:
     """Only while it is so: for nearly every process it never is."""
-    return lambda process: (((), 1 if process.info and process.info.state == letter else None),)
+    return single(lambda process: 1 if process.info and process.info.state == letter else None)
 
 
-_INFO_FIELDS = (
-    "uid", "command", "unit", "container_id", "container_runtime", "pod_uid", "pod", "namespace", "slurm_job",
-)  # fmt: skip
+_info_texts: Callable[[ProcessInfo], tuple[str, ...]] = attrgetter(
+    "command", "unit", "container_id", "container_runtime", "pod_uid", "pod", "namespace", "slurm_job"
+)
 # `pod`, `namespace` and `container` would collide with the labels of a scrape and be renamed (dcgm-exporter#85).
 _INFO_LABELS = (
     "uid", "command", "unit", "container_id", "container_runtime", "pod_uid", "pod_name", "pod_namespace",
@@ -81,10 +78,10 @@ _INFO_LABELS = (
 
 
 def _info(process: ProcessReading) -> Iterable[Labelled]:
-    info = process.info
-    own = [str(getattr(info, field)) for field in _INFO_FIELDS] if info else [""] * len(_INFO_FIELDS)
-    parent = str(info.parent_pid) if info else ""
-    yield (*own, parent, process.kinds, process.state), 1
+    info, kinds, state = process.info, process.kinds, process.state
+    if info is None:
+        return (((*[""] * (len(_INFO_LABELS) - 2), kinds, state), 1),)
+    return (((str(info.uid), *_info_texts(info), str(info.parent_pid), kinds, state), 1),)
 
 
 def _family(
@@ -95,7 +92,7 @@ def _family(
 
 
 USED = _family("memory_used_bytes", "processes", "Device memory of the process as the driver counts it.",
-               lambda process: (((), process.used_bytes),))  # fmt: skip
+               single(lambda process: process.used_bytes))  # fmt: skip
 
 PROCESS_FAMILIES: tuple[ProcessFamily, ...] = (
     USED,
@@ -108,9 +105,9 @@ PROCESS_FAMILIES: tuple[ProcessFamily, ...] = (
     _family("decoder_utilization_ratio", "process_utilization", "Share of the video decoder's time, 0 to 1.",
             _utilization(3)),
     _family("resident_memory_bytes", "procfs", "Host memory resident.",
-            _of_info(lambda process: process.info.resident_bytes if process.info else None)),
+            single(lambda process: process.info.resident_bytes if process.info else None)),
     _family("start_time_seconds", "procfs", "Unix time at which the process started.",
-            _of_info(lambda process: process.info.start_time_seconds if process.info else None)),
+            single(lambda process: process.info.start_time_seconds if process.info else None)),
     _family("uninterruptible", "procfs", "1 while the process is in D state: no signal reaches it.", _state("D")),
     _family("zombie", "procfs", "1 if the process has ended and its parent has not taken note.", _state("Z")),
     _family("info", "procfs", "What the process is; always 1.", _info, _INFO_LABELS),

@@ -11,10 +11,14 @@ from typing import Any, NamedTuple
 
 from gpuagent.catalogue import gpu
 from gpuagent.catalogue.alerting import ALERTING_FAMILIES
+from gpuagent.catalogue.clients import CLIENT_FAMILIES
 from gpuagent.catalogue.family import Family
+from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, WATCHING_FAMILIES
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES
 from gpuagent.catalogue.process import OTHER, PROCESS_FAMILIES
+from gpuagent.catalogue.sources import SOURCE_FAMILIES
+from gpuagent.catalogue.torch import TORCH_FAMILIES
 
 
 class Group(NamedTuple):
@@ -60,6 +64,31 @@ GROUPS = (
         "`process` is `[dead]`, and `[unresolved]` where the agent cannot tell whose a pid is.",
         PROCESS_FAMILIES,
     ),
+    Group(
+        "Growth and leaks: process",
+        "What the leak detector says of a process's memory. It needs minutes to hours of history: until then there is "
+        "`verdict` alone.",
+        GROWTH_FAMILIES,
+    ),
+    Group(
+        "Growth and leaks: GPU",
+        "The same for the GPU as a whole: the sum of what grows, be it of processes or of no process that the driver "
+        "lists. A process that starts is no growth.",
+        GPU_GROWTH_FAMILIES,
+    ),
+    Group("Growth and leaks: the detector", "", WATCHING_FAMILIES),
+    Group(
+        "Allocator of a process",
+        "What torch's allocator knows, from apps with the embedded client. `app` is the name that the app gave itself. "
+        "A figure that is older than three intervals (at least 5 s) is not told.",
+        TORCH_FAMILIES,
+    ),
+    Group(
+        "Model servers",
+        "What servers that are configured under `sources` tell of themselves: what their memory is for.",
+        SOURCE_FAMILIES,
+    ),
+    Group("Embedded clients", "The door of these apps. `GET /api/v1/clients` names them.", CLIENT_FAMILIES),
     Group(
         "Alerts",
         "What fires on this node, and what became of the messages. `gpuagent alerts` shows it in words.",

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from gpuagent.catalogue.alerting import ALERTING_FAMILIES, AlertingFigures
 from gpuagent.catalogue.family import Family, Part, Sample
 from gpuagent.catalogue.gpu import GPU_FAMILIES
 from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES
+from gpuagent.catalogue.memo import Labels, Memo
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES, Look
 from gpuagent.catalogue.preallocation import recogniser
@@ -18,6 +19,9 @@ from gpuagent.growth import MemoryKey
 from gpuagent.reading import ProcessReading, Snapshot
 
 Series = tuple[Family[Any], list[Sample]]
+Further = tuple[Sequence[Family[Any]], object]
+"""Families of a part of the agent's, and what they are read from."""
+_NO_LABELS: tuple[Labels, ...] = ((),)
 
 
 def series(
@@ -28,79 +32,62 @@ def series(
     top: int | None = None,
     alerting: AlertingFigures | None = None,
     preallocates: tuple[str, ...] = (),
+    further: Sequence[Further] = (),
     only: frozenset[str] | None = None,
+    memo: Memo | None = None,
 ) -> Iterator[Series]:
     """Every family that has samples; what has no value has no sample.
 
     `now_seconds` is CLOCK_BOOTTIME; `top` bounds the processes shown per GPU (None: all, as rules and the leak detector
-    need them); `preallocates` are patterns of processes that take the whole GPU by design; `only` are the names that
-    are wanted (None: all).
+    need them); `preallocates` are patterns of processes that take the whole GPU by design; `further` are families of
+    other parts of the agent; `only` are the names that are wanted (None: all); `memo` is kept by who reads them again.
     """
+    memo = Memo() if memo is None else memo
+    memo.begin()
     look = Look(snapshot, now_seconds, simulated, recogniser(preallocates))
-    for node_family in _wanted(NODE_FAMILIES, only):
-        samples = [Sample(labels, float(value)) for labels, value in node_family.of(look) if value is not None]
-        if samples:
-            yield node_family, samples
-    if alerting is not None:
-        for alerting_family in _wanted(ALERTING_FAMILIES, only):
-            samples = [
-                Sample(labels, float(value)) for labels, value in alerting_family.of(alerting) if value is not None
-            ]
-            if samples:
-                yield alerting_family, samples
+    yield from _each(_wanted(NODE_FAMILIES, only), _NO_LABELS, [look], memo)
+    yield from _each(_wanted(ALERTING_FAMILIES, only), _NO_LABELS, [alerting], memo)
+    for families, figures in further:
+        yield from _each(_wanted(families, only), _NO_LABELS, [figures], memo)
     if snapshot is None:
         return
-    gpus = [((str(gpu.identity.index), gpu.identity.uuid), gpu) for gpu in snapshot.gpus]
-    for gpu_family in _wanted((*GPU_FAMILIES, *MIG_FAMILIES), only):
-        samples = [
-            Sample(base + labels, float(value))
-            for base, gpu in gpus
-            for labels, value in gpu_family.of(gpu)
-            if value is not None
-        ]
-        if samples:
-            yield gpu_family, samples
-    for growth_family in _wanted(GPU_GROWTH_FAMILIES, only):
-        yield from _labelled(growth_family, ((base, snapshot.growth.get(MemoryKey(base[1]))) for base, _ in gpus))
-    yield from _process_series(snapshot, top, only)
+    gpus = memo.bases("gpu", [(str(gpu.identity.index), gpu.identity.uuid) for gpu in snapshot.gpus])
+    yield from _each(_wanted((*GPU_FAMILIES, *MIG_FAMILIES), only), gpus, snapshot.gpus, memo)
+    growth = [snapshot.growth.get(MemoryKey(gpu.identity.uuid)) for gpu in snapshot.gpus]
+    yield from _each(_wanted(GPU_GROWTH_FAMILIES, only), gpus, growth, memo)
+    yield from _process_series(snapshot, top, only, memo)
 
 
 def _wanted(families: Sequence[Family[Part]], only: frozenset[str] | None) -> Sequence[Family[Part]]:
     return families if only is None else [family for family in families if family.name in only]
 
 
-def _labelled(
-    family: Family[Part], parts: Iterable[tuple[tuple[str | None, ...], Part | None]], rest: Iterable[Sample] = ()
+def _each(
+    families: Sequence[Family[Part]], bases: Sequence[Labels], parts: Sequence[Part | None], memo: Memo
 ) -> Iterator[Series]:
-    """The family with a sample of each part that there is; nothing if it has none."""
-    samples = [
-        Sample(base + labels if labels else base, float(value))
-        for base, part in parts
-        if part is not None
-        for labels, value in family.of(part)
-        if value is not None
-    ]
-    samples += rest
-    if samples:
-        yield family, samples
+    """The families that have samples; a part that is None has none."""
+    for family in families:
+        samples = memo.samples(family, bases, parts)
+        if samples:
+            yield family, samples
 
 
-def _process_series(snapshot: Snapshot, top: int | None, only: frozenset[str] | None) -> Iterator[Series]:
+def _process_series(snapshot: Snapshot, top: int | None, only: frozenset[str] | None, memo: Memo) -> Iterator[Series]:
     wanted = _wanted(PROCESS_FAMILIES, only), _wanted(GROWTH_FAMILIES, only), _wanted(TORCH_FAMILIES, only)
     if not any(wanted):
         return
     shown, rest = split_top(snapshot.processes, top)
-    processes = [(base_labels(process), process) for process in shown]
+    bases = memo.bases("process", [base_labels(process) for process in shown])
     for family in wanted[0]:
-        yield from _labelled(family, processes, rest if family is USED else ())
+        samples = memo.samples(family, bases, shown)
+        if family is USED:
+            samples = [*samples, *rest] if rest else samples
+        if samples:
+            yield family, samples
     if wanted[1] and snapshot.growth:
-        growth = [(base, snapshot.growth.get(process.key)) for base, process in processes]
-        for growth_family in wanted[1]:
-            yield from _labelled(growth_family, growth)
+        yield from _each(wanted[1], bases, [snapshot.growth.get(process.key) for process in shown], memo)
     if wanted[2] and snapshot.clients:
-        allocators = [(base, _allocator(snapshot, process)) for base, process in processes]
-        for torch_family in wanted[2]:
-            yield from _labelled(torch_family, allocators)
+        yield from _each(wanted[2], bases, [_allocator(snapshot, process) for process in shown], memo)
 
 
 def _allocator(snapshot: Snapshot, process: ProcessReading) -> Allocator | None:

@@ -9,16 +9,24 @@ import typer
 from gpuagent import __version__
 from gpuagent.cli.ack import ack
 from gpuagent.cli.alerts import alerts
+from gpuagent.cli.blame import blame
 from gpuagent.cli.check import CheckCommand, check
 from gpuagent.cli.config import config_app
+from gpuagent.cli.demo import demo
 from gpuagent.cli.doctor import doctor
+from gpuagent.cli.kill import kill
 from gpuagent.cli.pause import pause, resume
 from gpuagent.cli.ps import ps
 from gpuagent.cli.receivers import receivers_app
+from gpuagent.cli.record import COMMAND_SETTINGS, record
+from gpuagent.cli.release import release
+from gpuagent.cli.remedies import remedies_app
+from gpuagent.cli.replay import replay
 from gpuagent.cli.rules import rules_app
 from gpuagent.cli.run import run
 from gpuagent.cli.silence import silence_app
 from gpuagent.cli.status import status
+from gpuagent.cli.workers import workers
 
 app = typer.Typer(
     help="GPU memory on this node: who holds it, how much is left, and what is wrong.",
@@ -42,10 +50,13 @@ def _options(
     """Options of the command as a whole."""
 
 
-for command in (run, status, ps, alerts, ack, doctor, pause, resume):
+for command in (run, status, ps, alerts, ack, blame, release, kill, workers, replay, doctor, pause, resume):
     app.command()(command)
 app.command(cls=CheckCommand)(check)
+app.command(context_settings=COMMAND_SETTINGS)(record)
+app.command()(demo)
 app.add_typer(config_app, name="config")
+app.add_typer(remedies_app, name="remedies")
 app.add_typer(silence_app, name="silence")
 app.add_typer(receivers_app, name="receivers")
 app.add_typer(rules_app, name="rules")

@@ -9,6 +9,7 @@ from typing import Any
 from rich.cells import cell_len
 
 from gpuagent.cli.cells import Paint, cut, fit
+from gpuagent.cli.processes import growth
 from gpuagent.units import format_duration
 
 _GIB = 1024**3
@@ -117,6 +118,10 @@ def _unusual(gpu: Document) -> str:
         parts.append(f"dead processes {_gib(gpu['memory_dead_processes_bytes'])} GiB")
     if (gpu["memory_unattributed_bytes"] or 0) >= _WORTH_A_WORD_BYTES and not gpu["unified_memory"]:
         parts.append(f"unattributed {_gib(gpu['memory_unattributed_bytes'])} GiB")
+    if gpu.get("verdict") in {"growing", "leaking"}:
+        exhaustion = gpu["exhaustion_seconds"]
+        full = "" if exhaustion is None else f", full in about {format_duration(exhaustion)}"
+        parts.append(f"{gpu['verdict']} {growth(gpu)}{full}")
     if gpu["throttle_reasons"]:
         parts.append("held back by " + ", ".join(str(reason).replace("_", " ") for reason in gpu["throttle_reasons"]))
     return "  ".join(parts)

@@ -74,7 +74,7 @@ def _confirm(pid: int, socket: Path | None) -> None:
         raise typer.Exit(1) from None
     for process in document.get("processes", ()):
         if process.get("pid") == pid:
-            held = process.get("used_bytes")
+            held = process.get("memory_used_bytes")
             size = format_bytes(held) if held is not None else "an unknown amount"
-            tell(f"pid {pid}: {clean(process.get('name') or '?')} of {clean(process.get('user') or '?')}, {size}")
+            tell(f"pid {pid}: {clean(process.get('process') or '?')} of {clean(process.get('user') or '?')}, {size}")
     typer.confirm("End it?", abort=True, err=True)

@@ -2,49 +2,79 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from operator import itemgetter
+from typing import Any, NamedTuple
 
 from rich.cells import cell_len
 
 from gpuagent.cli.cells import Paint, cut, fit
 
 _GIB = 1024**3
+_LEAST_WHO = 20
+"""Cells for the last column, for which others may have to go."""
+_VERDICTS = {
+    "leaking": "LEAKS",
+    "growing": "grows",
+    "cached": "cached, not leaked",
+    "levelled off": "levelled off",
+}
+_GROWS = frozenset(_VERDICTS)
 
 Document = dict[str, Any]
 
 
-def process_table(processes: list[Document], width: int, paint: Paint) -> list[str]:
-    """A heading and one line per process, of at most `width` cells. The last column takes what is left.
+class Column(NamedTuple):
+    """One column. Numbers are never cut: there is room for the largest pid (4194304, and what is simulated above)."""
 
-    Numbers are never cut: their columns have room for the largest pid (4194304, and what is simulated above) and age.
-    """
-    mig = any(process["gpu_instance_id"] is not None for process in processes)
-    gpu_width = 7 if mig else 3
-    heads = ("GPU", "PID", "USER", "MEMORY", "SM", "TYPE", "AGE")
-    lines = [paint(cut(f"{_columns(heads, gpu_width)}WHO", width), "dim")]
+    head: str
+    width: int
+    cell: Callable[[Document], object]
+    right: bool = True
+    dispensable: int = 0
+    """What goes first where there is no room has the highest number; 0 always stays."""
+
+
+def process_table(processes: list[Document], width: int, paint: Paint) -> list[str]:
+    """A heading and one line per process, of at most `width` cells. The last column takes what is left."""
+    columns = _columns(processes)
+    while _width(columns) > width - _LEAST_WHO and any(column.dispensable for column in columns):
+        columns.remove(max(columns, key=lambda column: column.dispensable))
+    head = _line(columns, [column.head for column in columns])
+    lines = [paint(cut(f"{head}WHO", width), "dim")]
     for process in processes:
-        left = _columns(
-            (
-                _gpu(process),
-                process["pid"],
-                process["user"] or "-",
-                _memory(process),
-                _sm(process),
-                process["kinds"] or "-",
-                _age(process["age_seconds"]),
-            ),
-            gpu_width,
-        )
+        left = _line(columns, [column.cell(process) for column in columns])
         lines.append(left + cut(who(process), width - cell_len(left)))
     return lines
 
 
-def _columns(values: Sequence[object], gpu_width: int) -> str:
-    gpu, pid, user, memory, sm, kinds, age = values
+def _columns(processes: list[Document]) -> list[Column]:
+    """Those that have something to tell."""
+    mig = any(process["gpu_instance_id"] is not None for process in processes)
+    grows = any(process.get("verdict") in _GROWS for process in processes)
+    apps = any(process.get("reserved_bytes") is not None for process in processes)
+    return [
+        Column("GPU", 7 if mig else 3, _gpu),
+        Column("PID", 7, itemgetter("pid")),
+        Column("USER", 9, lambda process: process["user"] or "-", right=False),
+        Column("MEMORY", 10, _memory),
+        *([Column("GROWTH", 11, growth), Column("FULL IN", 7, _full_in)] if grows else ()),
+        *([Column("TENSORS + CACHE", 15, _allocator, dispensable=1)] if apps else ()),
+        Column("SM", 4, _sm, dispensable=3),
+        Column("TYPE", 4, lambda process: process["kinds"] or "-", right=False, dispensable=4),
+        Column("AGE", 6, lambda process: _age(process["age_seconds"]), dispensable=2),
+    ]
+
+
+def _width(columns: Sequence[Column]) -> int:
+    return sum(column.width + 1 for column in columns) + 1
+
+
+def _line(columns: Sequence[Column], cells: Sequence[object]) -> str:
+    """With two blanks before the last column."""
     return (
-        f"{fit(gpu, gpu_width, right=True)} {fit(pid, 7, right=True)} {fit(user, 9)} {fit(memory, 10, right=True)} "
-        f"{fit(sm, 4, right=True)} {fit(kinds, 4)} {fit(age, 6, right=True)}  "
+        "".join(f"{fit(cell, column.width, right=column.right)} " for column, cell in zip(columns, cells, strict=True))
+        + " "
     )
 
 
@@ -55,7 +85,7 @@ def who(process: Document) -> str:
     if process["state"] == "unresolved":
         return "in another pid namespace"
     state = {"Z": "ZOMBIE", "D": "STUCK (D)"}.get(process["process_state"], "")
-    parts = (state, owner(process), process["command"] or process["process"] or "?")
+    parts = (state, _verdict(process), owner(process), process["command"] or process["process"] or "?")
     return "  ".join(part for part in parts if part)
 
 
@@ -89,6 +119,47 @@ def _memory(process: Document) -> str:
     gib = used / _GIB
     decimals = 2 if gib < 999.995 else 1 if gib < 9999.95 else 0
     return f"{gib:.{decimals}f} GiB"
+
+
+def _allocator(process: Document) -> str:
+    """What tensors hold, and what torch's allocator keeps beyond that, in GiB: the latter can be given back."""
+    allocated, cached = process.get("allocated_bytes"), process.get("cached_bytes")
+    return "-" if allocated is None or cached is None else f"{allocated / _GIB:.1f} + {cached / _GIB:.1f}"
+
+
+def growth(part: Document) -> str:
+    """Of a process or a GPU, at most eleven cells: `+1.2 GiB/h`; `-` where nothing is known.
+
+    >>> growth({"growth_bytes_per_second": 350_000}), growth({"growth_bytes_per_second": None})
+    ('+1.2 GiB/h', '-')
+    """
+    slope = part.get("growth_bytes_per_second")
+    return "-" if slope is None else f"+{_short(max(0.0, slope) * 3600)}/h"
+
+
+def _short(count: float) -> str:
+    """Three digits at the most, and a decimal where there is room.
+
+    >>> _short(0), _short(1.5 * 1024**2), _short(1023.9 * 1024**3)
+    ('0 B', '1.5 MiB', '1.0 TiB')
+    """
+    value, units = count, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
+    while value >= 999.5 and len(units) > 1:
+        value, units = value / 1024, units[1:]
+    return f"{value:.0f} {units[0]}" if value >= 99.95 or units[0] == "B" else f"{value:.1f} {units[0]}"
+
+
+def _full_in(process: Document) -> str:
+    """Until the GPU is full: of what leaks or fills it, and of nothing else."""
+    fast = process.get("fast_exhaustion_seconds")
+    return _age(process.get("exhaustion_seconds") if fast is None else fast)
+
+
+def _verdict(process: Document) -> str:
+    """What there is to say of its memory's history; most often nothing."""
+    if process.get("fast_exhaustion_seconds") is not None:
+        return "FILLS THE GPU"
+    return _VERDICTS.get(process.get("verdict") or "", "")
 
 
 def _sm(process: Document) -> str:

@@ -23,6 +23,7 @@ class SortKey(StrEnum):
     MEMORY = "memory"
     SM = "sm"
     AGE = "age"
+    GROWTH = "growth"
     PID = "pid"
 
 
@@ -30,6 +31,7 @@ _KEYS = {
     SortKey.MEMORY: "memory_used_bytes",
     SortKey.SM: "sm_utilization_ratio",
     SortKey.AGE: "age_seconds",
+    SortKey.GROWTH: "growth_bytes_per_second",
     SortKey.PID: "pid",
 }
 
@@ -46,6 +48,8 @@ def ps(
     direct: Direct = False,
 ) -> None:
     """List the processes on the GPUs: memory, utilisation, user, unit, container, pod or job, and command.
+
+    Where memory grows: how fast, when the GPU is full at this pace, and whether it is taken for a leak.
 
     Exit status: 0 something could be shown, 3 there is neither an agent nor a driver to ask.
     """
@@ -79,7 +83,7 @@ def select(processes: list[Any], gpu: int | None, user: str | None, sort: SortKe
         if (gpu is None or process["gpu"] == gpu) and (user is None or process["user"] == user)
     ]
     key = _KEYS[sort]
-    return sorted(chosen, key=lambda process: (process[key] is None, -(process[key] or 0), process["pid"]))
+    return sorted(chosen, key=lambda process: (process.get(key) is None, -(process.get(key) or 0), process["pid"]))
 
 
 def processes_alone(document: Any, processes: list[Any]) -> dict[str, Any]:

@@ -23,6 +23,10 @@ def run(
         typer.Option(help="Run on a simulated node: a shipped scenario's name, or a file", metavar="SCENARIO"),
     ] = None,
     speed: Annotated[float, typer.Option(help="With --simulate: how much faster than life", min=0.1, max=1000)] = 1.0,
+    bind: Annotated[
+        list[str] | None,
+        typer.Option(help="With --simulate: a real process for one that the scenario leaves open", metavar="KEY=PID"),
+    ] = None,
 ) -> None:
     """Measure this node and serve what is found, until told to stop.
 
@@ -31,7 +35,7 @@ def run(
     from gpuagent.assemble import StartError, assemble
 
     try:
-        start = assemble(config, simulate=simulate, speed=speed)
+        start = assemble(config, simulate=simulate, speed=speed, bind=_bindings(bind or []))
     except StartError as error:
         typer.echo(error, err=True)
         raise typer.Exit(EXIT_CONFIGURATION) from None
@@ -45,3 +49,13 @@ def run(
         start.renewal.take_over([sys.executable, "-m", "gpuagent", *sys.argv[1:]])
     # Threads that are stuck in the driver would be waited for by the interpreter's own way out.
     os._exit(0)
+
+
+def _bindings(texts: list[str]) -> dict[str, int]:
+    found = {}
+    for text in texts:
+        key, _, pid = text.partition("=")
+        if not key or not pid.isdecimal():
+            raise typer.BadParameter(f"{text!r} is not KEY=PID", param_hint="--bind")
+        found[key] = int(pid)
+    return found

@@ -50,7 +50,7 @@ def tell(stage: Stage, say: Say) -> None:
 
 def _untouched(stage: Stage, say: Say) -> None:
     """The healthy ones were neither called leaks nor touched."""
-    held = {process["pid"]: process["used_bytes"] for process in _processes(stage) or ()}
+    held = {process["pid"]: process["memory_used_bytes"] for process in _processes(stage) or ()}
     for name in ("server", "trainer"):
         child = stage.children[name]
         if child.poll() is not None or child.pid not in held:
@@ -89,9 +89,9 @@ def _processes(stage: Stage) -> list[dict[str, Any]] | None:
 def _growth(stage: Stage) -> str:
     """What the leaker holds, and what is thought of it."""
     for process in _processes(stage) or ():
-        if process["pid"] == stage.children["leaker"].pid and process.get("used_bytes") is not None:
+        if process["pid"] == stage.children["leaker"].pid and process.get("memory_used_bytes") is not None:
             verdict = process.get("verdict") or "no verdict yet"
-            return f": {format_bytes(process['used_bytes'])}, {verdict}"
+            return f": {format_bytes(process['memory_used_bytes'])}, {verdict}"
     return ""
 
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
-from gpuagent.doctor import driver, host, service
+from gpuagent.doctor import driver, host, service, swapping
 from gpuagent.doctor.finding import Finding
 from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.node import Node, real_node, simulated_node
@@ -23,7 +23,7 @@ def examine(config_path: Path | None = None, simulate: str | None = None) -> Ite
         yield from driver.library()
         yield from driver.device_nodes()
         yield from driver.profiling()
-        yield from host.wsl()
+        yield from swapping.wsl()
     node = simulated_node(config, simulate) if simulate else real_node(config, keep_inventory=False)
     yield from _gpus(node)
     yield from host.pid_namespace()

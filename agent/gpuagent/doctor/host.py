@@ -90,14 +90,3 @@ def clock() -> Iterator[Finding]:
         yield Finding("clock", Level.WARNING, "the wall clock was never set", "time stamps will be wrong; use NTP")
     else:
         yield Finding("clock", Level.OK, time.strftime("%Y-%m-%d %H:%M:%S %Z"))
-
-
-def wsl(proc: Path = Path("/proc")) -> Iterator[Finding]:
-    """WSL's driver does not tell about processes."""
-    try:
-        release = (proc / "sys/kernel/osrelease").read_text().lower()
-    except OSError:
-        return
-    if "microsoft" in release:
-        yield Finding("WSL", Level.WARNING, "this driver does not tell which process holds memory, and may swap GPU "
-                      "memory to the host's")  # fmt: skip

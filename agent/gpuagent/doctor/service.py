@@ -14,6 +14,7 @@ from gpuagent.config.faults import ConfigError
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
 from gpuagent.doctor.finding import Finding, Level
+from gpuagent.doctor.swapping import managed_memory
 from gpuagent.doors import GROUP, control_socket
 from gpuagent_exporters.listeners import parse_listen
 
@@ -70,6 +71,7 @@ def agent(config: Config) -> Iterator[Finding]:
                       "systemctl restart gpuagent")  # fmt: skip
     else:
         yield Finding("agent", Level.OK, f"version {running} is running")
+    yield from managed_memory(document)
     for problem in document.get("problems", []):
         yield Finding("agent", Level.WARNING, str(problem.get("text")), str(problem.get("advice") or ""))
 

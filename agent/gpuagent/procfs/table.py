@@ -89,7 +89,7 @@ class ProcessTable:
         self.processes_seen = 0
         """Different processes since the start."""
         self._watch = watch
-        self._reader = ProcessReader(
+        self.reader = ProcessReader(
             files,
             Boot(
                 read_boot_id() if boot_id is None else boot_id,
@@ -126,9 +126,9 @@ class ProcessTable:
         """Follow state, resident memory and exec of all processes; at the slow rate."""
         for pid, entry in list(self._entries.items()):
             try:
-                stat = self._reader.stat(pid)
+                stat = self.reader.stat(pid)
                 if stat.start_ticks == entry.record.info.id.start_ticks:
-                    entry.record = self._reader.renew(entry.record, stat)
+                    entry.record = self.reader.renew(entry.record, stat)
             except _UNREADABLE:
                 continue  # if it has gone, the next tick says so
 
@@ -172,7 +172,7 @@ class ProcessTable:
     def _check(self, pid: int, entry: _Entry) -> _Entry | None:
         """Look again at a process that has ended, or whose end nobody would tell."""
         try:
-            stat = self._reader.stat(pid)
+            stat = self.reader.stat(pid)
         except _GONE:
             self._forget(pid)
             return None
@@ -187,7 +187,7 @@ class ProcessTable:
         # Ended and still listed is a zombie, and a pidfd cannot tell when that one goes.
         self._unwatch(pid, entry)
         if stat.state == "Z" != entry.record.info.state:
-            entry.record = self._reader.renew(entry.record, stat)
+            entry.record = self.reader.renew(entry.record, stat)
         return entry
 
     def _read(self, pid: int, *, alive: bool) -> Record | None:
@@ -196,14 +196,14 @@ class ProcessTable:
         One that is known to be alive, but not to be found or not to be read, is hidden.
         """
         try:
-            return self._reader.read(pid)
+            return self.reader.read(pid)
         except _GONE:
             if not alive:
                 return None
         except _UNREADABLE:
             pass
         self._hidden += 1
-        return self._reader.unreadable(pid, self._hidden)
+        return self.reader.unreadable(pid, self._hidden)
 
     def _unwatch(self, pid: int, entry: _Entry) -> None:
         self._watch.remove(pid)

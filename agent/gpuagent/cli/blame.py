@@ -1,0 +1,100 @@
+"""`gpuagent blame`: which line of Python holds the memory."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from gpuagent.cli.cells import clean
+from gpuagent.cli.clients import ask_app
+from gpuagent.cli.source import Socket, tell
+from gpuagent.units import format_bytes, format_duration, parse_duration
+
+_SHOWN = 5
+_BEYOND_WINDOW_SECONDS = 150.0
+"""What the agent gives a census and a recording beyond their window, and some more."""
+
+
+def blame(
+    pid: Annotated[int, typer.Argument(help="The process, as `gpuagent ps` shows it")],
+    window: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long to watch it grow, each for both looks")
+    ] = "60s",
+    census: Annotated[
+        bool, typer.Option(help="Look who holds tensors: the app forks for it, some milliseconds")
+    ] = True,
+    lines: Annotated[bool, typer.Option(help="Record which lines allocate on the GPU, for the window's time")] = True,
+    show_keys: Annotated[bool, typer.Option("--show-keys", help="Show keys of dicts: they may be your users'")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything found, as a JSON document")] = False,
+    socket: Socket = None,
+) -> None:
+    """Ask an app with the embedded client which line of its code holds the growing memory, and say so in words.
+
+    The app must be at work meanwhile: what does not grow within the window is not blamed. Exit status: 0 something was
+    found out, 1 the app could not be asked, or refused.
+    """
+    try:
+        seconds = parse_duration(window)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--window") from None
+    args = {"window_seconds": seconds, "census": census, "lines": lines, "show_keys": show_keys}
+    if sys.stderr.isatty():
+        tell(f"watching process {pid} for {format_duration(seconds)} ...")
+    looks = census + lines
+    timeout_seconds = looks * (seconds + _BEYOND_WINDOW_SECONDS)
+    answer = ask_app(pid, "blame", args, socket, timeout_seconds=timeout_seconds)
+    typer.echo(json.dumps(answer, indent=1) if as_json else "\n".join(report(answer)))
+
+
+def report(answer: dict[str, Any]) -> list[str]:
+    """The verdict first, then what it rests on."""
+    found = [clean(answer["verdict"]) or "nothing was found that holds growing memory"]
+    if answer["groups"]:
+        found += ["", "held by"]
+        found += [line for group in answer["groups"][:_SHOWN] for line in _group(group)]
+    if answer["lines"]:
+        found += ["", "allocated at"]
+        found += [_line(line) for line in answer["lines"][:_SHOWN]]
+    if answer["notes"]:
+        found += ["", *(f"note: {clean(note)}" for note in answer["notes"])]
+    if answer["stall_seconds"] is not None:
+        found += ["", f"the app stood still for {answer['stall_seconds'] * 1000:.0f} ms"]
+    return found
+
+
+def _group(group: dict[str, Any]) -> Iterator[str]:
+    length = group["container_length"]
+    what = clean(group["container"] or group["path"] or group["key"] or group["kind"] or "something without a name")
+    size = f" of {length} items" if length is not None else ""
+    kind = f" ({clean(group['kind'])}{size})" if group["kind"] else ""
+    yield f"  {_size(group):>20}  {_count(group['count'])} tensors  {what}{kind}{_where(group)}"
+    cause, remedy = clean(group["cause"]), clean(group["remedy"])
+    if cause or remedy:
+        yield f"  {'':20}  {': '.join(text for text in (cause, remedy) if text)}"
+
+
+def _line(line: dict[str, Any]) -> str:
+    return f"  {_size(line):>20}  {_count(line['count'])} allocations{_where(line)}"
+
+
+def _size(row: dict[str, Any]) -> str:
+    """What has come, else what there is."""
+    growth, size = row.get("growth_bytes"), row.get("bytes")
+    if growth is not None:
+        return f"{'+' if growth >= 0 else '-'}{format_bytes(abs(growth))}"
+    return "?" if size is None else format_bytes(abs(size))
+
+
+def _count(count: int | None) -> str:
+    return "?" if count is None else str(count)
+
+
+def _where(row: dict[str, Any]) -> str:
+    if not row["file"]:
+        return ""
+    place = clean(row["file"]) + (f":{row['line']}" if row["line"] is not None else "")
+    return f"  at {place}" + (f" in {clean(row['function'])}" if row["function"] else "")

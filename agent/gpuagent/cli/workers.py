@@ -1,0 +1,147 @@
+"""`gpuagent workers`: how many worker processes of a model server fit on this machine."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+
+import typer
+
+from gpuagent.ask import NoAgent
+from gpuagent.cli.clients import fetch_clients
+from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
+from gpuagent.units import format_bytes, parse_bytes
+
+VARIABLE = "GPUAGENT_WORKERS"
+
+
+def _size(text: str) -> int:
+    try:
+        return parse_bytes(text)
+    except ValueError as error:
+        raise typer.BadParameter(str(error)) from None
+
+
+class Fit(NamedTuple):
+    """How many, and what bounds them."""
+
+    workers: int
+    by_memory: int
+    by_cores: int
+    total_bytes: int
+    gpus: tuple[int, ...]
+    overridden: bool = False
+
+
+def workers(
+    typical: Annotated[
+        int | None, typer.Option(parser=_size, metavar="SIZE", help="GPU memory that one worker usually takes")
+    ] = None,
+    minimum: Annotated[
+        int | None, typer.Option(parser=_size, metavar="SIZE", help="Least it needs: smaller GPUs do not count")
+    ] = None,
+    gpu: Annotated[str, typer.Option(metavar="INDICES", help="Such as 0 or 0,1, or all")] = "all",
+    pid: Annotated[int | None, typer.Option(help="Take what this app declares", metavar="PID")] = None,
+    app: Annotated[str | None, typer.Option(help="Take what the app of this name declares", metavar="NAME")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="With what it is computed from")] = False,
+    socket: Socket = None,
+    url: Url = None,
+    direct: Direct = False,
+) -> None:
+    """Print how many workers fit: the smaller of 2 x cores + 1, and the GPUs' memory over what one worker takes.
+
+    GPUAGENT_WORKERS overrides it. Use it as `gunicorn --workers $(gpuagent workers --typical 6GiB)`: standard output is
+    the number alone. Exit status: 0 printed, 1 not even one fits, 2 no size was given, 3 there is nobody to ask.
+    """
+    own = _override(os.environ)
+    if own is not None:
+        _print(Fit(own, own, own, 0, (), overridden=True), as_json=as_json)
+        return
+    if pid is not None or app is not None:
+        declared_minimum, declared = _declared(socket, url, pid, app)
+        typical, minimum = typical or declared, minimum or declared_minimum
+    if not typical:
+        raise typer.BadParameter("give --typical SIZE, or --pid or --app of an app that declares it")
+    try:
+        document = get_document(Source(socket, url, direct))
+    except NoData as error:
+        tell(str(error))
+        raise typer.Exit(EXIT_NO_DATA) from None
+    fit = fitting(document["gpus"], typical, minimum or 0, cores=len(os.sched_getaffinity(0)), only=_indices(gpu))
+    _print(fit, as_json=as_json)
+    if not fit.workers:
+        tell(f"not even one worker of {format_bytes(typical)} fits on {_shown(fit.gpus)}")
+        raise typer.Exit(1)
+
+
+def fitting(
+    gpus: Sequence[Mapping[str, Any]], typical_bytes: int, minimum_bytes: int, *, cores: int,
+    only: frozenset[int] | None = None,
+) -> Fit:  # fmt: skip
+    """How many workers fit: a worker lives on one GPU, so each GPU is counted by itself."""
+    usable = [
+        gpu
+        for gpu in gpus
+        if (only is None or gpu["index"] in only) and (gpu["memory_total_bytes"] or 0) >= max(minimum_bytes, 1)
+    ]
+    totals = [gpu["memory_total_bytes"] for gpu in usable]
+    by_memory, by_cores = sum(total // typical_bytes for total in totals), 2 * cores + 1
+    return Fit(min(by_memory, by_cores), by_memory, by_cores, sum(totals), tuple(gpu["index"] for gpu in usable))
+
+
+def _override(environ: Mapping[str, str]) -> int | None:
+    text = environ.get(VARIABLE, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and 0 < int(text) <= 10_000):
+        raise typer.BadParameter(f"{VARIABLE} must be a whole number above 0")
+    return int(text)
+
+
+def _indices(text: str) -> frozenset[int] | None:
+    if text == "all":
+        return None
+    words = text.split(",")
+    if not all(word.isascii() and word.isdigit() and len(word) < 6 for word in words):
+        raise typer.BadParameter("--gpu must be all, or indices such as 0,1")
+    return frozenset(int(word) for word in words)
+
+
+def _declared(socket: Path | None, url: str | None, pid: int | None, app: str | None) -> tuple[int | None, int | None]:
+    """What the app declares as its minimum and usual need; the largest of several workers."""
+    try:
+        document = fetch_clients(socket, url)
+    except NoAgent as error:
+        tell(str(error))
+        raise typer.Exit(EXIT_NO_DATA) from None
+    found = [
+        client
+        for client in document["clients"]
+        if (pid is None or client["pid"] == pid) and (app is None or client["app"] == app)
+    ]
+    if not found:
+        tell("no such app with an embedded client is connected: `import gpuagent_client; gpuagent_client.start()`")
+        raise typer.Exit(EXIT_NO_DATA)
+    largest = [
+        max((client[key] for client in found if client[key] is not None), default=None)
+        for key in ("declared_minimum_bytes", "declared_typical_bytes")
+    ]
+    return largest[0], largest[1]
+
+
+def _shown(gpus: Sequence[int]) -> str:
+    return f"GPU {', '.join(map(str, gpus))}" if gpus else "any GPU"
+
+
+def _print(fit: Fit, *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(fit._asdict() | {"gpus": list(fit.gpus)}, indent=1))
+        return
+    typer.echo(fit.workers)
+    if sys.stdout.isatty() and not fit.overridden:
+        tell(f"{fit.by_memory} by memory ({format_bytes(fit.total_bytes)} on {_shown(fit.gpus)}), "
+             f"{fit.by_cores} by cores")  # fmt: skip

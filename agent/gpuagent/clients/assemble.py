@@ -1,0 +1,39 @@
+"""The clients' door of this machine, by the configuration."""
+
+from __future__ import annotations
+
+from gpuagent.clients.door import ClientDoor
+from gpuagent.clients.hub import Hub, Limits
+from gpuagent.clock import Clock
+from gpuagent.config.models import Config
+from gpuagent.procfs.boot import boot_time_seconds
+from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.namespace import own_namespace
+from gpuagent.procfs.pods import PodNames
+from gpuagent.procfs.reader import Boot, ProcessReader
+from gpuagent.procfs.redact import Redactor
+from gpuagent.procfs.users import UserNames
+
+
+def client_door(config: Config, clock: Clock, boot_id: str) -> ClientDoor:
+    """Over the machine's own /proc, also where the GPUs are simulated: apps that connect are real."""
+    files = RealProc()
+    reader = ProcessReader(
+        files,
+        Boot(boot_id, boot_time_seconds(), own_namespace()),
+        users=UserNames(clock),
+        redactor=Redactor(config.processes.redact),
+        command=config.processes.command,
+        pods=PodNames(clock),
+    )
+    hub = Hub(clock, reader, files, limits_of(config))
+    hub.interval_seconds = config.clients.interval
+    return ClientDoor(hub, config.client_dir, clock)
+
+
+def limits_of(config: Config) -> Limits:
+    """What apps may cost, by the configuration."""
+    return Limits(
+        max_connections=config.clients.max_connections,
+        max_connections_per_user=config.clients.max_connections_per_user,
+    )

@@ -1,0 +1,189 @@
+"""Asking an app: give the cache back, keep to a limit, say who holds the memory.
+
+Who may ask is decided at the control socket, and by configured remedies; what the app obeys is its own decision.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Awaitable, Callable, Mapping
+
+from gpuagent.clients.arguments import Args, flag, number, only
+from gpuagent.clients.document import Document, clients_document, devices_document
+from gpuagent.clients.door import ClientDoor
+from gpuagent.clients.findings import Findings, read_findings, together
+from gpuagent.clock import Clock
+from gpuagent.reading import Snapshot
+from gpuagent_exporters.client_routes import CommandFailure
+
+_RELEASE_SECONDS = 30.0
+_SHORT_SECONDS = 10.0
+_RESET_SECONDS = 60.0
+_SEEN_SECONDS = 8.0
+"""Until the driver's figures show what has come back: two ticks and the app's next figures."""
+_BEYOND_WINDOW_SECONDS = 120.0
+"""For a census in an app with many objects, on a busy machine."""
+LONGEST_WINDOW_SECONDS = 600.0
+WINDOW_SECONDS = 60.0
+
+
+class ClientCommands:
+    """What can be asked of apps. ValueError tells what is wrong with the arguments, CommandFailure why it failed."""
+
+    def __init__(self, door: ClientDoor, clock: Clock) -> None:
+        self._door = door
+        self._clock = clock
+
+    def clients(self) -> Document:
+        """The apps that are connected."""
+        return clients_document(self._door.hub, self._door.snapshot, self._clock.now())
+
+    async def command(self, pid: int, name: str, args: Args) -> Document:
+        """Carry out a command by its name. Raises KeyError for one that there is not."""
+        commands: Mapping[str, Callable[[int, Args], Awaitable[Document]]] = {
+            "release": self._release,
+            "limit": self._limit,
+            "rate": self._rate,
+            "reset": self._reset,
+            "census": self._census,
+            "lines": self._lines,
+            "blame": self._blame,
+        }
+        if name not in commands:
+            raise KeyError(f"there is no command {name[:50]!r}; there is: {', '.join(commands)}")
+        return await commands[name](pid, args)
+
+    async def release(self, pid: int, *, collect: bool = False) -> Document:
+        """Have the app empty its allocator's cache, and tell how much came back.
+
+        `collect` runs Python's garbage collector first, which makes the app stand still.
+        """
+        before = self._devices(pid)
+        answer = await self._door.hub.ask(pid, "release", {"collect": collect}, _RELEASE_SECONDS)
+        after = await self._devices_after(pid)
+        return {
+            "pid": pid,
+            "collected": collect,
+            "took_ms": _figure(answer.get("took_ms")),
+            "reserved_before_bytes": _figure(answer.get("reserved_before_bytes")),
+            "reserved_after_bytes": _figure(answer.get("reserved_after_bytes")),
+            "before": before,
+            "after": after,
+            "returned_bytes": _less(before, after),
+        }
+
+    async def blame(
+        self, pid: int, *, window_seconds: float = WINDOW_SECONDS, census: bool = True, lines: bool = True,
+        show_keys: bool = False,
+    ) -> Findings:  # fmt: skip
+        """Find out who holds the memory, and which line has allocated it. Takes the window's time for each.
+
+        Raises:
+            CommandFailure: neither could be done; the reason is that of the first.
+        """
+        failures: list[CommandFailure] = []
+        found: dict[str, Findings] = {}
+        own = {"census": {"show_keys": show_keys}, "lines": {}}
+        for name in (name for name, wanted in (("census", census), ("lines", lines)) if wanted):
+            try:
+                answer = await self._ask_long(pid, name, {"window_seconds": window_seconds, **own[name]})
+                found[name] = read_findings(answer)
+            except CommandFailure as failure:
+                if failure.reason in {"absent", "gone"}:
+                    raise
+                failures.append(CommandFailure(failure.reason, f"{name}: {failure}"))
+        if not found:
+            raise failures[0] if failures else ValueError("either a census or lines must be wanted")
+        return together(found.get("census"), found.get("lines"), tuple(str(failure) for failure in failures))
+
+    async def reset(self, pid: int) -> Document:
+        """Have the app unload what it registered for this, then empty the cache."""
+        return await self._ask(pid, "reset", {}, _RESET_SECONDS)
+
+    async def notice(self, pid: int, reason: str, seconds: float) -> Document:
+        """Tell the app that it will be acted on, why, and how much time is left."""
+        return await self._ask(
+            pid, "notice", {"action": "remedy", "reason": reason, "seconds": seconds}, _SHORT_SECONDS
+        )
+
+    async def _release(self, pid: int, args: Args) -> Document:
+        return await self.release(pid, collect=flag(only(args, "collect"), "collect"))
+
+    async def _limit(self, pid: int, args: Args) -> Document:
+        ratio = number(only(args, "ratio"), "ratio", 0.01, 1.0)
+        return await self._ask(pid, "limit", {"ratio": ratio}, _SHORT_SECONDS)
+
+    async def _rate(self, pid: int, args: Args) -> Document:
+        interval = number(only(args, "interval"), "interval", 0.2, 60.0)
+        return await self._ask(pid, "rate", {"interval": interval}, _SHORT_SECONDS)
+
+    async def _reset(self, pid: int, args: Args) -> Document:
+        only(args)
+        return await self.reset(pid)
+
+    async def _census(self, pid: int, args: Args) -> Document:
+        return await self._blame(pid, {**only(args, "window_seconds", "show_keys"), "lines": False})
+
+    async def _lines(self, pid: int, args: Args) -> Document:
+        return await self._blame(pid, {**only(args, "window_seconds"), "census": False})
+
+    async def _blame(self, pid: int, args: Args) -> Document:
+        only(args, "window_seconds", "show_keys", "census", "lines")
+        window_seconds = number(args, "window_seconds", 1.0, LONGEST_WINDOW_SECONDS, WINDOW_SECONDS)
+        findings = await self.blame(
+            pid,
+            window_seconds=window_seconds,
+            census=flag(args, "census", default=True),
+            lines=flag(args, "lines", default=True),
+            show_keys=flag(args, "show_keys"),
+        )
+        return {"pid": pid, "window_seconds": window_seconds, **findings.document()}
+
+    async def _ask(self, pid: int, name: str, args: Args, deadline_seconds: float) -> Document:
+        """What the app answers, as far as it is figures."""
+        answer = await self._door.hub.ask(pid, name, args, deadline_seconds)
+        figures = {key: _figure(value) for key, value in answer.items()}
+        return {key: value for key, value in figures.items() if value is not None} | {"pid": pid}
+
+    async def _ask_long(self, pid: int, name: str, args: Args) -> Args:
+        deadline_seconds = float(args["window_seconds"]) + _BEYOND_WINDOW_SECONDS
+        return await self._door.hub.ask(pid, name, args, deadline_seconds)
+
+    def _devices(self, pid: int, snapshot: Snapshot | None = None) -> list[Document]:
+        snapshot = snapshot or self._door.snapshot
+        if snapshot is None:
+            return []
+        return devices_document(snapshot.clients.get(pid), [each for each in snapshot.processes if each.pid == pid])
+
+    async def _devices_after(self, pid: int) -> list[Document]:
+        """As soon as both the driver and the app have told figures of after this moment."""
+        now = self._clock.now()
+        deadline = now + _SEEN_SECONDS * self._clock.speed
+        while self._clock.now() < deadline:
+            snapshot = await self._door.next_snapshot((deadline - self._clock.now()) / self._clock.speed)
+            client = snapshot.clients.get(pid) if snapshot else None
+            if client is None:
+                return []
+            # The driver is asked within a tick, and the snapshot's clock is that of its end.
+            is_new = all(gpu.time_seconds > now for gpu in snapshot.gpus if gpu.memory) if snapshot else False
+            if is_new and (client.measured_seconds or 0.0) > now:
+                return self._devices(pid, snapshot)
+        return []
+
+
+def _figure(value: object) -> float | None:
+    """A number of the app's, or a flag; None if it is neither."""
+    return value if isinstance(value, int | float) and math.isfinite(value) else None
+
+
+def _less(before: list[Document], after: list[Document]) -> int | None:
+    """What the driver counts less, over all GPUs; None where it does not tell."""
+    then: dict[str, int | None] = {device["gpu_uuid"]: device["memory_used_bytes"] for device in before}
+    now: dict[str, int | None] = {device["gpu_uuid"]: device["memory_used_bytes"] for device in after}
+    returned = 0
+    for uuid in then.keys() & now.keys():
+        old, new = then[uuid], now[uuid]
+        if old is None or new is None:
+            return None
+        returned += old - new
+    return returned if then.keys() & now.keys() else None

@@ -1,0 +1,264 @@
+"""The agent's end of one app's connection.
+
+It never waits for the app: who is slow to read is dropped, who sends too much is not read from for a while, and who
+says what cannot be understood loses the connection and nothing else happens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, Protocol, cast
+
+from gpuagent.clients.allowance import Allowance
+from gpuagent.clients.frames import LineBuffer, Malformed, Message, decode, encode
+from gpuagent.clients.messages import VERSION, Event, Hello, Result, Stats, read_message
+from gpuagent.clients.peer import Peer, RefusedPeer
+from gpuagent.reading import ProcessInfo
+from gpuagent_exporters.client_routes import CommandFailure
+from gpuagent_exporters.peers import HasSocketOptions
+
+_LINES_AT_ONCE = 32
+"""Then others have their turn."""
+_MOST_PENDING_BYTES = 512 * 1024
+"""More than one read of asyncio's and the longest line; a sender that is waited with cannot exceed it."""
+_MOST_UNREAD_BYTES = 64 * 1024
+"""Beyond what the kernel keeps for a client that does not read."""
+_EVENTS_KEPT = 16
+
+
+class Host(Protocol):
+    """What a connection needs of whoever keeps it."""
+
+    def admit(self, connection: Connection, sock: HasSocketOptions) -> tuple[Peer, Allowance]:
+        """Who it is, and what they may cost. Raises RefusedPeer."""
+        ...
+
+    def identify(self, peer: Peer, claimed_pid: int) -> ProcessInfo:
+        """The process behind a hello. Raises RefusedPeer."""
+        ...
+
+    def joined(self, connection: Connection) -> Message:
+        """It has said hello; returns the answer."""
+        ...
+
+    def left(self, connection: Connection) -> None:
+        """It is over."""
+        ...
+
+    def heard(self, said: object) -> None:
+        """A line was understood (None: of a kind that is not known)."""
+        ...
+
+    def refused(self, connection: Connection, reason: str, text: str) -> None:
+        """It was not taken as a client."""
+        ...
+
+    def dropped(self, connection: Connection, reason: str, text: str) -> None:
+        """It was ended by the agent."""
+        ...
+
+    def throttled(self) -> None:
+        """Somebody sends more than their share."""
+        ...
+
+    def now(self) -> float:
+        """Seconds of the agent's clock."""
+        ...
+
+
+class Connection(asyncio.Protocol):
+    """One app, from connect to end. `info` and `hello` are None until it has said who it is."""
+
+    def __init__(self, host: Host, *, hello_seconds: float) -> None:
+        self.peer: Peer | None = None
+        self.info: ProcessInfo | None = None
+        self.hello: Hello | None = None
+        self.stats: Stats | None = None
+        self.measured_seconds: float | None = None
+        """Clock at which the last figures came."""
+        self.since_seconds = 0.0
+        self.level = "ok"
+        self.informed = False
+        """It has been told once how much room there is."""
+        self.events: deque[tuple[float, Event]] = deque(maxlen=_EVENTS_KEPT)
+        self._host = host
+        self._hello_seconds = hello_seconds
+        self._loop = asyncio.get_running_loop()
+        self._transport: asyncio.Transport | None = None
+        self._buffer = LineBuffer()
+        self._allowance: Allowance | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._again: asyncio.Handle | None = None
+        self._asked: tuple[int, str, asyncio.Future[Result]] | None = None
+        self._claimed_pid = 0
+
+    # What asyncio tells
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast("asyncio.Transport", transport)
+        try:
+            self.peer, self._allowance = self._host.admit(self, transport.get_extra_info("socket"))
+        except RefusedPeer as refusal:
+            self._refuse(refusal)
+            return
+        self._loop.add_reader(self.peer.pidfd, self.close)
+        self._timer = self._loop.call_later(self._hello_seconds, self.drop, "silent", "it has not said hello")
+
+    def data_received(self, data: bytes) -> None:
+        if self._transport is None:
+            return
+        self._buffer.feed(data)
+        if self._again is None:
+            self._work()
+
+    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's
+        self._end()
+
+    # What the agent does
+
+    def send(self, line: bytes) -> None:
+        """Send without waiting; an app that has not read for long is dropped."""
+        transport = self._transport
+        if transport is None or transport.is_closing():
+            return
+        transport.write(line)
+        if transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+            self.drop("stalled", "it does not read")
+
+    async def ask(self, number: int, name: str, args: Mapping[str, Any], deadline_seconds: float) -> Mapping[str, Any]:
+        """Have the app do something, and wait for its answer.
+
+        Raises:
+            CommandFailure: it is busy, refuses, fails, is too slow, or ends.
+        """
+        if self._asked is not None:
+            raise CommandFailure("busy", f"the app is busy with {self._asked[1]}: try again when that is done")
+        if self._transport is None or self.hello is None:
+            raise CommandFailure("gone", "the app's connection has ended")
+        if name not in self.hello.capabilities:
+            raise CommandFailure("forbidden", f"the app does not allow {name}, or its client does not know it")
+        answer: asyncio.Future[Result] = self._loop.create_future()
+        self._asked = (number, name, answer)
+        try:
+            self.send(encode({"t": "cmd", "id": number, "cmd": name, "args": dict(args),
+                              "deadline_ms": round(deadline_seconds * 1000)}))  # fmt: skip
+            async with asyncio.timeout(deadline_seconds):
+                result = await answer
+        except TimeoutError:
+            raise CommandFailure("late", f"the app has not answered within {deadline_seconds:.0f} s") from None
+        finally:
+            self._asked = None
+        if not result.ok:
+            raise CommandFailure("refused", result.error or "the app gives no reason")
+        return result.value
+
+    def drop(self, reason: str, text: str) -> None:
+        """End it, counted under `reason`."""
+        if self._transport is not None:
+            self._host.dropped(self, reason, text)
+            self.close()
+
+    def close(self) -> None:
+        """End it at once."""
+        if self._transport is not None:
+            self._transport.abort()
+        self._end()
+
+    # Inside
+
+    def _work(self) -> None:
+        """Take some of the lines that have come; the rest later, when there is a share left or others had a turn."""
+        self._again = None
+        transport, allowance = self._transport, self._allowance
+        if transport is None or allowance is None:
+            return
+        try:
+            done = self._take_some(allowance)
+        except Malformed as fault:
+            self.drop("malformed", str(fault))
+            return
+        except RefusedPeer as refusal:
+            self._refuse(refusal)
+            return
+        wait_seconds = allowance.wait_seconds()
+        if self._transport is None or (done and not wait_seconds):
+            if self._transport is not None:
+                transport.resume_reading()
+            return
+        if self._buffer.pending_bytes > _MOST_PENDING_BYTES:
+            self.drop("flood", "it sends more than can be kept")
+            return
+        transport.pause_reading()
+        if wait_seconds:
+            self._host.throttled()
+        self._again = self._loop.call_later(wait_seconds, self._work)
+
+    def _take_some(self, allowance: Allowance) -> bool:
+        """True if no whole line is left."""
+        for _ in range(_LINES_AT_ONCE):
+            line = self._buffer.take()
+            if line is None:
+                return True
+            allowance.spend(1, len(line) + 1)
+            self._hear(line)
+            if self._transport is None:
+                return True
+        return False
+
+    def _hear(self, line: bytes) -> None:
+        said = read_message(decode(line))
+        self._host.heard(said)
+        if isinstance(said, Hello):
+            self._meet(said)
+        elif said is None:
+            return
+        elif self.hello is None:
+            raise Malformed("its first line is no hello")
+        elif isinstance(said, Stats):
+            self.stats, self.measured_seconds = said, self._host.now()
+        elif isinstance(said, Event):
+            self.events.append((self._host.now(), said))
+        elif not said.running:
+            self._answered(said)
+
+    def _answered(self, result: Result) -> None:
+        """An answer that nobody waits for any more is none."""
+        if self._asked is not None and self._asked[0] == result.id and not self._asked[2].done():
+            self._asked[2].set_result(result)
+
+    def _meet(self, hello: Hello) -> None:
+        """The first hello says who it is; later ones only what has changed."""
+        assert self.peer is not None  # noqa: S101  a line comes after connection_made
+        if self.info is None:
+            self.info = self._host.identify(self.peer, hello.pid)
+            self.hello, self._claimed_pid = hello, hello.pid
+            self.since_seconds = self._host.now()
+            if self._timer is not None:
+                self._timer.cancel()
+            self.send(encode({"v": min(hello.version, VERSION), "t": "welcome", **self._host.joined(self)}))
+        elif hello.pid != self._claimed_pid:
+            raise RefusedPeer("pid", f"pid {self.peer.pid} has changed its mind about its pid: it says {hello.pid}")
+        else:
+            self.hello = hello
+
+    def _refuse(self, refusal: RefusedPeer) -> None:
+        self._host.refused(self, refusal.reason, str(refusal))
+        self.close()
+
+    def _end(self) -> None:
+        if self._transport is None:
+            return
+        self._transport = None
+        for handle in (self._timer, self._again):
+            if handle is not None:
+                handle.cancel()
+        self._buffer.clear()
+        if self._asked is not None and not self._asked[2].done():
+            number = self._asked[0]
+            self._asked[2].set_result(Result(number, ok=False, error="the app has ended, or closed the connection"))
+        if self.peer is not None:
+            self._loop.remove_reader(self.peer.pidfd)
+            self.peer.close()
+            self._host.left(self)

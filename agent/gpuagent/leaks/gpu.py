@@ -1,0 +1,187 @@
+"""One GPU's processes, nobody's memory, and the GPU as a whole, put to the detector at every reading."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from zlib import crc32
+
+from gpuagent.embedded import ClientReading
+from gpuagent.growth import Growth, MemoryKey, Verdict
+from gpuagent.identity import NO_INSTANCE, ProcessId
+from gpuagent.leaks.detectors import BLOCK_TICKS, Beginning
+from gpuagent.leaks.history import History
+from gpuagent.leaks.places import Place, nobodys_bytes, places
+from gpuagent.leaks.registry import Histories
+from gpuagent.leaks.whole import Part, whole
+from gpuagent.reading import GpuReading, ProcessReading, ProcessState
+
+FORGET_SECONDS = 600.0
+"""A process may give all its memory back and take some again; after this long without, its history is over."""
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_GROWS = frozenset({Verdict.GROWING, Verdict.LEAKING})
+
+News = dict[MemoryKey, Growth | None]
+"""What has changed; None: nothing is said of it any more."""
+Clients = Mapping[int, ClientReading]
+_Slot = int | tuple[int, int]
+"""A process on a GPU: its pid, under MIG with its GPU instance."""
+
+
+class GpuSensor:
+    """Of one GPU. `boot_id` keeps nobody's memory of another boot apart."""
+
+    def __init__(self, uuid: str, histories: Histories, boot_id: str) -> None:
+        self._uuid = uuid
+        self._key = MemoryKey(uuid)
+        self._all = histories
+        self._boot_id = boot_id
+        self._processes: dict[_Slot, History] = {}
+        self._nobodys: History | None = None
+        self._growing: dict[MemoryKey, Part] = {}
+        self._changed = False
+        self._settled = False
+        self._tick = 0
+        self._time_seconds: float | None = None
+
+    def is_new(self, reading: GpuReading) -> bool:
+        """A reading that is shown again, because the GPU was late, is taken once."""
+        fresh = not reading.time_seconds or reading.time_seconds != self._time_seconds
+        self._time_seconds = reading.time_seconds
+        return fresh
+
+    def take(
+        self, reading: GpuReading, processes: Iterable[ProcessReading], clients: Clients,
+        now_seconds: float, to_unix_seconds: float, news: News,
+    ) -> None:  # fmt: skip
+        """A reading in which the processes are known. `to_unix_seconds` is from CLOCK_BOOTTIME to Unix time."""
+        self._tick += 1
+        here = places(reading)
+        time = reading.time_seconds or now_seconds
+        place = here.get(NO_INSTANCE)
+        if place is not None:
+            self._take_nobodys(reading, place, time, to_unix_seconds)
+        self._take_processes(processes, here, clients, (time, now_seconds, to_unix_seconds), news)
+        for history in self._processes.values():
+            if history.tick != self._tick and history.shown:
+                self._hide(history, news)
+        if self._changed:
+            self._changed = False
+            nobodys = self._nobodys.growth if self._nobodys is not None else None
+            free = None if place is None else place.free_bytes
+            news[self._key] = whole(nobodys, list(self._growing.values()), free, settled=self._settled)
+
+    def hide(self, news: News) -> None:
+        """Nothing is known in this tick: nothing is said, and every history waits."""
+        for history in self._processes.values():
+            if history.shown:
+                self._hide(history, news)
+        if self._nobodys is not None and self._nobodys.shown:
+            self._nobodys.shown = False
+            self._growing.pop(self._key, None)
+        news[self._key] = None
+        self._changed = True
+
+    def sweep(self, now_seconds: float) -> None:
+        """Forget processes that have long been gone; only after a tick in which they would have been seen."""
+        ended = [
+            slot
+            for slot, history in self._processes.items()
+            if history.tick != self._tick
+            and (not history.id.boot_id or now_seconds - history.seen_seconds > FORGET_SECONDS)
+        ]
+        for slot in ended:
+            self._all.end(self._processes.pop(slot))
+
+    def _take_processes(
+        self, processes: Iterable[ProcessReading], here: Mapping[int, Place], clients: Clients,
+        times: tuple[float, float, float], news: News,
+    ) -> None:  # fmt: skip
+        """The loop that every process is in at every tick: nothing is made in it while nothing changes."""
+        time, now, to_unix = times
+        tick, known = self._tick, self._processes
+        for process in processes:
+            pid, instance, info = process.pid, process.gpu_instance_id, process.info
+            place = here.get(instance)
+            if place is None or process.state is ProcessState.DEAD:
+                continue
+            history = known.get(pid if instance == NO_INSTANCE else (pid, instance))
+            if history is None or history.over or (info is not None and info.id != history.id):
+                history = self._begin(process, place, history)
+                if history is None:
+                    continue
+            history.tick = tick
+            history.seen_seconds = now
+            client = clients.get(pid) if clients else None
+            if client is None:
+                said = history.detector.update(time, process.used_bytes, place.free_bytes)
+            else:
+                figures = _allocator(process, client, place)
+                said = history.detector.update(time, process.used_bytes, place.free_bytes, *figures)
+            if said is not history.said or not history.shown:
+                growth = news[history.key] = history.take(said, to_unix)
+                self._note(history.key, growth, process)
+
+    def _take_nobodys(self, reading: GpuReading, place: Place, time: float, to_unix: float) -> None:
+        history = self._nobodys
+        if history is None or history.over:
+            beginning = Beginning(place.total_bytes, None, crc32(self._uuid.encode()) % BLOCK_TICKS)
+            history = self._all.begin(ProcessId(self._boot_id, 0, 0), self._key, beginning)
+            if history is None:
+                return
+            self._nobodys = history
+        history.seen_seconds = time
+        said = history.detector.update(time, nobodys_bytes(reading), place.free_bytes)
+        if said is not history.said or not history.shown:
+            self._note(self._key, history.take(said, to_unix), None)
+            self._changed = True
+
+    def _begin(self, process: ProcessReading, place: Place, before: History | None) -> History | None:
+        """A process that is new here; `before` had its pid."""
+        pid, instance, info = process.pid, process.gpu_instance_id, process.info
+        slot: _Slot = pid if instance == NO_INSTANCE else (pid, instance)
+        if before is not None:
+            self._all.end(self._processes.pop(slot))
+            self._forget_growth(before.key)
+        # Without a pid namespace that both share, only the number is known: it is never kept over a restart.
+        who = ProcessId("", pid, 0) if info is None else info.id
+        started = None if info is None else info.id.start_ticks / _TICKS_PER_SECOND
+        beginning = Beginning(place.total_bytes, started, pid % BLOCK_TICKS)
+        history = self._all.begin(who, process.key, beginning)
+        if history is not None:
+            self._processes[slot] = history
+        return history
+
+    def _hide(self, history: History, news: News) -> None:
+        history.shown = False
+        news[history.key] = None
+        self._forget_growth(history.key)
+
+    def _note(self, key: MemoryKey, growth: Growth, process: ProcessReading | None) -> None:
+        """Whether it is part of what grows on this GPU."""
+        if not self._settled and growth.verdict is not Verdict.LEARNING:
+            self._settled = self._changed = True
+        if growth.verdict in _GROWS or growth.fast:
+            self._growing[key] = Part(_whose(process), growth, shares_free=key.gpu_instance_id == NO_INSTANCE)
+            self._changed = True
+        else:
+            self._forget_growth(key)
+
+    def _forget_growth(self, key: MemoryKey) -> None:
+        if self._growing.pop(key, None) is not None:
+            self._changed = True
+
+
+def _whose(process: ProcessReading | None) -> str:
+    if process is None:
+        return "memory of no process"
+    return f"{process.info.name} (pid {process.pid})" if process.info else f"pid {process.pid}"
+
+
+def _allocator(process: ProcessReading, client: ClientReading, place: Place) -> tuple[int | None, int | None]:
+    """Allocated and reserved bytes; nothing of a client that is not this process: a pid may be used again."""
+    uuid = place.device_uuids.get(process.compute_instance_id)
+    reading = client.devices.get(uuid) if uuid is not None else None
+    if reading is None or process.info is None or client.id != process.info.id:
+        return None, None
+    return reading.allocated_bytes, reading.reserved_bytes

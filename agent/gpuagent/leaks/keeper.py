@@ -1,0 +1,55 @@
+"""Takes histories over a restart: a leak that needs a day to be seen must not be forgotten at every upgrade."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from gpuagent.clock import Clock
+from gpuagent.leaks.registry import Histories
+from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.leaks import LeakHistories
+from gpuagent_alerts.store.problem import StoreFailure
+
+log = logging.getLogger(__name__)
+
+KEEP_SECONDS = 60.0
+MOST_AT_A_TIME = 256
+"""About 1 MiB. With more histories each is written less often: they are worth hours, and a minute more is no loss."""
+
+
+class Keeper:
+    """Writes them down now and then, in a thread, and all of them at the end. For one event loop."""
+
+    def __init__(self, histories: Histories, store: Store, clock: Clock, boot_id: str) -> None:
+        self._histories = histories
+        self._kept = LeakHistories(store)
+        self._clock = clock
+        self._boot_id = boot_id
+        self._failing = False
+
+    def open(self) -> None:
+        """Go on with what the agent before has kept, in this boot."""
+        try:
+            rows = self._kept.load(self._boot_id)
+        except StoreFailure as error:
+            log.warning("what the leak detector remembers cannot be read, and begins anew: %s", error)
+            return
+        self._histories.restore(rows, self._clock.now())
+
+    async def keep(self, most: int | None = MOST_AT_A_TIME) -> None:
+        """Write down those that were written down longest ago. To be called every minute."""
+        rows = self._histories.to_keep(self._clock.now(), most)
+        gone = self._histories.take_gone()
+        try:
+            await asyncio.to_thread(self._kept.save, rows, gone)
+        except StoreFailure as error:
+            if not self._failing:
+                log.warning("what the leak detector remembers cannot be kept: %s", error)
+            self._failing = True
+        else:
+            self._failing = False
+
+    async def close(self) -> None:
+        """Write all of them down."""
+        await self.keep(most=None)

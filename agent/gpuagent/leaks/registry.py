@@ -1,0 +1,134 @@
+"""All histories that there are: a bounded number, some of them taken over from the agent before."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable, Iterator
+from operator import attrgetter
+
+from gpuagent.growth import Evidence, MemoryKey, Watching
+from gpuagent.identity import ProcessId
+from gpuagent.leaks.detectors import Beginning, MakeDetectors
+from gpuagent.leaks.history import History
+from gpuagent_alerts.leak.settings import Sensitivity
+from gpuagent_alerts.store.leaks import LeakHistory, LeakKey
+
+log = logging.getLogger(__name__)
+
+MOST_HISTORIES = 8192
+"""About 100 MiB: more GPU processes than any node has been seen with, and an end for a fork bomb."""
+UNCLAIMED_SECONDS = 3600.0
+"""What was kept over a restart waits this long for its process: its GPU may be out of reach when the agent starts."""
+
+
+class Histories:
+    """Begins and ends them. `make` makes detectors of a sensitivity."""
+
+    def __init__(self, make: MakeDetectors, sensitivity: Sensitivity, most: int = MOST_HISTORIES) -> None:
+        self._make = make
+        self._sensitivity = sensitivity
+        self._detectors = make(sensitivity)
+        self._most = most
+        self._all: dict[LeakKey, History] = {}
+        self._restored: dict[LeakKey, LeakHistory] = {}
+        self._restored_seconds: float | None = None
+        self._gone: set[LeakKey] = set()
+        self._full = False
+        """No history can be spared, as of the last look."""
+        self._refused: set[ProcessId] = set()
+        self._refused_count = 0
+
+    @property
+    def watching(self) -> Watching:
+        """How much is remembered."""
+        return Watching(len(self._all), self._refused_count)
+
+    def begin(self, who: ProcessId, key: MemoryKey, beginning: Beginning) -> History | None:
+        """A new history, or what is kept of it; None where there is no room, or no GPU has that much memory."""
+        address = LeakKey(who, key.gpu_uuid, key.gpu_instance_id)
+        if len(self._all) >= self._most and not self._make_room():
+            if who not in self._refused:
+                self._refused.add(who)
+                self._refused_count += 1
+            return None
+        kept = self._restored.pop(address, None)
+        history = None if kept is None else self._resume(kept, who, key, beginning)
+        if history is None:
+            try:
+                history = History(who, key, beginning, self._detectors.begin(beginning))
+            except ValueError as error:
+                log.debug("no history of pid %d on %s: %s", who.pid, key.gpu_uuid, error)
+                return None
+        self._all[address] = history
+        self._gone.discard(address)
+        return history
+
+    def end(self, history: History) -> None:
+        """Forget it, here and where it is kept."""
+        history.over = True
+        if self._all.pop(history.address, None) is not None:
+            self._full = False
+            self._gone.add(history.address)
+
+    def use(self, sensitivity: Sensitivity) -> None:
+        """Judge by another standard from now on: the histories stay."""
+        if sensitivity == self._sensitivity:
+            return
+        self._sensitivity, self._detectors = sensitivity, self._make(sensitivity)
+        for history in self._all.values():
+            history.detector = self._detectors.resume(history.detector.dump(), history.beginning)
+
+    def restore(self, rows: Iterable[LeakHistory], clock_seconds: float) -> None:
+        """Go on with what was kept. What is of a later time is of another clock, and is dropped."""
+        self._restored_seconds = clock_seconds
+        for row in rows:
+            if row.clock_seconds <= clock_seconds:
+                self._restored[row.key] = row
+            else:
+                self._gone.add(row.key)
+
+    def sweep(self, clock_seconds: float) -> None:
+        """Now and then: forget what was kept and has found no process for long, and look for room again."""
+        self._full = False
+        if len(self._refused) > MOST_HISTORIES:
+            self._refused.clear()
+        since = self._restored_seconds
+        if self._restored and since is not None and clock_seconds - since > UNCLAIMED_SECONDS:
+            self._gone |= self._restored.keys()
+            self._restored.clear()
+
+    def to_keep(self, clock_seconds: float, most: int | None = None) -> list[LeakHistory]:
+        """Dumps of the histories that were written down longest ago."""
+        due = sorted(self._all.values(), key=attrgetter("kept_seconds"))[:most]
+        for history in due:
+            history.kept_seconds = clock_seconds
+        return [history.kept(clock_seconds) for history in due]
+
+    def take_gone(self) -> set[LeakKey]:
+        """What need not be kept any more, told once."""
+        gone, self._gone = self._gone, set()
+        return gone
+
+    def __iter__(self) -> Iterator[History]:
+        return iter(self._all.values())
+
+    def _make_room(self) -> bool:
+        """At the cost of the process that has been gone for longest, if there is one."""
+        if self._full:  # a look at all of them for each of thousands would cost the tick
+            return False
+        gone = (history for history in self._all.values() if not history.shown)
+        longest = min(gone, key=attrgetter("seen_seconds"), default=None)
+        if longest is None:
+            self._full = True
+            return False
+        self.end(longest)
+        return True
+
+    def _resume(self, kept: LeakHistory, who: ProcessId, key: MemoryKey, beginning: Beginning) -> History | None:
+        try:
+            detector = self._detectors.resume(kept.dump, beginning)
+            told = tuple(Evidence(text) for text in kept.evidence)
+        except ValueError as error:
+            log.warning("the history of pid %d on %s begins anew: %s", who.pid, key.gpu_uuid, error)
+            return None
+        return History(who, key, beginning, detector, told)

@@ -1,0 +1,130 @@
+"""Where a recording's readings come from: a running agent, or the GPUs themselves where none runs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, NamedTuple, Protocol
+
+from gpuagent import __version__
+from gpuagent.ask import NoAgent, fetch_document
+from gpuagent.clock import Clock
+from gpuagent.monitor.monitor import Monitor
+from gpuagent_exporters.status import status_document
+
+
+class Held(NamedTuple):
+    """The memory of one process on one GPU (or MIG instance), in bytes; None is what nobody tells."""
+
+    pid: int
+    gpu: int
+    name: str
+    age_seconds: float | None
+    """Of the process."""
+    used_bytes: int | None
+    free_bytes: int | None
+    """Of the GPU."""
+    total_bytes: int | None
+    allocated_bytes: int | None = None
+    reserved_bytes: int | None = None
+
+
+class Reading(NamedTuple):
+    """One look at all GPUs."""
+
+    held: tuple[Held, ...] = ()
+    unread: frozenset[int] | None = frozenset()
+    """GPUs whose processes could not be read this time; None if that is so of all of them."""
+    problem: str = ""
+    """Why, in words."""
+
+
+class Source(Protocol):
+    """Something to look at, again and again."""
+
+    def read(self) -> Reading:
+        """A look; never raises: what could not be read is in the reading."""
+        ...
+
+    def close(self) -> None:
+        """No more looks."""
+        ...
+
+
+class AgentSource:
+    """A running agent, asked for its status over its socket or address."""
+
+    def __init__(self, place: Path | str, fetch: Callable[[Path | str], Any] = fetch_document) -> None:
+        self._place = place
+        self._fetch = fetch
+
+    def read(self) -> Reading:
+        try:
+            return reading_of(self._fetch(self._place))
+        except NoAgent as error:
+            return Reading(unread=None, problem=str(error))
+
+    def close(self) -> None:
+        pass
+
+
+class DirectSource:
+    """The GPUs of this node, read by this process with the agent's own monitor."""
+
+    def __init__(self, monitor: Monitor, clock: Clock) -> None:
+        self._monitor = monitor
+        self._clock = clock
+        self._runner = asyncio.Runner()
+
+    def read(self) -> Reading:
+        snapshot = self._runner.run(self._monitor.tick())
+        if not snapshot.node.nvml_initializations:
+            return Reading(unread=None, problem=snapshot.node.nvml_reason or "NVML has not answered yet")
+        document = status_document(
+            snapshot,
+            now_seconds=self._clock.now(),
+            source="direct",
+            version=__version__,
+            pid=os.getpid(),
+            uptime_seconds=None,
+            poll_interval_seconds=1.0,
+            history={},
+            history_interval_seconds=0.0,
+        )
+        return reading_of(document)
+
+    def close(self) -> None:
+        self._runner.run(self._monitor.close())
+        self._runner.close()
+
+
+def reading_of(document: Mapping[str, Any]) -> Reading:
+    """What a status document tells of processes and of the room beside them."""
+    if document["stale"] or document["age_seconds"] is None:
+        return Reading(unread=None, problem="the agent has no fresh reading of the GPUs")
+    gpus = {gpu["index"]: gpu for gpu in document["gpus"]}
+    unread = frozenset(index for index, gpu in gpus.items() if gpu["processes"] is None)
+    reasons = [f"GPU {index}: {gpus[index]['reason'] or gpus[index]['state']}" for index in sorted(unread)]
+    held = tuple(_held(process, gpus.get(process["gpu"], {})) for process in document["processes"])
+    return Reading(held, unread, "; ".join(reasons))
+
+
+def _held(process: Mapping[str, Any], gpu: Mapping[str, Any]) -> Held:
+    room: Mapping[str, Any] = gpu
+    instance = process["gpu_instance_id"]
+    if instance is not None:
+        room = next((one for one in gpu.get("mig", ()) if one["gpu_instance_id"] == instance), gpu)
+    return Held(
+        pid=process["pid"],
+        gpu=process["gpu"],
+        name=process["process"],
+        age_seconds=process["age_seconds"],
+        used_bytes=process["memory_used_bytes"],
+        free_bytes=room.get("memory_free_bytes"),
+        total_bytes=room.get("memory_total_bytes"),
+        # Not there in the answer of an agent from before embedded clients.
+        allocated_bytes=process.get("allocated_bytes"),
+        reserved_bytes=process.get("reserved_bytes"),
+    )

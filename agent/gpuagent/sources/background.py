@@ -1,0 +1,35 @@
+"""Work that may hang (a name server that is silent), in a thread that nobody has to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
+    """What `work` returns. If the caller is cancelled the thread is left behind, and ends with the process.
+
+    asyncio's own threads will not do: the agent's state is written by them, and they are joined at exit.
+    """
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def run() -> None:
+        try:
+            result = work()
+        except Exception as error:  # noqa: BLE001  it is raised where it is awaited
+            tell(lambda error=error: future.set_exception(error))
+        else:
+            tell(lambda: future.set_result(result))
+
+    def tell(settle: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
+            loop.call_soon_threadsafe(lambda: None if future.done() else settle())
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return await future

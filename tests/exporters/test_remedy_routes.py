@@ -1,0 +1,121 @@
+"""Killing by hand over HTTP: only on the control socket, by the kernel's word on who asks."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from starlette.routing import BaseRoute
+
+from gpuagent_exporters.http import build_app
+from gpuagent_exporters.remedy_routes import NotDone, remedy_command_routes, remedy_routes
+from tests.exporters.wire import Answer, ask, connected, run, serving
+from tests.fakes.source import FakeSource
+
+RUN = {
+    "id": "1",
+    "pid": 7,
+    "user": "alice",
+    "uid": 5,
+    "command": "secret",
+    "asked_by": "bob (uid 1)",
+    "name": "half \ud800",
+}
+
+
+class FakeRemedies:
+    """Knows one process, and notes who asked for what."""
+
+    def __init__(self) -> None:
+        self.done: list[tuple[Any, ...]] = []
+
+    async def remedies(self) -> dict[str, Any]:
+        return {"schema": 1, "stopped": "", "remedies": [RUN]}
+
+    async def kill(self, pid: int, request: Mapping[str, Any], uid: int) -> dict[str, Any]:
+        if pid != 7:
+            raise NotDone(404, f"no process with pid {pid} is on a GPU")
+        if "odd" in request:
+            raise ValueError("unknown: odd")
+        self.done.append((pid, dict(request), uid))
+        return {"result": "released"}
+
+    async def reset(self, uid: int) -> None:
+        self.done.append(("reset", uid))
+
+
+def asked(folder: Path, remedies: FakeRemedies, method: str, path: str, body: bytes = b"") -> Answer:
+    """One request over the control socket."""
+    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+
+    async def test() -> Answer:
+        routes: Sequence[BaseRoute] = (*remedy_routes(remedies), *remedy_command_routes(remedies))
+        app = build_app(FakeSource(), control=True, extra_routes=routes)
+        async with serving(app, unix_socket=folder / "s"), connected(folder / "s") as client:
+            await client.send(head.encode() + body)
+            return await client.answer()
+
+    return run(test())
+
+
+def test_kill(tmp_path: Path) -> None:
+    """The caller is the peer of the socket, whatever the request says."""
+    remedies = FakeRemedies()
+    answer = asked(tmp_path, remedies, "POST", "/api/v1/processes/7/kill", b'{"dry_run": true}')
+    assert (answer.status, json.loads(answer.body)) == (200, {"result": "released"})
+    assert remedies.done == [(7, {"dry_run": True}, os.getuid())]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "status"),
+    [
+        ("/api/v1/processes/8/kill", b"{}", 404),
+        ("/api/v1/processes/7/kill", b'{"odd": 1}', 400),
+        ("/api/v1/processes/7/kill", b"{", 400),
+        ("/api/v1/processes/7/kill", b"[]", 400),
+        ("/api/v1/processes/-7/kill", b"{}", 404),
+        ("/api/v1/processes/x/kill", b"{}", 404),
+    ],
+)
+def test_refused(tmp_path: Path, path: str, body: bytes, status: int) -> None:
+    """What is wrong with a request is its answer, and nothing is done."""
+    remedies = FakeRemedies()
+    assert asked(tmp_path, remedies, "POST", path, body).status == status
+    assert remedies.done == []
+
+
+def test_reset(tmp_path: Path) -> None:
+    """The breaker is closed by a person, who is known."""
+    remedies = FakeRemedies()
+    assert asked(tmp_path, remedies, "POST", "/api/v1/remedies/reset").status == 200
+    assert remedies.done == [("reset", os.getuid())]
+
+
+def test_reading(tmp_path: Path) -> None:
+    """Everybody may read what was done; over the network nobody reads whose it was."""
+    answer = asked(tmp_path, FakeRemedies(), "GET", "/api/v1/remedies")
+    assert json.loads(answer.body)["remedies"] == [RUN]
+
+    async def public() -> Answer:
+        routes = remedy_routes(FakeRemedies(), show_commands=False)
+        async with serving(build_app(FakeSource(), extra_routes=routes)) as server:
+            return await ask(server, "/api/v1/remedies")
+
+    (shown,) = json.loads(run(public()).body)["remedies"]
+    assert shown == {"id": "1", "pid": 7, "name": RUN["name"]}
+
+
+def test_the_network_cannot_kill() -> None:
+    """The address that only reads has no such route, and takes no such method."""
+
+    async def public() -> list[int]:
+        routes = remedy_routes(FakeRemedies())
+        async with serving(build_app(FakeSource(), extra_routes=routes)) as server:
+            paths = ("/api/v1/processes/7/kill", "/api/v1/remedies/reset", "/api/v1/remedies")
+            return [(await ask(server, path, "POST")).status for path in paths]
+
+    assert set(run(public())) <= {404, 405}
