@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.acting.agent import Acting, Around, Judged, NoSuchProcess
+from gpuagent.acting.agent import Acting, Around, NoSuchProcess
 from gpuagent.acting.configured import step_of
 from gpuagent.acting.hands import AgentHands
 from gpuagent.acting.notes import Notes
@@ -27,6 +27,7 @@ from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
 from gpuagent.reading import GpuState, Snapshot
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.world import Hands
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import IGNORES_TERM, PLAIN, as_target, reader, running
@@ -68,8 +69,7 @@ class Stage:
     async def tick(self) -> Snapshot:
         self.snapshot = await self.rig.tick()
         await self.acting.see(self.snapshot)
-        judged = [Judged(alert, "x > 1", holds=True) for alert in self.alerts]
-        await self.acting.judge(judged, self.snapshot.clock_seconds)
+        await self.acting.judge([Judged(each, "x > 1", True, self.snapshot.clock_seconds) for each in self.alerts])
         return self.snapshot
 
     async def until(self, true: Callable[[], bool], ticks: int = 400) -> None:
@@ -213,7 +213,7 @@ def test_blind_in_the_middle(store: Store) -> None:
             while one.acting.remedies.running:
                 one.rig.clock.advance(1.0)
                 await one.acting.see(blind)
-                await one.acting.judge([Judged(one.alerts[0], "x", holds=True)], one.rig.clock.now())
+                await one.acting.judge([Judged(one.alerts[0], "x", True, one.rig.clock.now())])
                 await asyncio.sleep(0.005)
             assert one.ended() == ["refused"]
 

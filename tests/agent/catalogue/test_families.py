@@ -7,18 +7,22 @@ import re
 import pytest
 
 from gpuagent.catalogue import FAMILIES
+from gpuagent.catalogue.clients import CLIENT_FAMILIES
 from gpuagent.catalogue.family import Kind
+from gpuagent.catalogue.growth import WATCHING_FAMILIES
 from gpuagent.catalogue.process import PROCESS_LABELS, USED
-from gpuagent.catalogue.series import series
+from gpuagent.catalogue.series import Further, series
+from gpuagent.catalogue.sources import SOURCE_FAMILIES
+from gpuagent.growth import Watching
 from gpuagent.nvml.collect import COLLECTORS
-from tests.fakes.snapshots import full_alerting, full_snapshot
+from tests.fakes.snapshots import full_alerting, full_clients, full_servers, full_snapshot
 
 BY_NAME = {family.name: family for family in FAMILIES}
 BASE_UNITS = {"bytes", "bytes_per_second", "celsius", "hertz", "joules", "ratio", "seconds", "watts"}
 NOT_BASE_UNITS = re.compile(
     r"_(milli|micro|kilo|mega|giga|kibi|mebi|gibi)|_(kb|mb|gb|kib|mib|gib|ms|mhz|ghz|mw|percent|minutes|hours)(_|$)"
 )
-UNTYPED_COLLECTORS = {"alerting", "identity", "nvml", "pci", "procfs", "xid_events"}
+UNTYPED_COLLECTORS = {"alerting", "clients", "identity", "nvml", "pci", "procfs", "sources", "xid_events"}
 """Behind families of the node, and what is known of a GPU without asking it."""
 
 
@@ -87,7 +91,12 @@ def test_the_unit_is_in_the_name(name: str, unit: str) -> None:
 
 def test_no_family_is_dead() -> None:
     """EXP-09: a snapshot that has everything, and rules that fire, fill every family."""
-    filled = {family.name for family, _ in series(full_snapshot(), 100.0, alerting=full_alerting())}
+    further: list[Further] = [
+        (CLIENT_FAMILIES, full_clients()),
+        (SOURCE_FAMILIES, full_servers()),
+        (WATCHING_FAMILIES, Watching(2, 0)),
+    ]
+    filled = {family.name for family, _ in series(full_snapshot(), 100.0, alerting=full_alerting(), further=further)}
 
     assert BY_NAME.keys() - filled == set()
 
@@ -100,8 +109,13 @@ def test_info_is_always_1() -> None:
 
 
 def test_process_series_share_their_labels() -> None:
-    """EXP-04: they can be joined, and none has a label that changes while the process lives, but for info."""
+    """EXP-04: they can be joined; what changes while the process lives is in info, and where a state is the label."""
     of_processes = [family for family in FAMILIES if family.name.startswith("gpuagent_process_")]
 
     assert USED in of_processes
-    assert {f.labels for f in of_processes if f.name != "gpuagent_process_info"} == {PROCESS_LABELS}
+    own = {f.name.removeprefix("gpuagent_process_"): f.labels[len(PROCESS_LABELS) :] for f in of_processes}
+    assert all(f.labels[: len(PROCESS_LABELS)] == PROCESS_LABELS for f in of_processes)
+    assert {name: labels for name, labels in own.items() if labels and name != "info"} == {
+        "memory_verdict": ("verdict",),
+        "memory_leak_evidence": ("evidence",),
+    }

@@ -10,9 +10,15 @@ import pytest
 
 from gpuagent.catalogue import FAMILIES
 from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
+from gpuagent.catalogue.clients import CLIENT_FAMILIES
+from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, WATCHING_FAMILIES
 from gpuagent.catalogue.reference import GROUPS, render
+from gpuagent.catalogue.sources import SOURCE_FAMILIES
+from gpuagent.catalogue.torch import TORCH_FAMILIES
 from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
+from gpuagent.growth import Watching
+from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace, Place
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.files import RealProc
@@ -22,6 +28,7 @@ from gpuagent.simulated.scenario import load_scenario, shipped_scenarios
 from gpuagent.view import View
 from tests.fakes.nvml import use
 from tests.fakes.proc import FakeWatcher
+from tests.fakes.snapshots import full_clients, full_servers
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
 
@@ -29,6 +36,12 @@ NEEDS_THE_MACHINE = {
     "gpuagent_gpu_retired_pages": "before Ampere, which no shipped scenario is",
     "gpuagent_gpu_retired_pages_pending": "before Ampere, which no shipped scenario is",
     "gpuagent_process_uninterruptible": "a process in D state: no scenario ships one",
+    **{
+        family.name: "minutes to hours of growth"
+        for family in (*GPU_GROWTH_FAMILIES, *GROWTH_FAMILIES)
+        if not family.name.endswith(("_verdict", "_leak_suspected"))
+    },
+    **{family.name: "an app with the embedded client: no scenario has one" for family in TORCH_FAMILIES},
 }
 """Documented metrics that no shipped scenario shows, each with the reason."""
 
@@ -70,9 +83,20 @@ async def _scrape(scenario: str) -> set[str]:
         place = Place(boot_id="boot", simulated=node.name, pci_gpus=node.pci_gpu_count)
         pace = Pace(deadline_seconds=0.2)
         monitor = Monitor(Library(max_pid=node.max_pid), table, clock, pace, place)
-        view = View(Config(), clock, node.name, lambda: SOME_ALERTS)
+        view = View(
+            Config(),
+            clock,
+            node.name,
+            lambda: SOME_ALERTS,
+            lambda: [
+                (CLIENT_FAMILIES, full_clients()),
+                (SOURCE_FAMILIES, full_servers()),
+                (WATCHING_FAMILIES, Watching(2, 0)),
+            ],
+        )
+        leaks = Leaks("balanced", clock)
         for _ in range(24):
-            view.update(await monitor.tick())
+            view.update(leaks.observe(await monitor.tick()))
             body = view.metrics(openmetrics=False).decode()
             names |= set(re.findall(r"^(gpuagent_\w+)", body, re.MULTILINE))
             clock.advance(5)

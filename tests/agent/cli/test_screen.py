@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -12,6 +13,7 @@ from rich.cells import cell_len
 from gpuagent.cli.cells import Paint
 from gpuagent.cli.processes import process_table
 from gpuagent.cli.screen import status_screen
+from gpuagent.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.reading import GIB, GpuState, NvmlState, ProcessState, Reconciliation, Snapshot
 from tests.fakes.any_snapshot import HOSTILE, snapshots, texts
 from tests.fakes.documents import document
@@ -74,7 +76,26 @@ def kinds_of_processes() -> Snapshot:
     return snapshot([gpu(0), gpu(1)], owned + odd)
 
 
+def growth() -> Snapshot:
+    """Five processes: one leaks, one grows, one collapses, one caches, one is new."""
+    pace = Range(1.2 * GIB / 3600, 0.0, 2 * GIB / 3600)
+    why = ("floor of memory rose in 8 of 8 parts of 34 min, did not slow down",)
+    leak = Growth(Verdict.LEAKING, Evidence.STRICT, pace, WALL - 7800, Range(8040.0, 4020.0, 12_060.0), why)
+    said = {
+        1: leak,
+        2: replace(leak, verdict=Verdict.GROWING, evidence=None, slope=Range(3000.0, 0.0, 9000.0), exhaustion=None),
+        3: Growth(Verdict.STEADY, slope=Range(0.0, 0.0, 0.0), fast=True, fast_exhaustion_seconds=9.4),
+        4: Growth(Verdict.CACHED, slope=pace, reasons=("holds 4.0 GiB more than 2 h before, its tensors do not",)),
+        5: Growth(Verdict.LEARNING),
+    }
+    processes = [process(pid, used_gib=6 - pid, unit="whisper.service") for pid in said]
+    keyed = {one.key: said[one.pid] for one in processes}
+    whole = replace(leak, fast=True, fast_exhaustion_seconds=9.4, reasons=("python3 (pid 3): memory goes fast",))
+    return snapshot([gpu()], processes, growth={**keyed, MemoryKey(gpu().identity.uuid): whole})
+
+
 GOLDEN = {
+    "growth": growth(),
     "healthy": snapshot(),
     "lost": snapshot([gpu(0), absent_gpu(1, GpuState.LOST, "the GPU is lost")]),
     "blind": snapshot([absent_gpu(0, GpuState.BLIND, "a call into the driver has not come back"), gpu(1)], []),

@@ -1,0 +1,118 @@
+"""Growth that would fill the GPU within minutes, told at once: 29 GiB to 2.5 GiB in 9 s has been seen.
+
+It is growth and not yet a leak: a large model load after the start looks the same until it stops. So it asks for the
+same things as the slow judgement, on a scale of seconds: a good part of what was free, in more than one step, still
+going on, on ground never held before. The caller gives no readings of a time at which weights load. As the time to full
+is 10 min at the most, the growth itself has taken 2.5 min at the most.
+"""
+
+from __future__ import annotations
+
+import math
+from array import array
+from itertools import pairwise
+from typing import Final
+
+from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, BlockStore
+
+EXHAUSTION_SECONDS: Final = 600.0
+"""Minutes are left, not hours: what is slower has time for the slow evidence."""
+GROWTH_SHARE: Final = 0.25
+"""Part of what was free that is gone before a word: told after a quarter of the way, whatever the pace."""
+JUMP_SHARE: Final = 0.5
+"""The same for growth in a single step: all that is seen of 9 s when readings come every 5 s."""
+INCREMENTS: Final = 1.9
+"""Effective number of steps (2 for two even ones) from which growth is more than a jump."""
+NEW_GROUND: Final = 0.8
+"""Part of the growth above all that was held before: a model that is loaded again is no news."""
+SPAN_SECONDS: Final = GROWTH_SHARE * EXHAUSTION_SECONDS
+"""What is slower than this over the growth is slower than `EXHAUSTION_SECONDS`."""
+PACE_SECONDS: Final = 10.0
+"""The pace is taken over the readings of this time, or the last two."""
+HOLD_SECONDS: Final = 30.0
+"""It stays on so long after it was last true, for whoever looks in between."""
+_SPACING_SECONDS: Final = 0.9
+POINTS: Final = 12
+_BLOCKS: Final = int(SPAN_SECONDS / BLOCK_SECONDS)
+
+
+class FastGrowth:
+    """The last readings of a process, about a second apart or as they come. Memory in bytes."""
+
+    __slots__ = ("exhaustion_seconds", "times", "until_seconds", "used")
+
+    def __init__(self) -> None:
+        self.times = array("d")
+        self.used = array("d")
+        self.until_seconds = -math.inf
+        """It is on until then."""
+        self.exhaustion_seconds: float | None = None
+
+    def update(self, time_seconds: float, used_bytes: float, free_bytes: float, store: BlockStore) -> bool:
+        """Take a reading; whether it is on. `store` has the blocks of the same readings."""
+        times, used = self.times, self.used
+        if times and time_seconds - times[-1] < _SPACING_SECONDS:
+            return time_seconds < self.until_seconds
+        if len(times) == POINTS:
+            del times[0], used[0]
+        times.append(time_seconds)
+        used.append(used_bytes)
+        # The cheap test first: the longest look back there is, without any of the conditions.
+        rise = used_bytes - min(used)
+        blocks = store.rings[0][-_BLOCKS:] if store.rings else None
+        if blocks:
+            rise = max(rise, used_bytes - PAGE_BYTES * min(blocks))
+        if rise >= GROWTH_SHARE * (free_bytes + rise) and rise > 0:
+            self._judge(free_bytes, store)
+        if time_seconds < self.until_seconds:
+            return True
+        self.exhaustion_seconds = None
+        return False
+
+    def _judge(self, free_bytes: float, store: BlockStore) -> None:
+        pace = self._pace()
+        if pace <= 0 or free_bytes / pace > EXHAUSTION_SECONDS:
+            return
+        now = self.times[-1]
+        near = [(time, used) for time, used in zip(self.times, self.used, strict=True) if now - time <= SPAN_SECONDS]
+        far = [near[-1]]
+        if store.rings:
+            blocks = enumerate(reversed(store.rings[0][-_BLOCKS:]), start=1)
+            far += [(now - k * BLOCK_SECONDS, value * PAGE_BYTES) for k, value in blocks if value != EMPTY]
+            far.reverse()
+        if _grows(near, free_bytes, store) or _grows(far, free_bytes, store):
+            self.until_seconds = now + HOLD_SECONDS
+            self.exhaustion_seconds = free_bytes / pace
+
+    def _pace(self) -> float:
+        """Bytes a second over the last `PACE_SECONDS`."""
+        times, used = self.times, self.used
+        place = len(times) - 2
+        while place > 0 and times[-1] - times[place - 1] <= PACE_SECONDS:
+            place -= 1
+        return (used[-1] - used[place]) / (times[-1] - times[place]) if place >= 0 else 0.0
+
+
+def _grows(path: list[tuple[float, float]], free_bytes: float, store: BlockStore) -> bool:
+    """Whether the readings (time, used) rise from their lowest on, as asked for above."""
+    lowest = min(used for _, used in path)
+    start = max(place for place, (_, used) in enumerate(path) if used == lowest)
+    rising = [used for _, used in path[start:]]
+    growth = rising[-1] - lowest
+    share = growth / max(free_bytes + growth, 1.0)
+    if share < GROWTH_SHARE:
+        return False
+    increments = growth**2 / sum((b - a) ** 2 for a, b in pairwise(rising))
+    if increments < INCREMENTS and share < JUMP_SHARE:
+        return False
+    held = _held_before(path[-1][0] - path[start][0], store)
+    return rising[-1] - max(held, *(used for _, used in path[: start + 1])) >= NEW_GROUND * growth
+
+
+def _held_before(seconds: float, store: BlockStore) -> float:
+    """The highest block that is remembered of the time until so many seconds ago."""
+    if not store.rings:
+        return 0.0
+    recent = math.ceil(seconds / BLOCK_SECONDS) + 1
+    older = (value for value in store.rings[0][:-recent] if value != EMPTY)
+    return float(PAGE_BYTES * max((*older, *store.highs[0])))

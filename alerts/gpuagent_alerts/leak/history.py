@@ -1,0 +1,204 @@
+"""The leak detector of one process on one GPU, or of a GPU as a whole: readings in, a verdict out."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from typing import Final
+
+from gpuagent.growth import Growth
+from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, to_pages
+from gpuagent_alerts.leak.fast import FastGrowth
+from gpuagent_alerts.leak.settings import SENSITIVITIES, SETTINGS, Sensitivity
+from gpuagent_alerts.leak.signals import Lows, Signals
+from gpuagent_alerts.leak.standard import Now
+from gpuagent_alerts.leak.state import (
+    Reader,
+    Writer,
+    or_nan,
+    or_none,
+    put_fast,
+    put_growth,
+    put_signals,
+    take_fast,
+    take_growth,
+    take_signals,
+)
+from gpuagent_alerts.leak.verdict import LEARNING, tell
+
+LEAST_BYTES: Final = 2**20
+"""A reading of 1 MiB or less is a process that comes or goes, not a measurement."""
+MOST_BYTES: Final = 2.0**44
+"""A reading of 16 TiB or more is no measurement either: NVML has 2^64 - 1 for "not available"."""
+MOST_SECONDS: Final = 1e12
+FIRST_BLACKOUT_SECONDS: Final = 120.0
+"""Nothing is kept so long after the first reading: what is seen first may be loading, however old it is."""
+FIGURES_BLOCKS: Final = 4
+"""Slope and forecast are renewed every minute."""
+
+
+class MemoryLeakDetector:
+    """Judges one process identity on one GPU. A new identity needs a new detector: nothing is inherited."""
+
+    def __init__(
+        self,
+        *,
+        total_bytes: int,
+        started_seconds: float | None,
+        sensitivity: Sensitivity = "balanced",
+        phase: int = 0,
+    ) -> None:
+        """Raises ValueError for a size or sensitivity that cannot be."""
+        if not 0 < total_bytes < MOST_BYTES:
+            raise ValueError(f"{total_bytes} is not the memory of a GPU")
+        if sensitivity not in SETTINGS:
+            raise ValueError(f"{sensitivity} is none of {', '.join(SENSITIVITIES)}")
+        self._total_bytes = total_bytes
+        self._sensitivity = sensitivity
+        self._phase = phase % BLOCK_SECONDS
+        self._started = started_seconds
+
+        self._signals = Signals(total_bytes, sensitivity)
+        self._fast = FastGrowth()
+        self._last_seconds = -math.inf
+        self._keeps_from: float | None = None
+        """End of the first blackout; None before the first reading."""
+        self._keeps = False
+        self._block = 0
+        self._block_end = -math.inf
+        self._low_used = self._low_allocated = self._low_outside = MOST_BYTES
+        self._free: float | None = None
+        self._slack = 0.0
+        self._slow = self._growth = LEARNING
+        """The verdict without and with the fast tier."""
+
+    def update(
+        self,
+        time_seconds: float,
+        used_bytes: float | None,
+        free_bytes: float | None,
+        allocated_bytes: float | None = None,
+        reserved_bytes: float | None = None,
+    ) -> Growth:
+        """Take a reading, None where there is none; the same object as before while nothing has changed.
+
+        Time must go on in suspend and not go backwards: a reading from the past is ignored. A value that no GPU can
+        have counts as missing. The allocator's figures count together. Raises ValueError for a time that is none.
+        """
+        if time_seconds >= self._block_end:
+            self._end_block(time_seconds)
+        elif not time_seconds >= self._last_seconds:
+            if math.isnan(time_seconds):
+                raise ValueError("the time of a reading is not a number")
+            return self._growth
+        self._last_seconds = time_seconds
+        if free_bytes is not None and 0 <= free_bytes < MOST_BYTES:
+            self._free = free_bytes
+        if not self._keeps:
+            return self._growth
+        if used_bytes is not None and LEAST_BYTES < used_bytes < MOST_BYTES:
+            self._low_used = min(self._low_used, used_bytes)
+            if self._free is not None:
+                on = self._fast.update(time_seconds, used_bytes, self._free, self._signals.used.store)
+                if on or self._growth.fast:
+                    self._tell_fast()
+        else:
+            used_bytes = None
+        if allocated_bytes is not None and reserved_bytes is not None:
+            self._take_allocator(used_bytes, allocated_bytes, reserved_bytes)
+        return self._growth
+
+    def _take_allocator(self, used_bytes: float | None, allocated_bytes: float, reserved_bytes: float) -> None:
+        """What the process tells of its allocator; used memory, where it is known, tells what it does not."""
+        if not 0 <= allocated_bytes <= reserved_bytes < MOST_BYTES:
+            return
+        self._slack = reserved_bytes - allocated_bytes
+        if allocated_bytes > LEAST_BYTES:
+            self._low_allocated = min(self._low_allocated, allocated_bytes)
+        if used_bytes is not None and used_bytes - reserved_bytes > LEAST_BYTES:
+            self._low_outside = min(self._low_outside, used_bytes - reserved_bytes)
+
+    def dump(self) -> bytes:
+        """The whole state, at most 8 KiB, for `load`."""
+        writer = Writer()
+        writer.put(
+            "BBdd?dqdddddd",
+            self._phase,
+            SENSITIVITIES.index(self._sensitivity),
+            *(or_nan(self._started), self._last_seconds, self._keeps, or_nan(self._keeps_from), self._block),
+            *(self._block_end, self._low_used, self._low_allocated, self._low_outside, or_nan(self._free), self._slack),
+        )
+        put_signals(writer, self._signals)
+        put_fast(writer, self._fast)
+        put_growth(writer, self._slow)
+        return writer.seal()
+
+    @classmethod
+    def load(
+        cls, data: bytes, *, total_bytes: int, sensitivity: Sensitivity = "balanced", phase: int = 0
+    ) -> MemoryLeakDetector:
+        """Go on where `dump` was called, after a gap of any length; ValueError for anything but a dump.
+
+        With the sensitivity and phase of then it goes on exactly; with others, alarms that are on keep their standard.
+        """
+        reader = Reader(data)
+        made = cls(total_bytes=total_bytes, started_seconds=None, sensitivity=sensitivity, phase=phase)
+        _, _, started, made._last_seconds, made._keeps, keeps_from, made._block, *numbers = reader.take("BBdd?dqdddddd")
+        made._block_end, made._low_used, made._low_allocated, made._low_outside, free, made._slack = numbers
+        made._started, made._keeps_from, made._free = or_none(started), or_none(keeps_from), or_none(free)
+        take_signals(reader, made._signals)
+        take_fast(reader, made._fast)
+        made._slow = take_growth(reader)
+        reader.end()
+        made._tell_fast()
+        return made
+
+    def _end_block(self, time_seconds: float) -> None:
+        """The first reading at or after the end of the current block has come."""
+        if not abs(time_seconds) < MOST_SECONDS:
+            raise ValueError(f"{time_seconds} is not the time of a reading")
+        if self._keeps_from is None:
+            if self._started is None or not self._started <= time_seconds:
+                self._started = time_seconds
+            self._keeps_from = self._block_end = time_seconds + FIRST_BLACKOUT_SECONDS
+            return
+        block = math.floor((time_seconds - self._phase) / BLOCK_SECONDS)
+        if self._keeps:
+            self._close(block)
+        else:
+            self._keeps = True
+            self._signals.begin(block, self._started or 0.0, self._phase)
+        self._block = block
+        self._block_end = float((block + 1) * BLOCK_SECONDS + self._phase)
+        self._low_used = self._low_allocated = self._low_outside = MOST_BYTES
+
+    def _close(self, block: int) -> None:
+        """Judge the block that ended, and note what passed without any reading until `block`."""
+        end = float((self._block + 1) * BLOCK_SECONDS + self._phase)
+        signals = self._signals
+        lows = Lows(_pages(self._low_used), _pages(self._low_allocated), _pages(self._low_outside))
+        free = None if self._free is None else self._free / PAGE_BYTES
+        changed = signals.close(self._block, lows, Now(end, free, end - (self._started or 0.0)), self._slack)
+        gap = block - self._block - 1
+        if gap > 0:
+            end += gap * BLOCK_SECONDS
+            signals.skip(gap, end)
+        if changed or gap > 0 or signals.used.store.base_count % FIGURES_BLOCKS == 0:
+            growth = tell(signals, self._sensitivity, end, self._free, self._slack)
+            if growth != self._slow:
+                self._slow = growth
+                self._tell_fast()
+        if self._growth.fast:
+            self._tell_fast()
+
+    def _tell_fast(self) -> None:
+        """Add the fast tier's word, if it has one."""
+        growth = self._slow
+        if self._last_seconds < self._fast.until_seconds:
+            growth = replace(growth, fast=True, fast_exhaustion_seconds=self._fast.exhaustion_seconds)
+        if growth != self._growth:
+            self._growth = growth
+
+
+def _pages(low: float) -> int:
+    return EMPTY if low == MOST_BYTES else to_pages(low)

@@ -1,0 +1,89 @@
+"""Whether one window of growth meets a standard, and if not, what speaks against it."""
+
+from __future__ import annotations
+
+import math
+from enum import IntEnum
+
+from gpuagent_alerts.leak.blocks import PAGE_BYTES
+from gpuagent_alerts.leak.settings import Settings
+from gpuagent_alerts.leak.window import Window
+
+
+class Stop(IntEnum):
+    """Why a window that rose by enough is no leak. The later, the nearer it came."""
+
+    GAPS = 1
+    UNEVEN = 2
+    STOPPED = 3
+    SLOWS_DOWN = 4
+    HELD_BEFORE = 5
+
+
+def stop_of(window: Window, settings: Settings, free_pages: float) -> Stop | None:  # noqa: PLR0911 - the tests in their order
+    """What speaks against a leak; None if nothing does.
+
+    The amount is the caller's to judge (`enough`): it is the cheap test, at which most windows end.
+    """
+    if window.present < settings.coverage * window.blocks:
+        return Stop.GAPS
+    share = window.growth / max(free_pages, 1.0)
+    if not _even(window, settings, urgent=share >= settings.urgent_growth_share):
+        return Stop.UNEVEN
+    long = window.seconds >= settings.long_seconds
+    if window.last_quarter < (settings.last_quarter_long if long else settings.last_quarter):
+        return Stop.STOPPED
+    if long:
+        if window.bend < settings.bend_long:
+            return Stop.SLOWS_DOWN
+    elif share < settings.waive_bend_growth_share and not _fills(window, settings, free_pages):
+        return Stop.SLOWS_DOWN
+    if window.older_high and window.last - window.older_high < settings.new_ground * window.growth:
+        return Stop.HELD_BEFORE
+    return None
+
+
+def enough(growth_pages: int, seconds: float, settings: Settings, free_pages: float, age_seconds: float) -> bool:
+    """Whether so much growth over so long is worth a look, in proportion to what is free."""
+    return growth_pages >= settings.share_over(seconds, age_seconds) * free_pages
+
+
+def even_eighths(window: Window, settings: Settings) -> int:
+    """How many of the 8 carry their part of the growth."""
+    least = settings.even_part / 8
+    return sum(part >= least for part in window.eighths)
+
+
+def _even(window: Window, settings: Settings, *, urgent: bool) -> bool:
+    """Spread over the window, by more than a few steps."""
+    if urgent:
+        increments, eighths, largest = (
+            settings.increments_urgent,
+            settings.even_eighths_urgent,
+            settings.largest_eighth_urgent,
+        )
+    else:
+        increments, eighths, largest = settings.increments, settings.even_eighths, settings.largest_eighth
+    return (
+        window.increments >= increments and even_eighths(window, settings) >= eighths and max(window.eighths) <= largest
+    )
+
+
+def _fills(window: Window, settings: Settings, free_pages: float) -> bool:
+    """Whether it goes on, or what an exponential approach would still bring fills the GPU.
+
+    The rate at the end is (G / W) (1 + a). It fell by (1 + a) / (1 - a) = exp(-W / tau) over the window, and what is
+    left to come is rate x tau.
+    """
+    bend = window.bend - settings.bend_errors * window.bend_error
+    if bend < settings.bend_stopped:
+        return False
+    if bend >= settings.bend_slowing:
+        return True
+    remaining = window.growth * (1 + bend) / math.log((1 - bend) / (1 + bend))
+    return remaining >= settings.remaining_share * free_pages
+
+
+def least_growth_pages(settings: Settings, total_bytes: float) -> int:
+    """Growth below which no window is looked at."""
+    return math.ceil(settings.least_growth(total_bytes) / PAGE_BYTES)

@@ -1,0 +1,1 @@
+"""The detector over recorded traces: when it would have said what, and why."""

@@ -1,0 +1,66 @@
+"""Opening a trace: which format it has, and whether it is compressed."""
+
+from __future__ import annotations
+
+import gzip
+import io
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Final, cast
+
+from gpuagent_alerts.leak.replay.csv_trace import is_csv_header, read_csv
+from gpuagent_alerts.leak.replay.prometheus_trace import is_prometheus_json, read_prometheus
+from gpuagent_alerts.leak.replay.rows import LINE_CHARACTERS, OnFault, Rows, TraceError
+from gpuagent_alerts.leak.replay.smi_trace import is_smi_header, read_smi
+
+_GZIP: Final = b"\x1f\x8b"
+
+
+@contextmanager
+def open_trace(path: Path, total_bytes: int | None, on_fault: OnFault) -> Iterator[Rows]:
+    """The rows of a file of any format, also compressed with gzip. Raises TraceError, while it is read too."""
+    try:
+        with path.open("rb") as raw:
+            packed = raw.read(2) == _GZIP
+            raw.seek(0)
+            with gzip.GzipFile(fileobj=raw) if packed else raw as plain:
+                yield _rows(cast("BinaryIO", plain), total_bytes, on_fault)
+    except (
+        OSError,
+        EOFError,
+        ValueError,
+    ) as error:  # gzip raises EOFError, and zlib's error is a ValueError or OSError
+        if isinstance(error, TraceError):
+            raise
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        raise TraceError(reason) from error
+
+
+def _rows(file: BinaryIO, total_bytes: int | None, on_fault: OnFault) -> Rows:
+    text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
+    beginning = text.readline(LINE_CHARACTERS)
+    if is_prometheus_json(beginning):
+        text.seek(0)
+        if isinstance(file, gzip.GzipFile):
+            with tempfile.TemporaryFile() as unpacked:  # the series are read side by side: that needs to seek
+                shutil.copyfileobj(text.detach(), unpacked)
+                yield from read_prometheus(cast("BinaryIO", unpacked), total_bytes, on_fault)
+        else:
+            yield from read_prometheus(file, total_bytes, on_fault)
+        return
+    text.seek(0)
+    lines = iter(partial(text.readline, LINE_CHARACTERS), "")
+    if is_csv_header(beginning):
+        yield from read_csv(lines, on_fault)
+    elif is_smi_header(beginning):
+        yield from read_smi(lines, total_bytes, on_fault)
+    else:
+        raise TraceError(
+            "neither CSV with time_seconds and used_bytes, nor a range query's JSON, nor a log of nvidia-smi"
+            if beginning
+            else "the file is empty"
+        )

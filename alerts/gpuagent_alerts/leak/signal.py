@@ -1,0 +1,77 @@
+"""One signal of a process: a store of blocks, and the standards that judge it side by side."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from gpuagent_alerts.leak.blocks import EMPTY, LEVELS, SLOT_SECONDS, BlockStore
+from gpuagent_alerts.leak.settings import Settings
+from gpuagent_alerts.leak.standard import Now, Standard
+from gpuagent_alerts.leak.window import LENGTHS, Window
+
+_SHORTEST, _LONGEST = LENGTHS[0], LENGTHS[-1]
+
+
+class Signal:
+    """Blocks, and who judges them. The levels are shared; thresholds and alarms are each standard's own."""
+
+    __slots__ = ("_bounds", "_least", "_shares", "standards", "store")
+
+    def __init__(self, settings: Sequence[Settings], total_bytes: float) -> None:
+        self.store = BlockStore()
+        self.standards = [Standard(one, total_bytes) for one in settings]
+        # What no standard looks at is the common case: these tell it by one comparison a level.
+        self._least = min(one.least for one in self.standards)
+        self._shares = tuple(min(shares) for shares in zip(*(one.shares for one in self.standards), strict=True))
+        self._bounds = [0] * LEVELS
+        """Per level, a value that no block of the longest window is below; too low after that block has left."""
+
+    def close(self, value: int, now: Now, judges: Sequence[Standard]) -> bool:
+        """A block has ended with this lowest value; whether an alarm began or ended.
+
+        Alarms that are on may end, whoever raised them; only `judges` may raise one, and only where it is known what is
+        free.
+        """
+        store = self.store
+        if now.end_seconds >= (store.slot + 1) * SLOT_SECONDS:
+            store.enter_slot(now.end_seconds)
+        changed = False
+        for standard in self.standards:
+            if standard.alarm is not None and standard.look_at(value, store, now.end_seconds):
+                changed = True
+        highest = store.push(value)
+        if now.free is None:
+            return changed
+        bounds = self._bounds
+        for level in range(highest + 1):
+            ring = store.rings[level]
+            last = ring[-1]
+            bounds[level] = min(bounds[level], last)
+            need = self._shares[level] * now.free
+            if last - bounds[level] >= need and last != EMPTY and last - bounds[level] >= self._least:
+                bounds[level] = min(ring[-_LONGEST:])
+                if len(ring) >= _SHORTEST and self._judge(level, now, now.free, judges):
+                    changed = True
+            elif last != EMPTY:
+                for standard in judges:
+                    standard.repeats[level] = 0
+        return changed
+
+    def _judge(self, level: int, now: Now, free: float, judges: Sequence[Standard]) -> bool:
+        """Show a level's newest block to those who have no alarm on."""
+        growth = self.store.rings[level][-1] - self._bounds[level]
+        windows: dict[int, Window] = {}
+        changed = False
+        for standard in judges:
+            if standard.alarm is not None:
+                continue
+            if growth < standard.least_growth(level, free):
+                standard.repeats[level] = 0
+            elif standard.judge(self.store, level, windows, now, free):
+                changed = True
+        return changed
+
+    def skip(self, blocks: int, end_seconds: float) -> None:
+        """So many blocks without a reading: a gap makes no slope and no reset."""
+        self.store.enter_slot(end_seconds)
+        self.store.push_empty(blocks)

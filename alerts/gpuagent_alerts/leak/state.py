@@ -1,0 +1,262 @@
+"""A detector's state as bytes, for the agent's next life: a version, a checksum, and every number exactly.
+
+At most `MOST_STATE_BYTES`, whatever was seen. Little-endian, so that a disk may move to another machine.
+"""
+
+from __future__ import annotations
+
+import math
+import struct
+import sys
+import zlib
+from array import array
+from typing import Any, Final
+
+from gpuagent.growth import Evidence, Growth, Range, Verdict
+from gpuagent_alerts.leak.blocks import LEVELS, RING, SLOTS, BlockStore
+from gpuagent_alerts.leak.fast import POINTS, FastGrowth
+from gpuagent_alerts.leak.judge import Stop
+from gpuagent_alerts.leak.signal import Signal
+from gpuagent_alerts.leak.signals import Signals
+from gpuagent_alerts.leak.standard import Alarm, Ending, Rejection, Standard
+
+VERSION: Final = 1
+MOST_STATE_BYTES: Final = 8192
+_HEAD: Final = struct.Struct("<4sHI")  # magic, version, CRC-32 of the rest
+_MAGIC: Final = b"GLKD"
+_ALARM: Final = "ddIIIQB?"
+_VERDICTS: Final = tuple(Verdict)
+_EVIDENCE: Final = (None, *Evidence)
+_MOST_REASONS: Final = 3
+_LARGEST_PAGES: Final = 2**64 - 1
+
+
+class Writer:
+    """Numbers, one after another."""
+
+    def __init__(self) -> None:
+        self._parts: list[bytes] = []
+
+    def put(self, form: str, *values: float) -> None:
+        """Values in `struct`'s format, without padding."""
+        self._parts.append(struct.pack(f"<{form}", *values))
+
+    def put_array(self, numbers: array[Any]) -> None:
+        """An array of at most 255 numbers, with its length."""
+        if sys.byteorder == "big":
+            numbers = array(numbers.typecode, numbers)
+            numbers.byteswap()
+        self.put("B", len(numbers))
+        self._parts.append(numbers.tobytes())
+
+    def seal(self) -> bytes:
+        """All of it, with a head."""
+        body = b"".join(self._parts)
+        return _HEAD.pack(_MAGIC, VERSION, zlib.crc32(body)) + body
+
+
+class Reader:
+    """What a `Writer` has sealed. Every fault is a ValueError."""
+
+    def __init__(self, data: bytes) -> None:
+        if len(data) < _HEAD.size or len(data) > MOST_STATE_BYTES:
+            raise ValueError("no state of a leak detector: of an impossible length")
+        magic, version, checksum = _HEAD.unpack_from(data)
+        if magic != _MAGIC:
+            raise ValueError("no state of a leak detector")
+        if version != VERSION:
+            raise ValueError(f"state of a leak detector of version {version}, here it is {VERSION}")
+        if zlib.crc32(data[_HEAD.size :]) != checksum:
+            raise ValueError("state of a leak detector: it is damaged")
+        self._data = data
+        self._place = _HEAD.size
+
+    def take(self, form: str) -> tuple[Any, ...]:
+        """The next values of this format."""
+        packed = struct.Struct(f"<{form}")
+        if self._place + packed.size > len(self._data):
+            raise ValueError("state of a leak detector: it ends too early")
+        values = packed.unpack_from(self._data, self._place)
+        self._place += packed.size
+        return values
+
+    def take_array(self, typecode: str, most: int) -> array[Any]:
+        """The next array, of at most so many numbers."""
+        (length,) = self.take("B")
+        numbers = array(typecode)
+        end = self._place + length * numbers.itemsize
+        if length > most or end > len(self._data):
+            raise ValueError("state of a leak detector: an array of an impossible length")
+        numbers.frombytes(self._data[self._place : end])
+        if sys.byteorder == "big":
+            numbers.byteswap()
+        self._place = end
+        return numbers
+
+    def end(self) -> None:
+        """There must be nothing left."""
+        if self._place != len(self._data):
+            raise ValueError("state of a leak detector: something follows its end")
+
+
+# ---- blocks ----------------------------------------------------------------------------------------------
+
+
+def _put_store(writer: Writer, store: BlockStore) -> None:
+    writer.put("qqB", store.base_count, store.slot, len(store.rings))
+    for ring, highs, pending in zip(store.rings, store.highs, store.pending, strict=True):
+        writer.put_array(ring)
+        writer.put_array(highs)
+        writer.put("?I", pending is not None, pending or 0)
+
+
+def _take_store(reader: Reader, store: BlockStore) -> None:
+    store.base_count, store.slot, levels = reader.take("qqB")
+    if levels > LEVELS:
+        raise ValueError("state of a leak detector: too many levels")
+    for _ in range(levels):
+        store.rings.append(reader.take_array("I", RING))
+        highs = reader.take_array("I", SLOTS)
+        if len(highs) != SLOTS:
+            raise ValueError("state of a leak detector: highs are missing")
+        store.highs.append(highs)
+        present, pending = reader.take("?I")
+        store.pending.append(pending if present else None)
+
+
+# ---- standards -------------------------------------------------------------------------------------------
+
+
+def _put_alarm(writer: Writer, alarm: Alarm) -> None:
+    writer.put(
+        _ALARM,
+        alarm.seconds,
+        alarm.onset_seconds,
+        int(alarm.window_seconds),
+        alarm.growth,
+        alarm.floor,
+        min(alarm.free, _LARGEST_PAGES),
+        alarm.even_eighths,
+        alarm.slows_down,
+    )
+
+
+def _take_alarm(reader: Reader) -> Alarm:
+    seconds, onset, window, growth, floor, free, eighths, slows_down = reader.take(_ALARM)
+    return Alarm(seconds, onset, float(window), growth, floor, free, eighths, slows_down)
+
+
+def _put_standard(writer: Writer, standard: Standard) -> None:
+    alarm, ending, rejection = standard.alarm, standard.ending, standard.rejection
+    flags = (alarm is not None) + 2 * (ending is not None) + 4 * (rejection is not None)
+    writer.put("BqIdIq", flags, standard.epoch, standard.high, standard.high_seconds, standard.bar, standard.bar_slot)
+    writer.put_array(array("B", standard.repeats))
+    if alarm is not None:
+        _put_alarm(writer, alarm)
+    if ending is not None:
+        writer.put("d?I", ending.seconds, ending.released, ending.high)
+        _put_alarm(writer, ending.alarm)
+    if rejection is not None:
+        writer.put("dBII", rejection.seconds, rejection.stop, int(rejection.window_seconds), rejection.growth)
+
+
+def _take_standard(reader: Reader, standard: Standard) -> None:
+    flags, *numbers = reader.take("BqIdIq")
+    standard.epoch, standard.high, standard.high_seconds, standard.bar, standard.bar_slot = numbers
+    repeats = reader.take_array("B", LEVELS)
+    if len(repeats) != LEVELS:
+        raise ValueError("state of a leak detector: repeats are missing")
+    standard.repeats = bytearray(repeats)
+    if flags & 1:
+        standard.alarm = _take_alarm(reader)
+    if flags & 2:
+        seconds, released, high = reader.take("d?I")
+        standard.ending = Ending(seconds, released, _take_alarm(reader), high)
+    if flags & 4:
+        seconds, stop, window, growth = reader.take("dBII")
+        standard.rejection = Rejection(seconds, Stop(stop), float(window), growth)
+
+
+# ---- the whole -------------------------------------------------------------------------------------------
+
+
+def _put_signal(writer: Writer, signal: Signal) -> None:
+    _put_store(writer, signal.store)
+    for standard in signal.standards:
+        _put_standard(writer, standard)
+
+
+def _take_signal(reader: Reader, signal: Signal) -> None:
+    _take_store(reader, signal.store)
+    for standard in signal.standards:
+        _take_standard(reader, standard)
+
+
+def put_signals(writer: Writer, signals: Signals) -> None:
+    """Blocks and alarms."""
+    writer.put("q?", signals.client_block, signals.own is not None)
+    for signal in (signals.used, *(signals.own or ())):
+        _put_signal(writer, signal)
+
+
+def take_signals(reader: Reader, signals: Signals) -> None:
+    """Into signals that are new."""
+    signals.client_block, own = reader.take("q?")
+    _take_signal(reader, signals.used)
+    if own:
+        for signal in signals.open_own():
+            _take_signal(reader, signal)
+
+
+def put_fast(writer: Writer, fast: FastGrowth) -> None:
+    """The last readings."""
+    writer.put_array(fast.times)
+    writer.put_array(fast.used)
+    writer.put("dd", fast.until_seconds, -1.0 if fast.exhaustion_seconds is None else fast.exhaustion_seconds)
+
+
+def take_fast(reader: Reader, fast: FastGrowth) -> None:
+    """Into one that is new."""
+    fast.times = reader.take_array("d", POINTS)
+    fast.used = reader.take_array("d", POINTS)
+    if len(fast.times) != len(fast.used):
+        raise ValueError("state of a leak detector: readings without a time")
+    fast.until_seconds, exhaustion = reader.take("dd")
+    fast.exhaustion_seconds = exhaustion if exhaustion >= 0 else None
+
+
+def put_growth(writer: Writer, growth: Growth) -> None:
+    """The last word of the slow judgement."""
+    writer.put("BBd", _VERDICTS.index(growth.verdict), _EVIDENCE.index(growth.evidence), or_nan(growth.since_seconds))
+    for figure in (growth.slope, growth.exhaustion):
+        writer.put("ddd", *(figure or (math.nan,) * 3))
+    writer.put("B", len(growth.reasons))
+    for reason in growth.reasons:
+        writer.put_array(array("B", reason.encode()))
+
+
+def take_growth(reader: Reader) -> Growth:
+    """The same."""
+    verdict, evidence, since = reader.take("BBd")
+    slope, exhaustion = Range(*reader.take("ddd")), Range(*reader.take("ddd"))
+    (reasons,) = reader.take("B")
+    if verdict >= len(_VERDICTS) or evidence >= len(_EVIDENCE) or reasons > _MOST_REASONS:
+        raise ValueError("state of a leak detector: an unknown verdict")
+    return Growth(
+        _VERDICTS[verdict],
+        _EVIDENCE[evidence],
+        None if math.isnan(slope.value) else slope,
+        or_none(since),
+        None if math.isnan(exhaustion.value) else exhaustion,
+        tuple(reader.take_array("B", 255).tobytes().decode() for _ in range(reasons)),
+    )
+
+
+def or_nan(value: float | None) -> float:
+    """A number for one that may be missing."""
+    return math.nan if value is None else value
+
+
+def or_none(value: float) -> float | None:
+    """The inverse."""
+    return None if math.isnan(value) else value

@@ -1,0 +1,20 @@
+"""What the rules say, for whoever acts on it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from gpuagent_alerts.alert import Alert
+
+
+class Judged(NamedTuple):
+    """An alert that fires, the expression of its rule, whether that is true, and on data of which time.
+
+    One that is only kept firing (`keep_firing_for`) is told, and is no reason to act.
+    """
+
+    alert: Alert
+    expression: str
+    holds: bool
+    measured_seconds: float
+    """CLOCK_BOOTTIME of the snapshot that the rule was last evaluated on: groups have intervals of their own."""

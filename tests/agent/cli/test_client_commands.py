@@ -1,0 +1,194 @@
+"""`release`, `blame` and `workers` as they are typed, against an agent that answers as it is told."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gpuagent.cli.app import app
+from gpuagent.cli.workers import VARIABLE, fitting
+from tests.fakes.answering import answering, says
+from tests.fakes.source import status_document
+
+GIB = 2**30
+DEVICE = {"gpu": 0, "gpu_uuid": "GPU-0", "allocated_bytes": 2 * GIB, "cached_bytes": GIB, "memory_used_bytes": 4 * GIB}
+RELEASED: dict[str, Any] = {
+    "pid": 7, "collected": False, "took_ms": 12.5, "reserved_before_bytes": 8 * GIB, "reserved_after_bytes": 3 * GIB,
+    "before": [DEVICE], "after": [DEVICE], "returned_bytes": 5 * GIB,
+}  # fmt: skip
+GROUP: dict[str, Any] = {
+    "key": "", "kind": "list", "container": "app.results", "path": "", "file": "app.py", "function": "predict",
+    "cause": "outputs are kept with their graph", "remedy": "detach()", "line": 42, "count": 412, "bytes": 2 * GIB,
+    "growth_bytes": GIB, "container_length": 412,
+}  # fmt: skip
+BLAMED: dict[str, Any] = {
+    "pid": 7, "window_seconds": 60.0, "verdict": "+1.0 GiB in 60 s is held by `app.results`", "groups": [GROUP],
+    "lines": [{"file": "model.py", "function": "forward", "line": 7, "bytes": GIB, "count": 3, "growth_bytes": None}],
+    "notes": ["a note\x1b[2J"], "stall_seconds": 0.0123,
+}  # fmt: skip
+ABSENT = {"error": "x", "reason": "absent", "message": "no app"}
+
+
+def run(*words: str, **environment: str) -> tuple[int, str, str]:
+    """Exit status, standard output and standard error."""
+    result = CliRunner().invoke(app, list(words), env={VARIABLE: None, **environment})
+    return result.exit_code, result.stdout, result.stderr
+
+
+def asked(answer: Any, *words: str, status: str = "200 OK") -> tuple[int, str, str, bytes]:
+    """The same, of an agent that answers so; and what it was asked."""
+    requests: list[bytes] = []
+    with answering(says(answer, status, requests)) as place:
+        result = run(*words, "--socket", str(place))
+    return *result, requests[0]
+
+
+def test_release_says_how_much_came_back() -> None:
+    """By the allocator's count, by the driver's, and what is left."""
+    code, output, errors, request = asked(RELEASED, "release", "7", "--collect")
+
+    assert (code, errors) == (0, "")
+    assert request.startswith(b"POST /api/v1/clients/7/release ")
+    assert request.endswith(b'{"collect": true}')
+    assert output.splitlines() == [
+        "the allocator gave back 5.0 GiB in 12 ms: 8.0 GiB reserved before, 3.0 GiB now",
+        "by the driver's count 5.0 GiB came back",
+        "GPU 0: tensors hold 2.0 GiB, cached 1.0 GiB",
+    ]
+
+
+def test_release_of_an_app_that_does_not_say() -> None:
+    """What is not known is not made up."""
+    unknown = dict.fromkeys(("took_ms", "reserved_before_bytes", "reserved_after_bytes", "returned_bytes"))
+    _, output, _, _ = asked(RELEASED | unknown | {"after": []}, "release", "7")
+
+    assert output == "the app has emptied its cache, and does not say what it held\n"
+
+
+def test_memory_that_was_taken_meanwhile_is_said() -> None:
+    """Another part of the app may have allocated: that is no negative gift."""
+    assert "512.0 MiB more is used than before" in asked(RELEASED | {"returned_bytes": -(GIB // 2)}, "release", "7")[1]
+
+
+@pytest.mark.parametrize("command", ["release", "blame"])
+def test_an_app_without_a_client(command: str) -> None:
+    """Exit status 1, and how to put that right."""
+    code, output, errors, _ = asked(ABSENT, command, "7", status="404 Not Found")
+
+    assert (code, output) == (1, "")
+    assert "process 7 has no embedded client" in errors
+    assert "gpuagent_client.start()" in errors
+
+
+def test_an_app_that_refuses() -> None:
+    """Its reason, without what a terminal would obey."""
+    refusal = {"error": "x", "reason": "refused", "message": "once a minute\x1b[2J"}
+    code, _, errors, _ = asked(refusal, "release", "7", status="502 Bad Gateway")
+
+    assert (code, errors) == (1, "the app did not do it: once a minute?[2J\n")
+
+
+def test_blame_prints_the_verdict_first() -> None:
+    """In words; then who holds it, where it was allocated, notes and the stall."""
+    code, output, errors, request = asked(BLAMED, "blame", "7", "--window", "30s", "--no-lines")
+
+    assert (code, errors) == (0, "")
+    assert json.loads(request.partition(b"\r\n\r\n")[2]) == {
+        "window_seconds": 30.0, "census": True, "lines": False, "show_keys": False
+    }  # fmt: skip
+    assert output.splitlines() == [
+        "+1.0 GiB in 60 s is held by `app.results`",
+        "",
+        "held by",
+        "              +1.0 GiB  412 tensors  app.results (list of 412 items)  at app.py:42 in predict",
+        "                        outputs are kept with their graph: detach()",
+        "",
+        "allocated at",
+        "               1.0 GiB  3 allocations  at model.py:7 in forward",
+        "",
+        "note: a note?[2J",
+        "",
+        "the app stood still for 12 ms",
+    ]
+
+
+def test_blame_that_finds_nothing_says_so() -> None:
+    """Silence would read like a fault."""
+    empty = BLAMED | {"verdict": "", "groups": [], "lines": [], "notes": [], "stall_seconds": None}
+
+    assert asked(empty, "blame", "7")[1] == "nothing was found that holds growing memory\n"
+
+
+@pytest.mark.parametrize("command", ["release", "blame"])
+def test_everything_as_json(command: str) -> None:
+    """For programs: the agent's document."""
+    answer = RELEASED if command == "release" else BLAMED
+
+    assert json.loads(asked(answer, command, "7", "--json")[1]) == answer
+
+
+def test_a_window_that_is_none() -> None:
+    """Told before anybody is asked."""
+    code, _, errors = run("blame", "7", "--window", "long")
+
+    assert (code, "--window" in errors) == (2, True)
+
+
+def gpu(index: int, total_gib: int | None) -> dict[str, Any]:
+    """One GPU of the status document."""
+    return {"index": index, "memory_total_bytes": None if total_gib is None else total_gib * GIB}
+
+
+def test_workers_is_the_smaller_of_cores_and_memory() -> None:
+    """min(2 x cores + 1, memory / typical), each GPU by itself: no worker lies on two."""
+    gpus = [gpu(0, 80), gpu(1, 80), gpu(2, None)]
+
+    assert fitting(gpus, 6 * GIB, 0, cores=32).workers == 26
+    assert fitting(gpus, 6 * GIB, 0, cores=4).workers == 9
+    assert fitting(gpus, 50 * GIB, 0, cores=32).workers == 2
+    assert fitting(gpus, 81 * GIB, 0, cores=32).workers == 0
+    assert fitting(gpus, 6 * GIB, 0, cores=32, only=frozenset({1})).gpus == (1,)
+    assert fitting([gpu(0, 80), gpu(1, 8)], 6 * GIB, 10 * GIB, cores=32).gpus == (0,)
+
+
+def test_workers_prints_the_number_alone() -> None:
+    """For `gunicorn --workers $(gpuagent workers --typical 6GiB)`."""
+    code, output, errors, _ = asked(status_document(), "workers", "--typical", "40GiB")
+
+    assert (code, output, errors) == (0, "2\n", "")
+    assert json.loads(asked(status_document(), "workers", "--typical", "40GiB", "--json")[1])["by_memory"] == 2
+
+
+def test_workers_when_not_even_one_fits() -> None:
+    """0 and exit status 1: gunicorn would start one for 0."""
+    code, output, errors, _ = asked(status_document(), "workers", "--typical", "100GiB")
+
+    assert (code, output) == (1, "0\n")
+    assert "not even one worker of 100.0 GiB fits on GPU 0" in errors
+
+
+def test_the_environment_overrides() -> None:
+    """GPUAGENT_WORKERS is taken without asking anybody; nonsense in it is told."""
+    assert run("workers", **{VARIABLE: "3"})[:2] == (0, "3\n")
+    assert run("workers", **{VARIABLE: "many"})[0] == 2
+
+
+@pytest.mark.parametrize("words", [[], ["--typical", "big"], ["--typical", "6GiB", "--gpu", "x"]])
+def test_workers_that_cannot_be_computed(words: list[str]) -> None:
+    """Without a size, or with a wrong one: exit status 2, and what is missing."""
+    with answering(says(status_document())) as place:
+        assert run("workers", *words, "--socket", str(place))[0] == 2
+
+
+def test_workers_by_what_an_app_declares() -> None:
+    """The largest of its workers counts; an app that is not there is told, with status 3."""
+    own = {"pid": 7, "app": "web", "declared_minimum_bytes": None, "declared_typical_bytes": 40 * GIB}
+    apps = {"schema": 1, "clients": [own, own | {"pid": 8, "declared_typical_bytes": 30 * GIB}]}
+    both = status_document() | apps
+
+    assert asked(both, "workers", "--app", "web")[:2] == (0, "2\n")
+    assert asked(both, "workers", "--pid", "9")[0] == 3
+    assert asked(both | {"clients": []}, "workers", "--app", "web")[0] == 3

@@ -1,0 +1,71 @@
+"""A GPU as a whole: the sum of what grows on it."""
+
+from __future__ import annotations
+
+from gpuagent.growth import Evidence, Growth, Range, Verdict
+from gpuagent.leaks.whole import Part, whole
+
+STEADY, LEARNING = Growth(Verdict.STEADY), Growth(Verdict.LEARNING)
+
+
+def growing(slope: float, seconds: float | None = None, **changes: object) -> Growth:
+    """A part that grows by so many bytes a second, and fills the GPU by itself in so many seconds."""
+    exhaustion = None if seconds is None else Range(seconds, seconds / 2, seconds * 1.5)
+    plain = {"slope": Range(slope, slope - 1, slope + 1), "exhaustion": exhaustion, "reasons": ("it rose",), **changes}
+    return Growth(**{"verdict": Verdict.GROWING, **plain})  # type: ignore[arg-type]
+
+
+def test_nothing_grows() -> None:
+    """What is said of nobody's memory is said of the GPU; a part that is judged is enough to have learnt."""
+    assert whole(STEADY, [], 10) is STEADY
+    assert whole(LEARNING, [], 10) is LEARNING
+    assert whole(LEARNING, [], 10, settled=True) == STEADY
+    assert whole(None, [], 10) == LEARNING
+
+
+def test_several_fill_it_sooner_than_each() -> None:
+    """LEAK-02: slopes add up, and the forecast is that of all together; the earliest begin counts."""
+    parts = [
+        Part("a", growing(10.0, 100.0, since_seconds=5.0)),
+        Part("b", growing(30.0, 33.0, since_seconds=3.0)),
+    ]
+    said = whole(STEADY, parts, 1000)
+    assert said is not None
+    assert said.slope == Range(40.0, 38.0, 42.0)
+    assert said.exhaustion == Range(25.0, 12.5, 37.5)
+    assert said.since_seconds == 3.0
+    assert (said.verdict, said.evidence) == (Verdict.GROWING, None)
+
+
+def test_a_mig_instance_is_full_by_itself() -> None:
+    """LEAK-02: its forecast may come first, but what is free on the GPU is not its own."""
+    parts = [Part("a", growing(10.0, 100.0)), Part("b", growing(30.0, 50.0), shares_free=False)]
+    said = whole(STEADY, parts, 10)
+    assert said is not None
+    assert said.exhaustion is not None
+    assert said.exhaustion.value == 50.0
+
+
+def test_one_leak_is_enough() -> None:
+    """LEAK-02: the GPU leaks where a part does, by the strictest evidence; the leak's reason comes first."""
+    parts = [
+        Part("a", growing(10.0)),
+        Part("b", growing(1.0, verdict=Verdict.LEAKING, evidence=Evidence.SENSITIVE)),
+        Part("c", growing(1.0, verdict=Verdict.LEAKING, evidence=Evidence.STRICT)),
+    ]
+    said = whole(STEADY, parts, 1000)
+    assert said is not None
+    assert (said.verdict, said.evidence) == (Verdict.LEAKING, Evidence.STRICT)
+    assert said.reasons == ("b: it rose", "c: it rose", "a: it rose")
+
+
+def test_fast_growth_is_no_verdict() -> None:
+    """LEAK-04: it is told beside the verdict, with the shortest time that is left."""
+    parts = [
+        Part("a", Growth(Verdict.LEARNING, fast=True, fast_exhaustion_seconds=9.0)),
+        Part("b", Growth(Verdict.STEADY, fast=True, fast_exhaustion_seconds=7.0)),
+    ]
+    said = whole(STEADY, parts, 1000)
+    assert said is not None
+    assert (said.verdict, said.fast, said.fast_exhaustion_seconds) == (Verdict.STEADY, True, 7.0)
+    assert (said.slope, said.exhaustion) == (None, None)
