@@ -1,0 +1,128 @@
+"""The census: three looks at all tensors, each in a child of its own, and what outlived the window."""
+
+from __future__ import annotations
+
+import gc
+import json
+from collections.abc import Callable, Mapping
+from types import ModuleType
+
+from gpuagent_client.blame import host
+from gpuagent_client.blame.allocated import allocated_bytes
+from gpuagent_client.blame.fork import Answer, ThreadFrame, in_child
+from gpuagent_client.blame.report import third_look
+from gpuagent_client.blame.request import CensusRequest, Context, Refused, census_request
+from gpuagent_client.blame.table import encode, size_of
+from gpuagent_client.blame.tensors import live_tensors, loaded_torch
+from gpuagent_client.blame.thread_locals import Names, find, values_of
+from gpuagent_client.blame.verdict import verdict
+from gpuagent_client.blame.walk import ThreadValues, survey
+
+CHILD_SECONDS = 20.0
+# A look takes a fraction of a second in most apps; this is left for three of them at the end of the deadline.
+SPARE_SECONDS = 2.0
+ENOUGH_REQUESTS = 100
+Look = Callable[[list[ThreadFrame], list[ThreadValues]], bytes]
+
+
+def census(args: Mapping[str, object], deadline_seconds: float, context: Context) -> dict[str, object]:
+    """Who holds the tensors that outlive the window.
+
+    Raises:
+        Refused: the app cannot be looked into now.
+    """
+    request = census_request(args, deadline_seconds, SPARE_SECONDS)
+    torch = loaded_torch()
+    if torch is None:
+        raise Refused("the app has not loaded torch")
+    looks = _Looks(torch, context)
+    before = allocated_bytes(torch)
+    looks.find_thread_locals()
+    first = looks.table()
+    requests = [context.requests_served()]
+    _wait(context, request.gaps[0])
+    second = looks.table()
+    requests.append(context.requests_served())
+    _wait(context, request.gaps[1])
+    requests.append(context.requests_served())
+    pace = _pace(request, requests)
+    answer = looks.take(
+        lambda frames, values: third_look(
+            torch, frames, values, (first, second), pace, show_keys=request.show_keys, top=request.top
+        )
+    )
+    result: dict[str, object] = json.loads(answer.data)
+    notes = [*result["notes"], *_notes(requests)]  # type: ignore[misc]
+    grown = {device: now - before.get(device, 0) for device, now in allocated_bytes(torch).items()}
+    notes += [f"allocated on {device}: {change:+d} bytes in the window" for device, change in sorted(grown.items())]
+    result.update(notes=notes, lines=[], stall_seconds=looks.worst_stall_seconds, window_seconds=request.window_seconds)
+    result["verdict"] = verdict(result["groups"], request.window_seconds, grown)  # type: ignore[arg-type]
+    return result
+
+
+class _Looks:
+    """Forks one child after the other, and remembers how long the app stood still."""
+
+    def __init__(self, torch: ModuleType, context: Context) -> None:
+        self._torch = torch
+        self._context = context
+        self._size: host.Size | None = None
+        self._thread_locals: Names = []
+        self.worst_stall_seconds = 0.0
+
+    def find_thread_locals(self) -> None:
+        """A look before the first, for what the others would lose."""
+        self._thread_locals = json.loads(self.take(_thread_locals).data)
+
+    def table(self) -> bytes:
+        """Who is there."""
+        data = self.take(self._encoded).data
+        self._size = size_of(data)
+        return data
+
+    def take(self, work: Look) -> Answer:
+        """One look, if this is a moment for it."""
+        if self._context.is_capturing():
+            raise Refused("a CUDA graph is being captured")
+        host.refuse_without_memory(self._size, host.available_bytes())
+        values = values_of(self._thread_locals)  # not longer than the fork: they are the app's
+        try:
+            answer = in_child(
+                lambda frames: work(frames, values), CHILD_SECONDS, own_threads=(self._context.thread_id,)
+            )
+        finally:
+            values.clear()
+        self.worst_stall_seconds = max(self.worst_stall_seconds, answer.stall_seconds)
+        return answer
+
+    def _encoded(self, frames: list[ThreadFrame], values: list[ThreadValues]) -> bytes:  # noqa: ARG002 - for the third
+        objects = gc.get_objects()
+        return encode(live_tensors(self._torch, objects), len(objects))
+
+
+def _thread_locals(frames: list[ThreadFrame], values: list[ThreadValues]) -> bytes:
+    objects = gc.get_objects()
+    return find(objects, survey(objects, frames, values))
+
+
+def _wait(context: Context, seconds: float) -> None:
+    if context.wait(seconds):
+        raise Refused("the app is stopping")
+
+
+def _pace(request: CensusRequest, requests: list[int | None]) -> float:
+    """How much more happened in the second gap than in the first: by requests where they are counted, else by time."""
+    first, second, third = requests
+    if first is not None and second is not None and third is not None and second > first:
+        return (third - second) / (second - first)
+    return request.gaps[1] / request.gaps[0] if request.gaps[0] else 1.0
+
+
+def _notes(requests: list[int | None]) -> list[str]:
+    _, second, third = requests
+    if second is None or third is None or third - second >= ENOUGH_REQUESTS:
+        return []
+    count = third - second
+    return [
+        f"only {count} requests between the last looks: a bounded cache with more entries than that looks like a leak"
+    ]

@@ -1,0 +1,200 @@
+"""From surviving tensors to their holders: walks, sorts and counts, in the child of the third look."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Iterable, Mapping
+from types import ModuleType
+from typing import NamedTuple
+
+from gpuagent_client.blame.below import tensors_below
+from gpuagent_client.blame.clusters import Cluster, clusters
+from gpuagent_client.blame.graph import Graph, graphs
+from gpuagent_client.blame.table import Group, Table
+from gpuagent_client.blame.tensors import Key, Live
+from gpuagent_client.blame.trail import Trail, trail
+from gpuagent_client.blame.walk import Heap, Held, walk
+
+SPREAD_SAMPLES = 16
+LARGEST_SAMPLES = 4
+WALK_SECONDS = 5.0
+TOGETHER_SECONDS = 11.0
+
+
+class Finding:
+    """One holder, and what it holds."""
+
+    def __init__(self, way: Trail, cluster: Cluster) -> None:
+        self.way = way
+        self.container = cluster.container
+        self.held = cluster.paths[0]
+        # What to look for in code: the container, else what all samples have in common.
+        self.named = cluster.container if cluster.container is not None else cluster.common - (len(cluster.paths) > 1)
+        self.holders = 0  # samples that are held in this way
+        self.in_graph = False  # only as a part of some output's graph
+        self.roots = 0  # of that graph
+        self.made_early = 0  # tensors of its kinds, where there is no container to count in
+        self.made_late = 0
+        self.keys: set[Key] = set()
+        self.tensors: dict[int, Live] = {}  # by storage
+        self.hidden_bytes = 0  # in the graph, and seen by nobody else
+
+    @property
+    def container_object(self) -> object:
+        """The container, or None."""
+        return None if self.container is None else self.way.objects[self.container]
+
+    @property
+    def has_graph(self) -> bool:
+        """Whether a graph is what makes it cost memory."""
+        return self.in_graph or any(key.has_graph for key in self.keys)
+
+    def add(self, tensors: Iterable[Live]) -> None:
+        """Count these as held."""
+        for live in tensors:
+            self.tensors[live.storage] = live
+
+
+class Outputs(NamedTuple):
+    """Tensors that only a graph holds, and the ways to the outputs that hold the graph."""
+
+    group: Group
+    graphs: list[Graph]
+    paths: list[Held]
+
+
+class Search:
+    """Everything the third look knows."""
+
+    def __init__(
+        self, torch: ModuleType, heap: Heap, live: list[Live], first: Table, second: Table, *, show_keys: bool
+    ) -> None:
+        self._torch = torch
+        self._heap = heap
+        self._live = live
+        self._by_id: Mapping[int, Live] = {id(one.tensor): one for one in live}
+        self._first = first
+        self._second = second
+        self._show_keys = show_keys
+        self._until = time.monotonic() + TOGETHER_SECONDS
+        self._found: dict[object, Finding] = {}
+
+    def findings(self, groups: list[Group], objects: list[object]) -> list[Finding]:
+        """The holders of these groups, most growth first."""
+        # First all walks, then the names: naming an attribute makes the dict of its instance, which then stands between
+        # the two, and which no walk would take for the app's.
+        walked = [(group, self._walk(group.survivors)) for group in groups if time.monotonic() < self._until]
+        orphans = [group for group, paths in walked if any(map(is_orphan, paths))]
+        outputs = self._outputs_above(orphans, objects) if orphans else []
+        for group, paths in walked:
+            self._add(self._clusters([path for path in paths if not is_orphan(path)]), group, in_graph=False)
+        for output in outputs:
+            self._add_graph(output)
+        return list(self._found.values())
+
+    def _walk(self, members: list[Live]) -> list[Held]:
+        return walk([live.tensor for live in samples(members)], self._heap, WALK_SECONDS)
+
+    def is_new(self, live: Live) -> bool:
+        """Made during the window."""
+        return live.identity not in self._first.tensors
+
+    def is_survivor(self, live: Live) -> bool:
+        """Made before the second look, and after the first."""
+        return self.is_new(live) and live.identity in self._second.tensors
+
+    def _is_old(self, item: object, hops: int) -> bool:
+        return any(not self.is_new(live) for live in tensors_below(item, hops, self._by_id, self._heap))
+
+    def _clusters(self, paths: list[Held]) -> list[Cluster]:
+        return clusters(paths, self._is_old, self._heap.modules)
+
+    def _add(self, found: list[Cluster], group: Group, *, in_graph: bool) -> list[Finding]:
+        """Add each to the finding with the same container, or else the same words."""
+        made: dict[int, Finding] = {}
+        for cluster in found:
+            way = trail(cluster.paths[0].objects, self._heap, show_keys=self._show_keys)
+            name = id(cluster.container_object) if cluster.container is not None else way.text()
+            finding = self._found.setdefault(name, Finding(way, cluster))
+            finding.holders += len(cluster.paths)
+            held = self._held_by(cluster)
+            finding.add(held)
+            finding.keys.update(live.key for live in held if in_graph or live.key.kind == group.key.kind)
+            finding.keys.add(group.key)
+            if id(finding) not in made:
+                finding.made_early += len(group.survivors)
+                finding.made_late += group.younger
+            made[id(finding)] = finding
+        findings = list(made.values())
+        if len(findings) == 1 and findings[0].container is None and not in_graph:
+            findings[0].add(group.survivors)  # all the samples agree, so the rest is held like them
+        return findings
+
+    def _held_by(self, cluster: Cluster) -> list[Live]:
+        if cluster.container is None:
+            return [self._by_id[id(path.objects[-1])] for path in cluster.paths]
+        hops = max(len(path.objects) - 1 - cluster.container for path in cluster.paths)
+        return tensors_below(cluster.container_object, hops, self._by_id, self._heap)
+
+    def _outputs_above(self, orphans: list[Group], objects: list[object]) -> list[Outputs]:
+        """For each group without a parent, the outputs in whose graph it is, and who holds those."""
+        read = graphs(self._torch, self._candidates(objects))
+        found = []
+        for group in orphans:
+            storages = {live.storage for live in group.survivors}
+            holding = [graph for graph in read if not storages.isdisjoint(graph.saved)]
+            paths = self._walk([graph.candidate for graph in holding]) if holding else []
+            found.append(Outputs(group, holding, [path for path in paths if path.rooted]))
+        return found
+
+    def _add_graph(self, outputs: Outputs) -> None:
+        group, holding = outputs.group, outputs.graphs
+        found = self._clusters(outputs.paths)
+        if len(holding) == 1:  # one long graph: it is the result that grows, whatever that is in
+            found = [Cluster(one.paths, len(one.paths[0].objects) - 1, None) for one in found]
+        made = self._add(found, group, in_graph=True)
+        if not made:
+            self._unexplained(group, graph=bool(holding))
+        for finding in made:
+            finding.in_graph = True
+            finding.roots = max(finding.roots, len(holding))
+            finding.keys.add(group.key)
+            finding.add(live for live in self._live if live.key.kind == group.key.kind)
+            finding.hidden_bytes = max(finding.hidden_bytes, self._hidden_bytes(holding))
+
+    def _hidden_bytes(self, holding: list[Graph]) -> int:
+        """What native code alone has saved in these graphs."""
+        visible = {live.storage for live in self._live}
+        saved = {storage: live.storage_bytes for graph in holding for storage, live in graph.saved.items()}
+        return sum(size for storage, size in saved.items() if storage not in visible)
+
+    def _candidates(self, objects: list[object]) -> list[Live]:
+        """Tensors with a graph that some Python object holds: survivors first, then the young, then the old."""
+        held = {id(child) for item in objects if id(item) not in self._by_id for child in gc.get_referents(item)}
+        held |= set(self._heap.locals)
+        outputs = [live for live in self._live if live.key.has_graph and id(live.tensor) in held]
+        return sorted(outputs, key=lambda live: (not self.is_survivor(live), not self.is_new(live)))
+
+    def _unexplained(self, group: Group, *, graph: bool) -> None:
+        path = Held((group.survivors[0].tensor,), rooted=False, exhausted=True, in_cycle=False)
+        way = trail(path.objects, self._heap, show_keys=self._show_keys)
+        finding = self._found.setdefault(("unexplained", group.key.kind), Finding(way, Cluster([path], 1, None)))
+        finding.in_graph = graph or group.key.has_graph
+        finding.keys.add(group.key)
+        finding.made_early += len(group.survivors)
+        finding.made_late += group.younger
+        finding.add(group.survivors)
+
+
+def is_orphan(path: Held) -> bool:
+    """Held by no Python object but perhaps a node of a graph."""
+    return not path.rooted and (len(path.objects) == 1 or hasattr(type(path.objects[0]), "next_functions"))
+
+
+def samples(members: list[Live]) -> list[Live]:
+    """Some of them, evenly spread, and the largest."""
+    step = max(1, (len(members) - 1) // (SPREAD_SAMPLES - 1)) if members else 1
+    picked = [*members[::step][:SPREAD_SAMPLES], *members[-1:]]
+    picked += sorted(members, key=lambda live: -live.storage_bytes)[:LARGEST_SAMPLES]
+    return list({id(live.tensor): live for live in picked}.values())

@@ -1,0 +1,179 @@
+"""Runs a function in a forked child, and brings its answer back.
+
+A child can take its time and leave marks: the app stands still only for the fork itself, some milliseconds. The rules
+here were each paid for with a hang or a wrong answer; they are explained where they are kept.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import gc
+import os
+import select
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable
+from types import FrameType
+from typing import NamedTuple
+
+from gpuagent_client.blame.host import refuse_in_gunicorn_master
+from gpuagent_client.blame.request import Refused
+
+LENGTH_BYTES = 8
+MAX_ANSWER_BYTES = 256 << 20
+OK, FAILED = b"+", b"-"
+_one_at_a_time = threading.Lock()
+_forking_thread: int | None = None
+
+
+class Answer(NamedTuple):
+    """What the child said, and how long the app stood still for it."""
+
+    data: bytes
+    stall_seconds: float
+
+
+class ThreadFrame(NamedTuple):
+    """A function that a thread of the app was in."""
+
+    thread_id: int
+    frame: FrameType
+
+
+Work = Callable[[list[ThreadFrame]], bytes]
+
+
+def is_census_fork() -> bool:
+    """Whether the fork going on is a census, made by this very thread: at-fork hooks then have nothing to do.
+
+    os.fork() runs the hooks of the app. A fork below Python would skip them, but its child waits for the interpreter's
+    lock forever.
+    """
+    return _forking_thread == threading.get_ident()
+
+
+def in_child(work: Work, seconds: float, own_threads: tuple[int, ...] = ()) -> Answer:
+    """Run `work` in a child that has at most this long; `own_threads` are left out of the frames.
+
+    Raises:
+        Refused: a census is under way, this is no process to fork, or the child did not answer.
+    """
+    global _forking_thread  # noqa: PLW0603 - at-fork hooks have no argument to get it by
+    if not _one_at_a_time.acquire(blocking=False):
+        raise Refused("a census is under way already")
+    try:
+        reading, writing = os.pipe()
+        started = time.perf_counter()
+        # A child has only the thread that forked: it finds the frames of the others through these. Not their locals:
+        # up to Python 3.12 reading f_locals leaves a dict on the frame, which keeps objects of the app alive.
+        frames = running_frames((*own_threads, threading.get_ident()))
+        try:
+            refuse_in_gunicorn_master(one.frame for one in frames)
+            _forking_thread = threading.get_ident()
+            pid = os.fork()
+            if pid == 0:
+                _be_the_child(work, frames, writing, seconds)
+        except (OSError, Refused) as failure:  # no memory, no more processes
+            os.close(reading)
+            os.close(writing)
+            raise failure if isinstance(failure, Refused) else Refused(f"no fork: {failure}") from None
+        finally:
+            _forking_thread = None
+            frames.clear()
+        stall = time.perf_counter() - started
+        os.close(writing)
+        return Answer(_hear(pid, reading, seconds), stall)
+    finally:
+        _one_at_a_time.release()
+
+
+def running_frames(own_threads: tuple[int, ...]) -> list[ThreadFrame]:
+    """All frames of all threads but these."""
+    found = []
+    for thread_id, innermost in sys._current_frames().items():  # noqa: SLF001 - documented, for debuggers
+        frame: FrameType | None = innermost if thread_id not in own_threads else None
+        while frame is not None:
+            found.append(ThreadFrame(thread_id, frame))
+            frame = frame.f_back
+    return found
+
+
+def _be_the_child(work: Work, frames: list[ThreadFrame], writing: int, seconds: float) -> None:
+    """Never returns. Prints nothing, runs no exit handlers, and is killed if it hangs on a lock that nobody holds."""
+    code = 1
+    try:
+        _leave_signals_to_the_app(seconds)
+        # The peer of an inherited connection would not see it end before this child does.
+        for number in os.listdir("/proc/self/fd"):  # noqa: PTH208 - not up to SC_OPEN_MAX, which may be a thousand million
+            if int(number) != writing:
+                with contextlib.suppress(OSError):  # the listing's own, closed by now
+                    os.close(int(number))
+        gc.disable()
+        gc.unfreeze()  # what a preloading server froze is hidden from the collector, and from us
+        try:
+            verdict, data = OK, work(frames)
+        except Refused as refusal:
+            verdict, data = FAILED, str(refusal).encode()
+        except BaseException as failure:  # noqa: BLE001 - its text may hold data of the app, its type does not
+            verdict, data = FAILED, f"the census failed: {type(failure).__name__}{_where(failure)}".encode()
+        message = memoryview(verdict + len(data).to_bytes(LENGTH_BYTES, "little") + data)
+        while message:
+            message = message[os.write(writing, message) :]
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _where(failure: BaseException) -> str:
+    """The line of ours that failed, for a report that can be acted on."""
+    trace = failure.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f" at {os.path.basename(trace.tb_frame.f_code.co_filename)}:{trace.tb_lineno}" if trace else ""  # noqa: PTH119
+
+
+def _leave_signals_to_the_app(seconds: float) -> None:
+    """A signal to the process group must not run the app's handlers a second time, nor wake its event loop."""
+    signal.set_wakeup_fd(-1)
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2):
+        signal.signal(number, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, [signal.SIGALRM, signal.SIGTERM, signal.SIGINT])
+    signal.alarm(max(1, round(seconds)))
+
+
+def _hear(pid: int, reading: int, seconds: float) -> bytes:
+    """The child's message, whole, or a refusal; the child is gone afterwards in any case."""
+    received = bytearray()
+    until = time.monotonic() + seconds
+    ended = False
+    try:
+        poll = select.poll()
+        poll.register(reading, select.POLLIN)
+        while not ended and len(received) <= MAX_ANSWER_BYTES:
+            left = until - time.monotonic()
+            if left <= 0 or not poll.poll(left * 1000):
+                break
+            data = os.read(reading, 1 << 20)
+            received += data
+            ended = not data
+    finally:
+        os.close(reading)
+        if not ended:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        with contextlib.suppress(ChildProcessError):  # the app waits for any child, and was first
+            os.waitpid(pid, 0)
+    return _opened(bytes(received), seconds, ended=ended)
+
+
+def _opened(message: bytes, seconds: float, *, ended: bool) -> bytes:
+    head = 1 + LENGTH_BYTES
+    if len(message) < head or len(message) - head != int.from_bytes(message[1:head], "little"):
+        raise Refused(
+            "the census ended without an answer" if ended else f"the census was stopped: no answer in {seconds:g} s"
+        )
+    if message[:1] == FAILED:
+        raise Refused(message[head:].decode())
+    return message[head:]

@@ -1,0 +1,226 @@
+"""How one object refers to the next: the piece of text between two objects of a path.
+
+Every comparison is `is`, never `==`, which a class of the app could answer.
+"""
+
+from __future__ import annotations
+
+import functools
+import gc
+import types
+from collections import deque
+from collections.abc import Iterable
+from typing import NamedTuple, Protocol
+
+from gpuagent_client.blame.names import code_name, key_text, where
+from gpuagent_client.blame.really import really
+
+
+class Step(NamedTuple):
+    """A reference: its text, and the name that the code has for it."""
+
+    text: str
+    kind: str  # attribute, key, item, local, cell, function, frame, exception, graph, other
+    name: str = ""  # attribute, variable or closure variable, where it has one
+
+
+class Describe(Protocol):
+    """Says how a parent of its kind refers to a child; None if in no way that it knows."""
+
+    def __call__(self, parent: object, child: object, *, show_keys: bool) -> Step | None:
+        """See the class."""
+
+
+NOTHING = Step("", "")
+
+
+def step(parent: object, child: object, *, show_keys: bool) -> Step:
+    """How `parent` refers to `child`; `->` when nobody knows."""
+    for kinds, describe in DESCRIBERS:
+        if really(parent, *kinds):
+            found = describe(parent, child, show_keys=show_keys)
+            if found is not None:
+                return found
+    return _instance(parent, child) or _by_type_name(parent)
+
+
+def instance_dict(item: object) -> dict[str, object] | None:
+    """The attributes of an instance, a class or a module, past any __getattribute__ of theirs."""
+    if issubclass(type(item), type):  # a class shows its own only through a proxy
+        return next((found for found in gc.get_referents(item) if type(found) is dict and "__module__" in found), None)
+    try:
+        found = object.__getattribute__(item, "__dict__")
+    except (AttributeError, TypeError):
+        return None
+    return found if type(found) is dict else None
+
+
+def attribute_of(item: object, child: object) -> str | None:
+    """The attribute or slot by which an instance refers to this."""
+    for name, value in list((instance_dict(item) or {}).items()):
+        if value is child:
+            return str(name)
+    for kind in type(item).__mro__:
+        for name, member in list(vars(kind).items()):
+            if type(member) is types.MemberDescriptorType:
+                try:
+                    if member.__get__(item) is child:
+                        return str(name)
+                except (AttributeError, TypeError):
+                    continue
+    return None
+
+
+def _instance(parent: object, child: object) -> Step | None:
+    if instance_dict(parent) is child:
+        return NOTHING
+    name = attribute_of(parent, child)
+    return Step(f".{name}", "attribute", name) if name is not None else None
+
+
+def _dict(parent: object, child: object, *, show_keys: bool) -> Step | None:
+    items: Iterable[tuple[object, object]] = list(dict.items(parent)) if really(parent, dict) else ()
+    for key, value in items:
+        if value is child:
+            return Step(f"[{key_text(key, show_keys=show_keys)}]", "key", key if type(key) is str else "")
+        if key is child:
+            return Step("[key]", "key")
+    return None
+
+
+def _sequence(parent: object, child: object, *, show_keys: bool) -> Step | None:  # noqa: ARG001
+    if really(parent, list):
+        values = list.__iter__(parent)
+    elif really(parent, tuple):
+        values = tuple.__iter__(parent)
+    else:
+        values = deque.__iter__(parent) if really(parent, deque) else iter(())
+    return next((Step(f"[{index}]", "item") for index, value in enumerate(values) if value is child), None)
+
+
+def _set(parent: object, child: object, *, show_keys: bool) -> Step | None:  # noqa: ARG001
+    return Step("{member}", "item")
+
+
+def _nothing(parent: object, child: object, *, show_keys: bool) -> Step | None:  # noqa: ARG001
+    return NOTHING
+
+
+def _function(parent: object, child: object, *, show_keys: bool) -> Step | None:
+    if not really(parent, types.FunctionType):
+        return None
+    found = {
+        id(parent.__closure__): NOTHING,  # the variable is named at the next step
+        id(parent.__defaults__): Step(".<defaults>", "function"),
+        id(parent.__kwdefaults__): Step(".<defaults>", "function"),
+        id(parent.__globals__): Step(".__globals__", "function"),
+        id(parent.__dict__): NOTHING,
+    }.get(id(child))
+    return found or _dict(parent.__dict__, child, show_keys=show_keys)
+
+
+def closure_variable(function: object, cells: object, cell: object) -> str | None:
+    """The name that a function has for one of the cells of its closure."""
+    if not really(function, types.FunctionType) or function.__closure__ is not cells:
+        return None
+    names = zip(function.__code__.co_freevars, function.__closure__ or ())
+    return next((name for name, one in names if one is cell), None)
+
+
+def _method(parent: object, child: object, *, show_keys: bool) -> Step | None:  # noqa: ARG001
+    bound = getattr(parent, "__self__", None) is child
+    return Step(".__self__" if bound else ".__func__", "function")
+
+
+def _partial(parent: object, child: object, *, show_keys: bool) -> Step | None:  # noqa: ARG001
+    for name in ("func", "args", "keywords"):
+        if getattr(parent, name, None) is child:
+            return Step(f".{name}", "function")
+    return None
+
+
+def frame_variable(frame: types.FrameType, child: object) -> str | None:
+    """The variable by which a frame refers to this."""
+    for name, value in list(frame.f_locals.items()):
+        if value is child:
+            return str(name)
+    for name in (*frame.f_code.co_cellvars, *frame.f_code.co_freevars):
+        if really(child, types.CellType) and cell_contents(child) is frame.f_locals.get(name, child):
+            return name
+    return None
+
+
+def cell_contents(cell: object) -> object:
+    """What is in a closure's cell; None if nothing is, yet."""
+    try:
+        return cell.cell_contents if really(cell, types.CellType) else None
+    except ValueError:
+        return None
+
+
+def _frame(parent: object, child: object, *, show_keys: bool) -> Step | None:  # noqa: ARG001
+    if not really(parent, types.FrameType):
+        return None
+    name = frame_variable(parent, child)
+    at = f"{code_name(parent.f_code)}() at {where(parent.f_code, parent.f_lineno)}"
+    if name is None:
+        return Step(f" -> caller of {at}" if parent.f_back is not child else f" -> called from {at}", "frame")
+    return Step(f" -> local {name} of {at}", "local", name)
+
+
+def _suspended(attribute: str) -> Describe:
+    def describe(parent: object, child: object, *, show_keys: bool) -> Step | None:
+        frame = getattr(parent, attribute, None)
+        if frame is None:
+            return None
+        return NOTHING if frame is child else _frame(frame, child, show_keys=show_keys)
+
+    return describe
+
+
+def _exception(parent: object, child: object, *, show_keys: bool) -> Step | None:  # noqa: ARG001
+    for name in ("__traceback__", "__context__", "__cause__", "args"):
+        if BaseException.__dict__[name].__get__(parent) is child:
+            return Step(f".{name}", "exception", name)
+    return None
+
+
+DESCRIBERS: tuple[tuple[tuple[type, ...], Describe], ...] = (
+    ((dict,), _dict),
+    ((list, tuple, deque), _sequence),
+    ((set, frozenset), _set),
+    ((types.CellType,), _nothing),
+    ((types.FunctionType,), _function),
+    ((types.MethodType, types.BuiltinMethodType), _method),
+    ((functools.partial,), _partial),
+    ((types.FrameType,), _frame),
+    ((types.GeneratorType,), _suspended("gi_frame")),
+    ((types.CoroutineType,), _suspended("cr_frame")),
+    ((types.AsyncGeneratorType,), _suspended("ag_frame")),
+    ((BaseException,), _exception),
+    ((types.TracebackType,), _nothing),  # tb_frame or tb_next: the frame below says where
+)
+
+# Written in C: they tell the collector whom they hold, but have no attribute that says as what.
+BY_TYPE_NAME: Iterable[tuple[str, Step]] = (
+    ("_asyncio.", Step(" -> asyncio", "task")),
+    ("functools._lru_cache_wrapper", Step(".<lru_cache>", "lru_cache")),
+    ("functools._lru_list_elem", NOTHING),
+    ("_thread._local", Step(".<of a thread>", "thread_local")),
+    ("_thread._localdummy", NOTHING),
+    ("_queue.SimpleQueue", Step(".<queued>", "item")),
+    ("_contextvars.", Step(".<context variable>", "context")),
+    ("Context", Step(".<context variable>", "context")),
+    ("hamt", Step("", "context")),
+)
+
+
+def _by_type_name(parent: object) -> Step:
+    kind = type(parent)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if kind.__name__.endswith(("Backward", "Backward0", "Backward1")):
+        return Step(" -> autograd node", "graph")
+    for prefix, found in BY_TYPE_NAME:
+        if name.startswith(prefix) or kind.__name__.startswith(prefix):
+            return found
+    return Step(f" -> {kind.__name__} -> ", "other")

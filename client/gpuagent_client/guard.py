@@ -1,0 +1,42 @@
+"""An app must never fail because it is watched: the client's own errors end here.
+
+Under pytest, or with GPUAGENT_STRICT=1, they are raised instead, so that whoever develops with the client sees them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+log = logging.getLogger("gpuagent_client")
+
+_MAX_REMEMBERED = 64
+_told: set[tuple[str, str]] = set()
+
+
+def strict() -> bool:
+    """Whether errors are raised: as GPUAGENT_STRICT says, else under pytest."""
+    asked = os.environ.get("GPUAGENT_STRICT", "")
+    return asked not in {"", "0"} if asked else "pytest" in sys.modules
+
+
+@contextmanager
+def harmless(doing: str) -> Iterator[None]:
+    """Turn an error into one line of the log, the first time that it happens."""
+    try:
+        yield
+    except Exception as error:
+        if strict():
+            raise
+        tell_once(doing, f"{type(error).__name__}: {error}")
+
+
+def tell_once(doing: str, problem: str) -> None:
+    """Log a problem, and be silent about it from then on: what fails each second must not fill the app's log."""
+    if (doing, problem) in _told or len(_told) >= _MAX_REMEMBERED:
+        return
+    _told.add((doing, problem))
+    log.warning("gpuagent_client could not %s (%s); the app is not affected", doing, problem)

@@ -1,0 +1,37 @@
+"""Loaded by every Python with this folder on PYTHONPATH: what `python -m gpuagent_client` starts, and what that starts.
+
+Such a Python may be older than the client, or without it: the syntax is plain, and nothing here may fail.
+"""
+# ruff: noqa: INP001, UP036 - no package, and for any Python 3
+
+import contextlib
+import sys
+from importlib.machinery import PathFinder
+from importlib.util import module_from_spec
+from pathlib import Path
+
+
+def load_the_hidden_one() -> None:
+    """A distribution or an administrator may have a sitecustomize too, and Python takes the first only."""
+    here = Path(__file__).resolve().parent
+    elsewhere = [path for path in sys.path if Path(path or ".").resolve() != here]
+    spec = PathFinder.find_spec("sitecustomize", elsewhere)
+    if spec is not None and spec.loader is not None:
+        spec.loader.exec_module(module_from_spec(spec))
+
+
+def start() -> None:
+    """Python's own helper processes have nothing to tell."""
+    if b"multiprocessing.resource_tracker" in Path("/proc/self/cmdline").read_bytes():
+        return
+    import gpuagent_client  # noqa: PLC0415 - after the check, and only where it is installed
+
+    gpuagent_client.start()
+
+
+if sys.version_info >= (3, 9):
+    try:
+        load_the_hidden_one()
+    finally:
+        with contextlib.suppress(Exception):
+            start()

@@ -1,0 +1,106 @@
+"""The thread that keeps one connection to the agent, and comes back when it is lost.
+
+That the connection stands is the sign of life; nothing else is sent for it. Without an agent the thread looks for one
+now and then, and is otherwise silent.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import Callable
+
+from gpuagent_client import server
+from gpuagent_client.backoff import Backoff
+from gpuagent_client.connection import Connection
+from gpuagent_client.guard import harmless, log, tell_once
+from gpuagent_client.protocol import Malformed
+from gpuagent_client.session import Session
+from gpuagent_client.told import Told
+
+SETTLED_SECONDS = 5.0
+"""A connection that held so long was a success. One that ends at once must not be made anew five times a second."""
+
+
+class Link:
+    """One for each process: a forked child needs its own. `run` is the thread's function."""
+
+    def __init__(
+        self,
+        told: Told,
+        find_socket: Callable[[], str],
+        converse: Callable[[Connection, bool], Session],
+        stopping: threading.Event,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+        trusted: Callable[..., bool] = server.trusted,
+        backoff: Backoff | None = None,
+    ) -> None:
+        self._told = told
+        self._find_socket = find_socket
+        self._converse = converse
+        self._stopping = stopping
+        self._clock = clock
+        self._trusts = trusted
+        self._backoff = backoff or Backoff()
+        self._connection: Connection | None = None
+
+    def prepare(self) -> None:
+        """Make the first descriptor, in the thread that starts the client.
+
+        Were it made in the link's own thread, an app that forks right after the start could do so while the descriptor
+        is known to nobody, and the child would keep it. At a reconnect that remains possible; the agent then still sees
+        the parent's end, by its pidfd.
+        """
+        with contextlib.suppress(OSError):  # no descriptor left: maybe later
+            self._connection = Connection()
+
+    def run(self, first_pause_seconds: float = 0.0) -> None:
+        """Until `stopping` is set. No error leaves here, except under pytest."""
+        self._stopping.wait(first_pause_seconds)
+        while not self._stopping.is_set():
+            started = self._clock()
+            with harmless("talk to the agent"):
+                try:
+                    self._connect()
+                except Malformed as error:
+                    tell_once("understand the agent", str(error))
+                except OSError as error:
+                    log.debug("no agent: %s", error)
+            self._told.level = None
+            if self._clock() >= started + SETTLED_SECONDS:
+                self._backoff.succeeded()
+            if not self._stopping.is_set():
+                self._stopping.wait(self._backoff.failed())
+        self._close()
+
+    def hang_up(self) -> None:
+        """From another thread, after `stopping` was set: end the wait for the agent's next word."""
+        connection = self._connection
+        if connection is not None:
+            connection.hang_up()
+
+    def abandon(self) -> None:
+        """In a forked child, where the thread does not exist: let go of the copy of the parent's connection."""
+        connection = self._connection
+        if connection is not None:
+            connection.abandon()
+
+    def _connect(self) -> None:
+        path = self._find_socket()
+        connection = self._connection = self._connection or Connection()
+        try:
+            connection.open(path)
+            trusted = self._trusts(connection.socket, path)
+            if not trusted:
+                tell_once("obey the server", f"{path} is not the agent's, so it gets figures only")
+            self._converse(connection, trusted).serve()
+        finally:
+            self._close()
+
+    def _close(self) -> None:
+        connection = self._connection
+        if connection is not None:
+            connection.close()
+        self._connection = None  # last: whoever forks in between finds it, closed

@@ -1,0 +1,182 @@
+"""What the agent may ask the app to do about its memory. Each answers with what it did; a refusal says why."""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any, Callable
+
+from gpuagent_client.allocator import Allocator, Device
+from gpuagent_client.guard import log
+from gpuagent_client.limits import Limits, NoLimits
+from gpuagent_client.settings import Notice
+from gpuagent_client.told import Told
+from gpuagent_client.torch_door import NotThere, Torch
+
+RELEASE_PAUSE_SECONDS = 60.0
+"""Emptying the cache waits for all work on the GPU, and the app pays for its memory anew: not a thing to do often."""
+GIB = 1024**3
+
+
+class Refused(Exception):
+    """A command was not carried out; the text is the answer."""
+
+
+class Pause:
+    """What a command may do while it runs: wait, and learn that the app is about to end."""
+
+    def __init__(self, wait: Callable[[float], bool], clock: Callable[[], float] = time.monotonic) -> None:
+        self._wait = wait
+        self._clock = clock
+
+    def now(self) -> float:
+        """Seconds, of no particular beginning."""
+        return self._clock()
+
+    def rest(self, seconds: float) -> None:
+        """Wait.
+
+        Raises:
+            Refused: the app is about to end.
+        """
+        if self._wait(seconds):
+            raise Refused("stopping: the app is about to end")
+
+
+class Remedies:
+    """The commands that act on the allocator of this process."""
+
+    def __init__(self, told: Told, torch: Torch, allocator: Allocator, limits: Limits, pause: Pause) -> None:
+        self._told = told
+        self._torch = torch
+        self._allocator = allocator
+        self._limits = limits
+        self._pause = pause
+        self._released_at = float("-inf")
+
+    def release(self, args: Mapping[str, Any], deadline_seconds: float) -> dict[str, Any]:
+        """Give the allocator's cached memory back to the GPU; `collect` runs the garbage collector before.
+
+        Raises:
+            Refused: too soon after the last one, in the middle of a request or a capture, or CUDA is not up.
+        """
+        now = self._pause.now()
+        if now < self._released_at + RELEASE_PAUSE_SECONDS:
+            wait_seconds = self._released_at + RELEASE_PAUSE_SECONDS - now
+            raise Refused(f"too soon: one release a minute, again in {wait_seconds:.0f} s")
+        if not self._torch.initialised():
+            raise Refused("nothing to release: the app does not use CUDA yet")
+        self._between_requests(now + deadline_seconds)
+        self._released_at = self._pause.now()
+        return self._empty(collect=args.get("collect") is True)
+
+    def reset(self, args: Mapping[str, Any], deadline_seconds: float) -> dict[str, Any]:  # noqa: ARG002
+        """Have the app unload what it registered with `on_reset`, then collect and empty the cache.
+
+        Raises:
+            Refused: the app has registered nothing, or is in the middle of a request or a capture.
+        """
+        callbacks = list(self._told.on_reset)
+        if not callbacks:
+            raise Refused("unsupported: the app has registered nothing with on_reset")
+        self._between_requests(self._pause.now() + deadline_seconds)
+        failed: list[str] = []
+        for callback in callbacks:
+            self._pause.rest(0)
+            name = getattr(callback, "__qualname__", type(callback).__name__)
+            log.warning("the agent asks to unload: calling %s", name)
+            try:
+                callback()
+            except Exception as error:  # noqa: BLE001 - code of the app's
+                log.exception("%s failed while unloading", name)
+                failed.append(f"{name}: {type(error).__name__}")
+        return {"called": len(callbacks), "failed": failed, **self._empty(collect=True)}
+
+    def limit(self, args: Mapping[str, Any], deadline_seconds: float) -> dict[str, Any]:  # noqa: ARG002
+        """Cap the allocator on all GPUs in use at `ratio` of each one's memory; 1.0 lifts it.
+
+        Raises:
+            Refused: the app holds more already, or has declared that it needs more, or CUDA is not up.
+        """
+        ratio = args.get("ratio")
+        if not isinstance(ratio, (int, float)) or isinstance(ratio, bool) or not 0 < ratio <= 1:
+            raise Refused("ratio must be more than 0 and at most 1")
+        devices = self._allocator.read().devices
+        if not devices:
+            raise Refused("nothing to limit: the app has no CUDA memory")
+        for device in devices:
+            self._refuse_below_need(device, float(ratio))
+        try:
+            for device in devices:
+                self._limits.set(device.ordinal, float(ratio))
+        except NoLimits as error:
+            raise Refused(f"unsupported: {error}") from error
+        return {"ratio": float(ratio), "devices": len(devices)}
+
+    def notice(self, args: Mapping[str, Any], deadline_seconds: float) -> dict[str, Any]:  # noqa: ARG002
+        """Tell the app what is about to happen to it."""
+        seconds = args.get("seconds")
+        notice = Notice(
+            action=str(args.get("action", ""))[:100],
+            reason=str(args.get("reason", ""))[:1000],
+            seconds=float(seconds) if isinstance(seconds, (int, float)) else 0.0,
+        )
+        log.warning("gpuagent: %s in %.0f s: %s", notice.action or "action", notice.seconds, notice.reason)
+        callback = self._told.settings.on_notice
+        if callback is None:
+            return {"callback": False}
+        try:
+            callback(notice)
+        except Exception as error:  # noqa: BLE001 - code of the app's
+            log.exception("on_notice failed")
+            return {"callback": True, "failed": type(error).__name__}
+        return {"callback": True}
+
+    def _between_requests(self, until: float) -> None:
+        """Wait until no request is served and no graph captured: an emptied cache would slow the one, break the other.
+
+        Raises:
+            Refused: that did not happen in time, or the app is about to end.
+        """
+        self._pause.rest(0)
+        while self._told.busy() or self._torch.capturing():
+            if self._pause.now() >= until:
+                raise Refused("busy: requests were served, or a CUDA graph captured, all the time")
+            self._pause.rest(0.02)
+
+    def _empty(self, *, collect: bool) -> dict[str, Any]:
+        before = self._allocator.read().devices
+        started = self._pause.now()
+        if collect:
+            gc.collect()
+        self._pause.rest(0)
+        try:
+            self._torch.call("torch.cuda", "empty_cache")
+        except (NotThere, RuntimeError) as error:
+            raise Refused(f"unsupported: {error}") from error
+        took_seconds = self._pause.now() - started
+        after = self._allocator.read().devices
+        return {
+            "collected": collect,
+            "reserved_before_bytes": _reserved(before),
+            "reserved_after_bytes": _reserved(after),
+            "took_ms": round(took_seconds * 1000, 3),
+        }
+
+    def _refuse_below_need(self, device: Device, ratio: float) -> None:
+        total = device.properties.total_bytes
+        if not total:
+            raise Refused("this torch does not tell how much memory the GPU has")
+        reserved, declared = device.figures.get("reserved_bytes", 0), self._told.declared.minimum_bytes or 0
+        needed = max(reserved, declared)
+        if ratio * total < needed and ratio < 1:
+            why = "declared that it needs" if declared > reserved else "reserved already"
+            raise Refused(
+                f"{ratio * total / GIB:.2f} GiB is below the {needed / GIB:.2f} GiB that the app has {why};"
+                f" the lowest ratio is {min(1.0, needed / total + 0.0005):.3f}"
+            )
+
+
+def _reserved(devices: Sequence[Device]) -> int:
+    return sum(device.figures.get("reserved_bytes", 0) for device in devices)

@@ -1,0 +1,106 @@
+"""What the client was told: by the call of `start`, else by the environment, else what is usual.
+
+GPUAGENT_SOCKET    where the agent listens
+GPUAGENT_APP       the app's name in metrics and alerts
+GPUAGENT_DISABLE   1: no client at all; or commands that are not obeyed, such as `census,lines`
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Callable, NamedTuple
+
+from gpuagent_client.messages import MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
+
+COMMANDS = frozenset({"census", "limit", "lines", "notice", "rate", "release", "reset"})
+SYSTEM_SOCKET = "/run/gpuagent-client/client.sock"
+MAX_PATH_BYTES = 107
+"""Of a Unix socket's address: https://man7.org/linux/man-pages/man7/unix.7.html"""
+MAX_NAME_CHARACTERS = 100
+
+_YES = frozenset({"1", "true", "yes", "on", "all"})
+_NO = frozenset({"", "0", "false", "no", "off"})
+
+
+class Notice(NamedTuple):
+    """What the agent is about to do to this process, and why: time to save work, or to make it needless."""
+
+    action: str
+    reason: str
+    seconds: float
+    """From now until it happens."""
+
+
+class Settings(NamedTuple):
+    """What holds for this process and its children."""
+
+    app: str = ""
+    socket: str = ""
+    """Empty: the usual places."""
+    obeyed: frozenset[str] = COMMANDS
+    interval_seconds: float | None = None
+    """None: as often as the agent asks."""
+    on_notice: Callable[[Notice], None] | None = None
+
+
+def disabled(environment: Mapping[str, str]) -> bool:
+    """Whether there shall be no client."""
+    return environment.get("GPUAGENT_DISABLE", "").strip().lower() in _YES
+
+
+def settle(
+    environment: Mapping[str, str],
+    program: str,
+    *,
+    app: str | None = None,
+    socket: str | None = None,
+    allow: Iterable[str] | None = None,
+    interval: float | None = None,
+    on_notice: Callable[[Notice], None] | None = None,
+) -> Settings:
+    """Put it together; `program` is `sys.argv[0]`.
+
+    Raises:
+        ValueError: something is not what it must be; the text names everything that is wrong.
+    """
+    faults: list[str] = []
+    name = environment.get("GPUAGENT_APP", "") if app is None else app
+    if not isinstance(name, str) or len(name) > MAX_NAME_CHARACTERS:
+        faults.append(f"app must be a text of at most {MAX_NAME_CHARACTERS} characters")
+        name = ""
+    path = environment.get("GPUAGENT_SOCKET", "") if socket is None else os.fspath(socket)
+    if len(os.fsencode(path)) > MAX_PATH_BYTES:
+        faults.append(f"socket must be a path of at most {MAX_PATH_BYTES} bytes, which is the kernel's limit")
+    obeyed = COMMANDS if allow is None else frozenset(allow)
+    if unknown := obeyed - COMMANDS:
+        faults.append(f"allow has no {', '.join(sorted(map(repr, unknown)))}; there are {', '.join(sorted(COMMANDS))}")
+    forbidden = environment.get("GPUAGENT_DISABLE", "").strip().lower()
+    words = frozenset() if forbidden in _NO | _YES else frozenset(word.strip() for word in forbidden.split(","))
+    if unknown := words - COMMANDS:
+        faults.append(f"GPUAGENT_DISABLE has no {', '.join(sorted(unknown))}; it is 1, or some of {sorted(COMMANDS)}")
+    if interval is not None and not MIN_INTERVAL_SECONDS <= interval <= MAX_INTERVAL_SECONDS:
+        faults.append(f"interval must be {MIN_INTERVAL_SECONDS} to {MAX_INTERVAL_SECONDS} seconds")
+    if on_notice is not None and not callable(on_notice):
+        faults.append("on_notice must be callable")
+    if faults:
+        raise ValueError("; ".join(faults))
+    return Settings(name or default_name(program), path, (obeyed & COMMANDS) - words, interval, on_notice)
+
+
+def default_name(program: str) -> str:
+    """A name for an app that gives none: its script's, or of the folder for `python -m package`."""
+    path = Path(program)
+    stem = path.parent.name if path.stem == "__main__" else path.stem
+    return "" if stem.startswith("-") else stem[:MAX_NAME_CHARACTERS]
+
+
+def socket_path(settings: Settings, environment: Mapping[str, str], user_id: int) -> str:
+    """Where to look for the agent now: an agent of this user's own is found where the node has none."""
+    if settings.socket:
+        return settings.socket
+    runtime_folder = environment.get("XDG_RUNTIME_DIR", "")
+    if user_id != 0 and runtime_folder and not Path(SYSTEM_SOCKET).exists():
+        return str(Path(runtime_folder, "gpuagent-client", "client.sock"))
+    return SYSTEM_SOCKET

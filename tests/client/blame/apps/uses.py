@@ -1,0 +1,103 @@
+"""Prints how the bytecode of the running Python is read: for each function below, what it does with KEPT, and where."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+from gpuagent_client.blame.bytecode import uses
+from gpuagent_client.blame.touch import ATTRIBUTE_LOADS, GLOBAL_LOADS
+
+KEPT: object = None
+ALL: dict[str, Callable[..., object]] = {}
+HERE = 1  # lines are counted from the `def`
+
+
+def case(function: Callable[..., object]) -> Callable[..., object]:
+    ALL[function.__name__] = function
+    return function
+
+
+# fmt: off
+# ruff: noqa
+@case
+def append(x): KEPT.append(x)
+@case
+def store(k, v): KEPT[k] = v
+@case
+def store_under_a_made_key(k, v): KEPT[str(k)] = v
+@case
+def store_under_a_chosen_key(k, v): KEPT[k or "none"] = v
+@case
+def attribute_append(s, n, x): s.KEPT[n].append(x)
+@case
+def attribute_setdefault(s, n, x): s.KEPT.setdefault(n, []).append(x)
+@case
+def through_an_alias(x):
+    kept = KEPT
+    other = 1
+    kept.append(x)
+@case
+def element_alias(n, x):
+    mine = KEPT[n]
+    mine.append(x)
+@case
+def in_place(k, v): KEPT[k] += v
+@case
+def rebound(x):
+    global KEPT
+    KEPT = KEPT + x
+@case
+def first_bound():
+    global KEPT
+    KEPT = []
+@case
+def attribute_in_place(s, x): s.KEPT += [x]
+@case
+def conditional_value(x): KEPT.append(x if x else None)
+@case
+def nested_store(k, v): KEPT[k]["x"] = v
+@case
+def slice_store(v): KEPT[1:2] = v
+@case
+def passed_on(x, push): push(KEPT, x)
+@case
+def taken(k):
+    del KEPT[k]
+@case
+def popped(): KEPT.popitem(last=False)
+@case
+def appended_in_a_loop(xs):
+    for x in xs:
+        if x:
+            KEPT.append(x)
+@case
+def only_counted(): return len(KEPT)
+@case
+def only_read(k): return KEPT[k]
+@case
+def only_a_key(x, y): x[KEPT[0]] = y
+@case
+def only_a_value(x, k): x[k] = KEPT
+@case
+def only_iterated(y):
+    for x in KEPT:
+        y.append(x)
+@case
+def only_asked(x): return KEPT.get(x).append(1)
+@case
+def another_attribute(x): KEPT.other.append(x)
+# fmt: on
+
+
+def main() -> None:
+    found = {}
+    for name, function in ALL.items():
+        code = function.__code__
+        seen = uses(code, "KEPT", GLOBAL_LOADS) or uses(code, "KEPT", ATTRIBUTE_LOADS)
+        found[name] = [[use.how, use.line - code.co_firstlineno] for use in seen]
+    print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    main()

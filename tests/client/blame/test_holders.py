@@ -1,0 +1,57 @@
+"""Each way to hold a tensor is named as docs/blame.md says, by container, line and cause, beside a busy cache."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.client.blame.kinds import HOLDERS, Row, ask, marked_lines, rows
+from tests.client.conftest import Apps
+
+ROWS = rows()
+LINES = marked_lines(HOLDERS)
+# What has no line: nothing adds to a cycle, it is left behind.
+WITHOUT_LINE = {"pure_cycle"}
+
+
+def test_every_leak_of_the_app_is_documented() -> None:
+    """The table has a row for each marked line, and the other way round."""
+    assert {row.kind for row in ROWS} == {*LINES, *WITHOUT_LINE}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.kind)
+def test_the_holder_is_named(row: Row, apps: Apps, apps_python: Path) -> None:
+    """LEAK-01: what holds the tensors is blamed, with its line and its cause, and the busy cache never is."""
+    answer = ask(apps, apps_python, HOLDERS, row.kind)
+
+    blamed = [group for group in answer["groups"] if group["growing"]]
+    assert blamed, answer
+    first = blamed[0]
+    assert (first["container"] or first["path"], first["cause"]) == (row.named, row.cause)
+    assert (first["file"], first["line"]) == (("holders.py", LINES[row.kind]) if row.kind in LINES else ("", None))
+    assert first["growth_bytes"] > 0
+    assert not any("noise" in json.dumps(group) for group in blamed)
+    assert row.named in answer["verdict"]
+
+
+@pytest.mark.slow
+def test_clean_traffic_is_not_blamed(apps: Apps, apps_python: Path) -> None:
+    """LEAK-01: an app whose only growth is a cache that has levelled off hears that there is nothing to blame."""
+    answer = ask(apps, apps_python, HOLDERS, "clean")
+
+    assert answer["verdict"].startswith("nothing to blame")
+    assert not any(group["growing"] for group in answer["groups"])
+
+
+@pytest.mark.slow
+def test_keys_are_masked_unless_asked_for(apps: Apps, apps_python: Path) -> None:
+    """Keys of a dict are data of the app's users: their type is told, and themselves only on demand."""
+    masked = json.dumps(ask(apps, apps_python, HOLDERS, "forward_hook"))
+    shown = json.dumps(ask(apps, apps_python, HOLDERS, "forward_hook", '{"show_keys": true}'))
+
+    assert "activations[<str>]" in masked
+    assert "'first'" not in masked
+    assert "activations['first']" in shown

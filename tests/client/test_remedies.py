@@ -1,0 +1,230 @@
+"""What the agent may ask the app to do: done when it does no harm, refused with a reason otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from gpuagent_client.allocator import Allocator
+from gpuagent_client.limits import Limits, NoLimits
+from gpuagent_client.messages import Declared
+from gpuagent_client.remedies import Pause, Refused, Remedies
+from gpuagent_client.settings import settle
+from gpuagent_client.told import Told
+from gpuagent_client.torch_door import Torch
+from tests.client.apps.faketorch import GIB, FakeTorch
+
+
+class Bench:
+    """Remedies over a fake torch, by a clock that moves when somebody waits."""
+
+    def __init__(self, fake: FakeTorch | None = None, **settings: Any) -> None:
+        self.torch = fake or FakeTorch().start_cuda()
+        self.told = Told(settle({}, "app.py", **settings))
+        self.now = 1000.0
+        self.stopping = False
+        self.while_waiting: Callable[[], object] = lambda: None
+        door = Torch(self.torch.modules)
+        self.allocator = Allocator(door)
+        self.limits = Limits(self.told, door, self.allocator)
+        pause = Pause(self.wait, clock=lambda: self.now)
+        self.remedies = Remedies(self.told, door, self.allocator, self.limits, pause)
+
+    def wait(self, seconds: float) -> bool:
+        """Time passes."""
+        self.now += seconds
+        if seconds:
+            self.while_waiting()
+        return self.stopping
+
+
+def test_release_empties_the_cache_only() -> None:
+    """What tensors hold stays; without being asked the collector does not run."""
+    bench = Bench()
+    bench.torch.allocate(3 * GIB)
+    bench.torch.free(GIB)
+
+    result = bench.remedies.release({}, 5.0)
+
+    assert (result["reserved_before_bytes"], result["reserved_after_bytes"]) == (3 * GIB, 2 * GIB)
+    assert result["collected"] is False
+
+
+def test_release_waits_for_the_end_of_a_request() -> None:
+    """Emptying the cache in the middle of one would stall it."""
+    bench = Bench()
+    bench.torch.allocate(GIB)
+    busy = [True, True, False]
+    bench.told.busy = lambda: busy.pop(0)
+
+    bench.remedies.release({}, 5.0)
+
+    assert busy == []
+    assert bench.torch.calls.count("empty_cache") == 1
+
+
+def test_release_gives_up_at_its_deadline() -> None:
+    """A server that is never idle is left alone, and asked again at once next time."""
+    bench = Bench()
+    bench.told.busy = lambda: True
+
+    with pytest.raises(Refused, match="busy"):
+        bench.remedies.release({}, 5.0)
+    bench.told.busy = lambda: False
+
+    assert bench.remedies.release({}, 5.0)["took_ms"] == 0
+
+
+def test_release_waits_for_a_capture() -> None:
+    """An emptied cache in the middle of a graph's capture breaks the capture."""
+    bench = Bench()
+    bench.torch.stream.capturing = True
+
+    with pytest.raises(Refused, match="captured"):
+        bench.remedies.release({}, 1.0)
+    assert "empty_cache" not in bench.torch.calls
+
+
+def test_release_is_once_a_minute() -> None:
+    """The second answer says how long it takes until the next."""
+    bench = Bench()
+    bench.remedies.release({}, 5.0)
+    bench.now += 20
+
+    with pytest.raises(Refused, match="again in 40 s"):
+        bench.remedies.release({}, 5.0)
+    bench.now += 41
+    bench.remedies.release({}, 5.0)
+
+
+def test_without_cuda_there_is_nothing_to_release() -> None:
+    """And CUDA is not started to find out."""
+    bench = Bench(FakeTorch())
+
+    with pytest.raises(Refused, match="nothing to release"):
+        bench.remedies.release({}, 5.0)
+    assert bench.torch.calls == []
+
+
+def test_nothing_is_begun_while_the_app_ends() -> None:
+    """A thread inside torch at the interpreter's end aborts the process."""
+    bench = Bench()
+    bench.stopping = True
+
+    with pytest.raises(Refused, match="stopping"):
+        bench.remedies.release({}, 5.0)
+    assert "empty_cache" not in bench.torch.calls
+
+
+def test_a_limit_is_set_on_every_gpu_in_use() -> None:
+    """And on no other: it would start CUDA there."""
+    bench = Bench(FakeTorch(devices=3).start_cuda())
+    bench.torch.allocate(GIB, device=0)
+    bench.torch.allocate(GIB, device=2)
+
+    assert bench.remedies.limit({"ratio": 0.5}, 5.0) == {"ratio": 0.5, "devices": 2}
+    assert bench.torch.fraction == [0.5, 1.0, 0.5]
+
+
+def test_a_limit_below_what_is_held_is_refused() -> None:
+    """It would make the next allocation fail; the answer says what would do."""
+    bench = Bench()
+    bench.torch.allocate(12 * GIB)
+
+    with pytest.raises(
+        Refused, match=r"9\.60 GiB is below the 12\.00 GiB that the app has reserved.*lowest ratio is 0\.5"
+    ):
+        bench.remedies.limit({"ratio": 0.4}, 5.0)
+    assert bench.torch.fraction == [1.0]
+
+
+def test_a_limit_below_what_was_declared_is_refused() -> None:
+    """What an app says that it needs is the floor, however little it holds now."""
+    bench = Bench()
+    bench.torch.allocate(GIB)
+    bench.told.declared = Declared(minimum_bytes=6 * GIB)
+
+    with pytest.raises(Refused, match=r"6\.00 GiB that the app has declared"):
+        bench.remedies.limit({"ratio": 0.2}, 5.0)
+    bench.remedies.limit({"ratio": 0.3}, 5.0)
+
+
+def test_a_limit_can_always_be_lifted() -> None:
+    """1.0 means none, and is never below anything."""
+    bench = Bench()
+    bench.torch.allocate(GIB)
+    bench.told.declared = Declared(minimum_bytes=100 * GIB)
+
+    assert bench.remedies.limit({"ratio": 1.0}, 5.0)["ratio"] == 1.0
+
+
+@pytest.mark.parametrize("ratio", [None, 0, -0.5, 1.5, "0.5", True, float("nan")])
+def test_a_limit_is_a_share(ratio: object) -> None:
+    """More than nothing, at most all; anything else is refused before torch sees it."""
+    bench = Bench()
+    bench.torch.allocate(GIB)
+
+    with pytest.raises(Refused, match="ratio must be"):
+        bench.remedies.limit({"ratio": ratio}, 5.0)
+
+
+def test_an_allocator_without_limits_says_so() -> None:
+    """A pluggable allocator has neither figures nor limits."""
+    bench = Bench(FakeTorch(backend="pluggable").start_cuda())
+    bench.torch.allocate(GIB)
+
+    with pytest.raises(Refused, match="nothing to limit"):
+        bench.remedies.limit({"ratio": 0.5}, 5.0)
+    with pytest.raises(NoLimits, match="does not yet support"):
+        bench.limits.set(0, 0.5)
+
+
+def test_reset_unloads_then_collects_and_empties() -> None:
+    """In the order of registration; one that fails does not keep the others from it."""
+    bench = Bench()
+    bench.torch.allocate(3 * GIB)
+    order: list[str] = []
+
+    def unload_model() -> None:
+        order.append("model")
+        bench.torch.free(2 * GIB)
+
+    def broken() -> None:
+        order.append("broken")
+        raise KeyError("secret")
+
+    bench.told.on_reset.extend([broken, unload_model])
+    result = bench.remedies.reset({}, 5.0)
+
+    assert order == ["broken", "model"]
+    assert result["called"] == 2
+    assert result["collected"] is True
+    assert result["reserved_after_bytes"] == GIB
+    (failed,) = result["failed"]
+    assert failed.endswith("broken: KeyError")
+    assert "secret" not in failed
+
+
+def test_reset_needs_somebody_who_unloads() -> None:
+    """Without a callback it would be a release under another name."""
+    with pytest.raises(Refused, match="nothing with on_reset"):
+        Bench().remedies.reset({}, 5.0)
+
+
+def test_a_notice_that_nobody_hears_is_at_least_logged(caplog: pytest.LogCaptureFixture) -> None:
+    """The app's log says who ended it, and why."""
+    result = Bench().remedies.notice({"action": "kill", "reason": "leaks 1.9 GiB an hour", "seconds": 30}, 5.0)
+
+    assert result == {"callback": False}
+    assert "gpuagent: kill in 30 s: leaks 1.9 GiB an hour" in caplog.text
+
+
+def test_a_callback_that_fails_is_an_answer() -> None:
+    """The app's own error is told by its kind only; its text may be anything."""
+
+    def broken(_: object) -> None:
+        raise RuntimeError("secret")
+
+    assert Bench(on_notice=broken).remedies.notice({}, 5.0) == {"callback": True, "failed": "RuntimeError"}

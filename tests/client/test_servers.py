@@ -1,0 +1,133 @@
+"""Real servers with real torch: every process that serves is known to the agent, whatever happens to it."""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.client.conftest import Apps
+from tests.fakes.agent_socket import PATIENCE_SECONDS, FakeAgent, FakeClient
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+
+
+class Served:
+    """A server that was started, and what can be asked of it."""
+
+    def __init__(self, process: subprocess.Popen[str], path: Path) -> None:
+        self.process = process
+        self.path = path
+
+    def get(self) -> dict[str, int]:
+        """Ask the app; waits for it to come up."""
+        until = time.monotonic() + PATIENCE_SECONDS
+        while True:
+            connection = http.client.HTTPConnection("app")
+            connection.sock = socket.socket(socket.AF_UNIX)
+            try:
+                connection.sock.connect(str(self.path))
+                connection.request("GET", "/")
+                answer: dict[str, int] = json.load(connection.getresponse())
+                return answer
+            except OSError:
+                if time.monotonic() > until or self.process.poll() is not None:
+                    raise
+                time.sleep(0.1)
+            finally:
+                connection.close()
+
+
+UVICORN = ("-m", "uvicorn", "served:app", "--log-level", "warning", "--uds")
+GUNICORN = ("-m", "gunicorn", "served:app", "-k", "uvicorn.workers.UvicornWorker", "--log-level", "warning", "--bind")
+
+
+@pytest.fixture
+def serve(apps: Apps, apps_python: Path, tmp_path: Path) -> Callable[..., Served]:
+    """Starts a server on a Unix socket of its own: `serve(UVICORN, "--workers", "2")`."""
+
+    def start(server: tuple[str, ...], *options: str) -> Served:
+        path = tmp_path / "app.sock"
+        address = f"unix:{path}" if "gunicorn" in server else str(path)
+        process = apps.start(*server, address, *options, python=apps_python, PYTHONWARNINGS="ignore")
+        return Served(process, path)
+
+    return start
+
+
+def workers_of(agent: FakeAgent, count: int) -> list[FakeClient]:
+    """So many clients that have sent figures."""
+    return agent.wait_for_client(count, having=lambda one: one.of("stats"))
+
+
+def test_uvicorn(serve: Callable[..., Served], agent: FakeAgent) -> None:
+    """One process, with torch, and CUDA as far down as the app has left it."""
+    server = serve(UVICORN)
+    (client,) = workers_of(agent, 1)
+
+    assert client.pid == server.get()["pid"] == server.process.pid
+    assert client.hello["app"] == "served"
+    assert client.hello["torch"].startswith("2.13.0")
+    assert client.of("stats")[-1]["init"] is False
+
+
+@pytest.mark.parametrize(
+    ("server", "options", "processes"),
+    [
+        (UVICORN, ("--workers", "2"), 2),
+        (GUNICORN, ("--workers", "2"), 2),
+        (GUNICORN, ("--workers", "2", "--preload"), 3),
+        (("-m", "gpuagent_client", *UVICORN), ("--workers", "2"), 3),
+    ],
+    ids=["uvicorn", "gunicorn", "gunicorn preloaded", "uvicorn from outside"],
+)
+def test_workers_and_their_successors(
+    serve: Callable[..., Served], agent: FakeAgent, server: tuple[str, ...], options: tuple[str, ...], processes: int
+) -> None:
+    """Each worker has a connection of its own; one that is killed is gone, and the next is there without a word."""
+    served = serve(server, *options)
+    clients = workers_of(agent, processes)
+    assert len({client.pid for client in clients}) == processes
+    worker = served.get()["pid"]
+    (killed,) = [client for client in clients if client.pid == worker]
+
+    os.kill(worker, signal.SIGKILL)
+    agent.wait(lambda: not killed.connected)
+    successors = workers_of(agent, processes)
+
+    assert worker not in {client.pid for client in successors}
+    assert len({client.pid for client in successors}) == processes
+
+
+def test_workers_come_back_to_an_agent_that_restarts(serve: Callable[..., Served], agent: FakeAgent) -> None:
+    """The server serves on meanwhile."""
+    served = serve(GUNICORN, "--workers", "2")
+    before = {client.pid for client in workers_of(agent, 2)}
+    agent.stop()
+    assert served.get()["pid"] in before
+    agent.restart()
+
+    assert {client.pid for client in workers_of(agent, 2)} == before
+
+
+@pytest.mark.parametrize("server", [UVICORN, GUNICORN], ids=["uvicorn", "gunicorn"])
+def test_a_server_ends_as_it_should(serve: Callable[..., Served], agent: FakeAgent, server: tuple[str, ...]) -> None:
+    """SIGTERM, exit, nothing aborted: a thread inside torch at the end would be a SIGABRT."""
+    served = serve(server)
+    served.get()
+    (client,) = workers_of(agent, 1)
+    served.process.terminate()
+    output, _ = served.process.communicate(timeout=60)
+    agent.wait(lambda: not client.connected)
+
+    assert served.process.returncode in {0, -signal.SIGTERM}
+    assert "terminate called" not in output
+    assert "gpuagent" not in output
