@@ -4,7 +4,7 @@
 #   WHEELHOUSE=wheelhouse   install from a folder of wheels, without a network (make demo)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint bench wheelhouse clean demo-venv dev-venv leakbench torture
+.PHONY: help demo test test-fast lint bench wheelhouse clean demo-venv dev-venv apps-venv leakbench torture
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -23,7 +23,7 @@ help: ## What there is
 demo: demo-venv ## The agent on a simulated node with a leak, in under a minute, without a GPU
 	@$(DEMO_VENV)/bin/python scripts/demo
 
-test: dev-venv ## Every test, those with real services too
+test: dev-venv apps-venv ## Every test, those with real services too
 	@scripts/services
 	$(PYTEST)
 
@@ -52,10 +52,14 @@ wheelhouse: demo-venv ## All wheels for an offline install on machines like this
 	scripts/wheelhouse $(BIN)/python wheelhouse
 
 clean: ## Remove what these targets made
-	rm -rf .venv .venv-bench .venv-wheelhouse .tools dist wheelhouse .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-apps .venv-bench .venv-wheelhouse .tools dist wheelhouse .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 demo-venv:
 	@scripts/venv $(DEMO_VENV) demo "$(WHEELHOUSE)"
 
 dev-venv:
 	@scripts/venv $(VENV) dev
+
+# For the tests of the embedded client: apps with torch, which the agent never has.
+apps-venv: dev-venv
+	@scripts/apps-venv $(BIN)/python

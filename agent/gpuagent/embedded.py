@@ -47,7 +47,10 @@ class ClientReading:
     measured_seconds: float | None = None
     """CLOCK_BOOTTIME of the last figures; None before the first."""
     devices: Mapping[str, AllocatorReading] = field(default_factory=dict)
-    """By NVML's UUID of the GPU or MIG device. Empty once the figures are too old to be believed."""
+    """By NVML's UUID of the GPU; figures on a MIG device are under its GPU's, as its processes are.
+
+    Empty once the figures are too old to be believed.
+    """
     problem: str = ""
     """Why there are no figures although CUDA is up, such as an allocator that keeps none."""
     declared_minimum_bytes: int | None = None

@@ -94,5 +94,11 @@ def over_scenario(folder: Path, pids: list[int]) -> tuple[list[str], dict[str, s
     """What goes before the program's name, and the environment, to run it over simulated GPUs."""
     listed = folder / "pids"
     listed.write_text("\n".join(map(str, pids)), encoding="ascii")
+    return launcher(write_crowd(folder), listed, None)
+
+
+def launcher(scenario: Path, pids: Path, start: float | None) -> tuple[list[str], dict[str, str]]:
+    """The same for any scenario, which begins at this CLOCK_BOOTTIME (None: when the program starts)."""
     sources = os.pathsep.join(str(ROOT / name) for name in ("agent", "exporters", "alerts"))
-    return [_LAUNCHER, str(write_crowd(folder)), str(listed)], {**os.environ, "PYTHONPATH": sources}
+    beginning = "now" if start is None else str(start)
+    return [_LAUNCHER, str(scenario), str(pids), beginning], {**os.environ, "PYTHONPATH": sources}

@@ -1,7 +1,8 @@
-"""Runs a program over simulated GPUs: python over_scenario.py SCENARIO PIDS MODULE [ARGUMENT]...
+"""Runs a program over simulated GPUs: python over_scenario.py SCENARIO PIDS START MODULE [ARGUMENT]...
 
 The simulated library is placed under pynvml before the program starts, so that any program on pynvml sees the same
-GPUs. Processes of the scenario with `bind: N` are the real process on line N of the file PIDS, counted from 0.
+GPUs. Processes of the scenario with `bind: N` are the real process on line N of the file PIDS, counted from 0. START is
+the CLOCK_BOOTTIME of the story's beginning, or `now`.
 """
 
 from __future__ import annotations
@@ -19,8 +20,8 @@ from gpuagent.simulated.scenario import load_scenario
 
 def main() -> None:
     """Place the library, then be the program."""
-    scenario, pids, module, *arguments = sys.argv[1:]
-    node = SimulatedNode(load_scenario(scenario), SystemClock())
+    scenario, pids, start, module, *arguments = sys.argv[1:]
+    node = SimulatedNode(load_scenario(scenario), SystemClock(), start=None if start == "now" else float(start))
     for number, pid in enumerate(Path(pids).read_text(encoding="ascii").split()):
         node.bind(str(number), int(pid))
     pynvml.nvmlLib = node.library

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from tests.bench.crossings import CROSSINGS
 from tests.bench.exporters import (
     GPUS,
     PROCESSES,
@@ -43,6 +44,10 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--library", metavar="DIR", help="run over the libnvidia-ml.so.1 in DIR, not the simulated one")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long CPU time is watched [%(default)s]")
     parser.add_argument("--soak-ticks", type=int, default=100_000, help="0 leaves the soak out [%(default)s]")
+    parser.add_argument(
+        "--crossings", type=int, default=CROSSINGS, help="thresholds crossed; 0 leaves them out [%(default)s]"
+    )
+    parser.add_argument("--no-rules", action="store_true", help="leave the cost of rules out")
     parser.add_argument("--no-peer", action="store_true", help="measure the agent alone")
     return parser.parse_args(argv)
 
@@ -127,7 +132,17 @@ def main(argv: list[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(prefix="gpuagent-bench-", dir="/tmp") as folder:
         found = compare(options, Path(folder))
     show(found)
+    if options.crossings:
+        _part("tests.bench.crossings", options.crossings)
+    if not options.no_rules:
+        _part("tests.bench.promql")
     if options.soak_ticks:
         say(f"soak: {options.soak_ticks} ticks in a process of its own, by a clock moved by hand")
-        subprocess.run([sys.executable, "-m", "tests.bench.soak", str(options.soak_ticks)], cwd=ROOT, check=True)
+        _part("tests.bench.soak", options.soak_ticks)
     return 0 if found and found[0].name == "gpuagent" else 1
+
+
+def _part(module: str, *numbers: int) -> None:
+    """A benchmark in a process of its own, with a line before it that is empty."""
+    say("")
+    subprocess.run([sys.executable, "-m", module, *map(str, numbers)], cwd=ROOT, check=True)

@@ -1,18 +1,25 @@
-"""What rules cost: 100 mixed expressions over 5,000 series, and the index of a tick that they share."""
+"""What rules cost: 100 mixed expressions over 5,000 series, and the index of a tick that they share.
+
+Beside the time that Prometheus takes for the same, where there is one on the PATH: python -m tests.bench.promql
+"""
 
 from __future__ import annotations
 
 import gc
+import shutil
 import statistics
 import time
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
+from tempfile import TemporaryDirectory
 
 from gpuagent.catalogue.family import Family, Kind, Sample
 from gpuagent.catalogue.gpu import GPU_LABELS
 from gpuagent.catalogue.process import PROCESS_LABELS
 from gpuagent_alerts.promql.compile import Expression, compile_expression
 from gpuagent_alerts.promql.series import LabelValues, SeriesIndex
+from tests.bench.prometheus import prometheus_milliseconds
 
 GPUS, PROCESSES = 8, 64
 NOW_SECONDS = 1_700_000_000.0
@@ -83,15 +90,19 @@ def families() -> list[tuple[Family[object], list[Sample]]]:
     return made
 
 
-def expressions() -> list[Expression]:
+def texts() -> list[str]:
     """60 on GPUs, 30 on processes, 10 that join them."""
-    texts = [
+    return [
         pattern.format(n=number + 1)
         for patterns, times in ((ON_GPUS, 6), (ON_PROCESSES, 6), (WITH_JOINS, 5))
         for pattern in patterns
         for number in range(times)
     ]
-    return [compile_expression(text) for text in texts]
+
+
+def expressions() -> list[Expression]:
+    """The same, compiled."""
+    return [compile_expression(text) for text in texts()]
 
 
 def milliseconds(work: Callable[[], object]) -> float:
@@ -105,7 +116,7 @@ def milliseconds(work: Callable[[], object]) -> float:
     return statistics.median(times) * 1000
 
 
-def main() -> None:
+def main(*, beside_prometheus: bool) -> None:
     """Print the figures."""
     series, rules = families(), expressions()
     samples = sum(len(samples) for _, samples in series)
@@ -119,7 +130,15 @@ def main() -> None:
     print(f"all rules, a new index   {milliseconds(lambda: evaluate(SeriesIndex.of(series))):6.2f} ms")  # noqa: T201
     print(f"all rules, index as it is{milliseconds(lambda: evaluate(warm)):6.2f} ms")  # noqa: T201
     print(f"compiling all rules      {milliseconds(expressions):6.2f} ms")  # noqa: T201
+    if not beside_prometheus:
+        return
+    if shutil.which("prometheus"):
+        with TemporaryDirectory(prefix="gpuagent-promql-") as folder:
+            theirs = prometheus_milliseconds(series, texts(), Path(folder))
+        print(f"Prometheus, all rules    {theirs:6.2f} ms of wall time")  # noqa: T201
+    else:
+        print("Prometheus: not on the PATH")  # noqa: T201
 
 
 if __name__ == "__main__":
-    main()
+    main(beside_prometheus=True)

@@ -1,16 +1,27 @@
-"""Many ticks on a clock that is moved by hand: python -m tests.bench.soak TICKS. Memory and descriptors must stay."""
+"""A day and more of the agent's work, on a clock moved by hand: python -m tests.bench.soak TICKS.
+
+Memory and descriptors must stay what they were after the first hour.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import os
 import subprocess
 import sys
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
+from gpuagent.alerting.alerting import Alerting, Where
+from gpuagent.alerting.rules import load_rules
 from gpuagent.clock import ManualClock
-from gpuagent.config.models import Config
+from gpuagent.config.load import load_config
 from gpuagent.monitor.monitor import Monitor, Pace, Place
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.files import RealProc
@@ -20,6 +31,7 @@ from gpuagent.simulated.node import SimulatedNode
 from gpuagent.simulated.scenario import parse_scenario
 from gpuagent.view import View
 from tests.bench.measure import descriptors, resident_bytes
+from tests.bench.receiver import Receiver
 
 SCENARIO = """\
 gpus:
@@ -31,61 +43,132 @@ gpus:
     processes:
       - {name: newcomer, memory: 1GiB, bind: newcomer}
 """
-_SLOW_EVERY = 15
-_NEWCOMER_EVERY = 50
+RULES = """\
+groups:
+  - name: soak
+    rules:
+      - alert: Newcomer
+        expr: gpuagent_process_memory_used_bytes{process="sleep"} > 0
+        for: 5s
+        annotations: {summary: "pid {{ $labels.pid }} has {{ $value | humanize1024 }}B"}
+"""
+SLOW_EVERY = 15
+HOUSEKEEPING_EVERY = 60
+NEWCOMER_EVERY = 50
+HOUR = 3600
 _REPORTS = 10
 
 
-async def soak(ticks: int) -> None:
-    """The agent's own work without its sockets.
+@dataclass
+class Agent:
+    """Its parts, as the service puts them together."""
 
-    A tick each second, the slow collectors and a scrape every 15 ticks, and every 50 a new real process in the place of
-    the one before.
-    """
-    clock = ManualClock()
-    node = SimulatedNode(parse_scenario(SCENARIO, name="soak"), clock, fallback=RealProc())
-    boot_time = node.proc.boot_time_seconds
+    monitor: Monitor
+    view: View
+    alerting: Alerting
+    clock: ManualClock
+
+    async def tick(self, number: int) -> None:
+        """What the service does each second, and what it does at intervals, when its time has come."""
+        if number % SLOW_EVERY == 0:
+            self.monitor.request_slow()
+        if number % HOUSEKEEPING_EVERY == 0:
+            await self.alerting.housekeeping()
+        snapshot = await self.monitor.tick()
+        self.view.update(snapshot)
+        self.alerting.feed(snapshot)
+        if self.alerting._task is not None:  # a second is long enough for an evaluation
+            await self.alerting._task
+        if number % SLOW_EVERY == 0:
+            self.view.metrics(openmetrics=number % (2 * SLOW_EVERY) == 0)
+            self.view.status()
+        self.clock.advance(1)
+
+
+@asynccontextmanager
+async def agent(node: SimulatedNode, clock: ManualClock, folder: Path, url: str) -> AsyncIterator[Agent]:
+    """The shipped rules and one more, a state file on a disk, and one receiver."""
+    rules = folder / "rules.yaml"
+    rules.write_text(RULES, encoding="utf-8")
+    file = folder / "gpuagent.yaml"
+    receivers = [{"name": "receiver", "webhook": {"url": url}}]
+    file.write_text(json.dumps({"rule_files": [str(rules)], "receivers": receivers}), encoding="utf-8")
+    config = load_config(file, is_root=True)
     table = ProcessTable(
-        node.proc, clock, watch=PidfdWatcher(), boot_id="soak", boot_time_seconds=boot_time, host_pid_namespace=True
+        node.proc,
+        clock,
+        watch=PidfdWatcher(),
+        boot_id="soak",
+        boot_time_seconds=node.proc.boot_time_seconds,
+        host_pid_namespace=True,
     )
     place = Place(boot_id="soak", simulated=node.name, pci_gpus=node.pci_gpu_count)
-    library = Library(node.library, max_pid=node.max_pid)
-    monitor = Monitor(library, table, clock, Pace(deadline_seconds=60.0), place)
-    view = View(Config(), clock, node.name)
-    newcomer: subprocess.Popen[bytes] | None = None
+    monitor = Monitor(Library(node.library, max_pid=node.max_pid), table, clock, Pace(deadline_seconds=60.0), place)
+    alerting = Alerting(config, load_rules(config), clock, Where("soak", folder / "state.db", simulated=node.name))
+    view = View(config, clock, node.name, alerting.figures)
+    await alerting.open(lambda: True)
+    try:
+        yield Agent(monitor, view, alerting, clock)
+    finally:
+        await alerting.close()
+        await monitor.close()
+
+
+class Newcomer:
+    """A real process on GPU 2, replaced by another one again and again."""
+
+    def __init__(self, node: SimulatedNode) -> None:
+        self._node = node
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def replace(self) -> None:
+        self.end()
+        self._process = subprocess.Popen(["sleep", "86400"])
+        self._node.bind("newcomer", self._process.pid)
+
+    def end(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.wait()
+
+
+async def soak(ticks: int, folder: Path) -> None:
+    """Ticks, rules, messages and scrapes, with processes that come and go."""
+    clock = ManualClock()
+    node = SimulatedNode(parse_scenario(SCENARIO, name="soak"), clock, fallback=RealProc())
+    newcomer, receiver = Newcomer(node), Receiver()
     started = time.monotonic()
-    report_every = max(ticks // _REPORTS, 1)
-    for tick in range(1, ticks + 1):
-        if tick % _SLOW_EVERY == 0:
-            monitor.request_slow()
-            view.metrics(openmetrics=False)
-        if tick % _NEWCOMER_EVERY == 0:
-            newcomer = _replace(newcomer)
-            node.bind("newcomer", newcomer.pid)
-        view.update(await monitor.tick())
-        clock.advance(1)
-        if tick == 1 or tick % report_every == 0:
-            _report(tick, time.monotonic() - started)
-    _end(newcomer)
-    await monitor.close()
+    every = max(ticks // _REPORTS, 1)
+    memory: dict[int, float] = {}
+    async with receiver.listening() as url, agent(node, clock, folder, url) as running:
+        for number in range(1, ticks + 1):
+            if number % NEWCOMER_EVERY == 0:
+                newcomer.replace()
+            await running.tick(number)
+            if number in {1, HOUR} or number % every == 0:
+                memory[number] = _report(number, time.monotonic() - started, receiver.messages)
+        newcomer.end()
+    if ticks > HOUR:
+        say(f"  since the first hour {memory[ticks] - memory[HOUR]:+.1f} MiB, at most {max(memory.values()):.1f} MiB")
 
 
-def _replace(process: subprocess.Popen[bytes] | None) -> subprocess.Popen[bytes]:
-    _end(process)
-    return subprocess.Popen(["sleep", "86400"])
-
-
-def _end(process: subprocess.Popen[bytes] | None) -> None:
-    if process is not None:
-        process.kill()
-        process.wait()
-
-
-def _report(tick: int, seconds: float) -> None:
+def _report(tick: int, seconds: float, messages: int) -> float:
     gc.collect()
     memory, files = resident_bytes(os.getpid()) / 2**20, descriptors(os.getpid())
-    print(f"  tick {tick:>7}  RSS {memory:6.1f} MiB  descriptors {files:4}  {seconds:7.1f} s", flush=True)  # noqa: T201
+    say(f"  tick {tick:>7}  RSS {memory:6.1f} MiB  descriptors {files:4}  messages {messages:6}  {seconds:7.1f} s")
+    return memory
+
+
+def say(text: str) -> None:
+    """A line of the report."""
+    print(text, flush=True)  # noqa: T201
+
+
+def main() -> None:
+    """Everything is kept below the folder for temporary files, and gone afterwards."""
+    with TemporaryDirectory(prefix="gpuagent-soak-") as folder:
+        asyncio.run(soak(int(sys.argv[1]), Path(folder)))
 
 
 if __name__ == "__main__":
-    asyncio.run(soak(int(sys.argv[1])))
+    main()

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from tests.bench import promql
 from tests.bench.exporters import ROOT
 from tests.bench.measure import Figures, cpu_seconds, descriptors, resident_bytes
 from tests.bench.program import arguments, show
+from tests.bench.prometheus import prometheus_milliseconds
 
 OURS = Figures("gpuagent", 0.01, 0.02, 60 * 2**20, 0.010, 0.020, 1_000_000, 5000)
 
@@ -57,10 +59,11 @@ def test_the_agent_alone_has_no_ratio(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_by_default_everything_is_measured() -> None:
-    """`make bench` passes no options: the comparison for 20 s, the soak for 100,000 ticks."""
+    """`make bench` passes no options: all parts, the comparison for 20 s, 40 crossings, a soak of 100,000 ticks."""
     options = arguments([])
 
-    assert (options.seconds, options.soak_ticks, options.library, options.no_peer) == (20.0, 100_000, None, False)
+    assert (options.seconds, options.crossings, options.soak_ticks) == (20.0, 40, 100_000)
+    assert (options.library, options.no_peer, options.no_rules) == (None, False, False)
 
 
 @pytest.mark.slow
@@ -77,4 +80,30 @@ def test_the_soak_reports_memory_and_descriptors() -> None:
 
     lines = run.stdout.splitlines()
     assert len(lines) == 11
-    assert len({line.split("descriptors")[1].split()[0] for line in lines[3:]}) == 1
+    assert len({line.split("descriptors")[1].split()[0] for line in lines[4:]}) == 1
+    # Newcomers at ticks 50, 100 and 150, of which two had an end: alerts are told.
+    assert int(lines[-1].split("messages")[1].split()[0]) >= 5
+
+
+@pytest.mark.slow
+@pytest.mark.needs("prometheus")
+def test_prometheus_tells_its_time(tmp_path: Path) -> None:
+    """It has every series that the agent's engine is given, and evaluates every expression without an error."""
+    assert prometheus_milliseconds(promql.families(), promql.texts(), tmp_path) > 0
+
+
+@pytest.mark.slow
+def test_every_crossing_is_told_of() -> None:
+    """A real agent tells a real receiver of each crossing; both figures are printed."""
+    run = subprocess.run(
+        [sys.executable, "-m", "tests.bench.crossings", "3"],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=50,
+        check=False,
+    )
+
+    lines = run.stdout.splitlines()
+    assert (run.returncode, run.stderr) == (0, "")
+    assert [line.split(" median ")[0].rstrip() for line in lines[1:]] == ["crossed to received", "tick to received"]

@@ -131,3 +131,16 @@ def test_a_server_ends_as_it_should(serve: Callable[..., Served], agent: FakeAge
     assert served.process.returncode in {0, -signal.SIGTERM}
     assert "terminate called" not in output
     assert "gpuagent" not in output
+
+
+def test_a_census_of_a_server_leaves_no_trace(serve: Callable[..., Served], agent: FakeAgent) -> None:
+    """Its forked children are no clients of the agent's, the answer fits the wire, and the server serves on."""
+    served = serve(UVICORN)
+    (client,) = workers_of(agent, 1)
+    served.get()
+    answer = client.ask("census", window_seconds=0.5)
+
+    assert answer["ok"], answer
+    assert isinstance(answer["r"]["verdict"], str)
+    assert {one.pid for one in agent.clients} == {client.pid}
+    assert served.get()["pid"] == client.pid

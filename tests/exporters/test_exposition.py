@@ -29,6 +29,8 @@ COUNTER: Family[Any] = Family(
     "gpuagent_some_total", Kind.COUNTER, 'Of "things"\\\n.', "memory", ("a", "b"), lambda _: ()
 )
 BARE: Family[Any] = Family("gpuagent_bare", Kind.GAUGE, "No labels.", "memory", (), lambda _: ())
+RENAMED: Family[Any] = Family("gpuagent_some_bytes", Kind.GAUGE, "Bytes.", "memory", ("c", "d"), lambda _: ())
+"""GAUGE with other labels."""
 
 numbers = st.floats(allow_nan=False) | st.integers(-(2**64), 2**64).map(float)
 labels = st.tuples(st.none() | texts, st.none() | texts)
@@ -55,7 +57,7 @@ def both(content: Series, *, openmetrics: bool) -> tuple[Parsed, Parsed]:
     """Ours and theirs, as a parser understands them."""
     parse = parse_openmetrics if openmetrics else parse_text
     end = "# EOF\n" if openmetrics else ""
-    ours = TextWriter().write(content, openmetrics=openmetrics) + end
+    ours = TextWriter().write(content, openmetrics=openmetrics).decode() + end
     return parsed(parse(ours)), parsed(parse(theirs(content, openmetrics=openmetrics)))
 
 
@@ -102,7 +104,7 @@ def test_texts_are_equal_but_for_numbers_and_the_order_of_labels() -> None:
     """EXP-09: help, type, names and labels are those of prometheus-client to the letter."""
     content = list(series(full_snapshot(), 100.0, alerting=full_alerting()))
     for openmetrics in (False, True):
-        ours = TextWriter().write(content, openmetrics=openmetrics)
+        ours = TextWriter().write(content, openmetrics=openmetrics).decode()
         expected = theirs(content, openmetrics=openmetrics).removesuffix("# EOF\n")
         assert shape(ours) == shape(expected)
 
@@ -132,32 +134,57 @@ def shape(text: str) -> list[object]:
 )
 def test_numbers(value: float, text: str) -> None:
     """EXP-04: whole ones have no point; not even one that should never be there costs the scrape."""
-    written = TextWriter().write([(BARE, [Sample((), value)])])
+    written = TextWriter().write([(BARE, [Sample((), value)])]).decode()
 
     assert written.splitlines()[-1] == f"gpuagent_bare {text}"
     assert next(iter(parse_text(written))).samples[0].value == pytest.approx(value, nan_ok=True)
 
 
-def test_label_texts_are_kept_for_as_long_as_their_series() -> None:
+def test_what_was_written_is_kept_for_as_long_as_its_series() -> None:
     """EXP-03: ten thousand series that come and go leave nothing behind."""
     writer = TextWriter()
     for round_ in range(100):
         content = [(GAUGE, [Sample((f"{round_}-{number}", "x"), 1.0) for number in range(100)])]
         writer.write(content)
-        assert len(writer._texts) == 100
+        assert [len(written.samples) for written in writer._last.values()] == [100]
 
     assert writer.write(content) == writer.write(content)
-    writer.write([])
-    assert writer._texts == {}
+    assert writer.write([]) == b""
+    assert writer._last == {}
 
 
-def test_families_of_the_same_labels_share_their_texts_and_others_do_not() -> None:
-    """EXP-04: the same values under other names are another text."""
+rows = st.lists(st.tuples(st.sampled_from("abc"), st.sampled_from("xyz")), unique=True).map(sorted)
+scrapes = st.lists(
+    st.tuples(
+        st.dictionaries(
+            st.sampled_from([GAUGE, COUNTER, BARE, RENAMED]), st.tuples(rows, st.integers(0, 2)), max_size=4
+        ),
+        st.booleans(),
+    ),
+    max_size=6,
+)
+
+
+@given(scrapes=scrapes)
+@settings(deadline=None)
+def test_a_scrape_does_not_show_what_was_before_it(scrapes: Any) -> None:
+    """EXP-05: whatever came, went or changed value or labels, the text is that of a writer that knows nothing."""
+    writer = TextWriter()
+    for families, openmetrics in scrapes:
+        content = [
+            (family, [Sample(row if family.labels else (), number + value) for number, row in enumerate(rows)])
+            for family, (rows, value) in families.items()
+        ]
+        assert writer.write(content, openmetrics=openmetrics) == TextWriter().write(content, openmetrics=openmetrics)
+
+
+def test_the_same_values_under_other_names_are_another_text() -> None:
+    """EXP-04: each family has its own name and its own names of labels."""
     other: Family[Any] = Family("gpuagent_other", Kind.GAUGE, "Other.", "memory", ("c", "d"), lambda _: ())
     sample = Sample(("1", "2"), 3.0)
     writer = TextWriter()
     for _ in range(2):
-        lines = writer.write([(GAUGE, [sample]), (other, [sample]), (COUNTER, [sample])]).splitlines()
+        lines = writer.write([(GAUGE, [sample]), (other, [sample]), (COUNTER, [sample])]).decode().splitlines()
         assert [line for line in lines if line[0] != "#"] == [
             'gpuagent_some_bytes{a="1",b="2"} 3',
             'gpuagent_other{c="1",d="2"} 3',

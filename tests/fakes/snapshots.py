@@ -8,6 +8,10 @@ from typing import Any
 from hypothesis import strategies as st
 
 from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
+from gpuagent.catalogue.clients import ClientFigures
+from gpuagent.catalogue.sources import ServerReading, Servers
+from gpuagent.embedded import AllocatorReading, ClientReading
+from gpuagent.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.identity import NO_INSTANCE, ProcessId
 from gpuagent.reading import (
     Clocks,
@@ -80,6 +84,44 @@ def full_snapshot() -> Snapshot:
         ticks=3,
         ticks_late=1,
         processes_seen=7,
+        clients={10: full_client()},
+        growth={MemoryKey("GPU-0"): full_growth(), MemoryKey("GPU-0", 10): full_growth()},
+    )
+
+
+def full_growth() -> Growth:
+    """Growth of which everything is known."""
+    return Growth(
+        Verdict.LEAKING,
+        Evidence.STRICT,
+        Range(1e6, 0.9e6, 1.1e6),
+        since_seconds=1_699_990_000.0,
+        exhaustion=Range(7200.0, 3600.0, 10_800.0),
+        reasons=(
+            "floor of memory rose in 8 of 8 parts of 34 min, did not slow down",
+            "+1.9 GiB while 3.1 GiB were free",
+        ),
+        fast=True,
+        fast_exhaustion_seconds=12.0,
+        evidence_told=(Evidence.BALANCED, Evidence.STRICT),
+    )
+
+
+def full_client() -> ClientReading:
+    """An app that tells everything."""
+    return ClientReading(
+        ProcessId("boot", 10, 1), "whisper-api", "0.1.0", "2.13.0+cu130", "3.11.7", "native", ("census", "release"),
+        measured_seconds=99.5,
+        devices={"GPU-0": AllocatorReading(20 * GIB, 30 * GIB, 36 * GIB, 36 * GIB, 21 * GIB, GIB, 42, 1, 2, 0.9)},
+        declared_minimum_bytes=4 * GIB,
+        declared_typical_bytes=6 * GIB,
+    )  # fmt: skip
+
+
+def full_clients() -> ClientFigures:
+    """The clients' door with a value for everything."""
+    return ClientFigures(
+        True, 1, 2, 3, 4, 5, refused={"pid": 1}, dropped={"malformed": 1}, commands={("release", "done"): 1}
     )
 
 
@@ -92,6 +134,11 @@ def full_alerting() -> AlertingFigures:
         failures=(RuleFailures("gpuagent", "GpuLost", 1),),
         receivers=(ReceiverCounts("ops", 1, 2, 3.0, 4, 5, 6),),
     )
+
+
+def full_servers() -> Servers:
+    """A model server that tells everything."""
+    return (ServerReading("llm", "sglang", True, "", 0.5, 1, 2, {"weights": GIB}, {"m": GIB}),)
 
 
 # ---- any snapshot -----------------------------------------------------------------------------------------------
@@ -133,6 +180,13 @@ _infos = st.none() | st.builds(
     resident_bytes=_amounts, unit=texts, pod=texts,
 )  # fmt: skip
 
+_ranges = st.none() | st.builds(Range, *[st.floats(0, 1e12)] * 3)
+_growths = st.builds(
+    Growth, st.sampled_from(Verdict), st.none() | st.sampled_from(Evidence), _ranges, st.none() | st.floats(0, 2e9),
+    _ranges, st.lists(texts, max_size=2).map(tuple), st.booleans(), st.none() | st.floats(0, 1e9),
+    st.lists(st.sampled_from(Evidence), max_size=4, unique=True).map(tuple),
+)  # fmt: skip
+
 
 @st.composite
 def snapshots(draw: st.DrawFn) -> Snapshot:
@@ -165,6 +219,8 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
         for identity in unique
     )
     processes = tuple(process for identity in unique for process in draw(_processes(identity)))
+    keys = [*(process.key for process in processes), *(MemoryKey(identity.uuid) for identity in unique)]
+    growth = st.dictionaries(st.sampled_from(keys), _growths, max_size=4) if keys else st.just({})
     xids = st.builds(XidCount, st.integers(0, 3), texts, st.integers(0, 200), st.integers(0, 9), st.floats(0, 2e9))
     return draw(
         st.builds(
@@ -185,6 +241,7 @@ def snapshots(draw: st.DrawFn) -> Snapshot:
             st.lists(xids, max_size=3, unique_by=lambda x: (x.gpu_index, x.gpu_uuid, x.xid)).map(tuple),
             _numbers,
             _runs,
+            growth=growth,
         )
     )
 

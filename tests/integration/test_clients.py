@@ -191,7 +191,6 @@ def test_garbage_300_connections_and_a_stalled_reader(agent: Agent) -> None:
 
 def _patient(path: Path) -> FakeApp:
     """A connection, however long the queue is."""
-
     found: list[FakeApp] = []
 
     def connect() -> bool:

@@ -18,6 +18,7 @@ from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, WATC
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES
 from gpuagent.catalogue.process import PROCESS_FAMILIES
+from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.sources import SOURCE_FAMILIES
 from gpuagent.catalogue.torch import TORCH_FAMILIES
 
@@ -33,4 +34,5 @@ FAMILIES: tuple[Family[Any], ...] = (
     *CLIENT_FAMILIES,
     *SOURCE_FAMILIES,
     *TORCH_FAMILIES,
+    *REMEDY_FAMILIES,
 )

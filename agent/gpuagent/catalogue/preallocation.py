@@ -1,7 +1,7 @@
 """Servers that take most of a GPU when they start, by design: a full GPU is no alarm where one of them holds it.
 
-vLLM takes 90 % by default (`--gpu-memory-utilization`), SGLang and TensorRT-LLM likewise. TensorFlow and JAX do too,
-but nothing in a process's name tells: `processes.preallocates` names such processes.
+vLLM takes 90 % by default (`--gpu-memory-utilization`), SGLang and TensorRT-LLM likewise, TensorFlow Serving all of it.
+Other programs of TensorFlow and JAX do too, but nothing in a process's name tells: `processes.preallocates` names them.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ _BY_DESIGN = (
     r"\btrtllm-serve\b",
     r"\blmdeploy\b.*\bserve\b",
     r"\btext-generation-(server|launcher)\b",
+    r"\btensorflow_model_server\b",
 )
 _LEAST_SHARE = 0.5
 """Of the used memory: a GPU that is full because of others is full."""

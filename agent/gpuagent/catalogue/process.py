@@ -6,11 +6,12 @@ joined on (gpu, uuid, pid).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from operator import attrgetter
 
 from gpuagent.catalogue.family import Family, Kind, Labelled, Sample, Value, single
 from gpuagent.catalogue.gpu import GPU_LABELS
+from gpuagent.growth import MemoryKey
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import ProcessInfo, ProcessReading, ProcessState
 
@@ -36,8 +37,10 @@ def base_labels(process: ProcessReading) -> tuple[str | None, ...]:
     )
 
 
-def split_top(processes: Iterable[ProcessReading], top: int | None) -> tuple[list[ProcessReading], list[Sample]]:
-    """The `top` largest processes of each GPU, and one memory sample per GPU for the rest."""
+def split_top(
+    processes: Iterable[ProcessReading], top: int | None, first: Container[MemoryKey] = ()
+) -> tuple[list[ProcessReading], list[Sample]]:
+    """`top` processes of each GPU, and one memory sample per GPU for the rest. Those of `first`, then the largest."""
     by_gpu: dict[tuple[int, str], list[ProcessReading]] = {}
     for process in processes:
         by_gpu.setdefault((process.gpu_index, process.gpu_uuid), []).append(process)
@@ -47,7 +50,7 @@ def split_top(processes: Iterable[ProcessReading], top: int | None) -> tuple[lis
         if top is None or len(group) <= top:
             shown += group
             continue
-        group.sort(key=lambda process: (-(process.used_bytes or 0), process.pid))
+        group.sort(key=lambda process: (process.key not in first, -(process.used_bytes or 0), process.pid))
         shown += group[:top]
         others = float(sum(process.used_bytes or 0 for process in group[top:]))
         rest.append(Sample((str(index), uuid, "", OTHER, "", None, None), others))

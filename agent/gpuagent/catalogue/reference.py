@@ -17,6 +17,7 @@ from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, WATC
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES
 from gpuagent.catalogue.process import OTHER, PROCESS_FAMILIES
+from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.sources import SOURCE_FAMILIES
 from gpuagent.catalogue.torch import TORCH_FAMILIES
 
@@ -93,6 +94,11 @@ GROUPS = (
         "Alerts",
         "What fires on this node, and what became of the messages. `gpuagent alerts` shows it in words.",
         ALERTING_FAMILIES,
+    ),
+    Group(
+        "Remedies and budgets",
+        "What was done to give memory back. `gpuagent remedies` shows it in words.",
+        REMEDY_FAMILIES,
     ),
 )
 

@@ -15,7 +15,7 @@ from gpuagent.catalogue.node import NODE_FAMILIES, Look
 from gpuagent.catalogue.preallocation import recogniser
 from gpuagent.catalogue.process import PROCESS_FAMILIES, USED, base_labels, split_top
 from gpuagent.catalogue.torch import TORCH_FAMILIES, Allocator
-from gpuagent.growth import MemoryKey
+from gpuagent.growth import MemoryKey, Verdict
 from gpuagent.reading import ProcessReading, Snapshot
 
 Series = tuple[Family[Any], list[Sample]]
@@ -76,7 +76,8 @@ def _process_series(snapshot: Snapshot, top: int | None, only: frozenset[str] | 
     wanted = _wanted(PROCESS_FAMILIES, only), _wanted(GROWTH_FAMILIES, only), _wanted(TORCH_FAMILIES, only)
     if not any(wanted):
         return
-    shown, rest = split_top(snapshot.processes, top)
+    leaking = {key for key, growth in snapshot.growth.items() if growth.verdict is Verdict.LEAKING}
+    shown, rest = split_top(snapshot.processes, top, leaking)
     bases = memo.bases("process", [base_labels(process) for process in shown])
     for family in wanted[0]:
         samples = memo.samples(family, bases, shown)

@@ -98,8 +98,9 @@ class Histories:
             self._restored.clear()
 
     def to_keep(self, clock_seconds: float, most: int | None = None) -> list[LeakHistory]:
-        """Dumps of the histories that were written down longest ago."""
-        due = sorted(self._all.values(), key=attrgetter("kept_seconds"))[:most]
+        """Dumps of the histories that were written down longest ago; a pid without an identity is never kept."""
+        known = [history for history in self._all.values() if history.id.boot_id]
+        due = sorted(known, key=attrgetter("kept_seconds"))[:most]
         for history in due:
             history.kept_seconds = clock_seconds
         return [history.kept(clock_seconds) for history in due]

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -23,9 +24,9 @@ async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
         try:
             result = work()
         except Exception as error:  # noqa: BLE001  it is raised where it is awaited
-            tell(lambda error=error: future.set_exception(error))
+            tell(partial(future.set_exception, error))
         else:
-            tell(lambda: future.set_result(result))
+            tell(partial(future.set_result, result))
 
     def tell(settle: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more

@@ -28,7 +28,7 @@ NEW_GROUND: Final = 0.8
 SPAN_SECONDS: Final = GROWTH_SHARE * EXHAUSTION_SECONDS
 """What is slower than this over the growth is slower than `EXHAUSTION_SECONDS`."""
 PACE_SECONDS: Final = 10.0
-"""The pace is taken over the readings of this time, or the last two."""
+"""It must still be going on over the readings of this time, or the last two."""
 HOLD_SECONDS: Final = 30.0
 """It stays on so long after it was last true, for whoever looks in between."""
 _SPACING_SECONDS: Final = 0.9
@@ -80,9 +80,10 @@ class FastGrowth:
             blocks = enumerate(reversed(store.rings[0][-_BLOCKS:]), start=1)
             far += [(now - k * BLOCK_SECONDS, value * PAGE_BYTES) for k, value in blocks if value != EMPTY]
             far.reverse()
-        if _grows(near, free_bytes, store) or _grows(far, free_bytes, store):
+        growth_pace = max(_pace_of_growth(near, free_bytes, store), _pace_of_growth(far, free_bytes, store))
+        if growth_pace > 0:
             self.until_seconds = now + HOLD_SECONDS
-            self.exhaustion_seconds = free_bytes / pace
+            self.exhaustion_seconds = free_bytes / max(pace, growth_pace)
 
     def _pace(self) -> float:
         """Bytes a second over the last `PACE_SECONDS`."""
@@ -93,20 +94,21 @@ class FastGrowth:
         return (used[-1] - used[place]) / (times[-1] - times[place]) if place >= 0 else 0.0
 
 
-def _grows(path: list[tuple[float, float]], free_bytes: float, store: BlockStore) -> bool:
-    """Whether the readings (time, used) rise from their lowest on, as asked for above."""
+def _pace_of_growth(path: list[tuple[float, float]], free_bytes: float, store: BlockStore) -> float:
+    """Bytes a second of readings (time, used) from their lowest on; 0 where that is not what was asked for above."""
     lowest = min(used for _, used in path)
     start = max(place for place, (_, used) in enumerate(path) if used == lowest)
     rising = [used for _, used in path[start:]]
     growth = rising[-1] - lowest
     share = growth / max(free_bytes + growth, 1.0)
     if share < GROWTH_SHARE:
-        return False
+        return 0.0
     increments = growth**2 / sum((b - a) ** 2 for a, b in pairwise(rising))
     if increments < INCREMENTS and share < JUMP_SHARE:
-        return False
-    held = _held_before(path[-1][0] - path[start][0], store)
-    return rising[-1] - max(held, *(used for _, used in path[: start + 1])) >= NEW_GROUND * growth
+        return 0.0
+    seconds = path[-1][0] - path[start][0]
+    held = max(_held_before(seconds, store), *(used for _, used in path[: start + 1]))
+    return growth / seconds if rising[-1] - held >= NEW_GROUND * growth else 0.0
 
 
 def _held_before(seconds: float, store: BlockStore) -> float:

@@ -110,6 +110,7 @@ ALLOCATOR_SETTINGS: Final[dict[Sensitivity, Settings]] = {
 
 _BALANCED = replace(
     _ALLOCATOR,
+    blackout_seconds=300.0,  # without the allocator's figures, captures and first requests look alike for longer
     waive_bend_growth_share=math.inf,  # a cache slows down at its end too, when most of the free memory is gone
     urgent_growth_share=2.0,
     repeats=3,  # the driver's figure moves in steps: two windows may share the same few
@@ -118,7 +119,7 @@ _BALANCED = replace(
 SETTINGS: Final[dict[Sensitivity, Settings]] = {
     "strict": replace(
         _BALANCED,
-        blackout_seconds=600.0,  # without the allocator's figures, captures and caches look alike for longer
+        blackout_seconds=600.0,
         urgent_growth_share=math.inf,
         increments=7.0,
     ),

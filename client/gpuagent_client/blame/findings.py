@@ -33,7 +33,6 @@ class Finding:
         self.named = cluster.container if cluster.container is not None else cluster.common - (len(cluster.paths) > 1)
         self.holders = 0  # samples that are held in this way
         self.in_graph = False  # only as a part of some output's graph
-        self.roots = 0  # of that graph
         self.made_early = 0  # tensors of its kinds, where there is no container to count in
         self.made_late = 0
         self.keys: set[Key] = set()
@@ -94,7 +93,7 @@ class Search:
         return list(self._found.values())
 
     def _walk(self, members: list[Live]) -> list[Held]:
-        return walk([live.tensor for live in samples(members)], self._heap, WALK_SECONDS)
+        return walk(distinct(samples(members)), self._heap, WALK_SECONDS)
 
     def is_new(self, live: Live) -> bool:
         """Made during the window."""
@@ -144,24 +143,33 @@ class Search:
         for group in orphans:
             storages = {live.storage for live in group.survivors}
             holding = [graph for graph in read if not storages.isdisjoint(graph.saved)]
-            paths = self._walk([graph.candidate for graph in holding]) if holding else []
+            longest = sorted(holding, key=lambda graph: -graph.nodes)[:LARGEST_SAMPLES]
+            picked = [*samples([graph.candidate for graph in holding]), *(graph.candidate for graph in longest)]
+            paths = walk(distinct(picked), self._heap, WALK_SECONDS) if holding else []
             found.append(Outputs(group, holding, [path for path in paths if path.rooted]))
         return found
 
     def _add_graph(self, outputs: Outputs) -> None:
         group, holding = outputs.group, outputs.graphs
-        found = self._clusters(outputs.paths)
-        if len(holding) == 1:  # one long graph: it is the result that grows, whatever that is in
-            found = [Cluster(one.paths, len(one.paths[0].objects) - 1, None) for one in found]
+        candidates = {id(graph.candidate.tensor) for graph in holding}
+        found = [self._container_or_result(cluster, candidates) for cluster in self._clusters(outputs.paths)]
         made = self._add(found, group, in_graph=True)
         if not made:
             self._unexplained(group, graph=bool(holding))
         for finding in made:
             finding.in_graph = True
-            finding.roots = max(finding.roots, len(holding))
             finding.keys.add(group.key)
-            finding.add(live for live in self._live if live.key.kind == group.key.kind)
-            finding.hidden_bytes = max(finding.hidden_bytes, self._hidden_bytes(holding))
+            # With one holder, all of this kind is its; with several, what was seen in the graphs of each.
+            mine = [graph for graph in holding if graph.candidate.storage in finding.tensors]
+            inside = {storage for graph in mine for storage in graph.saved}
+            alike = [live for live in self._live if live.key.kind == group.key.kind]
+            finding.add(live for live in alike if len(made) == 1 or live.storage in inside)
+            finding.hidden_bytes = max(finding.hidden_bytes, self._hidden_bytes(mine))
+
+    def _container_or_result(self, cluster: Cluster, candidates: set[int]) -> Cluster:
+        """A container with one result that has a graph does not grow: the graph of that result does."""
+        inside = sum(id(live.tensor) in candidates for live in self._held_by(cluster))
+        return cluster if inside > 1 else Cluster(cluster.paths, len(cluster.paths[0].objects) - 1, None)
 
     def _hidden_bytes(self, holding: list[Graph]) -> int:
         """What native code alone has saved in these graphs."""
@@ -197,4 +205,9 @@ def samples(members: list[Live]) -> list[Live]:
     step = max(1, (len(members) - 1) // (SPREAD_SAMPLES - 1)) if members else 1
     picked = [*members[::step][:SPREAD_SAMPLES], *members[-1:]]
     picked += sorted(members, key=lambda live: -live.storage_bytes)[:LARGEST_SAMPLES]
-    return list({id(live.tensor): live for live in picked}.values())
+    return picked
+
+
+def distinct(picked: list[Live]) -> list[object]:
+    """Their tensors, each once."""
+    return list({id(live.tensor): live.tensor for live in picked}.values())

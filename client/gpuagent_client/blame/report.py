@@ -111,7 +111,7 @@ class _Writer:
     def _cause(self, finding: Finding, adding: list[Site]) -> Cause:
         if not finding.held.rooted:
             return CYCLE if finding.held.in_cycle else NATIVE
-        carried = finding.in_graph and (finding.container is None or finding.roots == 1)
+        carried = finding.in_graph and finding.container is None
         return cause_of(
             finding.way,
             container=finding.container,

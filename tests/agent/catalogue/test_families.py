@@ -11,10 +11,12 @@ from gpuagent.catalogue.clients import CLIENT_FAMILIES
 from gpuagent.catalogue.family import Kind
 from gpuagent.catalogue.growth import WATCHING_FAMILIES
 from gpuagent.catalogue.process import PROCESS_LABELS, USED
+from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.series import Further, series
 from gpuagent.catalogue.sources import SOURCE_FAMILIES
 from gpuagent.growth import Watching
 from gpuagent.nvml.collect import COLLECTORS
+from tests.fakes.remedies import full_remedies
 from tests.fakes.snapshots import full_alerting, full_clients, full_servers, full_snapshot
 
 BY_NAME = {family.name: family for family in FAMILIES}
@@ -22,7 +24,7 @@ BASE_UNITS = {"bytes", "bytes_per_second", "celsius", "hertz", "joules", "ratio"
 NOT_BASE_UNITS = re.compile(
     r"_(milli|micro|kilo|mega|giga|kibi|mebi|gibi)|_(kb|mb|gb|kib|mib|gib|ms|mhz|ghz|mw|percent|minutes|hours)(_|$)"
 )
-UNTYPED_COLLECTORS = {"alerting", "clients", "identity", "nvml", "pci", "procfs", "sources", "xid_events"}
+UNTYPED_COLLECTORS = {"alerting", "clients", "identity", "nvml", "pci", "procfs", "remedies", "sources", "xid_events"}
 """Behind families of the node, and what is known of a GPU without asking it."""
 
 
@@ -93,6 +95,7 @@ def test_no_family_is_dead() -> None:
     """EXP-09: a snapshot that has everything, and rules that fire, fill every family."""
     further: list[Further] = [
         (CLIENT_FAMILIES, full_clients()),
+        (REMEDY_FAMILIES, full_remedies()),
         (SOURCE_FAMILIES, full_servers()),
         (WATCHING_FAMILIES, Watching(2, 0)),
     ]

@@ -35,6 +35,7 @@ def holds(used_bytes: int, of: ProcessInfo | None, uuid: str = "GPU-a") -> Proce
         ("python3", "python3 -m sglang.launch_server --model-path m"),
         ("trtllm-serve", "trtllm-serve m"),
         ("lmdeploy", "lmdeploy serve api_server m"),
+        ("tensorflow_mode", "tensorflow_model_server --port=8500"),
         ("text-generation", "text-generation-server serve m"),
     ],
 )

@@ -13,6 +13,7 @@ from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCou
 from gpuagent.catalogue.clients import CLIENT_FAMILIES
 from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, WATCHING_FAMILIES
 from gpuagent.catalogue.reference import GROUPS, render
+from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.sources import SOURCE_FAMILIES
 from gpuagent.catalogue.torch import TORCH_FAMILIES
 from gpuagent.clock import ManualClock
@@ -28,6 +29,7 @@ from gpuagent.simulated.scenario import load_scenario, shipped_scenarios
 from gpuagent.view import View
 from tests.fakes.nvml import use
 from tests.fakes.proc import FakeWatcher
+from tests.fakes.remedies import full_remedies
 from tests.fakes.snapshots import full_clients, full_servers
 
 DOCUMENT = Path(__file__).parents[3] / "docs" / "metrics.md"
@@ -90,6 +92,7 @@ async def _scrape(scenario: str) -> set[str]:
             lambda: SOME_ALERTS,
             lambda: [
                 (CLIENT_FAMILIES, full_clients()),
+                (REMEDY_FAMILIES, full_remedies()),
                 (SOURCE_FAMILIES, full_servers()),
                 (WATCHING_FAMILIES, Watching(2, 0)),
             ],

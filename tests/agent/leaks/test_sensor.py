@@ -155,9 +155,9 @@ def test_the_dead_and_the_unresolved() -> None:
     seen = bench.show(on(dead, other, reconciliation=split))
     assert set(seen.growth) == {other.key, MemoryKey("GPU-00000000")}
     assert [made.readings[-1][1] for made in bench.detectors.made] == [4 * GIB, other.used_bytes]
+    assert [kept.key.id for kept in bench.histories.to_keep(0.0)] == [ProcessId(BOOT_ID, 0, 0)]
     bench.show(on(dead), 20)
     assert bench.histories.watching.histories == 1
-    assert [kept.key.id.boot_id for kept in bench.histories.to_keep(0.0)] == [BOOT_ID]
 
 
 def test_under_mig() -> None:

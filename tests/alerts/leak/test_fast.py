@@ -1,0 +1,115 @@
+"""Growth that would fill the GPU within minutes."""
+
+from __future__ import annotations
+
+import pytest
+
+from gpuagent.growth import Verdict
+from gpuagent_alerts.leak.history import MemoryLeakDetector
+from tests.alerts.leak.curves import GIB, TOTAL_BYTES, Curve, detector
+
+
+def fast_times(
+    watched: MemoryLeakDetector, curve: Curve, since: float, until: float, every: float = 1.0
+) -> list[tuple[float, float | None]]:
+    """When it was on, and the seconds to full that it told. The curve is in GiB."""
+    told = []
+    seconds = since
+    while seconds < until:
+        used = min(80.0, curve(seconds)) * GIB
+        growth = watched.update(seconds, used, TOTAL_BYTES - used)
+        if growth.fast:
+            told.append((seconds, growth.fast_exhaustion_seconds))
+        seconds += every
+    return told
+
+
+def collapse(seconds: float) -> float:
+    """At 1000 s, from 29 GiB free to 2.5 GiB in 9 s."""
+    return 51.0 + 26.5 * min(1.0, max(0.0, (seconds - 1000) / 9))
+
+
+@pytest.mark.parametrize("every", [0.5, 1.0, 2.0])
+def test_a_collapse_of_9_seconds(every: float) -> None:
+    """LEAK-04: told before half of it is over, with the seconds that are left, and as growth, not as a leak."""
+    watched = detector()
+    told = fast_times(watched, collapse, 0, 1009, every)
+
+    assert told
+    assert watched.update(1009, collapse(1009) * GIB, 2.5 * GIB).verdict is Verdict.STEADY
+    seconds, left = told[0]
+    assert seconds <= 1004
+    assert left is not None
+    assert left == pytest.approx((80 - collapse(seconds)) / (26.5 / 9), rel=0.4)
+
+
+def test_a_collapse_between_two_readings() -> None:
+    """LEAK-04: when readings come every 5 s, the first that shows half of the free memory gone is enough."""
+    told = fast_times(detector(), collapse, 0, 1010, 5)
+
+    assert [seconds for seconds, _ in told] == [1005]
+
+
+def test_it_stays_on_for_whoever_looks_in_between() -> None:
+    """It holds for 30 s after the growth, and then is gone: memory that stays is no growth."""
+    told = [seconds for seconds, _ in fast_times(detector(), collapse, 0, 1200)]
+
+    assert 1039 <= told[-1] <= 1050
+    assert told == [float(second) for second in range(int(told[0]), int(told[-1]) + 1)]
+
+
+def test_it_ends_without_readings_too() -> None:
+    """A process of which nothing more is read is not growing for ever."""
+    watched = detector()
+    assert fast_times(watched, collapse, 0, 1009)
+    for seconds in range(1009, 1100):
+        growth = watched.update(seconds, None, None)
+
+    assert not growth.fast
+
+
+@pytest.mark.parametrize(("minutes", "expected"), [(0.5, True), (2, True), (8, True), (15, False), (60, False)])
+def test_minutes_are_fast_and_hours_are_not(minutes: float, expected: bool) -> None:
+    """What leaves more than 10 minutes has time for the slow evidence."""
+    told = fast_times(detector(), lambda s: 20 + max(0, s - 1000), 0, 1001)
+    assert not told
+    told = fast_times(detector(), lambda s: 20 + 60 * max(0.0, s - 1000) / (60 * minutes), 0, 1000 + 18 * minutes)
+
+    assert bool(told) is expected
+
+
+@pytest.mark.parametrize("every", [1.0, 5.0, 20.0, 60.0])
+def test_at_every_sampling_rate(every: float) -> None:
+    """A GPU that fills in 6 minutes is told of half-way, however often it is read."""
+    told = fast_times(detector(), lambda s: 20 + max(0.0, s - 1000) / 6, 0, 1360, every)
+
+    assert told
+    assert told[0][0] <= 1180
+
+
+def test_a_model_that_loads_at_the_start() -> None:
+    """LEAK-01: loading within the blackout, and staying, says nothing."""
+    assert not fast_times(detector(), lambda s: min(70.0, 1 + s), 0, 3000)
+
+
+def test_a_model_that_was_loaded_before() -> None:
+    """What was held and given back is no news: of a model swap, only the first is told."""
+    watched = detector()
+
+    def swap(seconds: float) -> float:
+        return 10 + min(40, 4 * (seconds % 1800)) if seconds % 1800 < 900 and seconds > 1800 else 10
+
+    told = [int(seconds // 1800) for seconds, _ in fast_times(watched, swap, 0, 9000)]
+    assert set(told) <= {1}
+
+
+def test_peaks_are_no_growth() -> None:
+    """A peak of requests that is given back every minute is held before."""
+    told = fast_times(detector(), lambda s: 40 + (s % 60) / 4, 0, 4000)
+
+    assert all(seconds < 300 for seconds, _ in told)
+
+
+def test_small_growth_is_not_fast() -> None:
+    """A fifth of what was free, in seconds, is a large request."""
+    assert not fast_times(detector(), lambda s: 40 + 8 * min(1.0, max(0.0, (s - 1000) / 5)), 0, 1200)

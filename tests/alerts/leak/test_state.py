@@ -1,0 +1,119 @@
+"""Dump and load: a slow leak is not forgotten at every upgrade of the agent."""
+
+from __future__ import annotations
+
+import random
+import struct
+from functools import cache
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gpuagent.growth import Verdict
+from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent_alerts.leak.state import MOST_STATE_BYTES
+from tests.alerts.leak.curves import HOUR, MIB, TOTAL_BYTES, detector, leak, show
+
+
+def reload(watched: MemoryLeakDetector) -> MemoryLeakDetector:
+    """Its next life."""
+    return MemoryLeakDetector.load(watched.dump(), total_bytes=TOTAL_BYTES)
+
+
+@cache
+def _dump() -> bytes:
+    watched = detector()
+    show(watched, leak(2), 16_000, every=15)
+    return watched.dump()
+
+
+@given(st.data())
+@settings(max_examples=8, deadline=None)
+def test_a_restart_anywhere_changes_nothing(data: st.DataObject) -> None:
+    """GEN: with any readings, gaps and restarts, the word is the same at every reading."""
+    draw = random.Random(data.draw(st.integers(0, 2**32)))
+    watched, restarted = detector(), detector()
+    seconds, level, slope = 0.0, 20_000.0, draw.choice([0, 0.5, 2, 20])
+    client = draw.random() < 0.5
+    for _ in range(1500):
+        seconds += draw.choice([1, 5, 10, 60]) if draw.random() < 0.99 else draw.choice([300, 5000, 200_000])
+        level = min(70_000, level + slope * 10) if draw.random() < 0.995 else 20_000
+        used = (level + 500 * draw.random()) * MIB if draw.random() < 0.95 else None
+        own = (used * 0.8, used * 0.9) if client and used else (None, None)
+        free = None if used is None else TOTAL_BYTES - used
+        assert watched.update(seconds, used, free, *own) == restarted.update(seconds, used, free, *own)
+        if draw.random() < 0.01:
+            restarted = reload(restarted)
+
+
+def test_the_agent_restarts_in_the_middle_of_a_slow_leak() -> None:
+    """The alarm comes at the same second as without the restarts, one of which took an hour."""
+    curve = leak(0.05)
+    whole = show(detector(), curve, 24 * HOUR, every=15, client=True)
+    watched = detector()
+    show(watched, curve, 10 * HOUR, every=15, client=True)
+    watched = reload(watched)
+    show(watched, curve, 15 * HOUR, since=11 * HOUR, every=15, client=True)
+    changes = show(reload(watched), curve, 24 * HOUR, since=15 * HOUR, every=15, client=True)
+
+    assert changes[-1].growth.verdict is Verdict.LEAKING
+    assert changes[-1].seconds == whole[-1].seconds
+
+
+def test_an_alarm_goes_on() -> None:
+    """Evidence, onset, forecast and reasons are those from before, at once."""
+    watched = detector()
+    show(watched, leak(2), 16_000)
+    loaded = reload(watched)
+    used = leak(2)(16_000) * MIB
+
+    assert loaded.update(16_000, used, TOTAL_BYTES - used) == watched.update(16_000, used, TOTAL_BYTES - used)
+
+
+def test_the_size_is_bounded() -> None:
+    """After weeks of anything, with a client: at most 8 KiB."""
+    watched = detector()
+    draw = random.Random(7)
+    seconds = 0
+    while seconds < 14 * 24 * 3600:
+        seconds += 300
+        used = (20_000 + seconds % 86_400 * 0.6 + 3000 * draw.random()) * MIB
+        watched.update(seconds, used, TOTAL_BYTES - used, used * 0.6, used * 0.7)
+    dump = watched.dump()
+
+    assert 6000 < len(dump) <= MOST_STATE_BYTES
+
+
+def test_another_sensitivity_goes_on() -> None:
+    """A changed configuration keeps the history."""
+    watched = detector()
+    show(watched, leak(2), 13_000)
+    loaded = MemoryLeakDetector.load(watched.dump(), total_bytes=TOTAL_BYTES, sensitivity="sensitive", phase=3)
+
+    assert show(loaded, leak(2), 14_000, since=13_000)[-1].growth.verdict is Verdict.LEAKING
+
+
+@given(st.binary(max_size=9000))
+@settings(max_examples=100, deadline=None)
+def test_garbage_is_refused(data: bytes) -> None:
+    """Whatever the file holds, it is a ValueError and nothing else."""
+    with pytest.raises(ValueError, match="state of a leak detector"):
+        MemoryLeakDetector.load(data, total_bytes=TOTAL_BYTES)
+
+
+@given(st.integers(0, 6000), st.integers(1, 255))
+@settings(max_examples=100, deadline=None)
+def test_a_damaged_state_is_refused(place: int, flip: int) -> None:
+    """One changed byte is noticed."""
+    data = bytearray(_dump())
+    data[place % len(data)] ^= flip
+    with pytest.raises(ValueError, match="state of a leak detector"):
+        MemoryLeakDetector.load(bytes(data), total_bytes=TOTAL_BYTES)
+
+
+def test_another_version_is_refused() -> None:
+    """A state of a later agent is not guessed at."""
+    data = detector().dump()
+    with pytest.raises(ValueError, match="version 9"):
+        MemoryLeakDetector.load(data[:4] + struct.pack("<H", 9) + data[6:], total_bytes=TOTAL_BYTES)
