@@ -8,7 +8,8 @@ Meant to be embedded: it imports the standard library only, and never torch, whi
 
 In reading order: `lifecycle` (start, stop, fork, exit), `client` (the parts put together), `link` and `session` (the
 thread and its conversation), `protocol` and `messages` (the wire), `torch_door` and `allocator` (the only user of
-torch), `commands` and `remedies` (what the agent may ask for), `figures` and `needs` (what the app calls).
+torch), `commands` and `remedies` (what the agent may ask for), `figures` and `needs` (what the app calls), `serving`
+(middleware and a gate for servers).
 """
 
 from __future__ import annotations
@@ -16,12 +17,14 @@ from __future__ import annotations
 from gpuagent_client.figures import Measure, Usage, describe, measure, report
 from gpuagent_client.lifecycle import start, stop
 from gpuagent_client.needs import declare, limit_memory, on_reset
+from gpuagent_client.serving.model_slot import ModelSlot
 from gpuagent_client.settings import Notice
 
 __version__ = "0.1.0"
 
 __all__ = [
     "Measure",
+    "ModelSlot",
     "Notice",
     "Usage",
     "declare",

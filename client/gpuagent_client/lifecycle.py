@@ -20,7 +20,7 @@ from gpuagent_client.torch_door import Torch
 FORK_PAUSE_SECONDS = 0.1
 """A child that only lives to call exec, or for a moment, never connects."""
 
-told = Told()
+told: Told = Told()
 torch = Torch()
 allocator = Allocator(torch)
 limits = Limits(told, torch, allocator)

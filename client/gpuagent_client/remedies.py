@@ -16,6 +16,8 @@ from gpuagent_client.torch_door import NotThere, Torch
 
 RELEASE_PAUSE_SECONDS = 60.0
 """Emptying the cache waits for all work on the GPU, and the app pays for its memory anew: not a thing to do often."""
+WAIT_SHARE = 0.8
+"""Of a command's deadline, waiting for the end of requests; the rest is for doing it, and for the answer."""
 GIB = 1024**3
 
 
@@ -53,7 +55,6 @@ class Remedies:
         self._allocator = allocator
         self._limits = limits
         self._pause = pause
-        self._released_at = float("-inf")
 
     def release(self, args: Mapping[str, Any], deadline_seconds: float) -> dict[str, Any]:
         """Give the allocator's cached memory back to the GPU; `collect` runs the garbage collector before.
@@ -62,13 +63,13 @@ class Remedies:
             Refused: too soon after the last one, in the middle of a request or a capture, or CUDA is not up.
         """
         now = self._pause.now()
-        if now < self._released_at + RELEASE_PAUSE_SECONDS:
-            wait_seconds = self._released_at + RELEASE_PAUSE_SECONDS - now
+        if now < self._told.released_at + RELEASE_PAUSE_SECONDS:
+            wait_seconds = self._told.released_at + RELEASE_PAUSE_SECONDS - now
             raise Refused(f"too soon: one release a minute, again in {wait_seconds:.0f} s")
         if not self._torch.initialised():
             raise Refused("nothing to release: the app does not use CUDA yet")
-        self._between_requests(now + deadline_seconds)
-        self._released_at = self._pause.now()
+        self._between_requests(now + WAIT_SHARE * deadline_seconds)
+        self._told.released_at = self._pause.now()
         return self._empty(collect=args.get("collect") is True)
 
     def reset(self, args: Mapping[str, Any], deadline_seconds: float) -> dict[str, Any]:  # noqa: ARG002
@@ -80,7 +81,7 @@ class Remedies:
         callbacks = list(self._told.on_reset)
         if not callbacks:
             raise Refused("unsupported: the app has registered nothing with on_reset")
-        self._between_requests(self._pause.now() + deadline_seconds)
+        self._between_requests(self._pause.now() + WAIT_SHARE * deadline_seconds)
         failed: list[str] = []
         for callback in callbacks:
             self._pause.rest(0)

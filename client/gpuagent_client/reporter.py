@@ -75,6 +75,10 @@ class Reporter:
             error=reading.error,
         )
 
+    def skip(self) -> None:
+        """Figures were not sent, because the agent has not read the last ones: the gap in `seq` tells it how many."""
+        self._number += 1
+
     def pause_seconds(self, interval_seconds: float) -> float:
         """Until the next figures: longer where the allocator, busy in another thread, kept this one waiting."""
         spared = min(self.cost_seconds / COST_SHARE, MAX_SPARED_SECONDS)

@@ -79,6 +79,7 @@ class Session:
         if self._connection.behind:
             self._connection.flush()
         if self._connection.behind:
+            self._reporter.skip()
             return
         self._say_hello()
         self._connection.send(encode(self._reporter.stats()))

@@ -32,6 +32,8 @@ class Told:
         """Whether a request is being served; the serving part puts its own here."""
         self.requests_served: Callable[[], int | None] = _unknown
         """How many requests were served so far; likewise."""
+        self.released_at = float("-inf")
+        """When the allocator's cache was last given back, on the clock of `time.monotonic`, by whomever."""
         self.level: Level | None = None
         """None before the agent's first word, and again once the connection is lost."""
         self.events: deque[Event] = deque(maxlen=MAX_EVENTS)

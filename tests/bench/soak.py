@@ -22,6 +22,7 @@ from gpuagent.alerting.alerting import Alerting, Where
 from gpuagent.alerting.rules import load_rules
 from gpuagent.clock import ManualClock
 from gpuagent.config.load import load_config
+from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace, Place
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.files import RealProc
@@ -64,6 +65,7 @@ class Agent:
     """Its parts, as the service puts them together."""
 
     monitor: Monitor
+    leaks: Leaks
     view: View
     alerting: Alerting
     clock: ManualClock
@@ -74,7 +76,9 @@ class Agent:
             self.monitor.request_slow()
         if number % HOUSEKEEPING_EVERY == 0:
             await self.alerting.housekeeping()
-        snapshot = await self.monitor.tick()
+        if number % int(self.leaks.keep_interval_seconds) == 0:
+            await self.leaks.keep()
+        snapshot = self.leaks.observe(await self.monitor.tick())
         self.view.update(snapshot)
         self.alerting.feed(snapshot)
         if self.alerting._task is not None:  # a second is long enough for an evaluation
@@ -87,7 +91,7 @@ class Agent:
 
 @asynccontextmanager
 async def agent(node: SimulatedNode, clock: ManualClock, folder: Path, url: str) -> AsyncIterator[Agent]:
-    """The shipped rules and one more, a state file on a disk, and one receiver."""
+    """The shipped rules and one more, the leak detector, a state file on a disk, and one receiver."""
     rules = folder / "rules.yaml"
     rules.write_text(RULES, encoding="utf-8")
     file = folder / "gpuagent.yaml"
@@ -105,11 +109,14 @@ async def agent(node: SimulatedNode, clock: ManualClock, folder: Path, url: str)
     place = Place(boot_id="soak", simulated=node.name, pci_gpus=node.pci_gpu_count)
     monitor = Monitor(Library(node.library, max_pid=node.max_pid), table, clock, Pace(deadline_seconds=60.0), place)
     alerting = Alerting(config, load_rules(config), clock, Where("soak", folder / "state.db", simulated=node.name))
-    view = View(config, clock, node.name, alerting.figures)
+    leaks = Leaks(config.leaks.sensitivity, clock, store=alerting.store, boot_id="soak")
+    view = View(config, clock, node.name, alerting.figures, lambda: [leaks.further()])
+    leaks.open()
     await alerting.open(lambda: True)
     try:
-        yield Agent(monitor, view, alerting, clock)
+        yield Agent(monitor, leaks, view, alerting, clock)
     finally:
+        await leaks.close()
         await alerting.close()
         await monitor.close()
 
@@ -133,7 +140,7 @@ class Newcomer:
 
 
 async def soak(ticks: int, folder: Path) -> None:
-    """Ticks, rules, messages and scrapes, with processes that come and go."""
+    """Ticks, leak detection, rules, messages and scrapes, with processes that come and go."""
     clock = ManualClock()
     node = SimulatedNode(parse_scenario(SCENARIO, name="soak"), clock, fallback=RealProc())
     newcomer, receiver = Newcomer(node), Receiver()

@@ -273,6 +273,26 @@ def test_an_agent_that_does_not_read_holds_nothing_up(socket_path: Path) -> None
             connection.send(b"x" * MAX_UNSENT_BYTES)
 
 
+class Unread(Connection):
+    """One to an agent that does not read."""
+
+    @property
+    def behind(self) -> bool:
+        return True
+
+
+def test_figures_that_are_dropped_leave_a_gap(socket_path: Path) -> None:
+    """The agent sees from the numbers how many it has missed; the allocator is not asked for them."""
+    made, connection = Running(socket_path), Unread()
+    session = made.client._converse(connection, trusted=True)
+    for _ in range(3):
+        session._report()
+    connection.close()
+
+    assert made.client._reporter.stats()["seq"] == 4
+    assert made.torch.calls == []
+
+
 @contextmanager
 def open_connection(path: Path) -> Iterator[Connection]:
     """Connected, and closed in the end."""

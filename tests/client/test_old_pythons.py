@@ -92,7 +92,7 @@ def test_an_app_keeps_its_own_modules(apps: Apps, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("version", ["3.9", "3.10", "3.12", "3.13", "3.14"])
 def test_it_runs_on_other_pythons(apps: Apps, agent: FakeAgent, version: str) -> None:
-    """Start, figures, an event, a command, an end, on a real interpreter; and not a warning, not even in a fork."""
+    """Start, figures, an event, a command, an end, on a real interpreter; and not a warning."""
     app = apps.code(APP, python=interpreter(version))
     (client,) = agent.wait_for_client(having=lambda one: one.of("event") and one.of("stats")[-1]["dev"])
     released = client.ask("release")

@@ -36,7 +36,7 @@ ACCEPT = (
 @pytest.fixture(scope="module")
 def agents(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Agent]]:
     """Three agents: crowd, crowd with only 8 processes per GPU shown, and healthy."""
-    wanted: dict[str, tuple[str, dict[str, object]]] = {
+    wanted: dict[str, tuple[str, dict[str, Any]]] = {
         "crowd": ("crowd", {}),
         "top": ("crowd", {"processes": {"top": 8}}),
         "healthy": ("healthy", {}),

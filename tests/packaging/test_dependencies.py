@@ -13,6 +13,8 @@ from typing import Any
 
 ROOT = Path(__file__).parents[2]
 OURS = {"gpuagent", "gpuagent_exporters", "gpuagent_alerts", "gpuagent_client", "tests"}
+ELSEWHERE = {"apps", "examples"}
+"""Folders of apps that run on an environment of their own, with torch: tests/client/requirements.txt."""
 PART_OF = {"pydantic-core": "pydantic"}  # pydantic asks for one exact version of it
 AGENT_ROOTS = ("agent", "exporters", "alerts")
 PROGRAMS = {
@@ -49,6 +51,8 @@ def imported(*roots: str) -> set[str]:
     modules: set[str] = set()
     for root in roots:
         for path in (ROOT / root).rglob("*.py"):
+            if ELSEWHERE & set(path.relative_to(ROOT).parts):
+                continue
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Import):
                     modules.update(alias.name.partition(".")[0] for alias in node.names)

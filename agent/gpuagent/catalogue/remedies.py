@@ -113,9 +113,9 @@ REMEDY_FAMILIES: tuple[RemedyFamily, ...] = (
     Family("gpuagent_remedy_announced_timestamp_seconds", Kind.GAUGE,
            "Unix time at which a process that was warned will be acted on.",
            "remedies", ABOUT, _announced),
-    Family("gpuagent_budget_limit_bytes", Kind.GAUGE, "The most memory on one GPU.", "remedies",
+    Family("gpuagent_budget_limit_bytes", Kind.GAUGE, "The most memory on one GPU.", "processes",
            ("budget", "gpu", "uuid"), _budget(lambda use: use.limit_bytes)),
     Family("gpuagent_budget_used_bytes", Kind.GAUGE,
-           "Memory of the processes that a budget matches, summed up on one GPU.", "remedies",
+           "Memory of the processes that a budget matches, summed up on one GPU.", "processes",
            ("budget", "gpu", "uuid"), _budget(lambda use: use.used_bytes)),
 )  # fmt: skip

@@ -16,7 +16,7 @@ EXIT_ADDRESS = 71
 
 def run(
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", help="Configuration file [/etc/gpuagent/gpuagent.yaml]")
+        Path | None, typer.Option("--config", "-c", help="Configuration file; else /etc/gpuagent/gpuagent.yaml")
     ] = None,
     simulate: Annotated[
         str | None,

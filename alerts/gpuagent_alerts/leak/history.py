@@ -35,6 +35,9 @@ FIRST_BLACKOUT_SECONDS: Final = 120.0
 """Nothing is kept so long after the first reading: what is seen first may be loading, however old it is."""
 FIGURES_BLOCKS: Final = 4
 """Slope and forecast are renewed every minute."""
+_JUDGED_GAP: Final = 64
+"""Blocks without a reading that are judged one by one; what follows them is only noted."""
+_NO_LOWS: Final = Lows(EMPTY, EMPTY, EMPTY)
 
 
 class MemoryLeakDetector:
@@ -178,11 +181,15 @@ class MemoryLeakDetector:
         signals = self._signals
         lows = Lows(_pages(self._low_used), _pages(self._low_allocated), _pages(self._low_outside))
         free = None if self._free is None else self._free / PAGE_BYTES
-        changed = signals.close(self._block, lows, Now(end, free, end - (self._started or 0.0)), self._slack)
+        changed = signals.close(lows, Now(end, free, end - (self._started or 0.0)), self._slack)
         gap = block - self._block - 1
-        if gap > 0:
-            end += gap * BLOCK_SECONDS
-            signals.skip(gap, end)
+        for _ in range(min(gap, _JUDGED_GAP)):  # as readings every 60 s leave them: levels above have some
+            end += BLOCK_SECONDS
+            now = Now(end, free, end - (self._started or 0.0))
+            changed |= signals.close(_NO_LOWS, now, self._slack)
+        if gap > _JUDGED_GAP:
+            end += (gap - _JUDGED_GAP) * BLOCK_SECONDS
+            signals.skip(gap - _JUDGED_GAP, end)
         if changed or gap > 0 or signals.used.store.base_count % FIGURES_BLOCKS == 0:
             growth = tell(signals, self._sensitivity, end, self._free, self._slack)
             if growth != self._slow:

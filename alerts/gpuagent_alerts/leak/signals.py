@@ -23,8 +23,7 @@ OWN_NAMES: Final = ("tensors", "memory outside the allocator")
 SLACK_WEIGHT: Final = 0.5
 """Part of the allocator's cached memory that can serve a leak of tensors; the rest is fragmented."""
 CLIENT_LOST_BLOCKS: Final = 40
-"""10 min without the allocator's figures: from then on the driver's are judged."""
-_NEVER: Final = -(2**62)
+"""10 min of the driver's figures alone, then they are judged; 40 min where readings come once a minute."""
 
 
 class Lows(NamedTuple):
@@ -43,12 +42,13 @@ class Signals:
     one, and growth in them alone is what makes a cache.
     """
 
-    __slots__ = ("_sensitivity", "_total_bytes", "client_block", "own", "used")
+    __slots__ = ("_sensitivity", "_total_bytes", "own", "silent_blocks", "used")
 
     def __init__(self, total_bytes: float, sensitivity: Sensitivity) -> None:
         self._total_bytes = total_bytes
         self._sensitivity = sensitivity
-        self.client_block = _NEVER
+        self.silent_blocks = CLIENT_LOST_BLOCKS + 1
+        """Blocks with the driver's figures alone since the allocator's last."""
         self.used = Signal((*(SETTINGS[name] for name in SENSITIVITIES), SUSPECTED), total_bytes)
         self.own: tuple[Signal, Signal] | None = None
 
@@ -58,11 +58,13 @@ class Signals:
             first = math.floor((started_seconds + standard.settings.blackout_seconds - phase) / BLOCK_SECONDS)
             standard.epoch = max(0, first - block)
 
-    def close(self, block: int, lows: Lows, now: Now, slack_bytes: float) -> bool:
+    def close(self, lows: Lows, now: Now, slack_bytes: float) -> bool:
         """A block has ended; whether an alarm began or ended."""
         if lows.allocated != EMPTY:
-            self.client_block = block
-        client = block - self.client_block <= CLIENT_LOST_BLOCKS
+            self.silent_blocks = 0
+        elif lows.used != EMPTY:
+            self.silent_blocks += 1
+        client = self.silent_blocks <= CLIENT_LOST_BLOCKS
         standards = self.used.standards
         changed = self.used.close(lows.used, now, standards[-1:] if client else standards)
         if not client:

@@ -194,14 +194,14 @@ def _take_signal(reader: Reader, signal: Signal) -> None:
 
 def put_signals(writer: Writer, signals: Signals) -> None:
     """Blocks and alarms."""
-    writer.put("q?", signals.client_block, signals.own is not None)
+    writer.put("q?", signals.silent_blocks, signals.own is not None)
     for signal in (signals.used, *(signals.own or ())):
         _put_signal(writer, signal)
 
 
 def take_signals(reader: Reader, signals: Signals) -> None:
     """Into signals that are new."""
-    signals.client_block, own = reader.take("q?")
+    signals.silent_blocks, own = reader.take("q?")
     _take_signal(reader, signals.used)
     if own:
         for signal in signals.open_own():

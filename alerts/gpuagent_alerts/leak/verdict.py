@@ -15,6 +15,8 @@ from gpuagent_alerts.leak.words import cache_of, end_of, rejection_of, rise_of
 
 LEARNING_BLOCKS: Final = 16
 """Blocks before the first window exists."""
+LEARNING_LEVELS: Final = 3
+"""Levels of blocks of up to a minute: readings are expected no less often."""
 LEAST_LEVELLED_SECONDS: Final = 3_600.0
 """`levelled off` is told for as long as the alarm's window was, at least an hour ..."""
 MOST_LEVELLED_SECONDS: Final = 86_400.0
@@ -90,11 +92,12 @@ def _slope(signals: Signals, seconds: float) -> Range | None:
 
 
 def _learns(signal: Signal) -> bool:
-    """Whether too little was seen of late for any window."""
-    if not signal.store.rings:
-        return True
-    recent = signal.store.rings[0][-LEARNING_BLOCKS:]
-    return len(recent) - recent.count(EMPTY) < SUSPECTED.coverage * LEARNING_BLOCKS or len(recent) < LEARNING_BLOCKS
+    """Whether too little was seen of late for any window: of blocks of a minute, where readings are that rare."""
+    for ring in signal.store.rings[:LEARNING_LEVELS]:
+        recent = ring[-LEARNING_BLOCKS:]
+        if len(recent) - recent.count(EMPTY) >= SUSPECTED.coverage * LEARNING_BLOCKS and len(ring) >= LEARNING_BLOCKS:
+            return False
+    return True
 
 
 def _ending(signals: Signals, sensitivity: Sensitivity, now_seconds: float) -> Ending | None:

@@ -15,12 +15,13 @@ from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES
 from gpuagent.catalogue.process import PROCESS_FAMILIES
+from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.torch import TORCH_FAMILIES
 from gpuagent.reading import GpuReading, GpuState, NvmlState, Snapshot
 
 FAMILIES: tuple[Family[Any], ...] = (
     *NODE_FAMILIES, *GPU_FAMILIES, *MIG_FAMILIES, *PROCESS_FAMILIES, *GPU_GROWTH_FAMILIES, *GROWTH_FAMILIES,
-    *TORCH_FAMILIES,
+    *TORCH_FAMILIES, *REMEDY_FAMILIES,
 )  # fmt: skip
 
 _TELL_OF_FAILURE = frozenset({
@@ -32,10 +33,10 @@ _TELL_OF_FAILURE = frozenset({
     "gpuagent_gpu_lost", "gpuagent_gpu_blind",
 })  # fmt: skip
 """They are there whatever fails, or say that it does: rules on them go on."""
-_XID = frozenset(family.name for family in FAMILIES if family.collector == "xid_events")
-"""Xids that were seen are known, whether or not the driver is there."""
+_KNOWN = frozenset(family.name for family in FAMILIES if family.collector in {"xid_events", "remedies"})
+"""Xids that were seen, and what was done, are known, whether or not the driver is there."""
 _LOST = "gpuagent_gpu_lost"
-_NODE_COLLECTORS = frozenset({"nvml", "procfs", "xid_events", "pci", "identity"})
+_NODE_COLLECTORS = frozenset({"nvml", "procfs", "xid_events", "pci", "identity", "remedies"})
 _GPU_COLLECTORS = frozenset(family.collector for family in FAMILIES if "gpu" in family.labels) - _NODE_COLLECTORS
 _NEEDS = {"processes": ("memory",)}
 """What is worked out from two collectors: the processes' share of the memory."""
@@ -133,9 +134,9 @@ def find_missing(snapshot: Snapshot | None) -> Missing:
         # Not even the GPUs are known: restored alerts of any GPU stay.
         unlisted = _Unlisted(frozenset(str(gpu.identity.index) for gpu in snapshot.gpus))
         for family in FAMILIES:
-            if family.name not in _TELL_OF_FAILURE and family.name not in _XID:
+            if family.name not in _TELL_OF_FAILURE and family.name not in _KNOWN:
                 places[family.name] = [_EVERYWHERE]
-            elif "gpu" in family.labels and family.name not in _XID:
+            elif "gpu" in family.labels and family.name not in _KNOWN:
                 places[family.name] = [unlisted]
         _add_node(places, snapshot)
         return Missing(places, doubtful=[_EVERYWHERE])

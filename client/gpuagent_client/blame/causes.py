@@ -59,6 +59,7 @@ PARTIAL = Cause("a functools.partial holds tensors", "drop the partial when it i
 LOCAL = Cause("a running function keeps it in a variable", "del the variable, or bound what it collects")
 CLASS = Cause("a class attribute only grows", "make it an attribute of an instance, or bound it")
 CYCLE = Cause("reference cycle, freed only by gc", "break the cycle (weakref, del), or gc.collect() between requests")
+SOME_GRAPH = Cause("an autograd graph holds it", "some output is kept with its graph: detach() or no_grad()")
 NATIVE = Cause("held by native code", "")
 CHAIN = Cause("a linked list that only grows", "bound it, or cut it behind what is still needed")
 ATTRIBUTE = Cause("an attribute keeps it", "set it to None, or detach() what it keeps")

@@ -27,8 +27,7 @@ def type_name(item: object) -> str:
 
 def class_name(kind: type) -> str:
     """The class as its module calls it."""
-    namespace = type.__dict__["__dict__"].__get__(kind)
-    module = namespace.get("__module__")
+    module = type.__dict__["__module__"].__get__(kind)
     name = type.__dict__["__qualname__"].__get__(kind)
     return short(name if module == "builtins" or not isinstance(module, str) else f"{module}.{name}")
 

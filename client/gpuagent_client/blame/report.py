@@ -8,7 +8,7 @@ import types
 from collections.abc import Iterable
 from types import ModuleType
 
-from gpuagent_client.blame.causes import CYCLE, NATIVE, Cause, cause_of, hook_codes
+from gpuagent_client.blame.causes import CYCLE, NATIVE, SOME_GRAPH, Cause, cause_of, hook_codes
 from gpuagent_client.blame.clusters import length_of
 from gpuagent_client.blame.findings import Finding, Search
 from gpuagent_client.blame.fork import ThreadFrame
@@ -110,7 +110,7 @@ class _Writer:
 
     def _cause(self, finding: Finding, adding: list[Site]) -> Cause:
         if not finding.held.rooted:
-            return CYCLE if finding.held.in_cycle else NATIVE
+            return CYCLE if finding.held.in_cycle else SOME_GRAPH if finding.in_graph else NATIVE
         carried = finding.in_graph and finding.container is None
         return cause_of(
             finding.way,

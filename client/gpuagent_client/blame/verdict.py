@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 Group = Mapping[str, object]
 UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 STEP = 1024
-ORDERED = ("list", "deque")
+ORDERED = ("list", "collections.deque")
 # What a single finding must come to before the allocator's own figure is called unexplained.
 EXPLAINED_PART = 0.5
 SMALL_BYTES = 1 << 20

@@ -1,4 +1,4 @@
-"""Objects that must begin anew in a forked child, where the parent's locks may be held by threads that are not there."""
+"""Objects that must begin anew in a forked child: the threads that hold their locks are not there."""
 
 from __future__ import annotations
 

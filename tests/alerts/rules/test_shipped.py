@@ -25,7 +25,8 @@ NAMES = {
     "GpuProcessIdleHoldingMemory", "GpuXidCritical", "GpuXidWarning", "GpuEccUncorrectable", "GpuRowRemapFailed",
     "GpuRowRemapPending", "GpuRecoveryAction", "GpuLost", "GpuCountDropped", "GpuThrottledThermal",
     "GpuThrottledPower", "GpuMonitorBlind", "Watchdog", "GpuProcessMemoryLeak", "GpuMemoryLeak",
-    "GpuMemoryExhaustionSoon",
+    "GpuMemoryExhaustionSoon", "GpuRemedy", "GpuRemedyAnnounced", "GpuProcessUnkillable", "GpuRemediesStopped",
+    "GpuBudgetExceeded",
 }  # fmt: skip
 
 

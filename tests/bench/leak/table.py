@@ -53,8 +53,8 @@ def dial() -> list[str]:
     rows = [
         [
             name,
-            f"{100 * ALLOCATOR_SETTINGS[name].unnamed_share:.0f} %",
-            f"{100 * SETTINGS[name].unnamed_share:.0f} %, in {SETTINGS[name].even_eighths} of 8 parts of the time",
+            f"{100 * ALLOCATOR_SETTINGS[name].unnamed_share:.1f} %",
+            f"{100 * SETTINGS[name].unnamed_share:.1f} %, in {SETTINGS[name].even_eighths} of 8 parts of the time",
         ]
         for name in SENSITIVITIES
     ]

@@ -56,6 +56,7 @@ class FakeTorch:
         self.allocated = [0] * devices
         self.reserved = [0] * devices
         self.peak = [0] * devices
+        self.churned = [0] * devices
         self.fraction = [1.0] * devices
         self.stream = Stream()
         self.current_stream: Stream | None = None
@@ -77,6 +78,7 @@ class FakeTorch:
     def allocate(self, size: int, device: int = 0) -> None:
         """Tensors of so many bytes more."""
         self.allocated[device] += size
+        self.churned[device] += size
         self.reserved[device] = max(self.reserved[device], self.allocated[device])
         self.peak[device] = max(self.peak[device], self.allocated[device])
 
@@ -119,6 +121,7 @@ class FakeTorch:
         for key, value in current.items():
             if self.backend == "native" or key in FILLED_BY_ASYNC:
                 nested[key]["all"].update(current=value, peak=peak.get(key, value))
+        nested["allocated_bytes"]["all"]["allocated"] = self.churned[device]
         for key in ("oversize_allocations", "oversize_segments"):
             nested[key] = {"current": 0, "peak": 0, "allocated": 0, "freed": 0}
         nested.update(num_alloc_retries=0, num_ooms=0, max_split_size=-1)

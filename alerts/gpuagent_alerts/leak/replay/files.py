@@ -7,7 +7,7 @@ import io
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final, cast
@@ -18,6 +18,7 @@ from gpuagent_alerts.leak.replay.rows import LINE_CHARACTERS, OnFault, Rows, Tra
 from gpuagent_alerts.leak.replay.smi_trace import is_smi_header, read_smi
 
 _GZIP: Final = b"\x1f\x8b"
+_UNKNOWN: Final = "neither CSV with time_seconds and used_bytes, nor a range query's JSON, nor a log of nvidia-smi"
 
 
 @contextmanager
@@ -42,25 +43,29 @@ def open_trace(path: Path, total_bytes: int | None, on_fault: OnFault) -> Iterat
 
 def _rows(file: BinaryIO, total_bytes: int | None, on_fault: OnFault) -> Rows:
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
-    beginning = text.readline(LINE_CHARACTERS)
-    if is_prometheus_json(beginning):
+    try:
+        beginning = text.readline(LINE_CHARACTERS)
         text.seek(0)
-        if isinstance(file, gzip.GzipFile):
-            with tempfile.TemporaryFile() as unpacked:  # the series are read side by side: that needs to seek
-                shutil.copyfileobj(text.detach(), unpacked)
-                yield from read_prometheus(cast("BinaryIO", unpacked), total_bytes, on_fault)
+        if is_prometheus_json(beginning):
+            yield from _prometheus_rows(file, total_bytes, on_fault)
+            return
+        lines = iter(partial(text.readline, LINE_CHARACTERS), "")
+        if is_csv_header(beginning):
+            yield from read_csv(lines, on_fault)
+        elif is_smi_header(beginning):
+            yield from read_smi(lines, total_bytes, on_fault)
         else:
-            yield from read_prometheus(file, total_bytes, on_fault)
+            raise TraceError(_UNKNOWN if beginning else "the file is empty")
+    finally:
+        with suppress(ValueError):  # it is closed already, where a reader gave up half-way
+            text.detach()  # the file is its owner's to close
+
+
+def _prometheus_rows(file: BinaryIO, total_bytes: int | None, on_fault: OnFault) -> Rows:
+    """The series are read side by side, which needs to seek: in a compressed file that would start anew each time."""
+    if not isinstance(file, gzip.GzipFile):
+        yield from read_prometheus(file, total_bytes, on_fault)
         return
-    text.seek(0)
-    lines = iter(partial(text.readline, LINE_CHARACTERS), "")
-    if is_csv_header(beginning):
-        yield from read_csv(lines, on_fault)
-    elif is_smi_header(beginning):
-        yield from read_smi(lines, total_bytes, on_fault)
-    else:
-        raise TraceError(
-            "neither CSV with time_seconds and used_bytes, nor a range query's JSON, nor a log of nvidia-smi"
-            if beginning
-            else "the file is empty"
-        )
+    with tempfile.TemporaryFile() as unpacked:
+        shutil.copyfileobj(file, unpacked)
+        yield from read_prometheus(cast("BinaryIO", unpacked), total_bytes, on_fault)

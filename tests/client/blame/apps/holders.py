@@ -10,6 +10,7 @@ import asyncio
 import collections
 import concurrent.futures
 import contextvars
+import ctypes
 import functools
 import gc
 import json
@@ -329,6 +330,21 @@ def context_variable(number: int) -> None:
     context = contextvars.copy_context()
     context.run(current.set, fresh())
     CONTEXTS.append(context)  # leak: context_variable
+
+
+@leak
+def native_reference(number: int) -> None:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(fresh()))
+
+
+HIDDEN = [threading.local()]
+
+
+@leak
+def hidden_thread_local(number: int) -> None:
+    if not hasattr(HIDDEN[0], "kept"):
+        HIDDEN[0].kept = []
+    HIDDEN[0].kept.append(fresh())
 
 
 # ---- what must never be blamed -----------------------------------------------------------------------------------------

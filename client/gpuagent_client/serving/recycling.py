@@ -1,0 +1,147 @@
+"""Ending a gunicorn worker that holds too much memory, between requests, so that the arbiter starts a fresh one.
+
+gunicorn's workers call the hook `post_request`; `worker.alive = False` then lets them finish what they have begun and
+exit, as at `max_requests`. uvicorn's worker for gunicorn has no hooks: there the middleware calls, and the worker sends
+itself SIGTERM, which uvicorn and gunicorn take as the wish to end after the open requests.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import signal
+import threading
+from typing import Any, Callable
+
+from gpuagent_client import lifecycle
+from gpuagent_client.guard import strict, tell_once
+from gpuagent_client.serving.meter import Meter
+from gpuagent_client.serving.process import Process
+from gpuagent_client.serving.releases import GIB, Releases
+
+
+class _Turn:
+    """One worker at a time: the lock is the process's, so that its end, however it comes, passes it on (fcntl(2))."""
+
+    def __init__(self) -> None:
+        self._file = os.memfd_create("gpuagent-recycling")  # open as long as the server runs, in all its workers
+
+    def take(self) -> bool:
+        """Without waiting."""
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            return False
+        return True
+
+
+class Recycling:
+    """In gunicorn's configuration; see `gpuagent_client.serving.gunicorn`.
+
+    Args:
+        above_bytes: of what torch's allocator has reserved in one worker. A cache is given back first.
+        after_requests: in one worker.
+
+    Raises:
+        ValueError: neither is given, or one is no positive number.
+    """
+
+    def __init__(
+        self,
+        *,
+        above_bytes: int | None = None,
+        after_requests: int | None = None,
+        process: Process = lifecycle,
+        stop: Callable[[], object] | None = None,
+    ) -> None:
+        if above_bytes is None and after_requests is None:
+            raise ValueError("give above_bytes, after_requests or both")
+        if any(value is not None and value < 1 for value in (above_bytes, after_requests)):
+            raise ValueError("above_bytes and after_requests must be above 0")
+        self._above_bytes = above_bytes
+        self._after_requests = after_requests
+        self._meter = Meter(process.torch)
+        self._stop = stop or _ask_oneself_to_end
+        self._turn = _Turn()
+        self._releases: Releases | None = None
+        self._requests = 0
+        self._hooked = False
+        self._looking = False
+        self.ending = False
+
+    def post_worker_init(self, worker: Any) -> None:  # noqa: ARG002, ANN401 - gunicorn's hook
+        """The hook, in each worker: from now on the middleware knows whom to ask."""
+        _current.append(self)
+
+    def post_request(self, worker: Any, req: Any, environ: Any, resp: Any) -> None:  # noqa: ARG002, ANN401 - gunicorn's
+        """The hook, after each request. Never raises."""
+        self._hooked = True
+
+        def stop() -> None:
+            worker.alive = False
+
+        self._stop = stop
+        self._guarded(None)
+
+    def after_request(self, releases: Releases) -> None:
+        """The middleware's word after each request; where gunicorn's own hook works, that one counts."""
+        self._releases = releases
+        if not self._hooked:
+            self._guarded(releases)
+
+    def _guarded(self, releases: Releases | None) -> None:
+        try:
+            self._requests += 1
+            if not self.ending and not self._looking:
+                self._look(releases or self._releases)
+        except Exception as error:
+            if strict():
+                raise
+            tell_once("recycle a worker", f"{type(error).__name__}: {error}")
+
+    def _look(self, releases: Releases | None) -> None:
+        if self._after_requests is not None and self._requests >= self._after_requests:
+            self._end(f"after {self._requests} requests")
+            return
+        figures = self._meter.read() if self._above_bytes is not None else None
+        if figures is None or self._above_bytes is None or figures.reserved_bytes <= self._above_bytes:
+            return
+        if figures.allocated_bytes <= self._above_bytes and releases is not None:
+            # What is too much is cache. Giving it back takes longer than an event loop may stand still.
+            self._looking = True
+            threading.Thread(target=self._release_first, args=(releases,), name="gpuagent-recycle").start()
+            return
+        self._end(f"{figures.reserved_bytes / GIB:.2f} GiB reserved, above {self._above_bytes / GIB:.2f} GiB")
+
+    def _release_first(self, releases: Releases) -> None:
+        try:
+            if not releases.release():
+                return  # refused, as it is once a minute and between requests: the next request will ask again
+            figures = self._meter.read()
+            if figures is not None and self._above_bytes is not None and figures.reserved_bytes > self._above_bytes:
+                self._end(f"{figures.reserved_bytes / GIB:.2f} GiB reserved, also after a release")
+        except Exception as error:  # noqa: BLE001 - a thread of its own: nobody else hears of it
+            tell_once("recycle a worker", f"{type(error).__name__}: {error}")
+        finally:
+            self._looking = False
+
+    def _end(self, why: str) -> None:
+        if not self._turn.take():
+            return  # another worker is ending; the next request will ask again
+        self.ending = True
+        # Where gunicorn is configured to, its log is the root's; a line of gunicorn's own follows in any case.
+        tell_once("keep this worker", why)
+        self._stop()
+
+
+_current: list[Recycling] = []
+
+
+def after_request(releases: Releases) -> None:
+    """From the middleware: at the cost of a look at an empty list where nothing is recycled."""
+    for recycling in _current:
+        recycling.after_request(releases)
+
+
+def _ask_oneself_to_end() -> None:
+    os.kill(os.getpid(), signal.SIGTERM)

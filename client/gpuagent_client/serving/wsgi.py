@@ -1,0 +1,102 @@
+"""The WSGI middleware: for Flask, Django and all others, under any WSGI server (PEP 3333)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, Callable
+
+from gpuagent_client import lifecycle
+from gpuagent_client.serving.gate import Full, Gate, became_current
+from gpuagent_client.serving.process import Process
+from gpuagent_client.serving.routes import wsgi_route
+from gpuagent_client.serving.watch import RequestMemory, Visit, Watch
+
+StartResponse = Callable[..., Any]
+Wsgi = Callable[[Any, StartResponse], Iterable[bytes]]
+
+
+class WsgiMiddleware:
+    """As `gpuagent_client.serving.AsgiMiddleware`, with the same arguments.
+
+    A request is in the section until its response was made to the end: for a stream, until the server closes it.
+    """
+
+    def __init__(
+        self,
+        app: Wsgi,
+        gate: Gate | None = None,
+        *,
+        paths: Sequence[str] | None = None,
+        header: bool = False,
+        release_every: int | None = None,
+        release_above_bytes: int | None = None,
+        on_request: Callable[[RequestMemory], object] | None = None,
+        process: Process = lifecycle,
+    ) -> None:
+        self._app = app
+        self._watch = Watch(
+            gate=gate,
+            paths=paths,
+            header=header,
+            release_every=release_every,
+            release_above_bytes=release_above_bytes,
+            on_request=on_request,
+            process=process,
+        )
+
+    def __call__(self, environ: Any, start_response: StartResponse) -> Iterable[bytes]:  # noqa: ANN401 - PEP 3333
+        """One request."""
+        watch = self._watch
+        if not watch.concerns(environ.get("PATH_INFO", "")):
+            return self._app(environ, start_response)
+        try:
+            place = watch.gate.enter()
+        except Full as full:
+            headers, body = watch.refusal(full)
+            start_response("503 Service Unavailable", headers)
+            return [body]
+        became_current(place)
+        visit = watch.begin(place)
+        try:
+            result = self._app(environ, self._with_headers(visit, start_response) if watch.header else start_response)
+        except BaseException:
+            watch.end(visit, wsgi_route, environ, in_loop=False)
+            raise
+        if isinstance(result, (list, tuple, environ.get("wsgi.file_wrapper", list))):
+            # Nothing is computed any more, and servers have short ways for these that a wrapper would take away.
+            watch.end(visit, wsgi_route, environ, in_loop=False)
+            return result
+        return _Stream(result, lambda: watch.end(visit, wsgi_route, environ, in_loop=False))
+
+    def _with_headers(self, visit: Visit, start_response: StartResponse) -> StartResponse:
+        def start_with_headers(status: str, headers: list[tuple[str, str]], *error: object) -> Any:  # noqa: ANN401
+            return start_response(status, [*headers, *self._watch.headers(visit)], *error)
+
+        return start_with_headers
+
+
+class _Stream:
+    """A response that is made while it is sent."""
+
+    def __init__(self, result: Iterable[bytes], end: Callable[[], None]) -> None:
+        self._result = result
+        self._end: Callable[[], None] | None = end
+
+    def __iter__(self) -> Iterator[bytes]:
+        return iter(self._result)
+
+    def close(self) -> None:
+        """Servers call it whatever happened, also when the client has hung up."""
+        try:
+            close = getattr(self._result, "close", None)
+            if close is not None:
+                close()
+        finally:
+            end, self._end = self._end, None
+            if end is not None:
+                end()
+
+    def __del__(self) -> None:
+        # A server that forgets to close it must not lose a place for ever.
+        if self._end is not None:
+            self._end()
