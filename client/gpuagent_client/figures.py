@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 from gpuagent_client import lifecycle
-from gpuagent_client.allocator import Device
+from gpuagent_client.allocator import Device, Reading
 from gpuagent_client.guard import log
 from gpuagent_client.messages import Level
 from gpuagent_client.told import Event
@@ -107,10 +107,14 @@ def describe() -> str:
     Such as "NVIDIA GeForce RTX 4090, 23.65 GiB total, 20.00 GiB available, 3.50 GiB peak used". What is available is
     the agent's word, and missing without an agent; several GPUs are separated by a semicolon.
     """
-    reading = lifecycle.allocator.read()
+    return in_one_line(lifecycle.allocator.read(), lifecycle.told.level)
+
+
+def in_one_line(reading: Reading, level: Level | None) -> str:
+    """As `describe`, of this reading."""
     if not reading.devices:
-        return _describe_idle(lifecycle.told.level, initialised=reading.initialised, error=reading.error)
-    return "; ".join(_describe(device, lifecycle.told.level) for device in reading.devices)
+        return _describe_idle(level, initialised=reading.initialised, error=reading.error)
+    return "; ".join(_describe(device, level) for device in reading.devices)
 
 
 def _describe(device: Device, level: Level | None) -> str:

@@ -34,7 +34,7 @@ def lines_of(file: Path, one: Replayed, width: int, paint: Paint) -> list[str]:
     for _, told in sorted(events, key=itemgetter(0)):
         lines += [cut(_INDENT + line, width) for line in told]
     if len(one.fast_seconds) > MOST_FAST:
-        lines.append(f"{_INDENT}and {len(one.fast_seconds) - MOST_FAST} more times within minutes of a full GPU")
+        lines.append(f"{_INDENT}and so {len(one.fast_seconds)} times in all")
     if not one.alarms:
         lines += [_INDENT + line for reason in one.growth.reasons for line in wrap(reason, width - 2)]
     return lines

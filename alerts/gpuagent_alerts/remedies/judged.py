@@ -18,3 +18,9 @@ class Judged(NamedTuple):
     holds: bool
     measured_seconds: float
     """CLOCK_BOOTTIME of the snapshot that the rule was last evaluated on: groups have intervals of their own."""
+    since_seconds: float
+    """CLOCK_BOOTTIME at which it began to be true: a process that started later is not the one that it is about."""
+    interval_seconds: float = 0.0
+    """Between two evaluations of the rule."""
+    measured: bool = True
+    """False while the data behind it is missing: then it goes on as it was, and nobody knows whether it is true."""

@@ -50,6 +50,8 @@ class Outcome:
     released_bytes: int | None = None
     seconds: float | None = None
     """From the last step to the memory's return."""
+    general: bool = False
+    """A refusal that is not about this process: another one would be refused as well."""
     acted: bool = False
     """A step beyond `release_cache` was taken (or would have been, in a dry run)."""
 

@@ -6,6 +6,7 @@ choice was based on is compared as well.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -13,6 +14,9 @@ from gpuagent.growth import MemoryKey
 from gpuagent.identity import ProcessId
 
 NO_SIGNALS = 0
+_TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
+_DELETED = " (deleted)"
+"""What the kernel adds to the link of an executable that an upgrade has replaced."""
 KILL_BIT = 1 << (9 - 1)
 TERM_BIT = 1 << (15 - 1)
 
@@ -26,7 +30,7 @@ class Identity:
     name: str
     """`comm`, as the kernel has it."""
     command_digest: str
-    """Of the raw command line: the line itself may hold secrets."""
+    """Of the raw command line: the line itself may hold secrets. "" where it could not be read: state D, no memory."""
     cgroup: str
     executable: str | None = None
     """None where it may not be read, which is no doubt: reading it needs CAP_SYS_PTRACE."""
@@ -88,8 +92,6 @@ class Target:
     """Redacted: for people and for comparison with a later reading of the same kind."""
     cgroup: str
     used_bytes: int
-    started_seconds: float
-    """Unix time."""
     kinds: str = ""
     unit: str = ""
     container_id: str = ""
@@ -100,11 +102,18 @@ class Target:
     """Of the process itself; a device's utilisation is never taken for it."""
     slope_bytes_per_second: float | None = None
     leaking: bool = False
+    evidence: str = ""
+    """Of the leak, by the detector's own word."""
 
     @property
     def pid(self) -> int:
         """Its number, for people: never to be signalled by it."""
         return self.id.pid
+
+    @property
+    def started_seconds(self) -> float:
+        """Seconds since the boot, as CLOCK_BOOTTIME: whoever sets the wall clock makes nobody older or younger."""
+        return self.id.start_ticks / _TICKS_PER_SECOND
 
 
 def differences(chosen: Identity, now: Identity) -> Iterator[str]:
@@ -118,12 +127,16 @@ def differences(chosen: Identity, now: Identity) -> Iterator[str]:
         yield f"its user has changed from {chosen.uid} to {now.uid}"
     if chosen.name != now.name:
         yield f"its name has changed from {chosen.name!r} to {now.name!r}"
-    if chosen.command_digest != now.command_digest:
-        yield "its command line has changed: it runs another program"
+    if chosen.command_digest and not now.command_digest:
+        yield "its command line cannot be read now"
+    elif chosen.command_digest != now.command_digest:
+        yield "its command line has changed: it may run another program"
     if chosen.cgroup != now.cgroup:
         yield f"its cgroup has changed from {chosen.cgroup} to {now.cgroup}"
-    if chosen.executable is not None and now.executable is not None and chosen.executable != now.executable:
-        yield f"its executable has changed from {chosen.executable} to {now.executable}"
+    if chosen.executable is not None and now.executable is not None:
+        before, after = (one.removesuffix(_DELETED) for one in (chosen.executable, now.executable))
+        if before != after:
+            yield f"its executable has changed from {before} to {after}"
 
 
 def mismatches(target: Target, now: Identity) -> Iterator[str]:

@@ -32,10 +32,13 @@ class Candidate(NamedTuple):
 _IDLE_RATIO = 0.01
 
 
-def rank(policy: VictimPolicy, targets: Iterable[Target], wall_seconds: float) -> list[Candidate]:
-    """Best first; whom the policy cannot speak about is not in it. Equal ones go by pid: it is always the same."""
+def rank(policy: VictimPolicy, targets: Iterable[Target], now_seconds: float) -> list[Candidate]:
+    """Best first; whom the policy cannot speak about is not in it. Equal ones go by pid: it is always the same.
+
+    `now_seconds` is CLOCK_BOOTTIME.
+    """
     chosen = sorted((each for each in targets if _eligible(policy, each)), key=_key(policy))
-    return [Candidate(each, _reason(policy, each, wall_seconds)) for each in chosen]
+    return [Candidate(each, _reason(policy, each, now_seconds)) for each in chosen]
 
 
 def _eligible(policy: VictimPolicy, target: Target) -> bool:
@@ -55,12 +58,12 @@ def _key(policy: VictimPolicy) -> Callable[[Target], tuple[float, int]]:
     return lambda target: (-target.used_bytes, target.pid)
 
 
-def _reason(policy: VictimPolicy, target: Target, wall_seconds: float) -> str:
+def _reason(policy: VictimPolicy, target: Target, now_seconds: float) -> str:
     held = format_bytes(target.used_bytes)
     if policy is VictimPolicy.LEAKING:
         return f"leaks {format_bytes((target.slope_bytes_per_second or 0.0) * 3600)}/h, holds {held}"
     if policy is VictimPolicy.NEWEST:
-        return f"started {format_duration(max(wall_seconds - target.started_seconds, 0.0))} ago, holds {held}"
+        return f"started {format_duration(max(now_seconds - target.started_seconds, 0.0))} ago, holds {held}"
     if policy is VictimPolicy.IDLE:
         return f"does nothing, holds {held}"
     return f"holds {held}, the most"

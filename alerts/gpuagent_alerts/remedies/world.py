@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
+from gpuagent.identity import ProcessId
 from gpuagent_alerts.remedies.target import Facts, Target
 
 
@@ -45,7 +46,11 @@ class Sight:
     """False where the driver is known to shuffle its process list."""
     host_pid_namespace: bool = True
     relatives: tuple[Target, ...] = ()
-    """Others on the same GPU that belong to the target: same cgroup, container or job, or its children."""
+    """Others on the same GPU that belong to the target: same unit, container or job, or its children."""
+    members: tuple[Target, ...] = ()
+    """Who falls with the target, by the scope that was asked for, on whichever GPU; also itself, on other GPUs."""
+    present: frozenset[ProcessId] = frozenset()
+    """Every process that holds memory of this GPU."""
 
 
 class Held(Protocol):
@@ -101,6 +106,10 @@ class Hands(Protocol):
         """The agent itself and its ancestors."""
         ...
 
+    def is_alive(self, identity: ProcessId) -> bool:
+        """Whether this very process has not ended; where that cannot be told, it has not."""
+        ...
+
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> Done:
         """Tell the receivers and, where it has a client, the app: so much time is left to drain."""
         ...
@@ -121,21 +130,25 @@ class Hands(Protocol):
 class Eyes(Protocol):
     """Fresh readings."""
 
-    def look(self, target: Target, alert: str) -> Sight:
+    def look(self, target: Target, alert: str, scope: str = "process") -> Sight:
         """The newest snapshot; `alert` is a fingerprint, or "" for what a person asked for."""
         ...
 
     async def next_sight(
-        self, target: Target, alert: str, after: float, deadline_seconds: float, *, judged: bool = True
+        self,
+        target: Target,
+        alert: str,
+        after: float,
+        deadline_seconds: float,
+        *,
+        judged: bool = True,
+        scope: str = "process",
     ) -> Sight | None:
         """The first one in which the GPU was read after `after` (CLOCK_BOOTTIME); None if none came in time.
 
-        With `judged` the rules have been evaluated since, too: what a decision needs, and what watching does not.
+        With `judged` the rules have been evaluated since, too: what a decision needs, and what watching does not. A
+        rule that is evaluated less often than the deadline is waited for.
         """
-        ...
-
-    async def sleep(self, seconds: float) -> None:
-        """On the agent's clock, which a simulation runs faster."""
         ...
 
 
@@ -152,5 +165,7 @@ class Order:
     asked_by: str = "rule"
     forced: bool = False
     """A person has lifted the allow list; the never-list stands."""
+    victim: str = ""
+    """The policy that chose the process, where the alert names none."""
     values: tuple[float, ...] = ()
     """What the expression gave over the window, oldest first."""

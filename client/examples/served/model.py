@@ -15,7 +15,9 @@ class Sentiment(torch.nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embedding = torch.nn.EmbeddingBag(WORDS, WIDTH)
-        self.encoder = torch.nn.Sequential(torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, WIDTH))
+        self.encoder = torch.nn.Sequential(
+            torch.nn.Linear(WIDTH, WIDTH), torch.nn.ReLU(), torch.nn.Linear(WIDTH, WIDTH)
+        )
         self.head = torch.nn.Linear(WIDTH, CLASSES)
 
     def forward(self, words: torch.Tensor) -> torch.Tensor:

@@ -39,8 +39,8 @@ class Live(NamedTuple):
     key: Key
     storage: int
     storage_bytes: int
-    # CPython and the allocators use an address again at once. Only all four together (object, storage, key, bytes)
-    # tell that it is the same tensor as in the look before.
+    # CPython and the allocators use an address again at once. Only all together (Python's object and C++'s, storage,
+    # key, bytes) tell that it is the same tensor as in the look before; a few are still mistaken for one that was freed.
     identity: int
 
     @property
@@ -89,6 +89,7 @@ def look_at(torch: ModuleType, item: object) -> Live | None:
     device = get.device.__get__(item)
     if device.type == "meta":
         return None
+    implementation = get._cdata.__get__(item)  # noqa: SLF001 - the C++ object, at an address of its own
     grad_fn = get.grad_fn.__get__(item)
     key = Key(
         tuple(get.shape.__get__(item)),
@@ -104,7 +105,7 @@ def look_at(torch: ModuleType, item: object) -> Live | None:
         address, size = storage._cdata, storage.nbytes()  # noqa: SLF001 - the identity of the storage
     except (RuntimeError, NotImplementedError):  # sparse and wrapper tensors have none of their own
         address, size = id(item), get.numel(item) * get.element_size(item)
-    return Live(item, key, address, size, hash((id(item), address, key, size)))
+    return Live(item, key, address, size, hash((id(item), implementation, address, key, size)))
 
 
 def described(keys: Iterable[Key]) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any, Callable, NamedTuple
 
 from gpuagent_client import lifecycle
-from gpuagent_client.figures import GIB, describe
+from gpuagent_client.figures import GIB, in_one_line
 from gpuagent_client.guard import strict, tell_once
 from gpuagent_client.serving import recycling
 from gpuagent_client.serving.gate import Full, Gate, Place
@@ -68,6 +68,7 @@ class Watch:
         )
         self._meter = Meter(process.torch)
         self._told = process.told
+        self._allocator = process.allocator
         self._on_request = on_request
         self._clock = clock
         self._told_at = clock()
@@ -132,7 +133,12 @@ class Watch:
             if now is not None:
                 timing += f';desc="peak {now.peak_bytes / GIB:.2f} GiB"'
             return [
-                ("X-GPU-Memory", describe().encode("latin-1", "replace").decode("latin-1")),
+                (
+                    "X-GPU-Memory",
+                    in_one_line(self._allocator.read(), self._told.level)
+                    .encode("latin-1", "replace")
+                    .decode("latin-1"),
+                ),
                 ("Server-Timing", timing),
             ]
         except Exception as error:  # noqa: BLE001 - a response without it is still a response

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -38,6 +39,11 @@ def rows() -> list[Row]:
     lines = [line for line in DOCS.read_text().splitlines() if line.startswith("| `") and "holders.py" not in line]
     cells = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
     return [Row(one[0].strip("` "), one[2].strip("` "), one[3].strip()) for one in cells if len(one) == 4]
+
+
+def name_of(group: dict[str, Any]) -> str:
+    """The holder of a group, without line numbers."""
+    return re.sub(r":\d+", "", group["container"] or group["path"])
 
 
 def ask(apps: Apps, python: Path, program: Path, *args: str) -> dict[str, Any]:

@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.blame.kinds import HOLDERS, Row, ask, marked_lines, rows
+from tests.client.blame.kinds import HOLDERS, Row, ask, marked_lines, name_of, rows
 from tests.client.conftest import Apps
 
 ROWS = rows()
 LINES = marked_lines(HOLDERS)
-# What has no line: nothing adds to a cycle, it is left behind.
-WITHOUT_LINE = {"pure_cycle"}
+# Nobody adds to a cycle, or to what native code holds; and one kind is not seen at all.
+WITHOUT_LINE = {"pure_cycle", "native_reference", "hidden_thread_local"}
+NOT_NAMED = "not named"
 
 
 def test_every_leak_of_the_app_is_documented() -> None:
@@ -28,13 +29,16 @@ def test_the_holder_is_named(row: Row, apps: Apps, apps_python: Path) -> None:
     answer = ask(apps, apps_python, HOLDERS, row.kind)
 
     blamed = [group for group in answer["groups"] if group["growing"]]
+    if row.named == NOT_NAMED:
+        assert blamed == []
+        return
     assert blamed, answer
     first = blamed[0]
-    assert (first["container"] or first["path"], first["cause"]) == (row.named, row.cause)
+    assert (name_of(first), first["cause"]) == (row.named, row.cause)
     assert (first["file"], first["line"]) == (("holders.py", LINES[row.kind]) if row.kind in LINES else ("", None))
     assert first["growth_bytes"] > 0
-    assert not any("noise" in json.dumps(group) for group in blamed)
-    assert row.named in answer["verdict"]
+    assert "noise" not in json.dumps(blamed)
+    assert first["cause"] in answer["verdict"] or first["remedy"] in answer["verdict"]
 
 
 @pytest.mark.slow
