@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -40,6 +41,8 @@ USELESS = frozenset({
     Result.STILL_LISTED, Result.HELD_BY_OTHER, Result.UNACCOUNTED, Result.UNKILLABLE, Result.NO_EFFECT, Result.FAILED,
 })  # fmt: skip
 
+_FIGURE = re.compile(r"\d+(\.\d+)?( ?(d|h|m|s|min))*\b")
+
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
@@ -54,6 +57,11 @@ class Outcome:
     """A refusal that is not about this process: another one would be refused as well."""
     acted: bool = False
     """A step beyond `release_cache` was taken (or would have been, in a dry run)."""
+
+    @property
+    def gist(self) -> str:
+        """The same for two refusals that differ in nothing but how long ago something was."""
+        return f"{self.result} {_FIGURE.sub('#', self.detail)}"
 
     @property
     def helped(self) -> bool | None:

@@ -29,6 +29,13 @@ NEVER = (
 )  # fmt: skip
 """Names (`comm` has 15 bytes) of what is never acted on. A process that gives itself such a name is safe too."""
 
+NEVER_UNITS = (
+    *NEVER, "user@*", "getty@*", "serial-getty@*", "ssh", "ssh@*", "dbus*", "polkit*", "cron", "crond", "atd", "docker",
+    "crio*", "cri-*", "podman*", "k3s*", "rke2*", "microk8s*", "snap.microk8s*", "munge", "nomad", "ray*", "display-manager",
+    "nvidia-*", "NetworkManager", "libvirtd", "virtqemud",
+)  # fmt: skip
+"""Units (without `.service`) that are never restarted: they run others' processes, or the node stands on them."""
+
 _UNKILLABLE_SCORE = -1000
 """`oom_score_adj` of what even the kernel spares."""
 _SPARING = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
@@ -68,9 +75,12 @@ class Policy:
     """Ending a client of MPS can leave the others in an undefined state (NVIDIA's MPS manual)."""
 
     def refusals(
-        self, step: Step, order: Order, sight: Sight, facts: Facts, wall_seconds: float, protected: frozenset[int]
+        self, step: Step, order: Order, sight: Sight, facts: Facts, now_seconds: float, protected: frozenset[int]
     ) -> Iterator[str]:
-        """Every reason against this step on what `sight` and `facts` show, most basic first."""
+        """Every reason against this step on what `sight` and `facts` show, most basic first.
+
+        `now_seconds` is CLOCK_BOOTTIME.
+        """
         target = sight.target
         if target is None:
             yield "it is no longer on the GPU"
@@ -81,9 +91,9 @@ class Policy:
         if "M" in target.kinds and step.disrupts and not self.mps_clients:
             yield "it is a client of MPS: ending one can harm the others (remedies.mps_clients permits it)"
         if not order.forced:
-            yield from self._not_allowed(target, wall_seconds)
-        yield from self._evidence(step, order)
-        yield from _wrong_step(step, target, facts)
+            yield from self._not_allowed(target, now_seconds)
+        yield from self._evidence(step, order, target)
+        yield from self._wrong_step(step, target, facts)
 
     def _never(self, target: Target, facts: Facts, protected: frozenset[int]) -> Iterator[str]:
         if target.pid <= 1 or target.pid in protected:
@@ -94,14 +104,14 @@ class Policy:
             yield "it is protected from the kernel's own killer (oom_score_adj -1000)"
         names = {facts.identity.name, target.name}
         if facts.identity.executable:
-            names.add(facts.identity.executable.rpartition("/")[2])
+            names.add(facts.identity.executable.removesuffix(" (deleted)").rpartition("/")[2])
         for name in sorted(names):
             pattern = next((each for each in (*NEVER, *self.never) if fnmatchcase(name, each)), None)
             if pattern is not None:
                 yield f"{name} is on the never-list ({pattern})"
                 return
 
-    def _not_allowed(self, target: Target, wall_seconds: float) -> Iterator[str]:
+    def _not_allowed(self, target: Target, now_seconds: float) -> Iterator[str]:
         allow = self.allow
         if allow.names_nobody:
             yield "nothing is allowed: remedies.allow names no users, units, commands or containers"
@@ -120,19 +130,29 @@ class Policy:
             yield f"it runs in container {target.container_id[:12]}, and remedies.allow.containers names none"
         if allow.gpus and str(target.gpu_index) not in allow.gpus and target.key.gpu_uuid not in allow.gpus:
             yield f"GPU {target.gpu_index} is not in remedies.allow.gpus"
-        age = max(wall_seconds - target.started_seconds, 0.0)
+        age = max(now_seconds - target.started_seconds, 0.0)
         if age < allow.min_age_seconds:
             yield f"it is {age:.0f} s old, younger than remedies.allow.min_age"
         if target.used_bytes < allow.min_memory_bytes:
             yield f"it holds {format_bytes(target.used_bytes)}, less than remedies.allow.min_memory"
 
-    def _evidence(self, step: Step, order: Order) -> Iterator[str]:
-        if not step.disrupts or (not order.labels.get("evidence") and order.alertname != "GpuProcessMemoryLeak"):
+    def _evidence(self, step: Step, order: Order, target: Target) -> Iterator[str]:
+        chosen_as_leak = order.victim == "leaking"
+        is_leak = bool(order.labels.get("evidence")) or order.alertname == "GpuProcessMemoryLeak" or chosen_as_leak
+        if not step.disrupts or not is_leak:
             return
-        evidence = order.labels.get("evidence", "")
+        evidence = target.evidence if chosen_as_leak else order.labels.get("evidence", "")
         if evidence not in self.evidence:
             wanted = " or ".join(self.evidence)
             yield f"the evidence of the leak is {evidence or 'unknown'}, and {step} needs {wanted} (remedies.evidence)"
+
+    def _wrong_step(self, step: Step, target: Target, facts: Facts) -> Iterator[str]:
+        if step.kind is Kind.RESTART_UNIT:
+            yield from _no_restart(target, self.never)
+        elif step.kind is Kind.EXEC:
+            yield from _nothing_to_fill_in(step, target)
+        elif target.unit and not target.container_id and _would_end(step, facts):
+            yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
 
 
 def _in_doubt(sight: Sight) -> Iterator[str]:
@@ -150,14 +170,24 @@ def _beyond_reach(facts: Facts) -> Iterator[str]:
         yield f"it is in uninterruptible sleep (state D){where}: no signal reaches it now"
 
 
-def _wrong_step(step: Step, target: Target, facts: Facts) -> Iterator[str]:
-    if step.kind is Kind.RESTART_UNIT:
-        if not target.unit:
-            yield "no systemd unit runs it: there is nothing to restart"
-        elif _USERS_OWN_MANAGER.match(target.unit):
-            yield f"{target.unit} belongs to a user's own manager, which only that user may command"
-    elif target.unit and not target.container_id and _would_end(step, facts):
-        yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
+def _no_restart(target: Target, never: tuple[str, ...]) -> Iterator[str]:
+    if not target.unit:
+        yield "no systemd unit runs it: there is nothing to restart"
+    elif _USERS_OWN_MANAGER.match(target.unit):
+        yield f"{target.unit} belongs to a user's own manager, which only that user may command"
+    else:
+        stem = target.unit.removesuffix(".service")
+        pattern = next((each for each in (*NEVER_UNITS, *never) if fnmatchcase(stem, each)), None)
+        if pattern is not None:
+            yield f"{target.unit} is on the never-list ({pattern}): others depend on it"
+
+
+def _nothing_to_fill_in(step: Step, target: Target) -> Iterator[str]:
+    """`docker restart` with an empty name is another command."""
+    places = {"{container_id}": target.container_id, "{slurm_job}": target.slurm_job}
+    for place, value in places.items():
+        if not value and any(place in argument for argument in step.command):
+            yield f"{step} needs {place}, and the process has none"
 
 
 def _would_end(step: Step, facts: Facts) -> bool:

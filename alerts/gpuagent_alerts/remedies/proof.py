@@ -7,21 +7,20 @@ victim for nothing (earlyoom#309).
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
 
 from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.plan import Plan
+from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Eyes, Sight
-
-if TYPE_CHECKING:
-    from gpuagent_alerts.remedies.ladder import Plan
 
 _ENOUGH = 0.8
 """Share of what the process held: what frees memory in pieces keeps some back for a while."""
 
 
-async def prove(plan: Plan, eyes: Eyes, before: Sight | None, *, started: float, now: Callable[[], float]) -> Outcome:
-    """Watch the GPU after the end of the process; `before` is what was seen just before the step."""
-    held = plan.target.used_bytes
+async def prove(
+    plan: Plan, eyes: Eyes, before: Sight | None, *, started: float, now: Callable[[], float], held: int
+) -> Outcome:
+    """Watch the GPU after the end of those who held so many bytes; `before` is what was seen just before the step."""
     last: Sight | None = None
     after = now()
     deadline = after + plan.proof_seconds
@@ -33,8 +32,8 @@ async def prove(plan: Plan, eyes: Eyes, before: Sight | None, *, started: float,
         freed = _freed(before, sight)
         if not sight.target_listed and freed is not None and freed >= _ENOUGH * held:
             seconds = now() - started
-            return Outcome(Result.RELEASED, _told(sight), freed, seconds, acted=True)
-    return _without(plan, before, last)
+            return Outcome(Result.RELEASED, _told(_left(before, sight)), freed, seconds, acted=True)
+    return _without(held, before, last)
 
 
 def _freed(before: Sight | None, now: Sight) -> int | None:
@@ -43,7 +42,7 @@ def _freed(before: Sight | None, now: Sight) -> int | None:
     return before.gpu_used_bytes - now.gpu_used_bytes
 
 
-def _without(plan: Plan, before: Sight | None, last: Sight | None) -> Outcome:
+def _without(held: int, before: Sight | None, last: Sight | None) -> Outcome:
     """The time is up, and the GPU's used memory is not down by as much as the process held."""
     if last is None:
         return Outcome(Result.UNACCOUNTED, "the GPU could not be read since", acted=True)
@@ -51,13 +50,12 @@ def _without(plan: Plan, before: Sight | None, last: Sight | None) -> Outcome:
     if last.target_listed:
         detail = "the process has ended, and the driver still counts its memory"
         return Outcome(Result.STILL_LISTED, detail, freed, acted=True)
-    if last.relatives:
-        names = ", ".join(f"pid {each.pid} ({each.name})" for each in last.relatives)
-        return Outcome(Result.HELD_BY_OTHER, f"held by {names}, which belonged to it", freed, acted=True)
+    if left := _left(before, last):
+        return Outcome(Result.HELD_BY_OTHER, f"held by {_names(left)}, which belonged to it", freed, acted=True)
     unowned = _rise_of_unowned(before, last)
-    if unowned is not None and unowned < (1 - _ENOUGH) * plan.target.used_bytes:
+    if unowned is not None and unowned < (1 - _ENOUGH) * held:
         detail = "its memory came back, and others on the GPU have taken some since"
-        return Outcome(Result.RELEASED, detail, plan.target.used_bytes, acted=True)
+        return Outcome(Result.RELEASED, detail, held, acted=True)
     return Outcome(Result.UNACCOUNTED, "nobody holds the memory, and it is not free", freed, acted=True)
 
 
@@ -67,6 +65,15 @@ def _rise_of_unowned(before: Sight | None, now: Sight) -> int | None:
     return now.gpu_unattributed_bytes - before.gpu_unattributed_bytes
 
 
-def _told(sight: Sight) -> str:
-    left = ", ".join(f"pid {each.pid} ({each.name})" for each in sight.relatives)
-    return f"left on the GPU, and belonging to it: {left}" if left else ""
+def _left(before: Sight | None, now: Sight) -> list[Target]:
+    """Who belonged to it and is still there. By what was seen before: an orphan has another parent now."""
+    known = {each.id: each for each in (*(before.relatives if before else ()), *now.relatives)}
+    return [each for identity, each in known.items() if identity in now.present]
+
+
+def _names(targets: list[Target]) -> str:
+    return ", ".join(f"pid {each.pid} ({each.name})" for each in targets)
+
+
+def _told(left: list[Target]) -> str:
+    return f"left on the GPU, and belonging to it: {_names(left)}" if left else ""

@@ -3,6 +3,7 @@
 The model is loaded once, inference runs in inference mode, the queue is bounded, the cache is bounded. What embeds
 gpuagent is the import and one call of start().
 """
+# mypy: disable-error-code="import-not-found, misc, untyped-decorator"
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ CACHE_ENTRIES = 100
 # Sizes of the queue: how many requests use the GPU at a time, and how many more may wait for it.
 INSIDE, WAITING = 2, 32
 
-# The agent's socket comes from GPUAGENT_SOCKET, or is where the agent's package puts it. Without an agent this is silent.
+# The agent's socket is GPUAGENT_SOCKET, or where the agent's package puts it. Without an agent this is silent.
 gpuagent_client.start(app=os.environ.get("GPUAGENT_APP", "served-example"))
 
 loaded = Loaded()

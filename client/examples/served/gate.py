@@ -6,7 +6,7 @@ import asyncio
 from types import TracebackType
 
 
-class Full(Exception):  # noqa: N818 - it is what happened
+class Full(Exception):
     """As many wait as may wait."""
 
 

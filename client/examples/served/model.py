@@ -1,4 +1,5 @@
 """The model: loaded once, asked by many threads, on a GPU where there is one."""
+# mypy: disable-error-code="import-not-found, misc, untyped-decorator"
 
 from __future__ import annotations
 

@@ -40,7 +40,7 @@ class Live(NamedTuple):
     storage: int
     storage_bytes: int
     # CPython and the allocators use an address again at once. Only all together (Python's object and C++'s, storage,
-    # key, bytes) tell that it is the same tensor as in the look before; a few are still mistaken for one that was freed.
+    # key, bytes) tell that it is the tensor of the look before; a few are still mistaken for one that was freed.
     identity: int
 
     @property

@@ -6,6 +6,7 @@ for a few assignments and never across anything that waits.
 
 from __future__ import annotations
 
+import functools
 import math
 import threading
 import time
@@ -92,8 +93,8 @@ class Gate:
         self._begin_empty()
         renewed_after_fork(self, Gate._begin_empty)
         _gates.add(self)
-        told.busy = _any_busy
-        told.requests_served = _all_served
+        told.busy = functools.partial(_any_busy, told)
+        told.requests_served = functools.partial(_all_served, told)
 
     def _begin_empty(self) -> None:
         """At first, and in a forked child: the requests of the parent are not here, and its lock may be held."""
@@ -308,9 +309,13 @@ def _nothing() -> None:
     pass
 
 
-def _any_busy() -> bool:
-    return any(gate.busy for gate in list(_gates))
+def _any_busy(told: Told) -> bool:
+    return any(gate.busy for gate in _gates_of(told))
 
 
-def _all_served() -> int:
-    return sum(gate.served for gate in list(_gates))
+def _all_served(told: Told) -> int:
+    return sum(gate.served for gate in _gates_of(told))
+
+
+def _gates_of(told: Told) -> list[Gate]:
+    return [gate for gate in list(_gates) if gate._told is told]  # noqa: SLF001 - its own

@@ -166,7 +166,7 @@ def test_a_critical_level_closes_the_gate() -> None:
 
 
 def test_threads_wait_for_each_other() -> None:
-    """Eight at a time through a gate for one: all are served, and each was alone."""
+    """Eight at a time through a gate for one: all are served, and none is given its neighbour's memory."""
     process = FakeProcess()
     seen: list[RequestMemory] = []
 
@@ -182,7 +182,7 @@ def test_threads_wait_for_each_other() -> None:
     for thread in threads:
         thread.join()
 
-    assert [one.change.exact for one in seen if one.change] == [True] * 8
+    assert [one.change.added_bytes for one in seen if one.change] == [MIB] * 8
 
 
 def test_a_response_tells_of_the_gpu() -> None:

@@ -1,4 +1,4 @@
-"""Serves requests while a census waits, in the numbers that it waits for; so nothing depends on how fast a machine is."""
+"""Serves requests while a census waits, as many as it waits for: nothing depends on how fast the machine is."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Traffic:
                     self._serve(self._served)
                     self._served += 1
                 self._done.put(None)
-            except BaseException as error:
+            except BaseException as error:  # noqa: BLE001 - it is raised where the requests were asked for
                 self._done.put(error)
 
     def requests_served(self) -> int | None:

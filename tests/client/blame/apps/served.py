@@ -1,4 +1,5 @@
 """The example app under a real uvicorn and real requests: `served.py CAUSE...` prints what the census says about it."""
+# mypy: disable-error-code="import-not-found"
 
 from __future__ import annotations
 

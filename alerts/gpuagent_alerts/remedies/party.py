@@ -1,0 +1,128 @@
+"""The processes that fall together, each held by a pidfd for the length of a run: all of them are acted on, or none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from gpuagent_alerts.remedies.target import Facts, Identity, Target, differences, mismatches
+from gpuagent_alerts.remedies.world import Done, Gone, Hands, Held, NotPermitted
+
+
+class Doubt(Exception):
+    """A reason to leave all of them alone."""
+
+    def __init__(self, *reasons: str) -> None:
+        super().__init__("; ".join(reasons))
+        self.reasons = reasons
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One of them, as it was when it was held."""
+
+    target: Target
+    held: Held
+    identity: Identity
+
+    async def facts(self) -> Facts:
+        """What it is now. Raises Gone, Doubt."""
+        return await _facts(self.held, self.target.pid)
+
+
+class Party:
+    """The target first. To be closed."""
+
+    def __init__(self, hands: Hands) -> None:
+        self._hands = hands
+        self._held: list[Held] = []
+        self.members: list[Member] = []
+
+    async def take(self, target: Target) -> None:
+        """Open the pidfd first, then read: what is read is of the one that is held. Raises Gone, Doubt."""
+        if any(member.target.id == target.id for member in self.members):
+            return
+        try:
+            held = self._hands.hold(target)
+        except NotPermitted as error:
+            raise Doubt(f"pid {target.pid} cannot be held: {error}") from None
+        self._held.append(held)
+        facts = await _facts(held, target.pid)
+        if wrong := list(mismatches(target, facts.identity)):
+            raise Doubt(*wrong)
+        self.members.append(Member(target, held, facts.identity))
+
+    async def take_all(self, targets: Iterable[Target]) -> None:
+        """Whoever of them has ended meanwhile is left out. Raises Doubt."""
+        for target in targets:
+            try:
+                await self.take(target)
+            except Gone:
+                continue
+
+    async def look(self) -> list[tuple[Member, Facts, list[str]]]:
+        """Every member with what it is now, and how that differs from what was held; who has ended is dropped.
+
+        Raises:
+            Gone: the target itself has ended.
+            Doubt: one of them cannot be looked at.
+        """
+        found = []
+        for member in list(self.members):
+            try:
+                facts = await member.facts()
+            except Gone:
+                if member is self.members[0]:
+                    raise
+                self.members.remove(member)
+                continue
+            found.append((member, facts, list(differences(member.identity, facts.identity))))
+        return found
+
+    async def same_still(self) -> None:
+        """The very last look before a step. Raises Gone, Doubt."""
+        if changed := [reason for _, _, reasons in await self.look() for reason in reasons]:
+            raise Doubt(*changed)
+
+    async def send(self, number: int) -> Done:
+        """Signal all, or none: each is asked first whether it could be. Raises Gone, Doubt."""
+        await self.same_still()
+        try:
+            for step in (0, number):
+                for member in self.members:
+                    try:
+                        member.held.send(step)
+                    except Gone:  # by itself, just before: the others are still meant
+                        continue
+        except NotPermitted as error:
+            return Done(ok=False, detail=f"not permitted: {error}", errno=1)
+        return Done(ok=True)
+
+    def have_ended(self) -> bool:
+        """All of them, with all of their threads."""
+        return all(member.held.has_ended() for member in self.members)
+
+    async def whereabouts(self) -> Iterator[str]:
+        """For each that still is, where in the kernel it waits."""
+        found = []
+        for member in self.members:
+            try:
+                facts = await member.facts()
+            except (Gone, Doubt):
+                continue
+            if not facts.is_dead:
+                found.append(f"pid {member.target.pid} is in state {facts.state}, waiting in {facts.wait_channel or '?'}")
+        return iter(found)
+
+    def close(self) -> None:
+        """Let go of all."""
+        for held in self._held:
+            held.close()
+        self._held.clear()
+
+
+async def _facts(held: Held, pid: int) -> Facts:
+    try:
+        return await held.facts()
+    except NotPermitted as error:
+        raise Doubt(f"pid {pid} cannot be looked at: {error}") from None

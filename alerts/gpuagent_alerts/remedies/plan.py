@@ -1,0 +1,67 @@
+"""What to do, to whom, on whose word; and how the audit log tells of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from gpuagent_alerts.remedies.limits import Limits
+from gpuagent_alerts.remedies.outcome import Outcome
+from gpuagent_alerts.remedies.policy import Policy
+from gpuagent_alerts.remedies.steps import Step
+from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.world import Order
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One ladder for one target."""
+
+    order: Order
+    target: Target
+    steps: tuple[Step, ...]
+    dry_run: bool
+    scope: str = "process"
+    proof_seconds: float = 120.0
+
+    @property
+    def reason(self) -> str:
+        """Rule, value and condition: what the owner of the process has a right to know."""
+        order = self.order
+        if not order.alertname:
+            return f"asked for by {order.asked_by}"
+        return f"alert {order.alertname} fires: {order.expression} (value {order.value:g})"
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What stands between a plan and a process."""
+
+    policy: Policy
+    limits: Limits
+
+
+def description(plan: Plan, program: str, members: Sequence[int]) -> dict[str, Any]:
+    """The row that begins a run."""
+    target, order = plan.target, plan.order
+    return {
+        "alertname": order.alertname, "fingerprint": order.alert, "expression": order.expression,
+        "labels": dict(order.labels), "value": order.value if math.isfinite(order.value) else None,
+        "values": [value for value in order.values if math.isfinite(value)], "victim": order.victim,
+        "asked_by": order.asked_by, "forced": order.forced, "dry_run": plan.dry_run, "scope": plan.scope,
+        "ladder": [str(step) for step in plan.steps], "pid": target.pid, "start_ticks": target.id.start_ticks,
+        "boot_id": target.id.boot_id, "uid": target.uid, "user": target.user, "name": target.name,
+        "command": target.command, "cgroup": target.cgroup, "unit": target.unit,
+        "container_id": target.container_id, "gpu": target.gpu_index, "gpu_uuid": target.key.gpu_uuid,
+        "used_bytes": target.used_bytes, "program": program, "members": list(members),
+    }  # fmt: skip
+
+
+def end_of(outcome: Outcome) -> dict[str, object]:
+    """The row that ends it."""
+    return {
+        "result": outcome.result, "detail": outcome.detail, "acted": outcome.acted,
+        "released_bytes": outcome.released_bytes, "seconds": outcome.seconds,
+    }  # fmt: skip
