@@ -21,7 +21,7 @@ from gpuagent.clients.automatic import AutomaticBlame
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clock import Clock
 from gpuagent.config.faults import ConfigError
-from gpuagent.config.load import load_config
+from gpuagent.config.load import DEFAULT_PATH, load_config
 from gpuagent.config.models import Config
 from gpuagent.doors import Doors
 from gpuagent.leaks.leaks import Leaks
@@ -75,7 +75,7 @@ def assemble(
 
     def load() -> tuple[Config, tuple[RuleGroup, ...]]:
         config = load_config(path, is_root=os.geteuid() == 0)
-        check_permissions(config, [path] if path is not None else [])
+        check_permissions(config, [path or DEFAULT_PATH])
         return config, load_rules(config)
 
     try:

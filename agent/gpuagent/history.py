@@ -1,45 +1,244 @@
-"""A bounded ring of used memory per GPU, for the sparklines of `status` and the page."""
+"""Bounded rings of used memory, per GPU and per process: for the sparklines of `status` and the charts of the page.
+
+Every ring has the same slots, `interval_seconds` long and counted on the boot clock, so that a slot has one place in
+all of them and a browser can ask for what came after the last slot that it has.
+"""
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Sequence
+import heapq
+import math
+from array import array
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
-from gpuagent.reading import Snapshot
+from gpuagent.growth import MemoryKey
+from gpuagent.identity import ProcessId
+from gpuagent.reading import GpuReading, ProcessReading, Snapshot
 
-LENGTH = 60
 INTERVAL_SECONDS = 10.0
+LENGTH = 360
+"""Slots: an hour. With `MOST_PROCESSES` and 8 GPUs less than 1 MiB."""
+SPARKLINE_LENGTH = 60
+"""Slots that fit into a terminal: 10 minutes."""
+MOST_PROCESSES = 512
+SCHEMA = 1
+
+_NOTHING = math.nan
+
+Document = dict[str, Any]
+
+
+class _Ring:
+    """The peak of each slot. 32-bit floats: half the memory, and to 8 KiB at 64 GiB finer than any allocation."""
+
+    __slots__ = ("_points", "first_slot", "last_slot", "peak")
+
+    def __init__(self, length: int, slot: int) -> None:
+        self._points = array("f", [_NOTHING]) * length
+        self.first_slot = slot
+        self.last_slot = slot
+        """Of the newest reading."""
+        self.peak = 0.0
+
+    def note(self, slot: int, value: float) -> None:
+        place = slot % len(self._points)
+        before = self._points[place]
+        if not before >= value:  # also where there is nothing yet: NaN compares false
+            self._points[place] = value
+            self.peak = max(self.peak, value)
+        self.last_slot = slot
+
+    def clear(self, slots: range) -> None:
+        for slot in slots:
+            self._points[slot % len(self._points)] = _NOTHING
+
+    def read(self, first: int, last: int) -> Iterator[float | None]:
+        for slot in range(first, last + 1):
+            value = self._points[slot % len(self._points)]
+            yield None if slot < self.first_slot or math.isnan(value) else value
+
+
+@dataclass(slots=True)
+class _Gpu:
+    index: int
+    used: _Ring
+    busy: _Ring
+    processes: dict[_ProcessKey, _Process] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Process:
+    name: str
+    used: _Ring
+
+
+_ProcessKey = tuple[MemoryKey, ProcessId | None]
+"""A pid that is used again is another line."""
 
 
 class History:
-    """The last `length` points of each GPU, `interval_seconds` apart: 10 minutes in 60 points, half a KiB a GPU.
+    """The last `length` slots of each GPU and process.
 
-    A point is the highest reading of its interval, because a peak is what runs into the wall. None stands for an
-    interval without a reading.
+    A point is the highest reading of its slot, because a peak is what runs into the wall. None stands for a slot
+    without a reading.
     """
 
-    def __init__(self, interval_seconds: float = INTERVAL_SECONDS, length: int = LENGTH) -> None:
+    def __init__(
+        self,
+        interval_seconds: float = INTERVAL_SECONDS,
+        length: int = LENGTH,
+        most_processes: int = MOST_PROCESSES,
+    ) -> None:
         self.interval_seconds = interval_seconds
         self._length = length
-        self._slot: int | None = None
-        self._points: dict[str, deque[float | None]] = {}
+        self._most_processes = most_processes
+        self._run = ""
+        self._begun_slot = 0
+        self._slot = 0
+        self._time_seconds = 0.0
+        self._gpus: dict[str, _Gpu] = {}
 
     def add(self, snapshot: Snapshot) -> None:
         """Note a tick."""
         slot = int(snapshot.clock_seconds // self.interval_seconds)
-        passed = 0 if self._slot is None else min(slot - self._slot, self._length)
-        self._slot = slot
-        for ring in self._points.values():
-            ring.extend([None] * passed)
+        if not self._run:  # when the agent began: a browser that knows another one has to begin again
+            self._run = f"{snapshot.time_seconds * 1000:.0f}"
+            self._begun_slot = self._slot = slot
+        self._advance(slot)
+        self._time_seconds = snapshot.time_seconds
         for gpu in snapshot.gpus:
-            used = gpu.memory.used_bytes if gpu.memory else None
-            if used is None:
-                continue
-            ring = self._points.setdefault(gpu.identity.uuid, deque([None], maxlen=self._length))
-            ring[-1] = max(ring[-1] or 0, used)
-        for uuid in [uuid for uuid, ring in self._points.items() if all(point is None for point in ring)]:
-            del self._points[uuid]
+            self._add_gpu(gpu)
+        for process in snapshot.processes:
+            self._add_process(process)
 
     def points(self) -> dict[str, Sequence[float | None]]:
-        """Used bytes per GPU UUID, oldest first, the last one still growing."""
-        return {uuid: tuple(ring) for uuid, ring in self._points.items()}
+        """Used bytes per GPU UUID for the sparklines, oldest first, the last one still growing."""
+        oldest = self._slot - min(SPARKLINE_LENGTH, self._length) + 1
+        return {
+            uuid: _bytes(gpu.used, max(oldest, gpu.used.first_slot), self._slot) for uuid, gpu in self._gpus.items()
+        }
+
+    def document(self, since: str = "", top: int = 6) -> Document:
+        """What the charts draw, JSON-ready: everything, or from the slot of an earlier answer's `cursor` on.
+
+        The last point of every line is still growing, so it comes again with the next answer. `whole` says that the
+        answer stands alone: the cursor was none, or of an earlier agent, or of a time that is gone. Lines are in
+        bytes, null where nothing was read, and of each GPU there are those of the `top` processes that held most.
+
+        Raises:
+            ValueError: `since` is no cursor.
+        """
+        run, wanted = _parse_cursor(since) if since else ("", 0)
+        oldest = max(self._begun_slot, self._slot - self._length + 1)
+        whole = not since or run != self._run or not oldest <= wanted <= self._slot
+        first = oldest if whole else wanted
+        return {
+            "schema": SCHEMA,
+            "cursor": f"{self._run}-{self._slot}" if self._run else "",
+            "whole": whole,
+            "interval_seconds": self.interval_seconds,
+            "length": self._length,
+            "first_slot": first,
+            "last_slot": self._slot,
+            "time_seconds": self._time_seconds if self._run else None,
+            "gpus": [self._gpu_document(uuid, gpu, first, top) for uuid, gpu in self._gpus.items()],
+        }
+
+    def _gpu_document(self, uuid: str, gpu: _Gpu, first: int, top: int) -> Document:
+        largest = heapq.nlargest(top, gpu.processes.items(), key=lambda item: item[1].used.peak)
+        return {
+            "gpu": gpu.index,
+            "gpu_uuid": uuid,
+            "memory_used_bytes": _bytes(gpu.used, first, self._slot),
+            "utilization_ratio": _ratios(gpu.busy, first, self._slot),
+            "processes": [
+                {
+                    "pid": memory.pid,
+                    "gpu_instance_id": memory.gpu_instance_id,
+                    "process": process.name,
+                    "first_slot": process.used.first_slot,
+                    "memory_used_bytes": _bytes(process.used, first, self._slot),
+                }
+                for (memory, _), process in largest
+            ],
+            "processes_left_out": len(gpu.processes) - len(largest),
+        }
+
+    def _advance(self, slot: int) -> None:
+        """Empty the slots that have begun, and forget whoever has no point left."""
+        begun = range(max(self._slot + 1, slot - self._length + 1), slot + 1)
+        if not begun:
+            return
+        self._slot = slot
+        oldest = slot - self._length + 1
+        for uuid, gpu in list(self._gpus.items()):
+            if gpu.used.last_slot < oldest:
+                del self._gpus[uuid]
+                continue
+            gpu.used.clear(begun)
+            gpu.busy.clear(begun)
+            for key, process in list(gpu.processes.items()):
+                if process.used.last_slot < oldest:
+                    del gpu.processes[key]
+                else:
+                    process.used.clear(begun)
+
+    def _add_gpu(self, reading: GpuReading) -> None:
+        used = reading.memory.used_bytes if reading.memory else None
+        if used is None:
+            return
+        identity = reading.identity
+        gpu = self._gpus.get(identity.uuid)
+        if gpu is None:
+            gpu = self._gpus[identity.uuid] = _Gpu(identity.index, self._ring(), self._ring())
+        gpu.index = identity.index
+        gpu.used.note(self._slot, used)
+        busy = reading.utilization.gpu_ratio if reading.utilization else None
+        if busy is not None:
+            gpu.busy.note(self._slot, busy)
+
+    def _add_process(self, reading: ProcessReading) -> None:
+        gpu = self._gpus.get(reading.gpu_uuid)
+        if gpu is None or reading.used_bytes is None:
+            return
+        key = (reading.key, reading.info.id if reading.info else None)
+        process = gpu.processes.get(key)
+        if process is None:
+            if not self._has_room():
+                return
+            process = gpu.processes[key] = _Process(reading.info.name if reading.info else "", self._ring())
+        process.used.note(self._slot, reading.used_bytes)
+
+    def _has_room(self) -> bool:
+        """Whoever ended longest ago makes room; nobody who still runs. A process without room has no line."""
+        lines = [(process.used.last_slot, gpu, key) for gpu in self._gpus.values() for key, process in gpu.processes.items()]
+        if len(lines) < self._most_processes:
+            return True
+        last_slot, gpu, key = min(lines, key=lambda line: line[0])
+        if last_slot >= self._slot - 1:
+            return False
+        del gpu.processes[key]
+        return True
+
+    def _ring(self) -> _Ring:
+        return _Ring(self._length, self._slot)
+
+
+def _bytes(ring: _Ring, first: int, last: int) -> list[float | None]:
+    return [None if value is None else int(value) for value in ring.read(first, last)]
+
+
+def _ratios(ring: _Ring, first: int, last: int) -> list[float | None]:
+    return [None if value is None else round(value, 3) for value in ring.read(first, last)]
+
+
+def _parse_cursor(text: str) -> tuple[str, int]:
+    """The agent's run and the slot. Raises ValueError, in words for whoever sent it."""
+    run, dash, slot = text.partition("-")
+    plain = len(text) <= 40 and text.isascii()
+    if not (plain and dash and run.isdigit() and slot.isdigit()):
+        raise ValueError("since must be the cursor of an earlier answer")
+    return run, int(slot)

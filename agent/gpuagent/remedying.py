@@ -17,7 +17,7 @@ from gpuagent_alerts.remedies.world import Hands
 from gpuagent_alerts.store.database import Store
 
 
-class RemediesRefused(Exception):
+class RemediesRefused(ValueError):
     """Remedies may not be on like this; the text has every reason on a line of its own."""
 
 
@@ -54,11 +54,13 @@ def acting_of(config: Config, node: Node, store: Store, commands: ClientCommands
 
 
 def check_permissions(config: Config, files: Sequence[Path]) -> None:
-    """While remedies are on for real, nobody else may write what says who is to be ended.
+    """While remedies are on for real, nobody else may write what says who is to be ended, or is run for it.
 
     Raises RemediesRefused.
     """
     remedies = config.remedies
-    for_real = any(not (remedies.dry_run if each.dry_run is None else each.dry_run) for each in remedies.ladders)
-    if for_real and (faults := list(writable_by_others([*files, *config.rule_files]))):
+    real = [each for each in remedies.ladders if not (remedies.dry_run if each.dry_run is None else each.dry_run)]
+    programs = [Path(step.exec.command[0]) for each in real for step in each.steps if step.exec is not None]
+    programs = [program for program in programs if program.is_absolute()]
+    if real and (faults := list(writable_by_others([*files, *config.rule_files, *programs]))):
         raise RemediesRefused("\n".join(faults))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from gpuagent.acting.targets import relatives, target_of, targets_on
+from gpuagent.acting.targets import all_targets, members, relatives, target_of
 from gpuagent.clock import Clock
 from gpuagent.reading import GpuReading, GpuState, Snapshot
 from gpuagent_alerts.remedies.judged import Judged
@@ -17,7 +17,6 @@ class SnapshotEyes:
     """Fed by the loop; asked by the runs of ladders."""
 
     def __init__(self, clock: Clock) -> None:
-        self.scope = "process"
         self._clock = clock
         self._snapshot: Snapshot | None = None
         self._firing: Mapping[str, Judged] = {}
@@ -33,7 +32,7 @@ class SnapshotEyes:
         self._firing = {each.alert.fingerprint: each for each in judged}
         await self._tell()
 
-    def look(self, target: Target, alert: str) -> Sight:
+    def look(self, target: Target, alert: str, scope: str = "process") -> Sight:
         """See `gpuagent_alerts.remedies.world.Eyes`."""
         snapshot = self._snapshot
         gpu = _gpu(snapshot, target)
@@ -45,6 +44,8 @@ class SnapshotEyes:
         seen = next(
             (each for process in listed if (each := target_of(process, snapshot.growth.get(process.key)))), None
         )
+        everybody = list(all_targets(snapshot))
+        on_it = [each for each in everybody if each.key.gpu_uuid == target.key.gpu_uuid]
         reconciled = gpu.reconciliation
         return Sight(
             clock_seconds=gpu.measured_seconds if gpu.measured_seconds is not None else gpu.time_seconds,
@@ -56,11 +57,20 @@ class SnapshotEyes:
             gpu_unattributed_bytes=reconciled.unattributed_bytes if reconciled else None,
             trusted=gpu.processes_trusted,
             host_pid_namespace=snapshot.node.host_pid_namespace,
-            relatives=relatives(target, targets_on(snapshot, target.key.gpu_uuid), self.scope),
+            relatives=relatives(target, on_it),
+            members=members(target, everybody, scope),
+            present=frozenset(each.id for each in on_it),
         )
 
     async def next_sight(
-        self, target: Target, alert: str, after: float, deadline_seconds: float, *, judged: bool = True
+        self,
+        target: Target,
+        alert: str,
+        after: float,
+        deadline_seconds: float,
+        *,
+        judged: bool = True,
+        scope: str = "process",
     ) -> Sight | None:
         """See `gpuagent_alerts.remedies.world.Eyes`."""
         found: list[Sight] = []
@@ -68,30 +78,30 @@ class SnapshotEyes:
         def has_come() -> bool:
             if judged and alert in self._firing and self._firing[alert].measured_seconds <= after:
                 return False
-            sight = self.look(target, alert)
+            sight = self.look(target, alert, scope)
             readable = not sight.reason or sight.condition is not Condition.UNKNOWN
             if readable and sight.clock_seconds > after:
                 found.append(sight)
             return bool(found)
 
+        if judged and alert in self._firing:
+            deadline_seconds = max(deadline_seconds, 2 * self._firing[alert].interval_seconds)
         try:
             async with asyncio.timeout(max(deadline_seconds, 0.0) / self._clock.speed), self._news:
                 await self._news.wait_for(has_come)
         except TimeoutError:
             # Blind all the time: the one who asks is told why, rather than nothing.
-            blind = self.look(target, alert)
+            blind = self.look(target, alert, scope)
             return blind if judged and blind.condition is Condition.UNKNOWN else None
         return found[-1]
-
-    async def sleep(self, seconds: float) -> None:
-        """On the agent's clock."""
-        await asyncio.sleep(seconds / self._clock.speed)
 
     def _condition(self, alert: str) -> tuple[Condition, str]:
         if not alert:
             return Condition.HOLDS, ""
         if alert not in self._firing:
             return Condition.OVER, "the alert has ended"
+        if not self._firing[alert].measured:
+            return Condition.UNKNOWN, "the data behind the alert is missing"
         if not self._firing[alert].holds:
             return Condition.OVER, "the alert is only kept firing: its expression is not true any more"
         return Condition.HOLDS, ""

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 from gpuagent.acting.facts import Reader
 from gpuagent.acting.held import HeldProcess, ancestors
 from gpuagent.acting.units import Systemctl
+from gpuagent.identity import ProcessId
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.stat import parse_stat
 from gpuagent.units import format_bytes
@@ -62,6 +63,15 @@ class AgentHands:
 
     def protected(self) -> frozenset[int]:
         return ancestors(self._files, os.getpid(), lambda pid: parse_stat(self._files.read(pid, "stat")).parent_pid)
+
+    def is_alive(self, identity: ProcessId) -> bool:
+        try:
+            stat = parse_stat(self._files.read(identity.pid, "stat"))
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        except (OSError, ValueError):
+            return True
+        return stat.start_ticks == identity.start_ticks and not (stat.state in {"Z", "X"} and stat.threads <= 1)
 
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> Done:
         await self._warn(target, reason, deadline_seconds)

@@ -13,7 +13,8 @@ def writable_by_others(paths: Iterable[Path], own_uid: int | None = None) -> Ite
     owners = {0, os.geteuid() if own_uid is None else own_uid}
     told: set[Path] = set()
     for path in paths:
-        for each in (path, *path.absolute().parents):
+        # Both ways to it: a link can be turned to another file, and a file replaced by another.
+        for each in (path, *path.absolute().parents, *path.resolve().parents):
             if each in told:
                 continue
             told.add(each)

@@ -2,20 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import re
+from collections.abc import Iterable, Iterator, Sequence
 
 from gpuagent.growth import Growth, Verdict
+from gpuagent.identity import ProcessId
 from gpuagent.reading import ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.remedies.target import Target
 
+_FIGURES = re.compile(r"\d+")
 
-def targets_on(snapshot: Snapshot, gpu_uuid: str) -> Iterator[Target]:
-    """Every process on a GPU of which enough is known: what is not, is never acted on."""
+
+def all_targets(snapshot: Snapshot) -> Iterator[Target]:
+    """Every process on any GPU of which enough is known: what is not, is never acted on."""
     for process in snapshot.processes:
-        if process.gpu_uuid == gpu_uuid:
-            target = target_of(process, snapshot.growth.get(process.key))
-            if target is not None:
-                yield target
+        target = target_of(process, snapshot.growth.get(process.key))
+        if target is not None:
+            yield target
+
+
+def targets_on(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str = "") -> Iterator[Target]:
+    """Those of one GPU; `gpu_instance` is the number of a MIG GPU instance, "" for any."""
+    for target in all_targets(snapshot):
+        if target.key.gpu_uuid == gpu_uuid and gpu_instance in {"", str(target.key.gpu_instance_id)}:
+            yield target
 
 
 def target_of(process: ProcessReading, growth: Growth | None) -> Target | None:
@@ -33,7 +43,6 @@ def target_of(process: ProcessReading, growth: Growth | None) -> Target | None:
         command=info.command,
         cgroup=info.cgroup,
         used_bytes=process.used_bytes,
-        started_seconds=info.start_time_seconds,
         kinds=process.kinds,
         unit=info.unit,
         container_id=info.container_id,
@@ -43,24 +52,63 @@ def target_of(process: ProcessReading, growth: Growth | None) -> Target | None:
         sm_ratio=process.utilization.sm_ratio if process.utilization else None,
         slope_bytes_per_second=growth.slope.value if growth and growth.slope else None,
         leaking=growth is not None and growth.verdict is Verdict.LEAKING,
+        evidence=str(growth.evidence or "") if growth is not None else "",
     )
 
 
-def relatives(target: Target, others: Iterator[Target], scope: str) -> tuple[Target, ...]:
-    """Who falls with the target, or holds its memory after it: by container or job, else by descent.
+def relatives(target: Target, others: Iterable[Target]) -> tuple[Target, ...]:
+    """Who belongs to the target, and may hold its memory after it: by unit, container or job, else by descent.
 
     A cgroup alone makes nobody a relative: everything that a person has started by hand is in one.
     """
-    found = []
-    for other in others:
-        if other.id == target.id:
-            continue
-        if (
-            (scope in {"container", "process"} and target.container_id and other.container_id == target.container_id)
-            or (scope in {"job", "process"} and target.slurm_job and other.slurm_job == target.slurm_job)
-            or (target.unit and other.unit == target.unit)
+    return tuple(
+        other
+        for other in others
+        if other.id != target.id
+        and (
+            _same(target.container_id, other.container_id)
+            or _same(target.slurm_job, other.slurm_job)
+            or _same(target.unit, other.unit)
             or other.parent_pid == target.pid
-            or (scope == "job" and other.parent_pid == target.parent_pid and target.parent_pid > 1)
-        ):
-            found.append(other)
-    return tuple(found)
+        )
+    )
+
+
+def members(target: Target, everybody: Sequence[Target], scope: str) -> tuple[Target, ...]:
+    """Who falls with the target, on whichever GPU; itself on other GPUs is always among them.
+
+    `container`: what runs in the same container. `job`: the same Slurm job; where there is none, parents and children,
+    and processes of one parent that run the same command, numbers aside: the ranks of a server, and not all that was
+    started from one shell. `process`: nobody else.
+    """
+    found = {target.id: target}
+    if scope == "container":
+        found |= {each.id: each for each in everybody if _same(target.container_id, each.container_id)}
+    elif scope == "job" and target.slurm_job:
+        found |= {each.id: each for each in everybody if each.slurm_job == target.slurm_job}
+    elif scope == "job":
+        found = _family(target, everybody)
+    return tuple(each for each in everybody if each.id in found and each.key != target.key)
+
+
+def _family(target: Target, everybody: Sequence[Target]) -> dict[ProcessId, Target]:
+    found, waiting = {target.id: target}, [target]
+    while waiting:
+        one = waiting.pop()
+        for other in everybody:
+            if other.id not in found and _is_kin(one, other):
+                found[other.id] = other
+                waiting.append(other)
+    return found
+
+
+def _is_kin(one: Target, other: Target) -> bool:
+    if (one.uid, one.container_id) != (other.uid, other.container_id):
+        return False
+    if one.pid == other.parent_pid or other.pid == one.parent_pid:
+        return True
+    return one.parent_pid == other.parent_pid > 1 and _FIGURES.sub("", one.command) == _FIGURES.sub("", other.command)
+
+
+def _same(one: str, other: str) -> bool:
+    return bool(one) and one == other

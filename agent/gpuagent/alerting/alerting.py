@@ -37,7 +37,7 @@ from gpuagent_alerts.routing.notifier import Notifier, Quiet
 from gpuagent_alerts.routing.route import Routes
 from gpuagent_alerts.routing.silences import Silences
 from gpuagent_alerts.rules.model import RuleGroup
-from gpuagent_alerts.states.engine import RuleEngine
+from gpuagent_alerts.states.engine import DEFAULT_INTERVAL_SECONDS, RuleEngine
 from gpuagent_alerts.states.group import RuleKey
 from gpuagent_alerts.states.instance import State
 from gpuagent_alerts.states.machine import Change, Transition
@@ -192,17 +192,22 @@ class Alerting:
     def _judged(self, measured_seconds: float) -> list[Judged]:
         """All that fires, each with the time of the data that its rule has seen."""
         judged = []
-        for running in self.engine.rules():
+        for runner, running in ((runner, rule) for runner in self.engine.groups for rule in runner.rules):
             if running.states is None:
                 continue
-            if self._evaluated.get(running.key, (-1, 0.0))[0] != running.evaluations:
+            if self._evaluated.get(running.key, (0, 0.0))[0] != running.evaluations:
                 self._evaluated[running.key] = running.evaluations, measured_seconds
-            seen = self._evaluated[running.key][1]
+            seen = self._evaluated.get(running.key, (0, 0.0))[1]
             judged += [
-                Judged(each.as_alert(Status.FIRING), running.rule.expression.text, each.kept_clock is None, seen)
+                Judged(
+                    each.as_alert(Status.FIRING), running.rule.expression.text, each.kept_clock is None, seen,
+                    since_seconds=each.active_clock,
+                    interval_seconds=runner.group.interval_seconds or DEFAULT_INTERVAL_SECONDS,
+                    measured=running.evaluations > 0 and not running.last_error and not each.frozen,
+                )
                 for each in running.states.instances
                 if each.state is State.FIRING
-            ]
+            ]  # fmt: skip
         return judged
 
     async def _observe(self, snapshot: Snapshot) -> None:

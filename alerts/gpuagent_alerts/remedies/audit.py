@@ -24,6 +24,11 @@ log = logging.getLogger(__name__)
 
 BEGIN, INTENT, RESULT, END, RESET = "begin", "intent", "result", "end", "reset"
 _SHOWN = 1000
+_ACTIONS = 500
+"""Far more than any budget permits in a day; refusals are not among them, however many there are."""
+_COLUMNS = "SELECT seq, run, kind, boot_id, clock, wall, data FROM remedy_audit"
+_DISRUPTS = '%"disrupts": true%'
+"""In an intent, as `json.dumps` writes it: what comes from outside has its quotation marks escaped."""
 
 
 class NotRecorded(Exception):
@@ -75,28 +80,23 @@ class Audit:
 
     def close_open(self) -> list[str]:
         """Close the runs that a dead agent left open; returns their ids."""
-        left = {event.run: event for event in self.events() if event.kind == BEGIN}
-        for event in self.events():
-            if event.kind == END:
-                left.pop(event.run, None)
+        rows = self._store.execute(
+            "SELECT run FROM remedy_audit WHERE kind = ? AND run NOT IN (SELECT run FROM remedy_audit WHERE kind = ?)",
+            (BEGIN, END),
+        )
+        left = [str(run) for (run,) in rows]
         for run in left:
             try:
                 self.write(run, END, {"result": Result.INTERRUPTED, "acted": self._acted(run)})
             except NotRecorded as error:
                 log.warning("run %s could not be closed: %s", run, error)
-        return list(left)
+        return left
 
     def events(self, run: str | None = None) -> list[Event]:
         """The newest rows, oldest first."""
-        rows = self._store.execute(
-            "SELECT seq, run, kind, boot_id, clock, wall, data FROM remedy_audit"
-            " WHERE ?1 IS NULL OR run = ?1 ORDER BY seq DESC LIMIT ?2",
-            (run, _SHOWN),
-        )
-        return [
-            Event(int(seq), str(run_id), str(kind), str(boot), float(clock), float(wall), json.loads(str(data)))
-            for seq, run_id, kind, boot, clock, wall, data in reversed(rows)
-        ]
+        return _read(self._store.execute(
+            f"{_COLUMNS} WHERE ?1 IS NULL OR run = ?1 ORDER BY seq DESC LIMIT ?2", (run, _SHOWN)
+        ))  # fmt: skip
 
     def reset(self, by: str) -> None:
         """A person has looked: the breaker is closed again. Raises NotRecorded."""
@@ -104,23 +104,27 @@ class Audit:
 
     def past(self, *, dry_run: bool, since_reset: bool = False) -> list[Past]:
         """Actions of one kind, newest first, with their ages by a clock that nobody can set."""
-        events = self.events()
+        after = 0
         if since_reset:
-            resets = [event.seq for event in events if event.kind == RESET]
-            events = [event for event in events if event.seq > max(resets, default=0)]
+            ((after,),) = self._store.execute("SELECT ifnull(max(seq), 0) FROM remedy_audit WHERE kind = ?", (RESET,))
+        # An action counts as the newest of its rows: while it goes on, it has not ended long ago.
+        events = _read(self._store.execute(
+            f"{_COLUMNS} WHERE run IN (SELECT run FROM remedy_audit WHERE kind = ?1 AND data LIKE ?2 AND seq > ?3"  # noqa: S608  constants
+            " GROUP BY run ORDER BY max(seq) DESC LIMIT ?4) ORDER BY seq DESC",
+            (INTENT, _DISRUPTS, after, _ACTIONS),
+        ))  # fmt: skip
+        newest = {event.run: event for event in events}
         ends = {event.run: event for event in events if event.kind == END}
-        acted = {event.run for event in events if event.kind == INTENT and event.data.get("disrupts")}
         return [
-            self._past(event, ends.get(event.run))
+            self._past(event, newest[event.run], ends.get(event.run))
             for event in reversed(events)
-            if event.kind == BEGIN and event.run in acted and bool(event.data.get("dry_run")) == dry_run
+            if event.kind == BEGIN and bool(event.data.get("dry_run")) == dry_run
         ]
 
-    def _past(self, begin: Event, end: Event | None) -> Past:
-        last = end or begin
+    def _past(self, begin: Event, newest: Event, end: Event | None) -> Past:
         data = begin.data
         return Past(
-            age_seconds=self._age(last),
+            age_seconds=self._age(newest),
             gpu_uuid=str(data.get("gpu_uuid", "")),
             unit=str(data.get("unit", "")),
             program=str(data.get("program", "")),
@@ -137,6 +141,15 @@ class Audit:
 
     def _acted(self, run: str) -> bool:
         return any(event.kind == INTENT and event.data.get("disrupts") for event in self.events(run))
+
+
+def _read(rows: Iterable[tuple[Any, ...]]) -> list[Event]:
+    """Rows that come newest first, oldest first."""
+    events = [
+        Event(int(seq), str(run), str(kind), str(boot), float(clock), float(wall), json.loads(str(data)))
+        for seq, run, kind, boot, clock, wall, data in rows
+    ]
+    return events[::-1]
 
 
 def _helped(end: Event | None) -> bool | None:

@@ -204,7 +204,7 @@ class Run:
         if not step.disrupts or self._acted:
             return
         audit, limits = self._tools.audit, self.rules.limits
-        if not self.plan.dry_run and (why := broken(limits, audit.past(dry_run=False, since_reset=True))):
+        if why := broken(limits, audit.past(dry_run=False, since_reset=True)):
             text = f"remedies are stopped: {why}; after a look, `gpuagent remedies reset` lets them go on"
             raise self._refused(text, general=True)
         past = audit.past(dry_run=self.plan.dry_run)
@@ -281,8 +281,8 @@ class Run:
 
     def _share(self) -> int:
         """Bytes that all of them held on the target's GPU."""
-        on_it = [each.target for each in self._party.members if each.target.key.gpu_uuid == self.plan.target.key.gpu_uuid]
-        return sum(target.used_bytes for target in on_it)
+        targets, gpu = [member.target for member in self._party.members], self.plan.target.key.gpu_uuid
+        return sum(each.used_bytes for each in targets if each.key.gpu_uuid == gpu)
 
     def _refused(self, *reasons: str, general: bool = False) -> _Stop:
         outcome = Outcome(Result.REFUSED, "; ".join(reasons), general=general, acted=self._acted)

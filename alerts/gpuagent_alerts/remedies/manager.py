@@ -10,18 +10,16 @@ from dataclasses import dataclass
 
 from gpuagent.identity import ProcessId
 from gpuagent_alerts.alert import Alert
-from gpuagent_alerts.remedies.ladder import Plan, Rules, Run, Tools
+from gpuagent_alerts.remedies.attempts import Attempts
+from gpuagent_alerts.remedies.ladder import Run, Tools
 from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.victim import Candidate, VictimPolicy, rank
 from gpuagent_alerts.remedies.world import Order
 
 log = logging.getLogger(__name__)
-
-_RETRY_SECONDS = 60.0
-_LONGEST_RETRY_SECONDS = 900.0
-_KEPT = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,22 +39,15 @@ class Firing:
     """An alert, and whom it could be about: the processes of its GPU on the newest snapshot."""
 
     alert: Alert
+    since_seconds: float
+    """CLOCK_BOOTTIME at which its expression began to be true."""
     processes: Sequence[Target]
     expression: str = ""
     values: tuple[float, ...] = ()
 
 
-@dataclass(slots=True)
-class _Attempt:
-    """What became of the last run for one alert and one process."""
-
-    result: Result
-    detail: str
-    at: float
-    wait: float
-
-
-Told = Callable[[Plan, Run, Outcome], None]
+Told = Callable[[Plan, Run, Outcome, bool], None]
+"""Is told of every end; the last argument says that the same was told before."""
 
 
 class Remedies:
@@ -73,130 +64,147 @@ class Remedies:
         self.released_bytes = 0
         self._tools = tools
         self._told = told
-        self._running: dict[str, tuple[Run, asyncio.Task[Outcome]]] = {}
-        self._attempts: dict[tuple[str, ProcessId], _Attempt] = {}
+        self._running: dict[Run, asyncio.Task[Outcome]] = {}
+        self._attempts = Attempts(tools.now)
         self._blocked: dict[str, ProcessId] = {}
         """GPUs on which a process could not be killed, and which one."""
 
     @property
     def running(self) -> tuple[Run, ...]:
         """Those that climb now."""
-        return tuple(run for run, _ in self._running.values())
+        return tuple(self._running)
+
+    def use(self, ladders: Sequence[LadderRule], rules: Rules, proof_seconds: float) -> None:
+        """Another configuration. What climbs goes on by it, or ends before its next step where it no longer would."""
+        self.ladders, self.rules, self.proof_seconds = tuple(ladders), rules, proof_seconds
+        for run in self._running:
+            run.rules = rules
+            plan = run.plan
+            if plan.order.alert:
+                ladder = self._ladder_of(plan.order.labels)
+                if ladder is None or (ladder.steps, ladder.dry_run, ladder.scope) != (
+                    plan.steps, plan.dry_run, plan.scope,
+                ):  # fmt: skip
+                    run.call_off("the configuration has changed: this ladder is no longer there")
 
     def consider(self, firing: Iterable[Firing]) -> None:
         """Begin what is due. To be called after each evaluation, with all that fires."""
         firing = list(firing)
-        self._forget({each.alert.fingerprint for each in firing})
+        self._attempts.keep({each.alert.fingerprint for each in firing})
         for each in firing:
-            ladder = next((one for one in self.ladders if one.matches(each.alert.labels)), None)
+            ladder = self._ladder_of(each.alert.labels)
             if ladder is None:
                 continue
             target = self._choose(ladder, each)
-            if target is not None and self._may_begin(target):
-                order = _order(each)
+            if target is not None and not self._claimed(None, frozenset({target.key.gpu_uuid}), ladder.dry_run):
+                order = _order(each, "" if each.alert.labels.get("pid") else str(ladder.victim or ""))
                 self._begin(Plan(order, target, ladder.steps, ladder.dry_run, ladder.scope, self.proof_seconds))
 
     async def by_hand(self, plan: Plan) -> Outcome:
         """What a person asked for goes the same way, with the same refusals."""
-        if not self._may_begin(plan.target):
-            return Outcome(Result.REFUSED, f"another remedy is under way on GPU {plan.target.gpu_index}")
-        return await asyncio.shield(self._begin(plan))
+        if taken := self._claimed(None, frozenset({plan.target.key.gpu_uuid}), plan.dry_run):
+            return Outcome(Result.REFUSED, taken)
+        task = self._begin(plan)
+        try:
+            return await asyncio.shield(task)
+        except asyncio.CancelledError:
+            if not task.cancelled():
+                raise
+            return Outcome(Result.INTERRUPTED, "the agent is stopping", acted=True)
 
     async def idle(self) -> None:
         """Wait until nothing is being climbed."""
         while self._running:
-            await asyncio.gather(*(task for _, task in self._running.values()), return_exceptions=True)
+            await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def close(self) -> None:
         """Stop climbing. The next agent says of open runs that they were interrupted."""
-        tasks = [task for _, task in self._running.values()]
+        tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def ranking(self, policy: VictimPolicy, targets: Iterable[Target]) -> list[Candidate]:
         """For people: who would be chosen, and why."""
-        return rank(policy, targets, self._tools.wall())
+        return rank(policy, targets, self._tools.now())
+
+    def block(self, gpu_uuid: str, identity: ProcessId) -> None:
+        """A process there could not be killed: nothing else is done on that GPU while it lives."""
+        self._blocked[gpu_uuid] = identity
+
+    def unblock(self) -> None:
+        """Let GPUs go whose unkillable process has ended after all. It is asked of /proc: the driver may hang too."""
+        for gpu in [gpu for gpu, identity in self._blocked.items() if not self._tools.hands.is_alive(identity)]:
+            del self._blocked[gpu]
+
+    def _ladder_of(self, labels: Mapping[str, str]) -> LadderRule | None:
+        return next((one for one in self.ladders if one.matches(labels)), None)
 
     def _choose(self, ladder: LadderRule, firing: Firing) -> Target | None:
         """Whom the alert names, or the best of the ranking that has not been refused lately."""
         alert = firing.alert
-        pid = alert.labels.get("pid", "")
-        if pid:
-            for target in firing.processes:
-                if str(target.pid) == pid and target.started_seconds <= alert.starts_at:
-                    return target if self._is_due(alert, target) else None
-            return None  # it has gone, or the number belongs to one that came after the alert
+        if alert.labels.get("pid"):
+            target = self._named(firing)
+            return target if target is not None and self._attempts.is_due(alert.fingerprint, target.id) else None
         if ladder.victim is None:
             return None
-        for candidate in rank(ladder.victim, firing.processes, self._tools.wall()):
-            if self._is_due(alert, candidate.target):
+        for candidate in rank(ladder.victim, firing.processes, self._tools.now()):
+            identity = candidate.target.id
+            if self._attempts.is_due(alert.fingerprint, identity):
                 return candidate.target
-            last = self._attempts[alert.fingerprint, candidate.target.id]
-            if last.result is not Result.REFUSED:
-                return None  # something was done to it: the next one only if that did not help, by the next alert
+            if not self._attempts.was_refused_itself(alert.fingerprint, identity):
+                return None  # something was done to it, or nobody may be acted on now: the next one is no answer
         return None
 
-    def _is_due(self, alert: Alert, target: Target) -> bool:
-        last = self._attempts.get((alert.fingerprint, target.id))
-        return last is None or self._tools.now() - last.at >= last.wait
+    def _named(self, firing: Firing) -> Target | None:
+        """The process of the alert: not one that was given its number since the alert's expression became true."""
+        alert = firing.alert
+        for target in firing.processes:
+            if str(target.pid) == alert.labels["pid"] and target.started_seconds <= firing.since_seconds:
+                return target if self._attempts.is_meant(alert.fingerprint, target.id) else None
+        return None
 
-    def _may_begin(self, target: Target) -> bool:
-        gpu = target.key.gpu_uuid
-        return gpu not in self._running and gpu not in self._blocked
+    def _claimed(self, run: Run | None, gpus: frozenset[str], dry_run: bool) -> str:
+        """Why these GPUs cannot be had; "" if they can. A dry run does nothing, and stands in nobody's way."""
+        for other in self._running:
+            if other is not run and other.plan.dry_run == dry_run and other.gpus & gpus:
+                target = other.plan.target
+                return f"another remedy is under way on GPU {target.gpu_index}, for pid {target.pid}"
+        for gpu in gpus & self._blocked.keys():
+            return f"pid {self._blocked[gpu].pid} could not be killed, and holds GPU {gpu}"
+        return ""
 
     def _begin(self, plan: Plan) -> asyncio.Task[Outcome]:
-        run = Run(plan, self.rules, self._tools)
-        task = asyncio.create_task(self._climb(plan, run), name=f"remedy on GPU {plan.target.gpu_index}")
-        self._running[plan.target.key.gpu_uuid] = (run, task)
+        def claim(run: Run, gpus: frozenset[str]) -> str:
+            return self._claimed(run, gpus, plan.dry_run)
+
+        known = self._attempts.gist(plan.order.alert, plan.target.id) if plan.order.alert else ""
+        run = Run(plan, self.rules, self._tools, claim=claim, known=known)
+        task = asyncio.create_task(self._climb(run), name=f"remedy on GPU {plan.target.gpu_index}")
+        self._running[run] = task
         return task
 
-    async def _climb(self, plan: Plan, run: Run) -> Outcome:
+    async def _climb(self, run: Run) -> Outcome:
         try:
             outcome = await run.climb()
-        except Exception as error:
-            log.exception("a remedy failed")
-            outcome = Outcome(Result.FAILED, f"a defect of the agent: {error}")
         finally:
-            self._running.pop(plan.target.key.gpu_uuid, None)
-        self._note(plan, run, outcome)
+            self._running.pop(run, None)
+        self._note(run, outcome)
         return outcome
 
-    def _note(self, plan: Plan, run: Run, outcome: Outcome) -> None:
-        key = (plan.order.alert, plan.target.id)
-        last = self._attempts.get(key)
-        again = last is not None and (last.result, last.detail) == (outcome.result, outcome.detail)
-        wait = _wait_after(outcome, last.wait if again and last else 0.0)
-        self._attempts[key] = _Attempt(outcome.result, outcome.detail, self._tools.now(), wait)
+    def _note(self, run: Run, outcome: Outcome) -> None:
+        plan = run.plan
+        again = self._attempts.note(plan.order.alert, plan.target.id, outcome)
         self.counts[outcome.result, plan.dry_run] += 1
         if outcome.result is Result.RELEASED:
             self.released_bytes += outcome.released_bytes or 0
         if outcome.result is Result.UNKILLABLE:
-            self._blocked[plan.target.key.gpu_uuid] = plan.target.id
-        if not again:  # the same refusal is told once
-            self._told(plan, run, outcome)
-
-    def _forget(self, firing: set[str]) -> None:
-        """Drop what belongs to alerts that have ended, and the block of those that can be killed at last."""
-        for key in [key for key in self._attempts if key[0] not in firing]:
-            del self._attempts[key]
-        while len(self._attempts) > _KEPT:
-            del self._attempts[next(iter(self._attempts))]
-
-    def unblock(self, alive: Callable[[ProcessId], bool]) -> None:
-        """Let GPUs go whose unkillable process has ended after all."""
-        for gpu in [gpu for gpu, identity in self._blocked.items() if not alive(identity)]:
-            del self._blocked[gpu]
+            for gpu in run.gpus:
+                self.block(gpu, plan.target.id)
+        self._told(plan, run, outcome, again)
 
 
-def _wait_after(outcome: Outcome, last: float) -> float:
-    """Until the same alert may act on the same process again."""
-    if outcome.result is Result.REFUSED:
-        return min(max(2 * last, _RETRY_SECONDS), _LONGEST_RETRY_SECONDS)
-    return _LONGEST_RETRY_SECONDS if outcome.acted else _RETRY_SECONDS
-
-
-def _order(firing: Firing) -> Order:
+def _order(firing: Firing, victim: str) -> Order:
     alert = firing.alert
     return Order(
         alert=alert.fingerprint,
@@ -204,5 +212,6 @@ def _order(firing: Firing) -> Order:
         expression=firing.expression,
         value=alert.value,
         labels=dict(alert.labels),
+        victim=victim,
         values=firing.values,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuagent_alerts.remedies.target import Facts, Identity, Target, differences, mismatches
@@ -102,7 +102,7 @@ class Party:
         """All of them, with all of their threads."""
         return all(member.held.has_ended() for member in self.members)
 
-    async def whereabouts(self) -> Iterator[str]:
+    async def whereabouts(self) -> list[str]:
         """For each that still is, where in the kernel it waits."""
         found = []
         for member in self.members:
@@ -111,8 +111,9 @@ class Party:
             except (Gone, Doubt):
                 continue
             if not facts.is_dead:
-                found.append(f"pid {member.target.pid} is in state {facts.state}, waiting in {facts.wait_channel or '?'}")
-        return iter(found)
+                where = facts.wait_channel or "?"
+                found.append(f"pid {member.target.pid} is in state {facts.state}, waiting in {where}")
+        return found
 
     def close(self) -> None:
         """Let go of all."""

@@ -31,8 +31,8 @@ NEVER = (
 
 NEVER_UNITS = (
     *NEVER, "user@*", "getty@*", "serial-getty@*", "ssh", "ssh@*", "dbus*", "polkit*", "cron", "crond", "atd", "docker",
-    "crio*", "cri-*", "podman*", "k3s*", "rke2*", "microk8s*", "snap.microk8s*", "munge", "nomad", "ray*", "display-manager",
-    "nvidia-*", "NetworkManager", "libvirtd", "virtqemud",
+    "crio*", "cri-*", "podman*", "k3s*", "rke2*", "microk8s*", "snap.microk8s*", "munge", "nomad", "ray",
+    "raylet*", "display-manager", "nvidia-*", "NetworkManager", "libvirtd", "virtqemud",
 )  # fmt: skip
 """Units (without `.service`) that are never restarted: they run others' processes, or the node stands on them."""
 

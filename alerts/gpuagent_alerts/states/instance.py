@@ -46,6 +46,8 @@ class Instance:
     active_clock: float
     """When it began to be true; moved on by the time in which nothing was measured."""
     state: State = State.PENDING
+    frozen: bool = False
+    """Its data was missing at the last evaluation: nobody knows whether it is true."""
     kept_clock: float | None = None
     """When it ceased to be true, while `keep_firing_for` holds it."""
     ended_clock: float | None = None

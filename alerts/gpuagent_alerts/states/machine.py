@@ -106,7 +106,8 @@ class AlertStates:
             frozen = never
         still: set[_Key] = set()
         for key, instance in self._active.items():
-            if instance.state is not State.INACTIVE and frozen(instance.labels):
+            instance.frozen = instance.state is not State.INACTIVE and frozen(instance.labels)
+            if instance.frozen:
                 instance.shift(since_last)
                 still.add(key)
         for key, (labels, row) in found.items():

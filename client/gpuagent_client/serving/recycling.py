@@ -1,8 +1,8 @@
 """Ending a gunicorn worker that holds too much memory, between requests, so that the arbiter starts a fresh one.
 
 gunicorn's workers call the hook `post_request`; `worker.alive = False` then lets them finish what they have begun and
-exit, as at `max_requests`. uvicorn's worker for gunicorn has no hooks: there the middleware calls, and the worker sends
-itself SIGTERM, which uvicorn and gunicorn take as the wish to end after the open requests.
+exit, as at `max_requests`. uvicorn's worker for gunicorn calls no hooks: there the middleware does, and the worker stops
+to listen and sends itself SIGTERM, which uvicorn takes as the wish to end after the open requests.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import threading
 from typing import Any, Callable
 
 from gpuagent_client import lifecycle
-from gpuagent_client.guard import strict, tell_once
+from gpuagent_client.guard import log, strict, tell_once
 from gpuagent_client.serving.meter import Meter
 from gpuagent_client.serving.process import Process
 from gpuagent_client.serving.releases import GIB, Releases
@@ -61,16 +61,19 @@ class Recycling:
         self._above_bytes = above_bytes
         self._after_requests = after_requests
         self._meter = Meter(process.torch)
-        self._stop = stop or _ask_oneself_to_end
+        self._stop = stop
+        self._addresses: list[object] = []
         self._turn = _Turn()
         self._releases: Releases | None = None
         self._requests = 0
         self._hooked = False
         self._looking = False
+        self._why = ""
         self.ending = False
 
-    def post_worker_init(self, worker: Any) -> None:  # noqa: ARG002, ANN401 - gunicorn's hook
+    def post_worker_init(self, worker: Any) -> None:  # noqa: ANN401 - gunicorn's hook
         """The hook, in each worker: from now on the middleware knows whom to ask."""
+        self._addresses = [each.getsockname() for each in worker.sockets]
         _current.append(self)
 
     def post_request(self, worker: Any, req: Any, environ: Any, resp: Any) -> None:  # noqa: ARG002, ANN401 - gunicorn's
@@ -83,10 +86,11 @@ class Recycling:
         self._stop = stop
         self._guarded(None)
 
-    def after_request(self, releases: Releases) -> None:
+    def after_request(self, releases: Releases, *, in_loop: bool) -> None:
         """The middleware's word after each request; where gunicorn's own hook works, that one counts."""
         self._releases = releases
         if not self._hooked:
+            self._stop = self._stop or (self._drain if in_loop else _ask_oneself_to_end)
             self._guarded(releases)
 
     def _guarded(self, releases: Releases | None) -> None:
@@ -100,6 +104,9 @@ class Recycling:
             tell_once("recycle a worker", f"{type(error).__name__}: {error}")
 
     def _look(self, releases: Releases | None) -> None:
+        if self._why:
+            self._end(self._why)
+            return
         if self._after_requests is not None and self._requests >= self._after_requests:
             self._end(f"after {self._requests} requests")
             return
@@ -119,7 +126,8 @@ class Recycling:
                 return  # refused, as it is once a minute and between requests: the next request will ask again
             figures = self._meter.read()
             if figures is not None and self._above_bytes is not None and figures.reserved_bytes > self._above_bytes:
-                self._end(f"{figures.reserved_bytes / GIB:.2f} GiB reserved, also after a release")
+                # Said by the next request, in the thread or event loop that it belongs to.
+                self._why = f"{figures.reserved_bytes / GIB:.2f} GiB reserved, also after a release"
         except Exception as error:  # noqa: BLE001 - a thread of its own: nobody else hears of it
             tell_once("recycle a worker", f"{type(error).__name__}: {error}")
         finally:
@@ -129,18 +137,23 @@ class Recycling:
         if not self._turn.take():
             return  # another worker is ending; the next request will ask again
         self.ending = True
-        # Where gunicorn is configured to, its log is the root's; a line of gunicorn's own follows in any case.
-        tell_once("keep this worker", why)
-        self._stop()
+        log.warning("this worker makes room for a fresh one: %s", why)
+        if self._stop is not None:
+            self._stop()
+
+    def _drain(self) -> None:
+        from gpuagent_client.serving.draining import drain  # noqa: PLC0415 - an app without a loop does not load it
+
+        drain(self._addresses)
 
 
 _current: list[Recycling] = []
 
 
-def after_request(releases: Releases) -> None:
+def after_request(releases: Releases, *, in_loop: bool) -> None:
     """From the middleware: at the cost of a look at an empty list where nothing is recycled."""
     for recycling in _current:
-        recycling.after_request(releases)
+        recycling.after_request(releases, in_loop=in_loop)
 
 
 def _ask_oneself_to_end() -> None:

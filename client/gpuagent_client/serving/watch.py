@@ -97,7 +97,7 @@ class Watch:
                     self._releases.release_beside()
                 else:
                     self._releases.release()
-            recycling.after_request(self._releases)
+            recycling.after_request(self._releases, in_loop=in_loop)
         except Exception as error:
             if strict():
                 raise

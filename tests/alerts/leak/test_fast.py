@@ -31,7 +31,7 @@ def collapse(seconds: float) -> float:
 
 @pytest.mark.parametrize("every", [0.5, 1.0, 2.0])
 def test_a_collapse_of_9_seconds(every: float) -> None:
-    """LEAK-04: told before half of it is over, with the seconds that are left, and as growth, not as a leak."""
+    """LEAK-04: told while more than half of the time is left, with the seconds that are left, and as growth, not as a leak."""
     watched = detector()
     told = fast_times(watched, collapse, 0, 1009, every)
 
@@ -68,12 +68,12 @@ def test_it_ends_without_readings_too() -> None:
     assert not growth.fast
 
 
-@pytest.mark.parametrize(("minutes", "expected"), [(0.5, True), (2, True), (8, True), (15, False), (60, False)])
+@pytest.mark.parametrize(("minutes", "expected"), [(0.5, True), (2, True), (8, True), (25, False), (60, False)])
 def test_minutes_are_fast_and_hours_are_not(minutes: float, expected: bool) -> None:
     """What leaves more than 10 minutes has time for the slow evidence."""
     told = fast_times(detector(), lambda s: 20 + max(0, s - 1000), 0, 1001)
     assert not told
-    told = fast_times(detector(), lambda s: 20 + 60 * max(0.0, s - 1000) / (60 * minutes), 0, 1000 + 18 * minutes)
+    told = fast_times(detector(), lambda s: 20 + 60 * max(0.0, s - 1000) / (60 * minutes), 0, 1000 + 27 * minutes)
 
     assert bool(told) is expected
 
@@ -111,5 +111,5 @@ def test_peaks_are_no_growth() -> None:
 
 
 def test_small_growth_is_not_fast() -> None:
-    """A fifth of what was free, in seconds, is a large request."""
-    assert not fast_times(detector(), lambda s: 40 + 8 * min(1.0, max(0.0, (s - 1000) / 5)), 0, 1200)
+    """A third of what was free, in seconds, is a large request."""
+    assert not fast_times(detector(), lambda s: 40 + 13 * min(1.0, max(0.0, (s - 1000) / 5)), 0, 1200)

@@ -118,7 +118,7 @@ def test_a_size_is_needed(size: Any) -> None:
 
 
 def test_a_worker_that_fits_nowhere_is_still_one(caplog: pytest.LogCaptureFixture) -> None:
-    """gunicorn needs one; the log says what will come of it."""
+    """Gunicorn needs one; the log says what will come of it."""
     assert count(typical=100 * GIB) == 1
     assert "not one of 100.00 GiB fits" in caplog.text
 
@@ -145,7 +145,7 @@ def test_without_a_driver_there_is_one_worker(caplog: pytest.LogCaptureFixture) 
 
 
 def test_nvml_is_closed_again() -> None:
-    """gunicorn forks after this: nothing of it may live on."""
+    """Gunicorn forks after this: nothing of it may live on."""
     nvml = FakeNvml()
     count(nvml)
 

@@ -63,17 +63,25 @@ def test_a_cache_is_given_back_first() -> None:
     process.fake.allocate(9 * GIB)
     process.fake.free(3 * GIB)
     releases = Releases(Gate(told=process.told), every=None, above_bytes=None, process=process, clock=process.clock)
-    recycling, one = Recycling(above_bytes=8 * GIB, process=process), worker()
-    serve(recycling, one)  # gunicorn's hook is there: the middleware's word only brings the releases
-    recycling = Recycling(above_bytes=8 * GIB, process=process)
     stopped: list[bool] = []
-    by_middleware = Recycling(above_bytes=8 * GIB, process=process, stop=lambda: stopped.append(True))
-    by_middleware.after_request(releases)
+    recycling = Recycling(above_bytes=8 * GIB, process=process, stop=lambda: stopped.append(True))
+    recycling.after_request(releases, in_loop=False)
     wait_for_look()
 
     assert process.fake.reserved == [6 * GIB]
-    assert stopped == []
-    assert not by_middleware.ending
+    assert (stopped, recycling.ending) == ([], False)
+
+
+def test_without_the_middleware_nothing_is_given_back() -> None:
+    """Nobody then knows whether another thread is in the middle of a request: the worker goes, which harms none."""
+    process = FakeProcess()
+    process.fake.allocate(9 * GIB)
+    process.fake.free(3 * GIB)
+    recycling, one = Recycling(above_bytes=8 * GIB, process=process), worker()
+    serve(recycling, one)
+
+    assert not one.alive
+    assert "empty_cache" not in process.fake.calls
 
 
 def test_fragments_that_a_release_does_not_bring_back() -> None:
@@ -91,8 +99,9 @@ def test_fragments_that_a_release_does_not_bring_back() -> None:
     releases = Releases(Gate(told=process.told), every=None, above_bytes=None, process=process, clock=process.clock)
     stopped: list[bool] = []
     recycling = Recycling(above_bytes=8 * GIB, process=process, stop=lambda: stopped.append(True))
-    recycling.after_request(releases)
+    recycling.after_request(releases, in_loop=False)
     wait_for_look()
+    recycling.after_request(releases, in_loop=False)
 
     assert stopped == [True]
 
@@ -128,7 +137,7 @@ def test_it_ends_once() -> None:
     recycling = Recycling(after_requests=1, stop=lambda: stopped.append(True))
     releases = Releases(Gate(), every=None, above_bytes=None)
     for _ in range(3):
-        recycling.after_request(releases)
+        recycling.after_request(releases, in_loop=False)
 
     assert stopped == [True]
 
@@ -146,6 +155,6 @@ def test_without_cuda_no_worker_is_above_its_budget() -> None:
 
 @pytest.mark.parametrize("arguments", [{}, {"above_bytes": 0}, {"after_requests": -1}])
 def test_a_reason_is_needed(arguments: dict[str, int]) -> None:
-    """gunicorn then does not start, and says why."""
+    """Gunicorn then does not start, and says why."""
     with pytest.raises(ValueError, match=r"above_bytes"):
         Recycling(**arguments)  # type: ignore[arg-type]

@@ -38,6 +38,7 @@ class Client:
 
 
 def main() -> None:
+    """Serve, leak, ask, print."""
     listening = socket.create_server(("127.0.0.1", 0))
     server = uvicorn.Server(uvicorn.Config("app:app", log_level="error"))
     serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
@@ -47,7 +48,7 @@ def main() -> None:
         client.ask("PUT", f"/leak/{cause}")
     traffic = Traffic(client.predict)
     traffic.wait(1.5)
-    print(json.dumps(blame.run("census", {"window_seconds": 4}, 60.0, traffic)))
+    sys.stdout.write(json.dumps(blame.run("census", {"window_seconds": 4}, 60.0, traffic)))
     server.should_exit = True
     serving.join()
 

@@ -1,5 +1,6 @@
 """Prints how the bytecode of the running Python is read: for each function below, what it does with KEPT, and where."""
 # mypy: ignore-errors
+# ruff: noqa: ANN001, ANN201, D103, E704, F841, FURB110, PLW0603, T201
 
 from __future__ import annotations
 
@@ -20,7 +21,6 @@ def case(function: Callable[..., object]) -> Callable[..., object]:
 
 
 # fmt: off
-# ruff: noqa
 @case
 def append(x): KEPT.append(x)
 @case

@@ -1,0 +1,70 @@
+"""What became of the last try for an alert and a process, and when the next one is due."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from dataclasses import dataclass
+
+from gpuagent.identity import ProcessId
+from gpuagent_alerts.remedies.outcome import Outcome, Result
+
+_RETRY_SECONDS = 60.0
+_LONGEST_RETRY_SECONDS = 900.0
+_KEPT = 256
+
+
+@dataclass(frozen=True, slots=True)
+class _Attempt:
+    outcome: Outcome
+    at: float
+    wait: float
+
+
+class Attempts:
+    """By fingerprint of the alert ("" for what people asked) and identity of the process."""
+
+    def __init__(self, now: Callable[[], float]) -> None:
+        """`now` is CLOCK_BOOTTIME."""
+        self._now = now
+        self._last: dict[tuple[str, ProcessId], _Attempt] = {}
+        self._meant: dict[str, ProcessId] = {}
+
+    def keep(self, firing: Collection[str]) -> None:
+        """Drop what belongs to alerts that have ended."""
+        self._last = {key: each for key, each in self._last.items() if key[0] in firing}
+        self._meant = {alert: identity for alert, identity in self._meant.items() if alert in firing}
+        while len(self._last) > _KEPT:
+            del self._last[next(iter(self._last))]
+
+    def is_due(self, alert: str, identity: ProcessId) -> bool:
+        """Whether it may be tried, or tried again."""
+        last = self._last.get((alert, identity))
+        return last is None or self._now() - last.at >= last.wait
+
+    def is_meant(self, alert: str, identity: ProcessId) -> bool:
+        """Whether this is the process that the alert named when it was first seen: it never comes to mean another."""
+        return self._meant.setdefault(alert, identity) == identity
+
+    def was_refused_itself(self, alert: str, identity: ProcessId) -> bool:
+        """Whether the last try was refused because of who the process is: then it may be the next one's turn."""
+        last = self._last.get((alert, identity))
+        return last is not None and last.outcome.result is Result.REFUSED and not last.outcome.general
+
+    def gist(self, alert: str, identity: ProcessId) -> str:
+        """What the last try came to; "" where there was none."""
+        last = self._last.get((alert, identity))
+        return last.outcome.gist if last is not None else ""
+
+    def note(self, alert: str, identity: ProcessId, outcome: Outcome) -> bool:
+        """A try has ended; returns whether the last one came to the same."""
+        last = self._last.get((alert, identity))
+        again = last is not None and last.outcome.gist == outcome.gist
+        wait = _wait_after(outcome, last.wait if again and last is not None else 0.0)
+        self._last[alert, identity] = _Attempt(outcome, self._now(), wait)
+        return again
+
+
+def _wait_after(outcome: Outcome, last: float) -> float:
+    if outcome.result is Result.REFUSED:
+        return min(max(2 * last, _RETRY_SECONDS), _LONGEST_RETRY_SECONDS)
+    return _LONGEST_RETRY_SECONDS if outcome.acted else _RETRY_SECONDS

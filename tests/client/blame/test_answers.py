@@ -1,0 +1,218 @@
+"""What is asked, what is answered, and in which words."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from array import array
+from typing import Any
+
+import pytest
+
+from gpuagent_client import blame
+from gpuagent_client.blame.bound import MAX_BYTES, bounded
+from gpuagent_client.blame.lines import told
+from gpuagent_client.blame.request import Refused, census_request
+from gpuagent_client.blame.table import decode, encode, size_of, survivors
+from gpuagent_client.blame.tensors import Key, Live, described
+from gpuagent_client.blame.verdict import size, verdict
+from tests.client.conftest import ROOT
+
+GROUP: dict[str, Any] = {
+    "growing": True,
+    "growth_bytes": 2_040_109_466,
+    "container": "app.results",
+    "container_length": 412,
+    "kind": "list",
+    "path": "app.results[*]",
+    "file": "app.py",
+    "line": 42,
+    "function": "predict",
+    "how": "added",
+    "others": [],
+    "taken_out": [],
+    "cause": "outputs kept with their graph",
+    "remedy": "the tensors carry their graph: detach() or no_grad()",
+}
+
+
+class Idle:
+    """An app in which nothing happens."""
+
+    thread_id = 0
+
+    def requests_served(self) -> int | None:
+        return None
+
+    def is_capturing(self) -> bool:
+        return False
+
+    def wait(self, seconds: float) -> bool:
+        return False
+
+
+def live(number: int, *, shape: tuple[int, ...] = (4, 4), device: str = "cpu", used_bytes: int = 64) -> Live:
+    """A tensor of a look."""
+    key = Key(shape, "torch.float32", device, requires_grad=False, grad_fn="")
+    return Live(object(), key, number, used_bytes, hash((number, key)))
+
+
+def test_the_verdict_says_who_where_and_what_to_do() -> None:
+    """One sentence that can be acted on."""
+    assert verdict([GROUP], 300, {}) == (
+        "+1.9 GiB in 300 s is held by `app.results` (list, 412 items), appended at app.py:42 in `predict`;"
+        " the tensors carry their graph: detach() or no_grad()"
+    )
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"kind": "dict"}, "stored at app.py:42"),
+        ({"how": "carried"}, "assigned at app.py:42"),
+        ({"file": "", "how": ""}, "(list, 412 items); the tensors"),
+        ({"others": ["b.py:7 in put"]}, "(or b.py:7 in put)"),
+        ({"taken_out": ["app.py:50"]}, "app.py:50 takes out of it again: it may be a bounded cache that is filling"),
+        ({"cause": "a closure holds tensors", "remedy": "drop it"}, "a closure holds tensors: drop it"),
+        ({"container": "", "kind": "", "path": "<app.Cycle>.x"}, "held by `<app.Cycle>.x`, stored"),
+    ],
+)
+def test_the_words_fit_what_was_found(changes: dict[str, Any], words: str) -> None:
+    """Each thing that is known is said, and nothing that is not."""
+    assert words in verdict([{**GROUP, **changes}], 300, {})
+
+
+def test_what_does_not_grow_is_not_blamed() -> None:
+    """LEAK-01: a holder that was made once is in the list, and not in the verdict."""
+    assert verdict([{**GROUP, "growing": False}], 60, {}).startswith("nothing to blame")
+
+
+def test_growth_that_no_object_explains_is_said() -> None:
+    """NCCL, workspaces and graphs' pools are no tensors."""
+    assert "cuda:0 grew by 3.0 GiB, more than Python objects explain" in verdict([], 60, {"cuda:0": 3 << 30})
+    assert "more than" not in verdict([GROUP], 60, {"cuda:0": 2 << 30})
+
+
+def test_sizes_are_readable() -> None:
+    """Binary units, one digit."""
+    assert [size(number) for number in (0, 1023, 1536, 5 << 30)] == ["0 B", "1023 B", "1.5 KiB", "5.0 GiB"]
+
+
+def test_a_table_comes_back_as_it_was() -> None:
+    """What one look leaves is what the next one reads."""
+    seen = [live(1), live(2, used_bytes=128)]
+    data = encode(seen, objects=77)
+
+    assert size_of(data) == (77, 2)
+    assert decode(data).tensors == {one.identity for one in seen}
+    assert decode(data).storages == {one.storage_identity for one in seen}
+    assert len(data) == 16 + 4 * array("q").itemsize
+
+
+def test_survivors_are_young_and_still_there() -> None:
+    """LEAK-01: not what was there before, nor what came late; GPUs first, then bytes."""
+    old, early, late = live(1), live(2), live(3)
+    on_gpu, large = live(4, device="cuda:0"), live(5, shape=(9,), used_bytes=9999)
+    first = decode(encode([old], 0))
+    second = decode(encode([old, early, on_gpu, large], 0))
+
+    groups = survivors(first, second, [old, early, late, on_gpu, large])
+
+    assert [[one.storage for one in group.survivors] for group in groups] == [[4], [5], [2]]
+    assert groups[-1].younger == 1
+
+
+def test_sizes_that_vary_are_one_kind() -> None:
+    """Requests of many lengths leave tensors of many shapes."""
+    assert described([live(1, shape=(1, 7)).key, live(2, shape=(1, 9)).key]) == "float32[1, *] on cpu"
+
+
+@pytest.mark.parametrize(
+    "args",
+    [{"window_seconds": "60"}, {"window_seconds": -1}, {"gaps": [1]}, {"gaps": [1, "x"]}, {"top": 0}, {"top": True}],
+)
+def test_arguments_that_are_none_are_refused(args: dict[str, object]) -> None:
+    """What comes from the wire is checked before anything is done."""
+    with pytest.raises(Refused):
+        census_request(args, 600.0, 2.0)
+
+
+def test_a_window_has_to_fit_into_the_deadline() -> None:
+    """A census that cannot answer in time is not begun."""
+    with pytest.raises(Refused, match="do not fit"):
+        census_request({"window_seconds": 60}, 60.0, 2.0)
+    assert census_request({"window_seconds": 60}, 62.0, 2.0).gaps == (15.0, 45.0)
+
+
+@pytest.mark.parametrize("command", ["census", "lines"])
+def test_an_app_without_torch_is_refused(command: str) -> None:
+    """A refusal is an answer, not an error."""
+    assert blame.run(command, {"window_seconds": 1}, 60.0, Idle()) == {
+        "ok": False,
+        "err": "the app has not loaded torch",
+    }
+
+
+def test_an_unknown_command_is_refused() -> None:
+    """Only what is on the list."""
+    assert blame.run("eval", {}, 60.0, Idle())["ok"] is False
+
+
+def test_loading_it_costs_only_the_standard_library() -> None:
+    """No torch is imported by looking for it."""
+    probe = "import sys, gpuagent_client.blame; print([n for n in sys.modules if n.startswith(('torch', 'numpy'))])"
+    run = subprocess.run(
+        [sys.executable, "-c", probe],
+        env={"PYTHONPATH": str(ROOT / "client")},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+
+    assert run.stdout == "[]\n"
+
+
+def test_an_answer_fits_into_a_line_of_the_protocol() -> None:
+    """The least important groups are left out, and it is said."""
+    answer = bounded({"verdict": "v", "groups": [{**GROUP, "path": "x" * 1000} for _ in range(500)], "notes": []})
+
+    assert len(json.dumps(answer).encode()) <= MAX_BYTES
+    assert len(answer["groups"]) > 10  # type: ignore[arg-type]
+    assert answer["notes"] == ["the answer was cut to its size limit"]
+
+
+def block(address: int, filename: str, line: int, **changes: object) -> dict[str, object]:
+    """A piece of memory in a snapshot."""
+    frames = [{"filename": "/torch/nn/f.py", "line": 1, "name": "f"}, {"filename": filename, "line": line, "name": "g"}]
+    return {
+        "address": address,
+        "size": 512,
+        "requested_size": 500,
+        "state": "active_allocated",
+        "frames": frames,
+    } | changes
+
+
+def snapshot(*blocks: dict[str, object]) -> dict[str, object]:
+    """One segment with these."""
+    return {"segments": [{"device": 0, "address": 0, "blocks": list(blocks)}]}
+
+
+def test_lines_are_those_whose_blocks_stay() -> None:
+    """The first frame outside torch, of blocks that are in both snapshots; what was freed or is new is not counted."""
+    stays, freed, new = block(1, "/app/app.py", 7), block(2, "/app/app.py", 8), block(3, "/app/app.py", 9)
+    also = block(4, "/app/app.py", 7)
+    nameless = block(5, "??", 0, frames=[{"filename": "??", "line": 0, "name": "??"}])
+    before_the_window = block(6, "", 0, frames=[])
+    pending = block(7, "/app/app.py", 10, state="active_pending_free")
+
+    first = snapshot(stays, freed, also, nameless, before_the_window, pending)
+    answer = told(first, snapshot(stays, new, also, nameless, before_the_window, pending), 60, "/torch")
+
+    lines: Any = answer["lines"]
+    (line,) = lines
+    assert (line["file"], line["line"], line["function"]) == ("/app/app.py", 7, "g")
+    assert (line["count"], line["bytes"]) == (2, 1000)
+    assert "500 B have no Python frame" in answer["notes"][0]  # type: ignore[index]
+    assert "/app/app.py:7 in `g` (2 blocks)" in str(answer["verdict"])

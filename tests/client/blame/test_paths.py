@@ -1,0 +1,242 @@
+"""Walks, names and containers, on plain objects: what is said of tensors is said of any object."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import types
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gpuagent_client.blame import fork, walk
+from gpuagent_client.blame.clusters import Cluster, clusters, length_of
+from gpuagent_client.blame.names import key_text, relative
+from gpuagent_client.blame.touch import Site, sites
+from gpuagent_client.blame.trail import Trail, trail
+
+
+class Thing:
+    """Stands for a tensor."""
+
+
+class Lying:
+    """A lazy proxy: it claims another class, and must not be asked."""
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        raise AssertionError("code of the app was run")
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("code of the app was run")
+
+    def __hash__(self) -> int:
+        raise AssertionError("code of the app was run")
+
+    def __getattribute__(self, name: str) -> object:
+        raise AssertionError("code of the app was run")
+
+
+class Holder:
+    """Keeps what it is given."""
+
+    def __init__(self) -> None:
+        self.things: list[object] = []
+        self.by_name: dict[str, list[object]] = {}
+
+    def keep(self, thing: object) -> None:
+        self.things.append(thing)
+
+
+KEPT: dict[object, object] = {}
+HOLDER = Holder()
+PROXY = Lying()
+
+
+@pytest.fixture(autouse=True)
+def empty() -> Iterator[None]:
+    """Nothing is kept from one test to the next."""
+    yield
+    KEPT.clear()
+    HOLDER.__init__()  # type: ignore[misc]
+
+
+def survey() -> walk.Heap:
+    """What there is now."""
+    objects = gc.get_objects()
+    frames = fork.running_frames((threading.get_ident(),))
+    return walk.survey(objects, frames, [])
+
+
+def held(*things: object) -> tuple[list[walk.Held], walk.Heap]:
+    """Who holds these."""
+    heap = survey()
+    return walk.walk(list(things), heap, 30.0), heap
+
+
+def way_to(thing: object, *, show_keys: bool = False) -> Trail:
+    """The one way to a thing, in words."""
+    (path,), heap = held(thing)
+    assert path.rooted
+    return trail(path.objects, heap, show_keys=show_keys)
+
+
+def containers(old: set[int], *things: object) -> list[Cluster]:
+    """Clusters of the samples; `old` are ids of containers that were there before the window."""
+    paths, heap = held(*things)
+    return clusters(paths, lambda item, _: id(item) in old, heap.modules)
+
+
+def put(number: int, thing: object) -> None:
+    """Store it as an app would."""
+    KEPT[number] = {"thing": thing}
+
+
+def test_a_thing_in_a_dict_of_a_module_is_named() -> None:
+    """The way from the module down to the thing, with keys told by their type."""
+    thing = Thing()
+    put(1, thing)
+
+    assert way_to(thing).text() == f"{__name__}.KEPT[<int>][<str>]"
+    assert way_to(thing, show_keys=True).text() == f"{__name__}.KEPT[1]['thing']"
+
+
+def test_keys_that_are_no_plain_values_are_never_shown() -> None:
+    """repr() is code of the app, whatever was asked for."""
+    assert key_text(Lying(), show_keys=True) == "<Lying>"
+
+
+def test_nothing_of_the_app_is_run() -> None:
+    """A proxy on the way that fails whatever it is asked is passed without asking it."""
+    thing = Thing()
+    object.__setattr__(PROXY, "thing", thing)
+    try:
+        assert way_to(thing).text().startswith(f"{__name__}.PROXY")
+    finally:
+        object.__delattr__(PROXY, "thing")
+
+
+def test_the_container_is_where_the_ways_part() -> None:
+    """Many samples in one list: the list is the container, by its attribute."""
+    things = [Thing() for _ in range(8)]
+    for thing in things:
+        HOLDER.keep(thing)
+
+    (cluster,) = containers({id(HOLDER.things)}, *things)
+
+    assert cluster.container_object is HOLDER.things
+    assert length_of(cluster.container_object) == 8
+
+
+def test_two_containers_are_told_apart() -> None:
+    """Half of the samples in one list and half in another are two holders."""
+    first, second = [Thing() for _ in range(4)], [Thing() for _ in range(4)]
+    HOLDER.by_name.update(first=list(first), second=list(second))
+    lists = HOLDER.by_name["first"], HOLDER.by_name["second"]
+
+    found = containers({id(one) for one in lists}, *first, *second)
+
+    assert {id(cluster.container_object) for cluster in found} == {id(one) for one in lists}
+
+
+def test_an_element_is_no_container() -> None:
+    """A young list of many samples in an old dict: the dict grows, the list came as a whole."""
+    things = [Thing() for _ in range(4)]
+    KEPT["batch"] = things[:]
+
+    (cluster,) = containers({id(KEPT)}, *things)
+
+    assert cluster.container_object is KEPT
+
+
+def test_a_linked_list_longer_than_the_walk_has_its_head_named() -> None:
+    """A chain is climbed in place, and costs no levels."""
+
+    class Node:
+        def __init__(self, following: object) -> None:
+            self.following = following
+            self.thing = Thing()
+
+    last = node = Node(None)
+    for _ in range(walk.MAX_LEVELS * 3):
+        node = Node(node)
+    KEPT["head"] = node
+    thing = last.thing
+    del last, node
+
+    assert "chain of" in way_to(thing).text()
+    assert way_to(thing).text().startswith(f"{__name__}.KEPT[<str>]")
+
+
+def test_a_cycle_that_nobody_holds_is_known_as_one() -> None:
+    """What is only held by itself has no root."""
+    cycle: dict[str, Any] = {"thing": Thing()}
+    cycle["me"] = cycle
+    gc.disable()
+    try:
+        reference = [id(cycle["thing"])]
+        del cycle
+        thing = next(item for item in gc.get_objects() if id(item) == reference[0])
+        (path,), _ = held(thing)
+    finally:
+        gc.enable()
+
+    assert (path.rooted, path.in_cycle) == (False, True)
+
+
+def test_a_variable_of_a_running_thread_is_a_root() -> None:
+    """What only a local variable of another thread holds is named by that variable."""
+    ready, end = threading.Event(), threading.Event()
+    seen: list[int] = []
+
+    def work() -> None:
+        mine = [Thing()]
+        seen.append(id(mine[0]))
+        ready.set()
+        end.wait()
+        mine.clear()
+
+    worker = threading.Thread(target=work)
+    worker.start()
+    ready.wait()
+    try:
+        thing = next(item for item in gc.get_objects() if id(item) == seen[0])
+        text = way_to(thing).text()
+    finally:
+        end.set()
+        worker.join()
+
+    assert text.startswith("local mine of ")
+    assert text.endswith("[0]")
+
+
+def lines_for(way: Trail, last: int) -> list[Site]:
+    """Where code changes objects[last] of the way."""
+    functions = [item for item in gc.get_objects() if type(item) is types.FunctionType]
+    return sites(next(way.handles(last)), functions, [])
+
+
+def test_the_line_of_a_method_that_adds_is_found() -> None:
+    """For an attribute, methods of its class come first."""
+    thing = Thing()
+    HOLDER.keep(thing)
+    way = way_to(thing)
+
+    (site,) = lines_for(way, len(way.objects) - 2)
+
+    code = Holder.keep.__code__
+    assert (site.function, site.line) == ("Holder.keep", code.co_firstlineno + 1)
+    assert relative(code.co_filename) == site.file
+
+
+def test_the_line_of_a_function_that_stores_is_found() -> None:
+    """For a global, functions of that module which store into it; those that only read are left out."""
+    thing = Thing()
+    KEPT["one"] = thing
+    way = way_to(thing)
+
+    found = lines_for(way, len(way.objects) - 1)
+
+    assert ("put", put.__code__.co_firstlineno + 2) in {(site.function, site.line) for site in found}
+    assert "test_keys_that_are_no_plain_values_are_never_shown" not in {site.function for site in found}
