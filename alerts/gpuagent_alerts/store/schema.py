@@ -91,10 +91,14 @@ STEPS: tuple[Step, ...] = (
         )
         """,
         "CREATE INDEX remedy_audit_run ON remedy_audit (run)",
-        "CREATE TRIGGER remedy_audit_is_kept BEFORE DELETE ON remedy_audit"
-        " BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END",
-        "CREATE TRIGGER remedy_audit_is_true BEFORE UPDATE ON remedy_audit"
-        " BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END",
+        """
+        CREATE TRIGGER remedy_audit_is_kept BEFORE DELETE ON remedy_audit
+        BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END
+        """,
+        """
+        CREATE TRIGGER remedy_audit_is_true BEFORE UPDATE ON remedy_audit
+        BEGIN SELECT RAISE(ABORT, 'the audit log is append-only'); END
+        """,
     ),
     (
         # What the leak detector remembers of processes, of this boot alone.
