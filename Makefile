@@ -20,8 +20,8 @@ export PYTHON
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
 
-demo: demo-venv ## The agent on a simulated node with a leak, in under a minute, without a GPU
-	@$(DEMO_VENV)/bin/python scripts/demo
+demo: demo-venv ## A leak found, told of and ended on a simulated GPU, with real processes, in a minute
+	@$(DEMO_VENV)/bin/gpuagent demo
 
 test: dev-venv apps-venv ## Every test, those with real services too
 	@scripts/services

@@ -1,80 +1,154 @@
-"""Writes `dashboards/gpu-node.json`, the Grafana board of one or more GPU nodes: python grafana/node.py > FILE.
-
-The board is Grafana's classic JSON, which file provisioning and the import page both take. Rules it keeps: everything
-through variables, base units, a description on every panel, and no panel that looks calm when nothing is collected
-(`noValue` says so).
-"""
-# ruff: noqa: INP001  a program, not a module of a package
+"""The board *GPU node*: one node, or a few, in everything that the agent knows of them."""
+# ruff: noqa: INP001  beside the program that uses it, not in a package
 
 from __future__ import annotations
 
-import json
-import sys
 from collections.abc import Iterator
-from itertools import count
 
-import hardware
-import usage
-from panels import NODE, Json, variable
+from grafana_foundation_sdk.models import dashboard
 
-ROWS = (
-    # title, panels, width and height of each
-    ("Now", usage.now, (3, 4)),
-    ("", usage.state, (24, 5)),
-    ("Memory", usage.memory, (12, 10)),
-    ("Processes", usage.processes, (24, 10)),
-    ("Utilisation", hardware.utilization, (8, 9)),
-    ("Power, temperature, clocks", hardware.physics, (12, 9)),
-    ("Health", hardware.health, (12, 9)),
-)
+import alerting
+import allocator
+import growth
+import health
+import load
+import memory
+from layout import Row, board, common_choices, notes
+from panels import AMBER, BAD_FROM_ONE, GPU, GREEN, NODE, RED, Panel, number, words
 
 
-def panels() -> Iterator[Json]:
-    """All panels with their places. Ids follow the order: links and `viewPanel` need them."""
-    ids = count(1)
-    top = 0
-    for title, make, (width, height) in ROWS:
-        if title:
-            place = {"x": 0, "y": top, "w": 24, "h": 1}
-            yield {"id": next(ids), "type": "row", "title": title, "collapsed": False, "gridPos": place, "panels": []}
-            top += 1
-        left = 0
-        for made in make():
-            if left + width > 24:
-                left, top = 0, top + height
-            yield {"id": next(ids), **made, "gridPos": {"x": left, "y": top, "w": width, "h": height}}
-            left += width
-        top += height
+def trust() -> Iterator[Panel]:
+    """Whether there is anything to see."""
+    yield number(
+        "Agents up",
+        "Agents that Prometheus could scrape, of those it knows. Less than all: log in "
+        "to the node and ask `systemctl status gpuagent`.",
+        f"sum(up{{{NODE}}}) / count(up{{{NODE}}})",
+        "percentunit",
+        ((0, RED), (1, GREEN)),
+        empty="No agent is known",
+    )
+    yield number(
+        "GPUs readable",
+        "GPUs whose memory was read at the last tick.",
+        f"sum(gpuagent_gpus_readable{{{NODE}}})",
+        "none",
+        ((0, AMBER), (1, GREEN)),
+    )
+    yield number(
+        "GPUs missing",
+        "GPUs that there should be (seen since the boot, or on the PCI bus) and that could not "
+        "be read: lost, gone, stuck, or without a driver. `gpuagent status` says which and why.",
+        f"sum(gpuagent_gpus_expected{{{NODE}}}) - sum(gpuagent_gpus_readable{{{NODE}}})",
+        "none",
+        BAD_FROM_ONE,
+    )
+    yield number(
+        "Lost",
+        "GPUs that the driver has lost or no longer enumerates. They need a reset or a reboot.",
+        f"sum(gpuagent_gpu_lost{{{GPU}}})",
+        "none",
+        BAD_FROM_ONE,
+        empty="Unknown: no GPU can be read",
+    )
+    yield number(
+        "Blind",
+        "GPUs for which a call into the driver has not come back: nothing is known of them.",
+        f"sum(gpuagent_gpu_blind{{{GPU}}})",
+        "none",
+        BAD_FROM_ONE,
+        empty="No GPU is known",
+    )
+    yield number(
+        "Oldest reading",
+        "Age of the oldest reading among these GPUs. It grows while a GPU is lost or stuck; all "
+        "other panels then lack that GPU.",
+        f"max(gpuagent_gpu_reading_age_seconds{{{GPU}}})",
+        "s",
+        ((0, GREEN), (10, AMBER), (60, RED)),
+        empty="No GPU was ever read",
+        decimals=0,
+    )
 
 
-def dashboard() -> Json:
+def problems() -> Iterator[Panel]:
+    """What an operator must see first."""
+    yield number(
+        "Alerts firing",
+        "Alerts that fire now, whoever evaluates the rules. Which: the time line below.",
+        alerting.firing(),
+        "none",
+        ((0, GREEN), (1, AMBER)),
+        empty="Unknown: no rules are evaluated",
+    )
+    yield number(
+        "Leaks",
+        "GPUs on which memory is taken to leak. The row on leaks shows what grows.",
+        f"sum(gpuagent_gpu_memory_leak_suspected{{{GPU}}})",
+        "none",
+        BAD_FROM_ONE,
+        empty="Unknown: no history yet, or no data",
+    )
+    yield number(
+        "First GPU full in",
+        "When the first of these GPUs is full, at the present pace.",
+        f"min(gpuagent_gpu_memory_exhaustion_seconds{{{GPU}}} "
+        f'or label_replace(gpuagent_gpu_memory_fast_exhaustion_seconds{{{GPU}}}, "pace", "fast", "", "") '
+        f'or clamp_min(gpuagent_gpu_memory_verdict{{{GPU}, verdict!="learning"}}, {growth.NEVER_SECONDS}))',
+        "s",
+        ((0, RED), (1800, AMBER), (14400, GREEN)),
+        growth.NOT_IN_SIGHT,
+        empty="Unknown: no history yet, or no data",
+        decimals=0,
+    )
+    yield number(
+        "Dead memory",
+        "Memory of processes that have ended, still held by the driver. No signal frees it; a GPU "
+        "reset or a reboot does.",
+        f"sum(gpuagent_gpu_memory_dead_processes_bytes{{{GPU}}})",
+        "bytes",
+        BAD_FROM_ONE,
+        empty="Unknown: no process list",
+        decimals=1,
+    )
+    yield number(
+        "Remedies stopped",
+        "Whether an agent has stopped acting until a person has looked (`gpuagent remedies reset`).",
+        f"max(gpuagent_remedies_stopped{{{NODE}}})",
+        "none",
+        meanings=words(("no", GREEN), ("STOPPED", RED)),
+    )
+    yield number(
+        "Source",
+        "Whether the figures are real. SIMULATED: an agent runs with `--simulate`, and every reading "
+        "of that node is made up.",
+        f"max(gpuagent_simulated{{{NODE}}})",
+        "none",
+        meanings=words(("real", GREEN), ("SIMULATED", AMBER)),
+    )
+
+
+def node() -> dashboard.Dashboard:
     """The whole board."""
-    source = {"type": "datasource", "name": "datasource", "label": "Data source", "query": "prometheus", "refresh": 1}
-    choices = [
-        source,
-        variable("job", "Job", "label_values(gpuagent_build_info, job)"),
-        variable("instance", "Instance", 'label_values(gpuagent_build_info{job=~"$job"}, instance)'),
-        # From the info metric, which a GPU has also while no reading of it can be had.
-        variable("gpu", "GPU", f"label_values(gpuagent_gpu_info{{{NODE}}}, gpu)"),
-    ]
-    return {
-        "id": None,
-        "uid": "gpuagent-node",
-        "title": "GPU node",
-        "description": "GPU memory of a node: what is wrong, who holds it, and whether the figures can be trusted.",
-        "tags": ["gpu", "gpuagent"],
-        "schemaVersion": 39,
-        "version": 1,
-        "editable": False,
-        "graphTooltip": 1,  # one crosshair for all panels
-        "refresh": "30s",
-        "time": {"from": "now-1h", "to": "now"},
-        "templating": {"list": choices},
-        "annotations": {"list": []},
-        "links": [],
-        "panels": list(panels()),
-    }
-
-
-if __name__ == "__main__":
-    sys.stdout.write(json.dumps(dashboard(), indent=1) + "\n")
+    rows = (
+        Row("Now", [*trust(), *problems()], 4, 4),
+        Row("", [health.state(), alerting.timeline()], 12, 8),
+        Row("Memory", list(memory.gpus()), 12, 10),
+        Row("Processes", [memory.processes()], 24, 11),
+        Row("", [memory.largest(), memory.instances()], 12, 10),
+        Row("Leaks", list(growth.leaks()), 8, 9),
+        Row("torch's allocator", list(allocator.apps()), 8, 10),
+        Row("Remedies", [alerting.remedies()], 24, 7),
+        Row("Utilisation", list(load.utilization()), 8, 9),
+        Row("Power, temperature, clocks", list(load.physics()), 12, 9),
+        Row("Errors", list(health.errors()), 8, 9),
+        Row("The agent itself", list(health.agent()), 12, 9),
+    )
+    return board(
+        "gpuagent-node",
+        "GPU node",
+        "GPU memory of a node: what is wrong, who holds it, what leaks, and whether the figures can be trusted.",
+        rows,
+        common_choices(),
+        notes(),
+    )

@@ -1,160 +1,136 @@
-"""Building blocks of Grafana boards in classic JSON: a query, a panel of each kind, a variable."""
-# ruff: noqa: INP001  beside the programs that use it, not in a package
+"""Panels of each kind, with what all of them must have: a description, a unit, and words for when there is no data."""
+# ruff: noqa: INP001  beside the program that uses it, not in a package
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TypeVar
 
-Json = dict[str, Any]
+from grafana_foundation_sdk.builders import common as build_common
+from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.builders import prometheus, stat, statetimeline, table, timeseries
+from grafana_foundation_sdk.models import common, dashboard
+from grafana_foundation_sdk.models.prometheus import PromQueryFormat, QueryEditorMode
 
-SOURCE = {"type": "prometheus", "uid": "${datasource}"}
-NO_DATA = "No data: is the agent scraped?"
+Panel = stat.Panel | timeseries.Panel | statetimeline.Panel | table.Panel
+Made = TypeVar("Made", stat.Panel, timeseries.Panel, statetimeline.Panel, table.Panel)
+
+SOURCE = common.DataSourceRef(type_val="prometheus", uid="${datasource}")
 NODE = 'job=~"$job", instance=~"$instance"'
 GPU = f'{NODE}, gpu=~"$gpu"'
+KEYS = "job, instance, gpu, uuid, pid, gpu_instance_id, compute_instance_id"
+"""What makes a process one of its kind: join by these."""
 LEGEND = "{{instance}} GPU {{gpu}}"
+NO_DATA = "No data: is the agent scraped?"
 NOT_TOLD = "No data, or not told by these GPUs"
 GREEN, AMBER, RED, BLUE, GREY, PURPLE = "green", "orange", "red", "blue", "#808080", "purple"
+CALM = ((0, GREEN),)
+BAD_FROM_ONE = ((0, GREEN), (1, RED))
 
 
-def query(expr: str, legend: str = "", *, table: bool = False) -> Json:
-    """One query; a table and a stat ask for the present only."""
-    target: Json = {"datasource": SOURCE, "editorMode": "code", "expr": expr, "legendFormat": legend or "__auto"}
-    if table:
-        target |= {"format": "table", "instant": True, "range": False}
-    return target
+def query(expr: str, legend: str = "__auto") -> prometheus.Dataquery:
+    """A query over the time range; `legend` names its series."""
+    return prometheus.Dataquery().datasource(SOURCE).editor_mode(QueryEditorMode.CODE).expr(expr).legend_format(legend)
 
 
-def steps(*limits: tuple[float, str], base: str = GREEN) -> Json:
+def latest(expr: str) -> prometheus.Dataquery:
+    """A query at the end of the time range, for a table: one row for each series, one column for each label."""
+    return query(expr).format(PromQueryFormat.TABLE).instant()
+
+
+def steps(*limits: tuple[float, str], base: str) -> build.ThresholdsConfig:
     """Thresholds: `base` below the first limit. Always set, for Grafana's own default paints 80 and more red."""
-    return {
-        "mode": "absolute",
-        "steps": [{"color": base, "value": None}, *({"color": color, "value": at} for at, color in limits)],
-    }
+    colors = [dashboard.Threshold(None, base), *(dashboard.Threshold(at, color) for at, color in limits)]
+    return build.ThresholdsConfig().mode(dashboard.ThresholdsMode.ABSOLUTE).steps(colors)
 
 
-def words(**meanings: tuple[str, str]) -> list[Json]:
-    """Value mappings `_1=("lost", RED)`: numbers that mean something are shown as what they mean."""
+def words(*meanings: tuple[str, str], start: int = 0) -> list[dashboard.ValueMapping]:
+    """Numbers that mean something, from `start` on, as what they mean: (text, colour) of each."""
     options = {
-        key.removeprefix("_"): {"text": text, "color": color, "index": place}
-        for place, (key, (text, color)) in enumerate(meanings.items())
+        str(number): dashboard.ValueMappingResult(text=text, color=color, index=number - start)
+        for number, (text, color) in enumerate(meanings, start)
     }
-    return [{"type": "value", "options": options}]
+    return [dashboard.ValueMap(options)]
 
 
-def override(matcher: str, options: str, **properties: object) -> Json:
-    """Other settings for some series; `custom__x` sets `custom.x`."""
-    settings = [{"id": key.replace("__", "."), "value": value} for key, value in properties.items()]
-    return {"matcher": {"id": matcher, "options": options}, "properties": settings}
+def settings(**properties: object) -> list[dashboard.DynamicConfigValue]:
+    """Field settings of an override; `custom__x` is `custom.x`."""
+    return [dashboard.DynamicConfigValue(name.replace("__", "."), value) for name, value in properties.items()]
 
 
-def panel(kind: str, title: str, text: str, targets: list[Json], *, empty: str = NO_DATA, **defaults: object) -> Json:
-    """What every panel has. `defaults` are field settings: unit, min, max, thresholds, mappings, custom."""
-    for letter, target in zip("ABCDEFGH", targets, strict=False):
-        target["refId"] = letter
-    fields = {"noValue": empty, "thresholds": steps()} | defaults
-    return {
-        "type": kind,
-        "title": title,
-        "description": text,
-        "datasource": SOURCE,
-        "targets": targets,
-        "fieldConfig": {"defaults": fields, "overrides": []},
-        "options": {},
-    }
+def with_common(made: Made, title: str, text: str, targets: tuple[prometheus.Dataquery, ...], empty: str) -> Made:
+    """What every panel has. `empty` is shown when nothing comes back, and must not sound calm."""
+    for letter, target in zip("ABCDEFGHIJ", targets, strict=False):
+        made.with_target(target.ref_id(letter))
+    return made.title(title).description(text).datasource(SOURCE).no_value(empty)
 
 
-def stat(
+def number(
     title: str,
     text: str,
     expr: str,
     unit: str,
-    *limits: tuple[float, str],
+    limits: tuple[tuple[float, str], ...] = CALM,
+    meanings: list[dashboard.ValueMapping] | None = None,
     empty: str = NO_DATA,
-    **defaults: object,
-) -> Json:
-    """One number, with its background in the colour of its limit or mapping: green from 0 unless `limits` say else.
+    decimals: int | None = None,
+) -> stat.Panel:
+    """One number, its background in the colour of its limit or meaning.
 
     Without a number it is purple: Grafana gives what is missing the lowest colour, and green would look calm.
     """
-    colors = steps(*(limits or [(0, GREEN)]), base=PURPLE)
-    target = query(expr, title) | {"instant": True, "range": False}
-    made = panel("stat", title, text, [target], empty=empty, unit=unit, thresholds=colors, **defaults)
-    made["options"] = {
-        "colorMode": "background",
-        "graphMode": "none",
-        "textMode": "value",
-        "reduceOptions": {"calcs": ["lastNotNull"], "fields": "", "values": False},
-    }
-    return made
+    made = with_common(stat.Panel(), title, text, (query(expr, title).instant(),), empty)
+    made.unit(unit).thresholds(steps(*limits, base=PURPLE)).mappings(meanings or [])
+    made.color_mode(common.BigValueColorMode.BACKGROUND).graph_mode(common.BigValueGraphMode.NONE)
+    made.text_mode(common.BigValueTextMode.VALUE)
+    made.reduce_options(build_common.ReduceDataOptions().calcs(["lastNotNull"]).fields("").values(False))
+    return made if decimals is None else made.decimals(decimals)
 
 
-def series(
+def lines(
+    title: str, text: str, unit: str, *targets: prometheus.Dataquery, empty: str = NO_DATA, most: float | None = None
+) -> timeseries.Panel:
+    """Lines over time. A gap in the data is a gap in the line. `most` fixes the axis' upper end."""
+    made = with_common(timeseries.Panel(), title, text, targets, empty)
+    made.unit(unit).min(0).thresholds(steps(base=GREEN))
+    made.line_width(1).fill_opacity(10).show_points(common.VisibilityMode.NEVER).span_nulls(False)
+    legend = build_common.VizLegendOptions().show_legend(True).calcs(["lastNotNull", "max"])
+    made.legend(legend.display_mode(common.LegendDisplayMode.TABLE).placement(common.LegendPlacement.BOTTOM))
+    made.tooltip(build_common.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING))
+    return made if most is None else made.max(most)
+
+
+def counts(made: timeseries.Panel) -> timeseries.Panel:
+    """For numbers that are nearly always 0: whole, and without an axis up to 100."""
+    return made.decimals(0).axis_soft_max(1)
+
+
+def stacked(made: timeseries.Panel, **colors: str) -> timeseries.Panel:
+    """One upon another, each in a colour of its own: `live_processes` is the series called "live processes"."""
+    made.stacking(build_common.StackingConfig().mode(common.StackingMode.NORMAL).group("A"))
+    for name, color in colors.items():
+        fixed = {"mode": "fixed", "fixedColor": color}
+        made.override_by_name(name.replace("_", " "), settings(color=fixed))
+    return made.fill_opacity(60).line_width(0)
+
+
+def dashed(made: timeseries.Panel, ref_id: str) -> timeseries.Panel:
+    """A limit is a dashed line without a fill, so that it is not taken for a reading."""
+    style = {"fill": "dash", "dash": [6, 6]}
+    return made.override_by_query(ref_id, settings(custom__lineStyle=style, custom__fillOpacity=0))
+
+
+def states(
     title: str,
     text: str,
-    unit: str,
-    *targets: Json,
-    custom: Json | None = None,
+    meanings: list[dashboard.ValueMapping],
+    *targets: prometheus.Dataquery,
     empty: str = NO_DATA,
-    **defaults: object,
-) -> Json:
-    """Lines over time. A gap in the data is a gap in the line."""
-    lines = {"lineWidth": 1, "fillOpacity": 10, "showPoints": "never", "spanNulls": False} | (custom or {})
-    made = panel("timeseries", title, text, list(targets), empty=empty, unit=unit, min=0, custom=lines, **defaults)
-    made["options"] = {
-        "legend": {"showLegend": True, "displayMode": "table", "placement": "bottom", "calcs": ["lastNotNull", "max"]},
-        "tooltip": {"mode": "multi", "sort": "desc"},
-    }
-    return made
-
-
-def dashed(made: Json, ref_id: str) -> Json:
-    """A limit is a dashed line without a fill, so that it is not taken for a reading."""
-    line = {"fill": "dash", "dash": [6, 6]}
-    limit = override("byFrameRefID", ref_id, custom__lineStyle=line, custom__fillOpacity=0)
-    made["fieldConfig"]["overrides"].append(limit)
-    return made
-
-
-def timeline(title: str, text: str, target: Json, mappings: list[Json]) -> Json:
+) -> statetimeline.Panel:
     """States over time, in words and colours of their own."""
-    custom = {"fillOpacity": 80, "lineWidth": 0, "spanNulls": False}
-    made = panel("state-timeline", title, text, [target], mappings=mappings, custom=custom)
-    made["options"] = {
-        "mergeValues": True,
-        "showValue": "never",
-        "rowHeight": 0.8,
-        "legend": {"displayMode": "list", "placement": "bottom", "showLegend": True},
-        "tooltip": {"mode": "single"},
-    }
-    return made
-
-
-def table(made: Json, columns: dict[str, str], sort: str) -> Json:
-    """The columns of a table in their order, under names for people; others are left out."""
-    organize = {
-        "indexByName": {name: place for place, name in enumerate(columns)},
-        "renameByName": columns,
-        "includeByName": dict.fromkeys(columns, True),
-        "excludeByName": {},
-    }
-    made["transformations"] = [{"id": "organize", "options": organize}]
-    made["options"] = {"showHeader": True, "cellHeight": "sm", "sortBy": [{"displayName": sort, "desc": True}]}
-    return made
-
-
-def variable(name: str, label: str, expr: str) -> Json:
-    """A choice of one, several or all values of a label."""
-    return {
-        "type": "query",
-        "name": name,
-        "label": label,
-        "datasource": SOURCE,
-        "query": {"query": expr, "refId": f"variable-{name}"},
-        "definition": expr,
-        "refresh": 2,  # when the time range changes
-        "sort": 3,  # by number
-        "multi": True,
-        "includeAll": True,
-        "allValue": ".+",
-        "current": {"text": ["All"], "value": ["$__all"]},
-    }
+    made = with_common(statetimeline.Panel(), title, text, targets, empty)
+    made.mappings(meanings).thresholds(steps(base=GREY)).unit("none")
+    made.fill_opacity(80).line_width(0).row_height(0.8).span_nulls(False)
+    made.merge_values(True).show_value(common.VisibilityMode.NEVER)
+    legend = build_common.VizLegendOptions().show_legend(True).display_mode(common.LegendDisplayMode.LIST)
+    made.legend(legend.placement(common.LegendPlacement.BOTTOM))
+    return made.tooltip(build_common.VizTooltipOptions().mode(common.TooltipDisplayMode.SINGLE))

@@ -122,7 +122,7 @@ def assemble(
             leaks.further(),
         ]
 
-    alerting.listen(acting.judge, further)
+    alerting.listen(acting.judge, further, acting.remedy_of)
     parts = Parts(
         config=config,
         clock=node.clock,

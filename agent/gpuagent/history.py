@@ -9,7 +9,6 @@ from __future__ import annotations
 import heapq
 import math
 from array import array
-from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -98,6 +97,7 @@ class History:
         self._run = ""
         self._begun_slot = 0
         self._slot = 0
+        self._full_slot = -1
         self._time_seconds = 0.0
         self._gpus: dict[str, _Gpu] = {}
 
@@ -214,11 +214,16 @@ class History:
 
     def _has_room(self) -> bool:
         """Whoever ended longest ago makes room; nobody who still runs. A process without room has no line."""
-        lines = [(process.used.last_slot, gpu, key) for gpu in self._gpus.values() for key, process in gpu.processes.items()]
-        if len(lines) < self._most_processes:
+        if sum(len(gpu.processes) for gpu in self._gpus.values()) < self._most_processes:
             return True
+        if self._full_slot == self._slot:  # looked once in this slot: that is enough for a crowd
+            return False
+        lines = [
+            (process.used.last_slot, gpu, key) for gpu in self._gpus.values() for key, process in gpu.processes.items()
+        ]
         last_slot, gpu, key = min(lines, key=lambda line: line[0])
         if last_slot >= self._slot - 1:
+            self._full_slot = self._slot
             return False
         del gpu.processes[key]
         return True

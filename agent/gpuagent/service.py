@@ -142,8 +142,9 @@ class Service:
         try:
             new, rules = await asyncio.to_thread(parts.load)
             await asyncio.to_thread(parts.doors.reload, new)
-            parts.acting.reload(new)
+            use_remedies = parts.acting.prepare(new)
             await parts.alerting.reload(new, rules, self._alive)
+            use_remedies()
             await parts.sources.reload(new.sources)
         except (ConfigError, WebConfigError, RuleFileError, ValueError) as error:
             log.error("the new configuration is refused, the old one stays:\n%s", error)  # noqa: TRY400  no traceback

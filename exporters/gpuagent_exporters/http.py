@@ -31,12 +31,15 @@ from gpuagent_exporters.guards import (
     SetHeaders,
     error_response,
 )
+from gpuagent_exporters.history_routes import Points, history_routes
 from gpuagent_exporters.negotiation import (
     OPENMETRICS,
     PLAIN_TEXT,
     accepts_gzip,
     wants_openmetrics,
 )
+from gpuagent_exporters.page_assets import asset_routes
+from gpuagent_exporters.page_documents import Documents
 
 T = TypeVar("T")
 Document = Mapping[str, Any]
@@ -59,6 +62,11 @@ class Source(Protocol):
 
     def processes(self) -> Document:
         """The GPU processes alone."""
+        ...
+
+    @property
+    def history(self) -> Points:
+        """The points of the charts."""
         ...
 
     def healthy(self) -> tuple[bool, str]:
@@ -87,17 +95,18 @@ def build_app(
             agent's own namespaces.
         show_commands: Whether callers may see who runs what: command lines and users. False for an
             address that is neither loopback nor behind authentication.
-        extra_routes: Further routes, such as the control socket's commands.
+        extra_routes: Further routes, such as the control socket's commands. The page shows the alerts and the
+            remedies that are read through them.
         hostname: The machine's name, under which a browser may ask on loopback.
         same_namespaces: Whether a pid lives in the agent's own namespaces.
     """
     hostname = hostname or socket.gethostname()
-    routes = _Routes(source, show_commands=show_commands, hostname=hostname)
+    routes = _Routes(source, Documents(extra_routes), show_commands=show_commands, hostname=hostname)
     gate = (
         Middleware(CheckPeer, same_namespaces=same_namespaces) if control else Middleware(CheckHost, hostname=hostname)
     )
     app = Starlette(
-        routes=[*routes.routes(), *extra_routes],
+        routes=[*routes.routes(), *history_routes(source), *asset_routes(), *extra_routes],
         middleware=[
             Middleware(SetHeaders, headers=lambda: SECURITY_HEADERS, keep=True),
             Middleware(_Compress),
@@ -113,8 +122,9 @@ def build_app(
 class _Routes:
     """One method for each path."""
 
-    def __init__(self, source: Source, *, show_commands: bool, hostname: str) -> None:
+    def __init__(self, source: Source, further: Documents, *, show_commands: bool, hostname: str) -> None:
         self._source = source
+        self._further = further
         self._hostname = hostname
         self._show_commands = show_commands
         self._rendering = asyncio.Lock()
@@ -141,8 +151,10 @@ class _Routes:
     async def processes(self, _: Request) -> Response:
         return _json(await self._render(lambda: self._visible(self._source.processes())))
 
-    async def page(self, _: Request) -> Response:
-        body = await self._render(self._page)
+    async def page(self, request: Request) -> Response:
+        alerts = await self._further.read("/api/v1/alerts", request)
+        remedies = await self._further.read("/api/v1/remedies", request)
+        body = await self._render(lambda: self._page(alerts, remedies))
         headers = {"content-security-policy": page.CONTENT_SECURITY_POLICY}
         return Response(body, media_type="text/html", headers=headers)
 
@@ -152,8 +164,10 @@ class _Routes:
     async def ready(self, _: Request) -> Response:
         return _verdict(self._source.ready())
 
-    def _page(self) -> bytes:
-        return page.render(self._visible(self._source.status()), self._hostname)
+    def _page(self, alerts: Document | None, remedies: Document | None) -> bytes:
+        status = self._visible(self._source.status())
+        told = page.Told(status, alerts, remedies, hidden=not self._show_commands)
+        return page.render(told, self._hostname)
 
     async def _render(self, render: Callable[[], T]) -> T:
         """One at a time, then the loop's turn: a crowd of scrapes must not delay a tick."""

@@ -14,7 +14,7 @@ from gpuagent_exporters.peers import peer_of
 
 Document = dict[str, Any]
 
-_HIDDEN = ("command", "user", "uid", "asked_by", "cgroup", "program")
+_HIDDEN = ("command", "user", "uid", "asked_by", "cgroup", "program", "labels")
 """What an address that everybody can reach does not tell."""
 
 

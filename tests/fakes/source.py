@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from gpuagent_exporters.history_routes import Points
+
 METRICS = b"# TYPE gpuagent_build_info gauge\ngpuagent_build_info 1\n"
 OPENMETRICS = METRICS + b"# EOF\n"
 
@@ -62,6 +64,18 @@ def status_document(**changes: Any) -> dict[str, Any]:
     return {**document, **changes}
 
 
+class FakePoints:
+    """Points of the charts, as they were given."""
+
+    def __init__(self, document: Mapping[str, Any]) -> None:
+        self.whole = document
+        self.asked: list[tuple[str, int]] = []
+
+    def document(self, since: str = "", top: int = 6) -> Mapping[str, Any]:
+        self.asked.append((since, top))
+        return self.whole
+
+
 class FakeSource:
     """Tells what it was given; an exception in the place of a value is raised."""
 
@@ -78,6 +92,7 @@ class FakeSource:
         self.health = healthy
         self.readiness = ready
         self.asked = 0
+        self.history: Points = FakePoints({"schema": 1, "gpus": []})
 
     def metrics(self, openmetrics: bool) -> bytes:
         self.asked += 1

@@ -122,12 +122,17 @@ def running_agent(
     environment: Mapping[str, str] | None = None,
     *,
     speed: float = 1.0,
+    bind: Mapping[str, int] | None = None,
     **keys: object,
 ) -> Iterator[Agent]:
-    """The agent over a scenario (None: over this machine), ended in every case. It may not be ready yet."""
+    """The agent over a scenario (None: over this machine), ended in every case. It may not be ready yet.
+
+    `bind` gives processes of the scenario a real pid.
+    """
     port = free_port()
     config = write_config(folder, port, **keys)
     simulate = [] if scenario is None else ["--simulate", str(scenario), "--speed", str(speed)]
+    simulate += [word for key, pid in (bind or {}).items() for word in ("--bind", f"{key}={pid}")]
     # Not the notify socket of whatever runs the tests.
     env = {key: text for key, text in os.environ.items() if key != "NOTIFY_SOCKET"} | dict(environment or {})
     with (folder / "log").open("wb") as log:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import pwd
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,17 +14,20 @@ from gpuagent.acting.configured import ladders_of, rules_of
 from gpuagent.acting.eyes import SnapshotEyes
 from gpuagent.acting.notes import Notes
 from gpuagent.acting.targets import target_of, targets_on
+from gpuagent.acting.window import Window
 from gpuagent.catalogue.remedies import RemedyCount, RemedyFigures
 from gpuagent.clock import Clock
 from gpuagent.config.models import Config
+from gpuagent.identity import ProcessId
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.audit import Audit, runs
 from gpuagent_alerts.remedies.judged import Judged
-from gpuagent_alerts.remedies.ladder import Plan, Run, Tools
+from gpuagent_alerts.remedies.ladder import Run, Tools
 from gpuagent_alerts.remedies.limits import broken
-from gpuagent_alerts.remedies.manager import Firing, Remedies
-from gpuagent_alerts.remedies.outcome import Outcome
+from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
+from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Hands, Order
@@ -32,6 +35,11 @@ from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
 
 log = logging.getLogger(__name__)
+
+
+_LOOK_SECONDS = 15.0
+_LOOK_REAL_SECONDS = 5.0
+"""Under a scenario that runs faster than life, a busy machine must still get round to a reading in this time."""
 
 
 class NoSuchProcess(Exception):
@@ -63,9 +71,12 @@ class Acting:
         self._durable = around.durable
         self._snapshot: Snapshot | None = None
         self._stopped = ""
-        self._later: asyncio.Task[None] | None = None
+        self._later: set[asyncio.Task[None]] = set()
+        self._window = Window()
+        # Three readings, however seldom the GPU is read.
+        look_seconds = max(_LOOK_SECONDS, 3 * config.poll_interval, _LOOK_REAL_SECONDS * around.clock.speed)
         tools = Tools(
-            self.eyes, around.hands(self.notes), self.audit, asyncio.Lock(), around.clock.now, around.clock.wall
+            self.eyes, around.hands(self.notes), self.audit, asyncio.Lock(), around.clock.now, look_seconds
         )
         self.remedies = Remedies(
             self._ladders(config), rules_of(config.remedies), tools,
@@ -78,26 +89,36 @@ class Acting:
             log.warning("remedy %s was interrupted by the end of the agent; it is not repeated", run)
         recent = await asyncio.to_thread(lambda: runs(self.audit.events()))
         self.notes.take_over(recent)
+        for one in recent:
+            if one.get("end", {}).get("result") == Result.UNKILLABLE:  # if it is still there, it still blocks its GPU
+                self.remedies.block(one["gpu_uuid"], ProcessId(one["boot_id"], one["pid"], one["start_ticks"]))
+        self.remedies.unblock()
         await self._look_at_the_breaker()
 
     async def close(self) -> None:
         """Let go of everything."""
         await self.remedies.close()
+        for task in self._later:
+            task.cancel()
+        await asyncio.gather(*self._later, return_exceptions=True)
 
-    def reload(self, config: Config) -> None:
-        """Other ladders and limits; what is being climbed goes on as it was begun. Raises ValueError."""
+    def prepare(self, config: Config) -> Callable[[], None]:
+        """Look whether a configuration can be had; what is returned puts it in force. Raises ValueError.
+
+        What is being climbed ends before its next step where it would no longer be begun.
+        """
         ladders = self._ladders(config)
-        self.config = config
-        self.remedies.ladders = ladders
-        self.remedies.rules = rules_of(config.remedies)
-        self.remedies.proof_seconds = config.remedies.proof
+
+        def use() -> None:
+            self.config = config
+            self.remedies.use(ladders, rules_of(config.remedies), config.remedies.proof)
+
+        return use
 
     async def see(self, snapshot: Snapshot) -> None:
         """A tick has come."""
         self._snapshot = snapshot
-        self.remedies.unblock(
-            lambda identity: any(each.info and each.info.id == identity for each in snapshot.processes)
-        )
+        self.remedies.unblock()
         await self.eyes.see(snapshot)
 
     async def judge(self, judged: Sequence[Judged]) -> None:
@@ -105,11 +126,15 @@ class Acting:
         await self.eyes.judge(judged)
         snapshot = self._snapshot
         if snapshot is not None and self.remedies.ladders:
+            self._window.add(judged)
             self.remedies.consider(
-                Firing(each.alert, self._candidates(each.alert, snapshot), each.expression)
+                Firing(
+                    each.alert, each.since_seconds, self._candidates(each.alert, snapshot), each.expression,
+                    self._window.values(each.alert.fingerprint),
+                )
                 for each in judged
-                if each.holds
-            )
+                if each.holds and each.measured
+            )  # fmt: skip
 
     async def kill(
         self, pid: int, steps: Sequence[Step], *, uid: int, force: bool, dry_run: bool, gpu: str = ""
@@ -118,7 +143,10 @@ class Acting:
         target = self._find(pid, gpu)
         order = Order(asked_by=f"{_user(uid)} (uid {uid})", forced=force)
         plan = Plan(order, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
-        outcome = await self.remedies.by_hand(plan)
+        if self._durable:
+            outcome = await self.remedies.by_hand(plan)
+        else:
+            outcome = Outcome(Result.REFUSED, "there is no state directory to record it in, so it is not done")
         return {
             "pid": pid, "gpu": target.gpu_index, "name": target.name, "result": outcome.result,
             "detail": outcome.detail, "released_bytes": outcome.released_bytes, "seconds": outcome.seconds,
@@ -154,16 +182,14 @@ class Acting:
             budgets=tuple(uses(self.config.budgets, snapshot)) if snapshot is not None else (),
         )
 
-    def remedy_of(self, labels: Mapping[str, str]) -> str:
+    def remedy_of(self, alert: Alert) -> str:
         """What was done about this alert, for its text; "" if nothing was."""
-        pid, uuid = labels.get("pid", ""), labels.get("uuid", "")
-        found = [note for note in self.notes.recent() if pid and (note.about.pid, note.about.uuid) == (pid, uuid)]
-        if not found:
-            return ""
-        last = found[-1]
-        return f"{last.step or 'remedy'}: {last.result.replace('_', ' ')}{' (dry run)' if last.dry_run else ''}"
+        for run in self.remedies.running:
+            if run.plan.order.alert == alert.fingerprint and run.step is not None:
+                return f"{run.step}: under way{' (dry run: nothing is done)' if run.plan.dry_run else ''}"
+        return self.notes.words_on(alert.fingerprint, alert.labels.get("pid", ""), alert.labels.get("uuid", ""))
 
-    def _ladders(self, config: Config) -> tuple[Any, ...]:
+    def _ladders(self, config: Config) -> tuple[LadderRule, ...]:
         ladders = ladders_of(config.remedies)
         if ladders and not self._durable:
             log.error("remedies are off: there is no state directory to record them in")
@@ -171,8 +197,9 @@ class Acting:
         return ladders
 
     def _candidates(self, alert: Alert, snapshot: Snapshot) -> list[Target]:
-        """Processes of the alert's GPU; of a budget only those that count towards it."""
-        found = list(targets_on(snapshot, alert.labels.get("uuid", "")))
+        """Processes of the alert's GPU or MIG instance; of a budget only those that count towards it."""
+        instance = alert.labels.get("gpu_instance_id", "")
+        found = list(targets_on(snapshot, alert.labels.get("uuid", ""), instance))
         name = alert.labels.get("budget", "")
         if not name:
             return found
@@ -198,14 +225,18 @@ class Acting:
             raise NoSuchProcess(f"pid {pid} is on a GPU, but too little is known of it to act on it")
         raise NoSuchProcess(f"no process with pid {pid} is on a GPU")
 
-    def _told(self, plan: Plan, run: Run, outcome: Outcome) -> None:
+    def _told(self, plan: Plan, run: Run, outcome: Outcome, again: bool) -> None:
+        self.notes.ended(run, outcome, again=again)
+        if again:
+            return
         level = logging.INFO if plan.dry_run else logging.WARNING
         log.log(
             level, "remedy %s on pid %d (%s) on GPU %d: %s%s", run.id, plan.target.pid, plan.target.name,
             plan.target.gpu_index, outcome.result, f": {outcome.detail}" if outcome.detail else "",
         )  # fmt: skip
-        self.notes.ended(plan, run, outcome)
-        self._later = asyncio.create_task(self._look_at_the_breaker(), name="breaker")
+        later = asyncio.create_task(self._look_at_the_breaker(), name="breaker")
+        self._later.add(later)
+        later.add_done_callback(self._later.discard)
 
     async def _look_at_the_breaker(self) -> None:
         try:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import signal
 
 from gpuagent.config.remedies import Ladder, Remedies, Step
-from gpuagent_alerts.remedies.ladder import Rules
 from gpuagent_alerts.remedies.limits import Limits
 from gpuagent_alerts.remedies.manager import LadderRule
+from gpuagent_alerts.remedies.plan import Rules
 from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind
 from gpuagent_alerts.remedies.steps import Step as RemedyStep

@@ -1,14 +1,15 @@
-"""What remedies have done lately, and are about to do: the material of the series that tell of it."""
+"""What remedies have done lately, and are about to do: the material of the series and texts that tell of it."""
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuagent.catalogue.remedies import About, RemedyNote
 from gpuagent.clock import Clock
-from gpuagent_alerts.remedies.ladder import Plan, Run
+from gpuagent.units import format_bytes, format_duration
+from gpuagent_alerts.remedies.ladder import Run
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.target import Target
 
@@ -19,22 +20,33 @@ QUIET = frozenset({Result.EXITED})
 """Nothing was done, and nothing had to be: no message about it."""
 
 
+class _Kept(NamedTuple):
+    note: RemedyNote
+    alert: str
+    """Fingerprint of the alert that it was about."""
+    words: str
+    clock_seconds: float
+    """CLOCK_BOOTTIME: a wall clock that is set neither hides it nor keeps it for ever."""
+
+
 class Notes:
     """Kept for a while: rules see them as series, and receivers are told by rules."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._ended: list[RemedyNote] = []
+        self._ended: list[_Kept] = []
         self._announced: dict[str, RemedyNote] = {}
 
-    def ended(self, plan: Plan, run: Run, outcome: Outcome) -> None:
-        """A run has ended."""
+    def ended(self, run: Run, outcome: Outcome, *, again: bool) -> None:
+        """A run has ended; `again`: as the last one did, which is told once."""
+        plan = run.plan
         self._announced.pop(plan.target.key.gpu_uuid, None)
-        if outcome.result in QUIET:
+        if again or outcome.result in QUIET:
             return
         step = str(run.step) if run.step is not None else ""
-        now = self._clock.wall()
-        self._add(RemedyNote(about(plan.target), run.id, step, outcome.result, plan.dry_run, now))
+        note = RemedyNote(about(plan.target), run.id, step, outcome.result, plan.dry_run, self._clock.wall())
+        words = said(step, outcome.result, outcome.released_bytes, outcome.seconds, dry_run=plan.dry_run)
+        self._add(_Kept(note, plan.order.alert, words, self._clock.now()))
 
     async def announce(self, target: Target, reason: str, seconds: float) -> None:
         """A process is warned."""
@@ -44,26 +56,47 @@ class Notes:
 
     def take_over(self, runs: Iterable[Mapping[str, Any]]) -> None:
         """What the last agent did shortly before it ended: its message may not have been written."""
+        now, wall = self._clock.now(), self._clock.wall()
         for run in runs:
             end = run.get("end")
             if end is None or end["result"] in QUIET:
                 continue
             step = run["steps"][-1]["step"] if run["steps"] else ""
             found = About(*(str(run.get(name, "")) for name in ("gpu", "gpu_uuid", "pid", "name", "user", "unit")))
-            self._add(RemedyNote(found, run["id"], step, end["result"], bool(run["dry_run"]), end["time_seconds"]))
+            dry_run = bool(run["dry_run"])
+            note = RemedyNote(found, run["id"], step, end["result"], dry_run, end["time_seconds"])
+            words = said(step, end["result"], end.get("released_bytes"), end.get("seconds"), dry_run=dry_run)
+            age = max(wall - end["time_seconds"], 0.0)  # another agent's clock: the wall's has to do
+            self._add(_Kept(note, str(run.get("fingerprint", "")), words, now - age))
 
     def recent(self) -> tuple[RemedyNote, ...]:
         """Those that are still to be seen."""
-        now = self._clock.wall()
-        self._ended = [note for note in self._ended if now - note.time_seconds < SHOWN_SECONDS]
-        return tuple(self._ended)
+        now = self._clock.now()
+        self._ended = [kept for kept in self._ended if now - kept.clock_seconds < SHOWN_SECONDS]
+        return tuple(kept.note for kept in self._ended)
+
+    def words_on(self, alert: str, pid: str, uuid: str) -> str:
+        """What was done last about an alert, or to the process that it names; "" if nothing was."""
+        for kept in reversed(self._ended):
+            on = kept.note.about
+            if (alert and kept.alert == alert) or (pid and (on.pid, on.uuid) == (pid, uuid)):
+                return kept.words
+        return ""
 
     def announced(self) -> tuple[RemedyNote, ...]:
         """Those that will act."""
         return tuple(self._announced.values())
 
-    def _add(self, note: RemedyNote) -> None:
-        self._ended = [*self._ended, note][-_KEPT:]
+    def _add(self, kept: _Kept) -> None:
+        self._ended = [*self._ended, kept][-_KEPT:]
+
+
+def said(step: str, result: str, released_bytes: int | None, seconds: float | None, *, dry_run: bool) -> str:
+    """The end of a remedy in a few words."""
+    freed = f", {format_bytes(released_bytes)} came back" if released_bytes is not None and released_bytes > 0 else ""
+    took = f" in {format_duration(seconds)}" if freed and seconds is not None else ""
+    dry = " (dry run: nothing was done)" if dry_run else ""
+    return f"{step or 'remedy'}: {result.replace('_', ' ')}{freed}{took}{dry}"
 
 
 def about(target: Target) -> About:

@@ -12,10 +12,11 @@ import time
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuagent.alerting.explain import explainer
+from gpuagent.alerting.explain import explainer, with_remedy
 from gpuagent.alerting.handover import handed_over
 from gpuagent.alerting.keeping import Keeper
 from gpuagent.alerting.receivers import Receivers
@@ -95,6 +96,8 @@ class Alerting:
         self._listener: Listener | None = None
         self._evaluated: dict[RuleKey, tuple[int, float]] = {}
         self._further: Callable[[], Sequence[Further]] = tuple
+        self.remedy_of: Callable[[Alert], str] = lambda _: ""
+        """What a remedy has done about an alert, in words; "" where none has."""
 
     @property
     def notifies(self) -> bool:
@@ -142,10 +145,16 @@ class Alerting:
             self._tell_of_rules()
             await self._use_receivers(alive)
 
-    def listen(self, listener: Listener, further: Callable[[], Sequence[Further]]) -> None:
-        """Tell somebody what fires after each evaluation; `further` are series of other parts that rules see too."""
+    def listen(
+        self, listener: Listener, further: Callable[[], Sequence[Further]], remedy_of: Callable[[Alert], str]
+    ) -> None:
+        """Tell somebody what fires after each evaluation, and ask what was done about an alert when it is told.
+
+        `further` are series of other parts that rules see too.
+        """
         self._listener = listener
         self._further = further
+        self.remedy_of = remedy_of
 
     def feed(self, snapshot: Snapshot) -> None:
         """Evaluate what is due on a new snapshot, unless the last evaluation is still being written down."""
@@ -192,7 +201,7 @@ class Alerting:
     def _judged(self, measured_seconds: float) -> list[Judged]:
         """All that fires, each with the time of the data that its rule has seen."""
         judged = []
-        for runner, running in ((runner, rule) for runner in self.engine.groups for rule in runner.rules):
+        for runner, running in ((group, rule) for group in self.engine.groups for rule in group.rules):
             if running.states is None:
                 continue
             if self._evaluated.get(running.key, (0, 0.0))[0] != running.evaluations:
@@ -231,7 +240,8 @@ class Alerting:
                 for key, problem in result.failures:
                     log.debug("rule %s of group %s: %s", key.rule, key.group, problem)
                 self._evaluation_seconds = time.perf_counter() - started
-                await asyncio.to_thread(self.store.insist, self._keep)
+                told = [with_remedy(each, self.remedy_of(each)) for each in (*self._ended.values(), *self.firing())]
+                await asyncio.to_thread(self.store.insist, partial(self._keep, told))
             except StoreFailure as error:
                 log.error("the state of alerts cannot be kept: %s", error)  # noqa: TRY400  no defect of ours
             except Exception:
@@ -241,14 +251,14 @@ class Alerting:
         if self._listener is not None:
             await self._listener(judged)
 
-    def _keep(self) -> None:
+    def _keep(self, alerts: Sequence[Alert]) -> None:
         """In a thread: the states, and the messages that follow from them, in one transaction."""
-        firing, wall = self.firing(), self._clock.wall()
+        wall = self._clock.wall()
         if not self.notifies:
-            firing = [handed_over(alert, wall) for alert in firing]
+            alerts = [handed_over(one, wall) if one.status is Status.FIRING else one for one in alerts]
         with self.store.transaction():
             self._keeper.save_if_due()
-            self._notifier.notify([*self._ended.values(), *firing])
+            self._notifier.notify(alerts)
         self._ended = {name: alert for name, alert in self._ended.items() if self._notifier.is_open(name)}
 
     def _note_ended(self, transitions: Iterable[Transition]) -> None:

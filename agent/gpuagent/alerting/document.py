@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuagent.alerting.alerting import Alerting
+from gpuagent.alerting.explain import with_remedy
 from gpuagent.catalogue.alerting import ReceiverCounts
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.outbox.entry import Queued
@@ -34,6 +35,7 @@ def alerts_document(
             if instance.state is State.INACTIVE:
                 continue
             alert = instance.as_alert(Status.FIRING)
+            alert = with_remedy(alert, alerting.remedy_of(alert))
             ack = acks.get(alert.fingerprint)
             alerts.append(
                 _alert(instance, alert, now_seconds)

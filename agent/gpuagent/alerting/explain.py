@@ -1,13 +1,22 @@
-"""Why an alert about growing memory is true, in the leak detector's own words: no series carries those."""
+"""What no series carries, in words: why an alert about growing memory is true, and what was done about it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from functools import partial
 
 from gpuagent.growth import Growth, MemoryKey
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import Snapshot
+from gpuagent_alerts.alert import Alert
+
+REMEDY_ANNOTATION = "remedy"
+
+
+def with_remedy(alert: Alert, done: str) -> Alert:
+    """The alert, and what a remedy did about it, if one did."""
+    return replace(alert, annotations={**alert.annotations, REMEDY_ANNOTATION: done}) if done else alert
 
 
 def explainer(snapshot: Snapshot) -> Callable[[Mapping[str, str]], str]:

@@ -141,6 +141,8 @@ def _alert(alert: Document, width: int, paint: Paint) -> list[str]:
     ]
     if alert["annotations"].get("summary"):
         lines += _indented(alert["annotations"]["summary"], width)
+    if alert["annotations"].get("remedy"):
+        lines += _indented(f"remedy: {alert['annotations']['remedy']}", width)
     return [*lines, *(paint(line, "dim") for line in _indented(f"{told}  [{alert['fingerprint']}]", width))]
 
 

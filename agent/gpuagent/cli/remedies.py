@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import datetime
 from typing import Annotated, Any
 
 import typer
 
 from gpuagent.ask import NoAgent, default_socket, fetch_document
-from gpuagent.cli.cells import clean
+from gpuagent.cli.cells import clean, width_of, wrap
 from gpuagent.cli.control import ask_agent
 from gpuagent.cli.source import EXIT_NO_DATA, Socket, Url, tell
 from gpuagent.units import format_bytes, format_duration
+
+_NARROWEST = 40
 
 remedies_app = typer.Typer(
     help="What was done to give memory back.", invoke_without_command=True, no_args_is_help=False
@@ -46,8 +49,9 @@ def remedies(
         tell(f"remedies are stopped: {clean(document['stopped'])}; `gpuagent remedies reset` lets them go on")
     if not document["remedies"]:
         tell("nothing was done, and nothing was refused")
+    width = max(_NARROWEST, width_of(sys.stdout))
     for run in document["remedies"]:
-        typer.echo("\n".join(lines(run)))
+        typer.echo("\n".join(lines(run, width)))
 
 
 @remedies_app.command()
@@ -57,23 +61,31 @@ def reset(socket: Socket = None) -> None:
     typer.echo("remedies may act again")
 
 
-def lines(run: dict[str, Any]) -> list[str]:
+def lines(run: dict[str, Any], width: int) -> list[str]:
     """A run in words: who and why, the steps, and the end."""
     when = datetime.fromtimestamp(run["time_seconds"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
-    dry = "  (dry run)" if run.get("dry_run") else ""
     why = run.get("alertname") or f"asked for by {run.get('asked_by', '?')}"
-    who = f"pid {run['pid']} ({clean(run['name'])}) on GPU {run['gpu']}"
-    told = [f"{when}  {who}, {format_bytes(run['used_bytes'])}: {clean(why)}{dry}"]
+    who = f"pid {run['pid']} ({clean(run['name'])}) on GPU {run['gpu']}, {format_bytes(run['used_bytes'])}"
+    others = [str(pid) for pid in run.get("members", ()) if pid != run["pid"]]
+    told = _indented(f"{when}  {who}", width, 0)
+    told += _indented(f"{'dry run, ' if run.get('dry_run') else ''}{clean(why)}", width, 2)
+    if others:
+        told += _indented(f"with it: pid {', '.join(others)}", width, 2)
     for step in run["steps"]:
         if step["kind"] == "intent":
             note = f"  ({clean(step['note'])})" if step.get("note") else ""
-            told.append(f"    {clean(step['step'])}{note}")
-        elif not step.get("ok", True):
-            told.append(f"      failed: {clean(step.get('detail', ''))}")
+            told += _indented(f"{clean(step['step'])}{note}", width, 4)
+        elif step.get("detail"):
+            failed = "" if step.get("ok", True) else "failed: "
+            told += _indented(f"{failed}{clean(step['detail'])}", width, 6)
     end = run.get("end")
     if end is None:
         return [*told, "    is under way"]
-    freed = f", {format_bytes(end['released_bytes'])} came back" if end.get("released_bytes") is not None else ""
-    took = f" in {format_duration(end['seconds'])}" if end.get("seconds") is not None else ""
+    freed = f", {format_bytes(end['released_bytes'])} came back" if (end.get("released_bytes") or 0) > 0 else ""
+    took = f" in {format_duration(end['seconds'])}" if freed and end.get("seconds") is not None else ""
     detail = f": {clean(end['detail'])}" if end.get("detail") else ""
-    return [*told, f"    {str(end['result']).replace('_', ' ')}{freed}{took}{detail}"]
+    return [*told, *_indented(f"{str(end['result']).replace('_', ' ')}{freed}{took}{detail}", width, 4)]
+
+
+def _indented(text: str, width: int, indent: int) -> list[str]:
+    return [" " * indent + line for line in wrap(text, width - indent)]

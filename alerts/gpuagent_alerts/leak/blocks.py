@@ -38,8 +38,8 @@ class BlockStore:
         """Per level that has begun, up to `RING` blocks, oldest first."""
         self.pending: list[int | None] = []
         """Per level, the first of a pair of blocks that waits for its second to go up as one."""
-        self.highs: list[array[int]] = []
-        """Per level, `SLOTS` highs of blocks that fell out of the ring; 0 where there is none."""
+        self.highs = array("I", bytes(4 * LEVELS * SLOTS))
+        """`SLOTS` for each level: the highest blocks that fell out of its ring; 0 where there is none."""
         self.slot = 0
         """Number of the current 6 hours."""
         self.base_count = 0
@@ -49,9 +49,13 @@ class BlockStore:
         """Forget the highs that are 48 h old when a block ends at this time."""
         slot = int(end_seconds // SLOT_SECONDS)
         for number in range(max(self.slot + 1, slot - SLOTS + 1), slot + 1):
-            for highs in self.highs:
-                highs[number % SLOTS] = 0
+            for level in range(LEVELS):
+                self.highs[level * SLOTS + number % SLOTS] = 0
         self.slot = max(self.slot, slot)
+
+    def highs_of(self, level: int) -> array[int]:
+        """The highs of one level."""
+        return self.highs[level * SLOTS : (level + 1) * SLOTS]
 
     def push(self, value: int) -> int:
         """Add a block at the lowest level; the highest level that got a new block from it."""
@@ -95,12 +99,11 @@ class BlockStore:
         if level == len(self.rings):
             self.rings.append(array("I"))
             self.pending.append(None)
-            self.highs.append(array("I", bytes(4 * SLOTS)))
         ring = self.rings[level]
         if len(ring) == RING:
             oldest = ring[0]
-            highs, place = self.highs[level], self.slot % SLOTS
-            if oldest != EMPTY and oldest > highs[place]:
-                highs[place] = oldest
+            place = level * SLOTS + self.slot % SLOTS
+            if oldest != EMPTY and oldest > self.highs[place]:
+                self.highs[place] = oldest
             del ring[0]
         ring.append(value)

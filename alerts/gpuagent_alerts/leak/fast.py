@@ -118,4 +118,4 @@ def _held_before(seconds: float, store: BlockStore) -> float:
         return 0.0
     recent = math.ceil(seconds / BLOCK_SECONDS) + 1
     older = (value for value in store.rings[0][:-recent] if value != EMPTY)
-    return float(PAGE_BYTES * max((*older, *store.highs[0])))
+    return float(PAGE_BYTES * max((*older, *store.highs_of(0))))

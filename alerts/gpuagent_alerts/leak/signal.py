@@ -2,14 +2,23 @@
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import Sequence
+from functools import cache
 
 from gpuagent_alerts.leak.blocks import EMPTY, LEVELS, SLOT_SECONDS, BlockStore
 from gpuagent_alerts.leak.settings import Settings
-from gpuagent_alerts.leak.standard import Now, Standard
+from gpuagent_alerts.leak.standard import Now, Standard, least_shares
 from gpuagent_alerts.leak.window import LENGTHS, Window
 
 _SHORTEST, _LONGEST = LENGTHS[0], LENGTHS[-1]
+_NO_BOUNDS = array("I", bytes(4 * LEVELS))
+
+
+@cache
+def _lowest_shares(settings: tuple[Settings, ...]) -> tuple[float, ...]:
+    """Per level, the least share that any of these standards asks for."""
+    return tuple(min(shares) for shares in zip(*(least_shares(one) for one in settings), strict=True))
 
 
 class Signal:
@@ -22,8 +31,8 @@ class Signal:
         self.standards = [Standard(one, total_bytes) for one in settings]
         # What no standard looks at is the common case: these tell it by one comparison a level.
         self._least = min(one.least for one in self.standards)
-        self._shares = tuple(min(shares) for shares in zip(*(one.shares for one in self.standards), strict=True))
-        self._bounds = [0] * LEVELS
+        self._shares = _lowest_shares(tuple(settings))
+        self._bounds = _NO_BOUNDS[:]
         """Per level, a value that no block of the longest window is below; too low after that block has left."""
 
     def close(self, value: int, now: Now, judges: Sequence[Standard]) -> bool:
@@ -41,6 +50,7 @@ class Signal:
                 changed = True
         highest = store.push(value)
         if now.free is None:
+            self._bounds = _NO_BOUNDS[:]
             return changed
         bounds = self._bounds
         for level in range(highest + 1):
@@ -75,3 +85,4 @@ class Signal:
         """So many blocks without a reading: a gap makes no slope and no reset."""
         self.store.enter_slot(end_seconds)
         self.store.push_empty(blocks)
+        self._bounds = _NO_BOUNDS[:]

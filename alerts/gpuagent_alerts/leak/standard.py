@@ -54,7 +54,7 @@ class Now(NamedTuple):
 
 
 @cache
-def _shares(settings: Settings) -> tuple[float, ...]:
+def least_shares(settings: Settings) -> tuple[float, ...]:
     """Per level, the least share that any of its windows asks for: that of the longest."""
     return tuple(settings.share_over(window_seconds(level, LENGTHS[-1])) for level in range(LEVELS))
 
@@ -80,7 +80,7 @@ class Standard:
     def __init__(self, settings: Settings, total_bytes: float, epoch: int = 0) -> None:
         self.settings = settings
         self.least = least_growth_pages(settings, total_bytes)
-        self.shares = _shares(settings)
+        self.shares = least_shares(settings)
         self.epoch = epoch
         """Number of the first base block that a window may reach back to."""
         self.repeats = bytearray(LEVELS)
@@ -153,7 +153,7 @@ class Standard:
                 continue
             window = windows.get(blocks)
             if window is None:
-                window = windows[blocks] = measure(ring, store.highs[level], level, blocks)
+                window = windows[blocks] = measure(ring, store.highs_of(level), level, blocks)
             if bar > window.older_high:
                 window = window._replace(older_high=bar)
             stop = stop_of(window, self.settings, free)

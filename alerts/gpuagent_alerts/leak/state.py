@@ -104,9 +104,9 @@ class Reader:
 
 def _put_store(writer: Writer, store: BlockStore) -> None:
     writer.put("qqB", store.base_count, store.slot, len(store.rings))
-    for ring, highs, pending in zip(store.rings, store.highs, store.pending, strict=True):
+    for level, (ring, pending) in enumerate(zip(store.rings, store.pending, strict=True)):
         writer.put_array(ring)
-        writer.put_array(highs)
+        writer.put_array(store.highs_of(level))
         writer.put("?I", pending is not None, pending or 0)
 
 
@@ -114,12 +114,12 @@ def _take_store(reader: Reader, store: BlockStore) -> None:
     store.base_count, store.slot, levels = reader.take("qqB")
     if levels > LEVELS:
         raise ValueError("state of a leak detector: too many levels")
-    for _ in range(levels):
+    for level in range(levels):
         store.rings.append(reader.take_array("I", RING))
         highs = reader.take_array("I", SLOTS)
         if len(highs) != SLOTS:
             raise ValueError("state of a leak detector: highs are missing")
-        store.highs.append(highs)
+        store.highs[level * SLOTS : (level + 1) * SLOTS] = highs
         present, pending = reader.take("?I")
         store.pending.append(pending if present else None)
 

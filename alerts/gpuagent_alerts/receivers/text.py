@@ -43,8 +43,9 @@ def duration(alert: Alert) -> str:
 
 
 def says(alert: Alert) -> list[str]:
-    """Summary, reasons and description, where there are any."""
-    return [text for key in ("summary", "reasons", "description") if (text := alert.annotations.get(key, ""))]
+    """Summary, reasons, what a remedy did, and description, where there are any."""
+    found = {key: alert.annotations.get(key, "") for key in ("summary", "reasons", "remedy", "description")}
+    return [f"Remedy: {text}" if key == "remedy" else text for key, text in found.items() if text]
 
 
 def other_labels(alert: Alert) -> dict[str, str]:

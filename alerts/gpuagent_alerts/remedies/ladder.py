@@ -127,9 +127,11 @@ class Run:
             await self._party.take_all(others)
             self._last_look = self._tools.now()
             sight = await self._look()
-        self.gpus |= {each.key.gpu_uuid for each in sight.members}
-        if taken := self._claim(self, self.gpus):
+        wanted = self.gpus | {each.key.gpu_uuid for each in sight.members}
+        if taken := self._claim(self, wanted):
+            self.gpus = frozenset()  # let go at once: two that want each other's GPUs must not refuse each other
             raise self._refused(taken, general=True)
+        self.gpus = wanted
         if missing := [str(each.pid) for each in sight.members if each.id not in self._ids()]:
             raise self._refused(f"others have joined it meanwhile: pid {', '.join(missing)}")
         return sight
@@ -169,8 +171,9 @@ class Run:
             return None
         if not done.ok:
             raise _Stop(Outcome(Result.FAILED, f"{step}: {done.detail}", acted=True), not_permitted=done.errno == 1)
-        wait = 0.0 if useless and step.kind is not Kind.KILL else step.wait_seconds
-        return await self._watch(step, wait)
+        # A person who asks what would be done waits for no effect: there is none, and no alert that could end.
+        pointless = (useless and step.kind is not Kind.KILL) or (self.plan.dry_run and not self.plan.order.alert)
+        return await self._watch(step, 0.0 if pointless else step.wait_seconds)
 
     def _judged_as(self, step: Step) -> Step:
         """Nobody is warned of what will be refused: a notice is judged as what it announces."""

@@ -8,17 +8,30 @@ runs none.
 from __future__ import annotations
 
 import time
+from collections import deque
 from collections.abc import Iterable
 from types import ModuleType
 from typing import NamedTuple
 
 from gpuagent_client.blame.tensors import Live, exact_types, look_at
 
-MAX_NODES = 20_000
 MAX_CANDIDATES = 400
-SECONDS_EACH = 0.1
-SECONDS_TOGETHER = 3.0
 RAW = "_raw_saved_"
+
+
+class Limits(NamedTuple):
+    """How far one graph is read."""
+
+    nodes: int
+    seconds: float
+
+
+# First all of them a little. Then the few that are longer, further: a sum over all requests of the window may have some
+# hundred thousand nodes, which is what makes it worth finding.
+GLANCE = Limits(20_000, 0.1)
+GLANCES_SECONDS = 2.0
+READING = Limits(2_000_000, 1.5)
+MAX_READINGS = 3
 
 
 class Graph(NamedTuple):
@@ -27,17 +40,21 @@ class Graph(NamedTuple):
     candidate: Live
     saved: dict[int, Live]  # by storage
     nodes: int
+    whole: bool
 
 
 def graphs(torch: ModuleType, candidates: Iterable[Live]) -> list[Graph]:
     """Walk the graphs of these tensors, each within its bounds."""
     reader = _Reader(torch)
-    until = time.monotonic() + SECONDS_TOGETHER
+    until = time.monotonic() + GLANCES_SECONDS
     found = []
     for candidate in list(candidates)[:MAX_CANDIDATES]:
         if time.monotonic() > until:
             break
-        found.append(reader.read(candidate))
+        found.append(reader.read(candidate, GLANCE))
+    longer = [index for index, graph in enumerate(found) if not graph.whole][:MAX_READINGS]
+    for index in longer:
+        found[index] = reader.read(found[index].candidate, READING)
     return found
 
 
@@ -49,21 +66,22 @@ class _Reader:
         self._tensors = exact_types(torch.Tensor)
         self._names: dict[type, tuple[str, ...]] = {}
 
-    def read(self, candidate: Live) -> Graph:
+    def read(self, candidate: Live, limits: Limits) -> Graph:
+        """Breadth first: what was computed last is seen first, however long the rest is."""
         with self._torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - see tensors.py
             saved: dict[int, Live] = {}
             first = self._torch.Tensor.grad_fn.__get__(candidate.tensor)
-            todo, seen = [first], {first}
-            until = time.monotonic() + SECONDS_EACH
-            while todo and len(seen) < MAX_NODES and time.monotonic() < until:
-                node = todo.pop()
+            todo, seen = deque([first]), {first}
+            until = time.monotonic() + limits.seconds
+            while todo and len(seen) < limits.nodes and time.monotonic() < until:
+                node = todo.popleft()
                 for live in self._saved_by(node):
                     saved[live.storage] = live
                 for following, _ in getattr(node, "next_functions", ()):
                     if following is not None and following not in seen:
                         seen.add(following)
                         todo.append(following)
-        return Graph(candidate, saved, len(seen))
+        return Graph(candidate, saved, len(seen), whole=not todo)
 
     def _saved_by(self, node: object) -> Iterable[Live]:
         kind = type(node)

@@ -5,12 +5,20 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from gpuagent_client.serving.gate import Place
+from gpuagent_client.serving.gate import Full, Place
 
 
 def _wake_here(place: Place) -> asyncio.Future[None]:
-    """A future that is done once the place is inside, whichever thread lets it in."""
-    loop = asyncio.get_running_loop()
+    """A future that is done once the place is inside, whichever thread lets it in.
+
+    Raises:
+        Full: this loop is not asyncio's, and nobody could wake the request.
+    """
+    try:
+        loop = asyncio.get_running_loop()
+    except RuntimeError:
+        place.gate.leave(place)
+        raise Full("every place is taken", 1) from None
     woken: asyncio.Future[None] = loop.create_future()
 
     def finish() -> None:
@@ -61,9 +69,9 @@ class Listening:
         Raises:
             Full: it was not let in, in time.
         """
+        woken = _wake_here(place)
         loop = asyncio.get_running_loop()
         until = loop.time() + place.gate.wait_seconds
-        woken = _wake_here(place)
         try:
             while not woken.done():
                 if self._pending is None and not self._in_a_body():

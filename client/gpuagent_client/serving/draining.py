@@ -1,8 +1,8 @@
 """Ending a uvicorn server without losing a request. Apart from `recycling`, because it needs asyncio.
 
 At SIGTERM uvicorn finishes the requests that it has begun to read, and closes all other connections, also one that was
-accepted a moment ago and whose request is on its way: under load some clients see a reset. So the listening sockets are
-closed first, what was accepted has the time to be read, and only then the signal is sent.
+accepted a moment ago and whose request is on its way: under load some clients see a reset. So the server stops to
+accept first, what was accepted has the time to be read, and only then the signal is sent.
 https://github.com/Kludex/uvicorn/blob/main/uvicorn/server.py (`Server.shutdown`)
 """
 
@@ -18,20 +18,24 @@ from typing import Any
 SETTLE_SECONDS = 0.25
 
 
-def drain(addresses: Collection[object]) -> None:
-    """Listen at these no more, and end soon; called in the event loop."""
+def drain(listening: Collection[Any]) -> None:
+    """Accept nothing more on these sockets, and end soon; called in the event loop."""
     loop = asyncio.get_running_loop()
-    for server in _servers():
-        if any(each.getsockname() in addresses for each in server.sockets or ()):
-            server.close()
+    if type(loop).__module__.startswith("uvloop"):
+        _close_uvloops_servers({each.getsockname() for each in listening})
+    else:
+        # Not the server's close(): what it has accepted in the same turn of the loop would be lost, for a transport
+        # cannot attach itself to a server that is closed (asyncio.base_events.Server._attach).
+        for each in listening:
+            loop.remove_reader(each.fileno())
     loop.call_later(SETTLE_SECONDS, os.kill, os.getpid(), signal.SIGTERM)
 
 
-def _servers() -> list[Any]:
-    """Nobody hands them out: uvicorn has them in a local variable. uvloop's are of a class of its own."""
-    found = []
+def _close_uvloops_servers(addresses: Collection[object]) -> None:
+    """There the reader is not Python's, and a connection is attached once it is accepted. Nobody hands servers out."""
     for item in gc.get_objects():
         kind = type(item)
-        if issubclass(kind, asyncio.AbstractServer) or (kind.__module__, kind.__name__) == ("uvloop.loop", "Server"):
-            found.append(item)
-    return found
+        if (kind.__module__, kind.__name__) == ("uvloop.loop", "Server") and any(
+            each.getsockname() in addresses for each in item.sockets or ()
+        ):
+            item.close()

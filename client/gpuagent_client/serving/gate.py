@@ -44,7 +44,7 @@ class StillBusy(Exception):
 class Place:
     """One request's place, in the queue or inside."""
 
-    __slots__ = ("__weakref__", "_alone", "_epoch", "gate", "inside", "left", "started", "wake")
+    __slots__ = ("_alone", "_epoch", "gate", "inside", "left", "started", "wake")
 
     def __init__(self, gate: Gate, epoch: int, wake: Callable[[], object]) -> None:
         self.gate = gate

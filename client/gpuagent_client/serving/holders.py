@@ -27,7 +27,10 @@ UNKNOWN = "something that cannot be named"
 
 
 def holders_of(watched: Sequence[weakref.ref[Any]]) -> list[str]:
-    """The ways to those of them that are still there; none if all are gone."""
+    """The ways to those of them that are still there; none if all are gone.
+
+    The first is the whole, and the others are its parts: they are looked for only where the whole is gone.
+    """
     if not any(ref() is not None for ref in watched):
         return []
     found: list[str] = []
@@ -49,6 +52,7 @@ def _search(watched: Sequence[weakref.ref[Any]], found: list[str]) -> None:
 
 def _look(watched: Sequence[weakref.ref[Any]], frames: list[ThreadFrame]) -> bytes:
     heap = survey(gc.get_objects(), frames, [])
-    alive = [item for item in (ref() for ref in watched) if item is not None][:MAX_SEARCHED]
+    alive = [item for item in (ref() for ref in watched) if item is not None]
+    alive = alive[: 1 if alive and alive[0] is watched[0]() else MAX_SEARCHED]
     ways = [trail(held.objects, heap, show_keys=False).text() or UNKNOWN for held in walk(alive, heap, WALK_SECONDS)]
     return json.dumps(list(dict.fromkeys(ways))).encode()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import gc
+import logging
 import threading
 import time
 import weakref
@@ -14,6 +15,7 @@ from typing import Any, Callable, Generic, NamedTuple, TypeVar
 from gpuagent_client import lifecycle
 from gpuagent_client.figures import GIB
 from gpuagent_client.guard import log
+from gpuagent_client.serving.fork import renewed_after_fork
 from gpuagent_client.serving.gate import Gate
 from gpuagent_client.serving.meter import Figures, Meter
 from gpuagent_client.serving.process import Process
@@ -83,10 +85,14 @@ class ModelSlot(Generic[Model]):
         self._patience_seconds = patience_seconds
         self._torch = process.torch
         self._meter = Meter(process.torch)
-        self._lock = threading.Lock()
+        self._renew_lock()
+        renewed_after_fork(self, ModelSlot._renew_lock)
         self._name = ""
         self._model: Model | None = None
         self._added_bytes: int | None = None
+
+    def _renew_lock(self) -> None:
+        self._lock = threading.Lock()
 
     @property
     def name(self) -> str:
@@ -132,7 +138,8 @@ class ModelSlot(Generic[Model]):
             if after is not None:
                 self._added_bytes = after.allocated_bytes - (before.allocated_bytes if before else 0)
             seconds = time.monotonic() - started
-        log.info("loaded %s: %s in %.1f s", name, _in_words(self._added_bytes), seconds)
+        added = "" if self._added_bytes is None else f": {self._added_bytes / GIB:.2f} GiB"
+        log.info("loaded %s%s in %.1f s", name, added, seconds)
         return Loaded(name, self._added_bytes, seconds, returned)
 
     def unload(self) -> Returned:
@@ -163,12 +170,7 @@ class ModelSlot(Generic[Model]):
             _difference(before, after, "reserved_bytes"),
             held_by,
         )
-        if returned.complete:
-            log.info("unloaded %s: %s came back", name, _in_words(returned.freed_bytes))
-        else:
-            holders = f"; it is held by {', '.join(held_by)}" if held_by else ""
-            freed, all_of_it = _in_words(returned.freed_bytes), _in_words(loaded_bytes)
-            log.warning("unloaded %s, but %s of %s came back%s", name, freed, all_of_it, holders)
+        log.log(logging.INFO if returned.complete else logging.WARNING, "unloaded %s: %s", name, _told(returned))
         return returned
 
     def _empty_cache(self) -> None:
@@ -181,7 +183,7 @@ class ModelSlot(Generic[Model]):
 
 
 def _watch(model: Any) -> list[weakref.ref[Any]]:  # noqa: ANN401 - any model
-    """Its tensors, as far as it tells, and itself, without holding any of them."""
+    """Itself first, and its tensors as far as it tells, without holding any of them."""
     watched = []
     with contextlib.suppress(TypeError):
         watched.append(weakref.ref(model))
@@ -208,5 +210,11 @@ def _difference(before: Figures | None, after: Figures | None, figure: str) -> i
     return int(getattr(before, figure) - getattr(after, figure))
 
 
-def _in_words(size: int | None) -> str:
-    return "no GPU memory" if size is None else f"{size / GIB:.2f} GiB"
+def _told(returned: Returned) -> str:
+    words = []
+    if returned.freed_bytes is not None:
+        of_all = "" if returned.loaded_bytes is None else f" of {returned.loaded_bytes / GIB:.2f} GiB"
+        words.append(f"{returned.freed_bytes / GIB:.2f} GiB{of_all} came back")
+    if returned.held_by:
+        words.append(f"it is still held by {', '.join(returned.held_by)}")
+    return "; ".join(words) or "it is gone"

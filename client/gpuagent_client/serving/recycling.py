@@ -1,8 +1,8 @@
 """Ending a gunicorn worker that holds too much memory, between requests, so that the arbiter starts a fresh one.
 
 gunicorn's workers call the hook `post_request`; `worker.alive = False` then lets them finish what they have begun and
-exit, as at `max_requests`. uvicorn's worker for gunicorn calls no hooks: there the middleware does, and the worker stops
-to listen and sends itself SIGTERM, which uvicorn takes as the wish to end after the open requests.
+exit, as at `max_requests`. uvicorn's worker for gunicorn calls no hooks: there the middleware does, and the worker
+stops accepting and sends itself SIGTERM, which uvicorn takes as the wish to end after the open requests.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Recycling:
         self._after_requests = after_requests
         self._meter = Meter(process.torch)
         self._stop = stop
-        self._addresses: list[object] = []
+        self._listening: list[Any] = []
         self._turn = _Turn()
         self._releases: Releases | None = None
         self._requests = 0
@@ -73,7 +73,7 @@ class Recycling:
 
     def post_worker_init(self, worker: Any) -> None:  # noqa: ANN401 - gunicorn's hook
         """The hook, in each worker: from now on the middleware knows whom to ask."""
-        self._addresses = [each.getsockname() for each in worker.sockets]
+        self._listening = list(worker.sockets)
         _current.append(self)
 
     def post_request(self, worker: Any, req: Any, environ: Any, resp: Any) -> None:  # noqa: ARG002, ANN401 - gunicorn's
@@ -144,7 +144,7 @@ class Recycling:
     def _drain(self) -> None:
         from gpuagent_client.serving.draining import drain  # noqa: PLC0415 - an app without a loop does not load it
 
-        drain(self._addresses)
+        drain(self._listening)
 
 
 _current: list[Recycling] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import math
 import tempfile
 import time
 from collections.abc import AsyncIterator, Callable
@@ -57,6 +58,11 @@ class NoApps:
         raise KeyError(pid)
 
 
+def judged(alert: Alert, at: float) -> Judged:
+    """True on data of that time, and for as long as the machine is up."""
+    return Judged(alert, "x > 1", holds=True, measured_seconds=at, since_seconds=math.inf)
+
+
 @dataclass
 class Stage:
     """The agent's remedies over a simulated node, ticked until something has come true."""
@@ -69,7 +75,7 @@ class Stage:
     async def tick(self) -> Snapshot:
         self.snapshot = await self.rig.tick()
         await self.acting.see(self.snapshot)
-        await self.acting.judge([Judged(each, "x > 1", True, self.snapshot.clock_seconds) for each in self.alerts])
+        await self.acting.judge([judged(each, self.snapshot.clock_seconds) for each in self.alerts])
         return self.snapshot
 
     async def until(self, true: Callable[[], bool], ticks: int = 400) -> None:
@@ -213,7 +219,7 @@ def test_blind_in_the_middle(store: Store) -> None:
             while one.acting.remedies.running:
                 one.rig.clock.advance(1.0)
                 await one.acting.see(blind)
-                await one.acting.judge([Judged(one.alerts[0], "x", True, one.rig.clock.now())])
+                await one.acting.judge([judged(one.alerts[0], one.rig.clock.now())])
                 await asyncio.sleep(0.005)
             assert one.ended() == ["refused"]
 
@@ -228,13 +234,16 @@ def test_interrupted(store: Store) -> None:
     async def first(leaker: int, user: str) -> None:
         async with stage(config(user), store, {"leaker": leaker}) as one:
             one.fires(leaker)
-            await one.until(lambda: any(run.step is not None for run in one.acting.remedies.running))
+            await one.until(lambda: any(run.id for run in one.acting.remedies.running))
 
     async def second(leaker: int, user: str) -> None:
         async with stage(config(user), store, {"leaker": leaker}) as one:
             (run,) = (await one.acting.document())["remedies"]
             assert run["end"]["result"] == "interrupted"
             assert one.ended() == ["interrupted"]
+            one.fires(leaker)
+            await one.until(lambda: len(one.ended()) == 2)
+            assert one.ended() == ["interrupted", "refused"]  # it counts, and the program cools down
 
     with running(IGNORES_TERM) as leaker:
         user = as_target(leaker.pid).user

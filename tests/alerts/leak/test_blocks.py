@@ -12,7 +12,7 @@ def contents(store: BlockStore) -> object:
     """Everything in it."""
     return (
         [list(ring) for ring in store.rings],
-        [list(highs) for highs in store.highs],
+        list(store.highs),
         store.pending,
         store.base_count,
     )
@@ -52,12 +52,12 @@ def test_what_falls_out_is_remembered_as_a_high() -> None:
     store.push(70_000)
     for _ in range(RING):
         store.push(10)
-    assert max(store.highs[0]) == 70_000
+    assert max(store.highs_of(0)) == 70_000
     for number in range(1, SLOTS):
         store.enter_slot(number * SLOT_SECONDS)
-        assert max(store.highs[0]) == 70_000
+        assert max(store.highs_of(0)) == 70_000
     store.enter_slot(SLOTS * SLOT_SECONDS)
-    assert max(store.highs[0]) == 0
+    assert max(store.highs_of(0)) == 0
 
 
 def test_a_gap_of_years_is_bounded_work() -> None:

@@ -10,24 +10,28 @@ from typing import Any
 import pytest
 
 from gpuagent.growth import MemoryKey
+from gpuagent.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.ladder import Plan, Run
+from gpuagent_alerts.remedies.ladder import Run
 from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
 from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.policy import NEVER, Allow, Policy
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Facts, Target
 from gpuagent_alerts.remedies.victim import VictimPolicy, rank
 from gpuagent_alerts.remedies.world import Condition, Order, Sight
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import GIB, KILL, RULES, TERMINATE, World, _identity, target, tools
+from tests.alerts.remedies.world import BOOT, GIB, KILL, RULES, TERMINATE, World, _identity, target, tools
 
-NOW = 1_700_000_000.0
+NOW = 100_000.0
+"""Seconds since the boot."""
 
 
 def on_gpu(pid: int, **changes: Any) -> Target:
     """A process of GPU 0 by its pid."""
-    return target(pid, key=MemoryKey("GPU-0", pid), **changes)
+    started = changes.pop("started_seconds", 10.0)
+    return target(pid, id=ProcessId(BOOT, pid, int(started * 100)), key=MemoryKey("GPU-0", pid), **changes)
 
 
 LARGE = on_gpu(1001, used_bytes=9 * GIB, sm_ratio=0.8)
@@ -129,16 +133,16 @@ def test_nobody_is_refused_for_nothing() -> None:
     assert "*" not in NEVER
 
 
-def alert(pid: str = "", starts_at: float = NOW) -> Alert:
+def alert(pid: str = "") -> Alert:
     """About a process, or about GPU 0 as a whole."""
     labels = {"alertname": "Full", "gpu": "0", **({"pid": pid} if pid else {})}
-    return Alert(labels, {}, Status.FIRING, starts_at)
+    return Alert(labels, {}, Status.FIRING, 1.7e9)
 
 
 async def _consider(rounds: list[list[Firing]], world: World, ladder: LadderRule) -> tuple[Remedies, list[str]]:
     ends: list[str] = []
 
-    def told(plan: Plan, run: Run, outcome: Outcome) -> None:
+    def told(plan: Plan, run: Run, outcome: Outcome, again: bool) -> None:
         ends.append(f"{plan.target.pid} {outcome.result}")
 
     remedies = Remedies([ladder], RULES, tools(world, Store(None)), proof_seconds=5.0, told=told)
@@ -157,7 +161,7 @@ def test_the_next_one_only_after_fresh_data() -> None:
     """The first of the ranking is refused: the second one is due at the next evaluation, not before."""
     first, second = on_gpu(1001, used_bytes=9 * GIB, user="other"), on_gpu(1002)
     world = World(first, second)
-    firing = [Firing(alert(), [first, second])]
+    firing = [Firing(alert(), NOW, [first, second])]
     _, ends = asyncio.run(_consider([firing], world, ladder(victim=VictimPolicy.LARGEST)))
     assert ends == ["1001 refused"]
     _, ends = asyncio.run(_consider([firing, firing], World(first, second), ladder(victim=VictimPolicy.LARGEST)))
@@ -167,14 +171,14 @@ def test_the_next_one_only_after_fresh_data() -> None:
 def test_nobody_where_the_alert_names_nobody() -> None:
     """Without a policy an alert about a GPU ends nobody."""
     world = World(on_gpu(1001))
-    _, ends = asyncio.run(_consider([[Firing(alert(), [on_gpu(1001)])]], world, ladder()))
+    _, ends = asyncio.run(_consider([[Firing(alert(), NOW, [on_gpu(1001)])]], world, ladder()))
     assert ends == []
 
 
 def test_a_process_that_came_after_the_alert() -> None:
     """KILL-01: the pid of the alert belongs to a process that started later: it is not the one that was meant."""
     late = on_gpu(1001, started_seconds=NOW + 1)
-    _, ends = asyncio.run(_consider([[Firing(alert("1001"), [late])]], World(late), ladder()))
+    _, ends = asyncio.run(_consider([[Firing(alert("1001"), NOW, [late])]], World(late), ladder()))
     assert ends == []
 
 
@@ -182,13 +186,13 @@ def test_the_same_refusal_is_told_once() -> None:
     """It is tried again after a while, and nobody hears the same twice."""
     stranger = on_gpu(1001, user="other")
     world = World(stranger)
-    firing = [Firing(alert("1001"), [stranger])]
+    firing = [Firing(alert("1001"), NOW, [stranger])]
 
     async def story() -> list[str]:
         ends: list[str] = []
         remedies = Remedies(
             [ladder(TERMINATE)], RULES, tools(world, Store(None)), proof_seconds=5.0,
-            told=lambda plan, run, outcome: ends.append(outcome.result),
+            told=lambda plan, run, outcome, again: None if again else ends.append(outcome.result),
         )  # fmt: skip
         for _ in range(30):
             remedies.consider(firing)
@@ -205,12 +209,13 @@ def test_no_second_victim_beside_one_that_cannot_be_killed() -> None:
     stuck, other = on_gpu(1001), on_gpu(1002)
     world = World(stuck, other)
     world.bodies[1001].immortal = True
-    rounds = [[Firing(alert("1001"), [stuck, other])], [Firing(alert("1002"), [stuck, other])]]
+    rounds = [[Firing(alert("1001"), NOW, [stuck, other])], [Firing(alert("1002"), NOW, [stuck, other])]]
 
     async def story() -> None:
         remedies, ends = await _consider(rounds, world, ladder())
         assert ends == ["1001 unkillable"]
-        remedies.unblock(lambda identity: False)
+        world.end(1001)
+        remedies.unblock()
         remedies.consider(rounds[1])
         await remedies.idle()
         assert ends == ["1001 unkillable", "1002 released"]

@@ -10,9 +10,10 @@ import pytest
 
 from gpuagent.growth import MemoryKey
 from gpuagent_alerts.remedies.audit import BEGIN, END, INTENT, RESULT, Audit
-from gpuagent_alerts.remedies.ladder import Plan, Rules, Run
+from gpuagent_alerts.remedies.ladder import Run
 from gpuagent_alerts.remedies.limits import Limits
 from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.world import Condition, Done

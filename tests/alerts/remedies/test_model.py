@@ -127,7 +127,7 @@ async def _story(events: list[Callable[[World], None]], order: list[tuple[int, b
     for pid, wait in order:
         seen = [body.target for body in world.bodies.values() if body.alive]
         alert = Alert({"alertname": "Full", "pid": str(pid)}, {}, Status.FIRING, world.clock.wall())
-        remedies.consider([Firing(alert, seen)])
+        remedies.consider([Firing(alert, 1e9, seen)])
         if wait:
             await _until_idle(remedies)
         else:

@@ -13,8 +13,9 @@ from gpuagent.clock import ManualClock
 from gpuagent.growth import MemoryKey
 from gpuagent.identity import ProcessId
 from gpuagent_alerts.remedies.audit import Audit
-from gpuagent_alerts.remedies.ladder import Plan, Rules, Tools
+from gpuagent_alerts.remedies.ladder import Tools
 from gpuagent_alerts.remedies.limits import Limits
+from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts, Identity, Target
@@ -47,7 +48,6 @@ def target(pid: int = 100, **changes: Any) -> Target:
         command="python serve.py",
         cgroup="/user.slice",
         used_bytes=4 * GIB,
-        started_seconds=1_600_000_000.0,
     )
     return replace(made, **changes)
 
@@ -90,12 +90,15 @@ class World:
         self.on_release: Callable[[World], None] = lambda world: None
         self.unit_problem = ""
         self.relatives: tuple[int, ...] = ()
+        """Pids of those that belong to the target; with a scope, they fall with it."""
 
     # ---- eyes
 
-    def look(self, target: Target, alert: str) -> Sight:
+    def look(self, target: Target, alert: str, scope: str = "process") -> Sight:
         body = self.bodies.get(target.pid)
         listed = body is not None and self._counts(body)
+        belonging = tuple(self.bodies[pid].target for pid in self.relatives if self.bodies[pid].alive)
+        gpu = target.key.gpu_uuid
         sight = Sight(
             clock_seconds=self.clock.now(),
             condition=self.condition,
@@ -103,12 +106,23 @@ class World:
             target_listed=listed,
             gpu_used_bytes=sum(each.target.used_bytes for each in self.bodies.values() if self._counts(each)),
             gpu_unattributed_bytes=0,
-            relatives=tuple(self.bodies[pid].target for pid in self.relatives if self.bodies[pid].alive),
+            relatives=tuple(each for each in belonging if each.key.gpu_uuid == gpu),
+            members=belonging if scope != "process" else (),
+            present=frozenset(
+                each.identity.id for each in self.bodies.values() if each.alive and each.target.key.gpu_uuid == gpu
+            ),
         )
         return replace(sight, **self.sight_changes)
 
     async def next_sight(
-        self, target: Target, alert: str, after: float, deadline_seconds: float, *, judged: bool = True
+        self,
+        target: Target,
+        alert: str,
+        after: float,
+        deadline_seconds: float,
+        *,
+        judged: bool = True,
+        scope: str = "process",
     ) -> Sight | None:
         await asyncio.sleep(0)
         if deadline_seconds <= 0:
@@ -119,11 +133,8 @@ class World:
         self.clock.advance(min(1.0, deadline_seconds))
         if self.events:
             self.events.pop(0)(self)
-        sight = self.look(target, alert)
+        sight = self.look(target, alert, scope)
         return sight if sight.clock_seconds > after else None
-
-    async def sleep(self, seconds: float) -> None:
-        self.clock.advance(seconds)
 
     # ---- hands
 
@@ -135,6 +146,9 @@ class World:
 
     def protected(self) -> frozenset[int]:
         return frozenset({1, 2})
+
+    def is_alive(self, identity: ProcessId) -> bool:
+        return any(body.alive and body.identity.id == identity for body in self.bodies.values())
 
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> Done:
         self.log.append(("notify", target.pid))
@@ -239,7 +253,7 @@ class Gate(AbstractAsyncContextManager[object]):
 def tools(world: World, store: Store) -> Tools:
     """What a run needs, all of it of this world."""
     audit = Audit(store, world.clock, BOOT)
-    return Tools(world, world, audit, Gate(), world.clock.now, world.clock.wall)
+    return Tools(world, world, audit, Gate(), world.clock.now)
 
 
 def plan(*steps: Step, of: Target | None = None, **changes: Any) -> Plan:

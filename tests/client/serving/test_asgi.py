@@ -10,7 +10,7 @@ import pytest
 from gpuagent_client.serving import AsgiMiddleware, Gate, RequestMemory
 from gpuagent_client.torch_door import Torch
 from tests.client.apps.faketorch import GIB, FakeTorch
-from tests.client.serving.bench import MIB, Client, FakeProcess, answer, in_loop, settle
+from tests.client.serving.bench import MIB, Client, FakeProcess, Response, answer, in_loop, settle
 
 
 class App:
@@ -356,3 +356,27 @@ def test_a_torch_that_is_imported_later_is_found() -> None:
         assert [one.change is None for one in seen] == [True, False]
 
     in_loop(scene())
+
+
+def test_a_loop_that_is_not_asyncios_has_no_queue() -> None:
+    """Under trio: who would have to wait is told to come back, and the others are served."""
+    process = FakeProcess()
+    gate = Gate(1, 5, told=process.told)
+    first = gate.knock(lambda: None)
+
+    async def inner(scope: Any, receive: Any, send: Any) -> None:
+        await answer(send)
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": b""}
+
+    statuses = []
+    for _ in range(2):
+        response = Response()
+        scope = {"type": "http", "method": "GET", "path": "/"}
+        with pytest.raises(StopIteration):
+            AsgiMiddleware(inner, gate, process=process)(scope, receive, response.send).__await__().send(None)  # type: ignore[arg-type]
+        statuses.append(response.status)
+        gate.leave(first)
+
+    assert statuses == [503, 200]

@@ -79,7 +79,7 @@ def test_who_still_holds_the_model_is_named(caplog: pytest.LogCaptureFixture) ->
     assert not returned.complete
     assert returned.freed_bytes == 0
     assert any(way.endswith("test_model_slot.kept[0]") for way in returned.held_by)
-    assert "0.00 GiB of 2.00 GiB came back; it is held by" in caplog.text
+    assert "unloaded model: 0.00 GiB of 2.00 GiB came back; it is still held by" in caplog.text
 
 
 def test_a_variable_of_running_code_is_named() -> None:

@@ -20,7 +20,7 @@ from tests.fakes.agent_socket import PATIENCE_SECONDS, FakeAgent
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 MIB = 1024**2
-GUNICORN = ("-m", "gunicorn", "--log-level", "warning", "--graceful-timeout", "60")
+GUNICORN = ("-m", "gunicorn", "--log-level", "warning", "--graceful-timeout", "60", "--no-control-socket")
 SERVERS = {
     "uvicorn": ("-m", "uvicorn", "gated:app", "--log-level", "warning"),
     "gunicorn, uvicorn's worker": (*GUNICORN, "gated:app", "-k", "uvicorn.workers.UvicornWorker"),

@@ -40,6 +40,7 @@ class Client:
 def main() -> None:
     """Serve, leak, ask, print."""
     listening = socket.create_server(("127.0.0.1", 0))
+    listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # asyncio does that for its own sockets only
     server = uvicorn.Server(uvicorn.Config("app:app", log_level="error"))
     serving = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
     serving.start()

@@ -1,0 +1,132 @@
+"""Alerts and remedies on the page: what fires, who was told, and what was done about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuagent_exporters.page_html import SEVERITIES, Document, ago, attribute, chapter, count, duration, size, text
+
+_MOST = 100
+_MOST_REMEDIES = 20
+
+
+def alerts(document: Document, *, hidden: bool) -> str:
+    """What fires, gravest first, after what is wrong with alerting itself.
+
+    `hidden`: the text of an alert and who acknowledged it may name users, so an open address is not shown them.
+    """
+    told = document.get("alerts") or ()
+    found = sorted((alert for alert in told if not _always(alert)), key=_urgency)
+    items = "".join(_alert(alert, hidden=hidden) for alert in found[:_MOST])
+    body = "".join(f'<p class="banner">{trouble}</p>' for trouble in _troubles(document))
+    body += f'<ul class="list">{items}</ul>' if items else "<p>None.</p>"
+    always = sorted({str(alert.get("name")) for alert in told if _always(alert)})
+    if always:
+        body += f'<p class="quiet">{text(", ".join(always))} fires for nobody, which shows that alerting works.</p>'
+    if len(found) > _MOST:
+        body += f'<p class="quiet">{len(found) - _MOST} more in /api/v1/alerts</p>'
+    return chapter("alerts", "Alerts", body)
+
+
+def firing(document: Document) -> int:
+    """How many alerts fire that somebody has to look at."""
+    return sum(alert.get("state") == "firing" and not _always(alert) for alert in document.get("alerts") or ())
+
+
+def remedies(document: Document, now: object, *, hidden: bool) -> str:
+    """What was done to give memory back, the newest first. `now` is the agent's Unix time."""
+    runs = list(document.get("remedies") or ())[::-1]
+    body = ""
+    if document.get("stopped"):
+        body += f'<p class="banner">STOPPED: {text(document["stopped"])}</p>'
+    if document.get("dry_run"):
+        body += '<p class="quiet">Dry run: remedies say what they would do, and do nothing.</p>'
+    items = "".join(_remedy(run, now, hidden=hidden) for run in runs[:_MOST_REMEDIES])
+    body += f'<ul class="list">{items}</ul>' if items else "<p>Nothing was done, and nothing was refused.</p>"
+    if len(runs) > _MOST_REMEDIES:
+        body += f'<p class="quiet">{len(runs) - _MOST_REMEDIES} more in /api/v1/remedies</p>'
+    return chapter("remedies", "Remedies", body)
+
+
+def unread(name: str, title: str, reason: str) -> str:
+    """In the place of a part that could not be had, which must not look like an empty one."""
+    return chapter(name, title, f'<p class="banner">UNKNOWN: could not be read: {text(reason)}</p>')
+
+
+def _always(alert: Document) -> bool:
+    """The watchdog, and whatever else is for a machine and not for a person."""
+    return alert.get("severity") == "none"
+
+
+def _urgency(alert: Document) -> tuple[bool, int]:
+    severity = alert.get("severity")
+    return alert.get("state") != "firing", SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+
+
+def _alert(alert: Document, *, hidden: bool) -> str:
+    severity, labels = str(alert.get("severity") or ""), alert.get("labels") or {}
+    kind = severity if alert.get("state") == "firing" and severity in SEVERITIES else "calm"
+    facts = [
+        severity or "no severity",
+        f"for {duration(alert.get('active_seconds'))}",
+        f"GPU {labels['gpu']}" if labels.get("gpu") else "",
+        f"pid {labels['pid']}" if labels.get("pid") else "",
+        *_quieted(alert, hidden=hidden),
+    ]
+    summary = "" if hidden else (alert.get("annotations") or {}).get("summary")
+    return (
+        f'<li class="{kind}" data-key="{attribute(alert.get("fingerprint"))}">'
+        f"<b>{text(str(alert.get('state') or 'unknown').upper())}</b> {text(alert.get('name'))} "
+        f'<span class="quiet">{text(" · ".join(filter(None, facts)))}</span>'
+        + (f"<br>{text(summary)}" if summary else "")
+        + "</li>"
+    )
+
+
+def _quieted(alert: Document, *, hidden: bool) -> Iterator[str]:
+    """Why nobody hears of it."""
+    if alert.get("silenced_by"):
+        yield "silenced"
+    if alert.get("muted_by"):
+        yield f"muted by {alert['muted_by']}"
+    if alert.get("acknowledged_by"):
+        yield "acknowledged" if hidden else f"acknowledged by {alert['acknowledged_by']}"
+
+
+def _troubles(document: Document) -> Iterator[str]:
+    """Why somebody may not be told."""
+    if document.get("store_problem"):
+        yield f"STORE: {text(document['store_problem'])}"
+    failing = document.get("failing_rules") or ()
+    if failing:
+        names = ", ".join(str(rule.get("rule")) for rule in failing[:5])
+        yield f"RULES: {count(len(failing), 'rule')} cannot be evaluated: {text(names)}"
+    for receiver in document.get("receivers") or ():
+        if receiver.get("off"):
+            yield f"OFF: the receiver {text(receiver.get('receiver'))} is switched off: {text(receiver['off'])}"
+
+
+def _remedy(run: Document, now: object, *, hidden: bool) -> str:
+    end = run.get("end")
+    who = f"{run.get('name') or 'a process'} (pid {run.get('pid')}) on GPU {run.get('gpu')}"
+    why = run.get("alertname") or "asked for"
+    if not run.get("alertname") and not hidden:
+        why = f"asked for by {run.get('asked_by') or 'somebody'}"
+    if end is None:
+        result, told = "under way", ""
+    else:
+        result = str(end.get("result") or "unknown").replace("_", " ")
+        freed, took = end.get("released_bytes"), end.get("seconds")
+        parts = (
+            f"{size(freed)} came back" if freed is not None else "",
+            f"in {duration(took)}" if took is not None else "",
+            "" if hidden else str(end.get("detail") or ""),
+        )
+        told = " · ".join(filter(None, parts))
+    dry = " (dry run)" if run.get("dry_run") else ""
+    line = f"{who}, {size(run.get('used_bytes'))}: {why} · {ago(run.get('time_seconds'), now)}"
+    return (
+        f'<li class="calm" data-key="{attribute(run.get("id"))}"><b>{text(result.upper() + dry)}</b> {text(line)}'
+        + (f'<br><span class="quiet">{text(told)}</span>' if told else "")
+        + "</li>"
+    )

@@ -1,0 +1,73 @@
+"""Values as harmless HTML, in the words of `gpuagent status`. What is not known is a dash, never a zero."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping
+from typing import Any, TypeGuard
+
+from gpuagent.units import MAX_SECONDS, format_bytes, format_duration
+
+Document = Mapping[str, Any]
+
+UNKNOWN = "\N{EN DASH}"
+SEVERITIES = ("critical", "warning", "info")
+
+
+def text(value: object) -> str:
+    """A value as harmless HTML, kept apart: right-to-left marks must not turn its neighbours."""
+    return "" if value is None or value == "" else f"<bdi>{html.escape(str(value))}</bdi>"
+
+
+def attribute(value: object) -> str:
+    """A value for between double quotes."""
+    return html.escape("" if value is None else str(value), quote=True)
+
+
+def is_number(value: object) -> TypeGuard[float]:
+    """A figure that can be shown: finite, and not below zero."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and value >= 0 and math.isfinite(float(value))
+
+
+def size(value: object) -> str:
+    """Bytes, as `19.4 GiB`."""
+    return format_bytes(value) if is_number(value) else UNKNOWN
+
+
+def duration(value: object) -> str:
+    """Seconds, as `2 h 14 min`."""
+    return format_duration(value) if is_number(value) and value <= MAX_SECONDS else UNKNOWN
+
+
+def percent(value: object) -> str:
+    """A ratio, as `75 %`."""
+    return f"{value * 100:.0f} %" if is_number(value) else UNKNOWN
+
+
+def number(value: object) -> str:
+    """A figure without a unit, rounded."""
+    return f"{value:.0f}" if is_number(value) else UNKNOWN
+
+
+def share(part: object, whole: object) -> float:
+    """From 0 to 1; 0 where either is unknown."""
+    return min(part / whole, 1.0) if is_number(part) and is_number(whole) and whole else 0.0
+
+
+def ago(then: object, now: object) -> str:
+    """How long before `now` (both Unix time), as `5 min ago`."""
+    if not is_number(then) or not is_number(now):
+        return "at an unknown time"
+    return f"{duration(max(0.0, now - then))} ago"
+
+
+def count(many: object, one: str) -> str:
+    """`1 process`, `2 processes`."""
+    plural = f"{one}es" if one.endswith("s") else f"{one}s"
+    return f"{number(many)} {one if many == 1 else plural}"
+
+
+def chapter(name: str, title: str, body: str) -> str:
+    """A part of the page under a heading that the navigation leads to."""
+    return f'<section id="{name}" aria-labelledby="{name}-title"><h2 id="{name}-title">{title}</h2>{body}</section>'

@@ -1,0 +1,74 @@
+"""What torch's allocator says of the memory, beside what the driver says: from apps with the embedded client."""
+# ruff: noqa: INP001  beside the program that uses it, not in a package
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from grafana_foundation_sdk.builders import timeseries
+
+from panels import AMBER, BLUE, GPU, KEYS, LEGEND, PURPLE, Panel, counts, lines, query, stacked
+
+EMPTY = "No app with the embedded client, or no data"
+
+
+def three_lines(selector: str, by: str, legend: str) -> timeseries.Panel:
+    """Allocated within reserved within what the driver counts."""
+    reserved = f"gpuagent_torch_memory_reserved_bytes{{{selector}}}"
+    driver = f"gpuagent_process_memory_used_bytes{{{selector}}} and on ({KEYS}) {reserved}"
+    return lines(
+        "Driver, reserved, allocated",
+        "Three views of the same memory. Driver: what NVML counts for the processes that tell. Reserved: what torch "
+        "took from the driver. Allocated: what tensors have. Between driver and reserved are context and libraries; "
+        "between reserved and allocated is cache, which `gpuagent release` gives back. If allocated rises, the "
+        "program holds on to tensors (`gpuagent blame`).",
+        "bytes",
+        query(f"sum by ({by}) ({driver})", f"{legend}driver"),
+        query(f"sum by ({by}) ({reserved})", f"{legend}reserved"),
+        query(f"sum by ({by}) (gpuagent_torch_memory_allocated_bytes{{{selector}}})", f"{legend}allocated"),
+        empty=EMPTY,
+    )
+
+
+def contents(selector: str) -> timeseries.Panel:
+    """The same as a stack."""
+    made = lines(
+        "What the memory is for",
+        "Allocated: in use by tensors. Cached: reserved by torch and free. Outside: what the driver counts and torch "
+        "does not (context, libraries, other allocators). Together they are what the driver counts.",
+        "bytes",
+        query(f"sum(gpuagent_torch_memory_allocated_bytes{{{selector}}})", "allocated"),
+        query(f"sum(gpuagent_torch_memory_cached_bytes{{{selector}}})", "cached"),
+        query(f"sum(gpuagent_torch_memory_outside_bytes{{{selector}}})", "outside"),
+        empty=EMPTY,
+    )
+    return stacked(made, allocated=BLUE, cached=PURPLE, outside=AMBER)
+
+
+def trouble(selector: str, legend: str) -> timeseries.Panel:
+    """What the program felt."""
+    made = lines(
+        "Allocations in trouble",
+        "Per interval: allocations that succeeded only after torch had emptied its cache (retried), and those that "
+        "failed (out of memory). The first comes before the second.",
+        "none",
+        query(f"increase(gpuagent_torch_alloc_retries_total{{{selector}}}[$__rate_interval])", f"{legend} retried"),
+        query(f"increase(gpuagent_torch_ooms_total{{{selector}}}[$__rate_interval])", f"{legend} out of memory"),
+        empty=EMPTY,
+    )
+    return counts(made)
+
+
+def apps() -> Iterator[Panel]:
+    """The panels of a node."""
+    legend = f"{LEGEND} {{{{app}}}} ({{{{pid}}}})"
+    yield three_lines(GPU, "instance, gpu", f"{LEGEND} ")
+    yield lines(
+        "Cached, by app",
+        "Memory that torch holds and no tensor uses, of the ten apps with most: what `gpuagent release PID` can give "
+        "back at most.",
+        "bytes",
+        query(f"topk(10, gpuagent_torch_memory_cached_bytes{{{GPU}}})", legend),
+        empty=EMPTY,
+    )
+    yield trouble(GPU, legend)

@@ -1,0 +1,304 @@
+"""The board *GPU fleet*: every node and GPU at a glance, problems first."""
+# ruff: noqa: INP001  beside the program that uses it, not in a package
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from grafana_foundation_sdk.builders import table, timeseries
+from grafana_foundation_sdk.models import dashboard
+
+import alerting
+import memory
+from layout import Row, board, common_choices, notes
+from panels import AMBER, BAD_FROM_ONE, BLUE, GPU, GREEN, GREY, NODE, PURPLE, RED, Panel, latest, lines, number, query
+from panels import settings, stacked, words
+from tables import MISSING, listing, widths
+
+RULES = "No data: is the agent scraped, and are the recording rules loaded (docs/prometheus.md)?"
+SEVERITIES = words(("info", BLUE), ("warning", AMBER), ("critical", RED), start=1)
+
+WRONG = (
+    # severity (3 is critical), what is wrong in words, what is true then
+    (3, "the agent cannot be scraped", f"up{{{NODE}}} == 0"),
+    (3, "the agent cannot read any GPU", f"gpuagent_nvml_up{{{NODE}}} == 0"),
+    (3, "GPU lost", f"gpuagent_gpu_lost{{{GPU}}} == 1"),
+    (3, "GPU blind: a call into the driver hangs", f"gpuagent_gpu_blind{{{GPU}}} == 1"),
+    (3, "GPUs missing", f"gpuagent_gpus{{{NODE}}} < gpuagent_gpus_expected{{{NODE}}}"),
+    (3, "memory is full", f"gpuagent_gpu_memory_used_ratio{{{GPU}}} > 0.98"),
+    (3, "full within half an hour", f"gpuagent_gpu_memory_exhaustion_seconds{{{GPU}}} < 1800"),
+    (3, "a memory row could not be replaced", f"gpuagent_gpu_row_remap_failed{{{GPU}}} == 1"),
+    (3, "the driver asks for a recovery", f"gpuagent_gpu_recovery_action{{{GPU}}} > 0"),
+    (2, "memory leaks", f"gpuagent_gpu_memory_leak_suspected{{{GPU}}} == 1"),
+    (2, "dead processes hold memory", f"gpuagent_gpu_memory_dead_processes_bytes{{{GPU}}} > 0"),
+    (
+        2,
+        "an Xid error in the last 15 minutes",
+        f'time() - gpuagent_xid_last_timestamp_seconds{{{GPU}, xid!~"13|31|43|45|68|109"}} < 900',
+    ),
+    (2, "an old reading", f"gpuagent_gpu_reading_age_seconds{{{GPU}}} > 10"),
+    (2, "messages cannot be delivered", f"gpuagent_notifications_dead{{{NODE}}} > 0"),
+    (1, "simulated: no figure of it is real", f"gpuagent_simulated{{{NODE}}} == 1"),
+)
+
+
+def now() -> Iterator[Panel]:
+    """The fleet in figures."""
+    yield number(
+        "Agents silent",
+        "Agents that Prometheus knows and cannot scrape: nothing is known of their GPUs.",
+        f"count(up{{{NODE}}} == 0) or 0 * count(up{{{NODE}}})",
+        "none",
+        BAD_FROM_ONE,
+        empty="No agent is known",
+    )
+    yield number(
+        "GPUs readable",
+        "GPUs whose memory was read at the last tick.",
+        f"sum(gpuagent_gpus_readable{{{NODE}}})",
+        "none",
+        ((0, AMBER), (1, GREEN)),
+    )
+    yield number(
+        "GPUs missing",
+        "GPUs that there should be and that cannot be read, on nodes whose agent answers.",
+        f"sum(gpuagent_gpus_expected{{{NODE}}}) - sum(gpuagent_gpus_readable{{{NODE}}})",
+        "none",
+        BAD_FROM_ONE,
+    )
+    yield number(
+        "Critical alerts",
+        "Alerts that fire now and want someone at once, whoever evaluates the rules.",
+        alerting.firing("critical"),
+        "none",
+        BAD_FROM_ONE,
+        empty="Unknown: no rules are evaluated",
+    )
+    yield number(
+        "Warnings",
+        "Alerts that fire now and can wait for office hours.",
+        alerting.firing("warning"),
+        "none",
+        ((0, GREEN), (1, AMBER)),
+        empty="Unknown: no rules are evaluated",
+    )
+    yield number(
+        "GPUs with a leak",
+        "GPUs on which memory is taken to leak.",
+        f"sum(gpuagent_gpu_memory_leak_suspected{{{GPU}}})",
+        "none",
+        BAD_FROM_ONE,
+        empty="Unknown: no history yet, or no data",
+    )
+    yield number(
+        "Memory in use",
+        "Of all GPUs that can be read.",
+        f"sum(gpuagent_gpu_memory_used_bytes{{{GPU}}}) / sum(gpuagent_gpu_memory_total_bytes{{{GPU}}})",
+        "percentunit",
+        decimals=0,
+    )
+    yield number(
+        "Wasted",
+        "Share of all memory that is held and does nothing: of dead processes, of processes that were idle for an "
+        "hour, and torch's cache.",
+        f"sum(instance:gpuagent_memory_wasted_bytes:sum{{{NODE}}}) "
+        f"/ sum(instance:gpuagent_gpu_memory_total_bytes:sum{{{NODE}}})",
+        "percentunit",
+        ((0, GREEN), (0.2, AMBER), (0.5, RED)),
+        empty=RULES,
+        decimals=0,
+    )
+
+
+def wrong() -> table.Panel:
+    """Everything that is wrong now, worst first."""
+    arms = [
+        f'label_replace({level} + 0 * max by (job, instance, gpu) ({expr}), "problem", "{words_}", "", "")'
+        for level, words_, expr in WRONG
+    ]
+    # Prometheus itself answers: a table that is empty because nothing is scraped would look calm.
+    arms.append(f'label_replace(3 * absent(up{{{NODE}}}), "problem", "Prometheus knows no agent", "", "")')
+    made = listing(
+        "What is wrong",
+        "One line for each thing that is wrong now, the worst first; no line while nothing is known to be wrong. Click a node for its board.",
+        {"Value": "Severity", "instance": "Node", "gpu": "GPU", "problem": "Problem"},
+        "Severity",
+        latest(" or ".join(arms)),
+        empty="Nothing known to be wrong, if Prometheus answers: agents without data are listed here too",
+    )
+    made.override_by_name("Severity", settings(mappings=SEVERITIES, custom__cellOptions={"type": "color-text"}))
+    return widths(made, Severity=90, GPU=60)
+
+
+def nodes() -> table.Panel:
+    """One line for each agent that Prometheus knows."""
+    unknown = f"-1 * max by (job, instance) (up{{{NODE}}} < bool 2)"
+
+    def by_node(expr: str) -> str:
+        return f"{expr} or {unknown}"
+
+    alerts = 'alertstate="firing", severity=~"critical|warning"'
+    made = listing(
+        "Nodes",
+        "Every agent that Prometheus knows. n/a: its agent does not tell, because it is silent, or has no such GPU.",
+        {
+            "instance": "Node",
+            "job": "Job",
+            "Value #A": "Agent",
+            "Value #B": "GPUs",
+            "Value #C": "Missing",
+            "Value #D": "Memory used",
+            "Value #E": "Busy",
+            "Value #F": "Leaks",
+            "Value #G": "Alerts",
+            "Value #H": "Oldest reading",
+        },
+        "Missing",
+        latest(f"max by (job, instance) (up{{{NODE}}})"),
+        latest(by_node(f"sum by (job, instance) (gpuagent_gpus_readable{{{NODE}}})")),
+        latest(
+            by_node(
+                f"sum by (job, instance) (gpuagent_gpus_expected{{{NODE}}}) "
+                f"- sum by (job, instance) (gpuagent_gpus_readable{{{NODE}}})"
+            )
+        ),
+        latest(
+            by_node(
+                f"sum by (job, instance) (gpuagent_gpu_memory_used_bytes{{{GPU}}}) "
+                f"/ sum by (job, instance) (gpuagent_gpu_memory_total_bytes{{{GPU}}})"
+            )
+        ),
+        latest(by_node(f"avg by (job, instance) (gpuagent_gpu_utilization_ratio{{{GPU}}})")),
+        latest(by_node(f"sum by (job, instance) (gpuagent_gpu_memory_leak_suspected{{{GPU}}})")),
+        latest(
+            by_node(
+                f"sum by (job, instance) (gpuagent_alerts{{{NODE}, {alerts}}}) "
+                f"or count by (job, instance) (ALERTS{{{NODE}, {alerts}}}) "
+                f"or 0 * max by (job, instance) (gpuagent_rules{{{NODE}}} > 0)"
+            )
+        ),
+        latest(by_node(f"max by (job, instance) (gpuagent_gpu_reading_age_seconds{{{GPU}}})")),
+        empty="No agent is known",
+    )
+    made.override_by_name("Agent", settings(mappings=words(("SILENT", RED), ("up", GREEN))))
+    made.override_by_name("Agent", settings(custom__cellOptions={"type": "color-text"}))
+    made.override_by_regexp("GPUs|Missing|Memory used|Busy|Leaks|Alerts|Oldest reading", settings(mappings=MISSING))
+    made.override_by_regexp("Memory used|Busy", settings(unit="percentunit", decimals=0))
+    made.override_by_name("Oldest reading", settings(unit="s", decimals=0))
+    return made
+
+
+def fullest() -> table.Panel:
+    """Which GPUs have least left."""
+    named = (
+        f"gpuagent_gpu_memory_used_ratio{{{GPU}}} * on (job, instance, gpu, uuid) group_left (name) gpuagent_gpu_info{{{GPU}}}"
+    )
+    made = listing(
+        "Fullest GPUs",
+        "The 20 GPUs with the largest share of their memory in use. Full is normal for servers that take all of it on "
+        "purpose (vLLM, JAX).",
+        {"instance": "Node", "gpu": "GPU", "name": "Model", "Value": "Memory used"},
+        "Memory used",
+        latest(f"topk(20, {named})"),
+        empty="No data, or no GPU with memory of its own",
+    )
+    made.override_by_name("Memory used", settings(unit="percentunit", decimals=1))
+    return widths(made, GPU=60)
+
+
+def filled() -> timeseries.Panel:
+    """How the GPUs are spread."""
+    ratio = f"gpuagent_gpu_memory_used_ratio{{{GPU}}}"
+    marks = ((0, 0.1), (0.1, 0.5), (0.5, 0.9), (0.9, 0.98), (0.98, 2))
+    names = ("below 10 %", "10 to 50 %", "50 to 90 %", "90 to 98 %", "full")
+    made = lines(
+        "GPUs by how full they are",
+        "Number of GPUs in each range of memory in use. GPUs that cannot be read are in none.",
+        "none",
+        *(
+            query(f"count(({ratio} >= {low}) < {high}) or 0 * count({ratio})", name)
+            for (low, high), name in zip(marks, names, strict=True)
+        ),
+        empty="No data, or no GPU with memory of its own",
+    )
+    for name, color in zip(names, (GREY, BLUE, GREEN, AMBER, RED), strict=True):
+        made.override_by_name(name, settings(color={"mode": "fixed", "fixedColor": color}))
+    return stacked(made).decimals(0)
+
+
+def holders() -> Iterator[Panel]:
+    """Who holds the memory, from the recording rules: over all processes it would be too much for a large fleet."""
+    for title, text, label, legend in (
+        ("Memory by user", "The ten users with most GPU memory.", "user", "{{user}}"),
+        (
+            "Memory by workload",
+            "The ten workloads with most: Slurm jobs, pods, or systemd units, over all nodes.",
+            "workload",
+            "{{workload}}",
+        ),
+    ):
+        held = f'instance_user_workload:gpuagent_process_memory_used_bytes:sum{{{NODE}, {label}!=""}}'
+        yield lines(
+            title,
+            f"{text} Processes that the agent sums up as `other` are nobody's: raise `processes.top` if they matter.",
+            "bytes",
+            query(f"topk(10, sum by ({label}) ({held}))", legend),
+            empty=RULES,
+        )
+    wasted = lines(
+        "Wasted memory",
+        "Held, and of no use to anyone: of dead processes (reset the GPU), of processes that have been idle for an hour "
+        "(ask their users), and cached by torch in processes that work (`gpuagent release`).",
+        "bytes",
+        query(f"sum by (waste) (instance:gpuagent_memory_wasted_bytes:sum{{{NODE}}})", "{{waste}}"),
+        empty=RULES,
+    )
+    yield stacked(wasted, dead=RED, idle=AMBER, cached=PURPLE)
+
+
+def work() -> Iterator[Panel]:
+    """What the fleet does."""
+    yield lines(
+        "Busy",
+        "Mean share of time in which some kernel ran, and the mean share of multiprocessors that were busy (Hopper and later).",
+        "percentunit",
+        query(f"avg(gpuagent_gpu_utilization_ratio{{{GPU}}})", "GPUs"),
+        query(f"avg(gpuagent_gpu_profile_sm_active_ratio{{{GPU}}})", "multiprocessors"),
+        empty="No data, or not told by these GPUs",
+        most=1,
+    )
+    yield lines(
+        "Power",
+        "Of all GPUs together, and the sum of their limits.",
+        "watt",
+        query(f"sum(gpuagent_gpu_power_watts{{{GPU}}})", "drawn"),
+        query(f"sum(gpuagent_gpu_power_enforced_limit_watts{{{GPU}}})", "limit"),
+        empty="No data, or not told by these GPUs",
+    )
+    yield lines(
+        "GPUs that can be read",
+        "Should be: seen since the boot, or on the PCI bus, of agents that answer.",
+        "none",
+        query(f"sum(gpuagent_gpus_readable{{{NODE}}})", "readable"),
+        query(f"sum(gpuagent_gpus_expected{{{NODE}}})", "should be"),
+    ).decimals(0)
+
+
+def fleet() -> dashboard.Dashboard:
+    """The whole board."""
+    rows = (
+        Row("Now", list(now()), 3, 4),
+        Row("", [wrong(), alerting.timeline()], 12, 10),
+        Row("Nodes and GPUs", [nodes()], 24, 10),
+        Row("", [filled(), fullest()], 12, 10),
+        Row("Who holds the memory", [memory.parts(GPU), *holders()], 12, 10),
+        Row("Work", list(work()), 8, 9),
+    )
+    return board(
+        "gpuagent-fleet",
+        "GPU fleet",
+        "All nodes and GPUs: what is wrong, how full they are, who holds the memory, and how much of it is wasted.",
+        rows,
+        common_choices(),
+        notes(),
+    )

@@ -1,0 +1,75 @@
+"""What grows, what leaks, and when it hits the wall."""
+# ruff: noqa: INP001  beside the program that uses it, not in a package
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from grafana_foundation_sdk.builders import statetimeline
+from grafana_foundation_sdk.models import dashboard
+
+from panels import AMBER, BLUE, GPU, GREEN, GREY, LEGEND, PURPLE, RED, Panel, dashed, lines, query, states, words
+
+_NAMES = (
+    ("learning", GREY),
+    ("steady", GREEN),
+    ("levelled_off", BLUE),
+    ("cached", PURPLE),
+    ("growing", AMBER),
+    ("leaking", RED),
+)
+VERDICTS = words(("n/a", GREY), ("unknown", GREY), *_NAMES, start=-1)
+"""Of `verdict()`; -1 and 0 are what it never is."""
+
+NEVER_SECONDS = 30 * 24 * 3600
+"""Stands for "not in sight" where there is a verdict: a GPU that does not fill up has no time to tell."""
+_CALM = dashboard.ValueMappingResult(text="not in sight", color=GREEN, index=0)
+NOT_IN_SIGHT: list[dashboard.ValueMapping] = [
+    dashboard.RangeMap(dashboard.DashboardRangeMapOptions(NEVER_SECONDS, None, _CALM))
+]
+
+
+def verdict(of: str, selector: str, by: str) -> str:
+    """What the history of the memory amounts to, as a number: 1 learning to 6 leaking. `of`: process or gpu."""
+    arms = " or ".join(
+        f'{number} * gpuagent_{of}_memory_verdict{{{selector}, verdict="{name}"}}'
+        for number, (name, _) in enumerate(_NAMES, 1)
+    )
+    return f"max by ({by}) ({arms})"
+
+
+def verdicts(of: str, selector: str, by: str, legend: str) -> statetimeline.Panel:
+    """Over time, in words."""
+    return states(
+        "Verdict",
+        "What the history of the memory amounts to. Learning: too little history yet. Cached: what grows is torch's "
+        "cache, which can be released. Levelled off: it grew and has stopped. Leaking: it rises without end "
+        "(docs/leaks.md says how this is decided).",
+        VERDICTS,
+        query(verdict(of, selector, by), legend),
+    )
+
+
+def leaks() -> Iterator[Panel]:
+    """The panels of a node."""
+    process = f"{LEGEND} {{{{process}}}} ({{{{pid}}}})"
+    yield verdicts("gpu", GPU, "instance, gpu", LEGEND)
+    growth = lines(
+        "Growth",
+        "How fast the floor of the memory rises: the ten processes that grow fastest, and what grows on a GPU as a whole "
+        "(dashed), be it of processes or of none. It takes minutes of history.",
+        "binBps",
+        query(f"topk(10, gpuagent_process_memory_growth_bytes_per_second{{{GPU}}} > 0)", process),
+        query(f"gpuagent_gpu_memory_growth_bytes_per_second{{{GPU}}}", f"{LEGEND} as a whole"),
+        empty="No data: the detector needs minutes of history",
+    )
+    yield dashed(growth, "B")
+    yield lines(
+        "Time until a GPU is full",
+        "At the present pace; half and one and a half times as long are likely too. A line that falls to 0 is a GPU "
+        "whose next allocation fails. GPUs that will not fill up have no line.",
+        "s",
+        query(f"gpuagent_gpu_memory_exhaustion_seconds{{{GPU}}}", LEGEND),
+        query(f"gpuagent_gpu_memory_fast_exhaustion_seconds{{{GPU}}}", f"{LEGEND} within minutes"),
+        empty="No GPU fills up, or no data: the verdicts beside tell which",
+    )

@@ -1,0 +1,149 @@
+"""`kill` and `remedies` as they are typed, against an agent that answers as it is told."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gpuagent.cli.app import app
+from tests.fakes.answering import answering, says
+from tests.fakes.golden import assert_golden
+
+GIB = 2**30
+TIME = 1_764_000_000.0
+ANSWER: dict[str, Any] = {
+    "pid": 7, "gpu": 0, "name": "python\x1b[2J", "result": "released", "detail": "", "released_bytes": 5 * GIB,
+    "seconds": 9.0, "dry_run": False,
+}  # fmt: skip
+RUN: dict[str, Any] = {
+    "id": "r1", "time_seconds": TIME, "pid": 4242, "name": "python3", "gpu": 0, "used_bytes": 21 * GIB, "unit": "",
+    "alertname": "GpuProcessMemoryLeak", "asked_by": "rule", "dry_run": False, "user": "svc-ml",
+    "steps": [
+        {"kind": "intent", "step": "release_cache", "note": ""},
+        {"kind": "result", "step": "release_cache", "ok": False, "detail": "the app has no embedded client"},
+        {"kind": "intent", "step": "SIGTERM", "note": "the process ignores this signal: there is no use in waiting"},
+        {"kind": "result", "step": "SIGTERM", "ok": True, "detail": ""},
+        {"kind": "intent", "step": "SIGKILL", "note": ""},
+        {"kind": "result", "step": "SIGKILL", "ok": True, "detail": ""},
+    ],
+    "end": {"result": "released", "detail": "", "released_bytes": 21 * GIB, "seconds": 4.0, "acted": True},
+}  # fmt: skip
+BY_HAND: dict[str, Any] = RUN | {
+    "id": "r2", "alertname": "", "asked_by": "alice (uid 1000)", "dry_run": True, "steps": [],
+    "end": {
+        "result": "refused", "released_bytes": None, "seconds": None, "acted": False,
+        "detail": "systemd supervises it (whisper.service): a bare SIGTERM could leave it down; use restart_unit; "
+        "svc-ml is not in remedies.allow.users",
+    },
+}  # fmt: skip
+CLIMBING: dict[str, Any] = RUN | {"id": "r3", "steps": RUN["steps"][:1]} | {"end": None}
+DOCUMENT = {"schema": 1, "stopped": "the last 3 actions gave no memory back", "dry_run": True,
+            "remedies": [RUN, BY_HAND, CLIMBING]}  # fmt: skip
+
+
+def asked(answer: Any, *words: str, status: str = "200 OK", typed: str = "") -> tuple[int, str, str, bytes]:
+    """Exit status, both outputs, and what the agent was asked last."""
+    requests: list[bytes] = []
+    with answering(says(answer, status, requests)) as place:
+        result = CliRunner().invoke(
+            app, [*words, "--socket", str(place)], input=typed, env={"TZ": "UTC", "COLUMNS": "80"}
+        )
+    return result.exit_code, result.stdout, result.stderr, requests[-1] if requests else b""
+
+
+def test_kill_says_what_came_back() -> None:
+    """One line, exit status 0, and nothing that the name of a process could do to a terminal."""
+    code, output, errors, request = asked(ANSWER, "kill", "7", "--yes")
+    assert (code, errors) == (0, "")
+    assert request.startswith(b"POST /api/v1/processes/7/kill ")
+    body = json.loads(request.partition(b"\r\n\r\n")[2])
+    assert body == {"dry_run": False, "force": False, "steps": ["terminate", "kill"], "gpu": ""}
+    assert "released, 5.0 GiB came back in 9 s" in output
+    assert "\x1b" not in output
+
+
+@pytest.mark.parametrize(
+    ("words", "part"),
+    [
+        (("--restart-unit",), {"steps": ["restart_unit"]}),
+        (("--force",), {"force": True}),
+        (("--gpu", "1"), {"gpu": "1"}),
+        (("--dry-run",), {"dry_run": True}),
+    ],
+)
+def test_what_kill_asks_for(words: tuple[str, ...], part: dict[str, Any]) -> None:
+    """Each option is one part of the request."""
+    *_, request = asked(ANSWER, "kill", "7", "--yes", *words)
+    body = json.loads(request.partition(b"\r\n\r\n")[2])
+    assert body | part == body
+
+
+@pytest.mark.parametrize(("result", "status"), [("dry_run", 0), ("exited", 0), ("refused", 1), ("unkillable", 1)])
+def test_exit_status(result: str, status: int) -> None:
+    """0 where the memory is back or nothing was to be done, 1 where it is not; the reason is said."""
+    code, output, _, _ = asked(
+        ANSWER | {"result": result, "detail": "because", "released_bytes": None}, "kill", "7", "-y"
+    )
+    assert code == status
+    assert result.replace("_", " ") in output
+    assert "because" in output
+
+
+def test_nobody_to_ask() -> None:
+    """Without a terminal nobody can say yes: nothing is asked of the agent, and --yes is named."""
+    code, _, errors, request = asked(ANSWER, "kill", "7", typed="y\n")
+    assert (code, request) == (2, b"")
+    assert "--yes" in errors
+
+
+def test_kill_as_json() -> None:
+    """The agent's document."""
+    assert json.loads(asked(ANSWER, "kill", "7", "--yes", "--json")[1]) == ANSWER
+
+
+def test_kill_of_what_is_not_there() -> None:
+    """The agent's own words, exit status 1."""
+    answer = {"error": "not done", "message": "no process with pid 7 is on a GPU"}
+    code, _, errors, _ = asked(answer, "kill", "7", "--yes", status="404 Not Found")
+    assert code == 1
+    assert "no process with pid 7 is on a GPU" in errors
+
+
+def test_the_screen_of_remedies() -> None:
+    """Who, why, each step and the end, in 80 columns; that all of it has stopped comes first."""
+    code, output, errors, _ = asked(DOCUMENT, "remedies")
+    assert code == 0
+    assert max(map(len, output.splitlines())) <= 80
+    assert_golden("remedies.txt", errors + re.sub(r"(?m)^[-\d]{10} [:\d]{8} ", "2025-11-24 16:00:00 ", output))
+
+
+def test_remedies_as_json() -> None:
+    """The agent's document, cut to the newest."""
+    document = json.loads(asked(DOCUMENT, "remedies", "--json", "-n", "1")[1])
+    assert [run["id"] for run in document["remedies"]] == ["r3"]
+
+
+def test_no_remedies() -> None:
+    """Said, on standard error: a script that counts lines counts none."""
+    code, output, errors, _ = asked(DOCUMENT | {"remedies": [], "stopped": ""}, "remedies")
+    assert (code, output) == (0, "")
+    assert "nothing was done" in errors
+
+
+def test_reset() -> None:
+    """One request, and a line."""
+    code, output, _, request = asked({"reset": True}, "remedies", "reset")
+    assert code == 0
+    assert request.startswith(b"POST /api/v1/remedies/reset ")
+    assert "may act again" in output
+
+
+def test_no_agent(tmp_path: Path) -> None:
+    """Exit status 3 for what only looks."""
+    result = CliRunner().invoke(app, ["remedies", "--socket", str(tmp_path / "none")])
+    assert result.exit_code == 3

@@ -1,0 +1,115 @@
+"""The whole way: the example app under uvicorn, a real agent, and `gpuagent blame`."""
+
+from __future__ import annotations
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import pytest
+
+from tests.client.blame.kinds import marked_lines
+from tests.client.blame.test_served import LEAKS
+from tests.client.conftest import ROOT
+from tests.integration.agent import Agent, running_agent
+from tests.integration.waiting import free_port, until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+WINDOW = "12s"
+
+
+@contextmanager
+def served(agent: Agent, python: Path, port: int) -> Iterator[subprocess.Popen[bytes]]:
+    """The example app, in a process of its own."""
+    environment = {
+        **{key: value for key, value in os.environ.items() if not key.startswith(("GPUAGENT_", "PYTHON"))},
+        "GPUAGENT_SOCKET": str(agent.folder / "cl" / "client.sock"),
+        "PYTHONPATH": str(ROOT / "client"),
+    }
+    with (agent.folder / "app.log").open("ab") as log:
+        process = subprocess.Popen(
+            [python, "-W", "ignore", "-m", "uvicorn", "app:app", "--port", str(port), "--log-level", "warning"],
+            cwd=LEAKS.parent,
+            env=environment,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,
+        )
+    try:
+        yield process
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+def ask(port: int, method: str, path: str) -> int:
+    """The status of an answer; 0 while nobody listens."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+    try:
+        connection.request(method, path)
+        return connection.getresponse().status
+    except OSError:
+        return 0
+    finally:
+        connection.close()
+
+
+@contextmanager
+def traffic(port: int) -> Iterator[None]:
+    """Requests, one after the other, each with a text of its own."""
+    end = threading.Event()
+
+    def run() -> None:
+        number = 0
+        while not end.is_set():
+            ask(port, "GET", f"/predict?text=request+{number}")
+            number += 1
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    try:
+        yield
+    finally:
+        end.set()
+        thread.join()
+
+
+@pytest.fixture(scope="module")
+def agent() -> Iterator[Agent]:
+    """An agent that listens to apps."""
+    with (
+        TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder,
+        running_agent(Path(folder), "healthy") as running,
+    ):
+        running.wait_until_ready()
+        yield running
+
+
+def is_client(agent: Agent, pid: int) -> bool:
+    """Whether the agent knows this process from within."""
+    return pid in {client["pid"] for client in json.loads(agent.get("/api/v1/clients").body)["clients"]}
+
+
+@pytest.mark.parametrize("cause", ["outputs", "no_grad", "cache", "hook", "exception"])
+def test_blame_names_the_line_of_a_served_app(cause: str, agent: Agent, apps_python: Path) -> None:
+    """An operator asks about a pid, and reads the line that leaks."""
+    port = free_port()
+    with served(agent, apps_python, port) as process:
+        until(lambda: ask(port, "GET", "/healthz") == 200, "the app serves")
+        until(lambda: is_client(agent, process.pid), "the app is a client")
+        assert ask(port, "PUT", f"/leak/{cause}") == 200
+        with traffic(port):
+            answer = agent.command("blame", str(process.pid), "--window", WINDOW, "--no-lines")
+
+    assert answer.returncode == 0, answer.stderr
+    assert f"leaks.py:{marked_lines(LEAKS, '# LEAK ')[cause]}" in answer.stdout.splitlines()[0]
+    assert "recent" not in answer.stdout
