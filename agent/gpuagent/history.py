@@ -118,7 +118,8 @@ class History:
         """Used bytes per GPU UUID for the sparklines, oldest first, the last one still growing."""
         oldest = self._slot - min(SPARKLINE_LENGTH, self._length) + 1
         return {
-            uuid: _bytes(gpu.used, max(oldest, gpu.used.first_slot), self._slot) for uuid, gpu in self._gpus.items()
+            uuid: tuple(_bytes(gpu.used, max(oldest, gpu.used.first_slot), self._slot))
+            for uuid, gpu in self._gpus.items()
         }
 
     def document(self, since: str = "", top: int = 6) -> Document:

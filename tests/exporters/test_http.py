@@ -147,7 +147,7 @@ def test_unknown_path_says_what_there_is() -> None:
     got = answer(FakeSource(), "/metrics/")
 
     assert got.status == 404
-    assert "/api/v1/status, /metrics." in got.json()["message"]
+    assert "/api/v1/status, /assets/{name}, /metrics." in got.json()["message"]
 
 
 def test_wrong_method_says_what_is_allowed() -> None:

@@ -184,7 +184,7 @@ def tab(pipe: Pipe) -> Iterator[Tab]:
 
 
 def axe(opened: Tab) -> list[str]:
-    """What axe-core finds wrong, by WCAG 2.2 AA and its own best practices. https://github.com/dequelabs/axe-core"""
+    """What axe-core (https://github.com/dequelabs/axe-core) finds wrong, by WCAG 2.2 AA and its own best practices."""
     opened.call("Page.setBypassCSP", enabled=True)
     opened.run(Path(__file__).with_name("axe.min.js").read_text(encoding="utf-8") + ";0")
     found: list[Mapping[str, Any]] = opened.run("axe.run().then((result) => result.violations)")
