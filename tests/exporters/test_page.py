@@ -224,12 +224,12 @@ def test_a_lost_gpu_keeps_room_for_what_led_to_it() -> None:
 
 @pytest.mark.parametrize(("age", "old"), [(4.0, False), (40.0, True)])
 def test_an_old_reading_is_called_old(age: float, old: bool) -> None:
-    """GPU-03: one GPU that has not been read says so on its card, while the others are new."""
+    """EXP-05: one GPU that has not been read says so on its card, while the others are new."""
     assert ("OLD read 40 s ago" in shown(gpus=gpu(age_seconds=age)).text) is old
 
 
 def test_a_gpu_that_fills_up_says_when_it_is_full() -> None:
-    """LEAK-01: by the leak detector, or by the pace of the last half minute, which is more urgent."""
+    """LEAK-04: by the leak detector, or by the pace of the last half minute, which is more urgent."""
     assert "Full in about 2 h at this pace" in shown(gpus=gpu(exhaustion_seconds=7200.0)).text
     assert "FILLS UP: full in 1 min 30 s" in shown(gpus=gpu(fast_exhaustion_seconds=90.0)).text
     assert "ull in" not in shown(gpus=gpu()).text.partition("Processes")[0].partition("GPUs")[2]

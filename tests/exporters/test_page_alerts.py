@@ -68,7 +68,7 @@ def test_the_gravest_comes_first_and_pending_last() -> None:
 
 
 def test_the_watchdog_is_no_trouble() -> None:
-    """ALERT-01: what fires all the time, for a machine, is neither listed nor counted as something wrong."""
+    """What fires all the time, for a machine, is neither listed nor counted as something wrong."""
     text = drawn([alert(name="Watchdog", severity="none")]).text
 
     assert "Watchdog fires for nobody, which shows that alerting works." in text

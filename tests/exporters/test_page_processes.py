@@ -20,7 +20,7 @@ def table(hidden: bool = False, **changes: Any) -> str:
 
 
 def test_a_leak_has_slope_verdict_evidence_and_time_to_full() -> None:
-    """LEAK-01: growth an hour, since the pace of most leaks is lost in bytes a second, and the range it may lie in."""
+    """Growth is told an hour, since the pace of most leaks is lost in bytes a second, and the range it may lie in."""
     text = table(
         verdict="leaking",
         evidence="strict",
@@ -47,7 +47,7 @@ def test_a_leak_has_slope_verdict_evidence_and_time_to_full() -> None:
     ],
 )
 def test_verdicts_are_words(changes: dict[str, Any], words: str) -> None:
-    """LEAK-02: what is harmless is called so, what is urgent stands out, and all of it without colours."""
+    """What is harmless is called so, what is urgent stands out, and all of it without colours."""
     assert words in table(**changes)
 
 

@@ -113,7 +113,7 @@ def test_the_page_shows_what_the_address_tells() -> None:
 
 
 def test_a_broken_part_costs_only_itself(caplog: pytest.LogCaptureFixture) -> None:
-    """DISK-01: where the store fails the page says so in its place; the rest is there, and the log has it once."""
+    """Where the store fails the page says so in its place; the rest is there, and the log has it once."""
 
     async def broken(_: Request) -> Response:
         raise RuntimeError("the store is closed")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.client.blame.kinds import HOLDERS, Row, ask, marked_lines, name_of, rows
+from tests.client.blame.kinds import HERE, HOLDERS, Row, ask, marked_lines, name_of, rows
 from tests.client.conftest import Apps
 
 ROWS = rows()
@@ -59,3 +59,16 @@ def test_keys_are_masked_unless_asked_for(apps: Apps, apps_python: Path) -> None
     assert "activations[<str>]" in masked
     assert "'first'" not in masked
     assert "activations['first']" in shown
+
+
+@pytest.mark.slow
+def test_an_app_that_cannot_be_looked_into_says_why(apps: Apps, apps_python: Path) -> None:
+    """Refusals are answers: a capture, the end of the app, no CUDA, no time."""
+    answers = ask(apps, apps_python, HERE / "refusing.py")
+
+    assert {name: answer["err"] for name, answer in answers.items()} == {
+        "capturing": "a CUDA graph is being captured",
+        "stopping": "the app is stopping",
+        "lines": "the app has no CUDA context: lines are known of CUDA memory only; the census knows more",
+        "deadline": "a window of 1 s and 2 s to look do not fit into the deadline of 1 s",
+    }

@@ -23,13 +23,11 @@ from collections.abc import Callable
 
 import torch
 from driver import Traffic
+from noise import busy_cache, fresh
 
 from gpuagent_client import blame
 
-NOISE_ENTRIES = 100
-
 model = torch.nn.Sequential(torch.nn.Linear(32, 64), torch.nn.ReLU(), torch.nn.Linear(64, 16))
-noise: collections.OrderedDict[int, torch.Tensor] = collections.OrderedDict()
 
 LEAKS: dict[str, Callable[[int], object]] = {}
 
@@ -37,10 +35,6 @@ LEAKS: dict[str, Callable[[int], object]] = {}
 def leak(kind: Callable[[int], object]) -> Callable[[int], object]:
     LEAKS[kind.__name__] = kind
     return kind
-
-
-def fresh() -> torch.Tensor:
-    return torch.randn(16, 64)
 
 
 # ---- the five classic causes
@@ -130,6 +124,236 @@ class Service:
 
     def serve(self) -> None:
         self.recent.append(fresh())  # leak: deque_attribute
+
+
+REGISTRY = {"services": [Service()]}
+
+
+@leak
+def deque_attribute(number: int) -> None:
+    REGISTRY["services"][0].serve()
+
+
+@leak
+def lru_cache(number: int) -> None:
+    embedding_of(number)
+
+
+@functools.lru_cache(maxsize=None)  # noqa: UP033 - the old way is what is in apps
+def embedding_of(number: int) -> torch.Tensor:  # leak: lru_cache -1
+    return fresh()
+
+
+@leak
+def bounded_lru_cache(number: int) -> None:
+    bounded_embedding_of(number)
+
+
+@functools.lru_cache(maxsize=100_000)
+def bounded_embedding_of(number: int) -> torch.Tensor:  # leak: bounded_lru_cache -1
+    return fresh()
+
+
+LOCAL = threading.local()
+
+
+@leak
+def thread_local(number: int) -> None:
+    if not hasattr(LOCAL, "kept"):
+        LOCAL.kept = []
+    LOCAL.kept.append(fresh())  # leak: thread_local
+
+
+class Model:
+    kept: list[torch.Tensor] = []  # noqa: RUF012 - that is the leak
+
+    def __call__(self) -> None:
+        self.kept.append(fresh())  # leak: class_attribute
+
+
+@leak
+def class_attribute(number: int) -> None:
+    Model()()
+
+
+STREAMS: list[object] = []
+
+
+@leak
+def generator(number: int) -> None:
+    def stream() -> object:
+        hidden = fresh()
+        while True:
+            yield hidden.sum()
+
+    one = stream()
+    next(one)  # type: ignore[call-overload]
+    STREAMS.append(one)  # leak: generator
+
+
+LATER: list[Callable[[], object]] = []
+
+
+@leak
+def partial(number: int) -> None:
+    LATER.append(functools.partial(torch.sum, fresh()))  # leak: partial
+
+
+jobs: queue.Queue[torch.Tensor] = queue.Queue()
+
+
+@leak
+def queue_of_a_worker(number: int) -> None:
+    jobs.put(fresh())  # leak: queue_of_a_worker
+
+
+class Dataset(torch.utils.data.Dataset[torch.Tensor]):
+    def __init__(self) -> None:
+        self.seen: list[torch.Tensor] = []
+
+    def __len__(self) -> int:
+        return 1_000_000
+
+    def __getitem__(self, index: int) -> torch.Tensor:
+        item = fresh()
+        self.seen.append(item)  # leak: data_loader
+        return item
+
+
+@functools.lru_cache(maxsize=1)
+def batches() -> object:
+    return iter(torch.utils.data.DataLoader(Dataset(), batch_size=1))
+
+
+@leak
+def data_loader(number: int) -> None:
+    next(batches())  # type: ignore[call-overload]
+
+
+parameters = torch.nn.ParameterList()
+
+
+@leak
+def parameter_list(number: int) -> None:
+    parameters.append(torch.nn.Parameter(fresh()))  # leak: parameter_list
+
+
+class Cyclic:
+    def __init__(self) -> None:
+        self.me = self
+        self.tensor = fresh()
+
+
+@leak
+def pure_cycle(number: int) -> None:
+    if number == 0:
+        gc.disable()  # as servers do for their latency; otherwise a cycle lives for a moment only
+    Cyclic()
+
+
+class Slot:
+    __slots__ = ("next", "tensor")
+
+    def __init__(self, following: Slot | None) -> None:
+        self.next = following
+        self.tensor = fresh()
+
+
+class Chain:
+    head: Slot | None = None
+
+
+chain = Chain()
+
+
+@leak
+def linked_list(number: int) -> None:
+    chain.head = Slot(chain.head)  # leak: linked_list
+
+
+futures: set[concurrent.futures.Future[torch.Tensor]] = set()
+pool = concurrent.futures.ThreadPoolExecutor(1)
+
+
+@leak
+def future_results(number: int) -> None:
+    future = pool.submit(fresh)
+    future.result()
+    futures.add(future)  # leak: future_results
+
+
+class Square(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: object, tensor: torch.Tensor) -> torch.Tensor:
+        ctx.kept = fresh()  # type: ignore[attr-defined]
+        return tensor * tensor
+
+    @staticmethod
+    def backward(ctx: object, *gradients: torch.Tensor) -> torch.Tensor:
+        return gradients[0]
+
+
+SQUARES: list[torch.Tensor] = []
+
+
+@leak
+def autograd_context(number: int) -> None:
+    SQUARES.append(Square.apply(torch.randn(2, requires_grad=True)))  # leak: autograd_context
+
+
+loop = asyncio.new_event_loop()
+never = loop.create_future()
+background: set[asyncio.Task[None]] = set()
+
+
+@leak
+def waiting_task(number: int) -> None:
+    async def handle() -> None:
+        hidden = fresh()
+        await never
+        hidden.sum()
+
+    background.add(loop.create_task(handle()))  # leak: waiting_task
+    loop.run_until_complete(asyncio.sleep(0))
+
+
+CONTEXTS: list[contextvars.Context] = []
+current: contextvars.ContextVar[torch.Tensor] = contextvars.ContextVar("current")
+
+
+@leak
+def context_variable(number: int) -> None:
+    context = contextvars.copy_context()
+    context.run(current.set, fresh())
+    CONTEXTS.append(context)  # leak: context_variable
+
+
+@leak
+def native_reference(number: int) -> None:
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(fresh()))
+
+
+HIDDEN = [threading.local()]
+
+
+@leak
+def hidden_thread_local(number: int) -> None:
+    if not hasattr(HIDDEN[0], "kept"):
+        HIDDEN[0].kept = []
+    HIDDEN[0].kept.append(fresh())
+
+
+# ---- what must never be blamed
+
+
+@leak
+def clean(number: int) -> None:
+    with torch.inference_mode():
+        model(torch.randn(4, 32))
+
+
+def serve(self) -> None:
+    self.recent.append(fresh())  # leak: deque_attribute
 
 
 REGISTRY = {"services": [Service()]}

@@ -1,0 +1,171 @@
+"""Remedies over a simulated node with real processes, ticked by hand."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import tempfile
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.acting.agent import Acting, Around
+from gpuagent.acting.hands import AgentHands
+from gpuagent.acting.notes import Notes
+from gpuagent.config.models import Config
+from gpuagent.procfs.boot import boot_id, boot_time_seconds
+from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.table import ProcessTable
+from gpuagent.procfs.watch import PidfdWatcher
+from gpuagent.reading import Snapshot
+from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.judged import Judged
+from gpuagent_alerts.remedies.world import Hands
+from gpuagent_alerts.store.database import Store
+from tests.agent.acting.processes import reader
+from tests.agent.config.loading import load, write
+from tests.fakes.rig import Rig, rig
+
+NODE = """
+description: a leaker and a neighbour, both real
+gpus:
+  - model: h100
+    processes:
+      - {name: leaker, bind: leaker, memory: {shape: ramp, start: 4GiB, rate: 64MiB}}
+      - {name: neighbour, bind: neighbour, memory: {shape: constant, value: 8GiB}}
+"""
+
+
+class NoApps:
+    """No app has a client."""
+
+    async def release(self, pid: int, *, collect: bool = False) -> dict[str, Any]:
+        raise KeyError(pid)
+
+    async def reset(self, pid: int) -> dict[str, Any]:
+        raise KeyError(pid)
+
+    async def notice(self, pid: int, reason: str, seconds: float) -> dict[str, Any]:
+        raise KeyError(pid)
+
+
+def judged(alert: Alert, at: float) -> Judged:
+    """True on data of that time, and for as long as the machine is up."""
+    return Judged(alert, "x > 1", holds=True, measured_seconds=at, since_seconds=math.inf)
+
+
+@dataclass
+class Stage:
+    """The agent's remedies over a simulated node, ticked until something has come true."""
+
+    rig: Rig
+    acting: Acting
+    snapshot: Snapshot | None = None
+    alerts: list[Alert] = field(default_factory=list)
+
+    async def tick(self) -> Snapshot:
+        self.snapshot = await self.rig.tick()
+        await self.acting.see(self.snapshot)
+        await self.acting.judge([judged(each, self.snapshot.clock_seconds) for each in self.alerts])
+        return self.snapshot
+
+    async def until(self, true: Callable[[], bool], ticks: int = 400) -> None:
+        for _ in range(ticks):
+            if true():
+                return
+            await self.tick()
+            await asyncio.sleep(0.002)  # for the threads that write and read
+        pytest.fail("it never came true")
+
+    def fires(self, *pids: int) -> None:
+        """An alert about each of these processes, on every GPU that it is on, as a leak with strict evidence."""
+        assert self.snapshot is not None
+        self.alerts = [
+            Alert(
+                {
+                    "alertname": "GpuProcessMemoryLeak", "evidence": "strict", "pid": str(process.pid),
+                    "gpu": str(process.gpu_index), "uuid": process.gpu_uuid,
+                },
+                {}, Status.FIRING, 4e9, value=1.0,
+            )
+            for process in self.snapshot.processes
+            if process.pid in pids
+        ]  # fmt: skip
+
+    @property
+    def uuid(self) -> str:
+        """Of the first GPU."""
+        assert self.snapshot is not None
+        return self.snapshot.gpus[0].identity.uuid
+
+    def ended(self) -> list[str]:
+        """What remedies came to."""
+        return [note.result for note in self.acting.notes.recent()]
+
+    def held(self, pid: int) -> int:
+        """Memory that a process has on the GPU."""
+        assert self.snapshot is not None
+        return sum(each.used_bytes or 0 for each in self.snapshot.processes if each.pid == pid)
+
+
+def config(user: str, **remedies: object) -> Config:
+    """With one ladder for every leak, for real."""
+    ladder = {
+        "match": ['alertname="GpuProcessMemoryLeak"'],
+        "steps": [{"terminate": {"wait": 5}}, {"kill": {"wait": 5}}],
+    }
+    keys: dict[str, object] = {
+        "dry_run": False, "allow": {"users": [user]}, "ladders": [ladder], "proof": 20, **remedies,
+    }  # fmt: skip
+    return read({"remedies": keys})
+
+
+def read(keys: dict[str, object]) -> Config:
+    """As from a file: JSON is YAML."""
+    with tempfile.TemporaryDirectory() as folder:
+        return load(write(Path(folder), json.dumps(keys)))
+
+
+@asynccontextmanager
+async def stage(settings: Config, store: Store, pids: dict[str, int], node: str = NODE) -> AsyncIterator[Stage]:
+    """A node whose processes are these, and remedies over it."""
+    real = RealProc()
+    boot = boot_id()
+
+    def hands(notes: Notes) -> Hands:
+        return AgentHands(real, reader(), apps=NoApps(), warn=notes.announce)
+
+    table = ProcessTable(
+        real,
+        _Clock(),
+        watch=PidfdWatcher(),
+        boot_id=boot,
+        boot_time_seconds=boot_time_seconds(),
+        host_pid_namespace=True,
+    )
+    async with rig(node, processes=table) as made:
+        made.clock._wall = time.time()  # real processes have started in real time
+        for key, pid in pids.items():
+            made.node.bind(key, pid)
+        acting = Acting(settings, Around(store, made.clock, boot, hands, durable=True))
+        await acting.open()
+        one = Stage(made, acting)
+        await one.tick()
+        yield one
+        await acting.close()
+
+
+class _Clock:
+    speed = 1.0
+
+    def now(self) -> float:
+        return 0.0
+
+    def wall(self) -> float:
+        return 0.0
