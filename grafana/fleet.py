@@ -83,7 +83,7 @@ def now() -> Iterator[Panel]:
         empty="Unknown: no rules are evaluated",
     )
     yield number(
-        "GPUs with a leak",
+        "Leaks",
         "GPUs on which memory is taken to leak.",
         f"sum(gpuagent_gpu_memory_leak_suspected{{{GPU}}})",
         "none",
@@ -152,6 +152,7 @@ def nodes() -> table.Panel:
             "Value #F": "Leaks",
             "Value #G": "Alerts",
             "Value #H": "Oldest reading",
+            "Value #I": "Wasted",
         },
         "Missing",
         latest(f"max by (job, instance) (up{{{NODE}}})"),
@@ -178,14 +179,16 @@ def nodes() -> table.Panel:
             )
         ),
         latest(by_node(f"max by (job, instance) (gpuagent_gpu_reading_age_seconds{{{GPU}}})")),
+        latest(by_node(f"sum by (job, instance) (instance:gpuagent_memory_wasted_bytes:sum{{{NODE}}})")),
         empty="No agent is known",
     )
     made.override_by_name("Agent", settings(mappings=words(("SILENT", RED), ("up", GREEN))))
     made.override_by_name("Agent", settings(custom__cellOptions={"type": "color-text"}))
-    made.override_by_regexp("GPUs|Missing|Memory used|Busy|Leaks|Alerts|Oldest reading", settings(mappings=MISSING))
+    made.override_by_regexp("GPUs|Missing|Memory used|Busy|Leaks|Alerts|Oldest reading|Wasted", settings(mappings=MISSING))
     made.override_by_regexp("Memory used|Busy", settings(unit="percentunit", decimals=0))
     made.override_by_name("Oldest reading", settings(unit="s", decimals=0))
-    return made
+    made.override_by_name("Wasted", settings(unit="bytes", decimals=1))
+    return widths(made, Agent=80, GPUs=70, Missing=85, Memory_used=120, Busy=75, Leaks=75, Alerts=75)
 
 
 def fullest() -> table.Panel:

@@ -18,15 +18,36 @@ _NAMES = (
     ("growing", AMBER),
     ("leaking", RED),
 )
-VERDICTS = words(("n/a", GREY), ("unknown", GREY), *_NAMES, start=-1)
+VERDICTS = words(
+    ("n/a", GREY), ("unknown", GREY), *((name.replace("_", " "), color) for name, color in _NAMES), start=-1
+)
 """Of `verdict()`; -1 and 0 are what it never is."""
 
 NEVER_SECONDS = 30 * 24 * 3600
 """Stands for "not in sight" where there is a verdict: a GPU that does not fill up has no time to tell."""
 _CALM = dashboard.ValueMappingResult(text="not in sight", color=GREEN, index=0)
-NOT_IN_SIGHT: list[dashboard.ValueMapping] = [
-    dashboard.RangeMap(dashboard.DashboardRangeMapOptions(NEVER_SECONDS, None, _CALM))
+_FULL = dashboard.ValueMappingResult(text="full now", color=RED, index=1)
+FULL_IN: list[dashboard.ValueMapping] = [
+    dashboard.RangeMap(dashboard.DashboardRangeMapOptions(NEVER_SECONDS, None, _CALM)),
+    dashboard.RangeMap(dashboard.DashboardRangeMapOptions(None, 0, _FULL)),
 ]
+
+
+def full_in(of: str, selector: str, gpu: str) -> str:
+    """Seconds until a GPU is full: 0 where it is (unless on purpose), and long where growth is not in sight."""
+    prefix = f"gpuagent_{of}_memory"
+    full = (
+        f"gpuagent_gpu_memory_used_ratio{{{gpu}}} > 0.98 "
+        f"unless on (job, instance, gpu, uuid) gpuagent_gpu_memory_preallocated{{{gpu}}} == 1 "
+        f"and on (job, instance, gpu, uuid) {prefix}_verdict{{{selector}}}"
+    )
+    # Labels that differ, so that `or` keeps all of them for the minimum.
+    return (
+        f"min({prefix}_exhaustion_seconds{{{selector}}} "
+        f'or label_replace({prefix}_fast_exhaustion_seconds{{{selector}}}, "pace", "fast", "", "") '
+        f'or label_replace(0 * ({full}), "pace", "full", "", "") '
+        f'or clamp_min({prefix}_verdict{{{selector}, verdict!="learning"}}, {NEVER_SECONDS}))'
+    )
 
 
 def verdict(of: str, selector: str, by: str) -> str:

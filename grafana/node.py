@@ -91,13 +91,11 @@ def problems() -> Iterator[Panel]:
     )
     yield number(
         "First GPU full in",
-        "When the first of these GPUs is full, at the present pace.",
-        f"min(gpuagent_gpu_memory_exhaustion_seconds{{{GPU}}} "
-        f'or label_replace(gpuagent_gpu_memory_fast_exhaustion_seconds{{{GPU}}}, "pace", "fast", "", "") '
-        f'or clamp_min(gpuagent_gpu_memory_verdict{{{GPU}, verdict!="learning"}}, {growth.NEVER_SECONDS}))',
+        "When the first of these GPUs is full, at the present pace. Those that are filled on purpose (vLLM, JAX) do not count as full.",
+        growth.full_in("gpu", GPU, GPU),
         "s",
         ((0, RED), (1800, AMBER), (14400, GREEN)),
-        growth.NOT_IN_SIGHT,
+        growth.FULL_IN,
         empty="Unknown: no history yet, or no data",
         decimals=0,
     )

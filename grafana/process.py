@@ -24,10 +24,13 @@ NO_GROWTH = "Unknown: no history yet, or no data"
 
 
 def which() -> build.QueryVariable:
-    """One process, by name and pid; also one that ended within the time range."""
+    """One process, by name and pid; also one that has ended within an hour before the end of the time range.
+
+    A link may name one that is older: Grafana keeps a value that is not on the list.
+    """
     seen = (
         'query_result(label_join(max by (pid, process) (max_over_time('
-        f'gpuagent_process_memory_used_bytes{{{GPU}, pid!=""}}[$__range])), "text", " ", "process", "pid"))'
+        f'gpuagent_process_memory_used_bytes{{{GPU}, pid!=""}}[1h])), "text", " ", "process", "pid"))'
     )
     made = build.QueryVariable("pid").label("Process").datasource(SOURCE).definition(seen)
     made.query({"query": seen, "refId": "variable-pid"}).refresh(dashboard.VariableRefresh.ON_TIME_RANGE_CHANGED)
@@ -64,7 +67,7 @@ def now() -> Iterator[Panel]:
         empty=GONE,
     )
     yield number(
-        "Growth per hour",
+        "Growth an hour",
         "How fast the floor of its memory rises.",
         f"3600 * sum(gpuagent_process_memory_growth_bytes_per_second{{{PROCESS}}})",
         "bytes",
@@ -74,12 +77,10 @@ def now() -> Iterator[Panel]:
     yield number(
         "GPU full in",
         "When its GPU is full, if only this process goes on as it does.",
-        f"min(gpuagent_process_memory_exhaustion_seconds{{{PROCESS}}} "
-        f'or label_replace(gpuagent_process_memory_fast_exhaustion_seconds{{{PROCESS}}}, "pace", "fast", "", "") '
-        f'or clamp_min(gpuagent_process_memory_verdict{{{PROCESS}, verdict!="learning"}}, {growth.NEVER_SECONDS}))',
+        growth.full_in("process", PROCESS, GPU),
         "s",
         ((0, RED), (1800, AMBER), (14400, GREEN)),
-        growth.NOT_IN_SIGHT,
+        growth.FULL_IN,
         empty=NO_GROWTH,
         decimals=0,
     )
@@ -92,7 +93,7 @@ def now() -> Iterator[Panel]:
         empty="No leak, or no data",
     )
     yield number(
-        "Cached by torch",
+        "Cached",
         "Reserved and not allocated: what `gpuagent release PID` can give back at most.",
         f"sum(gpuagent_torch_memory_cached_bytes{{{PROCESS}}})",
         "bytes",
@@ -208,7 +209,8 @@ def process() -> dashboard.Dashboard:
         Row("Memory: driver and allocator", list(memory()), 12, 11),
         Row("Growth", list(leak()), 8, 9),
         Row("Use", list(use()), 8, 9),
-        Row("Alerts and remedies", [alerting.timeline(PROCESS), alerting.remedies(PROCESS)], 12, 8),
+        Row("Alerts and remedies", [alerting.timeline(PROCESS)], 24, 8),
+        Row("", [alerting.remedies(PROCESS)], 24, 6),
     )
     return board(
         "gpuagent-process",

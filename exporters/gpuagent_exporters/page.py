@@ -70,12 +70,13 @@ def render(told: Told, hostname: str = "") -> bytes:
 def _node_line(status: Document) -> str:
     node, agent = status.get("node") or {}, status.get("agent") or {}
     facts = [
-        f"data is {duration(status.get('age_seconds'))} old",
         f"driver {node.get('driver_version') or UNKNOWN}",
         f"CUDA {node.get('cuda_version') or UNKNOWN}",
         f"gpuagent {agent.get('version') or UNKNOWN}, up {duration(agent.get('uptime_seconds'))}",
     ]
-    return f'<p class="quiet">{text(" · ".join(facts))}</p>'
+    # The script hides the age as soon as nobody keeps it up to date.
+    age = f'<span id="age">data is {duration(status.get("age_seconds"))} old · </span>'
+    return f'<p class="quiet">{age}{text(" · ".join(facts))}</p>'
 
 
 def _navigation(told: Told) -> str:

@@ -28,8 +28,8 @@ def gpus(status: Document, stale_seconds: float) -> str:
 
 def _card(gpu: Document, stale_seconds: float) -> str:
     state = str(gpu.get("state") or "unknown")
-    name = f"GPU {text(gpu.get('index'))} · {text(gpu.get('name'))}"
-    head = f"<h3>{name}</h3><small>{text(gpu.get('uuid'))}</small>"
+    name = f" · {text(gpu['name'])}" if gpu.get("name") else ""
+    head = f"<h3>GPU {text(gpu.get('index'))}{name}</h3><small>{text(gpu.get('uuid'))}</small>"
     kind = "card"
     if state != "ok":
         kind = "card troubled"
@@ -112,7 +112,7 @@ def _chart(gpu: Document) -> str:
 
     A lost GPU has no figures, but what led to the loss is worth looking at.
     """
-    if gpu.get("unified_memory"):
+    if gpu.get("unified_memory") or not gpu.get("uuid"):
         return ""
     total = gpu.get("memory_total_bytes")
     line = _history(gpu, total) if gpu.get("state") == "ok" else ""

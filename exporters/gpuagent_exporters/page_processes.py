@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
@@ -23,6 +24,8 @@ MOST = 1000
 
 _VERDICTS = {"leaking": "LEAKS", "levelled off": "levelled off", "cached": "cached, not leaked"}
 _HOUR_SECONDS = 3600.0
+_CONTAINER_ID_LENGTH = 12
+"""As `docker ps` and `crictl ps` show it."""
 
 
 class _Column(NamedTuple):
@@ -88,10 +91,11 @@ def _allocator(process: Document) -> str:
 def _slope(process: Document) -> str:
     """Growth an hour: the pace of most leaks is lost in a figure per second."""
     slope = process.get("growth_bytes_per_second")
-    if not isinstance(slope, int | float):
+    if not isinstance(slope, int | float) or not math.isfinite(slope):
         return UNKNOWN
-    hourly = slope * _HOUR_SECONDS
-    return f"{'-' if hourly < 0 else '+'}{format_bytes(abs(hourly))}/h"
+    hourly = round(slope * _HOUR_SECONDS)
+    sign = "-" if hourly < 0 else "+" if hourly else ""
+    return f"{sign}{format_bytes(abs(hourly))}/h"
 
 
 def _verdict(process: Document) -> str:
@@ -122,8 +126,16 @@ def _full_in(process: Document) -> str:
 
 
 def _belongs(process: Document) -> str:
-    owners = (process[key] for key in ("slurm_job", "pod", "unit", "container_id") if process.get(key))
-    return text(next(owners, ""))
+    """The nearest owner that a person can act on."""
+    if process.get("slurm_job"):
+        return f"job {text(process['slurm_job'])}"
+    if process.get("pod"):
+        return f"pod {text(process['pod'])}"
+    if process.get("unit"):
+        return text(process["unit"])
+    if process.get("container_id"):
+        return f"container {text(str(process['container_id'])[:_CONTAINER_ID_LENGTH])}"
+    return ""
 
 
 _COLUMNS = (
@@ -145,7 +157,7 @@ _COLUMNS = (
     _Column("growth", _slope, lambda process: process.get("growth_bytes_per_second")),
     _Column("verdict", _verdict),
     _Column("full in", _full_in, _exhaustion),
-    _Column("belongs to", _belongs),
+    _Column("belongs to", _belongs, kind="owner"),
     _Column("command", lambda process: text(process.get("command")), kind="command"),
 )
 _PRIVATE = frozenset({"user", "command"})

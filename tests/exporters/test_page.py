@@ -220,6 +220,7 @@ def test_a_lost_gpu_keeps_room_for_what_led_to_it() -> None:
 
     assert ("data-gpu", "GPU-0000") in lost.attributes
     assert "last read: 1 min 30 s ago" in lost.text
+    assert "data-gpu" not in dict(shown(gpus=gpu(state="lost", uuid="", name="")).attributes)  # never seen before
 
 
 @pytest.mark.parametrize(("age", "old"), [(4.0, False), (40.0, True)])

@@ -41,6 +41,7 @@ def test_a_leak_has_slope_verdict_evidence_and_time_to_full() -> None:
         ({"verdict": "cached"}, "cached, not leaked"),
         ({"verdict": "levelled off"}, "levelled off"),
         ({"verdict": "growing", "fast_exhaustion_seconds": 45.0}, "FILLS THE GPU45 s"),
+        ({"growth_bytes_per_second": 0.0}, "0 B/h"),
         ({"growth_bytes_per_second": -GIB / 3600}, "-1.0 GiB/h"),
         ({"exhaustion_seconds": 60.0, "exhaustion_range_seconds": [30.0, None]}, "1 min30 s or later"),
         ({"exhaustion_seconds": 1e300}, "\N{EN DASH}"),
@@ -77,3 +78,20 @@ def test_figures_are_sorted_by_value_not_by_text() -> None:
 
     assert f'data-value="{58 * GIB}"' in drawn
     assert drawn.count("data-value=") == 3  # GPU, pid and memory: nothing else is known of this process
+
+
+@pytest.mark.parametrize(
+    ("owner", "words"),
+    [
+        ({"slurm_job": "48213"}, "job 48213"),
+        ({"pod": "vllm-0", "container_id": "1f0e"}, "pod vllm-0"),
+        ({"unit": "a.service"}, "a.service"),
+        ({"unit": "", "container_id": "0123456789abcdef"}, "container 0123456789ab"),
+    ],
+)
+def test_it_says_to_whom_a_process_belongs(owner: dict[str, Any], words: str) -> None:
+    """The nearest owner that a person can act on; a container's id as the tools show it, so that the table stays slim."""
+    text = table(**owner)
+
+    assert words in text
+    assert "cdef" not in text

@@ -29,6 +29,7 @@ APP = """
 description: one process, which has the embedded client
 gpus:
   - model: h100
+    uuid: GPU-0a000000-0000-4000-8000-000000000000
     processes:
       - {name: app, bind: app, memory: {shape: ramp, start: 8GiB, rate: 16MiB}, utilization: {sm: 30, memory: 10}}
 """
@@ -101,7 +102,8 @@ def telling_app(agent: Agent) -> Iterator[None]:
         def tell() -> None:
             for number in range(3600):
                 device = {
-                    "uuid": "0", "allocated_bytes": 4 * GIB, "reserved_bytes": 6 * GIB + number * 16 * 2**20,
+                    "uuid": "GPU-0a000000-0000-4000-8000-000000000000", "allocated_bytes": 4 * GIB,
+                    "reserved_bytes": 6 * GIB + number * 16 * 2**20,
                     "declared_typical_bytes": 7 * GIB,
                 }  # fmt: skip
                 app.send(stats(device, seq=number + 1, ts=float(number)))

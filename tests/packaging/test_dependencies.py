@@ -23,6 +23,7 @@ PROGRAMS = {
     "check-wheel-contents",
     "hatchling",  # the build backend
     "import-linter",
+    "matplotlib",  # the optional extra: imported by the agent when a picture is asked for
     "mypy",
     "pytest-timeout",  # a plugin, found by its entry point
     "ruff",

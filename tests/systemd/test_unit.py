@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -98,3 +99,34 @@ def test_the_user_of_the_unit_is_made_by_sysusers() -> None:
     made = [line.split()[1] for line in (FOLDER / "gpuagent.sysusers").read_text().splitlines() if line[0] == "u"]
 
     assert made == directives()["User"] == directives()["Group"]
+
+
+DROP_INS = sorted(FOLDER.glob("gpuagent-*.conf"))
+
+
+def test_there_are_drop_ins() -> None:
+    """For signals, docker and Slurm."""
+    assert [path.name for path in DROP_INS] == ["gpuagent-docker.conf", "gpuagent-kill.conf", "gpuagent-slurm.conf"]
+
+
+@pytest.mark.needs("systemd-analyze")
+@pytest.mark.parametrize("drop_in", DROP_INS, ids=lambda path: path.stem)
+def test_systemd_accepts_each_drop_in(installed: Path, drop_in: Path) -> None:
+    """With each of them the unit is still accepted, and hardly less hardened: the right to signal costs 0.3 of 10."""
+    folder = installed.with_name("gpuagent.service.d")
+    folder.mkdir()
+    (folder / drop_in.name).write_text(drop_in.read_text(encoding="utf-8"), encoding="utf-8")
+    checked = analyze("verify", "--man=no", "--recursive-errors=yes", str(installed))
+    assert (checked.returncode, checked.stdout, checked.stderr) == (0, "", "")
+    threshold = 22 if drop_in.stem == "gpuagent-kill" else 20
+    checked = analyze("security", "--offline=true", f"--threshold={threshold}", str(installed))
+    assert checked.returncode == 0, checked.stdout
+
+
+@pytest.mark.parametrize("drop_in", DROP_INS, ids=lambda path: path.stem)
+def test_every_line_of_a_drop_in_says_why(drop_in: Path) -> None:
+    """As in the unit; and the first line says where it goes."""
+    found = [line for line in drop_in.read_text(encoding="utf-8").splitlines() if line]
+    assert found[0].startswith("# /etc/systemd/system/gpuagent.service.d/")
+    for before, line in pairwise(found):
+        assert line.startswith(("#", "[")) or before.startswith("# "), line

@@ -75,9 +75,7 @@ class Acting:
         self._window = Window()
         # Three readings, however seldom the GPU is read.
         look_seconds = max(_LOOK_SECONDS, 3 * config.poll_interval, _LOOK_REAL_SECONDS * around.clock.speed)
-        tools = Tools(
-            self.eyes, around.hands(self.notes), self.audit, asyncio.Lock(), around.clock.now, look_seconds
-        )
+        tools = Tools(self.eyes, around.hands(self.notes), self.audit, asyncio.Lock(), around.clock.now, look_seconds)
         self.remedies = Remedies(
             self._ladders(config), rules_of(config.remedies), tools,
             proof_seconds=config.remedies.proof, told=self._told,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from pathlib import Path
 from typing import Protocol
 
 from gpuagent.identity import ProcessId
@@ -52,6 +53,20 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) ->
         pending_signals=_mask(status, b"SigPnd") | _mask(status, b"ShdPnd"),
         wait_channel=_text(files, pid, "wchan"),
     )
+
+
+def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:
+    """Where in the kernel a thread in state D waits; "" where none does.
+
+    A killed process whose leader has ended already is held up by another of its threads.
+    """
+    try:
+        for folder in (root / str(pid) / "task").iterdir():
+            if parse_stat((folder / "stat").read_bytes()).state == "D":
+                return (folder / "wchan").read_text(encoding="ascii", errors="replace").strip()
+    except (OSError, ValueError):  # they come and go
+        pass
+    return ""
 
 
 def _command_digest(files: ProcFiles, pid: int, state: str) -> str:

@@ -14,8 +14,9 @@ import select
 import signal
 import threading
 from collections.abc import Callable
+from dataclasses import replace
 
-from gpuagent.acting.facts import Reader, read_facts
+from gpuagent.acting.facts import Reader, read_facts, stuck_thread
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.watch import HIGHEST_PID
 from gpuagent_alerts.remedies.target import Facts, Target
@@ -61,6 +62,8 @@ class HeldProcess:
             found: Facts | Exception
             try:
                 found = read_facts(self._files, self._reader, self._pid, self._inode())
+                if found.threads > 1 and found.state == "Z":
+                    found = replace(found, wait_channel=stuck_thread(self._pid) or found.wait_channel)
             except Exception as error:  # noqa: BLE001  it is judged below, in the loop
                 found = error
             with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile

@@ -62,7 +62,7 @@ class Remedies:
         self.counts: Counter[tuple[str, bool]] = Counter()
         """Runs that ended, by result and whether they were dry."""
         self.released_bytes = 0
-        self._tools = tools
+        self.tools = tools
         self._told = told
         self._running: dict[Run, asyncio.Task[Outcome]] = {}
         self._attempts = Attempts(tools.now)
@@ -126,7 +126,7 @@ class Remedies:
 
     def ranking(self, policy: VictimPolicy, targets: Iterable[Target]) -> list[Candidate]:
         """For people: who would be chosen, and why."""
-        return rank(policy, targets, self._tools.now())
+        return rank(policy, targets, self.tools.now())
 
     def block(self, gpu_uuid: str, identity: ProcessId) -> None:
         """A process there could not be killed: nothing else is done on that GPU while it lives."""
@@ -134,7 +134,7 @@ class Remedies:
 
     def unblock(self) -> None:
         """Let GPUs go whose unkillable process has ended after all. It is asked of /proc: the driver may hang too."""
-        for gpu in [gpu for gpu, identity in self._blocked.items() if not self._tools.hands.is_alive(identity)]:
+        for gpu in [gpu for gpu, identity in self._blocked.items() if not self.tools.hands.is_alive(identity)]:
             del self._blocked[gpu]
 
     def _ladder_of(self, labels: Mapping[str, str]) -> LadderRule | None:
@@ -148,7 +148,7 @@ class Remedies:
             return target if target is not None and self._attempts.is_due(alert.fingerprint, target.id) else None
         if ladder.victim is None:
             return None
-        for candidate in rank(ladder.victim, firing.processes, self._tools.now()):
+        for candidate in rank(ladder.victim, firing.processes, self.tools.now()):
             identity = candidate.target.id
             if self._attempts.is_due(alert.fingerprint, identity):
                 return candidate.target
@@ -179,7 +179,7 @@ class Remedies:
             return self._claimed(run, gpus, plan.dry_run)
 
         known = self._attempts.gist(plan.order.alert, plan.target.id) if plan.order.alert else ""
-        run = Run(plan, self.rules, self._tools, claim=claim, known=known)
+        run = Run(plan, self.rules, self.tools, claim=claim, known=known)
         task = asyncio.create_task(self._climb(run), name=f"remedy on GPU {plan.target.gpu_index}")
         self._running[run] = task
         return task

@@ -41,9 +41,9 @@ async function refresh() {
     const fresh = await readPage();
     sortable(fresh);
     for (const part of ["header", "main"]) morph(document.querySelector(part), fresh.querySelector(part));
+    answered = Date.now();
     await points.update();
     draw(points);
-    answered = Date.now();
     fault = "";
   } catch (error) {
     fault = error.message;
@@ -63,7 +63,8 @@ function tellState() {
   const words = fault ? `AGENT LOST: ${fault}. Everything below is from ${at} and may no longer be so.` : "";
   if (warning.textContent !== words) warning.textContent = words;
   since.textContent = `(${seconds} s ago)`; // outside of the alert: a screen reader would read it out every second
-  document.title = fault ? `LOST · ${title}` : title;
+  document.title = fault ? `LOST · ${title}` : paused ? `PAUSED · ${title}` : title;
+  document.getElementById("age").hidden = Boolean(fault) || paused; // it would no longer be true
   state.textContent = paused ? `paused at ${at}` : fault ? "not connected, trying again" : "live";
 }
 

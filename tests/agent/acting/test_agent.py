@@ -63,7 +63,7 @@ def test_blind_in_the_middle(store: Store) -> None:
 
     async def story(leaker: int, user: str) -> None:
         async with stage(config(user), store, {"leaker": leaker}) as one:
-            one.acting.remedies._tools = dataclasses.replace(one.acting.remedies._tools, look_seconds=0.3)
+            one.acting.remedies.tools = dataclasses.replace(one.acting.remedies.tools, look_seconds=0.3)
             one.fires(leaker)
             await one.until(lambda: any(run.step is not None for run in one.acting.remedies.running))
             one.snapshot = None

@@ -58,6 +58,12 @@ def line(process: subprocess.Popen[str]) -> int:
     return int(process.stdout.readline())
 
 
+def until_named(pid: int, name: str) -> None:
+    """Until the kernel knows it by this name."""
+    while Path(f"/proc/{pid}/comm").read_text() != f"{name}\n":
+        pass
+
+
 def user_of(pid: int) -> str:
     """Whose it is."""
     return as_target(pid).user
@@ -75,15 +81,16 @@ def outcome_of(store: Store, pid: int, **settings: object) -> str:
     return asyncio.run(story())
 
 
-@pytest.mark.parametrize("code", [STOPPED, ZOMBIE_LEADER])
-def test_stopped_or_headless(store: Store, code: str) -> None:
-    """PROC-02: a stopped process, and one whose leader is a zombie, both hold their memory, and end by SIGKILL."""
+@pytest.mark.parametrize(
+    ("code", "state", "number"), [(STOPPED, "T", signal.SIGKILL), (ZOMBIE_LEADER, "Z", signal.SIGTERM)]
+)
+def test_stopped_or_headless(store: Store, code: str, state: str, number: int) -> None:
+    """PROC-02: a stopped process, and one whose leader is a zombie, are alive and hold their memory: both are ended."""
     with running(code) as process:
-        state = "T" if code is STOPPED else "Z"
         while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != state:
             pass
         assert outcome_of(store, process.pid) == "released"
-        assert process.wait(10) == -signal.SIGKILL
+        assert process.wait(10) == -number
 
 
 @contextmanager
@@ -194,8 +201,7 @@ def test_exec_after_selection(store: Store) -> None:
                 await one.until(lambda: bool(one.acting.figures().announced))
                 process.stdin.write("go\n")
                 process.stdin.flush()
-                while Path(f"/proc/{process.pid}/comm").read_text() != "sleep\n":
-                    await asyncio.sleep(0)
+                await asyncio.to_thread(until_named, process.pid, "sleep")
                 await one.until(lambda: one.ended() == ["refused"])
                 assert one.acting.figures().announced == ()  # the warning is called off
 
@@ -272,7 +278,7 @@ def frozen(folder: Path) -> Iterator[Path]:
 @pytest.mark.needs("fsfreeze")
 @pytest.mark.needs("mkfs.ext4")
 def test_uninterruptible_sleep(store: Store, tmp_path: Path) -> None:
-    """PROC-02: in state D nothing is sent; one that gets there after SIGTERM is refused; both are said with the place."""
+    """PROC-02: a process in state D gets no signal at all, and the refusal says where in the kernel it waits."""
     with frozen(tmp_path) as mounted:
         process = subprocess.Popen(
             [sys.executable, "-c", WRITES, str(mounted / "x")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -302,3 +308,67 @@ def test_uninterruptible_sleep(store: Store, tmp_path: Path) -> None:
             subprocess.run(["fsfreeze", "-u", str(mounted)], check=False)
             process.kill()
             process.communicate()
+
+
+WRITES_IN_A_THREAD = (
+    "import sys, threading, signal\n"
+    "file = open(sys.argv[1], 'wb', buffering=0); file.write(b'x'); print('ready', flush=True); sys.stdin.readline()\n"
+    "threading.Thread(target=file.write, args=(b'x' * 4096,)).start()\n"
+    "signal.pause()"
+)
+
+
+@pytest.mark.needs("fsfreeze")
+@pytest.mark.needs("mkfs.ext4")
+def test_what_cannot_be_killed(store: Store, tmp_path: Path) -> None:
+    """PROC-02: a thread waits in the kernel: one SIGKILL, `unkillable`, no second try, and none else on that GPU."""
+    with frozen(tmp_path) as mounted, running(PLAIN) as neighbour:
+        command = [sys.executable, "-c", WRITES_IN_A_THREAD, str(mounted / "x")]
+        process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+        try:
+            assert process.stdout is not None
+            assert process.stdin is not None
+            process.stdout.readline()
+            subprocess.run(["fsfreeze", "-f", str(mounted)], check=True)
+            process.stdin.write("go\n")
+            process.stdin.flush()
+            until_stuck(process.pid)
+
+            async def story() -> None:
+                ladder = {"match": ['alertname="GpuProcessMemoryLeak"'], "steps": [{"kill": {"wait": 5}}]}
+                limits = {"pause": 0, "cooldown": 0, "per_hour": 9, "per_day": 9}
+                settings = config(user_of(process.pid), ladders=[ladder], limits=limits)
+                pids = {"leaker": process.pid, "neighbour": neighbour.pid}
+                async with stage(settings, store, pids) as one:
+                    one.fires(process.pid)
+                    await one.until(lambda: one.ended() == ["unkillable"])
+                    (run,) = (await one.acting.document())["remedies"]
+                    assert "percpu_rwsem_wait" in run["end"]["detail"]
+                    one.fires(process.pid, neighbour.pid)
+                    for _ in range(1000):  # of the story: longer than any try would wait
+                        await one.tick()
+                    assert one.ended() in ([], ["unkillable"])
+                    assert len((await one.acting.document())["remedies"]) == 1
+                async with stage(settings, store, pids) as later:  # the next agent knows it too
+                    later.fires(neighbour.pid)
+                    for _ in range(50):
+                        await later.tick()
+                    assert len((await later.acting.document())["remedies"]) == 1
+                    await asyncio.to_thread(subprocess.run, ["fsfreeze", "-u", str(mounted)], check=True)
+                    assert process.wait(10) == -signal.SIGKILL
+                    await later.until(lambda: later.ended()[-1:] == ["released"])
+
+            asyncio.run(story())
+            assert neighbour.wait(10) == -signal.SIGKILL
+        finally:
+            subprocess.run(["fsfreeze", "-u", str(mounted)], capture_output=True, check=False)
+            process.kill()
+            process.communicate()
+
+
+def until_stuck(pid: int) -> None:
+    """Until one of its threads is in state D."""
+    while not any(
+        path.read_text().rpartition(")")[2].split()[0] == "D" for path in Path(f"/proc/{pid}/task").glob("*/stat")
+    ):
+        pass

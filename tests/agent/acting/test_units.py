@@ -69,6 +69,15 @@ def test_restart(tmp_path: Path) -> None:
     assert (tmp_path / "asked").read_text() == "--no-ask-password restart -- whisper.service\n"
 
 
+def test_own_restarts_count(tmp_path: Path) -> None:
+    """Those are not in systemd's own count, and use up the unit's limit as well."""
+    own = systemctl(tmp_path, limits(5, 0, burst=3))
+    assert asyncio.run(own.refusal("whisper.service")) == ""
+    asyncio.run(own.restart("whisper.service", 5.0))
+    assert "start limit" in asyncio.run(own.refusal("whisper.service"))
+    assert asyncio.run(own.refusal("other.service")) == ""
+
+
 def test_restart_is_denied(tmp_path: Path) -> None:
     """Polkit says no: told as a missing right."""
     denied = systemctl(tmp_path, LOADED, "echo 'Access denied' >&2; exit 4")

@@ -10,6 +10,7 @@ import os
 import selectors
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -144,10 +145,8 @@ def chromium() -> Iterator[Pipe]:
     to_browser, writing = os.pipe()
     reading, from_browser = os.pipe()
     with tempfile.TemporaryDirectory(prefix="chromium-", ignore_cleanup_errors=True) as profile:
-        # Chromium reads at 3 and writes at 4, whatever the numbers are here. exec: no shell stays in between.
-        shell = f'exec "$0" "$@" 3<&{to_browser} 4>&{from_browser}'
         process = subprocess.Popen(
-            ["/bin/sh", "-c", shell, program, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
+            [*_renumbered(to_browser, from_browser), program, *_FLAGS, f"--user-data-dir={profile}", "about:blank"],
             pass_fds=(to_browser, from_browser),
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
@@ -165,6 +164,12 @@ def chromium() -> Iterator[Pipe]:
             except subprocess.TimeoutExpired:
                 process.kill()
                 process.wait()
+
+
+def _renumbered(to_browser: int, from_browser: int) -> Sequence[str]:
+    """What starts a program with these descriptors as 3 and 4, which is where Chromium reads and writes."""
+    script = "import os, sys; os.dup2({}, 3); os.dup2({}, 4); os.execvp(sys.argv[1], sys.argv[1:])"
+    return sys.executable, "-c", script.format(to_browser, from_browser)
 
 
 @contextmanager

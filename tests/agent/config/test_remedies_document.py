@@ -1,0 +1,85 @@
+"""docs/remedies.md says what is so: its blocks are read, its tables compared with the code."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import typer.main
+
+from gpuagent.acting.configured import ladders_of, rules_of
+from gpuagent.cli.app import app
+from gpuagent.config.remedies import Limits, Step
+from gpuagent_alerts.remedies.outcome import Result
+from tests.agent.config.loading import load, write
+
+ROOT = Path(__file__).parents[3]
+TEXT = (ROOT / "docs" / "remedies.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"```yaml\n(.*?)```", TEXT, re.DOTALL)
+
+
+def tables(heading: str) -> list[list[str]]:
+    """Cells of the rows of the table below a heading, without its head."""
+    section = TEXT.split(f"# {heading}\n")[1].split("\n#")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")]
+    return [[cell.strip() for cell in row.strip("|").split("|")] for row in rows[1:]]
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_each_block_is_a_configuration(tmp_path: Path, block: str) -> None:
+    """A block that is copied works: it loads, becomes ladders, and does nothing for real as it stands."""
+    remedies = load(write(tmp_path, block)).remedies
+    assert ladders_of(remedies)
+    assert all(ladder.dry_run for ladder in ladders_of(remedies))
+    assert not rules_of(remedies).policy.allow.names_nobody
+
+
+def test_there_are_blocks() -> None:
+    """The four of them."""
+    assert len(BLOCKS) == 4
+
+
+def test_every_step_and_its_wait() -> None:
+    """The table has all steps, each with the time that the code waits."""
+    found = {row[0].strip("`"): row[2] for row in tables("Steps")}
+    waits = {}
+    for name, field in Step.model_fields.items():
+        (model,) = (each for each in field.annotation.__args__ if each is not type(None))  # type: ignore[union-attr]
+        waits[name] = f"{model.model_fields['wait'].default:.0f}s"
+    assert found == waits
+
+
+def test_every_limit_and_its_default() -> None:
+    """The table has all limits, each with the number that the code has."""
+    found = {name: value for row in tables("How often") for name, value in zip(
+        re.findall(r"`(\w+)`", row[0]), row[1].split(", "), strict=True
+    )}  # fmt: skip
+    seconds = {"60s": 60.0, "15m": 900.0}
+    assert {name: seconds.get(value) or int(value) for name, value in found.items()} == {
+        name: field.default for name, field in Limits.model_fields.items()
+    }
+
+
+def test_every_result() -> None:
+    """The table has every end that a remedy can come to."""
+    found = {name for row in tables("What it comes to") for name in re.findall(r"`(\w+)`", row[0])}
+    assert found == {str(result) for result in Result}
+
+
+def test_every_command_and_option() -> None:
+    """What is to be typed can be typed."""
+    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
+    typed = re.findall(r"gpuagent (kill|release|remedies|alerts)\b([^#`\n]*)", TEXT)
+    assert {name for name, _ in typed} == {"kill", "release", "remedies", "alerts"}
+    for name, rest in typed:
+        options = {option for parameter in commands[name].params for option in parameter.opts}
+        assert set(re.findall(r"--[a-z-]+", rest)) <= options, (name, rest)
+    assert "reset" in commands["remedies"].commands
+
+
+def test_every_file() -> None:
+    """What is to be installed is there, and says itself where it goes."""
+    for source, place in re.findall(r"`(systemd/[\w.-]+)` as `([\w/.-]+)`", TEXT):
+        assert place in (ROOT / source).read_text(encoding="utf-8").splitlines()[0]
+    assert len(re.findall(r"`systemd/", TEXT)) == 4

@@ -1,0 +1,258 @@
+"""The page in headless Chromium: what a person with a browser sees, and what a hostile process cannot do there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from gpuagent.history import History
+from gpuagent.reading import GIB
+from tests.agent.test_history_document import after, process, tick
+from tests.exporters.browser.chromium import Tab, axe
+from tests.exporters.browser.served import served
+from tests.exporters.test_page_alerts import alert, remedy
+from tests.fakes.source import FakeSource, status_document
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("chromium"), pytest.mark.timeout(180)]
+
+HOSTILE = (
+    "</td><script>document.title='owned'</script><img src=x onerror=\"document.title='owned'\">\N{RIGHT-TO-LEFT MARK}"
+)
+PROBLEM = {"severity": "critical", "kind": "lost", "text": "GPU 3: it is lost", "advice": "Reboot the node."}
+
+
+def history(*, name: str = "python3") -> History:
+    """Three slots of GPU `a` with two processes."""
+    ticks = [
+        tick(slot * 10.0, process(4242, (4 + slot) * GIB, name=name), process(7, GIB), used=(8 + slot) * GIB)
+        for slot in range(3)
+    ]
+    return after(*ticks, length=360)
+
+
+def source(**changes: Any) -> FakeSource:
+    """A node with one GPU, whose chart has points."""
+    gpu = {**status_document()["gpus"][0], "uuid": "a"}
+    node = FakeSource(status=status_document(**{"gpus": [gpu], **changes}))
+    node.history = history()
+    return node
+
+
+def change(node: FakeSource, **changes: Any) -> None:
+    """From now on the source tells this."""
+    node.document = {**node.document, **changes}
+
+
+async def alerts(_: Request) -> Response:
+    """An alert that fires."""
+    return JSONResponse({"alerts": [alert()], "time_seconds": 1.0})
+
+
+async def remedies(_: Request) -> Response:
+    """A remedy that has helped."""
+    return JSONResponse({"remedies": [remedy()], "stopped": "", "dry_run": True})
+
+
+ROUTES = (Route("/api/v1/alerts", alerts), Route("/api/v1/remedies", remedies))
+
+
+def test_it_draws(tab: Tab) -> None:
+    """Cards, table and charts are there; the chart's lines have names and figures, and the policy forbade nothing."""
+    with served(source(), ROUTES) as page:
+        tab.open(page.url)
+
+        for words in ("NVIDIA H100", "60.0 GiB of 80.0 GiB", "serve.py", "FIRING", "RELEASED", "live"):
+            assert words in tab.text
+        assert tab.run("[...document.querySelectorAll('.legend li')].map((line) => line.textContent)") == [
+            "all 10 GiB",
+            "python3 (4242) 6 GiB",
+            "python3 (7) 1 GiB",
+        ]
+        assert "now 10 GiB, highest 10 GiB at 22:13" in tab.run("document.querySelector('.plots').ariaLabel")
+        assert painted(tab) > 100
+        assert tab.complaints == []
+
+
+def painted(tab: Tab) -> int:
+    """How many pixels of the first chart have the colour of the process's line."""
+    count: int = tab.run(
+        "(() => { const canvas = document.querySelector('canvas');"
+        "const wanted = getComputedStyle(document.documentElement).getPropertyValue('--line-1').trim();"
+        "const part = (at) => parseInt(wanted.slice(at, at + 2), 16);"
+        "const pixels = canvas.getContext('2d').getImageData(0, 0, canvas.width, canvas.height).data; let found = 0;"
+        "for (let at = 0; at < pixels.length; at += 4) found += "
+        "[1, 3, 5].every((place, channel) => Math.abs(pixels[at + channel] - part(place)) < 8) && pixels[at + 3] > 200;"
+        "return found; })()"
+    )
+    return count
+
+
+def test_it_updates_by_itself(tab: Tab) -> None:
+    """New figures, problems and points come without a reload: what the reader had in hand stays as it was."""
+    node = source()
+    with served(node) as page:
+        tab.open(page.url)
+        tab.run("window.before = document.querySelector('article'); document.querySelector('.scroll').focus()")
+        points = node.history
+        assert isinstance(points, History)
+        points.add(tick(30.0, process(4242, 9 * GIB), used=12 * GIB))
+        change(node, problems=[PROBLEM])
+
+        tab.until("document.body.innerText.includes('Reboot the node.')")
+        tab.until("document.querySelector('.legend').textContent.includes('12 GiB')")
+        assert tab.run("window.before === document.querySelector('article')")
+        assert tab.run("document.activeElement.className") == "scroll"
+        assert tab.complaints == []
+
+
+def test_only_what_is_new_is_asked_for(tab: Tab) -> None:
+    """An hour of points travels once; then each answer begins where the last one ended."""
+    with served(source()) as page:
+        tab.open(page.url)
+        tab.refresh()
+        asked = [
+            event["params"]["request"]["url"]
+            for event in tab.pipe.events
+            if event.get("method") == "Network.requestWillBeSent" and "history" in event["params"]["request"]["url"]
+        ]
+
+        assert asked[0].endswith("/api/v1/history")
+        assert all("?since=" in url for url in asked[1:])
+        assert len(asked) >= 2
+
+
+def test_a_lost_agent_is_shown_as_lost(tab: Tab) -> None:
+    """EXP-05: old figures are called old at once, in the tab's title as well, and all is well when it is back."""
+    with served(source()) as page:
+        tab.open(page.url)
+        page.stop()
+        tab.refresh()
+
+        assert "AGENT LOST: the agent cannot be reached. Everything below is from" in tab.text
+        assert "not connected, trying again" in tab.text
+        assert "data is 400 ms old" not in tab.text
+        assert tab.run("document.title").startswith("LOST")
+        assert tab.run("document.querySelector('[role=alert]').closest('.banner').hidden") is False
+        assert tab.run("getComputedStyle(document.querySelector('main')).outlineStyle") == "dashed"
+        assert axe(tab) == []
+
+        page.start()
+        tab.until("document.title === 'gpuagent · node1'")
+        assert "AGENT LOST" not in tab.text
+
+
+def test_an_agent_that_only_says_no_is_lost_too(tab: Tab) -> None:
+    """A broken answer leaves the old figures, and says that they are old and why."""
+    node = source()
+    with served(node) as page:
+        tab.open(page.url)
+        node.document = {**node.document, "gpus": 5}
+        tab.refresh()
+
+        assert "AGENT LOST: the agent answers 500" in tab.text
+        assert "60.0 GiB of 80.0 GiB" in tab.text
+
+
+def test_old_data_is_shown_as_old(tab: Tab) -> None:
+    """EXP-05: an agent that answers but has not measured says STALE, and a lost GPU loses its figures."""
+    node = source()
+    with served(node) as page:
+        tab.open(page.url)
+        lost = {**node.document["gpus"][0], "state": "lost", "reason": "GPU_IS_LOST", "age_seconds": 60.0}
+        change(node, age_seconds=60.0, gpus=[lost])
+        tab.refresh()
+
+        assert "STALE: the last measurement is 1 min old" in tab.text
+        assert "LOST" in tab.text
+        assert "60.0 GiB" not in tab.text
+        assert tab.run("document.querySelectorAll('canvas').length") == 2  # what led to it
+
+
+def test_a_hostile_process_name_is_only_text(tab: Tab) -> None:
+    """No name of a process, in the table or in a chart, at the start or in an update, becomes anything but text."""
+    node = source()
+    wicked = dict.fromkeys(("process", "user", "command", "unit"), HOSTILE)
+    row = {**node.document["processes"][0], **wicked}
+    node.history = history(name=HOSTILE)
+    with served(node) as page:
+        change(node, processes=[row], problems=[{**PROBLEM, "text": HOSTILE}])
+        tab.open(page.url)
+        change(node, processes=[{**row, "pid": 4243}])
+        tab.refresh()
+
+        assert tab.text.count("<script>document.title=") >= 4
+        assert "4243" in tab.text
+        assert tab.run("document.querySelectorAll('img, main script').length") == 0
+        assert tab.run("document.querySelector('.legend').textContent").count("<script>") == 1
+        assert tab.run("document.title") == "gpuagent · node1"
+        assert tab.complaints == []
+
+
+@pytest.mark.parametrize("dark", [False, True], ids=["light", "dark"])
+@pytest.mark.parametrize("width", [320, 1280])
+def test_accessibility(tab: Tab, width: int, dark: bool) -> None:
+    """axe-core finds nothing, contrast included, with everything that can be wrong at once; nothing is cut off."""
+    node = source(problems=[PROBLEM, {**PROBLEM, "severity": "warning"}, {**PROBLEM, "severity": "info"}])
+    lost = {**node.document["gpus"][0], "uuid": "b", "index": 1, "state": "lost", "reason": "x"}
+    agent = {**node.document["agent"], "simulated": "leak"}
+    leaking = {**node.document["processes"][0], "verdict": "leaking", "exhaustion_seconds": 60.0}
+    change(node, age_seconds=60.0, gpus=[*node.document["gpus"], lost], agent=agent, processes=[leaking])
+    with served(node, ROUTES) as page:
+        tab.dark(dark=dark)
+        tab.size(width)
+        tab.open(page.url)
+
+        assert axe(tab) == []
+        assert tab.run("document.documentElement.scrollWidth <= innerWidth")
+
+
+def test_it_works_from_the_keyboard(tab: Tab) -> None:
+    """Tab reaches the chapters, the pause and every column's button, each with a visible focus; Enter presses them."""
+    with served(source()) as page:
+        tab.open(page.url)
+        reached = []
+        for _ in range(30):
+            tab.press("Tab", 9)
+            reached.append(tab.run("document.activeElement.innerText.split('\\n')[0]"))
+            if not tab.run("document.activeElement === document.body"):  # after the last one the browser's own come
+                assert tab.run("getComputedStyle(document.activeElement).outlineStyle") != "none"
+            if reached[-1] == "Pause":
+                tab.press("Enter", 13)
+                assert "paused at" in tab.text
+                assert tab.run("document.title").startswith("PAUSED")
+
+        assert {"Problems 0", "GPUs 1", "Processes 1", "Pause", "memory", "verdict"} <= set(reached)
+
+
+def test_a_table_stays_sorted(tab: Tab) -> None:
+    """A click sorts by value, what is not known stands last, and a refresh keeps the order; a second click turns it."""
+    node = source()
+    row = node.document["processes"][0]
+    sizes: dict[int, int | None] = {1: 9 * GIB, 2: None, 3: 900 * 2**20, 4: 10 * GIB}
+    change(node, processes=[{**row, "pid": pid, "memory_used_bytes": size} for pid, size in sizes.items()])
+    pids = "[...document.querySelectorAll('tbody tr')].map((row) => Number(row.cells[1].textContent))"
+    press = "[...document.querySelectorAll('th button')].find((one) => one.textContent === 'memory').click()"
+    with served(node) as page:
+        tab.open(page.url)
+        assert tab.run(pids) == [1, 2, 3, 4]
+        tab.run(press)
+        assert tab.run(pids) == [4, 1, 3, 2]
+        tab.refresh()
+        assert tab.run(pids) == [4, 1, 3, 2]
+        assert tab.run("document.querySelector('th[aria-sort]').ariaSort") == "descending"
+        tab.run(press)
+        assert tab.run(pids) == [3, 1, 4, 2]
+
+
+def test_an_open_address_names_nobody(tab: Tab) -> None:
+    """Without loopback or a password nobody is told who runs what, neither in the table nor in an alert."""
+    with served(source(), ROUTES, show_commands=False) as page:
+        tab.open(page.url)
+
+        assert "python3" in tab.text
+        assert "alice" not in tab.run("document.documentElement.outerHTML")
+        assert "serve.py" not in tab.run("document.documentElement.outerHTML")
