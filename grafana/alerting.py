@@ -4,19 +4,20 @@
 from __future__ import annotations
 
 from grafana_foundation_sdk.builders import statetimeline, table
-
 from panels import AMBER, BLUE, GPU, GREY, NODE, RED, latest, query, settings, states, words
 from tables import listing, widths
 
+
 def firing(severity: str = ".+", selector: str = NODE) -> str:
-    """How many alerts fire: 0 only where rules are known to be looked at, by the agent or (Watchdog) by Prometheus."""
+    """How many alerts fire. 0 only where some agent answers and rules are looked at: by it, or by Prometheus (Watchdog)."""
     chosen = f'{selector}, alertstate="firing", alertname!="Watchdog", severity=~"{severity}"'
     return (
         "max("
         f"sum(gpuagent_alerts{{{chosen}}})"
         f' or label_replace(count(ALERTS{{{chosen}}}), "by", "prometheus", "", "")'
         f' or label_replace(0 * max(gpuagent_rules{{{NODE}}} > 0), "by", "agent without alerts", "", "")'
-        ' or label_replace(0 * count(ALERTS{alertname="Watchdog"}), "by", "prometheus without alerts", "", "")'
+        f" or label_replace(0 * count(up{{{NODE}}} == 1) and on () count(ALERTS{{alertname="
+        '"Watchdog"}), "by", "prometheus without alerts", "", "")'
         ")"
     )
 

@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grafana_foundation_sdk.builders import timeseries
-
 from panels import AMBER, BLUE, GPU, KEYS, LEGEND, PURPLE, Panel, counts, lines, query, stacked
 
 EMPTY = "No app with the embedded client, or no data"
@@ -45,15 +44,21 @@ def contents(selector: str) -> timeseries.Panel:
     return stacked(made, allocated=BLUE, cached=PURPLE, outside=AMBER)
 
 
-def trouble(selector: str, legend: str) -> timeseries.Panel:
+def trouble(selector: str, by: str, legend: str) -> timeseries.Panel:
     """What the program felt."""
     made = lines(
         "Allocations in trouble",
         "Per interval: allocations that succeeded only after torch had emptied its cache (retried), and those that "
         "failed (out of memory). The first comes before the second.",
         "none",
-        query(f"increase(gpuagent_torch_alloc_retries_total{{{selector}}}[$__rate_interval])", f"{legend} retried"),
-        query(f"increase(gpuagent_torch_ooms_total{{{selector}}}[$__rate_interval])", f"{legend} out of memory"),
+        query(
+            f"sum by ({by}) (increase(gpuagent_torch_alloc_retries_total{{{selector}}}[$__rate_interval]))",
+            f"{legend} retried",
+        ),
+        query(
+            f"sum by ({by}) (increase(gpuagent_torch_ooms_total{{{selector}}}[$__rate_interval]))",
+            f"{legend} out of memory",
+        ),
         empty=EMPTY,
     )
     return counts(made)
@@ -71,4 +76,4 @@ def apps() -> Iterator[Panel]:
         query(f"topk(10, gpuagent_torch_memory_cached_bytes{{{GPU}}})", legend),
         empty=EMPTY,
     )
-    yield trouble(GPU, legend)
+    yield trouble(GPU, "instance, gpu, pid, app", legend)

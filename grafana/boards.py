@@ -11,9 +11,8 @@ import json
 import sys
 from pathlib import Path
 
-from grafana_foundation_sdk.cog.encoder import JSONEncoder
-
 from fleet import fleet
+from grafana_foundation_sdk.cog.encoder import JSONEncoder
 from node import node
 from process import process
 

@@ -5,129 +5,30 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grafana_foundation_sdk.builders import table, timeseries
-from grafana_foundation_sdk.models import dashboard
-
 import alerting
 import memory
+import problems
+from grafana_foundation_sdk.builders import table, timeseries
+from grafana_foundation_sdk.models import dashboard
 from layout import Row, board, common_choices, notes
-from panels import AMBER, BAD_FROM_ONE, BLUE, GPU, GREEN, GREY, NODE, PURPLE, RED, Panel, latest, lines, number, query
-from panels import settings, stacked, words
-from tables import MISSING, listing, widths
-
-RULES = "No data: is the agent scraped, and are the recording rules loaded (docs/prometheus.md)?"
-SEVERITIES = words(("info", BLUE), ("warning", AMBER), ("critical", RED), start=1)
-
-WRONG = (
-    # severity (3 is critical), what is wrong in words, what is true then
-    (3, "the agent cannot be scraped", f"up{{{NODE}}} == 0"),
-    (3, "the agent cannot read any GPU", f"gpuagent_nvml_up{{{NODE}}} == 0"),
-    (3, "GPU lost", f"gpuagent_gpu_lost{{{GPU}}} == 1"),
-    (3, "GPU blind: a call into the driver hangs", f"gpuagent_gpu_blind{{{GPU}}} == 1"),
-    (3, "GPUs missing", f"gpuagent_gpus{{{NODE}}} < gpuagent_gpus_expected{{{NODE}}}"),
-    (3, "memory is full", f"gpuagent_gpu_memory_used_ratio{{{GPU}}} > 0.98"),
-    (3, "full within half an hour", f"gpuagent_gpu_memory_exhaustion_seconds{{{GPU}}} < 1800"),
-    (3, "a memory row could not be replaced", f"gpuagent_gpu_row_remap_failed{{{GPU}}} == 1"),
-    (3, "the driver asks for a recovery", f"gpuagent_gpu_recovery_action{{{GPU}}} > 0"),
-    (2, "memory leaks", f"gpuagent_gpu_memory_leak_suspected{{{GPU}}} == 1"),
-    (2, "dead processes hold memory", f"gpuagent_gpu_memory_dead_processes_bytes{{{GPU}}} > 0"),
-    (
-        2,
-        "an Xid error in the last 15 minutes",
-        f'time() - gpuagent_xid_last_timestamp_seconds{{{GPU}, xid!~"13|31|43|45|68|109"}} < 900',
-    ),
-    (2, "an old reading", f"gpuagent_gpu_reading_age_seconds{{{GPU}}} > 10"),
-    (2, "messages cannot be delivered", f"gpuagent_notifications_dead{{{NODE}}} > 0"),
-    (1, "simulated: no figure of it is real", f"gpuagent_simulated{{{NODE}}} == 1"),
+from panels import (
+    AMBER,
+    BLUE,
+    GPU,
+    GREEN,
+    GREY,
+    NODE,
+    PURPLE,
+    RED,
+    Panel,
+    latest,
+    lines,
+    query,
+    settings,
+    stacked,
+    words,
 )
-
-
-def now() -> Iterator[Panel]:
-    """The fleet in figures."""
-    yield number(
-        "Agents silent",
-        "Agents that Prometheus knows and cannot scrape: nothing is known of their GPUs.",
-        f"count(up{{{NODE}}} == 0) or 0 * count(up{{{NODE}}})",
-        "none",
-        BAD_FROM_ONE,
-        empty="No agent is known",
-    )
-    yield number(
-        "GPUs readable",
-        "GPUs whose memory was read at the last tick.",
-        f"sum(gpuagent_gpus_readable{{{NODE}}})",
-        "none",
-        ((0, AMBER), (1, GREEN)),
-    )
-    yield number(
-        "GPUs missing",
-        "GPUs that there should be and that cannot be read, on nodes whose agent answers.",
-        f"sum(gpuagent_gpus_expected{{{NODE}}}) - sum(gpuagent_gpus_readable{{{NODE}}})",
-        "none",
-        BAD_FROM_ONE,
-    )
-    yield number(
-        "Critical alerts",
-        "Alerts that fire now and want someone at once, whoever evaluates the rules.",
-        alerting.firing("critical"),
-        "none",
-        BAD_FROM_ONE,
-        empty="Unknown: no rules are evaluated",
-    )
-    yield number(
-        "Warnings",
-        "Alerts that fire now and can wait for office hours.",
-        alerting.firing("warning"),
-        "none",
-        ((0, GREEN), (1, AMBER)),
-        empty="Unknown: no rules are evaluated",
-    )
-    yield number(
-        "Leaks",
-        "GPUs on which memory is taken to leak.",
-        f"sum(gpuagent_gpu_memory_leak_suspected{{{GPU}}})",
-        "none",
-        BAD_FROM_ONE,
-        empty="Unknown: no history yet, or no data",
-    )
-    yield number(
-        "Memory in use",
-        "Of all GPUs that can be read.",
-        f"sum(gpuagent_gpu_memory_used_bytes{{{GPU}}}) / sum(gpuagent_gpu_memory_total_bytes{{{GPU}}})",
-        "percentunit",
-        decimals=0,
-    )
-    yield number(
-        "Wasted",
-        "Share of all memory that is held and does nothing: of dead processes, of processes that were idle for an "
-        "hour, and torch's cache.",
-        f"sum(instance:gpuagent_memory_wasted_bytes:sum{{{NODE}}}) "
-        f"/ sum(instance:gpuagent_gpu_memory_total_bytes:sum{{{NODE}}})",
-        "percentunit",
-        ((0, GREEN), (0.2, AMBER), (0.5, RED)),
-        empty=RULES,
-        decimals=0,
-    )
-
-
-def wrong() -> table.Panel:
-    """Everything that is wrong now, worst first."""
-    arms = [
-        f'label_replace({level} + 0 * max by (job, instance, gpu) ({expr}), "problem", "{words_}", "", "")'
-        for level, words_, expr in WRONG
-    ]
-    # Prometheus itself answers: a table that is empty because nothing is scraped would look calm.
-    arms.append(f'label_replace(3 * absent(up{{{NODE}}}), "problem", "Prometheus knows no agent", "", "")')
-    made = listing(
-        "What is wrong",
-        "One line for each thing that is wrong now, the worst first; no line while nothing is known to be wrong. Click a node for its board.",
-        {"Value": "Severity", "instance": "Node", "gpu": "GPU", "problem": "Problem"},
-        "Severity",
-        latest(" or ".join(arms)),
-        empty="Nothing known to be wrong, if Prometheus answers: agents without data are listed here too",
-    )
-    made.override_by_name("Severity", settings(mappings=SEVERITIES, custom__cellOptions={"type": "color-text"}))
-    return widths(made, Severity=90, GPU=60)
+from tables import MISSING, listing, widths
 
 
 def nodes() -> table.Panel:
@@ -184,7 +85,9 @@ def nodes() -> table.Panel:
     )
     made.override_by_name("Agent", settings(mappings=words(("SILENT", RED), ("up", GREEN))))
     made.override_by_name("Agent", settings(custom__cellOptions={"type": "color-text"}))
-    made.override_by_regexp("GPUs|Missing|Memory used|Busy|Leaks|Alerts|Oldest reading|Wasted", settings(mappings=MISSING))
+    made.override_by_regexp(
+        "GPUs|Missing|Memory used|Busy|Leaks|Alerts|Oldest reading|Wasted", settings(mappings=MISSING)
+    )
     made.override_by_regexp("Memory used|Busy", settings(unit="percentunit", decimals=0))
     made.override_by_name("Oldest reading", settings(unit="s", decimals=0))
     made.override_by_name("Wasted", settings(unit="bytes", decimals=1))
@@ -194,7 +97,8 @@ def nodes() -> table.Panel:
 def fullest() -> table.Panel:
     """Which GPUs have least left."""
     named = (
-        f"gpuagent_gpu_memory_used_ratio{{{GPU}}} * on (job, instance, gpu, uuid) group_left (name) gpuagent_gpu_info{{{GPU}}}"
+        f"gpuagent_gpu_memory_used_ratio{{{GPU}}} "
+        f"* on (job, instance, gpu, uuid) group_left (name) gpuagent_gpu_info{{{GPU}}}"
     )
     made = listing(
         "Fullest GPUs",
@@ -246,15 +150,15 @@ def holders() -> Iterator[Panel]:
             f"{text} Processes that the agent sums up as `other` are nobody's: raise `processes.top` if they matter.",
             "bytes",
             query(f"topk(10, sum by ({label}) ({held}))", legend),
-            empty=RULES,
+            empty=problems.RULES,
         )
     wasted = lines(
         "Wasted memory",
-        "Held, and of no use to anyone: of dead processes (reset the GPU), of processes that have been idle for an hour "
+        "Held, and of no use to anyone: of dead processes (reset the GPU), of processes that were idle for an hour "
         "(ask their users), and cached by torch in processes that work (`gpuagent release`).",
         "bytes",
         query(f"sum by (waste) (instance:gpuagent_memory_wasted_bytes:sum{{{NODE}}})", "{{waste}}"),
-        empty=RULES,
+        empty=problems.RULES,
     )
     yield stacked(wasted, dead=RED, idle=AMBER, cached=PURPLE)
 
@@ -263,7 +167,8 @@ def work() -> Iterator[Panel]:
     """What the fleet does."""
     yield lines(
         "Busy",
-        "Mean share of time in which some kernel ran, and the mean share of multiprocessors that were busy (Hopper and later).",
+        "Mean share of time in which some kernel ran, and mean share of the multiprocessors that were busy (Hopper and "
+        "later).",
         "percentunit",
         query(f"avg(gpuagent_gpu_utilization_ratio{{{GPU}}})", "GPUs"),
         query(f"avg(gpuagent_gpu_profile_sm_active_ratio{{{GPU}}})", "multiprocessors"),
@@ -290,11 +195,11 @@ def work() -> Iterator[Panel]:
 def fleet() -> dashboard.Dashboard:
     """The whole board."""
     rows = (
-        Row("Now", list(now()), 3, 4),
-        Row("", [wrong(), alerting.timeline()], 12, 10),
+        Row("Now", list(problems.now()), 3, 4),
+        Row("", [problems.wrong(), alerting.timeline()], 12, 10),
         Row("Nodes and GPUs", [nodes()], 24, 10),
         Row("", [filled(), fullest()], 12, 10),
-        Row("Who holds the memory", [memory.parts(GPU), *holders()], 12, 10),
+        Row("Who holds the memory", [memory.parts(GPU), *holders()], 12, 11),
         Row("Work", list(work()), 8, 9),
     )
     return board(

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from grafana_foundation_sdk.builders import statetimeline
 from grafana_foundation_sdk.models import dashboard
-
 from panels import AMBER, BLUE, GPU, GREEN, GREY, LEGEND, PURPLE, RED, Panel, dashed, lines, query, states, words
 
 _NAMES = (
@@ -62,7 +61,7 @@ def verdict(of: str, selector: str, by: str) -> str:
 def verdicts(of: str, selector: str, by: str, legend: str) -> statetimeline.Panel:
     """Over time, in words."""
     return states(
-        "Verdict",
+        "Verdict over time",
         "What the history of the memory amounts to. Learning: too little history yet. Cached: what grows is torch's "
         "cache, which can be released. Levelled off: it grew and has stopped. Leaking: it rises without end "
         "(docs/leaks.md says how this is decided).",
@@ -77,8 +76,8 @@ def leaks() -> Iterator[Panel]:
     yield verdicts("gpu", GPU, "instance, gpu", LEGEND)
     growth = lines(
         "Growth",
-        "How fast the floor of the memory rises: the ten processes that grow fastest, and what grows on a GPU as a whole "
-        "(dashed), be it of processes or of none. It takes minutes of history.",
+        "How fast the floor of the memory rises: the ten processes that grow fastest, and what grows on a GPU as "
+        "a whole (dashed), be it of processes or of none. It takes minutes of history.",
         "binBps",
         query(f"topk(10, gpuagent_process_memory_growth_bytes_per_second{{{GPU}}} > 0)", process),
         query(f"gpuagent_gpu_memory_growth_bytes_per_second{{{GPU}}}", f"{LEGEND} as a whole"),

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 from grafana_foundation_sdk.builders import statetimeline
 from grafana_foundation_sdk.models import common
-
 from panels import AMBER, GPU, GREEN, LEGEND, NODE, NOT_TOLD, RED, Panel, counts, lines, query, states, words
 
 
@@ -83,7 +82,7 @@ def agent() -> Iterator[Panel]:
     )
     yield states(
         "Collectors",
-        "What the agent reads, part by part. Failed: the series behind it are missing for at least one GPU of that node.",
+        "What the agent reads, part by part. Failed: the series behind it are missing for a GPU of that node.",
         words(("failed", RED), ("ok", GREEN)),
         query(f"min by (instance, collector) (gpuagent_collector_success{{{NODE}}})", "{{instance}} {{collector}}"),
     )

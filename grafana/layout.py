@@ -9,7 +9,6 @@ from itertools import count
 
 from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.models import dashboard
-
 from panels import GPU, GREY, NODE, PURPLE, SOURCE, Panel
 
 ALL = dashboard.VariableOption(selected=True, text=["All"], value=["$__all"])

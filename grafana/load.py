@@ -6,7 +6,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grafana_foundation_sdk.models import common
-
 from panels import GPU, LEGEND, NOT_TOLD, Panel, counts, dashed, lines, query
 
 

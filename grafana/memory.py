@@ -6,10 +6,24 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from grafana_foundation_sdk.builders import table, timeseries
-
 from growth import VERDICTS, verdict
-from panels import AMBER, BLUE, GPU, GREY, KEYS, LEGEND, NOT_TOLD, RED, Panel, dashed, latest, lines, query
-from panels import settings, stacked
+from panels import (
+    AMBER,
+    BLUE,
+    GPU,
+    GREY,
+    KEYS,
+    LEGEND,
+    NOT_TOLD,
+    RED,
+    Panel,
+    dashed,
+    latest,
+    lines,
+    query,
+    settings,
+    stacked,
+)
 from tables import MISSING, listing, widths
 
 MEMORY = "gpuagent_process_memory_used_bytes"
@@ -33,9 +47,7 @@ def parts(selector: str) -> timeseries.Panel:
         *(query(f"sum(gpuagent_gpu_memory_{part}_bytes{{{selector}}})", name) for part, name in named.items()),
         empty=NOT_TOLD,
     )
-    return stacked(
-        made, live_processes=BLUE, dead_processes=RED, unattributed=AMBER, free="dark-green", reserved=GREY
-    )
+    return stacked(made, live_processes=BLUE, dead_processes=RED, unattributed=AMBER, free="dark-green", reserved=GREY)
 
 
 def gpus() -> Iterator[Panel]:
@@ -131,4 +143,3 @@ def largest() -> timeseries.Panel:
         ),
         empty="No process, or no data",
     )
-

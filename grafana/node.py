@@ -5,14 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grafana_foundation_sdk.models import dashboard
-
 import alerting
 import allocator
 import growth
 import health
 import load
 import memory
+from grafana_foundation_sdk.models import dashboard
 from layout import Row, board, common_choices, notes
 from panels import AMBER, BAD_FROM_ONE, GPU, GREEN, NODE, RED, Panel, number, words
 
@@ -91,7 +90,8 @@ def problems() -> Iterator[Panel]:
     )
     yield number(
         "First GPU full in",
-        "When the first of these GPUs is full, at the present pace. Those that are filled on purpose (vLLM, JAX) do not count as full.",
+        "When the first of these GPUs is full, at the present pace. Those that are "
+        "filled on purpose (vLLM, JAX) do not count as full.",
         growth.full_in("gpu", GPU, GPU),
         "s",
         ((0, RED), (1800, AMBER), (14400, GREEN)),
@@ -130,8 +130,9 @@ def node() -> dashboard.Dashboard:
     """The whole board."""
     rows = (
         Row("Now", [*trust(), *problems()], 4, 4),
-        Row("", [health.state(), alerting.timeline()], 12, 8),
-        Row("Memory", list(memory.gpus()), 12, 10),
+        Row("", [health.state()], 24, 5),
+        Row("", [alerting.timeline()], 24, 8),
+        Row("Memory", list(memory.gpus()), 12, 11),
         Row("Processes", [memory.processes()], 24, 11),
         Row("", [memory.largest(), memory.instances()], 12, 10),
         Row("Leaks", list(growth.leaks()), 8, 9),

@@ -95,7 +95,9 @@ def lines(
     made.line_width(1).fill_opacity(10).show_points(common.VisibilityMode.NEVER).span_nulls(False)
     legend = build_common.VizLegendOptions().show_legend(True).calcs(["lastNotNull", "max"])
     made.legend(legend.display_mode(common.LegendDisplayMode.TABLE).placement(common.LegendPlacement.BOTTOM))
-    made.tooltip(build_common.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING))
+    made.tooltip(
+        build_common.VizTooltipOptions().mode(common.TooltipDisplayMode.MULTI).sort(common.SortOrder.DESCENDING)
+    )
     return made if most is None else made.max(most)
 
 

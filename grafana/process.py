@@ -5,16 +5,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from grafana_foundation_sdk.builders import dashboard as build
-from grafana_foundation_sdk.builders import table
-from grafana_foundation_sdk.models import dashboard
-
 import alerting
 import allocator
 import growth
+from grafana_foundation_sdk.builders import dashboard as build
+from grafana_foundation_sdk.builders import table
+from grafana_foundation_sdk.models import dashboard
 from layout import Row, board, common_choices, notes
-from panels import AMBER, GPU, GREEN, NODE, RED, SOURCE, Panel, latest, lines, number, query, settings, states
-from panels import words
+from panels import AMBER, GPU, GREEN, NODE, RED, SOURCE, Panel, latest, lines, number, query, settings, states, words
 from tables import listing, widths
 
 PROCESS = f'{GPU}, pid="$pid"'
@@ -29,7 +27,7 @@ def which() -> build.QueryVariable:
     A link may name one that is older: Grafana keeps a value that is not on the list.
     """
     seen = (
-        'query_result(label_join(max by (pid, process) (max_over_time('
+        "query_result(label_join(max by (pid, process) (max_over_time("
         f'gpuagent_process_memory_used_bytes{{{GPU}, pid!=""}}[1h])), "text", " ", "process", "pid"))'
     )
     made = build.QueryVariable("pid").label("Process").datasource(SOURCE).definition(seen)
@@ -42,11 +40,11 @@ def now() -> Iterator[Panel]:
     """In short."""
     yield number(
         "State",
-        "Whether the process is there: GPU memory is the agent's only way to see one. Gone is what is said of a pid "
-        "without GPU memory on these nodes. Zombie: it has ended, and its parent has not taken note. D state: it waits in the kernel, "
-        "where no signal reaches it.",
-        f"max(3 * (gpuagent_process_uninterruptible{{{PROCESS}}} == 1) or 2 * (gpuagent_process_zombie{{{PROCESS}}} == 1) "
-        f"or gpuagent_process_info{{{PROCESS}}}) or 0 * max(gpuagent_nvml_up{{{NODE}}} == 1)",
+        "Gone: no process with this pid has GPU memory on these nodes. Zombie: it has ended, and its parent has not "
+        "taken note. D state: it waits in the kernel, where no signal reaches it.",
+        f"max(3 * (gpuagent_process_uninterruptible{{{PROCESS}}} == 1) "
+        f"or 2 * (gpuagent_process_zombie{{{PROCESS}}} == 1) or gpuagent_process_info{{{PROCESS}}}) "
+        f"or 0 * max(gpuagent_nvml_up{{{NODE}}} == 1)",
         "none",
         meanings=words(("gone", AMBER), ("alive", GREEN), ("zombie", RED), ("D state", RED)),
     )
@@ -86,7 +84,7 @@ def now() -> Iterator[Panel]:
     )
     yield number(
         "Leaking since",
-        "When the leak began.",
+        "When the leak began, by the detector's reckoning.",
         f"1000 * min(gpuagent_process_memory_leak_since_seconds{{{PROCESS}}} > 0)",
         "dateTimeFromNow",
         ((0, RED),),
@@ -145,18 +143,22 @@ def memory() -> Iterator[Panel]:
     """Driver against allocator."""
     told = allocator.three_lines(PROCESS, "instance, gpu", f"{LEGEND} ")
     # Of a process without the client there is the driver's line all the same.
-    yield told.with_target(
-        query(
-            f"sum by (instance, gpu) (gpuagent_process_memory_used_bytes{{{PROCESS}}} "
-            f"unless on (job, instance, gpu, uuid, pid) gpuagent_torch_memory_reserved_bytes{{{PROCESS}}})",
-            f"{LEGEND} driver (no client)",
-        ).ref_id("D")
-    ).with_target(
-        query(
-            f"sum by (instance, gpu) (gpuagent_torch_memory_declared_typical_bytes{{{PROCESS}}})",
-            f"{LEGEND} declared as typical",
-        ).ref_id("E")
-    ).override_by_query("E", settings(custom__lineStyle={"fill": "dash", "dash": [6, 6]}, custom__fillOpacity=0))
+    yield (
+        told.with_target(
+            query(
+                f"sum by (instance, gpu) (gpuagent_process_memory_used_bytes{{{PROCESS}}} "
+                f"unless on (job, instance, gpu, uuid, pid) gpuagent_torch_memory_reserved_bytes{{{PROCESS}}})",
+                f"{LEGEND} driver (no client)",
+            ).ref_id("D")
+        )
+        .with_target(
+            query(
+                f"sum by (instance, gpu) (gpuagent_torch_memory_declared_typical_bytes{{{PROCESS}}})",
+                f"{LEGEND} declared as typical",
+            ).ref_id("E")
+        )
+        .override_by_query("E", settings(custom__lineStyle={"fill": "dash", "dash": [6, 6]}, custom__fillOpacity=0))
+    )
     yield allocator.contents(PROCESS)
 
 
@@ -167,7 +169,7 @@ def leak() -> Iterator[Panel]:
         "Slope",
         "How fast the floor of its memory rises: churn above the floor is no growth.",
         "binBps",
-        query(f"gpuagent_process_memory_growth_bytes_per_second{{{PROCESS}}}", LEGEND),
+        query(f"max by (instance, gpu) (gpuagent_process_memory_growth_bytes_per_second{{{PROCESS}}})", LEGEND),
         empty=NO_GROWTH,
     )
     yield states(
@@ -175,19 +177,24 @@ def leak() -> Iterator[Panel]:
         "Which standards the leak has met: allocator and strict are nearly never wrong, balanced rarely, sensitive now "
         "and then. Each raises GpuProcessMemoryLeak once.",
         words(("met", RED), start=1),
-        query(f"max by (instance, gpu, evidence) (gpuagent_process_memory_leak_evidence{{{PROCESS}}})", f"{LEGEND} {{{{evidence}}}}"),
+        query(
+            f"max by (instance, gpu, evidence) (gpuagent_process_memory_leak_evidence{{{PROCESS}}})",
+            f"{LEGEND} {{{{evidence}}}}",
+        ),
         empty="No leak, or no data: see the verdict",
     )
 
 
 def use() -> Iterator[Panel]:
-    """What it does with the GPU."""
+    """What it does with the GPU. By GPU, for a process that dies goes on under another name: [dead]."""
     yield lines(
         "Busy",
         "Share of the multiprocessors' and of the memory's time. Not told under MIG.",
         "percentunit",
-        query(f"gpuagent_process_sm_utilization_ratio{{{PROCESS}}}", f"{LEGEND} multiprocessors"),
-        query(f"gpuagent_process_memory_utilization_ratio{{{PROCESS}}}", f"{LEGEND} memory"),
+        query(
+            f"max by (instance, gpu) (gpuagent_process_sm_utilization_ratio{{{PROCESS}}})", f"{LEGEND} multiprocessors"
+        ),
+        query(f"max by (instance, gpu) (gpuagent_process_memory_utilization_ratio{{{PROCESS}}})", f"{LEGEND} memory"),
         empty=GONE,
         most=1,
     )
@@ -198,7 +205,7 @@ def use() -> Iterator[Panel]:
         query(f"max by (instance) (gpuagent_process_resident_memory_bytes{{{PROCESS}}})", "{{instance}}"),
         empty=GONE,
     )
-    yield allocator.trouble(PROCESS, LEGEND)
+    yield allocator.trouble(PROCESS, "instance, gpu", LEGEND)
 
 
 def process() -> dashboard.Dashboard:

@@ -6,7 +6,6 @@ from __future__ import annotations
 from grafana_foundation_sdk.builders import common as build_common
 from grafana_foundation_sdk.builders import prometheus, table
 from grafana_foundation_sdk.models import common, dashboard
-
 from panels import GREEN, settings, steps, with_common
 
 CHOSEN = "${datasource:queryparam}&${job:queryparam}&${__url_time_range}"

@@ -11,6 +11,7 @@ import pytest
 INSTALL = {
     "alertmanager": "apt-get install --no-install-recommends prometheus-alertmanager",
     "amtool": "apt-get install --no-install-recommends prometheus-alertmanager",
+    "chromium": "apt-get install --no-install-recommends chromium",
     "prometheus": "apt-get install --no-install-recommends prometheus",
     "promtool": "apt-get install --no-install-recommends prometheus",
     "systemd-analyze": "apt-get install systemd",

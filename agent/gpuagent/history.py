@@ -57,7 +57,7 @@ class _Ring:
     def read(self, first: int, last: int) -> Iterator[float | None]:
         for slot in range(first, last + 1):
             value = self._points[slot % len(self._points)]
-            yield None if slot < self.first_slot or math.isnan(value) else value
+            yield None if math.isnan(value) else value
 
 
 @dataclass(slots=True)

@@ -40,7 +40,6 @@ class HistorySource(Protocol):
 
 def history_routes(source: HistorySource) -> Sequence[BaseRoute]:
     """`/api/v1/history?since=CURSOR&top=N`. It names processes, never users or commands."""
-
     asking = asyncio.Lock()
 
     async def history(request: Request) -> Response:

@@ -29,7 +29,9 @@ class NotDone(Exception):
 class RemedySource(Protocol):
     """What was done, and what can be asked for; `gpuagent.acting.commands.RemedyCommands` is one."""
 
-    async def remedies(self) -> Document: ...
+    async def remedies(self) -> Document:
+        """Raises NotDone."""
+        ...
 
     async def kill(self, pid: int, request: Mapping[str, Any], uid: int) -> Document:
         """Raises NotDone, and ValueError for a request that is none."""
@@ -50,7 +52,7 @@ def remedy_routes(source: RemedySource, *, show_commands: bool = True) -> Sequen
             document = {**document, "remedies": runs}
         return _json(document)
 
-    return (Route("/api/v1/remedies", remedies, methods=["GET"]),)
+    return (Route("/api/v1/remedies", _answered(remedies), methods=["GET"]),)
 
 
 def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:

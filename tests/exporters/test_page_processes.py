@@ -90,7 +90,7 @@ def test_figures_are_sorted_by_value_not_by_text() -> None:
     ],
 )
 def test_it_says_to_whom_a_process_belongs(owner: dict[str, Any], words: str) -> None:
-    """The nearest owner that a person can act on; a container's id as the tools show it, so that the table stays slim."""
+    """The nearest owner that a person can act on; a container's id is short, as the tools show it."""
     text = table(**owner)
 
     assert words in text

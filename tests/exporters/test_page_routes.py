@@ -112,6 +112,22 @@ def test_the_page_shows_what_the_address_tells() -> None:
     assert "Alerts" not in without
 
 
+def test_an_open_address_shows_no_texts_of_alerts() -> None:
+    """They may name users, and the page must not tell what the table hides."""
+
+    async def alerts(_: Request) -> Response:
+        one = {"name": "Mine", "state": "firing", "severity": "info", "annotations": {"summary": "ask alice"}}
+        return JSONResponse({"alerts": [one]})
+
+    async def body(show_commands: bool) -> str:
+        app = build_app(FakeSource(), show_commands=show_commands, extra_routes=[Route("/api/v1/alerts", alerts)])
+        async with serving(app) as server:
+            return (await ask(server, "/")).body.decode()
+
+    assert "ask alice" in run(body(show_commands=True))
+    assert "alice" not in run(body(show_commands=False))
+
+
 def test_a_broken_part_costs_only_itself(caplog: pytest.LogCaptureFixture) -> None:
     """Where the store fails the page says so in its place; the rest is there, and the log has it once."""
 

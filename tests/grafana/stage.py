@@ -97,14 +97,14 @@ def telling_app(agent: Agent) -> Iterator[None]:
     """This process as an app that tells its allocator's figures once a second: it caches more and more."""
     ended = threading.Event()
     with FakeApp(agent.folder / "cl" / "client.sock") as app:
-        assert app.meet(app="bench")["t"] == "welcome"
+        assert app.meet(app="bench", declared={"typical_bytes": 7 * GIB})["t"] == "welcome"
 
         def tell() -> None:
             for number in range(3600):
                 device = {
                     "uuid": "GPU-0a000000-0000-4000-8000-000000000000", "allocated_bytes": 4 * GIB,
                     "reserved_bytes": 6 * GIB + number * 16 * 2**20,
-                    "declared_typical_bytes": 7 * GIB,
+                    "alloc_retries": number // 10, "ooms": number // 20,
                 }  # fmt: skip
                 app.send(stats(device, seq=number + 1, ts=float(number)))
                 if ended.wait(1):

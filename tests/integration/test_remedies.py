@@ -54,7 +54,7 @@ def remedies(*steps: dict[str, Any], **keys: object) -> dict[str, Any]:
 
 
 @contextmanager
-def node(folder: Path, greedy: str, what: dict[str, Any], **keys: object) -> Iterator[tuple[Agent, Any, Any]]:
+def node(folder: Path, greedy: str, what: dict[str, Any], **keys: Any) -> Iterator[tuple[Agent, Any, Any]]:
     """The agent, and its two processes."""
     (folder / "node.yaml").write_text(SCENARIO)
     (folder / "rules.yaml").write_text(RULES)
@@ -66,7 +66,7 @@ def node(folder: Path, greedy: str, what: dict[str, Any], **keys: object) -> Ite
 
 
 @contextmanager
-def again(folder: Path, bind: dict[str, int], what: dict[str, Any], **keys: object) -> Iterator[Agent]:
+def again(folder: Path, bind: dict[str, int], what: dict[str, Any], **keys: Any) -> Iterator[Agent]:
     """An agent over these processes."""
     with running_agent(
         folder, folder / "node.yaml", bind=bind, remedies=what, rule_files=[str(folder / "rules.yaml")], **keys

@@ -40,7 +40,8 @@ def installed(start: str, *drop_ins: str) -> Iterator[None]:
     """The shipped unit with another program, which is run once, as a user that is nobody."""
     text = (FOLDER / "gpuagent.service").read_text()
     for key, value in (("ExecStart", start), ("Type", "oneshot"), ("User", "nobody"), ("Group", "nogroup")):
-        text = re.sub(rf"(?m)^{key}=.*$", lambda _, line=f"{key}={value}": line, text)
+        line = f"{key}={value}".replace("\\", r"\\")
+        text = re.sub(rf"(?m)^{key}=.*$", line, text)
     text = re.sub(r"(?m)^(Watchdog|Restart|NotifyAccess|.*Directory|.*DirectoryMode).*=.*$", "", text)
     unit, folder = UNITS / NAME, UNITS / f"{NAME}.d"
     folder.mkdir()

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import pwd
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuagent.acting.budgets import belongs, name_of, uses
@@ -69,13 +69,15 @@ class Acting:
         self.audit = Audit(around.store, around.clock, around.boot_id)
         self._clock = around.clock
         self._durable = around.durable
+        self._boot_id = around.boot_id
         self._snapshot: Snapshot | None = None
         self._stopped = ""
         self._later: set[asyncio.Task[None]] = set()
         self._window = Window()
-        # Three readings, however seldom the GPU is read.
-        look_seconds = max(_LOOK_SECONDS, 3 * config.poll_interval, _LOOK_REAL_SECONDS * around.clock.speed)
-        tools = Tools(self.eyes, around.hands(self.notes), self.audit, asyncio.Lock(), around.clock.now, look_seconds)
+        tools = Tools(
+            self.eyes, around.hands(self.notes), self.audit, asyncio.Lock(), around.clock.now,
+            self._look_seconds(config),
+        )  # fmt: skip
         self.remedies = Remedies(
             self._ladders(config), rules_of(config.remedies), tools,
             proof_seconds=config.remedies.proof, told=self._told,
@@ -83,13 +85,18 @@ class Acting:
 
     async def open(self) -> None:
         """Close the records that a dead agent left open; nothing of them is repeated."""
-        for run in await asyncio.to_thread(self.audit.close_open):
-            log.warning("remedy %s was interrupted by the end of the agent; it is not repeated", run)
-        recent = await asyncio.to_thread(lambda: runs(self.audit.events()))
+        try:
+            for run in await asyncio.to_thread(self.audit.close_open):
+                log.warning("remedy %s was interrupted by the end of the agent; it is not repeated", run)
+            recent = await asyncio.to_thread(lambda: runs(self.audit.events()))
+        except StoreFailure as error:  # nothing will be done while nothing can be recorded
+            log.error("the record of remedies cannot be read: %s", error)  # noqa: TRY400  no defect of ours
+            return
         self.notes.take_over(recent)
-        for one in recent:
-            if one.get("end", {}).get("result") == Result.UNKILLABLE:  # if it is still there, it still blocks its GPU
-                self.remedies.block(one["gpu_uuid"], ProcessId(one["boot_id"], one["pid"], one["start_ticks"]))
+        for one in recent:  # what could not be killed still blocks its GPU, if it is still there
+            stuck = ProcessId(one["boot_id"], one["pid"], one["start_ticks"])
+            if one.get("end", {}).get("result") == Result.UNKILLABLE and stuck.boot_id == self._boot_id:
+                self.remedies.block(one["gpu_uuid"], stuck)
         self.remedies.unblock()
         await self._look_at_the_breaker()
 
@@ -109,9 +116,14 @@ class Acting:
 
         def use() -> None:
             self.config = config
+            self.remedies.tools = replace(self.remedies.tools, look_seconds=self._look_seconds(config))
             self.remedies.use(ladders, rules_of(config.remedies), config.remedies.proof)
 
         return use
+
+    def _look_seconds(self, config: Config) -> float:
+        """Three readings, however seldom the GPU is read."""
+        return max(_LOOK_SECONDS, 3 * config.poll_interval, _LOOK_REAL_SECONDS * self._clock.speed)
 
     async def see(self, snapshot: Snapshot) -> None:
         """A tick has come."""

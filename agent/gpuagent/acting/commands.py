@@ -8,6 +8,7 @@ from typing import Any
 from gpuagent.acting.agent import Acting, NoSuchProcess
 from gpuagent_alerts.remedies.audit import NotRecorded
 from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_exporters.remedy_routes import NotDone
 
 Document = dict[str, Any]
@@ -28,7 +29,10 @@ class RemedyCommands:
         self._acting = acting
 
     async def remedies(self) -> Document:
-        return await self._acting.document()
+        try:
+            return await self._acting.document()
+        except StoreFailure as error:
+            raise NotDone(503, f"the record cannot be read: {error}") from None
 
     async def kill(self, pid: int, request: Mapping[str, Any], uid: int) -> Document:
         unknown = sorted(set(request) - _KNOWN)

@@ -4,24 +4,27 @@ from __future__ import annotations
 
 import gc
 import json
+import time
 from collections.abc import Callable, Mapping
 from types import ModuleType
+from typing import NamedTuple
 
 from gpuagent_client.blame import host
 from gpuagent_client.blame.allocated import allocated_bytes
 from gpuagent_client.blame.fork import Answer, ThreadFrame, in_child
 from gpuagent_client.blame.report import third_look
-from gpuagent_client.blame.request import CensusRequest, Context, Refused, census_request
+from gpuagent_client.blame.request import Context, Refused, census_request
 from gpuagent_client.blame.table import encode, size_of
 from gpuagent_client.blame.tensors import live_tensors, loaded_torch
 from gpuagent_client.blame.thread_locals import Names, find, values_of
-from gpuagent_client.blame.verdict import verdict
+from gpuagent_client.blame.verdict import Group, verdict
 from gpuagent_client.blame.walk import ThreadValues, survey
 
 CHILD_SECONDS = 20.0
 # A look takes a fraction of a second in most apps; this is left for three of them at the end of the deadline.
 SPARE_SECONDS = 2.0
 ENOUGH_REQUESTS = 100
+MAX_OTHERS = 3
 Look = Callable[[list[ThreadFrame], list[ThreadValues]], bytes]
 
 
@@ -38,26 +41,33 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
     looks = _Looks(torch, context)
     before = allocated_bytes(torch)
     looks.find_thread_locals()
+    moments = [Moment.now(context)]
     first = looks.table()
-    requests = [context.requests_served()]
     _wait(context, request.gaps[0])
+    moments.append(Moment.now(context))
     second = looks.table()
-    requests.append(context.requests_served())
     _wait(context, request.gaps[1])
-    requests.append(context.requests_served())
-    pace = _pace(request, requests)
+    moments.append(Moment.now(context))
+    pace = pace_of(moments)
     answer = looks.take(
         lambda frames, values: third_look(
             torch, frames, values, (first, second), pace, show_keys=request.show_keys, top=request.top
         )
     )
-    result: dict[str, object] = json.loads(answer.data)
-    notes = [*result["notes"], *_notes(requests)]  # type: ignore[misc]
+    found = json.loads(answer.data)
+    growing = [group for group in found["groups"] if group["growing"]]
+    others = [group for group in found["groups"] if not group["growing"]][:MAX_OTHERS]
     grown = {device: now - before.get(device, 0) for device, now in allocated_bytes(torch).items()}
+    notes = [*found["notes"], *_notes(moments, others)]
     notes += [f"allocated on {device}: {change:+d} bytes in the window" for device, change in sorted(grown.items())]
-    result.update(notes=notes, lines=[], stall_seconds=looks.worst_stall_seconds, window_seconds=request.window_seconds)
-    result["verdict"] = verdict(result["groups"], request.window_seconds, grown)  # type: ignore[arg-type]
-    return result
+    return {
+        "verdict": verdict(growing, request.window_seconds, grown),
+        "groups": growing,
+        "lines": [],
+        "notes": notes,
+        "stall_seconds": looks.worst_stall_seconds,
+        "window_seconds": request.window_seconds,
+    }
 
 
 class _Looks:
@@ -110,19 +120,44 @@ def _wait(context: Context, seconds: float) -> None:
         raise Refused("the app is stopping")
 
 
-def _pace(request: CensusRequest, requests: list[int | None]) -> float:
-    """How much more happened in the second gap than in the first: by requests where they are counted, else by time."""
-    first, second, third = requests
-    if first is not None and second is not None and third is not None and second > first:
-        return (third - second) / (second - first)
-    return request.gaps[1] / request.gaps[0] if request.gaps[0] else 1.0
+class Moment(NamedTuple):
+    """How much the app had done by then."""
+
+    requests: int | None
+    cpu_seconds: float
+
+    @classmethod
+    def now(cls, context: Context) -> Moment:
+        """Children are not counted in, ours included."""
+        return cls(context.requests_served(), time.process_time())
 
 
-def _notes(requests: list[int | None]) -> list[str]:
-    _, second, third = requests
-    if second is None or third is None or third - second >= ENOUGH_REQUESTS:
-        return []
-    count = third - second
-    return [
-        f"only {count} requests between the last looks: a bounded cache with more entries than that looks like a leak"
-    ]
+def pace_of(moments: list[Moment]) -> float:
+    """How much more happened in the second gap than in the first.
+
+    By requests where they are counted, else by the CPU time of the app: seconds would take a quiet minute before a busy
+    one for a cache that turns over.
+    """
+    first, second, third = moments
+    if first.requests is not None and second.requests is not None and third.requests is not None:
+        early, late = float(second.requests - first.requests), float(third.requests - second.requests)
+    else:
+        early, late = second.cpu_seconds - first.cpu_seconds, third.cpu_seconds - second.cpu_seconds
+    return late / early if early > 0 else 1.0
+
+
+def _notes(moments: list[Moment], groups: list[Group]) -> list[str]:
+    notes = []
+    _, second, third = moments
+    if second.requests is not None and third.requests is not None:
+        count = third.requests - second.requests
+        if count < ENOUGH_REQUESTS:
+            notes.append(
+                f"only {count} requests in the longer gap: a cache with more entries than that looks like a leak"
+            )
+    for group in groups:
+        name = group["container"] or group["path"]
+        notes.append(
+            f"not blamed: `{name}` has {group['growth_count']} new tensors, made once or mostly taken out again"
+        )
+    return notes

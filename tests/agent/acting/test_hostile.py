@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
 import pytest
 
@@ -191,7 +192,7 @@ def test_exec_after_selection(store: Store) -> None:
         assert process.stdin is not None
         process.stdout.readline()
 
-        async def story(stdin: object) -> None:
+        async def story(stdin: IO[str]) -> None:
             ladder = {
                 "match": ['alertname="GpuProcessMemoryLeak"'],
                 "steps": [{"notify": {"wait": 20}}, {"terminate": {"wait": 5}}],
@@ -199,8 +200,8 @@ def test_exec_after_selection(store: Store) -> None:
             async with stage(config(user_of(process.pid), ladders=[ladder]), store, {"leaker": process.pid}) as one:
                 one.fires(process.pid)
                 await one.until(lambda: bool(one.acting.figures().announced))
-                process.stdin.write("go\n")
-                process.stdin.flush()
+                stdin.write("go\n")
+                stdin.flush()
                 await asyncio.to_thread(until_named, process.pid, "sleep")
                 await one.until(lambda: one.ended() == ["refused"])
                 assert one.acting.figures().announced == ()  # the warning is called off
@@ -230,7 +231,7 @@ def test_two_gpus_at_once(store: Store) -> None:
 
 @pytest.mark.parametrize("jump", [-1e7, 1e7])
 def test_the_wall_clock_jumps(store: Store, jump: float) -> None:
-    """RULE-05: a clock that is set in the middle ends nothing, repeats nothing and gives no budget back."""
+    """A clock that is set in the middle ends nothing, repeats nothing and gives no budget back."""
 
     async def story(pid: int) -> None:
         async with stage(config(user_of(pid)), store, {"leaker": pid}) as one:

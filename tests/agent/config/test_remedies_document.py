@@ -6,10 +6,8 @@ import re
 from pathlib import Path
 
 import pytest
-import typer.main
 
 from gpuagent.acting.configured import ladders_of, rules_of
-from gpuagent.cli.app import app
 from gpuagent.config.remedies import Limits, Step
 from gpuagent_alerts.remedies.outcome import Result
 from tests.agent.config.loading import load, write
@@ -65,17 +63,6 @@ def test_every_result() -> None:
     """The table has every end that a remedy can come to."""
     found = {name for row in tables("What it comes to") for name in re.findall(r"`(\w+)`", row[0])}
     assert found == {str(result) for result in Result}
-
-
-def test_every_command_and_option() -> None:
-    """What is to be typed can be typed."""
-    commands = typer.main.get_command(app).commands  # type: ignore[attr-defined]
-    typed = re.findall(r"gpuagent (kill|release|remedies|alerts)\b([^#`\n]*)", TEXT)
-    assert {name for name, _ in typed} == {"kill", "release", "remedies", "alerts"}
-    for name, rest in typed:
-        options = {option for parameter in commands[name].params for option in parameter.opts}
-        assert set(re.findall(r"--[a-z-]+", rest)) <= options, (name, rest)
-    assert "reset" in commands["remedies"].commands
 
 
 def test_every_file() -> None:

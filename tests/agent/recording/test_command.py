@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import signal
 import threading
 
@@ -38,7 +37,7 @@ def test_a_signal_that_was_sent_is_passed_on() -> None:
     """systemd, timeout(1) and CI end what they have started: the command must hear it."""
     with Signals() as signals:
         command = Command(["sleep", "600"], signals)
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
         stop = signals.wait(PATIENCE_SECONDS)
         assert stop == Stop(signal.SIGTERM, from_terminal=False)
         command.pass_on(stop)
@@ -78,7 +77,7 @@ def test_afterwards_signals_come_again_as_before() -> None:
     """And one that came too late to be of use does not kill whoever prints the report."""
     before = signal.pthread_sigmask(signal.SIG_BLOCK, [])
     with Signals():
-        os.kill(os.getpid(), signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
 
     assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
 

@@ -12,6 +12,7 @@ import pytest
 
 from gpuagent_client import blame
 from gpuagent_client.blame.bound import MAX_BYTES, bounded
+from gpuagent_client.blame.census import Moment, pace_of
 from gpuagent_client.blame.lines import told
 from gpuagent_client.blame.request import Refused, census_request
 from gpuagent_client.blame.table import decode, encode, size_of, survivors
@@ -171,6 +172,20 @@ def test_loading_it_costs_only_the_standard_library() -> None:
     )
 
     assert run.stdout == "[]\n"
+
+
+@pytest.mark.parametrize(
+    ("moments", "pace"),
+    [
+        ([(0, 0.0), (100, 9.0), (400, 9.5)], 3.0),
+        ([(None, 1.0), (None, 2.0), (None, 6.0)], 4.0),
+        ([(5, 0.0), (5, 1.0), (9, 2.0)], 1.0),
+    ],
+    ids=["by requests", "by CPU time", "nothing happened first"],
+)
+def test_the_pace_is_that_of_the_work_done(moments: list[tuple[int | None, float]], pace: float) -> None:
+    """LEAK-02: a quiet start of the window before a busy rest does not make a leak look like a cache."""
+    assert pace_of([Moment(*moment) for moment in moments]) == pace
 
 
 def test_an_answer_fits_into_a_line_of_the_protocol() -> None:

@@ -1,0 +1,292 @@
+"""Every query of every board against a real Prometheus that scrapes real agents: well, sick, and not there."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.grafana.boards import NAMES, board, filled_in, legend, panels, queries
+from tests.grafana.stage import SILENT, Ruled, fleet
+from tests.integration.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.needs("prometheus"), pytest.mark.timeout(300)]
+
+JOBS = ("healthy", "leak", "lost-gpu", "mig", "dead-process", "app", "no-driver", SILENT)
+RANGE_SECONDS = 60.0
+GIB = 1024**3
+
+# What has no data on a node that is well and has no client, no MIG, no receiver; and what a job has of it, or lacks.
+USUALLY_EMPTY = {
+    "gpu-fleet": {"Alerts"},
+    "gpu-node": {
+        "Alerts", "MIG instances, share in use", "Growth", "Time until a GPU is full", "Leaks", "First GPU full in",
+        "Driver, reserved, allocated", "Cached, by app", "Allocations in trouble", "Remedies", "Messages that wait",
+    },
+    "gpu-process": {
+        "Growth an hour", "GPU full in", "Leaking since", "Cached", "What the memory is for", "Slope", "Evidence",
+        "Allocations in trouble", "Alerts", "Remedies",
+    },
+}  # fmt: skip
+
+
+class Fleet(NamedTuple):
+    """The server, and the end of the minute that is looked at: all tests see the same."""
+
+    server: Ruled
+    end: float
+
+    def answer(self, expr: str, *, instant: bool) -> list[dict[str, Any]]:
+        """The series of an answer, each with `values`."""
+        if instant:
+            answer = self.server.at(expr, self.end)
+        else:
+            answer = self.server.over_time(expr, self.end - RANGE_SECONDS, self.end)
+        assert answer["status"] == "success", f"{answer['error']}: {expr}"
+        assert not answer.get("warnings"), expr
+        found: list[dict[str, Any]] = answer["data"]["result"]
+        return [{"values": [series["value"]]} | series if "value" in series else series for series in found]
+
+    def pid(self, job: str) -> str:
+        """The first process that the board *GPU process* offers; "none" where it offers none."""
+        (choice,) = (each for each in board("gpu-process")["templating"]["list"] if each["name"] == "pid")
+        inner = re.fullmatch(r"query_result\((.*)\)", choice["definition"])
+        assert inner
+        offered = [
+            re.search(r'pid="(?P<value>[0-9]+)".*text="(?P<text>[^"]*)"', as_query_result(series["metric"]))
+            for series in self.answer(filled_in(inner[1], variables(job)), instant=True)
+        ]
+        assert all(offered)
+        texts = sorted((each["text"], each["value"]) for each in offered if each)
+        assert all(text.endswith(f" {value}") for text, value in texts)
+        return texts[0][1] if texts else "none"
+
+
+def as_query_result(labels: dict[str, str]) -> str:
+    """A series as Grafana's query_result() writes it, for the variable's pattern to be applied to."""
+    return "{" + ",".join(f'{key}="{value}"' for key, value in sorted(labels.items())) + "} 1 1700000000000"
+
+
+def variables(job: str, pid: str = "none") -> dict[str, str]:
+    """One job, and everything in it."""
+    return {"job": job, "instance": ".+", "gpu": ".+", "pid": pid}
+
+
+@pytest.fixture(scope="module")
+def seen() -> Iterator[Fleet]:
+    """After everything has happened that the scenarios are for."""
+    with fleet() as (_, server):
+        for expr in (
+            'gpuagent_process_memory_leak_evidence{job="leak"}',
+            'gpuagent_remedy_end_timestamp_seconds{job="leak"}',
+            'ALERTS{job="leak", alertname="GpuProcessMemoryLeak", alertstate="firing"}',
+            'gpuagent_gpu_memory_dead_processes_bytes{job="dead-process"} > 0',
+            'increase(gpuagent_torch_alloc_retries_total{job="app"}[1m]) > 0',
+            "count(count by (job) (instance:gpuagent_memory_wasted_bytes:sum)) >= 6",
+            f'up{{job="{SILENT}"}} == bool 0',
+        ):  # fmt: skip
+            until(lambda expr=expr: [each for each in server.query(expr) if each.value], expr, 150)  # type: ignore[misc]
+        yield Fleet(server, time.time())
+
+
+def shown(seen: Fleet, name: str, job: str) -> dict[str, list[tuple[str, dict[str, Any]]]]:
+    """(legend, series) of all queries of each panel."""
+    chosen = variables(job, seen.pid(job))
+    found: dict[str, list[tuple[str, dict[str, Any]]]] = {panel["title"]: [] for panel in panels(name)}
+    for query in queries(name):
+        for series in seen.answer(filled_in(query.expr, chosen), instant=query.instant):
+            found[query.panel].append((legend(query.legend, series["metric"]), series))
+    return found
+
+
+@pytest.mark.parametrize("job", JOBS)
+@pytest.mark.parametrize("name", NAMES)
+def test_no_query_fails_and_series_have_names_of_their_own(seen: Fleet, name: str, job: str) -> None:
+    """EXP-09: no error, nothing that is no number alone, and no two lines of one name, whatever the node's state."""
+    for title, found in shown(seen, name, job).items():
+        for _, series in found:
+            assert any(not math.isnan(float(value)) for _, value in series["values"]), (title, series["metric"])
+        names = Counter(text for text, _ in found if text != "__auto")
+        assert [text for text, number in names.items() if number > 1] == [], title
+        assert all(text.strip() == text and "  (" not in text for text in names), title
+
+
+def empty(seen: Fleet, name: str, job: str) -> set[str]:
+    """Titles of the panels without data."""
+    return {title for title, found in shown(seen, name, job).items() if not found}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_node_that_is_well_fills_its_boards(seen: Fleet, name: str) -> None:
+    """All panels draw something, but those about what this node does not have."""
+    assert empty(seen, name, "healthy") <= USUALLY_EMPTY[name]
+
+
+@pytest.mark.parametrize(
+    ("job", "name", "titles"),
+    [
+        ("leak", "gpu-fleet", {"Alerts"}),
+        ("leak", "gpu-node", {"Alerts", "Growth", "Time until a GPU is full", "Leaks", "First GPU full in", "Remedies"}),
+        ("leak", "gpu-process", {"Growth an hour", "GPU full in", "Leaking since", "Slope", "Evidence", "Alerts", "Remedies"}),
+        ("app", "gpu-node", {"Driver, reserved, allocated", "Cached, by app", "Allocations in trouble"}),
+        ("app", "gpu-process", {"Cached", "What the memory is for", "Allocations in trouble"}),
+        ("mig", "gpu-node", {"MIG instances, share in use"}),
+    ],
+)  # fmt: skip
+def test_a_sick_node_fills_the_panels_about_its_sickness(seen: Fleet, job: str, name: str, titles: set[str]) -> None:
+    """What is empty on a node that is well is not empty where it matters."""
+    assert titles <= USUALLY_EMPTY[name]
+    assert empty(seen, name, job) & titles == set()
+
+
+def values(seen: Fleet, name: str, job: str, title: str) -> dict[str, float]:
+    """Legend and newest value of each series of a panel."""
+    return {text: float(series["values"][-1][1]) for text, series in shown(seen, name, job)[title]}
+
+
+def test_the_stack_adds_up(seen: Fleet) -> None:
+    """EXP: live, dead, unattributed, free and reserved are all there is, also with 38 GiB of a dead process."""
+    parts = values(seen, "gpu-node", "dead-process", "Where the memory is")
+    total = sum(values(seen, "gpu-node", "dead-process", "Memory used").values())
+    used = values(seen, "gpu-node", "dead-process", "Memory used")
+
+    assert parts.keys() == {"live processes", "dead processes", "unattributed", "free", "reserved"}
+    assert parts["dead processes"] == 38 * GIB
+    assert sum(parts.values()) == total - sum(size for text, size in used.items() if text.endswith("used"))
+
+
+def test_three_views_of_the_same_memory(seen: Fleet) -> None:
+    """PEND: driver, reserved and allocated, in this order, and the parts add up to what the driver counts."""
+    three = values(seen, "gpu-process", "app", "Driver, reserved, allocated")
+    parts = values(seen, "gpu-process", "app", "What the memory is for")
+
+    by_name = {text.rsplit(" ", 1)[-1]: size for text, size in three.items()}
+    assert by_name["driver"] > by_name["reserved"] > by_name["allocated"] == 4 * GIB
+    assert by_name["typical"] == 7 * GIB
+    assert parts.keys() == {"allocated", "cached", "outside"}
+    assert sum(parts.values()) == by_name["driver"]
+
+
+@pytest.mark.parametrize("job", ["healthy", "leak", "mig", "dead-process", "app"])
+def test_rows_of_the_process_table_merge(seen: Fleet, job: str) -> None:
+    """Each process is one row: all queries have the same rows by the labels that they share."""
+    targets = [query for query in queries("gpu-node") if query.panel == "Processes"]
+    frames = [
+        [series["metric"] for series in seen.answer(filled_in(query.expr, variables(job)), instant=True)]
+        for query in targets
+    ]
+    shared = set.intersection(*({key for row in frame for key in row} for frame in frames))
+    rows = [sorted(tuple(row.get(key, "") for key in sorted(shared)) for row in frame) for frame in frames]
+
+    assert {"instance", "gpu", "pid", "process"} <= shared
+    assert rows[0]
+    assert len(set(rows[0])) == len(rows[0])
+    assert all(each == rows[0] for each in rows)
+
+
+def test_the_nodes_table_has_one_row_for_each_agent(seen: Fleet) -> None:
+    """Also for the one that does not answer, whose figures are n/a and not 0."""
+    chosen = variables(".+")
+    columns = [
+        {series["metric"]["job"]: float(series["value"][1]) for series in seen.answer(filled_in(query.expr, chosen), instant=True)}
+        for query in queries("gpu-fleet")
+        if query.panel == "Nodes"
+    ]  # fmt: skip
+
+    assert all(column.keys() == set(JOBS) for column in columns)
+    assert [column[SILENT] for column in columns] == [0] + [-1] * (len(columns) - 1)
+    assert columns[0]["no-driver"] == 1
+    assert columns[2]["lost-gpu"] == 1
+
+
+@pytest.mark.parametrize(
+    ("job", "problem"),
+    [
+        ("leak", "memory leaks"),
+        ("lost-gpu", "GPU lost"),
+        ("dead-process", "dead processes hold memory"),
+        ("no-driver", "the agent cannot read any GPU"),
+        (SILENT, "the agent cannot be scraped"),
+        ("no such job", "Prometheus knows no agent"),
+    ],
+)
+def test_what_is_wrong_is_on_the_fleets_list(seen: Fleet, job: str, problem: str) -> None:
+    """Problems first: each sick node is named, and an empty list cannot come from a fleet that nobody scrapes."""
+    (query,) = (each for each in queries("gpu-fleet") if each.panel == "What is wrong")
+    rows = seen.answer(filled_in(query.expr, variables(job)), instant=True)
+
+    assert problem in {row["metric"]["problem"] for row in rows}
+
+
+def test_a_node_that_is_well_is_not_on_it(seen: Fleet) -> None:
+    """Only that it is simulated."""
+    (query,) = (each for each in queries("gpu-fleet") if each.panel == "What is wrong")
+    rows = seen.answer(filled_in(query.expr, variables("healthy")), instant=True)
+
+    assert {row["metric"]["problem"] for row in rows} == {"simulated: no figure of it is real"}
+
+
+def color(panel: Any, value: float) -> str:
+    """What Grafana paints a number's background with: of its meaning, else of the highest limit below it."""
+    defaults = panel["fieldConfig"]["defaults"]
+    for mapping in defaults.get("mappings", []):
+        options = mapping["options"]
+        if mapping["type"] == "value" and f"{value:g}" in options:
+            return str(options[f"{value:g}"]["color"])
+        if mapping["type"] == "range":
+            low, high = options.get("from"), options.get("to")
+            if (low is None or value >= low) and (high is None or value <= high):
+                return str(options["result"]["color"])
+    reached = [step for step in defaults["thresholds"]["steps"] if step["value"] is None or value >= step["value"]]
+    return str(reached[-1]["color"])
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(("job", "calm"), [
+    (SILENT, set()),
+    # The agent answers, and says that it knows nothing: so much is well.
+    ("no-driver", {"Agents up", "Agents silent", "Critical alerts", "Warnings", "Alerts firing", "Remedies stopped"}),
+])  # fmt: skip
+def test_nothing_looks_calm_when_nothing_is_collected(seen: Fleet, name: str, job: str, calm: set[str]) -> None:
+    """OPS: no number about GPUs is green while no GPU can be read, and none at all while the agent is silent."""
+    found = shown(seen, name, job)
+    green = {
+        panel["title"]
+        for panel in panels(name)
+        if panel["type"] == "stat"
+        and any(color(panel, float(series["values"][-1][1])) == "green" for _, series in found[panel["title"]])
+    }
+
+    assert green <= calm
+    lines = {panel["title"] for panel in panels(name) if panel["type"] == "timeseries"}
+    about_gpus = {title for title in lines if found[title] and "GPU" in title} - {"GPUs that can be read"}
+    assert about_gpus == set()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_annotations_are_times_of_remedies(seen: Fleet, name: str) -> None:
+    """REM: what was refused in a dry run is marked as such, on every board."""
+    note = board(name)["annotations"]["list"][1]
+    marks = seen.answer(filled_in(note["expr"], variables("leak", seen.pid("leak"))), instant=True)
+
+    assert marks
+    for mark in marks:
+        assert legend(note["titleFormat"], mark["metric"]).startswith("Dry run, nothing was done: ")
+        assert "embed-server" in legend(note["textFormat"], mark["metric"])
+        assert 1e12 < float(mark["value"][1]) < 1e13
+
+
+def test_memory_by_workload_is_what_processes_have(seen: Fleet) -> None:
+    """The recorded sums know Slurm job, pod and unit, and lose no byte."""
+    recorded = seen.answer(
+        'sum(instance_user_workload:gpuagent_process_memory_used_bytes:sum{job="healthy"})', instant=True
+    )
+    workloads = values(seen, "gpu-fleet", "healthy", "Memory by workload")
+
+    assert {"slurm/48213", "whisper.service"} <= workloads.keys()
+    assert float(recorded[0]["value"][1]) > sum(workloads.values()) * 0.99
