@@ -9,7 +9,7 @@ from tables import listing, widths
 
 
 def firing(severity: str = ".+", selector: str = NODE) -> str:
-    """How many alerts fire. 0 only where some agent answers and rules are looked at: by it, or by Prometheus (Watchdog)."""
+    """How many alerts fire; 0 only where an agent answers and rules are looked at, by it or Prometheus (Watchdog)."""
     chosen = f'{selector}, alertstate="firing", alertname!="Watchdog", severity=~"{severity}"'
     return (
         "max("

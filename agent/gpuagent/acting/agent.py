@@ -137,14 +137,15 @@ class Acting:
         snapshot = self._snapshot
         if snapshot is not None and self.remedies.ladders:
             self._window.add(judged)
-            self.remedies.consider(
+            firing = [
                 Firing(
                     each.alert, each.since_seconds, self._candidates(each.alert, snapshot), each.expression,
                     self._window.values(each.alert.fingerprint),
                 )
                 for each in judged
                 if each.holds and each.measured
-            )  # fmt: skip
+            ]  # fmt: skip
+            self.remedies.consider(firing, also=[each.alert.fingerprint for each in judged])
 
     async def kill(
         self, pid: int, steps: Sequence[Step], *, uid: int, force: bool, dry_run: bool, gpu: str = ""

@@ -87,10 +87,13 @@ class Remedies:
                 ):  # fmt: skip
                     run.call_off("the configuration has changed: this ladder is no longer there")
 
-    def consider(self, firing: Iterable[Firing]) -> None:
-        """Begin what is due. To be called after each evaluation, with all that fires."""
+    def consider(self, firing: Iterable[Firing], also: Iterable[str] = ()) -> None:
+        """Begin what is due. To be called after each evaluation, with all that fires and is true.
+
+        `also` are fingerprints of what fires and is no reason to act now: what was tried for them is remembered.
+        """
         firing = list(firing)
-        self._attempts.keep({each.alert.fingerprint for each in firing})
+        self._attempts.keep({*also, *(each.alert.fingerprint for each in firing)})
         for each in firing:
             ladder = self._ladder_of(each.alert.labels)
             if ladder is None:

@@ -71,6 +71,8 @@ class Party:
         for member in list(self.members):
             try:
                 facts = await member.facts()
+                if facts.is_dead and member is not self.members[0]:  # its parent has not reaped it
+                    raise Gone
             except Gone:
                 if member is self.members[0]:
                     raise

@@ -89,6 +89,15 @@ def test_a_member_that_ends_by_itself_saves_nobody(store: Store) -> None:
     assert ("SIGKILL", 101) not in world.log
 
 
+def test_a_member_that_nobody_has_reaped(store: Store) -> None:
+    """PROC-02: a rank that has crashed is a zombie until its parent looks: the others still fall."""
+    world = World(RANK0, RANK1)
+    world.relatives = (101,)
+    world.bodies[101].state = "Z"
+    assert climb(world, plan(KILL, scope="job"), store).result is Result.RELEASED
+    assert world.log == [("SIGKILL", 100)]
+
+
 def test_an_orphan_is_known_by_what_it_was(store: Store) -> None:
     """The child of a killed leader has another parent: it is named by what was seen before the step."""
     child = target(101, key=MemoryKey("GPU-0", 101), parent_pid=100)
@@ -332,6 +341,22 @@ def test_a_limit_is_no_reason_for_the_next_one(store: Store) -> None:
 
     asyncio.run(story())
     assert world.log == []
+
+
+def test_an_alert_in_doubt_is_not_a_new_one(store: Store) -> None:
+    """Missing data for a moment, or an expression that flaps: what was tried stays tried, and is not tried at once."""
+    world = World(target(user="other"))
+
+    async def story() -> None:
+        ends: list[str] = []
+        made = remedies(world, store, ends)
+        what = firing(100, world)
+        for also in ([], [what.alert.fingerprint]) * 3:
+            made.consider([] if also else [what], also)
+            await made.idle()
+        assert ends == ["100 refused"]
+
+    asyncio.run(story())
 
 
 def test_the_alert_never_comes_to_mean_another(store: Store) -> None:
