@@ -21,6 +21,7 @@ PROGRAMS = {
     "apprise",  # the optional extra: its receiver runs it in a process of its own
     "build",  # used as `python -m build`
     "check-wheel-contents",
+    "grafana-foundation-sdk",  # imported by the programs in grafana/
     "hatchling",  # the build backend
     "import-linter",
     "matplotlib",  # the optional extra: imported by the agent when a picture is asked for
