@@ -27,7 +27,8 @@ WANTED = {
     "unified-memory",
     "no-gpus",
     "consumer-card",
-    "crowd", "demo",
+    "crowd",
+    "demo",
 }
 
 
