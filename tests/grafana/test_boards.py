@@ -173,7 +173,7 @@ def test_fields_named_in_links_and_overrides_are_columns(name: str) -> None:
 
 @every_board
 def test_remedies_are_marked_in_time(name: str) -> None:
-    """REM: what was done is seen where the memory came back; the value is the time, in milliseconds."""
+    """What was done is seen where the memory came back; the value is the time, in milliseconds."""
     notes = board(name)["annotations"]["list"]
 
     assert [note["name"] for note in notes] == ["Remedies", "Remedies (dry run)", "Announced"]

@@ -152,7 +152,7 @@ def values(seen: Fleet, name: str, job: str, title: str) -> dict[str, float]:
 
 
 def test_the_stack_adds_up(seen: Fleet) -> None:
-    """EXP: live, dead, unattributed, free and reserved are all there is, also with 38 GiB of a dead process."""
+    """Live, dead, unattributed, free and reserved are all there is, also with 38 GiB of a dead process."""
     parts = values(seen, "gpu-node", "dead-process", "Where the memory is")
     total = sum(values(seen, "gpu-node", "dead-process", "Memory used").values())
     used = values(seen, "gpu-node", "dead-process", "Memory used")
@@ -163,7 +163,7 @@ def test_the_stack_adds_up(seen: Fleet) -> None:
 
 
 def test_three_views_of_the_same_memory(seen: Fleet) -> None:
-    """PEND: driver, reserved and allocated, in this order, and the parts add up to what the driver counts."""
+    """Driver, reserved and allocated, in this order, and the parts add up to what the driver counts."""
     three = values(seen, "gpu-process", "app", "Driver, reserved, allocated")
     parts = values(seen, "gpu-process", "app", "What the memory is for")
 
@@ -258,7 +258,7 @@ def color(panel: Any, value: float) -> str:
     ("no-driver", {"Agents up", "Agents silent", "Critical alerts", "Warnings", "Alerts firing", "Remedies stopped"}),
 ])  # fmt: skip
 def test_nothing_looks_calm_when_nothing_is_collected(seen: Fleet, name: str, job: str, calm: set[str]) -> None:
-    """OPS: no number about GPUs is green while no GPU can be read, and none at all while the agent is silent."""
+    """EXP-05: no number about GPUs is green while no GPU can be read, and none at all while the agent is silent."""
     found = shown(seen, name, job)
     green = {
         panel["title"]
@@ -275,7 +275,7 @@ def test_nothing_looks_calm_when_nothing_is_collected(seen: Fleet, name: str, jo
 
 @pytest.mark.parametrize("name", NAMES)
 def test_annotations_are_times_of_remedies(seen: Fleet, name: str) -> None:
-    """REM: what was refused in a dry run is marked as such, on every board."""
+    """What was refused in a dry run is marked as such, on every board."""
     note = board(name)["annotations"]["list"][1]
     marks = seen.answer(filled_in(note["expr"], variables("leak", seen.pid("leak"))), instant=True)
 
