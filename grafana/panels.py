@@ -24,6 +24,8 @@ NO_DATA = "No data: is the agent scraped?"
 NOT_TOLD = "No data, or not told by these GPUs"
 GREEN, AMBER, RED, BLUE, GREY, PURPLE = "green", "orange", "red", "blue", "#808080", "purple"
 CALM = ((0, GREEN),)
+NEITHER = ((0, BLUE),)
+"""For numbers that are neither good nor bad."""
 BAD_FROM_ONE = ((0, GREEN), (1, RED))
 
 

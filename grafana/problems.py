@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import alerting
 from grafana_foundation_sdk.builders import table
-from panels import AMBER, BAD_FROM_ONE, BLUE, GPU, GREEN, NODE, RED, Panel, latest, number, settings, words
+from panels import AMBER, BAD_FROM_ONE, BLUE, GPU, GREEN, NEITHER, NODE, RED, Panel, latest, number, settings, words
 from tables import listing, widths
 
 RULES = "No data: is the agent scraped, and are the recording rules loaded (docs/prometheus.md)?"
@@ -90,6 +90,7 @@ def now() -> Iterator[Panel]:
         "Of all GPUs that can be read.",
         f"sum(gpuagent_gpu_memory_used_bytes{{{GPU}}}) / sum(gpuagent_gpu_memory_total_bytes{{{GPU}}})",
         "percentunit",
+        NEITHER,
         decimals=0,
     )
     yield number(

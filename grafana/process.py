@@ -12,7 +12,23 @@ from grafana_foundation_sdk.builders import dashboard as build
 from grafana_foundation_sdk.builders import table
 from grafana_foundation_sdk.models import dashboard
 from layout import Row, board, common_choices, notes
-from panels import AMBER, GPU, GREEN, NODE, RED, SOURCE, Panel, latest, lines, number, query, settings, states, words
+from panels import (
+    AMBER,
+    GPU,
+    GREEN,
+    NEITHER,
+    NODE,
+    RED,
+    SOURCE,
+    Panel,
+    latest,
+    lines,
+    number,
+    query,
+    settings,
+    states,
+    words,
+)
 from tables import listing, widths
 
 PROCESS = f'{GPU}, pid="$pid"'
@@ -53,6 +69,7 @@ def now() -> Iterator[Panel]:
         "Of this process on all GPUs chosen above, as the driver counts it.",
         f"sum(gpuagent_process_memory_used_bytes{{{PROCESS}}})",
         "bytes",
+        NEITHER,
         empty=GONE,
         decimals=1,
     )
@@ -69,6 +86,7 @@ def now() -> Iterator[Panel]:
         "How fast the floor of its memory rises.",
         f"3600 * sum(gpuagent_process_memory_growth_bytes_per_second{{{PROCESS}}})",
         "bytes",
+        NEITHER,
         empty=NO_GROWTH,
         decimals=1,
     )
@@ -95,6 +113,7 @@ def now() -> Iterator[Panel]:
         "Reserved and not allocated: what `gpuagent release PID` can give back at most.",
         f"sum(gpuagent_torch_memory_cached_bytes{{{PROCESS}}})",
         "bytes",
+        NEITHER,
         empty="No client, or no data",
         decimals=1,
     )
@@ -103,6 +122,7 @@ def now() -> Iterator[Panel]:
         "Time since the process started.",
         f"time() - min(gpuagent_process_start_time_seconds{{{PROCESS}}})",
         "s",
+        NEITHER,
         empty=GONE,
         decimals=0,
     )

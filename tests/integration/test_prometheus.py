@@ -6,7 +6,6 @@ import gzip
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +22,6 @@ CROWD_GPUS = 8
 CROWD_BYTES = 65 * GIB
 """Of processes on each GPU: 32 x 1 GiB, 28 x 768 MiB, 4 x 3 GiB."""
 
-BOARD = Path(__file__).parents[2] / "grafana" / "dashboards" / "gpu-node.json"
 
 # What Prometheus 2.42 sends (scrape/scrape.go).
 ACCEPT = (
