@@ -260,8 +260,9 @@ class Run:
         """Wait for the effect. None: there was none in time."""
         tools, plan = self._tools, self.plan
         started = tools.now()
+        end = started + wait_seconds
         while True:
-            left = max(started + wait_seconds - tools.now(), 0.0)
+            left = max(end - tools.now(), 0.0)
             sight = await tools.eyes.next_sight(plan.target, plan.order.alert, self._last_look, left, judged=False)
             if not plan.dry_run and self._party.have_ended():
                 return await prove(plan, tools.eyes, self._before, started=started, now=tools.now, held=self._share())
@@ -269,7 +270,7 @@ class Run:
                 self._last_look = sight.clock_seconds
                 if sight.condition is Condition.OVER:
                     return self._over(sight, tools.now() - started)
-            if self._called_off or tools.now() - started >= wait_seconds:
+            if self._called_off or tools.now() >= end:  # as `left` is worked out: no other rounding
                 break
         if step.kind is Kind.KILL and not plan.dry_run and not self._called_off:
             where = "; ".join(await self._party.whereabouts())

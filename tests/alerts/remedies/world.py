@@ -23,6 +23,8 @@ from gpuagent_alerts.remedies.world import Condition, Done, Gone, NotPermitted, 
 from gpuagent_alerts.store.database import Store
 
 GIB = 2**30
+MOMENT = 0.001
+"""Time goes on while somebody waits, however little is left: less than this may be lost in a float."""
 BOOT = "boot"
 ALERT = "a1"
 RELEASE = Step(Kind.RELEASE_CACHE, 30.0)
@@ -128,9 +130,9 @@ class World:
         if deadline_seconds <= 0:
             return None
         if self.deaf:
-            self.clock.advance(deadline_seconds)
+            self.clock.advance(max(deadline_seconds, MOMENT))
             return None
-        self.clock.advance(min(1.0, deadline_seconds))
+        self.clock.advance(max(min(1.0, deadline_seconds), MOMENT))
         if self.events:
             self.events.pop(0)(self)
         sight = self.look(target, alert, scope)
