@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import json
 import pwd
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Sequence
+from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from gpuagent.units import MAX_SECONDS
+from gpuagent_exporters.answers import Document, Handler, Refusal, answered, json_answer, json_body, not_found
 from gpuagent_exporters.peers import peer_of
-
-Document = dict[str, Any]
 
 
 class NotNow(Exception):
@@ -54,7 +52,7 @@ def read_routes(source: Alerts) -> Sequence[BaseRoute]:
     """What any address may serve: the same document everywhere."""
 
     async def alerts(_: Request) -> Response:
-        return _json(await source.alerts())
+        return json_answer(await source.alerts())
 
     return (Route("/api/v1/alerts", _answered(alerts), methods=["GET"]),)
 
@@ -63,34 +61,34 @@ def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
     """Routes beside those of `control`. The caller of a command is the peer of the socket, not what it says."""
 
     async def dead(_: Request) -> Response:
-        return _json(await commands.dead())
+        return json_answer(await commands.dead())
 
     async def silence(request: Request) -> Response:
-        body = await _body(request)
+        body = await json_body(request, may_be_empty=False)
         matchers = body.get("matchers")
         if not isinstance(matchers, list) or not all(isinstance(text, str) for text in matchers):
             raise ValueError("matchers must be a list of texts")
         matchers, comment = [_writable(text) for text in matchers], _text(body, "comment")
         seconds = _seconds(body.get("seconds"))
-        return _json(await commands.add_silence(matchers, seconds, comment, _caller(request)), 201)
+        return json_answer(await commands.add_silence(matchers, seconds, comment, _caller(request)), 201)
 
     async def expire(request: Request) -> Response:
-        return _json(await commands.expire_silence(request.path_params["id"]))
+        return json_answer(await commands.expire_silence(request.path_params["id"]))
 
     async def acknowledge(request: Request) -> Response:
-        body = await _body(request)
+        body = await json_body(request, may_be_empty=False)
         which, comment = _text(body, "alert"), _text(body, "comment")
-        return _json({"acknowledged": await commands.acknowledge(which, comment, _caller(request))}, 201)
+        return json_answer({"acknowledged": await commands.acknowledge(which, comment, _caller(request))}, 201)
 
     async def unacknowledge(request: Request) -> Response:
-        return _json({"removed": await commands.unacknowledge(request.path_params["alert"])})
+        return json_answer({"removed": await commands.unacknowledge(request.path_params["alert"])})
 
     async def test(request: Request) -> Response:
         taken, words = await commands.test_receiver(request.path_params["name"])
-        return _json({"taken": taken, "outcome": words}, 200 if taken else 502)
+        return json_answer({"taken": taken, "outcome": words}, 200 if taken else 502)
 
     async def replay(request: Request) -> Response:
-        return _json({"replayed": await commands.replay(request.query_params.get("id"))})
+        return json_answer({"replayed": await commands.replay(request.query_params.get("id"))})
 
     return (
         *read_routes(commands),
@@ -104,38 +102,12 @@ def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
     )
 
 
-Handler = Callable[[Request], Awaitable[Response]]
-
-
 def _answered(handler: Handler) -> Handler:
-    """What was wrong with a request is its answer."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except KeyError as error:
-            return _json({"error": "Not Found", "message": str(error.args[0])}, 404)
-        except ValueError as error:
-            return _json({"error": "Bad Request", "message": str(error)}, 400)
-        except NotNow as error:
-            return _json({"error": "Service Unavailable", "message": str(error)}, 503)
-
-    return answer
+    return answered(handler, {KeyError: not_found, NotNow: _unavailable})
 
 
-def _json(content: Document, status: int = 200) -> Response:
-    """In ASCII: a label may hold half of a surrogate pair, of which there is no UTF-8."""
-    return Response(json.dumps(content), status, media_type="application/json")
-
-
-async def _body(request: Request) -> Document:
-    try:
-        body = json.loads(await request.body())
-    except (ValueError, RecursionError):
-        raise ValueError("the body is not JSON") from None
-    if not isinstance(body, dict):
-        raise ValueError("the body is not a JSON object")
-    return body
+def _unavailable(error: NotNow) -> Refusal:
+    return 503, {"error": "Service Unavailable", "message": str(error)}
 
 
 def _text(body: Document, key: str) -> str:

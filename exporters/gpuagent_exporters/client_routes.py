@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-Document = dict[str, Any]
+from gpuagent_exporters.answers import Document, Handler, Refusal, answered, json_answer, json_body, not_found
 
 _HIDDEN: Document = {"user": "", "uid": None, "command": "", "events": []}
 """What an address that everybody can reach does not tell."""
@@ -45,7 +44,7 @@ def client_routes(source: ClientSource, *, show_commands: bool = True) -> Sequen
         document = source.clients()
         if not show_commands:
             document = document | {"clients": [client | _HIDDEN for client in document["clients"]]}
-        return _json(document)
+        return json_answer(document, allow_nan=False)
 
     return (Route("/api/v1/clients", clients, methods=["GET"]),)
 
@@ -55,45 +54,15 @@ def client_command_routes(source: ClientSource) -> Sequence[BaseRoute]:
 
     async def command(request: Request) -> Response:
         name, pid = request.path_params["command"], request.path_params["pid"]
-        return _json(await source.command(pid, name, await _body(request)))
+        return json_answer(await source.command(pid, name, await json_body(request)), allow_nan=False)
 
     return (Route("/api/v1/clients/{pid:int}/{command}", _answered(command), methods=["POST"]),)
 
 
-Handler = Callable[[Request], Awaitable[Response]]
-
-
 def _answered(handler: Handler) -> Handler:
-    """What was wrong with a request, or with the app, is the answer."""
-
-    async def answer(request: Request) -> Response:
-        try:
-            return await handler(request)
-        except KeyError as error:
-            return _json({"error": "Not Found", "message": str(error.args[0])}, 404)
-        except ValueError as error:
-            return _json({"error": "Bad Request", "message": str(error)}, 400)
-        except CommandFailure as failure:
-            body = {"error": "the app did not do it", "reason": failure.reason, "message": str(failure)}
-            return _json(body, _STATUS.get(failure.reason, 502))
-
-    return answer
+    return answered(handler, {KeyError: not_found, CommandFailure: _refusal})
 
 
-def _json(content: Document, status: int = 200) -> Response:
-    """In ASCII: what an app says may hold half of a surrogate pair, of which there is no UTF-8."""
-    return Response(json.dumps(content, allow_nan=False), status, media_type="application/json")
-
-
-async def _body(request: Request) -> Document:
-    """The arguments; no body is none."""
-    received = await request.body()
-    if not received:
-        return {}
-    try:
-        body = json.loads(received)
-    except (ValueError, RecursionError):
-        raise ValueError("the body is not JSON") from None
-    if not isinstance(body, dict):
-        raise ValueError("the body is not a JSON object")
-    return body
+def _refusal(failure: CommandFailure) -> Refusal:
+    body = {"error": "the app did not do it", "reason": failure.reason, "message": str(failure)}
+    return _STATUS.get(failure.reason, 502), body
