@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
 from gpuagent.growth import MemoryKey
 from gpuagent_alerts.remedies.audit import BEGIN, END, INTENT, RESULT, Audit
-from gpuagent_alerts.remedies.ladder import Run
 from gpuagent_alerts.remedies.limits import Limits
-from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.plan import Plan, Rules
+from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.plan import Rules
 from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.world import Condition, Done
@@ -28,27 +26,10 @@ from tests.alerts.remedies.world import (
     RULES,
     TERMINATE,
     World,
+    climb,
     plan,
     target,
-    tools,
 )  # fmt: skip
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """A database in memory that counts as a disk."""
-    store = Store(None)
-    yield store
-    store.close()
-
-
-def climb(world: World, what: Plan, store: Store, rules: Rules = RULES) -> Outcome:
-    """Run it to its end."""
-    return asyncio.run(_climb(world, what, store, rules))
-
-
-async def _climb(world: World, what: Plan, store: Store, rules: Rules) -> Outcome:
-    return await Run(what, rules, tools(world, store)).climb()
 
 
 def kinds(world: World, store: Store) -> list[str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
@@ -11,9 +10,8 @@ import pytest
 from gpuagent.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import BEGIN, INTENT, RESULT, Audit
-from gpuagent_alerts.remedies.ladder import Run
 from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
-from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.victim import VictimPolicy
@@ -29,6 +27,7 @@ from tests.alerts.remedies.world import (
     RULES,
     TERMINATE,
     World,
+    climb,
     plan,
     target,
     tools,
@@ -36,19 +35,6 @@ from tests.alerts.remedies.world import (
 
 NOTIFY = Step(Kind.NOTIFY, 30.0)
 RANK0, RANK1 = target(100), target(101, key=MemoryKey("GPU-1", 101), gpu_index=1)
-
-
-@pytest.fixture
-def store() -> Iterator[Store]:
-    """A database in memory that counts as a disk."""
-    store = Store(None)
-    yield store
-    store.close()
-
-
-def climb(world: World, what: Plan, store: Store, rules: Rules = RULES) -> Outcome:
-    """Run it to its end."""
-    return asyncio.run(Run(what, rules, tools(world, store)).climb())
 
 
 def test_members_on_other_gpus_fall_together(store: Store) -> None:

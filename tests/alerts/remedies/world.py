@@ -13,8 +13,9 @@ from gpuagent.clock import ManualClock
 from gpuagent.growth import MemoryKey
 from gpuagent.identity import ProcessId
 from gpuagent_alerts.remedies.audit import Audit
-from gpuagent_alerts.remedies.ladder import Tools
+from gpuagent_alerts.remedies.ladder import Run, Tools
 from gpuagent_alerts.remedies.limits import Limits
+from gpuagent_alerts.remedies.outcome import Outcome
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
@@ -256,6 +257,15 @@ def tools(world: World, store: Store) -> Tools:
     """What a run needs, all of it of this world."""
     audit = Audit(store, world.clock, BOOT)
     return Tools(world, world, audit, Gate(), world.clock.now)
+
+
+def climb(world: World, what: Plan, store: Store, rules: Rules = RULES) -> Outcome:
+    """Run it to its end."""
+
+    async def run() -> Outcome:
+        return await Run(what, rules, tools(world, store)).climb()
+
+    return asyncio.run(run())
 
 
 def plan(*steps: Step, of: Target | None = None, **changes: Any) -> Plan:
