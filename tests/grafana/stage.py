@@ -2,22 +2,19 @@
 
 from __future__ import annotations
 
-import json
 import os
-import subprocess
 import tempfile
 import threading
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from gpuagent_alerts.shipped import RULES_FILE
 from tests.fakes.embedded import FakeApp, stats
 from tests.integration.agent import Agent, running_agent
-from tests.integration.prometheus import Prometheus
-from tests.integration.waiting import free_port, until
+from tests.integration.prometheus import Prometheus, running_prometheus
+from tests.integration.waiting import free_port
 
 RECORDING = Path(__file__).parents[2] / "grafana" / "prometheus" / "gpuagent.recording.yaml"
 GIB = 1024**3
@@ -42,54 +39,6 @@ DRY_RUN = {
     "allow": {"users": ["svc-ml"], "min_age": "1m"},
     "ladders": [{"match": ['alertname="GpuProcessMemoryLeak"'], "steps": [{"terminate": {"wait": "30s"}}]}],
 }
-
-
-@dataclass(frozen=True)
-class Ruled(Prometheus):
-    """A server that also evaluates rules."""
-
-    def over_time(self, expr: str, start: float, end: float, step: float = 5) -> Any:
-        """The answer to a range query, as it is."""
-        return self._get("/api/v1/query_range", query=expr, start=str(start), end=str(end), step=str(step))
-
-    def at(self, expr: str, end: float) -> Any:
-        """The answer to an instant query, as it is."""
-        return self._get("/api/v1/query", query=expr, time=str(end))
-
-    def alerts(self) -> list[dict[str, Any]]:
-        """What is pending and what fires."""
-        found: list[dict[str, Any]] = self._get("/api/v1/alerts")["data"]["alerts"]
-        return found
-
-
-@contextmanager
-def ruled_prometheus(
-    folder: Path, jobs: Mapping[str, int], rules: Sequence[Path], interval: str = "1s"
-) -> Iterator[Ruled]:
-    """A server that scrapes one port for each job and evaluates rule files, ended in every case."""
-    port = free_port()
-    scrapes = [{"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{at}"]}]} for job, at in jobs.items()]
-    document = {
-        "global": {"scrape_interval": "1s", "evaluation_interval": interval},
-        "rule_files": [str(path) for path in rules],
-        "scrape_configs": scrapes,
-    }
-    config = folder / "prometheus.yml"
-    config.write_text(json.dumps(document), encoding="utf-8")
-    command = [
-        "prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
-        f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",
-    ]  # fmt: skip
-    with (folder / "prometheus.log").open("wb") as log:
-        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-    server = Ruled(f"http://127.0.0.1:{port}")
-    try:
-        until(lambda: process.poll() is not None or server.is_ready(), "Prometheus answers")
-        assert process.poll() is None, (folder / "prometheus.log").read_text(encoding="utf-8")
-        yield server
-    finally:
-        process.kill()
-        process.wait()
 
 
 @contextmanager
@@ -120,7 +69,7 @@ def telling_app(agent: Agent) -> Iterator[None]:
 
 
 @contextmanager
-def fleet() -> Iterator[tuple[dict[str, Agent], Ruled]]:
+def fleet() -> Iterator[tuple[dict[str, Agent], Prometheus]]:
     """Agents by job, and the server. Nothing of what they have is waited for."""
     with ExitStack() as stack:
 
@@ -144,4 +93,4 @@ def fleet() -> Iterator[tuple[dict[str, Agent], Ruled]]:
         agents["app"].wait_until_ready()
         stack.enter_context(telling_app(agents["app"]))
         ports = {job: agent.port for job, agent in agents.items()} | {SILENT: free_port()}
-        yield agents, stack.enter_context(ruled_prometheus(folder(), ports, [RULES_FILE, RECORDING]))
+        yield agents, stack.enter_context(running_prometheus(folder(), ports, [RULES_FILE, RECORDING]))

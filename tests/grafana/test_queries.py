@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.grafana.boards import NAMES, board, filled_in, legend, panels, queries
-from tests.grafana.stage import SILENT, Ruled, fleet
+from tests.grafana.stage import SILENT, fleet
+from tests.integration.prometheus import Prometheus
 from tests.integration.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.needs("prometheus"), pytest.mark.timeout(300)]
@@ -38,7 +39,7 @@ USUALLY_EMPTY = {
 class Fleet(NamedTuple):
     """The server, and the end of the minute that is looked at: all tests see the same."""
 
-    server: Ruled
+    server: Prometheus
     end: float
 
     def answer(self, expr: str, *, instant: bool) -> list[dict[str, Any]]:

@@ -15,8 +15,8 @@ import yaml
 
 from gpuagent.catalogue import FAMILIES
 from gpuagent_alerts.shipped import RULES_FILE
-from tests.grafana.stage import Ruled, ruled_prometheus
 from tests.integration.agent import Agent, running_agent
+from tests.integration.prometheus import Prometheus, running_prometheus
 from tests.integration.waiting import until
 
 FOLDER = Path(__file__).parents[2] / "grafana" / "prometheus"
@@ -112,7 +112,7 @@ def _shown(name: str, state: str, labels: dict[str, str], summary: str) -> Shown
     return Shown(name, state, labels.get("gpu", ""), text, frozenset(own.items()))
 
 
-def by_prometheus(server: Ruled) -> set[Shown]:
+def by_prometheus(server: Prometheus) -> set[Shown]:
     """What is pending or fires there."""
     return {
         _shown(alert["labels"]["alertname"], alert["state"], alert["labels"], alert["annotations"]["summary"])
@@ -147,7 +147,7 @@ def sick(tmp_path: Path) -> Iterator[Agent]:
 @pytest.mark.timeout(240)
 def test_the_agent_and_prometheus_tell_of_the_same_alerts(sick: Agent, tmp_path: Path) -> None:
     """One rules file, two evaluators, a running system: the same alerts with the same labels and words."""
-    with ruled_prometheus(tmp_path, {"gpuagent": sick.port}, [RULES_FILE]) as server:
+    with running_prometheus(tmp_path, {"gpuagent": sick.port}, [RULES_FILE]) as server:
 
         def named(alerts: set[Shown], state: str) -> set[tuple[str, str]]:
             return {(alert.name, alert.gpu) for alert in alerts if alert.state == state}

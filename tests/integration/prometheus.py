@@ -7,7 +7,7 @@ import subprocess
 import urllib.error
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -50,6 +50,19 @@ class Prometheus:
         """Until the expression has a value that is not 0."""
         return until(lambda: [point for point in self.query(expr) if point.value], expr)
 
+    def over_time(self, expr: str, start: float, end: float, step: float = 5) -> Any:
+        """The answer to a range query, as it is."""
+        return self._get("/api/v1/query_range", query=expr, start=str(start), end=str(end), step=str(step))
+
+    def at(self, expr: str, end: float) -> Any:
+        """The answer to an instant query, as it is."""
+        return self._get("/api/v1/query", query=expr, time=str(end))
+
+    def alerts(self) -> list[dict[str, Any]]:
+        """What is pending and what fires."""
+        found: list[dict[str, Any]] = self._get("/api/v1/alerts")["data"]["alerts"]
+        return found
+
     def is_ready(self) -> bool:
         try:
             self._get("/api/v1/status/buildinfo")
@@ -66,14 +79,19 @@ class Prometheus:
 
 
 @contextmanager
-def running_prometheus(folder: Path, jobs: Mapping[str, int]) -> Iterator[Prometheus]:
-    """A server that scrapes one port of this machine for each job, ended in every case."""
+def running_prometheus(
+    folder: Path, jobs: Mapping[str, int], rules: Sequence[Path] = (), interval: str = "1s"
+) -> Iterator[Prometheus]:
+    """A server that scrapes one port of this machine for each job and evaluates rule files, ended in every case."""
     port = free_port()
-    scrapes = [
-        {"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{target}"]}]} for job, target in jobs.items()
-    ]
+    scrapes = [{"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{at}"]}]} for job, at in jobs.items()]
+    document = {
+        "global": {"scrape_interval": "1s", "evaluation_interval": interval},
+        "rule_files": [str(path) for path in rules],
+        "scrape_configs": scrapes,
+    }
     config = folder / "prometheus.yml"
-    config.write_text(json.dumps({"global": {"scrape_interval": "1s"}, "scrape_configs": scrapes}), encoding="utf-8")
+    config.write_text(json.dumps(document), encoding="utf-8")
     command = [
         "prometheus", f"--config.file={config}", f"--storage.tsdb.path={folder / 'data'}",
         f"--web.listen-address=127.0.0.1:{port}", "--log.level=warn",
