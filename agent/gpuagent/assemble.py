@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import platform
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +25,7 @@ from gpuagent.config.models import Config
 from gpuagent.doors import Doors
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace
+from gpuagent.naming import node_name
 from gpuagent.node import NoSuchNode, real_node, simulated_node, state_file
 from gpuagent.procfs.limits import raise_descriptor_limit
 from gpuagent.remedying import RemediesRefused, acting_of, check_permissions
@@ -92,7 +92,7 @@ def assemble(
     monitor = Monitor(node.library, node.processes, node.clock, _pace(config, node.clock), node.place)
     renewal = Renewal()
     where = Where(
-        node=platform.node(),
+        node=node_name(),
         state_file=state_file(config, "state.db"),
         simulated=node.place.simulated,
     )

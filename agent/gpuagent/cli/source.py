@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import platform
 from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
@@ -11,6 +10,7 @@ from urllib.parse import urlsplit
 import typer
 
 from gpuagent.ask import NoAgent, fetch_anywhere
+from gpuagent.naming import node_name
 
 Socket = Annotated[Path | None, typer.Option("--socket", help="Control socket of the agent")]
 Url = Annotated[str | None, typer.Option("--url", help="Read-only address of the agent, such as http://node:9837")]
@@ -39,7 +39,7 @@ class Source(NamedTuple):
     def hostname(self) -> str:
         """Whose GPUs these are."""
         if self.url is None or self.direct:
-            return platform.node()
+            return node_name()
         return urlsplit(self.url if "//" in self.url else f"http://{self.url}").hostname or ""
 
 

@@ -58,8 +58,6 @@ No file is needed: every key has a default.
 The agent reads the file when it starts and on SIGHUP. With a fault it does not start; on SIGHUP it
 keeps what it has and says what is wrong.
 
-`leaks`, `budgets` and `remedies` are read and checked, and have no effect in this version.
-
 - A **duration** is written as for Prometheus: `500ms`, `30s`, `5m`, `1h30m`, `2d`; a plain number
   is in seconds.
 - A **size** is `500MB` (10^6) or `6GiB` (2^30); a plain number is in bytes.
