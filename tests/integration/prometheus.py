@@ -83,13 +83,20 @@ def running_prometheus(
     folder: Path, jobs: Mapping[str, int], rules: Sequence[Path] = (), interval: str = "1s"
 ) -> Iterator[Prometheus]:
     """A server that scrapes one port of this machine for each job and evaluates rule files, ended in every case."""
-    port = free_port()
     scrapes = [{"job_name": job, "static_configs": [{"targets": [f"127.0.0.1:{at}"]}]} for job, at in jobs.items()]
     document = {
         "global": {"scrape_interval": "1s", "evaluation_interval": interval},
         "rule_files": [str(path) for path in rules],
         "scrape_configs": scrapes,
     }
+    with configured_prometheus(folder, document) as server:
+        yield server
+
+
+@contextmanager
+def configured_prometheus(folder: Path, document: Mapping[str, Any]) -> Iterator[Prometheus]:
+    """A server with this configuration, ended in every case. Its data is in `folder/data`."""
+    port = free_port()
     config = folder / "prometheus.yml"
     config.write_text(json.dumps(document), encoding="utf-8")
     command = [

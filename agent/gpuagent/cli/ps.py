@@ -39,6 +39,7 @@ _KEYS = {
 def ps(
     gpu: Annotated[int | None, typer.Option(help="Only this GPU", metavar="INDEX")] = None,
     user: Annotated[str | None, typer.Option(help="Only this user's", metavar="NAME")] = None,
+    job: Annotated[str | None, typer.Option(help="Only this Slurm job's", metavar="ID")] = None,
     sort: Annotated[SortKey, typer.Option(help="Largest first")] = SortKey.MEMORY,
     show_all: Annotated[bool, typer.Option("--all", "-a", help="On a terminal too, not only the first 50")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="The processes as a JSON document")] = False,
@@ -58,14 +59,14 @@ def ps(
     except NoData as error:
         tell(str(error))
         raise typer.Exit(EXIT_NO_DATA) from None
-    processes = select(document["processes"], gpu, user, sort)
+    processes = select(document["processes"], gpu, user, sort, job)
     if as_json:
         typer.echo(json.dumps(processes_alone(document, processes), indent=1))
         return
     for warning in warnings(document):
         tell(warning)
     if not processes:
-        tell("no process holds GPU memory" if gpu is None and user is None else "no such process on the GPUs")
+        tell("no process holds GPU memory" if gpu is user is job is None else "no such process on the GPUs")
         return
     shown = processes if show_all or not sys.stdout.isatty() else processes[:_MOST_ON_A_TERMINAL]
     paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
@@ -75,12 +76,12 @@ def ps(
         tell(f"and {len(processes) - len(shown)} more: --all")
 
 
-def select(processes: list[Any], gpu: int | None, user: str | None, sort: SortKey) -> list[Any]:
+def select(processes: list[Any], gpu: int | None, user: str | None, sort: SortKey, job: str | None = None) -> list[Any]:
     """Those asked for, the largest first; what has no value comes last."""
     chosen = [
         process
         for process in processes
-        if (gpu is None or process["gpu"] == gpu) and (user is None or process["user"] == user)
+        if gpu in {None, process["gpu"]} and user in {None, process["user"]} and job in {None, process["slurm_job"]}
     ]
     key = _KEYS[sort]
     return sorted(chosen, key=lambda process: (process.get(key) is None, -(process.get(key) or 0), process["pid"]))
