@@ -39,7 +39,6 @@ class Cost:
     resident_bytes: int
     cpu_cores: float
     """Mean over the last minute."""
-    wal_bytes: int
     scrape_seconds: float
     """Median time of a scrape."""
     groups: tuple[tuple[str, float, float], ...]
@@ -92,7 +91,6 @@ def _told(server: Prometheus, load: Load) -> Cost:
         samples_per_second=rate("prometheus_tsdb_head_samples_appended_total"),
         resident_bytes=int(after["process_resident_memory_bytes"][0][1]),
         cpu_cores=rate("process_cpu_seconds_total"),
-        wal_bytes=int(after["prometheus_tsdb_wal_storage_size_bytes"][0][1]),
         scrape_seconds=server.query("quantile(0.5, scrape_duration_seconds)")[0].value,
         groups=tuple(sorted(((name, intervals[name], took[name]) for name in took), key=lambda one: -one[2])),
         unhealthy=load.nodes - round(server.query("sum(up) or vector(0)")[0].value) + round(failures),
