@@ -1,22 +1,28 @@
 # Every target does all of its own set-up: python3 (3.11 or newer), python3-venv and make are enough.
 #
 #   PYTHON=python3.12       another interpreter
-#   WHEELHOUSE=wheelhouse   install from a folder of wheels, without a network (make demo)
+#   WHEELHOUSE=wheelhouse   install from a folder of wheels, without a network (make demo, make install)
+#   DESTDIR=/a/folder       stage what is installed there, for a package (make install)
+#   PREFIX=/usr             where unit, command and manual go; else /usr/local (make install)
+#   EXTRAS=apprise          optional parts of gpuagent: apprise, plot (make install)
+#   PURGE=1                 configuration and state, too (make uninstall)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-fast lint bench wheelhouse clean demo-venv dev-venv apps-venv leakbench torture
+.PHONY: help demo install uninstall test test-fast lint bench wheelhouse clean demo-venv dev-venv apps-venv leakbench torture
 
 VENV := .venv
 BIN := $(VENV)/bin
 # Installed from wheels, the working tree is not what runs: that environment is kept apart.
 DEMO_VENV := $(if $(WHEELHOUSE),.venv-wheelhouse,$(VENV))
 PYTEST := $(BIN)/python -m pytest
+# One file's tests stay together: they share what they have started.
+ON_ALL_CORES := -n auto --maxprocesses 8 --dist loadfile
 # Those that take their counts from tests/torture.py.
 TORTURE := $(addprefix tests/alerts/,states/test_differential.py promql/test_differential.py outbox/test_chaos.py) \
 	tests/agent/acting/test_held.py
 # Fetched by scripts/services where the machine has none.
 export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
-export PYTHON
+export PYTHON PREFIX EXTRAS
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
@@ -24,12 +30,18 @@ help: ## What there is
 demo: demo-venv ## A leak found, told of and ended on a simulated GPU, with real processes, in a minute
 	@$(DEMO_VENV)/bin/gpuagent demo
 
+install: ## As a service of this machine, started now and at boot: /opt/gpuagent, unit, user, command, manual
+	@scripts/install "$(DESTDIR)" "$(WHEELHOUSE)"
+
+uninstall: ## Take the service away; its configuration and state stay unless PURGE=1
+	@scripts/uninstall $(PURGE)
+
 test: dev-venv apps-venv ## Every test, those with real services too
 	@scripts/services
-	$(PYTEST)
+	$(PYTEST) $(ON_ALL_CORES)
 
 test-fast: dev-venv ## The tests that need nothing but Python
-	$(PYTEST) -m "not slow"
+	$(PYTEST) -m "not slow" $(ON_ALL_CORES)
 
 lint: dev-venv ## Style, types, who imports whom, what is in the wheels
 	$(BIN)/ruff check
