@@ -23,8 +23,13 @@ class Detector(Protocol):
         free_bytes: float | None,
         allocated_bytes: float | None = None,
         reserved_bytes: float | None = None,
+        declared_bytes: float | None = None,
     ) -> Growth:
         """The same object for as long as nothing changes."""
+        ...
+
+    def use(self, sensitivity: Sensitivity) -> None:
+        """Judge by another standard from now on, at a cost that thousands of them may have in one tick."""
         ...
 
     def dump(self) -> bytes:

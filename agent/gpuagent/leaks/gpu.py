@@ -116,7 +116,7 @@ class GpuSensor:
             if client is None:
                 said = history.detector.update(time, process.used_bytes, place.free_bytes)
             else:
-                figures = _allocator(process, client, place)
+                figures = _told(process, client, place)
                 said = history.detector.update(time, process.used_bytes, place.free_bytes, *figures)
             if said is not history.said or not history.shown:
                 growth = news[history.key] = history.take(said, to_unix)
@@ -178,10 +178,12 @@ def _whose(process: ProcessReading | None) -> str:
     return f"{process.info.name} (pid {process.pid})" if process.info else f"pid {process.pid}"
 
 
-def _allocator(process: ProcessReading, client: ClientReading, place: Place) -> tuple[int | None, int | None]:
-    """Allocated and reserved bytes; nothing of a client that is not this process: a pid may be used again."""
+def _told(process: ProcessReading, client: ClientReading, place: Place) -> tuple[int | None, int | None, int | None]:
+    """Allocated, reserved and declared bytes; nothing of a client that is not this process: a pid may be used again."""
+    if process.info is None or client.id != process.info.id:
+        return None, None, None
     uuid = place.device_uuids.get(process.compute_instance_id)
     reading = client.devices.get(uuid) if uuid is not None else None
-    if reading is None or process.info is None or client.id != process.info.id:
-        return None, None
-    return reading.allocated_bytes, reading.reserved_bytes
+    if reading is None:
+        return None, None, client.declared_typical_bytes
+    return reading.allocated_bytes, reading.reserved_bytes, client.declared_typical_bytes

@@ -76,7 +76,7 @@ class Histories:
             return
         self._sensitivity, self._detectors = sensitivity, self._make(sensitivity)
         for history in self._all.values():
-            history.detector = self._detectors.resume(history.detector.dump(), history.beginning)
+            history.detector.use(sensitivity)
 
     def restore(self, rows: Iterable[LeakHistory], clock_seconds: float) -> None:
         """Go on with what was kept. What is of a later time is of another clock, and is dropped."""

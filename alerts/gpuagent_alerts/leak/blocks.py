@@ -28,82 +28,124 @@ def to_pages(count: float) -> int:
     return min(int(count) // PAGE_BYTES, EMPTY - 1)
 
 
-class BlockStore:
-    """The blocks of one signal."""
+RECENT: Final = 16
+"""Blocks, 4 min."""
+_CELLS: Final = RING + SLOTS
+_NOTHING: Final = array("I")
 
-    __slots__ = ("base_count", "highs", "pending", "rings", "slot")
+
+class BlockStore:
+    """The blocks of one signal.
+
+    All rings and highs lie in one array, a ring written round and round: a level then costs its numbers and nothing
+    beside them. How many blocks a level has had follows from `base_count`, and so where its newest is.
+    """
+
+    __slots__ = ("_cells", "base_count", "recent_low", "slot")
 
     def __init__(self) -> None:
-        self.rings: list[array[int]] = []
-        """Per level that has begun, up to `RING` blocks, oldest first."""
-        self.pending: list[int | None] = []
-        """Per level, the first of a pair of blocks that waits for its second to go up as one."""
-        self.highs = array("I", bytes(4 * LEVELS * SLOTS))
-        """`SLOTS` for each level: the highest blocks that fell out of its ring; 0 where there is none."""
+        self._cells = _NOTHING
+        """Per level that has begun: its ring, then its highs, which are 0 where there is none."""
         self.slot = 0
         """Number of the current 6 hours."""
         self.base_count = 0
         """Blocks of the lowest level so far: a window at level l reaches back over n * 2**l of them."""
+        self.recent_low = EMPTY
+        """The lowest of the newest `RECENT` blocks of the lowest level, for who asks at every reading."""
+
+    @property
+    def levels(self) -> int:
+        """How many have begun."""
+        return min(self.base_count.bit_length(), LEVELS)
+
+    def count(self, level: int) -> int:
+        """Blocks in a level's ring."""
+        return min(self.base_count >> level, RING)
+
+    def newest(self, level: int) -> int:
+        """The newest block of a level that has begun."""
+        return self._cells[level * _CELLS + ((self.base_count >> level) - 1) % RING]
+
+    def ring(self, level: int, most: int = RING) -> array[int]:
+        """The newest blocks of a level, oldest first."""
+        begin = level * _CELLS
+        total = self.base_count >> level
+        head = total % RING
+        if total >= RING:
+            cells = self._cells[begin + head : begin + RING] + self._cells[begin : begin + head]
+        else:
+            cells = self._cells[begin : begin + total]
+        return cells if most >= len(cells) else cells[-most:]
+
+    def highs_of(self, level: int) -> array[int]:
+        """The highest blocks that fell out of a level's ring, one for each of the `SLOTS`."""
+        return self._cells[level * _CELLS + RING : (level + 1) * _CELLS]
 
     def enter_slot(self, end_seconds: float) -> None:
         """Forget the highs that are 48 h old when a block ends at this time."""
         slot = int(end_seconds // SLOT_SECONDS)
         for number in range(max(self.slot + 1, slot - SLOTS + 1), slot + 1):
-            for level in range(LEVELS):
-                self.highs[level * SLOTS + number % SLOTS] = 0
+            for level in range(self.levels):
+                self._cells[level * _CELLS + RING + number % SLOTS] = 0
         self.slot = max(self.slot, slot)
-
-    def highs_of(self, level: int) -> array[int]:
-        """The highs of one level."""
-        return self.highs[level * SLOTS : (level + 1) * SLOTS]
 
     def push(self, value: int) -> int:
         """Add a block at the lowest level; the highest level that got a new block from it."""
         self.base_count += 1
-        pending = self.pending
-        level = 0
+        level, index = 0, self.base_count - 1
         while True:
-            self._append(level, value)
-            first = pending[level]
-            if first is None:
-                pending[level] = value
+            self._put(level, index, value)
+            if index % 2 == 0 or level == LEVELS - 1:
+                self._see_recent()
                 return level
-            pending[level] = None
-            if level == LEVELS - 1:
-                return level
-            value = min(first, value)
-            level += 1
+            # The second of a pair: both go up as one.
+            value = min(value, self._cells[level * _CELLS + (index - 1) % RING])
+            level, index = level + 1, index // 2
 
     def push_empty(self, count: int) -> None:
         """Add so many blocks without a reading: the same as one by one, at a bounded cost for a gap of any length."""
+        before = self.base_count
         self.base_count += count
-        head: list[int] = []  # the only value of those to be added that may not be empty
+        first = EMPTY  # the only block of those to be added that may not be empty
         for level in range(LEVELS):
-            for value in head:
-                self._append(level, value)
-            for _ in range(min(count, RING)):
-                self._append(level, EMPTY)
-            if level == len(self.rings):
-                return
-            waiting = self.pending[level]
-            if waiting is not None:
-                head = [waiting, *head]
-            pairs, odd = divmod(len(head) + count, 2)
-            lowest = min(head, default=EMPTY)
-            self.pending[level] = (EMPTY if pairs else lowest) if odd else None
-            if pairs == 0:
-                return
-            head, count = [lowest], pairs - 1
+            begin, end = before >> level, self.base_count >> level
+            if begin == end:
+                break
+            waiting = self._cells[level * _CELLS + (begin - 1) % RING] if begin % 2 else EMPTY
+            self._put(level, begin, first)
+            for index in range(max(begin + 1, end - RING), end):
+                self._put(level, index, EMPTY)
+            first = min(waiting, first)
+        self._see_recent()
 
-    def _append(self, level: int, value: int) -> None:
-        if level == len(self.rings):
-            self.rings.append(array("I"))
-            self.pending.append(None)
-        ring = self.rings[level]
-        if len(ring) == RING:
-            oldest = ring[0]
-            place = level * SLOTS + self.slot % SLOTS
-            if oldest != EMPTY and oldest > self.highs[place]:
-                self.highs[place] = oldest
-            del ring[0]
-        ring.append(value)
+    def take(self, level: int, ring: array[int], highs: array[int]) -> None:
+        """What `ring` and `highs_of` have told, back into a store with the same `base_count`, levels in order.
+
+        Raises ValueError where there are not as many as there must be.
+        """
+        if level >= self.levels or len(ring) != self.count(level) or len(highs) != SLOTS:
+            raise ValueError("not the blocks of such a store")
+        total = self.base_count >> level
+        cells = array("I", bytes(4 * _CELLS))
+        for place, value in enumerate(ring):
+            cells[(total - len(ring) + place) % RING] = value
+        cells[RING:] = highs
+        self._cells = self._cells[: level * _CELLS] + cells
+        if level == 0:
+            self._see_recent()
+
+    def _see_recent(self) -> None:
+        self.recent_low = min(self.ring(0, RECENT), default=EMPTY)
+
+    def _put(self, level: int, index: int, value: int) -> None:
+        """The block of this number; what has the place goes out, into the highs."""
+        cells = self._cells
+        begin = level * _CELLS
+        if begin == len(cells):
+            cells = self._cells = cells + array("I", bytes(4 * _CELLS))
+        place = begin + index % RING
+        oldest = cells[place]
+        high = begin + RING + self.slot % SLOTS
+        if oldest != EMPTY and oldest > cells[high]:
+            cells[high] = oldest
+        cells[place] = value

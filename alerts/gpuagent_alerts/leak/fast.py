@@ -4,6 +4,9 @@ It is growth and not yet a leak: a large model load after the start looks the sa
 same things as the slow judgement, on a scale of seconds: a good part of what was free, in more than one step, still
 going on, on ground never held before. The caller gives no readings of a time at which weights load. As the time to full
 is 10 min at the most, the growth itself has taken 4 min at the most.
+
+What tells a late load from a collapse is how it ends, and to wait for that is to tell a collapse when it is over: a
+load that slows down has slowed down at its end. The one thing that is known before is what the app says it needs.
 """
 
 from __future__ import annotations
@@ -13,7 +16,7 @@ from array import array
 from itertools import pairwise
 from typing import Final
 
-from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, BlockStore
+from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, RECENT, BlockStore
 
 EXHAUSTION_SECONDS: Final = 600.0
 """Minutes are left, not hours: what is slower has time for the slow evidence."""
@@ -27,14 +30,13 @@ INCREMENTS: Final = 1.9
 NEW_GROUND: Final = 0.8
 """Part of the growth above all that was held before: a model that is loaded again is no news."""
 SPAN_SECONDS: Final = GROWTH_SHARE * EXHAUSTION_SECONDS
-"""What is slower than this over the growth is slower than `EXHAUSTION_SECONDS`."""
+"""What is slower than this over the growth is slower than `EXHAUSTION_SECONDS`: the span of `RECENT` blocks."""
 PACE_SECONDS: Final = 10.0
 """It must still be going on over the readings of this time, or the last two."""
 HOLD_SECONDS: Final = 30.0
 """It stays on so long after it was last true, for whoever looks in between."""
 _SPACING_SECONDS: Final = 0.9
 POINTS: Final = 12
-_BLOCKS: Final = int(SPAN_SECONDS / BLOCK_SECONDS)
 
 
 class FastGrowth:
@@ -49,8 +51,18 @@ class FastGrowth:
         """It is on until then."""
         self.exhaustion_seconds: float | None = None
 
-    def update(self, time_seconds: float, used_bytes: float, free_bytes: float, store: BlockStore) -> bool:
-        """Take a reading; whether it is on. `store` has the blocks of the same readings."""
+    def update(
+        self,
+        time_seconds: float,
+        used_bytes: float,
+        free_bytes: float,
+        store: BlockStore,
+        declared_bytes: float | None = None,
+    ) -> bool:
+        """Take a reading; whether it is on. `store` has the blocks of the same readings.
+
+        Growth to `declared_bytes`, what the app says it usually needs, is expected wherever there is room for it.
+        """
         times, used = self.times, self.used
         if times and time_seconds - times[-1] < _SPACING_SECONDS:
             return time_seconds < self.until_seconds
@@ -58,13 +70,17 @@ class FastGrowth:
             del times[0], used[0]
         times.append(time_seconds)
         used.append(used_bytes)
-        # The cheap test first: the longest look back there is, without any of the conditions.
-        rise = used_bytes - min(used)
-        blocks = store.rings[0][-_BLOCKS:] if store.rings else None
-        if blocks:
-            rise = max(rise, used_bytes - PAGE_BYTES * min(blocks))
-        if rise >= GROWTH_SHARE * (free_bytes + rise) and rise > 0:
+        # The cheapest test first, where nearly every reading ends: it would not do had it begun with nothing.
+        if used_bytes < GROWTH_SHARE * (free_bytes + used_bytes):
+            return self._is_on(time_seconds)
+        # Then the longest look back there is, without any of the conditions.
+        rise = max(used_bytes - min(used), used_bytes - PAGE_BYTES * store.recent_low)
+        declared = declared_bytes is not None and used_bytes <= declared_bytes <= used_bytes + free_bytes
+        if rise >= GROWTH_SHARE * (free_bytes + rise) and rise > 0 and not declared:
             self._judge(free_bytes, store)
+        return self._is_on(time_seconds)
+
+    def _is_on(self, time_seconds: float) -> bool:
         if time_seconds < self.until_seconds:
             return True
         self.exhaustion_seconds = None
@@ -77,10 +93,9 @@ class FastGrowth:
         now = self.times[-1]
         near = [(time, used) for time, used in zip(self.times, self.used, strict=True) if now - time <= SPAN_SECONDS]
         far = [near[-1]]
-        if store.rings:
-            blocks = enumerate(reversed(store.rings[0][-_BLOCKS:]), start=1)
-            far += [(now - k * BLOCK_SECONDS, value * PAGE_BYTES) for k, value in blocks if value != EMPTY]
-            far.reverse()
+        blocks = enumerate(reversed(store.ring(0, RECENT)), start=1)
+        far += [(now - k * BLOCK_SECONDS, value * PAGE_BYTES) for k, value in blocks if value != EMPTY]
+        far.reverse()
         growth_pace = max(_pace_of_growth(near, free_bytes, store), _pace_of_growth(far, free_bytes, store))
         if growth_pace > 0:
             self.until_seconds = now + HOLD_SECONDS
@@ -114,8 +129,6 @@ def _pace_of_growth(path: list[tuple[float, float]], free_bytes: float, store: B
 
 def _held_before(seconds: float, store: BlockStore) -> float:
     """The highest block that is remembered of the time until so many seconds ago."""
-    if not store.rings:
-        return 0.0
     recent = math.ceil(seconds / BLOCK_SECONDS) + 1
-    older = (value for value in store.rings[0][:-recent] if value != EMPTY)
-    return float(PAGE_BYTES * max((*older, *store.highs_of(0))))
+    older = (value for value in store.ring(0)[:-recent] if value != EMPTY)
+    return float(PAGE_BYTES * max((*older, *store.highs_of(0)), default=0))

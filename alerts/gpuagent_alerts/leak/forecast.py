@@ -31,10 +31,10 @@ def slope_of(store: BlockStore, seconds: float) -> Range | None:
     level = 0
     while (RING - 1) * BLOCK_SECONDS << level < seconds:
         level += 1
-    if level >= len(store.rings):
+    if level >= store.levels:
         return None
     step = BLOCK_SECONDS << level
-    values = store.rings[level][-(int(seconds / step) + 1) :]
+    values = store.ring(level, int(seconds / step) + 1)
     while values and values[-1] == EMPTY:
         values.pop()
     if len(values) - values.count(EMPTY) < _LEAST_BLOCKS:

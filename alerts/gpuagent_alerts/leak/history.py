@@ -43,6 +43,27 @@ _NO_LOWS: Final = Lows(EMPTY, EMPTY, EMPTY)
 class MemoryLeakDetector:
     """Judges one process identity on one GPU. A new identity needs a new detector: nothing is inherited."""
 
+    __slots__ = (
+        "_block",
+        "_block_end",
+        "_fast",
+        "_free",
+        "_growth",
+        "_keeps",
+        "_keeps_from",
+        "_last_seconds",
+        "_low_allocated",
+        "_low_outside",
+        "_low_used",
+        "_phase",
+        "_sensitivity",
+        "_signals",
+        "_slack",
+        "_slow",
+        "_started",
+        "_total_bytes",
+    )
+
     def __init__(
         self,
         *,
@@ -82,8 +103,11 @@ class MemoryLeakDetector:
         free_bytes: float | None,
         allocated_bytes: float | None = None,
         reserved_bytes: float | None = None,
+        declared_bytes: float | None = None,
     ) -> Growth:
         """Take a reading, None where there is none; the same object as before while nothing has changed.
+
+        `declared_bytes` is what the app says it usually needs: for the fast tier alone, for a leak has no size.
 
         Time must go on in suspend and not go backwards: a reading from the past is ignored. A value that no GPU can
         have counts as missing. The allocator's figures count together. Raises ValueError for a time that is none.
@@ -102,7 +126,7 @@ class MemoryLeakDetector:
         if used_bytes is not None and LEAST_BYTES < used_bytes < MOST_BYTES:
             self._low_used = min(self._low_used, used_bytes)
             if self._free is not None:
-                on = self._fast.update(time_seconds, used_bytes, self._free, self._signals.used.store)
+                on = self._fast.update(time_seconds, used_bytes, self._free, self._signals.used.store, declared_bytes)
                 if on or self._growth.fast:
                     self._tell_fast()
         else:
@@ -120,6 +144,13 @@ class MemoryLeakDetector:
             self._low_allocated = min(self._low_allocated, allocated_bytes)
         if used_bytes is not None and used_bytes - reserved_bytes > LEAST_BYTES:
             self._low_outside = min(self._low_outside, used_bytes - reserved_bytes)
+
+    def use(self, sensitivity: Sensitivity) -> None:
+        """Judge by another standard from now on; history and alarms stay. Raises ValueError for one that is none."""
+        if sensitivity not in SETTINGS:
+            raise ValueError(f"{sensitivity} is none of {', '.join(SENSITIVITIES)}")
+        self._sensitivity = sensitivity
+        self._signals.use(sensitivity)
 
     def dump(self) -> bytes:
         """The whole state, at most 8 KiB, for `load`."""

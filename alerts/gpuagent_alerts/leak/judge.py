@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from enum import IntEnum
+from functools import lru_cache
 
 from gpuagent_alerts.leak.blocks import PAGE_BYTES
 from gpuagent_alerts.leak.settings import Settings
@@ -84,6 +85,7 @@ def _fills(window: Window, settings: Settings, free_pages: float) -> bool:
     return remaining >= settings.remaining_share * free_pages
 
 
+@lru_cache(maxsize=256)
 def least_growth_pages(settings: Settings, total_bytes: float) -> int:
     """Growth below which no window is looked at."""
     return math.ceil(settings.least_growth(total_bytes) / PAGE_BYTES)

@@ -29,11 +29,20 @@ class Signal:
     def __init__(self, settings: Sequence[Settings], total_bytes: float) -> None:
         self.store = BlockStore()
         self.standards = [Standard(one, total_bytes) for one in settings]
-        # What no standard looks at is the common case: these tell it by one comparison a level.
-        self._least = min(one.least for one in self.standards)
-        self._shares = _lowest_shares(tuple(settings))
+        self._look_for_the_least()
         self._bounds = _NO_BOUNDS[:]
         """Per level, a value that no block of the longest window is below; too low after that block has left."""
+
+    def use(self, settings: Sequence[Settings], total_bytes: float) -> None:
+        """Judge by other settings from now on, as many as before: blocks and alarms stay."""
+        for standard, one in zip(self.standards, settings, strict=True):
+            standard.use(one, total_bytes)
+        self._look_for_the_least()
+
+    def _look_for_the_least(self) -> None:
+        """What no standard looks at is the common case: these tell it by one comparison a level."""
+        self._least = min(one.least for one in self.standards)
+        self._shares = _lowest_shares(tuple(one.settings for one in self.standards))
 
     def close(self, value: int, now: Now, judges: Sequence[Standard]) -> bool:
         """A block has ended with this lowest value; whether an alarm began or ended.
@@ -54,29 +63,28 @@ class Signal:
             return changed
         bounds = self._bounds
         for level in range(highest + 1):
-            ring = store.rings[level]
-            last = ring[-1]
+            last = store.newest(level)
             bounds[level] = min(bounds[level], last)
             need = self._shares[level] * now.free
             if last - bounds[level] >= need and last != EMPTY and last - bounds[level] >= self._least:
-                bounds[level] = min(ring[-_LONGEST:])
-                if len(ring) >= _SHORTEST and self._judge(level, now, now.free, judges):
+                bounds[level] = min(store.ring(level, _LONGEST))
+                if store.count(level) >= _SHORTEST and self._judge(level, now, now.free, judges):
                     changed = True
             elif last != EMPTY:
                 for standard in judges:
-                    standard.repeats[level] = 0
+                    standard.reset(level)
         return changed
 
     def _judge(self, level: int, now: Now, free: float, judges: Sequence[Standard]) -> bool:
         """Show a level's newest block to those who have no alarm on."""
-        growth = self.store.rings[level][-1] - self._bounds[level]
+        growth = self.store.newest(level) - self._bounds[level]
         windows: dict[int, Window] = {}
         changed = False
         for standard in judges:
             if standard.alarm is not None:
                 continue
             if growth < standard.least_growth(level, free):
-                standard.repeats[level] = 0
+                standard.reset(level)
             elif standard.judge(self.store, level, windows, now, free):
                 changed = True
         return changed

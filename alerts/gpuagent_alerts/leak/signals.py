@@ -13,6 +13,7 @@ from gpuagent_alerts.leak.settings import (
     SETTINGS,
     SUSPECTED,
     Sensitivity,
+    Settings,
 )
 from gpuagent_alerts.leak.signal import Signal
 from gpuagent_alerts.leak.standard import Now
@@ -80,9 +81,18 @@ class Signals:
 
     def open_own(self) -> tuple[Signal, Signal]:
         """A client has come: its signals begin."""
-        own = (ALLOCATOR_SETTINGS[self._sensitivity], ALLOCATOR_SUSPECTED)
+        own = self._own_settings()
         self.own = (Signal(own, self._total_bytes), Signal(own, self._total_bytes))
         return self.own
+
+    def use(self, sensitivity: Sensitivity) -> None:
+        """Another dial from now on. The driver's signal has all of them already."""
+        self._sensitivity = sensitivity
+        for signal in self.own or ():
+            signal.use(self._own_settings(), self._total_bytes)
+
+    def _own_settings(self) -> tuple[Settings, Settings]:
+        return ALLOCATOR_SETTINGS[self._sensitivity], ALLOCATOR_SUSPECTED
 
     def skip(self, blocks: int, end_seconds: float) -> None:
         """So many blocks without any reading."""

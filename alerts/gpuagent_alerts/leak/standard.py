@@ -78,12 +78,11 @@ class Standard:
     )
 
     def __init__(self, settings: Settings, total_bytes: float, epoch: int = 0) -> None:
-        self.settings = settings
-        self.least = least_growth_pages(settings, total_bytes)
-        self.shares = least_shares(settings)
+        self.use(settings, total_bytes)
         self.epoch = epoch
         """Number of the first base block that a window may reach back to."""
-        self.repeats = bytearray(LEVELS)
+        self.repeats: bytearray | None = None
+        """Per level, windows in a row that met the standard; None while that is none anywhere."""
         self.alarm: Alarm | None = None
         self.high = 0
         """Highest block since the alarm, and its end."""
@@ -93,6 +92,12 @@ class Standard:
         self.bar_slot = 0
         self.ending: Ending | None = None
         self.rejection: Rejection | None = None
+
+    def use(self, settings: Settings, total_bytes: float) -> None:
+        """Judge by these from now on. An alarm that is on stays, until it ends by them."""
+        self.settings = settings
+        self.least = least_growth_pages(settings, total_bytes)
+        self.shares = least_shares(settings)
 
     def look_at(self, value: int, store: BlockStore, end_seconds: float) -> bool:
         """End the alarm on this block, if so; whether it ended."""
@@ -107,9 +112,14 @@ class Standard:
         self.ending = Ending(end_seconds, released, alarm, self.high)
         self.alarm = None
         self.epoch = store.base_count
-        self.repeats = bytearray(LEVELS)
+        self.repeats = None
         self.bar, self.bar_slot = self.high, store.slot
         return True
+
+    def reset(self, level: int) -> None:
+        """The newest window of this level does not meet it."""
+        if self.repeats is not None:
+            self.repeats[level] = 0
 
     def least_growth(self, level: int, free: float) -> float:
         """Growth in pages below which no window of this level can meet the standard."""
@@ -119,8 +129,10 @@ class Standard:
         """Judge a level's newest block, which rose by `least_growth`; whether an alarm was raised."""
         passed = self._first_that_meets(store, level, windows, now, free)
         if passed is None:
-            self.repeats[level] = 0
+            self.reset(level)
             return False
+        if self.repeats is None:
+            self.repeats = bytearray(LEVELS)
         self.repeats[level] += 1
         if self.repeats[level] < self.settings.repeats:
             return False
@@ -141,7 +153,7 @@ class Standard:
     def _first_that_meets(
         self, store: BlockStore, level: int, windows: dict[int, Window], now: Now, free: float
     ) -> Window | None:
-        ring = store.rings[level]
+        ring = store.ring(level)
         last = ring[-1]
         bar = self.bar if store.slot - self.bar_slot < SLOTS else 0
         for blocks in LENGTHS:

@@ -103,25 +103,25 @@ class Reader:
 
 
 def _put_store(writer: Writer, store: BlockStore) -> None:
-    writer.put("qqB", store.base_count, store.slot, len(store.rings))
-    for level, (ring, pending) in enumerate(zip(store.rings, store.pending, strict=True)):
-        writer.put_array(ring)
+    writer.put("qqB", store.base_count, store.slot, store.levels)
+    for level in range(store.levels):
+        writer.put_array(store.ring(level))
         writer.put_array(store.highs_of(level))
-        writer.put("?I", pending is not None, pending or 0)
+        waits = (store.base_count >> level) % 2 == 1  # the first of a pair, which goes up with its second
+        writer.put("?I", waits, store.newest(level) if waits else 0)
 
 
 def _take_store(reader: Reader, store: BlockStore) -> None:
     store.base_count, store.slot, levels = reader.take("qqB")
-    if levels > LEVELS:
-        raise ValueError("state of a leak detector: too many levels")
+    if store.base_count < 0 or levels != store.levels:
+        raise ValueError("state of a leak detector: levels are missing")
     for level in range(levels):
-        store.rings.append(reader.take_array("I", RING))
-        highs = reader.take_array("I", SLOTS)
-        if len(highs) != SLOTS:
-            raise ValueError("state of a leak detector: highs are missing")
-        store.highs[level * SLOTS : (level + 1) * SLOTS] = highs
-        present, pending = reader.take("?I")
-        store.pending.append(pending if present else None)
+        ring, highs = reader.take_array("I", RING), reader.take_array("I", SLOTS)
+        try:
+            store.take(level, ring, highs)
+        except ValueError:
+            raise ValueError("state of a leak detector: blocks are missing") from None
+        reader.take("?I")
 
 
 # ---- standards -------------------------------------------------------------------------------------------
@@ -150,7 +150,7 @@ def _put_standard(writer: Writer, standard: Standard) -> None:
     alarm, ending, rejection = standard.alarm, standard.ending, standard.rejection
     flags = (alarm is not None) + 2 * (ending is not None) + 4 * (rejection is not None)
     writer.put("BqIdIq", flags, standard.epoch, standard.high, standard.high_seconds, standard.bar, standard.bar_slot)
-    writer.put_array(array("B", standard.repeats))
+    writer.put_array(array("B", standard.repeats or bytes(LEVELS)))
     if alarm is not None:
         _put_alarm(writer, alarm)
     if ending is not None:
@@ -166,7 +166,7 @@ def _take_standard(reader: Reader, standard: Standard) -> None:
     repeats = reader.take_array("B", LEVELS)
     if len(repeats) != LEVELS:
         raise ValueError("state of a leak detector: repeats are missing")
-    standard.repeats = bytearray(repeats)
+    standard.repeats = bytearray(repeats) if any(repeats) else None
     if flags & 1:
         standard.alarm = _take_alarm(reader)
     if flags & 2:

@@ -93,9 +93,11 @@ def _slope(signals: Signals, seconds: float) -> Range | None:
 
 def _learns(signal: Signal) -> bool:
     """Whether too little was seen of late for any window: of blocks of a minute, where readings are that rare."""
-    for ring in signal.store.rings[:LEARNING_LEVELS]:
-        recent = ring[-LEARNING_BLOCKS:]
-        if len(recent) - recent.count(EMPTY) >= SUSPECTED.coverage * LEARNING_BLOCKS and len(ring) >= LEARNING_BLOCKS:
+    store = signal.store
+    for level in range(min(store.levels, LEARNING_LEVELS)):
+        recent = store.ring(level, LEARNING_BLOCKS)
+        present = len(recent) - recent.count(EMPTY)
+        if present >= SUSPECTED.coverage * LEARNING_BLOCKS and len(recent) == LEARNING_BLOCKS:
             return False
     return True
 

@@ -5,15 +5,15 @@ from __future__ import annotations
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent_alerts.leak.blocks import EMPTY, LEVELS, RING, SLOT_SECONDS, SLOTS, BlockStore, to_pages
+from gpuagent_alerts.leak.blocks import EMPTY, LEVELS, RECENT, RING, SLOT_SECONDS, SLOTS, BlockStore, to_pages
 
 
 def contents(store: BlockStore) -> object:
     """Everything in it."""
     return (
-        [list(ring) for ring in store.rings],
-        list(store.highs),
-        store.pending,
+        [list(store.ring(level)) for level in range(store.levels)],
+        [list(store.highs_of(level)) for level in range(store.levels)],
+        store.recent_low,
         store.base_count,
     )
 
@@ -31,6 +31,10 @@ def test_a_gap_at_once_is_a_gap_one_by_one(values: list[int], gap: int) -> None:
         one_by_one.push(EMPTY)
 
     assert contents(at_once) == contents(one_by_one)
+    for store in (at_once, one_by_one):  # and in what comes next, which takes up what waits for its second
+        for value in range(1, 40):
+            store.push(value)
+    assert contents(at_once) == contents(one_by_one)
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=600))
@@ -40,10 +44,15 @@ def test_a_level_holds_the_lowest_of_two_blocks_below(values: list[int]) -> None
     store = BlockStore()
     for value in values:
         store.push(value)
-    for level, ring in enumerate(store.rings):
+    for level in range(LEVELS):
         size = 2**level
         groups = [min(values[k : k + size]) for k in range(0, len(values) - size + 1, size)]
-        assert list(ring) == groups[-RING:]
+        assert (level < store.levels, store.count(level)) == (bool(groups), len(groups[-RING:]))
+        if groups:
+            assert list(store.ring(level)) == groups[-RING:]
+            assert list(store.ring(level, 5)) == groups[-5:]
+            assert store.newest(level) == groups[-1]
+    assert store.recent_low == min(values[-RECENT:])
 
 
 def test_what_falls_out_is_remembered_as_a_high() -> None:
@@ -67,8 +76,8 @@ def test_a_gap_of_years_is_bounded_work() -> None:
         store.push(value)
     store.push_empty(10**9)
 
-    assert len(store.rings) == LEVELS
-    assert all(set(ring) == {EMPTY} for ring in store.rings)
+    assert store.levels == LEVELS
+    assert all(set(store.ring(level)) == {EMPTY} for level in range(LEVELS))
 
 
 def test_pages() -> None:

@@ -3,21 +3,30 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpuagent.growth import Verdict
+from gpuagent_alerts.leak.blocks import BlockStore
+from gpuagent_alerts.leak.fast import GROWTH_SHARE, FastGrowth
 from gpuagent_alerts.leak.history import MemoryLeakDetector
 from tests.alerts.leak.curves import GIB, TOTAL_BYTES, Curve, detector
 
 
 def fast_times(
-    watched: MemoryLeakDetector, curve: Curve, since: float, until: float, every: float = 1.0
+    watched: MemoryLeakDetector,
+    curve: Curve,
+    since: float,
+    until: float,
+    every: float = 1.0,
+    declared_bytes: float | None = None,
 ) -> list[tuple[float, float | None]]:
     """When it was on, and the seconds to full that it told. The curve is in GiB."""
     told = []
     seconds = since
     while seconds < until:
         used = min(80.0, curve(seconds)) * GIB
-        growth = watched.update(seconds, used, TOTAL_BYTES - used)
+        growth = watched.update(seconds, used, TOTAL_BYTES - used, declared_bytes=declared_bytes)
         if growth.fast:
             told.append((seconds, growth.fast_exhaustion_seconds))
         seconds += every
@@ -92,6 +101,25 @@ def test_a_model_that_loads_at_the_start() -> None:
     assert not fast_times(detector(), lambda s: min(70.0, 1 + s), 0, 3000)
 
 
+def late_load(seconds: float) -> float:
+    """At 1000 s, from 10 to 60 GiB in 20 s."""
+    return 10.0 + 50.0 * min(1.0, max(0.0, (seconds - 1000) / 20))
+
+
+def test_a_model_that_is_loaded_late() -> None:
+    """LEAK-04: is told as growth, for nothing tells it from a collapse; an app that has said what it needs is not."""
+    assert fast_times(detector(), late_load, 0, 1200)
+    assert not fast_times(detector(), late_load, 0, 1200, declared_bytes=61 * GIB)
+
+
+def test_more_than_was_declared() -> None:
+    """LEAK-04: a collapse is told at once when it goes beyond what the app needs, or when there is no room for that."""
+    told = fast_times(detector(), collapse, 0, 1009, declared_bytes=55 * GIB)
+    assert told
+    assert told[0][0] <= 1005
+    assert fast_times(detector(), late_load, 0, 1200, declared_bytes=90 * GIB)
+
+
 def test_a_model_that_was_loaded_before() -> None:
     """What was held and given back is no news: of a model swap, only the first is told."""
     watched = detector()
@@ -113,3 +141,19 @@ def test_peaks_are_no_growth() -> None:
 def test_small_growth_is_not_fast() -> None:
     """A third of what was free, in seconds, is a large request."""
     assert not fast_times(detector(), lambda s: 40 + 13 * min(1.0, max(0.0, (s - 1000) / 5)), 0, 1200)
+
+
+@given(
+    readings=st.lists(st.tuples(st.integers(1, 20), st.floats(0, 80), st.floats(0, 80)), min_size=2, max_size=60),
+)
+@settings(deadline=None)
+def test_the_cheapest_test_misses_nothing(readings: list[tuple[int, float, float]]) -> None:
+    """LEAK-04: it leaves out the readings alone whose longest look back would not have been enough either."""
+    fast, store = FastGrowth(), BlockStore()
+    now = 0.0
+    for seconds, used, free in readings:
+        now += seconds
+        fast.update(now, used * GIB, free * GIB, store)
+        rise = used * GIB - min(fast.used)
+        if used < GROWTH_SHARE * (free + used):
+            assert not rise >= GROWTH_SHARE * (free * GIB + rise) > 0

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import random
 import struct
+import sys
+from enum import StrEnum
 from functools import cache
+from types import NoneType
 
 import pytest
 from hypothesis import given, settings
@@ -12,6 +15,7 @@ from hypothesis import strategies as st
 
 from gpuagent.growth import Verdict
 from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent_alerts.leak.settings import SENSITIVITIES, Settings
 from gpuagent_alerts.leak.state import MOST_STATE_BYTES
 from tests.alerts.leak.curves import HOUR, MIB, TOTAL_BYTES, detector, leak, show
 
@@ -85,6 +89,28 @@ def test_the_size_is_bounded() -> None:
     assert 6000 < len(dump) <= MOST_STATE_BYTES
 
 
+def _held_bytes(thing: object, seen: set[int]) -> int:
+    """What an object and all that it alone holds take: no settings, words and tables that all detectors share."""
+    shared = (Settings, StrEnum, str, bool, NoneType, type)
+    if id(thing) in seen or isinstance(thing, shared) or (isinstance(thing, int) and -5 <= thing <= 256):
+        return 0
+    seen.add(id(thing))
+    parts = [getattr(thing, name) for name in getattr(thing, "__slots__", ()) if name not in {"shares", "_shares"}]
+    parts += [*thing] if isinstance(thing, (list, tuple)) else []
+    return sys.getsizeof(thing) + sum(_held_bytes(part, seen) for part in parts)
+
+
+@pytest.mark.parametrize(("client", "most_kib"), [(False, 8), (True, 12)])
+@pytest.mark.parametrize("rate", [0.0, 0.7])
+def test_the_memory_it_takes_is_bounded(rate: float, client: bool, most_kib: int) -> None:
+    """All levels begun, steady or leaking: thousands of processes must fit into what an agent may take."""
+    watched = detector()
+    show(watched, leak(rate), 18 * HOUR, every=15, client=client)
+
+    assert watched.update(18 * HOUR, None, None).verdict is (Verdict.LEAKING if rate else Verdict.STEADY)
+    assert 2000 < _held_bytes(watched, set()) <= most_kib * 1024
+
+
 def test_another_sensitivity_goes_on() -> None:
     """A changed configuration keeps the history."""
     watched = detector()
@@ -92,6 +118,36 @@ def test_another_sensitivity_goes_on() -> None:
     loaded = MemoryLeakDetector.load(watched.dump(), total_bytes=TOTAL_BYTES, sensitivity="sensitive", phase=3)
 
     assert show(loaded, leak(2), 14_000, since=13_000)[-1].growth.verdict is Verdict.LEAKING
+
+
+@given(st.integers(0, 2**32))
+@settings(max_examples=12, deadline=None)
+def test_a_changed_dial_is_a_restart_with_another(seed: int) -> None:
+    """GEN: `use` does in place what a dump, loaded with that sensitivity, does; nothing else changes."""
+    draw = random.Random(seed)
+    one, other = detector(), detector()
+    level, slope, client = 20_000.0, draw.choice([0.5, 2, 20]), draw.random() < 0.7
+    for number in range(1200):
+        level = min(75_000, level + slope * 15)
+        used = (level + 500 * draw.random()) * MIB
+        own = (used * 0.8, used * 0.9) if client else (None, None)
+        assert one.update(15.0 * number, used, TOTAL_BYTES - used, *own) == other.update(
+            15.0 * number, used, TOTAL_BYTES - used, *own
+        )
+        if draw.random() < 0.01:
+            sensitivity = draw.choice(SENSITIVITIES)
+            one.use(sensitivity)
+            other = MemoryLeakDetector.load(other.dump(), total_bytes=TOTAL_BYTES, sensitivity=sensitivity)
+            assert one.dump() == other.dump()
+
+
+def test_an_unknown_dial_is_refused() -> None:
+    """The one that holds goes on to hold."""
+    watched = detector()
+    before = watched.dump()
+    with pytest.raises(ValueError, match="lax is none of strict, balanced, sensitive"):
+        watched.use("lax")  # type: ignore[arg-type]
+    assert watched.dump() == before
 
 
 @given(st.binary(max_size=9000))
