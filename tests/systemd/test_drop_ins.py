@@ -21,7 +21,7 @@ UNITS = Path("/run/systemd/system")
 PYTHON = Path("/usr/bin/python3")
 CONFINE = Path("/run/gpuagent-test-confine.py")
 SENDS = "import os, signal, sys; signal.pidfd_send_signal(os.pidfd_open(int(sys.argv[1])), 0)"
-NAME = "gpuagent-test.service"
+NAME = f"gpuagent-test-{os.getpid()}.service"
 
 
 @pytest.fixture(autouse=True)
@@ -42,7 +42,7 @@ def installed(start: str, *drop_ins: str) -> Iterator[None]:
     for key, value in (("ExecStart", start), ("Type", "oneshot"), ("User", "nobody"), ("Group", "nogroup")):
         line = f"{key}={value}".replace("\\", r"\\")
         text = re.sub(rf"(?m)^{key}=.*$", line, text)
-    text = re.sub(r"(?m)^(Watchdog|Restart|NotifyAccess|.*Directory|.*DirectoryMode).*=.*$", "", text)
+    text = re.sub(r"(?m)^(Watchdog|Restart|NotifyAccess|LoadCredential|.*Directory|.*DirectoryMode).*=.*$", "", text)
     unit, folder = UNITS / NAME, UNITS / f"{NAME}.d"
     folder.mkdir()
     try:

@@ -7,9 +7,10 @@ import logging
 import os
 import sys
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TextIO
 
-_PRIORITIES = {logging.DEBUG: 7, logging.INFO: 6, logging.WARNING: 4, logging.ERROR: 3, logging.CRITICAL: 2}
+from gpuagent.runtime.journal import FIELDS, PRIORITIES, SOCKET, JournalHandler, is_journal
 
 
 class _Json(logging.Formatter):
@@ -22,16 +23,18 @@ class _Json(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
+        for name, value in getattr(record, FIELDS, {}).items():
+            entry[name.lower()] = value
         if record.exc_info:
             entry["exception"] = self.formatException(record.exc_info)
-        return json.dumps(entry, ensure_ascii=False)
+        return json.dumps(entry, ensure_ascii=False, default=str)
 
 
 class _Journal(logging.Formatter):
-    """journald takes the priority from `<N>` at the start of each line (man 3 sd-daemon)."""
+    """Where there is no journal to speak to: it takes the priority from `<N>` before each line (man 3 sd-daemon)."""
 
     def format(self, record: logging.LogRecord) -> str:
-        priority = _PRIORITIES.get(record.levelno, 6)
+        priority = PRIORITIES.get(record.levelno, 6)
         return "\n".join(f"<{priority}>{line}" for line in super().format(record).splitlines())
 
 
@@ -41,10 +44,17 @@ def set_up(
     *,
     stream: TextIO | None = None,
     environ: Mapping[str, str] = os.environ,
+    journal: Path = SOCKET,
 ) -> None:
-    """Configure the root logger: `style` is auto, text, json or journal."""
+    """Configure the root logger: `style` is auto, text, json or journal.
+
+    `journal` gets its lines with their fields where standard error is the journal's, by $JOURNAL_STREAM.
+    """
     if style == "auto":
         style = "journal" if "JOURNAL_STREAM" in environ else "text"
+    if style == "journal" and stream is None and is_journal(environ.get("JOURNAL_STREAM", "")) and journal.exists():
+        _use(JournalHandler(journal), logging.Formatter("%(message)s"), level)
+        return
     formatter: logging.Formatter
     if style == "json":
         formatter = _Json()
@@ -52,7 +62,10 @@ def set_up(
         formatter = _Journal("%(message)s")
     else:
         formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    handler = logging.StreamHandler(stream or sys.stderr)
+    _use(logging.StreamHandler(stream or sys.stderr), formatter, level)
+
+
+def _use(handler: logging.Handler, formatter: logging.Formatter, level: str) -> None:
     handler.setFormatter(formatter)
     root = logging.getLogger()
     root.handlers[:] = [handler]

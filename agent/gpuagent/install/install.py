@@ -1,0 +1,149 @@
+"""Placing the service on a machine, or in a packager's folder: the steps, in their order.
+
+What can be refused is refused before anything is changed. The switch to the new version is one link, and it is taken
+back where the new one does not start.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from gpuagent.install.environment import check_environment
+from gpuagent.install.fault import InstallFault
+from gpuagent.install.layout import CONFIGURATION, HOME, UNIT, USER, Layout
+from gpuagent.install.placing import Manifest, Placed, link, remove, write
+from gpuagent.install.releases import Releases
+from gpuagent.install.system import System
+
+_FILES = Path(__file__).with_name("files")
+_RUNS = frozenset({"active", "activating", "reloading", "failed"})
+"""States of the unit in which somebody wants it to run."""
+
+
+def shipped(layout: Layout) -> Iterator[Placed]:
+    """The unit with its user and directories, and examples for whoever wants more."""
+    places = {
+        UNIT: layout.units / UNIT,
+        "gpuagent.sysusers": layout.sysusers,
+        "gpuagent.tmpfiles": layout.tmpfiles,
+    }
+    for file in sorted(_FILES.iterdir()):
+        path = places.get(file.name, layout.examples / file.name.removeprefix("gpuagent-"))
+        yield Placed(path, file.read_text(encoding="utf-8"))
+
+
+class Installation:
+    """One run of `gpuagent service install`, by the version that is to serve."""
+
+    def __init__(
+        self,
+        layout: Layout,
+        system: System,
+        files: Sequence[Placed],
+        configuration: str,
+        prefix: Path,
+        base_prefix: Path,
+        python: str,
+    ) -> None:
+        """`files` are all but the configuration; `prefix` and `base_prefix` are those of the `python` that serves."""
+        self._layout = layout
+        self._system = system
+        self._files = [*shipped(layout), *files]
+        self._configuration = configuration
+        self._prefix = prefix.resolve()
+        self._base_prefix = base_prefix.resolve()
+        self._python = python
+        self._releases = Releases(layout)
+        self._manifest = Manifest(self._releases.home)
+
+    def run(self, *, start: bool = True) -> Iterator[str]:
+        """Do it, and tell it in lines as it goes on.
+
+        Raises:
+            InstallFault: it was refused, and nothing was changed; or the new version does not start, and the old one
+                serves again.
+            OSError: a file cannot be written.
+        """
+        layout, system = self._layout, self._system
+        if layout.staged:
+            yield from self._stage()
+            return
+        check_environment(self._prefix, self._base_prefix)
+        system.check_configuration(self._python)
+        upgrade = self._manifest.exists
+        before = self._releases.current, self._releases.previous
+        self._place()
+        system.make_user(layout.sysusers)
+        system.make_directories(layout.tmpfiles)
+        yield self._configure()
+        self._releases.use(self._prefix)
+        yield f"{HOME / 'current'} is {self._prefix}"
+        if not system.booted:
+            yield f"systemd does not run this machine. On one that it runs: systemctl enable --now {UNIT}"
+        else:
+            yield from self._serve(before, upgrade=upgrade, start=start)
+        self._releases.forget(before[1])
+
+    def _stage(self) -> Iterator[str]:
+        for file in self._files:
+            write(self._layout.at(file.path), file.text, file.mode)
+        link(self._layout.at(self._layout.command), str(HOME / "current/bin/gpuagent"))
+        self._write_configuration()
+        self._releases.use(self._prefix)
+        yield f"staged in {self._layout.root}. The package's own scripts make the user (systemd-sysusers), the"
+        yield f"directories (systemd-tmpfiles --create), and start {UNIT}."
+
+    def _place(self) -> None:
+        paths = [file.path for file in self._files]
+        command = self._layout.command
+        if command.exists() and not command.is_symlink():
+            raise InstallFault(f"{command} is there and is not ours; nothing was changed. Take it away first.")
+        self._manifest.add([*paths, command])
+        for file in self._files:
+            write(self._layout.at(file.path), file.text, file.mode)
+        link(command, str(HOME / "current/bin/gpuagent"))
+        remove(self._layout, self._manifest.keep([*paths, command]))
+
+    def _write_configuration(self) -> list[Path]:
+        """The present defaults always, beside; the configuration itself once. Gives what was written."""
+        folder = self._layout.at(CONFIGURATION)
+        written = [folder / "gpuagent.yaml.example"]
+        if not (folder / "gpuagent.yaml").exists():
+            written.append(folder / "gpuagent.yaml")
+        for path in written:
+            # A package's files are root's: the folder, which tmpfiles.d closes, keeps others out.
+            write(path, self._configuration, 0o644 if self._layout.staged else 0o640)
+        return written
+
+    def _configure(self) -> str:
+        written = self._write_configuration()
+        for path in written:
+            shutil.chown(path, "root", USER)
+        news = "written, with every default commented out" if len(written) == 2 else "kept"
+        return f"{CONFIGURATION / 'gpuagent.yaml'}: {news}"
+
+    def _serve(self, before: tuple[Path | None, Path | None], *, upgrade: bool, start: bool) -> Iterator[str]:
+        system = self._system
+        system.reload()
+        ours, used = self._layout.units / UNIT, system.unit_file()
+        if used.resolve() != ours.resolve():
+            yield f"note: systemd uses {used}, not {ours}. If that is an old copy, remove it and do this again."
+        if not upgrade and start:
+            system.enable()
+        if not start or (upgrade and system.state() not in _RUNS):
+            yield f"{UNIT} is not running, and was left so: systemctl enable --now {UNIT}"
+            return
+        problem = system.restart()
+        if not problem:
+            yield f"{UNIT} runs"
+            return
+        said = f"{problem}\n{system.log_lines(15)}".replace("\n", "\n    ")
+        old, older = before
+        if old is None or old == self._prefix:
+            raise InstallFault(f"{UNIT} does not start:\n    {said}")
+        self._releases.take_back(old, older)
+        back = system.install_with(old / "bin/gpuagent")
+        state = "serves again" if back else "does not start either"
+        raise InstallFault(f"the new version does not start; the old one {state}:\n    {said}")
