@@ -4,17 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuagent.acting.agent import Acting, Around
 from gpuagent.acting.hands import AgentHands
 from gpuagent.acting.notes import Notes
 from gpuagent.acting.permissions import writable_by_others
 from gpuagent.clients.commands import ClientCommands
-from gpuagent.config.models import Config
 from gpuagent.node import Node
 from gpuagent_alerts.remedies.world import Hands
 from gpuagent_alerts.store.database import Store
+
+if TYPE_CHECKING:
+    from gpuagent.config.models import Config
 
 
 class RemediesRefused(ValueError):

@@ -7,7 +7,7 @@ import logging
 import pwd
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gpuagent.acting.budgets import belongs, name_of, uses
 from gpuagent.acting.configured import ladders_of, rules_of
@@ -17,7 +17,6 @@ from gpuagent.acting.targets import target_of, targets_on
 from gpuagent.acting.window import Window
 from gpuagent.catalogue.remedies import RemedyCount, RemedyFigures
 from gpuagent.clock import Clock
-from gpuagent.config.models import Config
 from gpuagent.identity import ProcessId
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert
@@ -32,7 +31,11 @@ from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Hands, Order
 from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.kept import Kept
 from gpuagent_alerts.store.problem import StoreFailure
+
+if TYPE_CHECKING:
+    from gpuagent.config.models import Config
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +70,7 @@ class Acting:
         self.notes = Notes(around.clock)
         self.eyes = SnapshotEyes(around.clock)
         self.audit = Audit(around.store, around.clock, around.boot_id)
+        self._record = Kept(around.store, lambda: runs(self.audit.events()))
         self._clock = around.clock
         self._durable = around.durable
         self._boot_id = around.boot_id
@@ -150,7 +154,7 @@ class Acting:
     async def kill(
         self, pid: int, steps: Sequence[Step], *, uid: int, force: bool, dry_run: bool, gpu: str = ""
     ) -> dict[str, Any]:
-        """By hand: the same ladder, the same refusals. Raises NoSuchProcess."""
+        """By hand: the same ladder, the same refusals; and what the app said, if it was asked. Raises NoSuchProcess."""
         target = self._find(pid, gpu)
         order = Order(asked_by=f"{_user(uid)} (uid {uid})", forced=force)
         plan = Plan(order, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
@@ -159,6 +163,7 @@ class Acting:
         else:
             outcome = Outcome(Result.REFUSED, "there is no state directory to record it in, so it is not done")
         return {
+            **outcome.answer,
             "pid": pid, "gpu": target.gpu_index, "name": target.name, "result": outcome.result,
             "detail": outcome.detail, "released_bytes": outcome.released_bytes, "seconds": outcome.seconds,
             "dry_run": dry_run,
@@ -171,12 +176,13 @@ class Acting:
 
     async def document(self) -> dict[str, Any]:
         """What was done, for `gpuagent remedies`."""
-        events = await asyncio.to_thread(self.audit.events)
         return {
             "schema": 1,
             "stopped": self._stopped,
             "dry_run": self.config.remedies.dry_run,
-            "remedies": runs(events),
+            "look_seconds": self.remedies.tools.look_seconds,
+            "proof_seconds": self.remedies.proof_seconds,
+            "remedies": await asyncio.to_thread(self._record.get),
         }
 
     def figures(self) -> RemedyFigures:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import TYPE_CHECKING
 
 from gpuagent.catalogue.remedies import BudgetUse
-from gpuagent.config.remedies import Budget
 from gpuagent.reading import ProcessReading, Snapshot
+from gpuagent_alerts.remedies.target import names_container
 
-_SHORTEST_ID = 12
+if TYPE_CHECKING:
+    from gpuagent.config.remedies import Budget
 
 
 def name_of(budget: Budget) -> str:
@@ -27,7 +29,7 @@ def belongs(budget: Budget, process: ProcessReading, snapshot: Snapshot) -> bool
     client = snapshot.clients.get(process.pid)
     return (
         (match.unit is None or info.unit == match.unit)
-        and (match.container is None or _is_container(match.container, info.container_id))
+        and (match.container is None or names_container(match.container, info.container_id, info.container_name))
         and (match.user is None or info.user == match.user)
         and (match.app is None or (client is not None and client.id == info.id and client.app == match.app))
     )
@@ -44,9 +46,3 @@ def uses(budgets: tuple[Budget, ...], snapshot: Snapshot) -> Iterator[BudgetUse]
             identity = gpu.identity
             if identity.uuid in used:
                 yield BudgetUse(name_of(budget), str(identity.index), identity.uuid, budget.memory, used[identity.uuid])
-
-
-def _is_container(wanted: str, container_id: str) -> bool:
-    return bool(container_id) and (
-        wanted == container_id or (len(wanted) >= _SHORTEST_ID and container_id.startswith(wanted))
-    )

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from gpuagent.acting.agent import Acting, NoSuchProcess
@@ -13,9 +14,12 @@ from gpuagent_exporters.remedy_routes import NotDone
 
 Document = dict[str, Any]
 
-_KNOWN = frozenset({"force", "dry_run", "gpu", "steps"})
+_KILL = frozenset({"force", "dry_run", "gpu", "steps"})
+_ASK = frozenset({"force", "dry_run", "gpu"})
+_RELEASE = _ASK | {"collect"}
 _STEPS = {
     "release_cache": Step(Kind.RELEASE_CACHE, 30.0),
+    "reset": Step(Kind.RESET, 60.0),
     "terminate": Step(Kind.TERMINATE, 30.0),
     "kill": Step(Kind.KILL, 60.0),
     "restart_unit": Step(Kind.RESTART_UNIT, 60.0),
@@ -35,32 +39,41 @@ class RemedyCommands:
             raise NotDone(503, f"the record cannot be read: {error}") from None
 
     async def kill(self, pid: int, request: Mapping[str, Any], uid: int) -> Document:
-        unknown = sorted(set(request) - _KNOWN)
-        if unknown:
-            raise ValueError(f"unknown: {', '.join(unknown)}; allowed: {', '.join(sorted(_KNOWN))}")
+        _only(request, _KILL)
         names = request.get("steps", ["terminate", "kill"])
-        if not isinstance(names, list) or not names or not all(name in _STEPS for name in names):
+        if not isinstance(names, list) or not names or not all(name in tuple(_STEPS) for name in names):
             raise ValueError(f"steps must be a list out of {', '.join(_STEPS)}")
-        gpu = request.get("gpu", "")
-        if not isinstance(gpu, str):
-            raise ValueError("gpu must be a text: an index or a UUID")
-        try:
-            return await self._acting.kill(
-                pid,
-                [_STEPS[name] for name in names],
-                uid=uid,
-                force=_flag(request, "force"),
-                dry_run=_flag(request, "dry_run"),
-                gpu=gpu,
-            )
-        except NoSuchProcess as error:
-            raise NotDone(404, str(error)) from None
+        return await self._act(pid, [_STEPS[name] for name in names], request, uid)
+
+    async def release(self, pid: int, request: Mapping[str, Any], uid: int) -> Document:
+        _only(request, _RELEASE)
+        step = replace(_STEPS["release_cache"], collect=_flag(request, "collect"))
+        return await self._act(pid, [step], request, uid)
+
+    async def unload(self, pid: int, request: Mapping[str, Any], uid: int) -> Document:
+        _only(request, _ASK)
+        return await self._act(pid, [_STEPS["reset"]], request, uid)
 
     async def reset(self, uid: int) -> None:
         try:
             await self._acting.reset(uid)
         except NotRecorded as error:
             raise NotDone(503, f"it could not be recorded: {error}") from None
+
+    async def _act(self, pid: int, steps: Sequence[Step], request: Mapping[str, Any], uid: int) -> Document:
+        gpu = request.get("gpu", "")
+        if not isinstance(gpu, str):
+            raise ValueError("gpu must be a text: an index or a UUID")
+        force, dry_run = _flag(request, "force"), _flag(request, "dry_run")
+        try:
+            return await self._acting.kill(pid, steps, uid=uid, force=force, dry_run=dry_run, gpu=gpu)
+        except NoSuchProcess as error:
+            raise NotDone(404, str(error)) from None
+
+
+def _only(request: Mapping[str, Any], known: frozenset[str]) -> None:
+    if unknown := sorted(set(request) - known):
+        raise ValueError(f"unknown: {', '.join(unknown)}; allowed: {', '.join(sorted(known))}")
 
 
 def _flag(request: Mapping[str, Any], name: str) -> bool:

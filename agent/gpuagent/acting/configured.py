@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
+from typing import TYPE_CHECKING
 
-from gpuagent.config.remedies import Ladder, Remedies, Step
 from gpuagent_alerts.remedies.limits import Limits
 from gpuagent_alerts.remedies.manager import LadderRule
 from gpuagent_alerts.remedies.plan import Rules
@@ -13,6 +13,9 @@ from gpuagent_alerts.remedies.steps import Kind
 from gpuagent_alerts.remedies.steps import Step as RemedyStep
 from gpuagent_alerts.remedies.victim import VictimPolicy
 from gpuagent_alerts.routing.match import Matchers
+
+if TYPE_CHECKING:
+    from gpuagent.config.remedies import Ladder, Remedies, Step
 
 
 def ladders_of(remedies: Remedies) -> tuple[LadderRule, ...]:

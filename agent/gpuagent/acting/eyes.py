@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from gpuagent.acting.targets import all_targets, members, relatives, target_of
+from gpuagent.acting.targets import all_targets, members, relatives, successors, target_of
 from gpuagent.clock import Clock
 from gpuagent.reading import GpuReading, GpuState, Snapshot
 from gpuagent_alerts.remedies.judged import Judged
@@ -58,6 +58,7 @@ class SnapshotEyes:
             trusted=gpu.processes_trusted,
             host_pid_namespace=snapshot.node.host_pid_namespace,
             relatives=relatives(target, on_it),
+            successors=successors(target, on_it),
             members=members(target, everybody, scope),
             present=frozenset(each.id for each in on_it),
         )

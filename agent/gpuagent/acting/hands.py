@@ -17,6 +17,7 @@ from gpuagent.units import format_bytes
 from gpuagent_alerts.receivers.program import run_program
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Done, Held, NotPermitted
+from gpuagent_exporters.client_routes import CommandFailure
 
 _SAID = 300
 
@@ -78,8 +79,10 @@ class AgentHands:
         told = await _asked(self._apps.notice(target.pid, reason, deadline_seconds), "the app was told")
         return Done(ok=True, detail=told.detail)
 
-    async def release_cache(self, target: Target, deadline_seconds: float) -> Done:  # noqa: ARG002  the app has its own
-        return await _asked(self._apps.release(target.pid), "the cache was given back")
+    async def release_cache(
+        self, target: Target, deadline_seconds: float, *, collect: bool = False  # noqa: ARG002  the app has its own
+    ) -> Done:  # fmt: skip
+        return await _asked(self._apps.release(target.pid, collect=collect), "the cache was given back")
 
     async def reset(self, target: Target, deadline_seconds: float) -> Done:  # noqa: ARG002  the app has its own
         # torch cannot take a CUDA context down inside a process (pytorch#37664): what the context holds stays.
@@ -97,7 +100,8 @@ class AgentHands:
         """What the program is told about the target comes on its standard input, as JSON: names are the victim's."""
         document = {
             "pid": target.pid, "name": target.name, "user": target.user, "unit": target.unit,
-            "container_id": target.container_id, "slurm_job": target.slurm_job, "gpu": target.gpu_index,
+            "container_id": target.container_id, "container_name": target.container_name,
+            "slurm_job": target.slurm_job, "gpu": target.gpu_index,
             "gpu_uuid": target.key.gpu_uuid, "used_bytes": target.used_bytes,
         }  # fmt: skip
         finished = await run_program(_filled(command, target), json.dumps(document).encode(), deadline_seconds)
@@ -124,8 +128,10 @@ async def _asked(answer: Awaitable[Mapping[str, Any]], done: str) -> Done:
     try:
         document = await answer
     except KeyError:
-        return Done(ok=False, detail="the app has no embedded client")
+        return Done(ok=False, detail="the app has no embedded client", answer={"reason": "absent"})
+    except CommandFailure as failure:
+        return Done(ok=False, detail=str(failure), answer={"reason": failure.reason})
     except Exception as error:  # noqa: BLE001  whatever the app's side does, the ladder goes on
         return Done(ok=False, detail=str(error) or type(error).__name__)
     freed = document.get("released_bytes")
-    return Done(ok=True, detail=f"{done}: {format_bytes(freed)}" if isinstance(freed, int) else done)
+    return Done(ok=True, detail=f"{done}: {format_bytes(freed)}" if isinstance(freed, int) else done, answer=document)

@@ -41,8 +41,8 @@ class Notes:
         """A run has ended; `again`: as the last one did, which is told once."""
         plan = run.plan
         self._announced.pop(plan.target.key.gpu_uuid, None)
-        if again or outcome.result in QUIET:
-            return
+        if again or outcome.result in QUIET or (plan.order.by_hand and not outcome.acted):
+            return  # whoever asked by hand has the answer: a message to everybody is for what was done to a process
         step = str(run.step) if run.step is not None else ""
         note = RemedyNote(about(plan.target), run.id, step, outcome.result, plan.dry_run, self._clock.wall())
         words = said(step, outcome.result, outcome.released_bytes, outcome.seconds, dry_run=plan.dry_run)
@@ -59,7 +59,7 @@ class Notes:
         now, wall = self._clock.now(), self._clock.wall()
         for run in runs:
             end = run.get("end")
-            if end is None or end["result"] in QUIET:
+            if end is None or end["result"] in QUIET or not (run.get("fingerprint") or end.get("acted")):
                 continue
             step = run["steps"][-1]["step"] if run["steps"] else ""
             found = About(*(str(run.get(name, "")) for name in ("gpu", "gpu_uuid", "pid", "name", "user", "unit")))

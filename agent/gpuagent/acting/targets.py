@@ -47,6 +47,7 @@ def target_of(process: ProcessReading, growth: Growth | None) -> Target | None:
         unit=info.unit,
         container_id=info.container_id,
         container_runtime=info.container_runtime,
+        container_name=info.container_name,
         slurm_job=info.slurm_job,
         parent_pid=info.parent_pid,
         sm_ratio=process.utilization.sm_ratio if process.utilization else None,
@@ -71,6 +72,13 @@ def relatives(target: Target, others: Iterable[Target]) -> tuple[Target, ...]:
             or _same(target.unit, other.unit)
             or other.parent_pid == target.pid
         )
+    )
+
+
+def successors(target: Target, others: Iterable[Target]) -> tuple[Target, ...]:
+    """Who runs what the target ran, for the same parent, and was started after it: as gunicorn replaces a worker."""
+    return tuple(
+        other for other in others if other.id.start_ticks > target.id.start_ticks and _is_sibling(target, other)
     )
 
 
@@ -105,9 +113,13 @@ def _family(target: Target, everybody: Sequence[Target]) -> dict[ProcessId, Targ
 def _is_kin(one: Target, other: Target) -> bool:
     if (one.uid, one.container_id) != (other.uid, other.container_id):
         return False
-    if one.pid == other.parent_pid or other.pid == one.parent_pid:
-        return True
-    return one.parent_pid == other.parent_pid > 1 and _FIGURES.sub("", one.command) == _FIGURES.sub("", other.command)
+    return one.pid == other.parent_pid or other.pid == one.parent_pid or _is_sibling(one, other)
+
+
+def _is_sibling(one: Target, other: Target) -> bool:
+    """The same command but for its numbers, of the same user and parent; pid 1 is everybody's parent."""
+    same_place = (one.uid, one.container_id, one.parent_pid) == (other.uid, other.container_id, other.parent_pid)
+    return same_place and one.parent_pid > 1 and _FIGURES.sub("", one.command) == _FIGURES.sub("", other.command)
 
 
 def _same(one: str, other: str) -> bool:

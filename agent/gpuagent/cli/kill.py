@@ -10,13 +10,13 @@ from typing import Annotated, Any
 import typer
 
 from gpuagent.ask import NoAgent, default_socket, fetch_document
+from gpuagent.cli.attended import attend
 from gpuagent.cli.cells import clean
-from gpuagent.cli.control import ask_agent
 from gpuagent.cli.source import Socket, tell
 from gpuagent.units import format_bytes, format_duration
 
-_TIMEOUT_SECONDS = 300.0
-"""SIGTERM 30 s, SIGKILL 60 s, the memory's return 120 s, and fresh readings in between."""
+_WAITS_SECONDS = {"terminate": 30.0, "kill": 60.0, "restart_unit": 60.0}
+"""As the agent waits after each."""
 _DONE = frozenset({"released", "resolved", "exited", "dry_run"})
 
 
@@ -37,13 +37,16 @@ def kill(
     It is refused for what `remedies.allow` does not name, unless forced; for what is on the never-list; and wherever
     there is doubt about who it is. What is done is recorded with your name: see `gpuagent remedies`.
 
-    Exit status: 0 the memory is back (or it was a dry run), 1 not, 2 nobody was there to be asked.
+    Each step is told on standard error when it is taken. Ctrl-C stops looking, not the agent.
+
+    Exit status: 0 the memory is back (or it was a dry run), 1 not, 2 nobody was there to be asked, 130 Ctrl-C.
     """
     if not (yes or dry_run):
         _confirm(pid, socket)
     steps = ["restart_unit"] if restart_unit else ["terminate", "kill"]
     body = {"dry_run": dry_run, "force": force, "steps": steps, "gpu": gpu}
-    answer = ask_agent("POST", f"/api/v1/processes/{pid}/kill", socket, body, timeout_seconds=_TIMEOUT_SECONDS)
+    waits_seconds = [_WAITS_SECONDS[step] for step in steps]
+    answer = attend(pid, f"/api/v1/processes/{pid}/kill", body, socket, waits_seconds)
     typer.echo(json.dumps(answer, indent=1) if as_json else report(answer))
     if answer.get("result") not in _DONE:
         raise typer.Exit(1)

@@ -7,12 +7,15 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuagent.cli.clients import ask_app
+from gpuagent.cli.attended import attend
+from gpuagent.cli.cells import clean
+from gpuagent.cli.clients import ABSENT
 from gpuagent.cli.source import Socket
 from gpuagent.units import format_bytes
 
-_TIMEOUT_SECONDS = 60.0
-"""The app's 30 s, the time until the driver shows it, and some more."""
+_WAIT_SECONDS = 30.0
+"""As long as the agent waits for the app."""
+_NOT_DONE = frozenset({"refused", "failed", "interrupted"})
 
 
 def release(
@@ -20,20 +23,45 @@ def release(
     collect: Annotated[
         bool, typer.Option("--collect", help="Run Python's garbage collector first: the app stands still for it")
     ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and record, but do not ask the app")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also what `remedies.allow` does not name")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="What was before and after, as a JSON document")] = False,
     socket: Socket = None,
 ) -> None:
     """Ask an app with the embedded client to empty its cache, and say how much memory came back.
 
     Memory that tensors hold stays. The app needs `gpuagent-client`, and does it between requests, at most once a
-    minute. Exit status: 0 done, 1 not done.
+    minute. It is a remedy: refused where there is doubt about the process or `remedies.allow` names others, and
+    recorded with your name (see `gpuagent remedies`).
+
+    Exit status: 0 done, 1 not done, 130 Ctrl-C.
     """
-    answer = ask_app(pid, "release", {"collect": collect}, socket, timeout_seconds=_TIMEOUT_SECONDS)
-    typer.echo(json.dumps(answer, indent=1) if as_json else "\n".join(report(answer)))
+    body = {"collect": collect, "dry_run": dry_run, "force": force}
+    answer = attend(pid, f"/api/v1/clients/{pid}/release", body, socket, [_WAIT_SECONDS])
+    if as_json:
+        typer.echo(json.dumps(answer, indent=1))
+    elif (why := refusal(answer)) is not None:
+        typer.echo(why, err=True)
+    else:
+        typer.echo("\n".join(report(answer)))
+    if answer.get("result") in _NOT_DONE:
+        raise typer.Exit(1)
+
+
+def refusal(answer: dict[str, Any]) -> str | None:
+    """Why nothing was asked of the app, or nothing done by it; None if it was."""
+    if answer.get("result") not in _NOT_DONE:
+        return None
+    if answer.get("reason") == "absent":
+        return ABSENT.format(pid=answer["pid"])
+    said = "the app did not do it" if answer["result"] == "failed" else "the agent did not ask the app"
+    return f"{said}: {clean(answer.get('detail') or answer['result'])}"
 
 
 def report(answer: dict[str, Any]) -> list[str]:
     """In words; what is not known is not said."""
+    if answer.get("dry_run"):
+        return ["dry run: the app would be asked, and was not"]
     returned, before, after = (
         answer.get(key) for key in ("returned_bytes", "reserved_before_bytes", "reserved_after_bytes")
     )

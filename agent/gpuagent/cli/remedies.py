@@ -17,9 +17,7 @@ from gpuagent.units import format_bytes, format_duration
 
 _NARROWEST = 40
 
-remedies_app = typer.Typer(
-    help="What was done to give memory back.", invoke_without_command=True, no_args_is_help=False
-)
+remedies_app = typer.Typer(invoke_without_command=True, no_args_is_help=False)
 
 
 @remedies_app.callback()

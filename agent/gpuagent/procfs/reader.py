@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.cgroup import parse_cgroup
+from gpuagent.procfs.containers import ContainerNames
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.namespace import namespace_inode
 from gpuagent.procfs.pods import PodName, PodNames
@@ -56,6 +57,7 @@ class ProcessReader:
         redactor: Redactor,
         command: bool = True,
         pods: PodNames | None = None,
+        containers: ContainerNames | None = None,
     ) -> None:
         self._files = files
         self._boot = boot
@@ -63,6 +65,7 @@ class ProcessReader:
         self._redactor = redactor
         self._command = command
         self._pods = pods
+        self._containers = containers
 
     def stat(self, pid: int) -> Stat:
         """Read the one file that tells identity, state and resident memory.
@@ -95,6 +98,7 @@ class ProcessReader:
             unit=membership.unit,
             container_id=membership.container_id,
             container_runtime=membership.container_runtime,
+            container_name=self._container(membership.container_id),
             pod_uid=membership.pod_uid,
             pod=pod.name,
             namespace=pod.namespace,
@@ -103,7 +107,7 @@ class ProcessReader:
         return Record(info, () if command is None else stat.image)
 
     def renew(self, record: Record, stat: Stat) -> Record:
-        """Bring a record up to date with a newer `stat` of the same process.
+        """Bring a record up to date with a newer `stat` of the same process; the same one if nothing has changed.
 
         Reads the process again only where it runs another program now, or where that cannot be
         seen. A zombie has no memory, arguments or cgroup any more, and one in state D must not be
@@ -113,16 +117,16 @@ class ProcessReader:
             again = self.read(stat.pid)
             if again.info.id == record.info.id:
                 return again
-        info = replace(
-            record.info,
-            state=stat.state,
-            parent_pid=stat.parent_pid,
-            resident_bytes=stat.resident_pages * _PAGE_BYTES,
-        )
+        info = record.info
+        resident_bytes = stat.resident_pages * _PAGE_BYTES
+        if (info.state, info.parent_pid, info.resident_bytes) != (stat.state, stat.parent_pid, resident_bytes):
+            info = replace(info, state=stat.state, parent_pid=stat.parent_pid, resident_bytes=resident_bytes)
         if info.pod_uid and not info.pod:  # the kubelet makes the folder shortly after the cgroup
             pod = self._pod(info.pod_uid)
             info = replace(info, pod=pod.name, namespace=pod.namespace)
-        return Record(info, record.image)
+        if info.container_id and not info.container_name and (name := self._container(info.container_id)):
+            info = replace(info, container_name=name)
+        return record if info is record.info else Record(info, record.image)
 
     def unreadable(self, pid: int, ordinal: int) -> Record:
         """Stand in for a process that lives and hides (hidepid).
@@ -169,6 +173,9 @@ class ProcessReader:
         if not inode and len(status.namespace_pids) == 1:
             return self._boot.pid_namespace
         return inode
+
+    def _container(self, container_id: str) -> str:
+        return self._containers.lookup(container_id) if container_id and self._containers else ""
 
     def _pod(self, uid: str) -> PodName:
         return self._pods.lookup(uid) if uid and self._pods else PodName()

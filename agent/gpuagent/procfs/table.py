@@ -7,7 +7,7 @@ slow rate `refresh` follows what changes in a life: state, memory, another progr
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -15,6 +15,7 @@ from gpuagent.clock import Clock
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.boot import boot_id as read_boot_id
 from gpuagent.procfs.boot import boot_time_seconds as read_boot_time_seconds
+from gpuagent.procfs.containers import ContainerNames
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.namespace import HOST_PID_NAMESPACE, in_host_pid_namespace, own_namespace
 from gpuagent.procfs.pods import PodNames
@@ -69,6 +70,7 @@ class ProcessTable:
         *,
         watch: Watcher,
         pods: PodNames | None = None,
+        containers: ContainerNames | None = None,
         users: Callable[[int], str] | None = None,
         boot_id: str | None = None,
         boot_time_seconds: float | None = None,
@@ -100,30 +102,45 @@ class ProcessTable:
             redactor=Redactor(redact),
             command=command,
             pods=pods,
+            containers=containers,
         )
         self._entries: dict[int, _Entry] = {}
         self._dead: set[int] = set()
         self._remembered: dict[int, int] = {}
         self._hidden = 0
+        self._resolved: dict[int, ProcessInfo | None] = {}
+        self._outdated = False
+        """Something may have changed that no pidfd tells of."""
 
-    def resolve(self, pids: Iterable[int]) -> dict[int, ProcessInfo | None]:
+    def resolve(self, pids: Iterable[int]) -> Mapping[int, ProcessInfo | None]:
         """Say who these pids are: all that the driver lists now, in every tick.
 
         None is a dead process: /proc does not know it. It stays dead until the driver has stopped
         listing the pid: a process that is given the number meanwhile is a stranger to the memory
         that the driver still counts.
+
+        The same object as before for as long as nothing has changed: mostly a tick is no more than
+        one look at the pidfds.
         """
         wanted = set(pids)
+        exited = self._watch.exited()
+        if not exited and self._resolved.keys() == wanted and not self._outdated:
+            return self._resolved
+        self._resolved = self._resolve_all(wanted, exited)
+        self._outdated = not all(entry.watched for entry in self._entries.values())
+        return self._resolved
+
+    def _resolve_all(self, wanted: set[int], exited: set[int]) -> dict[int, ProcessInfo | None]:
         if not self.host_pid_namespace:
             return dict.fromkeys(wanted)
         for pid in self._entries.keys() - wanted:
             self._forget(pid)
         self._dead &= wanted
-        exited = self._watch.exited()
         return {pid: self._resolve(pid, pid in exited) for pid in wanted}
 
     def refresh(self) -> None:
         """Follow state, resident memory and exec of all processes; at the slow rate."""
+        self._outdated = True
         for pid, entry in list(self._entries.items()):
             try:
                 stat = self.reader.stat(pid)
@@ -135,6 +152,7 @@ class ProcessTable:
     def close(self) -> None:
         """Forget all processes and give back their descriptors."""
         self._entries.clear()
+        self._resolved = {}
         self._watch.close()
 
     def _resolve(self, pid: int, has_exited: bool) -> ProcessInfo | None:

@@ -1,4 +1,4 @@
-"""HTTP to the outside: the only module that imports httpx.
+"""HTTP to the outside: the only module that uses httpx.
 
 No redirect is followed: with 302 a message would be lost as a GET, with 307 it would go, signature and all, to another
 host. No proxy of the environment is used: it would see what is meant for 127.0.0.1. A certificate has to be trusted by
@@ -17,11 +17,10 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
-import httpx
-
 from gpuagent.clock import Clock, SystemClock
 from gpuagent_alerts.outbox.outcome import DELIVERED, Outcome, Reason
 from gpuagent_alerts.receivers.addresses import ForbiddenAddressError, Resolve, Resolver, allowed_addresses
+from gpuagent_alerts.receivers.lean import httpx
 from gpuagent_alerts.receivers.redact import redact
 
 DEADLINE_SECONDS = 15.0
@@ -45,7 +44,7 @@ class Request:
 
 
 class Http:
-    """One client for all receivers, made when it is first used. For one event loop."""
+    """Shared by all receivers: a client for each scheme, made when it is first used. For one event loop."""
 
     def __init__(
         self,
@@ -58,7 +57,7 @@ class Http:
         self._clock = clock or SystemClock()
         self._deadline_seconds = deadline_seconds
         self._trust = trust
-        self._client: httpx.AsyncClient | None = None
+        self._clients: dict[str, httpx.AsyncClient] = {}
         self._resolver = Resolver()
         self._resolve = resolve or self._resolver
 
@@ -83,9 +82,9 @@ class Http:
 
     async def close(self) -> None:
         """Close what is open."""
-        client, self._client = self._client, None
+        clients, self._clients = self._clients, {}
         self._resolver.close()
-        if client is not None:
+        for client in clients.values():
             await client.aclose()
 
     async def _try_each(self, request: Request, url: httpx.URL, addresses: Sequence[str]) -> Outcome:
@@ -98,9 +97,7 @@ class Http:
         return await self._exchange(request, url, addresses[-1])
 
     async def _exchange(self, request: Request, url: httpx.URL, address: str) -> Outcome:
-        if self._client is None:
-            self._client = _client(self._trust or ssl.create_default_context())
-        async with self._client.stream(
+        async with self._client(url.scheme).stream(
             request.method,
             url.copy_with(host=address),
             content=request.body or None,
@@ -113,6 +110,14 @@ class Http:
                 return DELIVERED
             said = redact(await _excerpt(response), [request.url, *request.secrets])[:_SHOWN]
             return self._judge(response, f": {said}" if said else "")
+
+    def _client(self, scheme: str) -> httpx.AsyncClient:
+        """One for each scheme: the system's certificates take some MiB, which what has only http:// need not spend."""
+        if scheme not in self._clients:
+            # Without certificates of authorities: were it ever asked for TLS, it would trust nobody.
+            trust = ssl.create_default_context() if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+            self._clients[scheme] = _new_client(self._trust or trust)
+        return self._clients[scheme]
 
     def _judge(self, response: httpx.Response, said: str) -> Outcome:
         status = response.status_code
@@ -140,7 +145,7 @@ class Http:
             return None
 
 
-def _client(trust: ssl.SSLContext) -> httpx.AsyncClient:
+def _new_client(trust: ssl.SSLContext) -> httpx.AsyncClient:
     for name in ("httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)  # below it they write whole URLs
     return httpx.AsyncClient(

@@ -73,7 +73,7 @@ class Audit:
         except StoreFailure as error:
             raise NotRecorded(str(error)) from None
         finally:
-            log.info("remedy %s: %s %s", run, kind, text)
+            log.info("remedy %s: %s %s", run, kind, text, extra={"fields": {"REMEDY": run, "REMEDY_EVENT": kind}})
         problem = self._store.problem
         if problem is not None and problem.in_memory:
             raise NotRecorded(f"the audit log is not on the disk: {problem}")

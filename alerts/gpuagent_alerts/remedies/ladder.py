@@ -18,7 +18,7 @@ from gpuagent_alerts.remedies.limits import refusals as limit_refusals
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.party import Doubt, Member, Party
 from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of
-from gpuagent_alerts.remedies.proof import prove
+from gpuagent_alerts.remedies.proof import answered, prove
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts
 from gpuagent_alerts.remedies.world import Condition, Done, Eyes, Gone, Hands, Sight
@@ -71,6 +71,8 @@ class Run:
         """Those in force: they may change while it climbs."""
         self.gpus = frozenset({plan.target.key.gpu_uuid})
         """On which its processes are."""
+        self._judged_by = rules
+        """Those by which the step that is being taken was permitted."""
         self._tools = tools
         self._claim = claim
         self._known = known
@@ -166,13 +168,16 @@ class Run:
             await asyncio.to_thread(self._intend, step, useless)
         self._acted = self._acted or step.disrupts
         self._before = sight
+        started = self._tools.now()
         done = await self._do(step)
+        if self.plan.is_question(step):
+            return answered(step, done, self._tools.now() - started)
         if not done.ok and not step.disrupts:
             return None
         if not done.ok:
             raise _Stop(Outcome(Result.FAILED, f"{step}: {done.detail}", acted=True), not_permitted=done.errno == 1)
         # A person who asks what would be done waits for no effect: there is none, and no alert that could end.
-        pointless = (useless and step.kind is not Kind.KILL) or (self.plan.dry_run and not self.plan.order.alert)
+        pointless = (useless and step.kind is not Kind.KILL) or (self.plan.dry_run and self.plan.order.by_hand)
         return await self._watch(step, 0.0 if pointless else step.wait_seconds)
 
     def _judged_as(self, step: Step) -> Step:
@@ -186,6 +191,7 @@ class Run:
         """Refuse at any doubt about any member."""
         if self._called_off:
             raise self._refused(self._called_off, general=True)
+        self._judged_by = self.rules
         looked = await self._party.look()
         for member, facts, changed in looked:
             # Another member is judged by what it is, on the reading of the one that was chosen.
@@ -241,15 +247,17 @@ class Run:
         await asyncio.to_thread(self._tools.audit.write, self.id, RESULT, data)
 
     async def _act(self, step: Step) -> Done:
-        """Do it. The intent is on the disk."""
+        """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
         target, hands = self.plan.target, self._tools.hands
+        await self._party.same_still()
+        if self._called_off or self.rules != self._judged_by:
+            raise Doubt(self._called_off or "the configuration has changed since it was decided")
         if step.sends is not None:
-            return await self._party.send(step.sends)
-        await self._party.same_still()  # writing took time
+            return self._party.send(step.sends)
         if step.kind is Kind.NOTIFY:
             return await hands.notify(target, self.plan.reason, step.wait_seconds)
         if step.kind is Kind.RELEASE_CACHE:
-            return await hands.release_cache(target, step.wait_seconds)
+            return await hands.release_cache(target, step.wait_seconds, collect=step.collect)
         if step.kind is Kind.RESET:
             return await hands.reset(target, step.wait_seconds)
         if step.kind is Kind.RESTART_UNIT:

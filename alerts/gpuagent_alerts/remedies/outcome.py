@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Any
 
 
 class Result(StrEnum):
@@ -17,7 +19,7 @@ class Result(StrEnum):
     STILL_LISTED = "still_listed"
     """The process has ended, and the driver still counts its memory."""
     HELD_BY_OTHER = "held_by_other"
-    """It has ended, and others that belonged to it hold the memory."""
+    """It has ended, and others hold the memory: who belonged to it, or was started in its place."""
     UNACCOUNTED = "unaccounted"
     """Nobody holds it, and it is not free."""
     UNKILLABLE = "unkillable"
@@ -57,6 +59,8 @@ class Outcome:
     """A refusal that is not about this process: another one would be refused as well."""
     acted: bool = False
     """A step beyond `release_cache` was taken (or would have been, in a dry run)."""
+    answer: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What the app said, where a person had it asked."""
 
     @property
     def gist(self) -> str:

@@ -26,6 +26,13 @@ class Plan:
     scope: str = "process"
     proof_seconds: float = 120.0
 
+    def is_question(self, step: Step) -> bool:
+        """Whether a person wants to know what the app answers to this step: there is no alert whose end could be seen.
+
+        In a dry run the app is not asked.
+        """
+        return self.order.by_hand and not self.dry_run and step.asks_app and step == self.steps[-1]
+
     @property
     def reason(self) -> str:
         """Rule, value and condition: what the owner of the process has a right to know."""
@@ -51,10 +58,12 @@ def description(plan: Plan, program: str, members: Sequence[int]) -> dict[str, A
         "labels": dict(order.labels), "value": order.value if math.isfinite(order.value) else None,
         "values": [value for value in order.values if math.isfinite(value)], "victim": order.victim,
         "asked_by": order.asked_by, "forced": order.forced, "dry_run": plan.dry_run, "scope": plan.scope,
-        "ladder": [str(step) for step in plan.steps], "pid": target.pid, "start_ticks": target.id.start_ticks,
+        "ladder": [str(step) for step in plan.steps], "waits_seconds": [step.wait_seconds for step in plan.steps],
+        "pid": target.pid, "start_ticks": target.id.start_ticks,
         "boot_id": target.id.boot_id, "uid": target.uid, "user": target.user, "name": target.name,
         "command": target.command, "cgroup": target.cgroup, "unit": target.unit,
-        "container_id": target.container_id, "gpu": target.gpu_index, "gpu_uuid": target.key.gpu_uuid,
+        "container_id": target.container_id, "container_name": target.container_name,
+        "gpu": target.gpu_index, "gpu_uuid": target.key.gpu_uuid,
         "used_bytes": target.used_bytes, "program": program, "members": list(members),
     }  # fmt: skip
 

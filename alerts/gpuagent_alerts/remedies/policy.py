@@ -10,7 +10,7 @@ from fnmatch import fnmatchcase
 
 from gpuagent.units import format_bytes
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.target import Facts, Target
+from gpuagent_alerts.remedies.target import Facts, Target, names_container
 from gpuagent_alerts.remedies.world import Order, Sight
 
 NEVER = (
@@ -90,7 +90,7 @@ class Policy:
         yield from _beyond_reach(facts)
         if "M" in target.kinds and step.disrupts and not self.mps_clients:
             yield "it is a client of MPS: ending one can harm the others (remedies.mps_clients permits it)"
-        if not order.forced:
+        if not (order.forced or self._may_be_asked_by_hand(step, order)):
             yield from self._not_allowed(target, now_seconds)
         yield from self._evidence(step, order, target)
         yield from self._wrong_step(step, target, facts)
@@ -111,6 +111,10 @@ class Policy:
                 yield f"{name} is on the never-list ({pattern})"
                 return
 
+    def _may_be_asked_by_hand(self, step: Step, order: Order) -> bool:
+        """Without any allow list a person's word is enough for what loses nothing; one that is given is kept to."""
+        return order.by_hand and not step.disrupts and self.allow == Allow()
+
     def _not_allowed(self, target: Target, now_seconds: float) -> Iterator[str]:
         allow = self.allow
         if allow.names_nobody:
@@ -124,10 +128,12 @@ class Policy:
         for key, names, value in given:
             if names and value not in names:
                 yield f"{value or 'nothing'} is not in remedies.allow.{key}"
-        if allow.containers and not _names_container(allow.containers, target.container_id):
-            yield f"container {target.container_id[:12] or '(none)'} is not in remedies.allow.containers"
+        if allow.containers and not any(
+            names_container(name, target.container_id, target.container_name) for name in allow.containers
+        ):
+            yield f"container {target.container or '(none)'} is not in remedies.allow.containers"
         if target.container_id and not allow.containers:
-            yield f"it runs in container {target.container_id[:12]}, and remedies.allow.containers names none"
+            yield f"it runs in container {target.container}, and remedies.allow.containers names none"
         if allow.gpus and str(target.gpu_index) not in allow.gpus and target.key.gpu_uuid not in allow.gpus:
             yield f"GPU {target.gpu_index} is not in remedies.allow.gpus"
         age = max(now_seconds - target.started_seconds, 0.0)
@@ -196,10 +202,3 @@ def _would_end(step: Step, facts: Facts) -> bool:
         return True
     number = step.sends
     return number is not None and number not in _SPARING and not facts.handles(number)
-
-
-def _names_container(names: tuple[str, ...], container_id: str) -> bool:
-    """By the whole id, or by at least the 12 digits that runtimes show."""
-    return bool(container_id) and any(
-        name == container_id or (len(name) >= 12 and container_id.startswith(name)) for name in names
-    )

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from gpuagent.identity import ProcessId
+from gpuagent.units import format_bytes
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
+from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.world import Eyes, Sight
+from gpuagent_alerts.remedies.world import Done, Eyes, Sight
 
 _ENOUGH = 0.8
 """Share of what the process held: what frees memory in pieces keeps some back for a while."""
@@ -32,8 +35,19 @@ async def prove(
         freed = _freed(before, sight)
         if not sight.target_listed and freed is not None and freed >= _ENOUGH * held:
             seconds = now() - started
-            return Outcome(Result.RELEASED, _told(_left(before, sight)), freed, seconds, acted=True)
-    return _without(held, before, last)
+            return Outcome(Result.RELEASED, _told(plan.target, before, sight), freed, seconds, acted=True)
+    return _without(plan, held, before, last)
+
+
+def answered(step: Step, done: Done, seconds: float) -> Outcome:
+    """What an app that a person had asked came to: by the driver's count, where the driver tells."""
+    if not done.ok:
+        return Outcome(Result.FAILED, done.detail, acted=step.disrupts, answer=done.answer)
+    freed = done.answer.get("released_bytes")
+    if isinstance(freed, int) and freed > 0:
+        return Outcome(Result.RELEASED, "", freed, seconds, acted=step.disrupts, answer=done.answer)
+    detail = f"{done.detail}; nothing came back by the driver's count" if freed is not None else done.detail
+    return Outcome(Result.NO_EFFECT, detail, freed, seconds, acted=step.disrupts, answer=done.answer)
 
 
 def _freed(before: Sight | None, now: Sight) -> int | None:
@@ -42,7 +56,7 @@ def _freed(before: Sight | None, now: Sight) -> int | None:
     return before.gpu_used_bytes - now.gpu_used_bytes
 
 
-def _without(held: int, before: Sight | None, last: Sight | None) -> Outcome:
+def _without(plan: Plan, held: int, before: Sight | None, last: Sight | None) -> Outcome:
     """The time is up, and the GPU's used memory is not down by as much as the process held."""
     if last is None:
         return Outcome(Result.UNACCOUNTED, "the GPU could not be read since", acted=True)
@@ -50,7 +64,11 @@ def _without(held: int, before: Sight | None, last: Sight | None) -> Outcome:
     if last.target_listed:
         detail = "the process has ended, and the driver still counts its memory"
         return Outcome(Result.STILL_LISTED, detail, freed, acted=True)
-    if left := _left(before, last):
+    if new := _in_its_place(plan.target, before, last):
+        detail = f"{_names(new)} took its place, and holds {format_bytes(sum(each.used_bytes for each in new))}"
+        is_less = freed is not None and freed >= (1 - _ENOUGH) * held
+        return Outcome(Result.RELEASED if is_less else Result.HELD_BY_OTHER, detail, freed, acted=True)
+    if left := _left(plan.target, before, last):
         return Outcome(Result.HELD_BY_OTHER, f"held by {_names(left)}, which belonged to it", freed, acted=True)
     unowned = _rise_of_unowned(before, last)
     if unowned is not None and unowned < (1 - _ENOUGH) * held:
@@ -65,15 +83,28 @@ def _rise_of_unowned(before: Sight | None, now: Sight) -> int | None:
     return now.gpu_unattributed_bytes - before.gpu_unattributed_bytes
 
 
-def _left(before: Sight | None, now: Sight) -> list[Target]:
+def _left(target: Target, before: Sight | None, now: Sight) -> list[Target]:
     """Who belonged to it and is still there. By what was seen before: an orphan has another parent now."""
     known = {each.id: each for each in (*(before.relatives if before else ()), *now.relatives)}
-    return [each for identity, each in known.items() if identity in now.present]
+    new = {each.id for each in _in_its_place(target, before, now)}
+    return [each for identity, each in known.items() if identity in now.present and identity not in new]
+
+
+def _in_its_place(target: Target, before: Sight | None, now: Sight) -> list[Target]:
+    """Who came since and belongs to it: a restarted unit's process, or the one that a parent has started again."""
+    known = before.present if before is not None else frozenset[ProcessId]()
+    found = {each.id: each for each in (*now.relatives, *now.successors) if each.id not in known}
+    return [each for each in found.values() if each.id.start_ticks > target.id.start_ticks]
 
 
 def _names(targets: list[Target]) -> str:
     return ", ".join(f"pid {each.pid} ({each.name})" for each in targets)
 
 
-def _told(left: list[Target]) -> str:
-    return f"left on the GPU, and belonging to it: {_names(left)}" if left else ""
+def _told(target: Target, before: Sight | None, now: Sight) -> str:
+    left, new = _left(target, before, now), _in_its_place(target, before, now)
+    parts = (
+        f"left on the GPU, and belonging to it: {_names(left)}" if left else "",
+        f"took its place: {_names(new)}" if new else "",
+    )
+    return "; ".join(filter(None, parts))

@@ -22,6 +22,7 @@ class Kind(StrEnum):
 
 _SIGNALS = {Kind.TERMINATE: signal.SIGTERM, Kind.KILL: signal.SIGKILL}
 _HARMLESS = frozenset({Kind.NOTIFY, Kind.RELEASE_CACHE})
+_ASKS = frozenset({Kind.RELEASE_CACHE, Kind.RESET})
 _ENDS = frozenset({Kind.TERMINATE, Kind.KILL, Kind.RESTART_UNIT})
 
 
@@ -35,6 +36,8 @@ class Step:
     """Of a `signal` step."""
     command: tuple[str, ...] = ()
     """Of an `exec` step."""
+    collect: bool = False
+    """Of a `release_cache` step: Python's garbage collector runs first, and the app stands still for it."""
 
     @property
     def sends(self) -> int | None:
@@ -47,6 +50,11 @@ class Step:
     def disrupts(self) -> bool:
         """Whether the app may notice: such steps are limited in number, and need evidence."""
         return self.kind not in _HARMLESS
+
+    @property
+    def asks_app(self) -> bool:
+        """Whether it is a question to the app's client, whose answer says what came of it."""
+        return self.kind in _ASKS
 
     @property
     def ends_process(self) -> bool:

@@ -7,6 +7,7 @@ choice was based on is compared as well.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,6 +15,8 @@ from gpuagent.growth import MemoryKey
 from gpuagent.identity import ProcessId
 
 NO_SIGNALS = 0
+SHORT_ID = 12
+_LIKE_AN_ID = re.compile(rf"[0-9a-f]{{{SHORT_ID},}}")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _DELETED = " (deleted)"
 """What the kernel adds to the link of an executable that an upgrade has replaced."""
@@ -96,6 +99,7 @@ class Target:
     unit: str = ""
     container_id: str = ""
     container_runtime: str = ""
+    container_name: str = ""
     slurm_job: str = ""
     parent_pid: int = 0
     sm_ratio: float | None = None
@@ -111,9 +115,27 @@ class Target:
         return self.id.pid
 
     @property
+    def container(self) -> str:
+        """For people: its name, and the digits of its id that runtimes show; "" for none."""
+        short = self.container_id[:SHORT_ID]
+        return f"{self.container_name} ({short})" if self.container_name else short
+
+    @property
     def started_seconds(self) -> float:
         """Seconds since the boot, as CLOCK_BOOTTIME: whoever sets the wall clock makes nobody older or younger."""
         return self.id.start_ticks / _TICKS_PER_SECOND
+
+
+def names_container(wanted: str, container_id: str, container_name: str) -> bool:
+    """Whether this container is meant: by its whole id, by at least the 12 digits that runtimes show, or by its name.
+
+    What looks like an id is never taken for a name: whoever starts a container may call it like the id of another.
+    """
+    if not container_id or not wanted:
+        return False
+    if _LIKE_AN_ID.fullmatch(wanted):
+        return container_id.startswith(wanted)
+    return wanted in {container_id, container_name}
 
 
 def differences(chosen: Identity, now: Identity) -> Iterator[str]:

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Any, Protocol
 
 from gpuagent.identity import ProcessId
 from gpuagent_alerts.remedies.target import Facts, Target
@@ -47,6 +48,8 @@ class Sight:
     host_pid_namespace: bool = True
     relatives: tuple[Target, ...] = ()
     """Others on the same GPU that belong to the target: same unit, container or job, or its children."""
+    successors: tuple[Target, ...] = ()
+    """Others on the same GPU that run what the target ran for the same parent, and were started after it."""
     members: tuple[Target, ...] = ()
     """Who falls with the target, by the scope that was asked for, on whichever GPU; also itself, on other GPUs."""
     present: frozenset[ProcessId] = frozenset()
@@ -88,6 +91,8 @@ class Done:
     ok: bool
     detail: str = ""
     errno: int = 0
+    answer: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What the app said, where it was asked; `released_bytes` is what the driver counts less since."""
 
 
 class Hands(Protocol):
@@ -114,7 +119,9 @@ class Hands(Protocol):
         """Tell the receivers and, where it has a client, the app: so much time is left to drain."""
         ...
 
-    async def release_cache(self, target: Target, deadline_seconds: float) -> Done: ...
+    async def release_cache(self, target: Target, deadline_seconds: float, *, collect: bool = False) -> Done:
+        """Have the app empty its allocator's cache; `collect` runs Python's garbage collector first."""
+        ...
 
     async def reset(self, target: Target, deadline_seconds: float) -> Done: ...
 
@@ -169,3 +176,8 @@ class Order:
     """The policy that chose the process, where the alert names none."""
     values: tuple[float, ...] = ()
     """What the expression gave over the window, oldest first."""
+
+    @property
+    def by_hand(self) -> bool:
+        """A person asked for it, and no alert."""
+        return not self.alert

@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 from gpuagent.acting.agent import Acting, Around
-from gpuagent.acting.hands import AgentHands
+from gpuagent.acting.hands import AgentHands, Apps
 from gpuagent.acting.notes import Notes
 from gpuagent.config.models import Config
 from gpuagent.procfs.boot import boot_id, boot_time_seconds
@@ -115,10 +115,10 @@ class Stage:
 
 
 def config(user: str, **remedies: object) -> Config:
-    """With one ladder for every leak, for real."""
+    """With one ladder for every leak, for real. Seconds are ticks here: a busy machine needs some to end a process."""
     ladder = {
         "match": ['alertname="GpuProcessMemoryLeak"'],
-        "steps": [{"terminate": {"wait": 5}}, {"kill": {"wait": 5}}],
+        "steps": [{"terminate": {"wait": 60}}, {"kill": {"wait": 60}}],
     }
     keys: dict[str, object] = {
         "dry_run": False, "allow": {"users": [user]}, "ladders": [ladder], "proof": 20, **remedies,
@@ -133,13 +133,15 @@ def read(keys: dict[str, object]) -> Config:
 
 
 @asynccontextmanager
-async def stage(settings: Config, store: Store, pids: dict[str, int], node: str = NODE) -> AsyncIterator[Stage]:
+async def stage(
+    settings: Config, store: Store, pids: dict[str, int], node: str = NODE, *, apps: Apps | None = None
+) -> AsyncIterator[Stage]:
     """A node whose processes are these, and remedies over it."""
     real = RealProc()
     boot = boot_id()
 
     def hands(notes: Notes) -> Hands:
-        return AgentHands(real, reader(), apps=NoApps(), warn=notes.announce)
+        return AgentHands(real, reader(), apps=apps or NoApps(), warn=notes.announce)
 
     table = ProcessTable(
         real,

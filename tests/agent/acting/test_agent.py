@@ -130,7 +130,7 @@ def test_a_budget(store: Store) -> None:
     """An alert on a budget names a GPU and no process: the largest of those that count towards it is chosen."""
 
     async def story(leaker: int, neighbour: int, user: str) -> None:
-        ladder = {"match": ['alertname="GpuBudgetExceeded"'], "victim": "largest", "steps": [{"kill": {"wait": 5}}]}
+        ladder = {"match": ['alertname="GpuBudgetExceeded"'], "victim": "largest", "steps": [{"kill": {"wait": 60}}]}
         settings = read({
             "budgets": [{"name": "b", "match": {"user": user}, "memory": "6GiB"}],
             "remedies": {"dry_run": False, "allow": {"users": [user]}, "ladders": [ladder], "proof": 20},

@@ -69,4 +69,4 @@ def test_every_file() -> None:
     """What is to be installed is there, and says itself where it goes."""
     for source, place in re.findall(r"`(systemd/[\w.-]+)` as `([\w/.-]+)`", TEXT):
         assert place in (ROOT / source).read_text(encoding="utf-8").splitlines()[0]
-    assert len(re.findall(r"`systemd/", TEXT)) == 4
+    assert len(re.findall(r"`systemd/", TEXT)) == 5

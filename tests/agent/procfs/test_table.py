@@ -224,3 +224,31 @@ def test_a_process_that_ended_and_may_not_be_read_is_kept_until_it_is_gone() -> 
     assert watcher.watched == set()
     proc.end(7)
     assert table.resolve([7]) == {7: None}
+
+
+def test_nothing_new_is_the_same_object() -> None:
+    """EXP-08: whoever asks at every tick sees at a glance that nobody has come, gone or changed."""
+    proc, watcher = FakeProc(), FakeWatcher()
+    proc.put(7)
+    proc.put(8)
+    table = table_of(proc, watcher)
+    first = table.resolve([7, 8])
+
+    assert table.resolve([8, 7]) is first
+    table.refresh()
+    refreshed = table.resolve([7, 8])
+    assert refreshed == first
+    assert refreshed[7] is first[7]
+    assert table.resolve([7]) == {7: first[7]}
+
+
+def test_where_no_pidfd_tells_each_tick_looks() -> None:
+    """PROC-01: one unwatched process is enough: its end is told by nothing else."""
+    proc, watcher = FakeProc(), FakeWatcher(able=False)
+    proc.put(7)
+    table = table_of(proc, watcher)
+    first = table.resolve([7])
+    proc.reads.clear()
+
+    assert table.resolve([7]) == first
+    assert proc.reads

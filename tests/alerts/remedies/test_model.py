@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -15,6 +16,7 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import INTENT, Audit
 from gpuagent_alerts.remedies.limits import Limits
 from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
+from gpuagent_alerts.remedies.policy import Allow
 from gpuagent_alerts.remedies.world import Condition
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, target, tools
@@ -40,6 +42,34 @@ def _wait(seconds: float) -> Callable[[World], None]:
     return lambda world: world.clock.advance(seconds)
 
 
+LADDER = LadderRule(lambda labels: True, (RELEASE, TERMINATE, KILL), dry_run=False)
+LIMITS = Limits(pause_seconds=60, per_hour=2, per_day=3, unit_per_hour=1, cooldown_seconds=0, breaker=2)
+IN_FORCE = replace(RULES, limits=LIMITS)
+
+
+def _reload(ladder: LadderRule | None, **policy: object) -> Callable[[World], None]:
+    """The configuration is read again: another ladder, or none; `policy` says whom it may touch."""
+
+    def change(world: World) -> None:
+        assert isinstance(world, Witness)
+        world.ladder = ladder
+        world.rules = replace(IN_FORCE, policy=replace(RULES.policy, **policy))  # type: ignore[arg-type]
+        assert world.remedies is not None
+        world.remedies.use([ladder] if ladder is not None else [], world.rules, 20.0)
+
+    return change
+
+
+RELOADS = [
+    _reload(LADDER),
+    _reload(None),
+    _reload(replace(LADDER, dry_run=True)),
+    _reload(replace(LADDER, steps=(RELEASE, KILL))),
+    _reload(LADDER, allow=Allow(users=("somebody-else",))),
+    _reload(LADDER, never=("pyth*",)),
+]
+
+
 def _nothing(_: World) -> None:
     pass
 
@@ -56,7 +86,17 @@ EVENTS = st.one_of(
     st.builds(_body, st.sampled_from(PIDS), st.just("permitted"), st.booleans()),
     st.builds(_body, st.sampled_from(PIDS), st.just("state"), st.sampled_from("SDZR")),
     st.builds(_wait, st.floats(0, 4000)),
+    st.sampled_from(RELOADS),
 )
+INNER = st.one_of(
+    st.just(_nothing),
+    st.just(_nothing),
+    st.just(_nothing),
+    st.sampled_from(RELOADS),
+    st.sampled_from([lambda world, pid=pid: world.reuse(pid) for pid in PIDS]),
+    st.sampled_from([lambda world, pid=pid: world.exec(pid) for pid in PIDS]),
+)
+"""What comes between a decision and the act."""
 
 
 class Witness(World):
@@ -66,6 +106,8 @@ class Witness(World):
         super().__init__(*TARGETS)
         self.store = store
         self.remedies: Remedies | None = None
+        self.ladder: LadderRule | None = LADDER
+        self.rules = IN_FORCE
         self.first = dict(self.bodies)
         self.faults: list[str] = []
         self.acts: list[tuple[float, str, int]] = []
@@ -84,11 +126,19 @@ class Witness(World):
         ]
         self.see(bool(intents), f"{what} for {pid} without an intent on record")
         self.see(self.bodies[pid] is self.first[pid], f"{what} reached a stranger")
+        self.see(what in self._permitted(), f"{what} for {pid} after the configuration forbade it")
         gpu = self.first[pid].target.key.gpu_uuid
         assert self.remedies is not None
         victims = {run.plan.target.pid for run in self.remedies.running if run.plan.target.key.gpu_uuid == gpu}
         self.see(victims == {pid}, "two victims at once on a GPU")
         self.acts.append((self.clock.now(), what, pid))
+
+    def _permitted(self) -> set[str]:
+        """Steps, by the configuration that is in force now."""
+        ladder, policy = self.ladder, self.rules.policy
+        if ladder is None or ladder.dry_run or policy.never or "svc" not in policy.allow.users:
+            return set()
+        return {str(step) for step in ladder.steps}
 
 
 class _Log(list[tuple[str, int]]):
@@ -101,28 +151,45 @@ class _Log(list[tuple[str, int]]):
         super().append(entry)
 
 
-LIMITS = Limits(pause_seconds=60, per_hour=2, per_day=3, unit_per_hour=1, cooldown_seconds=0, breaker=2)
-
-
 @given(
     events=st.lists(EVENTS, max_size=60),
+    inner=st.lists(INNER, max_size=40),
     order=st.lists(st.tuples(st.sampled_from(PIDS), st.booleans()), min_size=1, max_size=12),
     back_after=st.sampled_from([0.0, 5.0, 1e9]),
 )
-@settings(deadline=None, max_examples=60)
-def test_never(events: list[Callable[[World], None]], order: list[tuple[int, bool]], back_after: float) -> None:
-    """KILL-01, KILL-06: no signal without an intent, none to a stranger, one victim a GPU, never beyond the budget."""
-    asyncio.run(_story(events, order, back_after))
+@settings(deadline=None, max_examples=100)
+def test_never(
+    events: list[Callable[[World], None]],
+    inner: list[Callable[[World], None]],
+    order: list[tuple[int, bool]],
+    back_after: float,
+) -> None:
+    """KILL-01, KILL-06: no signal without an intent, none to a stranger, none after the configuration forbids it.
+
+    One victim a GPU, and never beyond the budget.
+    """
+    asyncio.run(_story(events, inner, order, back_after))
 
 
-async def _story(events: list[Callable[[World], None]], order: list[tuple[int, bool]], back_after: float) -> None:
+@pytest.mark.parametrize("change", RELOADS[1:], ids=["removed", "dry", "shorter", "narrower", "never"])
+@pytest.mark.parametrize("moment", range(12))
+def test_a_reload_at_every_moment(change: Callable[[World], None], moment: int) -> None:
+    """KILL-06: wherever in a run the configuration is read again: nothing that it forbids is done after that."""
+    asyncio.run(_story([], [*[_nothing] * moment, change], [(PIDS[0], True)], 0.0))
+    asyncio.run(_story([*[_nothing] * moment, change], [], [(PIDS[0], True)], 0.0))
+
+
+async def _story(
+    events: list[Callable[[World], None]],
+    inner: list[Callable[[World], None]],
+    order: list[tuple[int, bool]],
+    back_after: float,
+) -> None:
     store = Store(None)
     world = Witness(store)
     world.back_after = back_after
-    world.events = list(events)
-    ladder = LadderRule(lambda labels: True, (RELEASE, TERMINATE, KILL), dry_run=False)
-    rules = replace(RULES, limits=LIMITS)
-    remedies = Remedies([ladder], rules, tools(world, store), proof_seconds=20.0, told=lambda *_: None)
+    world.events, world.inner = list(events), list(inner)
+    remedies = Remedies([LADDER], IN_FORCE, tools(world, store), proof_seconds=20.0, told=lambda *_: None)
     world.remedies = remedies
     for pid, wait in order:
         seen = [body.target for body in world.bodies.values() if body.alive]

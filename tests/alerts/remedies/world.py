@@ -83,6 +83,8 @@ class World:
         self.back_after = 0.0
         """Seconds from the end of a process to the return of its memory."""
         self.events: list[Callable[[World], None]] = []
+        self.inner: list[Callable[[World], None]] = []
+        """As `events`, one at each look at a process: also between a decision and the act."""
         self.log: list[tuple[str, int]] = []
         """Everything that reached a process, in order: what, and the pid that it was meant for."""
         self.ended_at: dict[int, float] = {}
@@ -91,7 +93,9 @@ class World:
         """No fresh reading comes."""
         self.app_answers = Done(ok=True)
         self.on_release: Callable[[World], None] = lambda world: None
+        self.collected = False
         self.unit_problem = ""
+        self.successors: tuple[int, ...] = ()
         self.relatives: tuple[int, ...] = ()
         """Pids of those that belong to the target; with a scope, they fall with it."""
 
@@ -110,6 +114,7 @@ class World:
             gpu_used_bytes=sum(each.target.used_bytes for each in self.bodies.values() if self._counts(each)),
             gpu_unattributed_bytes=0,
             relatives=tuple(each for each in belonging if each.key.gpu_uuid == gpu),
+            successors=tuple(body.target for pid, body in self.bodies.items() if pid in self.successors and body.alive),
             members=belonging if scope != "process" else (),
             present=frozenset(
                 each.identity.id for each in self.bodies.values() if each.alive and each.target.key.gpu_uuid == gpu
@@ -157,8 +162,9 @@ class World:
         self.log.append(("notify", target.pid))
         return Done(ok=True)
 
-    async def release_cache(self, target: Target, deadline_seconds: float) -> Done:
+    async def release_cache(self, target: Target, deadline_seconds: float, *, collect: bool = False) -> Done:
         self.log.append(("release_cache", target.pid))
+        self.collected = collect
         self.on_release(self)
         return self.app_answers
 
@@ -212,6 +218,8 @@ class HeldBody:
 
     async def facts(self) -> Facts:
         await asyncio.sleep(0)
+        if self._world.inner:
+            self._world.inner.pop(0)(self._world)
         body = self._body
         if not body.alive:
             raise Gone

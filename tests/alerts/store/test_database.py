@@ -56,6 +56,14 @@ def test_a_file_that_others_read_is_closed_to_them(path: Path) -> None:
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
+def test_a_file_that_grows_takes_no_more_memory(path: Path) -> None:
+    """EXP-01: pages of the file that are kept in memory are bounded, whatever the day's messages make of it."""
+    store = Store(path)
+
+    assert store.execute("PRAGMA cache_size") == [(-512,)]
+    store.close()
+
+
 def test_it_survives(path: Path) -> None:
     """What was written is there after a restart, synced at every commit."""
     store = Store(path)

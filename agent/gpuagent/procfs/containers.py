@@ -1,0 +1,110 @@
+"""Names of containers by id: from the kubelet's log links, and from a container runtime that may be asked.
+
+A cgroup tells the id alone. A name is for people and for configurations, and is chosen by whoever starts the container.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from pathlib import Path
+
+from gpuagent.clock import Clock
+
+log = logging.getLogger(__name__)
+
+RESCAN_SECONDS = 30.0
+"""Between two looks at the links, and before a runtime is asked again that did not answer or did not know."""
+_KEPT = 4096
+_WAITING = 1024
+_ID = re.compile(r"[0-9a-f]{64}")
+# kubernetes pkg/kubelet/kuberuntime/legacy.go: none of the three names may have an underscore in it.
+_LINK = re.compile(r"([^_]+)_([^_]+)_([^_]+)-([0-9a-f]{64})\.log")
+
+Ask = Callable[[str], str]
+"""The name of a container by its id, "" for one that the runtime does not know. Raises OSError: it cannot be asked."""
+
+
+class ContainerNames:
+    """For any thread. A tick is never held up: a runtime is asked by a thread of its own, and known later."""
+
+    def __init__(self, clock: Clock, *, ask: Ask | None = None, links: str = "/var/log/containers") -> None:
+        """Without `ask` only Kubernetes' containers have names."""
+        self._clock = clock
+        self._ask = ask
+        self._links = links
+        self._lock = threading.Lock()
+        self._names: OrderedDict[str, str] = OrderedDict()
+        self._tried: OrderedDict[str, float] = OrderedDict()
+        self._waiting: OrderedDict[str, None] = OrderedDict()
+        self._scanned: float | None = None
+        self._quiet_until = 0.0
+        self._asking = False
+
+    def lookup(self, container_id: str) -> str:
+        """The name, `namespace/pod/container` in Kubernetes; "" where it is not known (yet)."""
+        with self._lock:
+            if container_id in self._names:
+                return self._names[container_id]
+            if not _ID.fullmatch(container_id):
+                return ""
+            now = self._clock.now()
+            if self._scanned is None or now - self._scanned >= RESCAN_SECONDS:
+                self._scanned = now
+                self._scan()
+            if container_id in self._names:
+                return self._names[container_id]
+            self._want(container_id, now)
+            return ""
+
+    def _scan(self) -> None:
+        try:
+            links = [_LINK.fullmatch(path.name) for path in Path(self._links).iterdir()]
+        except OSError:  # no Kubernetes here, or no right to look
+            return
+        for link in filter(None, links):
+            pod, namespace, container, container_id = link.groups()
+            self._keep(container_id, f"{namespace}/{pod}/{container}")
+
+    def _want(self, container_id: str, now: float) -> None:
+        """Have it asked for, if it has not been lately."""
+        if self._ask is None or now < self._quiet_until or len(self._waiting) >= _WAITING:
+            return
+        tried = self._tried.get(container_id)
+        if tried is not None and now - tried < RESCAN_SECONDS:
+            return
+        self._waiting[container_id] = None
+        if not self._asking:
+            self._asking = True
+            threading.Thread(target=self._ask_for_all, args=(self._ask,), name="container names", daemon=True).start()
+
+    def _ask_for_all(self, ask: Ask) -> None:
+        while True:
+            with self._lock:
+                if not self._waiting:
+                    self._asking = False
+                    return
+                container_id, _ = self._waiting.popitem(last=False)
+                self._tried[container_id] = self._clock.now()
+                while len(self._tried) > _KEPT:
+                    self._tried.popitem(last=False)
+            try:
+                name = ask(container_id)
+            except OSError as error:
+                log.warning("containers have no names: the runtime cannot be asked: %s", error)
+                with self._lock:
+                    self._waiting.clear()
+                    self._quiet_until = self._clock.now() + RESCAN_SECONDS
+                continue
+            if name:
+                with self._lock:
+                    self._keep(container_id, name)
+
+    def _keep(self, container_id: str, name: str) -> None:
+        self._names[container_id] = name
+        self._names.move_to_end(container_id)
+        while len(self._names) > _KEPT:
+            self._names.popitem(last=False)

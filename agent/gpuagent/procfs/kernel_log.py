@@ -1,0 +1,124 @@
+"""GPUs that have fallen off the bus by the kernel's log, which may be the last that is heard of them.
+
+NVML tells such a GPU's Xid 79 only while it is well enough to. The driver writes to the kernel's log in any case, with
+an Xid number or without (kernel-open/nvidia/nv.c and src/nvidia/src/kernel/gpu_mgr of open-gpu-kernel-modules).
+Reading it takes CAP_SYSLOG where `kernel.dmesg_restrict` is set, so it is read where that is permitted.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import re
+from collections import deque
+from pathlib import Path
+
+log = logging.getLogger(__name__)
+
+KMSG = Path("/dev/kmsg")
+_RECORD_BYTES = 8192
+"""A record is never longer (CONSOLE_EXT_LOG_MAX in linux/printk.h); a read of less would fail."""
+_MOST_RECORDS = 2000
+"""At a time: a flood is gone through over several ticks."""
+_FACILITY_SHIFT = 3
+"""What is above is the facility, 0 for the kernel: programs that write to the log have another (syslog.h)."""
+_LINES = 4
+"""Over which the driver spreads its sentence."""
+_DRIVER = "NVRM:"
+_FALLEN = re.compile(r"fallen\s+off\s+the\s+bus")
+_ADDRESS = re.compile(
+    r"(?<![0-9a-f])(?:([0-9a-f]{4,8}):)?([0-9a-f]{2}):([0-9a-f]{2})(?:\.[0-9a-f])?(?![0-9a-f:])", re.IGNORECASE
+)
+
+Address = tuple[int, int, int]
+"""PCI domain, bus and device."""
+
+
+def pci_address(text: str) -> Address | None:
+    """The first PCI address in a text, as NVML and the kernel write them: 00000000:3B:00.0, 0000:3b:00."""
+    found = _ADDRESS.search(text)
+    return _address(found) if found is not None else None
+
+
+def _address(found: re.Match[str]) -> Address:
+    domain, bus, device = found.groups()
+    return int(domain or "0", 16), int(bus, 16), int(device, 16)
+
+
+class FallenGpus:
+    """Reads the driver's lines, one after the other."""
+
+    def __init__(self) -> None:
+        self._last: deque[str] = deque(maxlen=_LINES)
+
+    def feed(self, line: str) -> Address | None:
+        """The GPU that this line completes the news of, if it does."""
+        if not line.startswith(_DRIVER):
+            return None
+        self._last.append(line.removeprefix(_DRIVER).strip())
+        told = " ".join(self._last)
+        fallen = _FALLEN.search(told)
+        if fallen is None:
+            return None
+        self._last.clear()
+        addresses = list(_ADDRESS.finditer(told, 0, fallen.start()))
+        return _address(addresses[-1]) if addresses else None
+
+
+class KernelLog:
+    """What the kernel says from now on. For one thread; nothing waits."""
+
+    def __init__(self, descriptor: int | None) -> None:
+        """`descriptor` does not block, and gives one record for each read; None where there is nothing to read."""
+        self._descriptor = descriptor
+        self._gpus = FallenGpus()
+
+    @classmethod
+    def open(cls, path: Path = KMSG) -> KernelLog:
+        """From its end on. One that may not be read is silent."""
+        try:
+            descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError as error:
+            log.debug("the kernel's log is not read: %s", error)
+            return cls(None)
+        with contextlib.suppress(OSError):
+            os.lseek(descriptor, 0, os.SEEK_END)
+        return cls(descriptor)
+
+    def fallen(self) -> list[Address]:
+        """GPUs that it has told of since the last call, each as often as it was told."""
+        found: list[Address] = []
+        for _ in range(_MOST_RECORDS):
+            lines = self._record(self._descriptor) if self._descriptor is not None else None
+            if lines is None:
+                break
+            found += [address for line in lines if (address := self._gpus.feed(line)) is not None]
+        return found
+
+    def close(self) -> None:
+        """Read no more."""
+        if self._descriptor is not None:
+            os.close(self._descriptor)
+            self._descriptor = None
+
+    def _record(self, descriptor: int) -> list[str] | None:
+        """The lines of the next record, if the kernel itself has written it; None where there is none."""
+        try:
+            record = os.read(descriptor, _RECORD_BYTES)
+        except BlockingIOError:
+            return None
+        except BrokenPipeError:  # overwritten before it was read: the next one is the oldest that there is
+            return []
+        except OSError as error:
+            log.warning("the kernel's log cannot be read any more: %s", error)
+            self.close()
+            return None
+        if not record:
+            return None
+        # "priority,sequence,microseconds,flags;text\n", with escapes in the text (Documentation/ABI/testing/dev-kmsg).
+        prefix, _, text = record.decode("utf-8", "replace").partition("\n")[0].partition(";")
+        priority = prefix.partition(",")[0]
+        if not priority.isdecimal() or int(priority) >> _FACILITY_SHIFT:
+            return []
+        return text.replace("\\x0a", "\n").split("\n")

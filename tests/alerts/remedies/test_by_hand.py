@@ -1,0 +1,116 @@
+"""What a person asks of an app goes up the same ladder: looked at first, recorded, and answered by what came of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit
+from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.plan import Plan
+from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.world import Done, Order
+from gpuagent_alerts.store.database import Store
+from tests.alerts.remedies.world import BOOT, GIB, RELEASE, RULES, TERMINATE, World, climb, plan
+
+RESET = Step(Kind.RESET, 60.0)
+NOBODY = replace(RULES, policy=Policy(Allow()))
+OTHERS = replace(RULES, policy=Policy(Allow(users=("somebody-else",))))
+
+
+def by_hand(*steps: Step, forced: bool = False, **changes: Any) -> Plan:
+    """As alice asks for it."""
+    return plan(*steps, order=Order(asked_by="alice (uid 1000)", forced=forced), **changes)
+
+
+def kinds(world: World, store: Store) -> list[str]:
+    """Of the rows on record."""
+    return [event.kind for event in Audit(store, world.clock, BOOT).events()]
+
+
+def test_the_answer_is_the_outcome(store: Store) -> None:
+    """Bytes by the driver's count, the app's own figures beside them, and no waiting for an alert that there is not."""
+    world = World()
+    world.app_answers = Done(ok=True, answer={"released_bytes": 3 * GIB, "took_ms": 7.0})
+    outcome = climb(world, by_hand(replace(RELEASE, collect=True)), store, NOBODY)
+    assert (outcome.result, outcome.released_bytes, outcome.acted) == (Result.RELEASED, 3 * GIB, False)
+    assert outcome.answer["took_ms"] == 7.0
+    assert (world.log, world.collected) == ([("release_cache", 100)], True)
+    assert kinds(world, store) == ["begin", INTENT, RESULT, END]
+    assert outcome.seconds is not None
+    assert outcome.seconds < RELEASE.wait_seconds
+
+
+@pytest.mark.parametrize(
+    ("done", "result", "words"),
+    [
+        (Done(ok=True, detail="given back", answer={"released_bytes": 0}), Result.NO_EFFECT, "nothing came back"),
+        (Done(ok=True, detail="given back", answer={"released_bytes": None}), Result.NO_EFFECT, "given back"),
+        (Done(ok=False, detail="once a minute", answer={"reason": "refused"}), Result.FAILED, "once a minute"),
+    ],
+)
+def test_an_answer_that_gave_nothing(store: Store, done: Done, result: Result, words: str) -> None:
+    """Said as it is: no figure is made up, and an app's refusal is no success."""
+    world = World()
+    world.app_answers = done
+    outcome = climb(world, by_hand(RELEASE), store)
+    assert outcome.result is result
+    assert words in outcome.detail
+    assert outcome.released_bytes in {0, None}
+
+
+def test_an_allow_list_that_is_given_is_kept_to(store: Store) -> None:
+    """Whom it does not name is not asked, unless forced; without any list a person may ask, and end nobody."""
+    world = World()
+    assert climb(world, by_hand(RELEASE), store, OTHERS).result is Result.REFUSED
+    assert climb(world, by_hand(RESET), store, NOBODY).result is Result.REFUSED
+    assert climb(world, by_hand(TERMINATE), store, NOBODY).result is Result.REFUSED
+    assert world.log == []
+    climb(world, by_hand(RELEASE, forced=True), store, OTHERS)
+    climb(world, by_hand(RESET, forced=True), store, NOBODY)
+    assert world.log == [("release_cache", 100), ("reset", 100)]
+
+
+def test_a_rule_needs_the_allow_list_even_to_ask(store: Store) -> None:
+    """The exception is a person's: what a rule asks of an app is named in the configuration."""
+    world = World()
+    assert climb(world, plan(RELEASE), store, NOBODY).result is Result.REFUSED
+    assert world.log == []
+
+
+@pytest.mark.parametrize("change", [{"trusted": False}, {"host_pid_namespace": False}, {"target": None}])
+def test_doubt_stands_above_a_person(store: Store, change: dict[str, Any]) -> None:
+    """What cannot be lifted for a kill cannot be lifted to ask either."""
+    world = World()
+    world.sight_changes = change
+    assert climb(world, by_hand(RELEASE, forced=True), store).result is Result.REFUSED
+    assert world.log == []
+
+
+def test_never_list(store: Store) -> None:
+    """KILL-03: nobody asks the fabric manager for its cache."""
+    world = World()
+    world.bodies[100].identity = replace(world.bodies[100].identity, name="nv-fabricmanage", executable=None)
+    world.bodies[100].target = replace(world.bodies[100].target, name="nv-fabricmanage")
+    outcome = climb(world, by_hand(RELEASE, forced=True, of=world.bodies[100].target), store)
+    assert (outcome.result, "never-list" in outcome.detail) == (Result.REFUSED, True)
+    assert world.log == []
+
+
+def test_a_dry_run_asks_nobody(store: Store) -> None:
+    """Decided and recorded, and the app hears nothing."""
+    world = World()
+    assert climb(world, by_hand(RELEASE, dry_run=True), store).result is Result.DRY_RUN
+    assert world.log == []
+    assert INTENT in kinds(world, store)
+
+
+def test_before_another_step_the_answer_is_not_the_end(store: Store) -> None:
+    """`kill` with a cache to be given back first goes on to the signal."""
+    world = World()
+    world.app_answers = Done(ok=True, answer={"released_bytes": GIB})
+    assert climb(world, by_hand(RELEASE, TERMINATE), store).result is Result.RELEASED
+    assert world.log == [("release_cache", 100), ("SIGTERM", 100)]
