@@ -48,11 +48,12 @@ class Alerts(Protocol):
     async def alerts(self) -> Document: ...
 
 
-def read_routes(source: Alerts) -> Sequence[BaseRoute]:
-    """What any address may serve: the same document everywhere."""
+def read_routes(source: Alerts, *, show_commands: bool = True) -> Sequence[BaseRoute]:
+    """What any address may serve. Without `show_commands` nobody's name and no text is in it that may hold one."""
 
     async def alerts(_: Request) -> Response:
-        return json_answer(await source.alerts())
+        document = await source.alerts()
+        return json_answer(document if show_commands else _without_names(document))
 
     return (Route("/api/v1/alerts", _answered(alerts), methods=["GET"]),)
 
@@ -100,6 +101,16 @@ def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
         Route("/api/v1/receivers/replay", _answered(replay), methods=["POST"]),
         Route("/api/v1/receivers/{name:path}/test", _answered(test), methods=["POST"]),
     )
+
+
+def _without_names(document: Document) -> Document:
+    """As the page has it: an alert's labels are those of `/metrics`, its text and who is at it are not told."""
+    alerts = [
+        {**alert, "annotations": {}, "acknowledged_by": "hidden" if alert.get("acknowledged_by") else ""}
+        for alert in document.get("alerts", ())
+    ]
+    silences = [{**silence, "comment": "", "creator": ""} for silence in document.get("silences", ())]
+    return {**document, "alerts": alerts, "silences": silences}
 
 
 def _answered(handler: Handler) -> Handler:

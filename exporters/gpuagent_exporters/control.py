@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from http import HTTPStatus
 from typing import Protocol
 
 from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import BaseRoute, Route
+
+from gpuagent_exporters.guards import error_response
 
 _LONGEST_PAUSE_SECONDS = 24 * 3600.0
 
@@ -37,18 +40,17 @@ def control_routes(commands: Commands) -> Sequence[BaseRoute]:
     """Routes beside the read-only ones."""
 
     async def pause(request: Request) -> JSONResponse:
+        if request.method != "POST":
+            return JSONResponse({"released": commands.released})
         try:
             seconds = float(request.query_params.get("seconds", ""))
         except ValueError:
             seconds = 0.0
         if not 0 < seconds <= _LONGEST_PAUSE_SECONDS:
             text = f"seconds must be a number above 0, at most {_LONGEST_PAUSE_SECONDS:.0f}"
-            return JSONResponse({"error": text}, 400)
+            return error_response(HTTPStatus.BAD_REQUEST, text)
         commands.pause(seconds)
         return JSONResponse({"paused_seconds": seconds, "released": commands.released})
-
-    async def paused(_: Request) -> JSONResponse:
-        return JSONResponse({"released": commands.released})
 
     async def resume(_: Request) -> JSONResponse:
         commands.resume()
@@ -59,8 +61,8 @@ def control_routes(commands: Commands) -> Sequence[BaseRoute]:
         return JSONResponse({"reloaded": not fault, "error": fault}, 409 if fault else 200)
 
     return (
-        Route("/api/v1/pause", pause, methods=["POST"]),
-        Route("/api/v1/pause", paused, methods=["GET"]),
+        # One route for both: of two with one path, a 405 would name the methods of the first alone.
+        Route("/api/v1/pause", pause, methods=["GET", "POST"]),
         Route("/api/v1/resume", resume, methods=["POST"]),
         Route("/api/v1/reload", reload, methods=["POST"]),
     )

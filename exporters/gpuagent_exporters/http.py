@@ -38,6 +38,7 @@ from gpuagent_exporters.negotiation import (
     accepts_gzip,
     wants_openmetrics,
 )
+from gpuagent_exporters.openapi_routes import openapi_routes
 from gpuagent_exporters.page_assets import asset_routes
 from gpuagent_exporters.page_documents import Documents
 
@@ -106,7 +107,7 @@ def build_app(
         Middleware(CheckPeer, same_namespaces=same_namespaces) if control else Middleware(CheckHost, hostname=hostname)
     )
     app = Starlette(
-        routes=[*routes.routes(), *history_routes(source), *asset_routes(), *extra_routes],
+        routes=[*routes.routes(), *history_routes(source), *openapi_routes(), *asset_routes(), *extra_routes],
         middleware=[
             Middleware(SetHeaders, headers=lambda: SECURITY_HEADERS, keep=True),
             Middleware(_Compress),

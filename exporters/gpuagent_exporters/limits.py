@@ -20,11 +20,9 @@ from http import HTTPStatus
 import h11
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
-from uvicorn.config import Config
-from uvicorn.protocols.http.h11_impl import H11Protocol
-from uvicorn.server import ServerState
 
 from gpuagent_exporters.guards import error_response
+from gpuagent_exporters.lean import Config, H11Protocol, ServerState
 from gpuagent_exporters.peers import PeerCredentials, peer_credentials, set_peer
 
 # uvicorn warns of every request it cannot read: lines in the journal that a stranger writes.

@@ -134,7 +134,8 @@ def _belongs(process: Document) -> str:
     if process.get("unit"):
         return text(process["unit"])
     if process.get("container_id"):
-        return f"container {text(str(process['container_id'])[:_CONTAINER_ID_LENGTH])}"
+        named = process.get("container_name") or str(process["container_id"])[:_CONTAINER_ID_LENGTH]
+        return f"container {text(named)}"
     return ""
 
 

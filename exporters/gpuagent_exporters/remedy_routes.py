@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from starlette.requests import Request
@@ -14,6 +14,7 @@ from gpuagent_exporters.peers import peer_of
 
 _HIDDEN = ("command", "user", "uid", "asked_by", "cgroup", "program", "labels")
 """What an address that everybody can reach does not tell."""
+_WORDS = ("detail", "reasons")
 
 
 class NotDone(Exception):
@@ -35,8 +36,16 @@ class RemedySource(Protocol):
         """Raises NotDone, and ValueError for a request that is none."""
         ...
 
+    async def release(self, pid: int, request: Mapping[str, Any], uid: int) -> Document:
+        """Have an app empty its cache, by the same checks. Raises as `kill` does."""
+        ...
+
+    async def unload(self, pid: int, request: Mapping[str, Any], uid: int) -> Document:
+        """Have an app unload what it registered for this. Raises as `kill` does."""
+        ...
+
     async def reset(self, uid: int) -> None:
-        """Raises NotDone."""
+        """Let remedies go on. Raises NotDone."""
         ...
 
 
@@ -46,28 +55,47 @@ def remedy_routes(source: RemedySource, *, show_commands: bool = True) -> Sequen
     async def remedies(_: Request) -> Response:
         document = await source.remedies()
         if not show_commands:
-            runs = [{key: value for key, value in run.items() if key not in _HIDDEN} for run in document["remedies"]]
-            document = {**document, "remedies": runs}
+            document = {**document, "remedies": [_without_names(run) for run in document["remedies"]]}
         return json_answer(document)
 
     return (Route("/api/v1/remedies", _answered(remedies), methods=["GET"]),)
 
 
 def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:
-    """For the control socket alone. The answer takes as long as the ladder does."""
+    """For the control socket alone, and ahead of the routes of clients. The answer takes as long as the ladder does."""
 
-    async def kill(request: Request) -> Response:
-        body = await json_body(request)
-        return json_answer(await source.kill(request.path_params["pid"], body, _uid(request)))
+    def acting(act: Callable[[int, Mapping[str, Any], int], Awaitable[Document]]) -> Handler:
+        async def handle(request: Request) -> Response:
+            body = await json_body(request)
+            return json_answer(await act(request.path_params["pid"], body, _uid(request)))
+
+        return _answered(handle)
 
     async def reset(request: Request) -> Response:
         await source.reset(_uid(request))
         return json_answer({"reset": True})
 
     return (
-        Route("/api/v1/processes/{pid:int}/kill", _answered(kill), methods=["POST"]),
+        Route("/api/v1/processes/{pid:int}/kill", acting(source.kill), methods=["POST"]),
+        # What is asked of an app to give memory back is a remedy: there is no way past the refusals and the record.
+        Route("/api/v1/clients/{pid:int}/release", acting(source.release), methods=["POST"]),
+        Route("/api/v1/clients/{pid:int}/reset", acting(source.unload), methods=["POST"]),
         Route("/api/v1/remedies/reset", _answered(reset), methods=["POST"]),
     )
+
+
+def _without_names(run: Document) -> Document:
+    """Nor the words that may hold a name: reasons against it, and what a program or an app has said."""
+    shown = {key: value for key, value in run.items() if key not in _HIDDEN}
+    if run.get("steps"):
+        shown["steps"] = [_without_words(step) for step in run["steps"]]
+    if run.get("end"):
+        shown["end"] = _without_words(run["end"])
+    return shown
+
+
+def _without_words(row: Mapping[str, Any]) -> Document:
+    return {key: value for key, value in row.items() if key not in _WORDS}
 
 
 def _answered(handler: Handler) -> Handler:

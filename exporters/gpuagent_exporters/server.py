@@ -19,9 +19,8 @@ from typing import Any
 
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.types import ASGIApp
-from uvicorn.config import Config
-from uvicorn.server import ServerState
 
+from gpuagent_exporters.lean import Config, ServerState
 from gpuagent_exporters.limits import BoundedProtocol, HttpLimits
 from gpuagent_exporters.listeners import ListenError, UnixListener, open_tcp, open_unix
 from gpuagent_exporters.web_config import WebConfig

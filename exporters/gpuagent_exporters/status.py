@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from gpuagent.catalogue.frameworks import Framework, Recognise, framework_of, recogniser
 from gpuagent.growth import MemoryKey
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import CollectorRun, GpuReading, ProcessReading, Snapshot
@@ -37,6 +38,7 @@ def status_document(
     history: Mapping[str, _Points],
     history_interval_seconds: float,
     simulated: str = "",
+    preallocates: tuple[str, ...] = (),
 ) -> Document:
     """Everything that a person asks of the node first.
 
@@ -51,6 +53,7 @@ def status_document(
         history: Used bytes by GPU UUID, oldest first.
         history_interval_seconds: Between two of those points.
         simulated: Name of the scenario, for as long as no snapshot tells it.
+        preallocates: Patterns of processes that take most of the GPU by design, beyond those that are known.
     """
     problems = find_problems(snapshot, now_seconds, poll_interval_seconds=poll_interval_seconds)
     document: Document = {
@@ -77,7 +80,7 @@ def status_document(
             for problem in problems
         ],
         "gpus": _gpus(snapshot, now_seconds, history, history_interval_seconds) if snapshot else [],
-        "processes": _processes(snapshot) if snapshot else [],
+        "processes": _processes(snapshot, recogniser(preallocates)) if snapshot else [],
         "collectors": list(_collectors(snapshot)) if snapshot else [],
     }
     return {key: finite(value) for key, value in document.items()}
@@ -90,6 +93,7 @@ def processes_document(
     source: str = "agent",
     poll_interval_seconds: float = 1.0,
     simulated: str = "",
+    preallocates: tuple[str, ...] = (),
 ) -> Document:
     """The GPU processes alone, with what it takes to judge them: whose figures these are, and how old."""
     document: Document = {
@@ -97,7 +101,7 @@ def processes_document(
         "source": source,
         "agent": {"simulated": snapshot.simulated if snapshot else simulated},
         **_times(snapshot, now_seconds, poll_interval_seconds),
-        "processes": _processes(snapshot) if snapshot else [],
+        "processes": _processes(snapshot, recogniser(preallocates)) if snapshot else [],
     }
     return {key: finite(value) for key, value in document.items()}
 
@@ -163,7 +167,7 @@ def _gpus(
     return documents
 
 
-def _processes(snapshot: Snapshot) -> list[Document]:
+def _processes(snapshot: Snapshot, recognise: Recognise) -> list[Document]:
     """By GPU, the largest first; those of which the driver tells no memory are last."""
     ordered = sorted(
         snapshot.processes,
@@ -177,6 +181,7 @@ def _processes(snapshot: Snapshot) -> list[Document]:
     return [
         _process(process, snapshot.time_seconds)
         | growth_status(snapshot.growth.get(process.key))
+        | _framework(framework_of(process, snapshot.clients, recognise))
         | allocator_status(snapshot, process)
         for process in ordered
     ]
@@ -206,6 +211,7 @@ def _process(process: ProcessReading, time_seconds: float) -> Document:
         "unit": info.unit if info else "",
         "container_id": info.container_id if info else "",
         "container_runtime": info.container_runtime if info else "",
+        "container_name": info.container_name if info else "",
         "pod_uid": info.pod_uid if info else "",
         "pod": info.pod if info else "",
         "namespace": info.namespace if info else "",
@@ -213,6 +219,13 @@ def _process(process: ProcessReading, time_seconds: float) -> Document:
         "command": info.command if info else "",
         "age_seconds": age,
         "host_memory_bytes": info.resident_bytes if info else None,
+    }
+
+
+def _framework(framework: Framework | None) -> Document:
+    return {
+        "framework": framework.name if framework else "",
+        "preallocates": framework.preallocates if framework else None,
     }
 
 

@@ -134,6 +134,27 @@ def test_the_address_for_everybody_only_reads(method: str, path: str, status: in
         assert answer.json() == run(commands.alerts())
 
 
+def test_an_open_address_names_nobody() -> None:
+    """Neither an alert's text, which tells users and commands, nor who is at it, nor whose silence it is; the rest."""
+
+    class Told(FakeCommands):
+        async def alerts(self) -> dict[str, Any]:
+            one = {"name": "Full", "annotations": {"summary": "bob's job"}, "acknowledged_by": "alice"}
+            silence = {"id": "1", "creator": "alice", "comment": "alice moves", "matchers": []}
+            return {"schema": 1, "alerts": [one, {**one, "acknowledged_by": ""}], "silences": [silence]}
+
+    async def test() -> Answer:
+        routes = read_routes(Told(), show_commands=False)
+        async with serving(build_app(FakeSource(), extra_routes=routes)) as server:
+            return await ask(server, "/api/v1/alerts")
+
+    answer = run(test())
+    assert [alert["acknowledged_by"] for alert in answer.json()["alerts"]] == ["hidden", ""]
+    assert answer.json()["alerts"][0]["name"] == "Full"
+    assert b"alice" not in answer.body
+    assert b"bob" not in answer.body
+
+
 def test_what_cannot_be_encoded_is_shown(short_folder: Path) -> None:
     """PROC: a label with half a character, which a process may have in its name, does not hide all alerts."""
     answer = asked(short_folder, FakeCommands(), "GET", "/api/v1/alerts")

@@ -24,6 +24,8 @@ RUN = {
     "command": "secret",
     "asked_by": "bob (uid 1)",
     "name": "half \ud800",
+    "steps": [{"kind": "result", "step": "exec", "ok": False, "detail": "alice's container is gone"}],
+    "end": {"result": "refused", "detail": "alice is not in remedies.allow.users", "reasons": ["alice is not"]},
 }
 
 
@@ -42,6 +44,14 @@ class FakeRemedies:
         if "odd" in request:
             raise ValueError("unknown: odd")
         self.done.append((pid, dict(request), uid))
+        return {"result": "released"}
+
+    async def release(self, pid: int, request: Mapping[str, Any], uid: int) -> dict[str, Any]:
+        self.done.append(("release", pid, dict(request), uid))
+        return {"result": "released"}
+
+    async def unload(self, pid: int, request: Mapping[str, Any], uid: int) -> dict[str, Any]:
+        self.done.append(("unload", pid, dict(request), uid))
         return {"result": "released"}
 
     async def reset(self, uid: int) -> None:
@@ -68,6 +78,14 @@ def test_kill(tmp_path: Path) -> None:
     answer = asked(tmp_path, remedies, "POST", "/api/v1/processes/7/kill", b'{"dry_run": true}')
     assert (answer.status, json.loads(answer.body)) == (200, {"result": "released"})
     assert remedies.done == [(7, {"dry_run": True}, os.getuid())]
+
+
+@pytest.mark.parametrize(("path", "name"), [("release", "release"), ("reset", "unload")])
+def test_what_is_asked_of_an_app(tmp_path: Path, path: str, name: str) -> None:
+    """Giving the cache back is a remedy too: it is asked for with the caller's uid, like a kill."""
+    remedies = FakeRemedies()
+    assert asked(tmp_path, remedies, "POST", f"/api/v1/clients/7/{path}", b'{"force": true}').status == 200
+    assert remedies.done == [(name, 7, {"force": True}, os.getuid())]
 
 
 @pytest.mark.parametrize(
@@ -106,7 +124,10 @@ def test_reading(tmp_path: Path) -> None:
             return await ask(server, "/api/v1/remedies")
 
     (shown,) = json.loads(run(public()).body)["remedies"]
-    assert shown == {"id": "1", "pid": 7, "name": RUN["name"]}
+    assert shown == {
+        "id": "1", "pid": 7, "name": RUN["name"], "steps": [{"kind": "result", "step": "exec", "ok": False}],
+        "end": {"result": "refused"},
+    }  # fmt: skip
 
 
 def test_the_network_cannot_kill() -> None:

@@ -108,6 +108,7 @@ infos = st.builds(
     unit=texts,
     container_id=texts,
     container_runtime=texts,
+    container_name=texts,
     pod=texts,
     namespace=texts,
     slurm_job=texts,

@@ -19,6 +19,8 @@ class FakeDetector:
         self.sensitivity = sensitivity
         self.resumed = resumed
         self.readings: list[Reading] = []
+        self.declared_bytes: float | None = None
+        """As it was told last."""
         self.said = STEADY
 
     def update(
@@ -28,9 +30,14 @@ class FakeDetector:
         free_bytes: float | None,
         allocated_bytes: float | None = None,
         reserved_bytes: float | None = None,
+        declared_bytes: float | None = None,
     ) -> Growth:
         self.readings.append((time_seconds, used_bytes, free_bytes, allocated_bytes, reserved_bytes))
+        self.declared_bytes = declared_bytes
         return self.said
+
+    def use(self, sensitivity: str) -> None:
+        self.sensitivity = sensitivity
 
     def dump(self) -> bytes:
         return b"%d readings" % len(self.readings)

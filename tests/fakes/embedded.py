@@ -32,7 +32,11 @@ class FakeApp:
     def __init__(self, path: Path, timeout_seconds: float = 20.0) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
         self.socket.settimeout(timeout_seconds)
-        self.socket.connect(str(path))
+        try:
+            self.socket.connect(str(path))
+        except OSError:
+            self.socket.close()
+            raise
         self._lines = self.socket.makefile("rb")
 
     def send(self, *messages: dict[str, Any] | bytes) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +14,7 @@ from gpuagent.clock import ManualClock
 from gpuagent.monitor.inventory import Inventory
 from gpuagent.monitor.monitor import Monitor, Pace, Place, Processes
 from gpuagent.nvml.library import Library
+from gpuagent.procfs.kernel_log import Address
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.reading import GpuReading, GpuState, Snapshot
 from gpuagent.simulated.faults import Fault, Kind
@@ -107,6 +108,7 @@ async def rig(
     processes: Processes | None = None,
     inventory: Inventory | None = None,
     pci_gpus: Callable[[], int | None] | None = None,
+    fallen: Callable[[], Iterable[Address]] = tuple,
     host_pid_namespace: bool = True,
     wrap: Callable[[object], object] = lambda library: library,
     events: bool = True,
@@ -131,7 +133,8 @@ async def rig(
         boot_time_seconds=node.proc.boot_time_seconds,
         host_pid_namespace=host_pid_namespace,
     )
-    place = Place(boot_id=BOOT_ID, simulated=node.name, inventory=inventory, pci_gpus=pci_gpus or node.pci_gpu_count)
+    pci_gpus = pci_gpus or node.pci_gpu_count
+    place = Place(boot_id=BOOT_ID, simulated=node.name, inventory=inventory, pci_gpus=pci_gpus, fallen=fallen)
     library = node.library if events else _WithoutEvents(node.library)
     with use(wrap(library)):
         monitor = Monitor(Library(max_pid=node.max_pid), table, clock, PATIENT, place)

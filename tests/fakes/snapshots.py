@@ -115,6 +115,7 @@ def full_client() -> ClientReading:
         devices={"GPU-0": AllocatorReading(20 * GIB, 30 * GIB, 36 * GIB, 36 * GIB, 21 * GIB, GIB, 42, 1, 2, 0.9)},
         declared_minimum_bytes=4 * GIB,
         declared_typical_bytes=6 * GIB,
+        frameworks={"jax": True},
     )  # fmt: skip
 
 

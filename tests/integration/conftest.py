@@ -1,4 +1,4 @@
-"""Folders for processes that listen on unix sockets."""
+"""Folders for processes that listen on unix sockets, and an interpreter for real servers."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+
+from tests.client.conftest import apps_python as apps_python  # noqa: PLC0414  for pytest, which looks for it here
 
 
 @pytest.fixture

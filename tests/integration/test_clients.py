@@ -23,7 +23,6 @@ from tests.integration.waiting import free_port, until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 ROOT = Path(__file__).parents[2]
-APPS_PYTHON = ROOT / ".venv-apps" / "bin" / "python"
 PLAIN = "import gpuagent_client, sys; gpuagent_client.start(app='plain'); print('up', flush=True); sys.stdin.read()"
 SERVED = """
 import os
@@ -52,17 +51,6 @@ def agent() -> Iterator[Agent]:
     """One that is well, for all tests that do not end it."""
     with tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder, agent_in(Path(folder)) as running:
         yield running
-
-
-@pytest.fixture
-def apps_python() -> Path:
-    """An interpreter with torch, FastAPI, uvicorn and gunicorn."""
-    if not APPS_PYTHON.exists():
-        reason = "no .venv-apps with torch and servers; scripts/apps-venv makes it"
-        if os.environ.get("CI"):
-            pytest.fail(reason)
-        pytest.skip(reason)
-    return APPS_PYTHON
 
 
 def client_socket(agent: Agent) -> Path:
@@ -165,7 +153,7 @@ def test_commands_reach_the_app_and_come_back(agent: Agent) -> None:
         assert (answer.stdout or answer.stderr).strip()
         assert "Traceback" not in answer.stderr
     assert unknown.returncode == 1
-    assert "has no embedded client" in unknown.stderr
+    assert "no process with pid 1 is on a GPU" in unknown.stderr
 
 
 def test_garbage_300_connections_and_a_stalled_reader(agent: Agent) -> None:
@@ -210,3 +198,14 @@ def test_figures_of_an_app_are_shown(agent: Agent) -> None:
         seen = until(lambda: clients(agent)[os.getpid()]["events"], "the event")
         assert (seen[0]["name"], seen[0]["fields"]) == ("load model", {"seconds": 2.5})
         assert clients(agent)[os.getpid()]["devices"] == []
+
+
+def test_a_new_interval_reaches_apps_that_are_connected(folder: Path) -> None:
+    """`gpuagent config reload` with another `clients.interval`: nobody has to connect anew for it."""
+    with agent_in(folder) as own, FakeApp(client_socket(own)) as fake:
+        assert fake.meet(app="fake")["interval"] == 1.0
+        path = folder / "gpuagent.yaml"
+        path.write_text(json.dumps(json.loads(path.read_text()) | {"clients": {"interval": "5s"}}))
+        reloaded = own.command("config", "reload")
+        assert reloaded.returncode == 0, reloaded
+        assert fake.receive("welcome")["interval"] == 5.0

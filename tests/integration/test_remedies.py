@@ -22,6 +22,8 @@ from tests.integration.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
+ROOT = Path(__file__).parents[2]
+
 SCENARIO = """
 description: a process that has too much, and one that has not
 gpus:
@@ -143,13 +145,44 @@ def test_by_hand_over_the_control_socket(folder: Path) -> None:
         assert by_http.status in {404, 405}  # only the control socket takes commands
 
 
+CLIENT = """
+import os, signal, sys
+sys.path.insert(0, {package!r})
+os.environ["GPUAGENT_SOCKET"] = {socket!r}
+import gpuagent_client
+gpuagent_client.start(app="greedy")
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_release_by_hand_is_on_record(folder: Path) -> None:
+    """`gpuagent release`: over the control socket to the app and back; who asked stands in `gpuagent remedies`."""
+    app = CLIENT.format(package=str(ROOT / "client"), socket=str(folder / "cl" / "client.sock"))
+    with node(folder, app, {"allow": {"users": ["nobody-at-all"]}}) as (agent, greedy, modest):
+        until(lambda: json.loads(agent.get("/api/v1/clients").body)["clients"], "the app is a client")
+        pid = str(greedy.pid)
+        refused = agent.command("release", pid)
+        assert (refused.returncode, "remedies.allow.users" in refused.stderr) == (1, True)
+        asked = agent.command("release", pid, "--force")
+        assert (asked.returncode, asked.stderr.startswith("the app did not do it: ")) == (1, True), asked  # no torch
+        absent = agent.command("release", str(modest.pid), "--force")
+        assert (absent.returncode, "has no embedded client" in absent.stderr) == (1, True)
+        record = json.loads(agent.command("remedies", "--json").stdout)["remedies"]
+        assert [run["end"]["result"] for run in record] == ["refused", "failed", "failed"]
+        assert {run["asked_by"] for run in record} == {f"{getpass.getuser()} (uid {os.getuid()})"}
+        assert greedy.poll() is None
+
+
 def test_killed_between_intent_and_result(folder: Path) -> None:
     """The agent is killed -9 in a step: the next start closes the record as interrupted, and repeats nothing."""
     what = remedies({"terminate": {"wait": "1s"}}, {"exec": {"command": ["/bin/sleep", "1000"], "wait": "10m"}})
     with node(folder, TELLS_OF_TERM, what) as (agent, greedy, modest):
-        until(
-            lambda: [run for run in runs(agent) if run["steps"][-1]["step"].startswith("exec")], "the second step", 60
-        )
+
+        def second_step() -> bool:
+            return any(step["step"].startswith("exec") for run in runs(agent) for step in run["steps"])
+
+        until(second_step, "the second step", 60)
         assert runs(agent)[0]["steps"][-1]["kind"] == "intent"
         agent.process.kill()
         agent.process.wait()

@@ -1,0 +1,90 @@
+"""Alerts, silences and receivers: see `gpuagent.alerting.document`, which makes the documents."""
+
+from __future__ import annotations
+
+from gpuagent_exporters.openapi.schema import Schema, flag, integer, listing, mapping, number, one_of, record, ref, text
+from gpuagent_exporters.openapi.status_schemas import VERSION
+
+ALERT_SCHEMAS: dict[str, Schema] = {
+    "Alerts": record(
+        "What fires, who is told, and what became of it.",
+        schema=VERSION,
+        time_seconds=number("Unix time of the answer."),
+        alerting=text("Who notifies, as it is configured."),
+        alerts=listing(ref("Alert"), "Firing ones first."),
+        silences=listing(ref("Silence")),
+        receivers=listing(ref("Receiver"), "Those configured, and others for which messages are still kept."),
+        heartbeats=listing(record(
+            "A receiver that is called all the time.",
+            receiver=text(),
+            interval_seconds=number(),
+            sent=integer("Since the start."),
+            failed=integer("Since the start."),
+            last=text("The last outcome in words."),
+        )),
+        rules=integer("Rules in force."),
+        failing_rules=listing(record(
+            "A rule that could not be evaluated.", group=text(), rule=text(), error=text("Why.")
+        )),
+        store_problem=text("Why the state cannot be kept on the disk."),
+    ),
+    "Alert": record(
+        "One alert that is pending or firing. Where commands are not shown, `annotations` is empty.",
+        name=text("Of its rule."),
+        state=one_of(["pending", "firing"]),
+        severity=text("Its label of this name."),
+        fingerprint=text("Identifies it, as in Alertmanager's API."),
+        labels=mapping(text()),
+        annotations=mapping(text(), "With templates filled in; empty where commands are not shown."),
+        value=number("Of its expression; null where that is no finite number.", null=True),
+        active_seconds=number("Since the expression became true."),
+        starts_at_seconds=number("Unix time.", null=True),
+        silenced_by=listing(text(), "Ids of silences."),
+        muted_by=text("Why another alert's being there mutes it."),
+        acknowledged_by=text("A user; `hidden` where commands are not shown."),
+        receivers=listing(text(), "Who is told, by the routes."),
+    ),
+    "Silence": record(
+        "Nothing is said of what matches.",
+        id=text(),
+        matchers=listing(text(), "All must match."),
+        state=one_of(["pending", "active", "expired"]),
+        starts_at_seconds=number("Unix time."),
+        ends_at_seconds=number("Unix time."),
+        comment=text("Empty where commands are not shown."),
+        creator=text("The user at the other end of the control socket; empty where commands are not shown."),
+    ),
+    "Receiver": record(
+        "One receiver, and its messages.",
+        receiver=text("Its name."),
+        kind=text('Such as slack; "" where it is configured no more.'),
+        queued=integer("Messages that wait."),
+        dead=integer("Messages that were given up."),
+        oldest_seconds=number("Age of the oldest that waits.", null=True),
+        sent=integer(),
+        failed=integer(),
+        dropped=integer("Because too many waited."),
+        last=text("The last outcome in words."),
+        off=text("Why nothing is tried until somebody has looked."),
+        off_since_seconds=number("Unix time.", null=True),
+    ),
+    "DeadLetters": record(
+        "Messages that were given up, oldest first.",
+        schema=VERSION,
+        time_seconds=number("Unix time of the answer."),
+        dead=listing(record(
+            "One message.",
+            id=text(),
+            receiver=text(),
+            status=one_of(["firing", "resolved"]),
+            alerts=listing(text(), "Names."),
+            created_seconds=number("Unix time."),
+            attempts=integer(),
+            error=text("Of the last attempt."),
+        )),
+    ),
+    "Acknowledged": record("What is acknowledged now.", acknowledged=listing(text(), "Fingerprints.")),
+    "Unacknowledged": record("What is acknowledged no more.", removed=listing(text(), "Fingerprints.")),
+    "ReceiverTest": record("What a receiver said to a test.", taken=flag(), outcome=text("In words.")),
+    "Replayed": record("Messages that are tried again.", replayed=integer("How many.")),
+}  # fmt: skip

@@ -1,0 +1,109 @@
+"""What was done to give memory back: see `gpuagent.acting` and the audit log, which make the documents."""
+
+from __future__ import annotations
+
+from gpuagent_exporters.openapi.schema import (
+    Schema,
+    flag,
+    integer,
+    listing,
+    mapping,
+    number,
+    one_of,
+    record,
+    ref,
+    text,
+    without,
+)
+from gpuagent_exporters.openapi.status_schemas import VERSION
+
+RESULTS = (
+    "released", "resolved", "still_listed", "held_by_other", "unaccounted", "unkillable", "no_effect", "refused",
+    "failed", "dry_run", "interrupted", "exited",
+)  # fmt: skip
+"""How a run may end, in the order of docs/remedies.md."""
+
+_HIDDEN = ("labels", "asked_by", "user", "uid", "command", "cgroup", "program")
+"""Keys that an address does not tell where commands are not shown."""
+
+REMEDY_SCHEMAS: dict[str, Schema] = {
+    "Remedies": record(
+        "The record of what was done, oldest first.",
+        schema=VERSION,
+        stopped=text('Why no remedy is taken until somebody has looked; "" where they are.'),
+        dry_run=flag("Nothing is done, it is only said what would be."),
+        look_seconds=number("How long a fresh reading is waited for before each step."),
+        proof_seconds=number("How long the memory's return is waited for after the last one."),
+        remedies=listing(ref("Remedy")),
+    ),
+    "Remedy": without(record(
+        "One run of a ladder on one process. Keys that say who runs what are missing where commands are not shown.",
+        id=text(),
+        time_seconds=number("Unix time of its beginning."),
+        alertname=text('The alert behind it; "" where a person asked.'),
+        fingerprint=text("Of that alert."),
+        expression=text("Of that alert's rule."),
+        labels=mapping(text(), "Of that alert."),
+        value=number("Of the expression.", null=True),
+        values=listing(number(), "Of the expression, in the time before."),
+        victim=text("How the process was chosen."),
+        asked_by=text("User and uid of the person who asked, by the kernel's word."),
+        forced=flag("The allow list was set aside."),
+        dry_run=flag(),
+        scope=text("process, or what falls with it."),
+        ladder=listing(text(), "The steps that were planned."),
+        waits_seconds=listing(number(), "How long each of them is waited for."),
+        pid=integer("The process."),
+        start_ticks=integer("Of the process: with `boot_id` no other can be meant."),
+        boot_id=text(),
+        uid=integer(null=True),
+        user=text(),
+        name=text("Of the process."),
+        command=text("Redacted and cut."),
+        cgroup=text(),
+        unit=text("systemd's."),
+        container_id=text(),
+        container_name=text("Where it is known; `namespace/pod/container` in Kubernetes."),
+        gpu=integer("NVML's index."),
+        gpu_uuid=text(),
+        used_bytes=integer("When the run began."),
+        program=text("The file that it runs."),
+        members=listing(integer(), "Pids that fall with it."),
+        steps=listing(without(record(
+            "An intent, written before it is done; or its result.",
+            time_seconds=number("Unix time."),
+            kind=one_of(["intent", "result"]),
+            step=text(),
+            disrupts=flag("The app will notice. Intents only."),
+            dry_run=flag(),
+            pids=listing(integer()),
+            used_bytes=integer(null=True),
+            note=text(),
+            ok=flag("Results only."),
+            errno=integer("The kernel's.", null=True),
+            detail=text(),
+        ), "disrupts", "dry_run", "pids", "used_bytes", "note", "ok", "errno", "detail")),
+        end=without(record(
+            "How it ended; missing while it goes on.",
+            time_seconds=number("Unix time."),
+            result=one_of(RESULTS),
+            detail=text("In words."),
+            acted=flag("A step beyond `release_cache` was taken."),
+            released_bytes=integer(null=True),
+            seconds=number("From the last step to the memory's return.", null=True),
+            reasons=listing(text(), "Why it was refused."),
+            not_permitted=flag("The kernel did not permit it."),
+        ), "detail", "released_bytes", "seconds", "reasons", "not_permitted"),
+    ), "end", *_HIDDEN),
+    "Remedied": record(
+        "What came of it. What an app answers to `release` and `reset` is there too, under the names that it gives.",
+        pid=integer(),
+        gpu=integer("NVML's index."),
+        name=text("Of the process."),
+        result=one_of(RESULTS),
+        detail=text("In words."),
+        released_bytes=integer(null=True),
+        seconds=number("From the last step to the memory's return.", null=True),
+        dry_run=flag(),
+    ),
+}  # fmt: skip

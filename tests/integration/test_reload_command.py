@@ -1,0 +1,33 @@
+"""`gpuagent config reload`, which the unit's ExecReload runs, against a real agent."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.integration.agent import running_agent, write_config
+
+
+def test_a_reload_tells_what_came_of_it(folder: Path) -> None:
+    """Status 0 when it is in force; 1 with every fault when it is refused, so that `systemctl reload` fails."""
+    with running_agent(folder, "healthy") as agent:
+        agent.wait_until_ready()
+        write_config(folder, agent.port, processes={"top": 3})
+        good = agent.command("config", "reload")
+        assert (good.returncode, good.stderr) == (0, "")
+
+        write_config(folder, agent.port, processes={"top": -5}, poll_intervall="1s")
+        bad = agent.command("config", "reload")
+        assert bad.returncode == 1
+        assert "the old one stays" in bad.stderr
+        assert "processes.top: -5" in bad.stderr
+        assert "did you mean poll_interval?" in bad.stderr
+
+
+def test_without_an_agent(folder: Path) -> None:
+    """Nothing to tell it to: said in a line, with status 1."""
+    with running_agent(folder, "healthy") as agent:
+        agent.wait_until_ready()
+        agent.stop()
+        told = agent.command("config", "reload")
+    assert told.returncode == 1
+    assert told.stderr.startswith("the agent cannot be told")

@@ -1,0 +1,39 @@
+"""The pictures of the README are what the program draws."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from xml.etree import ElementTree as ET
+
+import pytest
+
+from tests.packaging.pictures import ALERT, IMAGES, PICTURES, kept
+from tests.packaging.slack_picture import slack_svg
+
+
+@pytest.mark.parametrize(("name", "draw"), PICTURES.items(), ids=PICTURES)
+def test_pictures_are_current(name: str, draw: Callable[[], str]) -> None:
+    """`python -m tests.packaging.pictures` draws them again from what was recorded."""
+    assert (IMAGES / name).read_text() == draw()
+
+
+def test_they_show_the_leak() -> None:
+    """What was recorded is a leak, told to Slack and on the screen of the node."""
+    assert {problem["kind"] for problem in kept("status")["problems"]} >= {"leak"}
+    assert ALERT in kept("slack")["text"]
+
+
+def test_slack_picture_escapes() -> None:
+    """Hostile names make no marks in the picture."""
+    text = "FIRING <&\"'> `a<b`"
+    drawn = slack_svg({
+        "text": text,
+        "blocks": [{"type": "section", "text": {"type": "mrkdwn", "text": "*A* &lt;script&gt; `x&lt;y`"}}],
+    })  # fmt: skip
+    words = [element.text for element in ET.fromstring(drawn).iter() if element.text and element.text.strip()]
+    assert words[-3:] == ["A", "<script>", "x<y"]
+
+
+def test_pictures_are_small() -> None:
+    """A clone is not slowed down by them."""
+    assert [path.name for path in IMAGES.glob("*.*") if path.stat().st_size > 200 * 1024] == []
