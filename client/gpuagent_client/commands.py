@@ -112,7 +112,10 @@ class Commands:
     def _blame(self, command: str, args: Mapping[str, Any], deadline_seconds: float) -> dict[str, Any]:
         # Not loaded before it is asked for: an app that never leaks never pays for it.
         blame = importlib.import_module("gpuagent_client.blame")
-        result: dict[str, Any] = blame.run(command, dict(args), deadline_seconds, self._blame_context())
+        wanted = dict(args)
+        if "lines" not in self._told.settings.obeyed:
+            wanted.pop("lines", None)  # a census may record lines beside it: not in an app that forbids that
+        result: dict[str, Any] = blame.run(command, wanted, deadline_seconds, self._blame_context())
         if result.get("ok") is False:
             raise Refused(str(result.get("err", "refused")))
         return result

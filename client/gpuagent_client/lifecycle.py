@@ -116,6 +116,7 @@ def _after_fork_in_child() -> None:
             return
         parents.abandon()
         told.level = None
+        told.drain = None  # a child of a worker is none: nobody would start a successor
         told.events.clear()
         _run(FORK_PAUSE_SECONDS)
 

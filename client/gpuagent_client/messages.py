@@ -134,8 +134,14 @@ def hello(
     backend: str,
     commands: Sequence[str],
     declared: Declared,
+    interval_seconds: float | None = None,
+    frameworks: Mapping[str, bool] | None = None,
 ) -> Message:
-    """The first line; sent again whenever something in it has changed."""
+    """The first line; sent again whenever something in it has changed.
+
+    `interval_seconds` is what the app itself has set, and no agent changes; `frameworks` says of those that use the GPU
+    here beside torch whether they took most of it at their start.
+    """
     message: Message = {
         "v": VERSION,
         "t": "hello",
@@ -152,6 +158,10 @@ def hello(
     message["caps"] = sorted(commands)
     if told := {key: value for key, value in declared._asdict().items() if value is not None}:
         message["declared"] = told
+    if interval_seconds is not None:
+        message["interval"] = interval_seconds
+    if frameworks:
+        message["frameworks"] = dict(frameworks)
     return message
 
 

@@ -116,7 +116,7 @@ class Remedies:
         return {"ratio": float(ratio), "devices": len(devices)}
 
     def notice(self, args: Mapping[str, Any], deadline_seconds: float) -> dict[str, Any]:  # noqa: ARG002
-        """Tell the app what is about to happen to it."""
+        """Tell the app what is about to happen to it; a worker that may do so begins to make room for a fresh one."""
         seconds = args.get("seconds")
         notice = Notice(
             action=str(args.get("action", ""))[:100],
@@ -124,15 +124,17 @@ class Remedies:
             seconds=float(seconds) if isinstance(seconds, (int, float)) else 0.0,
         )
         log.warning("gpuagent: %s in %.0f s: %s", notice.action or "action", notice.seconds, notice.reason)
-        callback = self._told.settings.on_notice
-        if callback is None:
-            return {"callback": False}
-        try:
-            callback(notice)
-        except Exception as error:  # noqa: BLE001 - code of the app's
-            log.exception("on_notice failed")
-            return {"callback": True, "failed": type(error).__name__}
-        return {"callback": True}
+        callback, drain = self._told.settings.on_notice, self._told.drain
+        answer: dict[str, Any] = {"callback": callback is not None}
+        if callback is not None:
+            try:
+                callback(notice)
+            except Exception as error:  # noqa: BLE001 - code of the app's
+                log.exception("on_notice failed")
+                answer["failed"] = type(error).__name__
+        if drain is not None:  # after the callback, which may save what the end of the process would lose
+            answer["draining"] = drain(notice.reason)
+        return answer
 
     def _between_requests(self, until: float) -> None:
         """Wait until no request is served and no graph captured: an emptied cache would slow the one, break the other.

@@ -11,6 +11,7 @@ from typing import Callable
 import gpuagent_client
 from gpuagent_client import messages
 from gpuagent_client.allocator import Allocator, Reading, as_sent
+from gpuagent_client.frameworks import frameworks
 from gpuagent_client.guard import tell_once
 from gpuagent_client.limits import Limits, NoLimits
 from gpuagent_client.protocol import Message
@@ -58,6 +59,8 @@ class Reporter:
             backend=self._torch.backend(),
             commands=sorted(self._told.settings.obeyed) if obeying else (),
             declared=self._told.declared,
+            interval_seconds=self._told.settings.interval_seconds,
+            frameworks=frameworks(sys.modules, os.environ),
         )
 
     def stats(self) -> Message:

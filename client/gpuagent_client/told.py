@@ -32,6 +32,9 @@ class Told:
         """Whether a request is being served; the serving part puts its own here."""
         self.requests_served: Callable[[], int | None] = _unknown
         """How many requests were served so far; likewise."""
+        self.drain: Callable[[str], bool] | None = None
+        """Ends this process after the requests that it has begun, for the reason given, and says whether it will; the
+        serving part puts its own here where a successor is sure to come. None: the app has not asked for it."""
         self.released_at = float("-inf")
         """When the allocator's cache was last given back, on the clock of `time.monotonic`, by whomever."""
         self.level: Level | None = None

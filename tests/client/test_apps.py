@@ -155,6 +155,18 @@ print("forked", flush=True)
     assert (output, apps.started[0].returncode) == ("forked\n", 0)
 
 
+def test_a_child_of_a_worker_is_no_worker(apps: Apps, agent: FakeAgent) -> None:
+    """What ends a worker for its successor is not inherited by a process that has none."""
+    app = apps.code(
+        f"{START}import os\nfrom gpuagent_client import lifecycle\nlifecycle.told.drain = lambda why: True\n"
+        "pid = os.fork()\nif pid == 0:\n    os._exit(lifecycle.told.drain is not None)\n"
+        "print(os.waitpid(pid, 0)[1], lifecycle.told.drain is not None)"
+    )
+    output, _ = app.communicate()
+
+    assert output == "0 True\n"
+
+
 def test_a_child_of_a_threads_fork_starts_anew(apps: Apps, agent: FakeAgent) -> None:
     """A fork from any thread, and a fork of the fork, is a process like any other."""
     apps.code(

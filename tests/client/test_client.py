@@ -194,6 +194,18 @@ def test_the_agent_sets_the_pace(agent: FakeAgent, socket_path: Path) -> None:
     assert not bad["ok"]
 
 
+def test_a_second_welcome_brings_a_new_pace(socket_path: Path) -> None:
+    """After a reload of the agent, without a new connection; an app with an interval of its own says so."""
+    with FakeAgent(socket_path, interval=60) as agent, running(socket_path):
+        (client,) = agent.wait_for_client(having=lambda one: one.of("stats"))
+        client.greet(0.2)
+        agent.wait(lambda: len(client.of("stats")) > 2)
+        assert "interval" not in client.hello
+    with FakeAgent(socket_path, interval=0.2) as agent, running(socket_path, interval=60):
+        (client,) = agent.wait_for_client()
+        assert client.hello["interval"] == 60
+
+
 def test_one_command_at_a_time(agent: FakeAgent, socket_path: Path) -> None:
     """While one is carried out, another is told so, and the figures go on flowing."""
     entered, leave = threading.Event(), threading.Event()

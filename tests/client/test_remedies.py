@@ -228,3 +228,20 @@ def test_a_callback_that_fails_is_an_answer() -> None:
         raise RuntimeError("secret")
 
     assert Bench(on_notice=broken).remedies.notice({}, 5.0) == {"callback": True, "failed": "RuntimeError"}
+
+
+def test_a_notice_lets_a_worker_drain() -> None:
+    """After the app's own callback, which may save what would be lost; the answer says that it will end."""
+    order: list[object] = []
+
+    def drain(why: str) -> bool:
+        order.append(f"drain: {why}")
+        return True
+
+    bench = Bench(on_notice=lambda notice: order.append(notice.reason))
+    bench.told.drain = drain
+
+    result = bench.remedies.notice({"action": "remedy", "reason": "too much", "seconds": 30}, 5.0)
+
+    assert result == {"callback": True, "draining": True}
+    assert order == ["too much", "drain: too much"]

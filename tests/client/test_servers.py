@@ -107,6 +107,56 @@ def test_workers_and_their_successors(
     assert len({client.pid for client in successors}) == processes
 
 
+SLOW = """
+import time
+from pathlib import Path
+
+while not Path("go").exists():  # stands for the seconds of `import torch`
+    time.sleep(0.01)
+
+from served import app
+"""
+HOOK = """
+import gpuagent_client
+
+def post_fork(server, worker):
+    gpuagent_client.start(app="named in the hook")
+"""
+SLOWLY = ("-m", "gunicorn", "slow:app", "-k", "uvicorn.workers.UvicornWorker", "--workers", "2", "--bind")
+
+
+@pytest.mark.parametrize(
+    ("server", "config", "processes", "name"),
+    [
+        (("-m", "gpuagent_client", *SLOWLY), "", 3, "named outside"),
+        (SLOWLY, HOOK, 2, "named in the hook"),
+    ],
+    ids=["started from outside", "in gunicorn's hook"],
+)
+def test_workers_are_known_before_the_app_is_imported(
+    apps: Apps, apps_python: Path, agent: FakeAgent, tmp_path: Path, server: tuple[str, ...], config: str,
+    processes: int, name: str,
+) -> None:  # fmt: skip
+    """`import torch` takes seconds: a worker, and the successor of a killed one, does not wait for it to be seen."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "gunicorn.conf.py").write_text(config)
+    master = apps.start(
+        *server, f"unix:{tmp_path / 'app.sock'}", python=apps_python, PYTHONWARNINGS="ignore",
+        GPUAGENT_APP="named outside",
+    )  # fmt: skip
+    clients = workers_of(agent, processes)
+    assert {client.hello["app"] for client in clients} == {name}
+    killed = next(client for client in clients if client.pid != master.pid)
+    os.kill(killed.pid, signal.SIGKILL)
+    agent.wait(lambda: not killed.connected)
+    clients = workers_of(agent, processes)
+    assert all(client.hello["torch"] == "" for client in clients)
+
+    (tmp_path / "go").touch()
+    workers = [client for client in clients if client.pid != master.pid]
+    agent.wait(lambda: all(client.hello["app"] == "served" and client.hello["torch"] for client in workers))
+
+
 def test_workers_come_back_to_an_agent_that_restarts(serve: Callable[..., Served], agent: FakeAgent) -> None:
     """The server serves on meanwhile."""
     served = serve(GUNICORN, "--workers", "2")

@@ -13,6 +13,7 @@ from typing import Any
 from gpuagent.catalogue.alerting import ALERTING_FAMILIES
 from gpuagent.catalogue.clients import CLIENT_FAMILIES
 from gpuagent.catalogue.family import Family
+from gpuagent.catalogue.frameworks import FRAMEWORK_FAMILIES
 from gpuagent.catalogue.gpu import GPU_FAMILIES
 from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, WATCHING_FAMILIES
 from gpuagent.catalogue.mig import MIG_FAMILIES
@@ -27,6 +28,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     *GPU_FAMILIES,
     *MIG_FAMILIES,
     *PROCESS_FAMILIES,
+    *FRAMEWORK_FAMILIES,
     *GPU_GROWTH_FAMILIES,
     *GROWTH_FAMILIES,
     *WATCHING_FAMILIES,

@@ -6,12 +6,14 @@ the time that a sample takes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Sequence
+from operator import is_not
+from typing import Any, NamedTuple, TypeVar
 
 from gpuagent.catalogue.family import Family, Labelled, Part, Sample, Single, Value
 
 Labels = tuple[str | None, ...]
+Item = TypeVar("Item")
 
 _new = tuple.__new__
 """`_new(Sample, ...)` is `Sample(...)` in two thirds of the time."""
@@ -21,6 +23,7 @@ class _Found(NamedTuple):
     """What a family was made of, and what was made."""
 
     bases: Sequence[Labels]
+    parts: Sequence[object]
     values: Sequence[Value]
     samples: list[Sample]
 
@@ -31,46 +34,61 @@ class Memo:
     def __init__(self) -> None:
         self._last: dict[str, _Found] = {}
         self._found: dict[str, _Found] = {}
-        self._bases: dict[str, list[Labels]] = {}
+        self._same: dict[str, list[Any]] = {}
+        self._made: dict[str, tuple[tuple[object, ...], list[Any]]] = {}
 
     def begin(self) -> None:
         """What was found until now is the last time's."""
         self._last, self._found = self._found, {}
 
-    def bases(self, group: str, bases: list[Labels]) -> list[Labels]:
-        """The list of last time, if it is the same: to compare it with itself takes next to no time."""
-        if self._bases.get(group) != bases:
-            self._bases[group] = bases
-        return self._bases[group]
+    def same(self, group: str, items: list[Item]) -> list[Item]:
+        """The list of last time, if it is equal: to compare it with itself takes next to no time."""
+        if self._same.get(group) != items:
+            self._same[group] = items
+        return self._same[group]
+
+    def made(self, group: str, sources: tuple[object, ...], make: Callable[[], list[Item]]) -> list[Item]:
+        """What is made of these sources: the list of last time, if they are the very same objects."""
+        known = self._made.get(group)
+        if known is None or any(map(is_not, known[0], sources)):
+            known = self._made[group] = sources, make()
+        return known[1]
 
     def samples(self, family: Family[Part], bases: Sequence[Labels], parts: Sequence[Part | None]) -> list[Sample]:
         """The family's samples of each part that there is, with the labels that go with it.
 
-        The very list of last time, if nothing has changed.
+        The very list of last time, if nothing has changed; parts that are the very same are not even looked at.
         """
         last = self._last.pop(family.name, None)
         of = family.of
-        if isinstance(of, Single):
-            found = _of_values(last, bases, [None if part is None else of.value(part) for part in parts])
+        if last is not None and last.parts is parts and last.bases is bases:
+            found = last
+        elif isinstance(of, Single):
+            found = _of_values(last, bases, parts, [None if part is None else of.value(part) for part in parts])
         else:
-            found = _of_labelled(last, bases, [() if part is None else of(part) for part in parts])
+            found = _of_labelled(last, bases, parts, [() if part is None else of(part) for part in parts])
         self._found[family.name] = found
         return found.samples
 
 
-def _of_values(last: _Found | None, bases: Sequence[Labels], values: Sequence[Value]) -> _Found:
+def _of_values(
+    last: _Found | None, bases: Sequence[Labels], parts: Sequence[object], values: Sequence[Value]
+) -> _Found:
     if last is not None and last.values == values and last.bases == bases:
-        return last
+        return last._replace(bases=bases, parts=parts)
     pairs = zip(bases, values, strict=True)
-    return _Found(bases, values, [_new(Sample, (base, float(value))) for base, value in pairs if value is not None])
+    samples = [_new(Sample, (base, float(value))) for base, value in pairs if value is not None]
+    return _Found(bases, parts, values, samples)
 
 
-def _of_labelled(last: _Found | None, bases: Sequence[Labels], parts: Sequence[Iterable[Labelled]]) -> _Found:
+def _of_labelled(
+    last: _Found | None, bases: Sequence[Labels], parts: Sequence[object], labelled: Sequence[Iterable[Labelled]]
+) -> _Found:
     samples = [
         _new(Sample, (base + labels, float(value)))
-        for base, part in zip(bases, parts, strict=True)
+        for base, part in zip(bases, labelled, strict=True)
         for labels, value in part
         if value is not None
     ]
     # Few families have labels of their own: to keep their values beside the samples would cost more than to compare.
-    return last if last is not None and last.samples == samples else _Found((), (), samples)
+    return _Found(bases, parts, (), last.samples if last is not None and last.samples == samples else samples)

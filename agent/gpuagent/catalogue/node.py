@@ -8,8 +8,9 @@ from typing import NamedTuple
 
 from gpuagent import __version__
 from gpuagent.catalogue.family import Family, Kind, Labelled, Value, single
+from gpuagent.catalogue.frameworks import Recognise, recogniser
 from gpuagent.catalogue.gpu import GPU_LABELS
-from gpuagent.catalogue.preallocation import Recognise, preallocated, recogniser
+from gpuagent.catalogue.preallocation import preallocated
 from gpuagent.catalogue.process import is_dead
 from gpuagent.reading import CollectorRun, GpuReading, GpuState, NvmlState, Snapshot
 
@@ -20,7 +21,7 @@ class Look(NamedTuple):
     snapshot: Snapshot | None
     now_seconds: float
     simulated: str
-    preallocates: Recognise = recogniser()
+    recognise: Recognise = recogniser()
 
 
 NodeFamily = Family[Look]
@@ -68,7 +69,8 @@ def _processes(look: Look) -> Iterable[Labelled]:
 
 def _preallocated(look: Look) -> Iterable[Labelled]:
     if look.snapshot is not None:
-        for gpu, is_so in preallocated(look.snapshot.gpus, look.snapshot.processes, look.preallocates):
+        snapshot = look.snapshot
+        for gpu, is_so in preallocated(snapshot.gpus, snapshot.processes, snapshot.clients, look.recognise):
             yield _gpu(gpu), is_so
 
 

@@ -41,13 +41,15 @@ def split_top(
     processes: Iterable[ProcessReading], top: int | None, first: Container[MemoryKey] = ()
 ) -> tuple[list[ProcessReading], list[Sample]]:
     """`top` processes of each GPU, and one memory sample per GPU for the rest. Those of `first`, then the largest."""
+    if top is None:
+        return list(processes), []
     by_gpu: dict[tuple[int, str], list[ProcessReading]] = {}
     for process in processes:
         by_gpu.setdefault((process.gpu_index, process.gpu_uuid), []).append(process)
     shown: list[ProcessReading] = []
     rest: list[Sample] = []
     for (index, uuid), group in by_gpu.items():
-        if top is None or len(group) <= top:
+        if len(group) <= top:
             shown += group
             continue
         group.sort(key=lambda process: (process.key not in first, -(process.used_bytes or 0), process.pid))
@@ -71,12 +73,12 @@ def _state(letter: str) -> Callable[[ProcessReading], Iterable[Labelled]]:
 
 
 _info_texts: Callable[[ProcessInfo], tuple[str, ...]] = attrgetter(
-    "command", "unit", "container_id", "container_runtime", "pod_uid", "pod", "namespace", "slurm_job"
+    "command", "unit", "container_id", "container_runtime", "container_name", "pod_uid", "pod", "namespace", "slurm_job"
 )
 # `pod`, `namespace` and `container` would collide with the labels of a scrape and be renamed (dcgm-exporter#85).
 _INFO_LABELS = (
-    "uid", "command", "unit", "container_id", "container_runtime", "pod_uid", "pod_name", "pod_namespace",
-    "slurm_job", "parent_pid", "type", "state",
+    "uid", "command", "unit", "container_id", "container_runtime", "container_name", "pod_uid", "pod_name",
+    "pod_namespace", "slurm_job", "parent_pid", "type", "state",
 )  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from gpuagent.catalogue import gpu
 from gpuagent.catalogue.alerting import ALERTING_FAMILIES
 from gpuagent.catalogue.clients import CLIENT_FAMILIES
 from gpuagent.catalogue.family import Family
+from gpuagent.catalogue.frameworks import FRAMEWORK_FAMILIES
 from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, WATCHING_FAMILIES
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES
@@ -63,7 +64,7 @@ GROUPS = (
         "Process",
         "`gpu_instance_id` and `compute_instance_id` are there under MIG only. For a process that /proc does not know, "
         "`process` is `[dead]`, and `[unresolved]` where the agent cannot tell whose a pid is.",
-        PROCESS_FAMILIES,
+        (*PROCESS_FAMILIES, *FRAMEWORK_FAMILIES),
     ),
     Group(
         "Growth and leaks: process",

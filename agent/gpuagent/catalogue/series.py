@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from gpuagent.catalogue.alerting import ALERTING_FAMILIES, AlertingFigures
 from gpuagent.catalogue.family import Family, Part, Sample
+from gpuagent.catalogue.frameworks import FRAMEWORK_FAMILIES, Recognise, framework_of, recogniser
 from gpuagent.catalogue.gpu import GPU_FAMILIES
 from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES
 from gpuagent.catalogue.memo import Labels, Memo
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES, Look
-from gpuagent.catalogue.preallocation import recogniser
 from gpuagent.catalogue.process import PROCESS_FAMILIES, USED, base_labels, split_top
 from gpuagent.catalogue.torch import TORCH_FAMILIES, Allocator
+from gpuagent.embedded import ClientReading
 from gpuagent.growth import MemoryKey, Verdict
 from gpuagent.reading import ProcessReading, Snapshot
 
@@ -22,6 +24,7 @@ Series = tuple[Family[Any], list[Sample]]
 Further = tuple[Sequence[Family[Any]], object]
 """Families of a part of the agent's, and what they are read from."""
 _NO_LABELS: tuple[Labels, ...] = ((),)
+_NO_CLIENTS: Mapping[int, ClientReading] = MappingProxyType({})
 
 
 def series(
@@ -51,11 +54,11 @@ def series(
         yield from _each(_wanted(families, only), _NO_LABELS, [figures], memo)
     if snapshot is None:
         return
-    gpus = memo.bases("gpu", [(str(gpu.identity.index), gpu.identity.uuid) for gpu in snapshot.gpus])
+    gpus = memo.same("gpu", [(str(gpu.identity.index), gpu.identity.uuid) for gpu in snapshot.gpus])
     yield from _each(_wanted((*GPU_FAMILIES, *MIG_FAMILIES), only), gpus, snapshot.gpus, memo)
     growth = [snapshot.growth.get(MemoryKey(gpu.identity.uuid)) for gpu in snapshot.gpus]
     yield from _each(_wanted(GPU_GROWTH_FAMILIES, only), gpus, growth, memo)
-    yield from _process_series(snapshot, top, only, memo)
+    yield from _process_series(snapshot, top, only, memo, look.recognise)
 
 
 def _wanted(families: Sequence[Family[Part]], only: frozenset[str] | None) -> Sequence[Family[Part]]:
@@ -72,23 +75,40 @@ def _each(
             yield family, samples
 
 
-def _process_series(snapshot: Snapshot, top: int | None, only: frozenset[str] | None, memo: Memo) -> Iterator[Series]:
+def _process_series(
+    snapshot: Snapshot, top: int | None, only: frozenset[str] | None, memo: Memo, recognise: Recognise
+) -> Iterator[Series]:
     wanted = _wanted(PROCESS_FAMILIES, only), _wanted(GROWTH_FAMILIES, only), _wanted(TORCH_FAMILIES, only)
-    if not any(wanted):
+    frameworks = _wanted(FRAMEWORK_FAMILIES, only)
+    if not any((*wanted, frameworks)):
         return
-    leaking = {key for key, growth in snapshot.growth.items() if growth.verdict is Verdict.LEAKING}
-    shown, rest = split_top(snapshot.processes, top, leaking)
-    bases = memo.bases("process", [base_labels(process) for process in shown])
+    shown, rest = split_top(snapshot.processes, top, _leaking(snapshot) if top is not None else ())
+    shown = memo.same("shown", shown)
+    bases = memo.made("labels", (shown,), lambda: [base_labels(process) for process in shown])
     for family in wanted[0]:
         samples = memo.samples(family, bases, shown)
         if family is USED:
             samples = [*samples, *rest] if rest else samples
         if samples:
             yield family, samples
+    if frameworks:
+        clients = snapshot.clients or _NO_CLIENTS
+        found = memo.made(
+            "frameworks",
+            (shown, clients, recognise),
+            lambda: [framework_of(each, clients, recognise) for each in shown],
+        )
+        yield from _each(frameworks, bases, found, memo)
     if wanted[1] and snapshot.growth:
-        yield from _each(wanted[1], bases, [snapshot.growth.get(process.key) for process in shown], memo)
+        known = snapshot.growth
+        growth = memo.made("growth", (shown, known), lambda: [known.get(process.key) for process in shown])
+        yield from _each(wanted[1], bases, growth, memo)
     if wanted[2] and snapshot.clients:
         yield from _each(wanted[2], bases, [_allocator(snapshot, process) for process in shown], memo)
+
+
+def _leaking(snapshot: Snapshot) -> set[MemoryKey]:
+    return {key for key, growth in snapshot.growth.items() if growth.verdict is Verdict.LEAKING}
 
 
 def _allocator(snapshot: Snapshot, process: ProcessReading) -> Allocator | None:

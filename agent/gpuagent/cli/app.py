@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from gpuagent import __version__
 from gpuagent.cli.ack import ack
 from gpuagent.cli.alerts import alerts
+from gpuagent.cli.base import new_app
 from gpuagent.cli.blame import blame
 from gpuagent.cli.check import CheckCommand, check
 from gpuagent.cli.config import config_app
@@ -20,43 +16,27 @@ from gpuagent.cli.ps import ps
 from gpuagent.cli.receivers import receivers_app
 from gpuagent.cli.record import COMMAND_SETTINGS, record
 from gpuagent.cli.release import release
+from gpuagent.cli.reload import reload
 from gpuagent.cli.remedies import remedies_app
 from gpuagent.cli.replay import replay
 from gpuagent.cli.rules import rules_app
 from gpuagent.cli.run import run
+from gpuagent.cli.service import service_app
 from gpuagent.cli.silence import silence_app
 from gpuagent.cli.status import status
 from gpuagent.cli.workers import workers
 
-app = typer.Typer(
-    help="GPU memory on this node: who holds it, how much is left, and what is wrong.",
-    no_args_is_help=True,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
-
-
-def _print_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"gpuagent {__version__}")
-        raise typer.Exit
-
-
-@app.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Print the version and exit")
-    ] = False,
-) -> None:
-    """Options of the command as a whole."""
-
+app = new_app()
 
 for command in (run, status, ps, alerts, ack, blame, release, kill, workers, replay, doctor, pause, resume):
     app.command()(command)
 app.command(cls=CheckCommand)(check)
 app.command(context_settings=COMMAND_SETTINGS)(record)
 app.command()(demo)
+config_app.command()(reload)
 app.add_typer(config_app, name="config")
 app.add_typer(remedies_app, name="remedies")
 app.add_typer(silence_app, name="silence")
 app.add_typer(receivers_app, name="receivers")
 app.add_typer(rules_app, name="rules")
+app.add_typer(service_app, name="service")

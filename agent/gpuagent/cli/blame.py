@@ -21,9 +21,7 @@ _BEYOND_WINDOW_SECONDS = 150.0
 
 def blame(
     pid: Annotated[int, typer.Argument(help="The process, as `gpuagent ps` shows it")],
-    window: Annotated[
-        str, typer.Option(metavar="DURATION", help="How long to watch it grow, each for both looks")
-    ] = "60s",
+    window: Annotated[str, typer.Option(metavar="DURATION", help="How long to watch it grow")] = "60s",
     census: Annotated[
         bool, typer.Option(help="Look who holds tensors: the app forks for it, some milliseconds")
     ] = True,
@@ -72,6 +70,9 @@ def _group(group: dict[str, Any]) -> Iterator[str]:
     size = f" of {length} items" if length is not None else ""
     kind = f" ({clean(group['kind'])}{size})" if group["kind"] else ""
     yield f"  {_size(group):>20}  {_count(group['count'])} tensors  {what}{kind}{_where(group)}"
+    made = {key: group.get(f"allocated_{key}") for key in ("file", "line", "function")}
+    if made["file"]:
+        yield f"  {'':20}  allocated {_where(made).strip()}"
     cause, remedy = clean(group["cause"]), clean(group["remedy"])
     if cause or remedy:
         yield f"  {'':20}  {': '.join(text for text in (cause, remedy) if text)}"

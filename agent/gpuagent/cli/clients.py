@@ -12,7 +12,7 @@ from gpuagent.cli.cells import clean
 from gpuagent.cli.control import ask_agent
 
 _REFUSALS = (403, 404, 409, 502, 504)
-_ABSENT = """\
+ABSENT = """\
 process {pid} has no embedded client that is connected to the agent, so it cannot be asked.
 In the app: pip install gpuagent-client, then `import gpuagent_client; gpuagent_client.start()`."""
 
@@ -25,7 +25,7 @@ def ask_app(pid: int, command: str, args: dict[str, Any], socket: Path | None, *
     if "reason" not in answer or "message" not in answer:
         return answer
     if answer["reason"] == "absent":
-        typer.echo(_ABSENT.format(pid=pid), err=True)
+        typer.echo(ABSENT.format(pid=pid), err=True)
     else:
         typer.echo(f"the app did not do it: {clean(answer['message'])}", err=True)
     raise typer.Exit(1)

@@ -35,7 +35,7 @@ def check(
 
     Exit status: 0 no fault, 1 faults (on standard error), 2 the file cannot be read.
     """
-    from gpuagent.config.load import DEFAULT_PATH
+    from gpuagent.config.directories import DEFAULT_PATH
 
     path = file or config
     _check_alerting(_load(path))

@@ -85,7 +85,8 @@ def who(process: Document) -> str:
     if process["state"] == "unresolved":
         return "in another pid namespace"
     state = {"Z": "ZOMBIE", "D": "STUCK (D)"}.get(process["process_state"], "")
-    parts = (state, _verdict(process), owner(process), process["command"] or process["process"] or "?")
+    takes = "preallocates" if process.get("preallocates") else ""
+    parts = (state, _verdict(process), owner(process), takes, process["command"] or process["process"] or "?")
     return "  ".join(part for part in parts if part)
 
 
@@ -100,7 +101,8 @@ def owner(process: Document) -> str:
     if process["unit"]:
         return str(process["unit"])
     if process["container_id"]:
-        return f"{process['container_runtime'] or 'container'} {process['container_id'][:12]}"
+        named = process.get("container_name") or process["container_id"][:12]
+        return f"{process['container_runtime'] or 'container'} {named}"
     return ""
 
 

@@ -66,7 +66,8 @@ def ps(
     for warning in warnings(document):
         tell(warning)
     if not processes:
-        tell("no process holds GPU memory" if gpu is user is job is None else "no such process on the GPUs")
+        everybody = (gpu, user, job) == (None, None, None)
+        tell("no process holds GPU memory" if everybody else "no such process on the GPUs")
         return
     shown = processes if show_all or not sys.stdout.isatty() else processes[:_MOST_ON_A_TERMINAL]
     paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)

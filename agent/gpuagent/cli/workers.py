@@ -1,4 +1,4 @@
-"""`gpuagent workers`: how many worker processes of a model server fit on this machine."""
+"""`gpuagent workers`: how many worker processes of a model server fit on this machine, and which there are."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ from typing import Annotated, Any, NamedTuple
 import typer
 
 from gpuagent.ask import NoAgent
+from gpuagent.cli.cells import width_of
 from gpuagent.cli.clients import fetch_clients
 from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
+from gpuagent.cli.worker_list import chosen, worker_lines
 from gpuagent.units import format_bytes, parse_bytes
 
 VARIABLE = "GPUAGENT_WORKERS"
@@ -47,6 +49,7 @@ def workers(
     gpu: Annotated[str, typer.Option(metavar="INDICES", help="Such as 0 or 0,1, or all")] = "all",
     pid: Annotated[int | None, typer.Option(help="Take what this app declares", metavar="PID")] = None,
     app: Annotated[str | None, typer.Option(help="Take what the app of this name declares", metavar="NAME")] = None,
+    listed: Annotated[bool, typer.Option("--list", help="Show the workers that there are, instead")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="With what it is computed from")] = False,
     socket: Socket = None,
     url: Url = None,
@@ -56,7 +59,13 @@ def workers(
 
     GPUAGENT_WORKERS overrides it. Use it as `gunicorn --workers $(gpuagent workers --typical 6GiB)`: standard output is
     the number alone. Exit status: 0 printed, 1 not even one fits, 2 no size was given, 3 there is nobody to ask.
+
+    --list shows the processes with the embedded client, by server: gunicorn's and uvicorn's workers are told apart by
+    the process that started them.
     """
+    if listed:
+        _list(chosen(_ask_for_clients(socket, url), app=app, pid=pid), as_json=as_json)
+        return
     own = _override(os.environ)
     if own is not None:
         _print(Fit(own, own, own, 0, (), overridden=True), as_json=as_json)
@@ -113,24 +122,42 @@ def _indices(text: str) -> frozenset[int] | None:
 
 def _declared(socket: Path | None, url: str | None, pid: int | None, app: str | None) -> tuple[int | None, int | None]:
     """What the app declares as its minimum and usual need; the largest of several workers."""
-    try:
-        document = fetch_clients(socket, url)
-    except NoAgent as error:
-        tell(str(error))
-        raise typer.Exit(EXIT_NO_DATA) from None
     found = [
         client
-        for client in document["clients"]
+        for client in _ask_for_clients(socket, url)
         if (pid is None or client["pid"] == pid) and (app is None or client["app"] == app)
     ]
-    if not found:
-        tell("no such app with an embedded client is connected: `import gpuagent_client; gpuagent_client.start()`")
-        raise typer.Exit(EXIT_NO_DATA)
+    _need(found)
     largest = [
         max((client[key] for client in found if client[key] is not None), default=None)
         for key in ("declared_minimum_bytes", "declared_typical_bytes")
     ]
     return largest[0], largest[1]
+
+
+def _ask_for_clients(socket: Path | None, url: str | None) -> Sequence[Mapping[str, Any]]:
+    try:
+        document = fetch_clients(socket, url)
+    except NoAgent as error:
+        tell(str(error))
+        raise typer.Exit(EXIT_NO_DATA) from None
+    clients: Sequence[Mapping[str, Any]] = document["clients"]
+    return clients
+
+
+def _need(found: Sequence[Mapping[str, Any]]) -> None:
+    if not found:
+        tell("no such app with an embedded client is connected: `import gpuagent_client; gpuagent_client.start()`")
+        raise typer.Exit(EXIT_NO_DATA)
+
+
+def _list(found: Sequence[Mapping[str, Any]], *, as_json: bool) -> None:
+    if as_json:
+        typer.echo(json.dumps(found, indent=1))
+        return
+    _need(found)
+    for line in worker_lines(found, width_of(sys.stdout)):
+        typer.echo(line)
 
 
 def _shown(gpus: Sequence[int]) -> str:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from gpuagent.clients.door import ClientDoor
 from gpuagent.clients.hub import Hub, Limits
 from gpuagent.clock import Clock
-from gpuagent.config.models import Config
 from gpuagent.procfs.boot import boot_time_seconds
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.namespace import own_namespace
@@ -13,6 +14,9 @@ from gpuagent.procfs.pods import PodNames
 from gpuagent.procfs.reader import Boot, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
+
+if TYPE_CHECKING:
+    from gpuagent.config.models import Config
 
 
 def client_door(config: Config, clock: Clock, boot_id: str) -> ClientDoor:

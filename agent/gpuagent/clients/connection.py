@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol, cast
 
 from gpuagent.clients.allowance import Allowance
-from gpuagent.clients.frames import LineBuffer, Malformed, Message, decode, encode
+from gpuagent.clients.frames import LineBuffer, Malformed, decode, encode
 from gpuagent.clients.messages import VERSION, Event, Hello, Result, Stats, read_message
 from gpuagent.clients.peer import Peer, RefusedPeer
 from gpuagent.reading import ProcessInfo
@@ -39,8 +39,8 @@ class Host(Protocol):
         """The process behind a hello. Raises RefusedPeer."""
         ...
 
-    def joined(self, connection: Connection) -> Message:
-        """It has said hello; returns the answer."""
+    def joined(self, connection: Connection) -> float:
+        """It has said hello; returns the seconds between two figures."""
         ...
 
     def left(self, connection: Connection) -> None:
@@ -80,6 +80,10 @@ class Connection(asyncio.Protocol):
         """Clock at which the last figures came."""
         self.since_seconds = 0.0
         self.level = "ok"
+        self.interval_seconds = 1.0
+        """Between two figures, as the welcome asks for them."""
+        self.rated_seconds: float | None = None
+        """As a command has asked for them since, which counts more than what the app has set."""
         self.informed = False
         """It has been told once how much room there is."""
         self.events: deque[tuple[float, Event]] = deque(maxlen=_EVENTS_KEPT)
@@ -153,6 +157,19 @@ class Connection(asyncio.Protocol):
         if not result.ok:
             raise CommandFailure("refused", result.error or "the app gives no reason")
         return result.value
+
+    def welcome(self, interval_seconds: float) -> None:
+        """Answer a hello; said again, it asks for figures at another interval, which every client understands."""
+        assert self.hello is not None  # noqa: S101  it has said it
+        self.interval_seconds, self.rated_seconds = interval_seconds, None
+        version = min(self.hello.version, VERSION)
+        self.send(encode({"v": version, "t": "welcome", "interval": interval_seconds, "level": self.level}))
+
+    @property
+    def pace_seconds(self) -> float:
+        """How far apart its figures are."""
+        own = self.hello.interval_seconds if self.hello else None
+        return self.rated_seconds or own or self.interval_seconds
 
     def drop(self, reason: str, text: str) -> None:
         """End it, counted under `reason`."""
@@ -237,7 +254,7 @@ class Connection(asyncio.Protocol):
             self.since_seconds = self._host.now()
             if self._timer is not None:
                 self._timer.cancel()
-            self.send(encode({"v": min(hello.version, VERSION), "t": "welcome", **self._host.joined(self)}))
+            self.welcome(self._host.joined(self))
         elif hello.pid != self._claimed_pid:
             raise RefusedPeer("pid", f"pid {self.peer.pid} has changed its mind about its pid: it says {hello.pid}")
         else:

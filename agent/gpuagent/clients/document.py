@@ -44,6 +44,7 @@ def client_document(
     return {
         "pid": info.id.pid,
         "app": hello.app,
+        "parent_pid": info.parent_pid,
         "process": info.name,
         "user": info.user,
         "uid": info.uid,
@@ -58,6 +59,7 @@ def client_document(
         "torch_version": hello.torch_version,
         "python_version": hello.python_version,
         "backend": hello.backend,
+        "frameworks": dict(hello.frameworks),
         "capabilities": list(hello.capabilities),
         "level": connection.level,
         "problem": reading.problem if reading else "",

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuagent.catalogue.clients import ClientFigures
-from gpuagent.clients.figures import fresh_seconds, read_clients
+from gpuagent.clients.figures import read_clients
 from gpuagent.clients.frames import encode
 from gpuagent.clients.hub import Hub, Limits
 from gpuagent.clients.pressure import Room, level_message, level_of
@@ -72,9 +72,8 @@ class ClientDoor:
         await asyncio.sleep(0)  # aborted transports close their sockets in the loop's next turn
 
     def use(self, limits: Limits, interval_seconds: float) -> None:
-        """Other limits, and another interval for apps that connect from now on."""
-        self.hub.limits = limits
-        self.hub.interval_seconds = interval_seconds
+        """Other limits, and another interval."""
+        self.hub.use(limits, interval_seconds)
 
     def readings(self, snapshot: Snapshot) -> Mapping[int, ClientReading]:
         """What the apps tell, by pid, to go into this snapshot; and tell them how much room there is."""
@@ -82,7 +81,7 @@ class ClientDoor:
             self.hub.clients,
             snapshot,
             now_seconds=self._clock.now(),
-            fresh_seconds=fresh_seconds(self.hub.interval_seconds) * self._clock.speed,
+            speed=self._clock.speed,
         )
         self._tell(snapshot, found)
         return found

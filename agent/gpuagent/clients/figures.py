@@ -20,14 +20,17 @@ NAMELESS_GPU = "its torch does not tell which GPU its figures are of"
 
 
 def fresh_seconds(interval_seconds: float) -> float:
-    """How old figures may be to be believed, where apps are asked for them this often."""
+    """How old figures may be to be believed, where they come this often."""
     return max(_LEAST_FRESH_SECONDS, _FRESH_INTERVALS * interval_seconds)
 
 
 def read_clients(
-    connections: Iterable[Connection], snapshot: Snapshot, *, now_seconds: float, fresh_seconds: float
+    connections: Iterable[Connection], snapshot: Snapshot, *, now_seconds: float, speed: float = 1.0
 ) -> dict[int, ClientReading]:
-    """By pid. An app whose pid the snapshot knows as another process is left out."""
+    """By pid. An app whose pid the snapshot knows as another process is left out.
+
+    `speed` is that of the clock: in a simulation that runs faster, apps do not send more.
+    """
     listed = list(connections)
     if not listed:
         return {}
@@ -47,7 +50,7 @@ def read_clients(
         if info is None or info.id.pid in strangers:
             continue
         measured = connection.measured_seconds
-        is_fresh = measured is not None and now_seconds - measured <= fresh_seconds
+        is_fresh = measured is not None and now_seconds - measured <= fresh_seconds(connection.pace_seconds) * speed
         found[info.id.pid] = _reading(connection, names, on.get(info.id.pid, set()), is_fresh=is_fresh)
     return found
 
@@ -92,6 +95,7 @@ def _reading(connection: Connection, names: Mapping[str, str], on: set[str], *, 
         problem=problem,
         declared_minimum_bytes=hello.declared_minimum_bytes,
         declared_typical_bytes=hello.declared_typical_bytes,
+        frameworks=hello.frameworks,
     )
 
 

@@ -30,6 +30,12 @@ class Group:
     function: str = ""
     cause: str = ""
     remedy: str = ""
+    allocated_file: str = ""
+    """Where most of it was allocated, if that was recorded."""
+    allocated_function: str = ""
+    allocated_line: int | None = None
+    allocated_bytes: int | None = None
+    """Of what outlived the window, allocated there."""
     line: int | None = None
     count: int | None = None
     bytes: int | None = None

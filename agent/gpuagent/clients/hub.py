@@ -12,7 +12,6 @@ from typing import Any
 
 from gpuagent.clients.allowance import Allowance, Rate
 from gpuagent.clients.connection import Connection
-from gpuagent.clients.frames import Message
 from gpuagent.clients.messages import Event
 from gpuagent.clients.peer import Peer, Reader, RefusedPeer, hold_peer, identify
 from gpuagent.clock import Clock
@@ -105,6 +104,15 @@ class Hub:
         """For each connection that is accepted."""
         return Connection(self, hello_seconds=self.limits.hello_seconds)
 
+    def use(self, limits: Limits, interval_seconds: float) -> None:
+        """Other limits, for who connects from now on; another interval, for those too that are connected."""
+        self.limits = limits
+        if interval_seconds == self.interval_seconds:
+            return
+        self.interval_seconds = interval_seconds
+        for connection in list(self.clients):
+            connection.welcome(interval_seconds)
+
     def close(self) -> None:
         """End all of them."""
         for connection in list(self._connections):
@@ -151,13 +159,13 @@ class Hub:
     def identify(self, peer: Peer, claimed_pid: int) -> ProcessInfo:
         return identify(peer, claimed_pid, self._reader, self._files)
 
-    def joined(self, connection: Connection) -> Message:
+    def joined(self, connection: Connection) -> float:
         pid = connection.peer.pid if connection.peer else 0
         before = self._by_pid.pop(pid, None)
         if before is not None:
             before.drop("replaced", f"pid {pid} has connected anew")
         self._by_pid[pid] = connection
-        return {"interval": self.interval_seconds, "level": connection.level}
+        return self.interval_seconds
 
     def left(self, connection: Connection) -> None:
         self._connections.discard(connection)

@@ -22,6 +22,8 @@ _MAX_NUMBER = 2**63 - 1
 _MAX_DEVICES = 64
 _MAX_CAPABILITIES = 32
 _MAX_FIELDS = 16
+_MAX_FRAMEWORKS = 8
+_MAX_INTERVAL_SECONDS = 3600.0
 _TEXT_BYTES = 128
 _ERROR_BYTES = 500
 _CAPABILITY = re.compile(r"[a-z][a-z_]{0,31}")
@@ -43,6 +45,10 @@ class Hello:
     capabilities: tuple[str, ...] = ()
     declared_minimum_bytes: int | None = None
     declared_typical_bytes: int | None = None
+    interval_seconds: float | None = None
+    """Between two figures, where the app has set it; then the agent's wish does not count."""
+    frameworks: Mapping[str, bool] = field(default_factory=dict)
+    """Those that use the GPU beside torch, and whether they took most of it at their start."""
 
 
 class Device(NamedTuple):
@@ -112,7 +118,23 @@ def _hello(message: Message) -> Hello:
         capabilities=tuple(name for name in capabilities if isinstance(name, str) and _CAPABILITY.fullmatch(name)),
         declared_minimum_bytes=_number(declared, "minimum_bytes"),
         declared_typical_bytes=_number(declared, "typical_bytes"),
+        interval_seconds=_interval(message.get("interval")),
+        frameworks=_frameworks(_typed(message, "frameworks", dict, {})),
     )
+
+
+def _interval(value: object) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= _MAX_INTERVAL_SECONDS:
+        raise Malformed("interval is no number of seconds")
+    return float(value)
+
+
+def _frameworks(given: Mapping[str, object]) -> dict[str, bool]:
+    """By the names that are names; a later version may say more of one than yes or no."""
+    named = {name: value for name, value in given.items() if _CAPABILITY.fullmatch(name) and isinstance(value, bool)}
+    return dict(list(named.items())[:_MAX_FRAMEWORKS])
 
 
 def _stats(message: Message) -> Stats:

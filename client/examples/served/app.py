@@ -1,7 +1,7 @@
 """A small inference server as it should be, and five leaks to switch on: `uvicorn app:app` in this folder.
 
 The model is loaded once, inference runs in inference mode, the queue is bounded, the cache is bounded. What embeds
-gpuagent is the import and one call of start().
+gpuagent is the import, one call of start(), and the middleware with its gate.
 """
 # mypy: disable-error-code="import-not-found, misc, untyped-decorator"
 
@@ -14,22 +14,22 @@ from contextlib import asynccontextmanager
 
 import torch
 from fastapi import FastAPI, HTTPException
-from gate import Full, Gate
 from leaks import LEAKS
 from model import Loaded
 from starlette.concurrency import run_in_threadpool
 
 import gpuagent_client
+from gpuagent_client.serving import AsgiMiddleware, Gate
 
 CACHE_ENTRIES = 100
-# Sizes of the queue: how many requests use the GPU at a time, and how many more may wait for it.
+# How many requests use the GPU at a time, and how many more may wait for it. The others are told to come back: an
+# unbounded queue would say so by running out of memory.
 INSIDE, WAITING = 2, 32
 
 # The agent's socket is GPUAGENT_SOCKET, or where the agent's package puts it. Without an agent this is silent.
 gpuagent_client.start(app=os.environ.get("GPUAGENT_APP", "served-example"))
 
 loaded = Loaded()
-gate = Gate(INSIDE, WAITING)
 leaking: set[str] = set()
 # Always busy and always full: memory that comes and goes is no leak.
 recent: OrderedDict[str, torch.Tensor] = OrderedDict()
@@ -43,8 +43,10 @@ async def lifespan(_: FastAPI) -> AsyncIterator[None]:
     yield
 
 
-# Middleware goes here, around all routes: app.add_middleware(...)
 app = FastAPI(title="served example", lifespan=lifespan)
+# Around the route that uses the GPU. It also measures what each request needs, and closes the gate while the agent says
+# that the GPU is nearly full.
+app.add_middleware(AsgiMiddleware, gate=Gate(INSIDE, WAITING), paths=["/predict"], header=True)
 
 
 def infer(text: str) -> list[float]:
@@ -63,12 +65,8 @@ def infer(text: str) -> list[float]:
 
 @app.get("/predict")
 async def predict(text: str) -> dict[str, list[float]]:
-    """Classify a text; 503 when the queue is full."""
-    try:
-        async with gate:
-            return {"scores": await run_in_threadpool(infer, text)}
-    except Full:
-        raise HTTPException(503, "busy", headers={"Retry-After": "1"}) from None
+    """Classify a text; the middleware answers 503 when the queue is full."""
+    return {"scores": await run_in_threadpool(infer, text)}
 
 
 @app.get("/healthz")

@@ -12,6 +12,8 @@ from typing import NamedTuple
 from gpuagent_client.blame import host
 from gpuagent_client.blame.allocated import allocated_bytes
 from gpuagent_client.blame.fork import Answer, ThreadFrame, in_child
+from gpuagent_client.blame.lines import verdict as lines_verdict
+from gpuagent_client.blame.recorder import Recorder
 from gpuagent_client.blame.report import third_look
 from gpuagent_client.blame.request import Context, Refused, census_request
 from gpuagent_client.blame.table import encode, size_of
@@ -41,29 +43,44 @@ def census(args: Mapping[str, object], deadline_seconds: float, context: Context
     looks = _Looks(torch, context)
     before = allocated_bytes(torch)
     looks.find_thread_locals()
-    moments = [Moment.now(context)]
-    first = looks.table()
-    _wait(context, request.gaps[0])
-    moments.append(Moment.now(context))
-    second = looks.table()
-    _wait(context, request.gaps[1])
-    moments.append(Moment.now(context))
+    recorder = Recorder(torch, context) if request.lines else None
+    try:
+        moments = [Moment.now(context)]
+        first = looks.table()
+        _wait(context, request.gaps[0])
+        moments.append(Moment.now(context))
+        second = looks.table()
+        if recorder is not None:
+            recorder.look()
+        _wait(context, request.gaps[1])
+        moments.append(Moment.now(context))
+        if recorder is not None:
+            recorder.look()
+    finally:
+        if recorder is not None:
+            recorder.end()
     pace = pace_of(moments)
     answer = looks.take(
         lambda frames, values: third_look(
-            torch, frames, values, (first, second), pace, show_keys=request.show_keys, top=request.top
+            torch, frames, values, (first, second), pace,
+            show_keys=request.show_keys, top=request.top, with_addresses=recorder is not None,
         )
-    )
+    )  # fmt: skip
     found = json.loads(answer.data)
+    lines, line_notes = ([], []) if recorder is None else recorder.told(found["groups"])
     growing = [group for group in found["groups"] if group["growing"]]
     others = [group for group in found["groups"] if not group["growing"]][:MAX_OTHERS]
     grown = {device: now - before.get(device, 0) for device, now in allocated_bytes(torch).items()}
-    notes = [*found["notes"], *_notes(moments, others)]
+    notes = [*found["notes"], *_notes(moments, others), *line_notes]
     notes += [f"allocated on {device}: {change:+d} bytes in the window" for device, change in sorted(grown.items())]
+    words = verdict(growing, request.window_seconds, grown)
+    if lines and not growing:  # nobody of Python's holds it, and yet there is something to say
+        words += f"; {lines_verdict(lines, request.gaps[0])}"
     return {
-        "verdict": verdict(growing, request.window_seconds, grown),
+        "verdict": words,
         "groups": growing,
-        "lines": [],
+        "lines": lines,
+        "joined": recorder is not None,
         "notes": notes,
         "stall_seconds": looks.worst_stall_seconds,
         "window_seconds": request.window_seconds,

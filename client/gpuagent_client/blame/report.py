@@ -13,6 +13,7 @@ from gpuagent_client.blame.clusters import length_of
 from gpuagent_client.blame.findings import Finding, Search
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graph import exposes_saved_tensors
+from gpuagent_client.blame.join import ADDRESSES, addresses
 from gpuagent_client.blame.names import code_name, relative, type_name
 from gpuagent_client.blame.really import really
 from gpuagent_client.blame.table import decode, survivors
@@ -34,8 +35,12 @@ def third_look(
     *,
     show_keys: bool,
     top: int,
+    with_addresses: bool = False,
 ) -> bytes:
-    """The groups as JSON; `pace` is the length of the second gap in lengths of the first."""
+    """The groups as JSON; `pace` is the length of the second gap in lengths of the first.
+
+    `with_addresses` adds where the tensors that outlived the window lie, for `join`.
+    """
     objects = gc.get_objects()
     heap = survey(objects, frames, values)
     live = live_tensors(torch, objects)
@@ -45,7 +50,14 @@ def third_look(
     found = search.findings(grown[:top], objects)
     functions = [item for item in objects if type(item) is types.FunctionType]
     writer = _Writer(search, functions, [one.frame for one in frames], hook_codes(torch, objects), pace)
-    groups = sorted((writer.group(one) for one in found), key=lambda group: -int(str(group["growth_bytes"])))
+    written = []
+    for one in found:
+        group = writer.group(one)
+        if with_addresses:
+            kept = [live for live in one.tensors.values() if search.is_survivor(live)]
+            group[ADDRESSES] = addresses(torch, kept)
+        written.append(group)
+    groups = sorted(written, key=lambda group: -int(str(group["growth_bytes"])))
     notes = [] if exposes_saved_tensors(torch) else ["this torch does not let one look into autograd graphs"]
     if len(grown) > top:
         notes.append(f"{len(grown) - top} smaller kinds of tensors were not followed")

@@ -42,6 +42,8 @@ class CensusRequest(NamedTuple):
     gaps: tuple[float, float]
     show_keys: bool
     top: int
+    lines: bool = False
+    """Also record which line allocated what is held, where that can be done."""
 
     @property
     def window_seconds(self) -> float:
@@ -60,7 +62,12 @@ def census_request(args: Mapping[str, object], deadline_seconds: float, spare_se
     if not (isinstance(gaps, (list, tuple)) and len(gaps) == 2 and all(_is_number(gap) and gap >= 0 for gap in gaps)):
         raise Refused("gaps must be two numbers of seconds")
     top = int(number(args, "top", DEFAULT_TOP, 1, MAX_TOP))
-    request = CensusRequest((float(gaps[0]), float(gaps[1])), show_keys=args.get("show_keys") is True, top=top)
+    request = CensusRequest(
+        (float(gaps[0]), float(gaps[1])),
+        show_keys=args.get("show_keys") is True,
+        top=top,
+        lines=args.get("lines") is True,
+    )
     fits_into(request.window_seconds, deadline_seconds, spare_seconds)
     return request
 

@@ -34,6 +34,9 @@ def sentence(group: Group, window_seconds: float) -> str:
     others = group.get("others")
     if isinstance(others, Sequence) and others:
         place += f" (or {', '.join(str(other) for other in others)})"
+    if group.get("allocated_file"):
+        made = f"{group['allocated_file']}:{group['allocated_line']} in `{group['allocated_function']}`"
+        place += f", allocated at {made}"
     name = group["container"] or group["path"]
     held = f"{growth} is held by `{name}`{_kind(group)}{place}" if name else f"{growth} is held by {group['path']}"
     remedy = f": {group['remedy']}" if group["remedy"] else ""

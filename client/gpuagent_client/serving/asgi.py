@@ -11,6 +11,7 @@ from typing import Any, Callable
 from gpuagent_client import lifecycle
 from gpuagent_client.serving.gate import Full, Gate, became_current, in_loop
 from gpuagent_client.serving.process import Process
+from gpuagent_client.serving.recycling import Recycling
 from gpuagent_client.serving.routes import asgi_route
 from gpuagent_client.serving.watch import RequestMemory, Visit, Watch
 
@@ -35,6 +36,7 @@ class AsgiMiddleware:
         release_every: give the allocator's cache back after so many requests.
         release_above_bytes: give it back when more than so much is cached.
         on_request: called with the figures of each request, in the event loop.
+        recycling: when this worker makes room for a fresh one, under `uvicorn --workers`; gunicorn has hooks for it.
         process: whose memory it is; this one's.
 
     Raises:
@@ -51,9 +53,12 @@ class AsgiMiddleware:
         release_every: int | None = None,
         release_above_bytes: int | None = None,
         on_request: Callable[[RequestMemory], object] | None = None,
+        recycling: Recycling | None = None,
         process: Process = lifecycle,
     ) -> None:
         self._app = app
+        if recycling is not None:
+            recycling.begin_in_app()
         self._watch = Watch(
             gate=gate,
             paths=paths,

@@ -12,10 +12,50 @@ import asyncio
 import gc
 import os
 import signal
+import socket
 from collections.abc import Collection
-from typing import Any
+from typing import Any, NamedTuple
 
 SETTLE_SECONDS = 0.25
+
+
+def running_loop() -> asyncio.AbstractEventLoop | None:
+    """The one that runs here; None under another library's."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        return None
+
+
+class Listening(NamedTuple):
+    """A socket of somebody else's: known by its descriptor, never closed here."""
+
+    descriptor: int
+    name: object
+
+    def fileno(self) -> int:
+        """As a socket has it."""
+        return self.descriptor
+
+    def getsockname(self) -> object:
+        """As a socket has it."""
+        return self.name
+
+
+def listening_here() -> list[Listening]:
+    """The sockets on which this process accepts connections, where no server hands them out."""
+    found = []
+    for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a name is all that is needed
+        try:
+            one = socket.socket(fileno=int(entry))
+        except OSError:  # no socket, or the listing's own descriptor, closed by now
+            continue
+        try:
+            if one.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
+                found.append(Listening(int(entry), one.getsockname()))
+        finally:
+            one.detach()
+    return found
 
 
 def drain(listening: Collection[Any]) -> None:

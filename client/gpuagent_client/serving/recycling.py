@@ -2,11 +2,16 @@
 
 gunicorn's workers call the hook `post_request`; `worker.alive = False` then lets them finish what they have begun and
 exit, as at `max_requests`. uvicorn's worker for gunicorn calls no hooks: there the middleware does, and the worker
-stops accepting and sends itself SIGTERM, which uvicorn takes as the wish to end after the open requests.
+stops accepting and sends itself SIGTERM, which uvicorn takes as the wish to end after the open requests. So does a
+worker of `uvicorn --workers`, where the middleware was given this.
+
+The agent can ask for it from outside: a notice that something is about to happen to this process (the step `notify` of
+a remedy) is then the reason to go, in time and without losing a request.
 """
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import os
 import signal
@@ -26,6 +31,11 @@ class _Turn:
     def __init__(self) -> None:
         self._file = os.memfd_create("gpuagent-recycling")  # open as long as the server runs, in all its workers
 
+    def among(self, file: int) -> None:
+        """Those who share this file: workers that were not forked have no other in common."""
+        os.close(self._file)
+        self._file = file
+
     def take(self) -> bool:
         """Without waiting."""
         try:
@@ -36,14 +46,15 @@ class _Turn:
 
 
 class Recycling:
-    """In gunicorn's configuration; see `gpuagent_client.serving.gunicorn`.
+    """In gunicorn's configuration (see `gpuagent_client.serving.gunicorn`), or given to the ASGI middleware.
 
     Args:
         above_bytes: of what torch's allocator has reserved in one worker. A cache is given back first.
         after_requests: in one worker.
+        on_notice: when the agent announces that it is about to act on the worker.
 
     Raises:
-        ValueError: neither is given, or one is no positive number.
+        ValueError: none is given, or one is no positive number.
     """
 
     def __init__(
@@ -51,18 +62,25 @@ class Recycling:
         *,
         above_bytes: int | None = None,
         after_requests: int | None = None,
+        on_notice: bool = False,
         process: Process = lifecycle,
         stop: Callable[[], object] | None = None,
     ) -> None:
-        if above_bytes is None and after_requests is None:
-            raise ValueError("give above_bytes, after_requests or both")
+        if above_bytes is None and after_requests is None and not on_notice:
+            raise ValueError("give above_bytes, after_requests or on_notice")
         if any(value is not None and value < 1 for value in (above_bytes, after_requests)):
             raise ValueError("above_bytes and after_requests must be above 0")
         self._above_bytes = above_bytes
         self._after_requests = after_requests
+        self._on_notice = on_notice
+        self._told = process.told
+        self._loop: Any = None  # asyncio's, which an app without one does not load
+        self._may_have_loop = True
         self._meter = Meter(process.torch)
+        self._given_stop = stop
         self._stop = stop
         self._listening: list[Any] = []
+        self._in_app = False
         self._turn = _Turn()
         self._releases: Releases | None = None
         self._requests = 0
@@ -75,6 +93,15 @@ class Recycling:
         """The hook, in each worker: from now on the middleware knows whom to ask."""
         self._listening = list(worker.sockets)
         _current.append(self)
+        if self._on_notice:
+            self._told.drain = self.drain
+
+    def begin_in_app(self) -> None:
+        """From the middleware, where the server has no hooks: uvicorn's supervisor starts a successor by itself."""
+        self._in_app = True
+        _current.append(self)
+        if self._on_notice:
+            self._told.drain = self.drain
 
     def post_request(self, worker: Any, req: Any, environ: Any, resp: Any) -> None:  # noqa: ARG002, ANN401 - gunicorn's
         """The hook, after each request. Never raises."""
@@ -90,8 +117,26 @@ class Recycling:
         """The middleware's word after each request; where gunicorn's own hook works, that one counts."""
         self._releases = releases
         if not self._hooked:
+            if in_loop and self._may_have_loop:
+                self._loop, self._may_have_loop = _running_loop(), False
             self._stop = self._stop or (self._drain if in_loop else _ask_oneself_to_end)
             self._guarded(releases)
+
+    def drain(self, why: str) -> bool:
+        """From any thread: end this worker after the requests that it has begun. True: it will.
+
+        Where another worker is ending, this one goes after one of its next requests. gunicorn's own classes end so at
+        SIGTERM; uvicorn's would lose what it has accepted and not yet read, if it serves: see `draining`.
+        """
+        if self.ending or self._why:
+            return True
+        self._why = f"the agent asks for it: {why}"
+        if self._loop is None or self._hooked:
+            self._end(self._why, self._given_stop or _ask_oneself_to_end)
+            return True
+        with contextlib.suppress(RuntimeError):  # the loop is over, and the worker with it
+            self._loop.call_soon_threadsafe(self._end, self._why)
+        return True
 
     def _guarded(self, releases: Releases | None) -> None:
         try:
@@ -133,13 +178,18 @@ class Recycling:
         finally:
             self._looking = False
 
-    def _end(self, why: str) -> None:
-        if not self._turn.take():
+    def _end(self, why: str, stop: Callable[[], object] | None = None) -> None:
+        if self._in_app and not self._listening:
+            self._listening = _listening_here()
+            if self._listening:
+                self._turn.among(self._listening[0].fileno())
+        if self.ending or not self._turn.take():
             return  # another worker is ending; the next request will ask again
         self.ending = True
         log.warning("this worker makes room for a fresh one: %s", why)
-        if self._stop is not None:
-            self._stop()
+        stop = stop or self._stop
+        if stop is not None:
+            stop()
 
     def _drain(self) -> None:
         from gpuagent_client.serving.draining import drain  # noqa: PLC0415 - an app without a loop does not load it
@@ -154,6 +204,18 @@ def after_request(releases: Releases, *, in_loop: bool) -> None:
     """From the middleware: at the cost of a look at an empty list where nothing is recycled."""
     for recycling in _current:
         recycling.after_request(releases, in_loop=in_loop)
+
+
+def _listening_here() -> list[Any]:
+    from gpuagent_client.serving.draining import listening_here  # noqa: PLC0415 - as above
+
+    return listening_here()
+
+
+def _running_loop() -> Any:  # noqa: ANN401 - asyncio's, or None under another library
+    from gpuagent_client.serving.draining import running_loop  # noqa: PLC0415
+
+    return running_loop()
 
 
 def _ask_oneself_to_end() -> None:

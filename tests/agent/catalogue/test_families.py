@@ -121,4 +121,5 @@ def test_process_series_share_their_labels() -> None:
     assert {name: labels for name, labels in own.items() if labels and name != "info"} == {
         "memory_verdict": ("verdict",),
         "memory_leak_evidence": ("evidence",),
+        "preallocates": ("framework",),
     }

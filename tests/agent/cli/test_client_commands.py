@@ -17,12 +17,14 @@ GIB = 2**30
 DEVICE = {"gpu": 0, "gpu_uuid": "GPU-0", "allocated_bytes": 2 * GIB, "cached_bytes": GIB, "memory_used_bytes": 4 * GIB}
 RELEASED: dict[str, Any] = {
     "pid": 7, "collected": False, "took_ms": 12.5, "reserved_before_bytes": 8 * GIB, "reserved_after_bytes": 3 * GIB,
-    "before": [DEVICE], "after": [DEVICE], "returned_bytes": 5 * GIB,
+    "before": [DEVICE], "after": [DEVICE], "returned_bytes": 5 * GIB, "result": "released", "detail": "",
+    "dry_run": False,
 }  # fmt: skip
 GROUP: dict[str, Any] = {
     "key": "", "kind": "list", "container": "app.results", "path": "", "file": "app.py", "function": "predict",
     "cause": "outputs are kept with their graph", "remedy": "detach()", "line": 42, "count": 412, "bytes": 2 * GIB,
-    "growth_bytes": GIB, "container_length": 412,
+    "growth_bytes": GIB, "container_length": 412, "allocated_file": "model.py", "allocated_function": "embed",
+    "allocated_line": 57, "allocated_bytes": GIB,
 }  # fmt: skip
 BLAMED: dict[str, Any] = {
     "pid": 7, "window_seconds": 60.0, "verdict": "+1.0 GiB in 60 s is held by `app.results`", "groups": [GROUP],
@@ -43,7 +45,7 @@ def asked(answer: Any, *words: str, status: str = "200 OK") -> tuple[int, str, s
     requests: list[bytes] = []
     with answering(says(answer, status, requests)) as place:
         result = run(*words, "--socket", str(place))
-    return *result, requests[0]
+    return *result, requests[-1]
 
 
 def test_release_says_how_much_came_back() -> None:
@@ -52,7 +54,8 @@ def test_release_says_how_much_came_back() -> None:
 
     assert (code, errors) == (0, "")
     assert request.startswith(b"POST /api/v1/clients/7/release ")
-    assert request.endswith(b'{"collect": true}')
+    body = json.loads(request.partition(b"\r\n\r\n")[2])
+    assert body == {"collect": True, "dry_run": False, "force": False}
     assert output.splitlines() == [
         "the allocator gave back 5.0 GiB in 12 ms: 8.0 GiB reserved before, 3.0 GiB now",
         "by the driver's count 5.0 GiB came back",
@@ -76,7 +79,9 @@ def test_memory_that_was_taken_meanwhile_is_said() -> None:
 @pytest.mark.parametrize("command", ["release", "blame"])
 def test_an_app_without_a_client(command: str) -> None:
     """Exit status 1, and how to put that right."""
-    code, output, errors, _ = asked(ABSENT, command, "7", status="404 Not Found")
+    failed = RELEASED | {"result": "failed", "reason": "absent"}
+    answer, status = (failed, "200 OK") if command == "release" else (ABSENT, "404 Not Found")
+    code, output, errors, _ = asked(answer, command, "7", status=status)
 
     assert (code, output) == (1, "")
     assert "process 7 has no embedded client" in errors
@@ -86,9 +91,28 @@ def test_an_app_without_a_client(command: str) -> None:
 def test_an_app_that_refuses() -> None:
     """Its reason, without what a terminal would obey."""
     refusal = {"error": "x", "reason": "refused", "message": "once a minute\x1b[2J"}
-    code, _, errors, _ = asked(refusal, "release", "7", status="502 Bad Gateway")
+    failed = RELEASED | {"result": "failed", "reason": "refused", "detail": "once a minute\x1b[2J"}
+    said = (1, "the app did not do it: once a minute?[2J\n")
 
-    assert (code, errors) == (1, "the app did not do it: once a minute?[2J\n")
+    assert asked(refusal, "blame", "7", status="502 Bad Gateway")[0:3:2] == said
+    assert asked(failed, "release", "7")[0:3:2] == said
+
+
+def test_a_release_that_the_agent_refuses() -> None:
+    """By the same checks as a kill: the reason is said, and the exit status is 1."""
+    refused = {"pid": 7, "result": "refused", "detail": "bob is not in remedies.allow.users", "dry_run": False}
+    code, output, errors, request = asked(refused, "release", "7", "--dry-run", "--force")
+
+    assert (code, output) == (1, "")
+    assert errors == "the agent did not ask the app: bob is not in remedies.allow.users\n"
+    assert json.loads(request.partition(b"\r\n\r\n")[2]) == {"collect": False, "dry_run": True, "force": True}
+
+
+def test_a_dry_run_of_a_release() -> None:
+    """Says that the app was not asked, in place of figures that there are none of."""
+    dry = {"pid": 7, "result": "dry_run", "detail": "nothing was done: dry run", "dry_run": True}
+
+    assert asked(dry, "release", "7", "--dry-run")[:2] == (0, "dry run: the app would be asked, and was not\n")
 
 
 def test_blame_prints_the_verdict_first() -> None:
@@ -104,6 +128,7 @@ def test_blame_prints_the_verdict_first() -> None:
         "",
         "held by",
         "              +1.0 GiB  412 tensors  app.results (list of 412 items)  at app.py:42 in predict",
+        "                        allocated at model.py:57 in embed",
         "                        outputs are kept with their graph: detach()",
         "",
         "allocated at",
@@ -192,3 +217,44 @@ def test_workers_by_what_an_app_declares() -> None:
     assert asked(both, "workers", "--app", "web")[:2] == (0, "2\n")
     assert asked(both, "workers", "--pid", "9")[0] == 3
     assert asked(both | {"clients": []}, "workers", "--app", "web")[0] == 3
+
+
+def one(pid: int, parent_pid: int, app: str = "web", **changes: Any) -> dict[str, Any]:
+    """A connected process, as the agent tells of it."""
+    device = {"memory_used_bytes": 7 * GIB, "allocated_bytes": 5 * GIB}
+    return {
+        "pid": pid, "app": app, "parent_pid": parent_pid, "process": "python3", "command": "gunicorn app:app",
+        "declared_typical_bytes": 6 * GIB, "connected_seconds": 75.0, "devices": [device], **changes,
+    }  # fmt: skip
+
+
+def test_the_workers_that_there_are() -> None:
+    """By server; the master serves nobody and is no worker, and what is not known is not zero."""
+    clients = [
+        one(40, 1, "gunicorn", devices=[]), one(42, 40), one(41, 40),
+        one(7, 1, "train\x1b", devices=[], declared_typical_bytes=None, command=""),
+    ]  # fmt: skip
+    code, output, errors, request = asked({"schema": 1, "clients": clients}, "workers", "--list")
+
+    assert (code, errors) == (0, "")
+    assert request.startswith(b"GET /api/v1/clients ")
+    assert output.splitlines() == [
+        "train?: 1 worker",
+        "      PID  GPU MEMORY     TENSORS    DECLARED    CONNECTED  COMMAND",
+        "        7           -           -           -   1 min 15 s  python3",
+        "web: 2 workers of process 40",
+        "      PID  GPU MEMORY     TENSORS    DECLARED    CONNECTED  COMMAND",
+        "       41     7.0 GiB     5.0 GiB     6.0 GiB   1 min 15 s  gunicorn app:app",
+        "       42     7.0 GiB     5.0 GiB     6.0 GiB   1 min 15 s  gunicorn app:app",
+    ]
+
+
+def test_the_workers_of_one_app() -> None:
+    """As a document too; where there is none, status 3 and why."""
+    clients = {"schema": 1, "clients": [one(41, 40), one(42, 40, "other")]}
+
+    assert [each["pid"] for each in json.loads(asked(clients, "workers", "--list", "--app", "web", "--json")[1])] == [
+        41
+    ]
+    code, _, errors, _ = asked(clients, "workers", "--list", "--app", "absent")
+    assert (code, "no such app" in errors) == (3, True)

@@ -41,6 +41,19 @@ def crowd() -> Snapshot:
     return snapshot(gpus, processes)
 
 
+def test_a_process_that_preallocates_is_labelled() -> None:
+    """A GPU that such a server fills looks full, and is as it should be; the configuration names more of them."""
+    known = process(1, name="VLLM::EngineCor", command="VLLM::EngineCore", used_gib=20.0)
+    other = process(2, used_gib=2.0, command="python3 jax_serve.py")
+    whole = document(snapshot([gpu()], [known, other]))
+    named = document(snapshot([gpu()], [known, other]), preallocates=("jax_serve",))
+
+    assert [(one["framework"], one["preallocates"]) for one in whole["processes"]] == [("vllm", True), ("", None)]
+    assert named["processes"][1]["framework"] == "configured"
+    lines = process_table(whole["processes"], 120, PLAIN)
+    assert [line.partition("  preallocates  ")[2] for line in lines] == ["", "VLLM::EngineCore", ""]
+
+
 def mig() -> Snapshot:
     """An A100 in three parts: one full, one shared by two compute instances."""
     shared = (mig_instance(5, 0.5, 19.5, "1c.2g.20gb"), mig_instance(5, 0.5, 19.5, "1c.2g.20gb", compute=1))

@@ -184,11 +184,14 @@ def test_one_at_a_time() -> None:
     asyncio.run(run())
 
 
+HELD = {
+    "key": "k", "count": 412, "bytes": 2 * GIB, "growth_bytes": GIB, "kind": "list", "file": "app.py", "line": 42,
+    "function": "predict", "container": "app.results", "container_length": 412, "cause": "kept", "remedy": "detach()",
+    "path": None, "unknown": [1],
+}  # fmt: skip
 CENSUS = {
     "verdict": "+1.9 GiB in 60 s is held by `app.results` (list, 412 items)",
-    "groups": [{"key": "k", "count": 412, "bytes": 2 * GIB, "growth_bytes": GIB, "kind": "list", "file": "app.py",
-                "line": 42, "function": "predict", "container": "app.results", "container_length": 412,
-                "cause": "kept", "remedy": "detach()", "path": None, "unknown": [1]}],
+    "groups": [HELD],
     "lines": [],
     "notes": ["n"],
     "stall_seconds": 0.01,
@@ -203,6 +206,26 @@ def test_blame_puts_both_looks_together() -> None:
     assert answer["verdict"].startswith("+1.9 GiB")
     assert (answer["groups"][0]["file"], answer["groups"][0]["line"], answer["groups"][0]["path"]) == ("app.py", 42, "")
     assert (answer["notes"], answer["stall_seconds"]) == (["n", "lines: no CUDA here"], 0.01)
+
+
+def test_blame_asks_once_where_both_can_be_done_in_one_look() -> None:
+    """The app records lines beside its census, and joins the two: half the time, and one verdict."""
+    group = {**HELD, "allocated_file": "model.py", "allocated_line": 7, "allocated_function": "embed",
+             "allocated_bytes": GIB}  # fmt: skip
+    answer, asked = ask("blame", {}, done(**{**CENSUS, "groups": [group], "joined": True, "lines": [{"line": 7}]}))
+
+    assert [(each["cmd"], each["args"]["lines"]) for each in asked] == [("census", True)]
+    (found,) = answer["groups"]
+    assert (found["allocated_file"], found["allocated_line"], found["allocated_bytes"]) == ("model.py", 7, GIB)
+    assert len(answer["lines"]) == 1
+
+
+@pytest.mark.parametrize(("args", "caps"), [({"lines": False}, None), ({}, ["census"])])
+def test_lines_are_not_asked_for_where_they_are_not_wanted(args: dict[str, Any], caps: list[str] | None) -> None:
+    """Neither by the caller, nor by an app that does not obey that."""
+    _, (asked, *_) = ask("blame", args, done(**CENSUS), caps=caps)
+
+    assert asked["args"]["lines"] is False
 
 
 def test_blame_by_lines_where_nobody_holds_it() -> None:

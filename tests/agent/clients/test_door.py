@@ -57,6 +57,23 @@ def test_a_later_version_is_answered_with_ours() -> None:
     play(scene)
 
 
+def test_a_new_interval_reaches_connected_apps() -> None:
+    """After a reload they are welcomed again, which clients of every version take for the new interval; once."""
+
+    async def scene(opened: Stage) -> None:
+        with await opened.client() as app:
+            opened.door.use(Limits(max_connections=1), 5.0)
+            opened.door.use(Limits(max_connections=2), 5.0)
+            opened.door.use(opened.hub.limits, 7.0)
+            heard = [await in_thread(app.receive) for _ in range(2)]
+            assert heard == [{"v": 1, "t": "welcome", "interval": each, "level": "ok"} for each in (5.0, 7.0)]
+            assert opened.hub.limits.max_connections == 2
+            with await opened.app() as other:
+                assert (await in_thread(other.meet))["interval"] == 7.0
+
+    play(scene)
+
+
 def test_a_second_hello_tells_what_has_changed() -> None:
     """An app often imports torch after the client has started."""
 

@@ -14,7 +14,7 @@ from gpuagent.clients.pressure import CRITICAL, OK, WARNING, Room, level_message
 from gpuagent.embedded import AllocatorReading, ClientReading
 from gpuagent.identity import ProcessId
 from gpuagent.reading import GIB, Memory, ProcessReading, ProcessState, Snapshot
-from tests.agent.clients.parts import Stage, stage, until
+from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.fakes.embedded import stats
 from tests.fakes.snapshots import full_snapshot
 
@@ -83,6 +83,30 @@ def test_old_figures_are_not_believed() -> None:
     stale = told({"uuid": "0"}, seconds=5.1)
     assert (stale.devices, stale.measured_seconds) == ({}, 1000.0)
     assert (fresh_seconds(1.0), fresh_seconds(10.0)) == (5.0, 30.0)
+
+
+@pytest.mark.parametrize(("hello", "rate"), [({"interval": 60.0}, 0.0), ({}, 60.0), ({"interval": 1.0}, 60.0)])
+def test_figures_that_come_seldom_are_believed_for_longer(hello: dict[str, Any], rate: float) -> None:
+    """Where the app has set its interval, or was given another: an old client that does neither has the agent's."""
+
+    async def run() -> tuple[bool, ...]:
+        async with stage() as opened:
+            with await opened.client(**hello) as app:
+                if rate:
+                    asked = asyncio.create_task(opened.commands.command(ME, "rate", {"interval": rate}))
+                    order = await in_thread(lambda: app.receive("cmd"))
+                    app.send({"t": "res", "id": order["id"], "ok": True, "r": {"interval": rate}})
+                    await asked
+                client = opened.hub.client(ME)
+                assert client is not None
+                app.send(stats({"uuid": "0"}))
+                await until(lambda: client.stats)
+                opened.clock.advance(180.0)
+                fresh = bool((await opened.tick(full_snapshot())).clients[ME].devices)
+                opened.clock.advance(0.1)
+                return fresh, bool((await opened.tick(full_snapshot())).clients[ME].devices)
+
+    assert asyncio.run(run()) == (True, False)
 
 
 def test_why_there_are_no_figures() -> None:

@@ -26,6 +26,18 @@ def test_a_hello() -> None:
     assert (found.declared_minimum_bytes, found.declared_typical_bytes) == (1, 2)
 
 
+def test_what_else_a_hello_may_tell() -> None:
+    """The app's own interval, and frameworks that use the GPU; what a later version may say of one is left out."""
+    found = said(
+        hello(7, interval=15, frameworks={"jax": True, "tensorflow": False, "new": {"a": 1}, "Bad name": True})
+    )
+
+    assert (found.interval_seconds, found.frameworks) == (15.0, {"jax": True, "tensorflow": False})
+    plain = said(hello(7))
+    assert (plain.interval_seconds, plain.frameworks) == (None, {})
+    assert len(said(hello(7, frameworks={f"f{'x' * number}": True for number in range(30)})).frameworks) == 8
+
+
 def test_an_app_without_a_name_goes_by_its_program() -> None:
     """A label `app` should tell something."""
     assert said(hello(7, app="")).app == "app.py"
@@ -50,7 +62,8 @@ def test_capabilities_are_words() -> None:
 @pytest.mark.parametrize(
     "changes",
     [{"pid": -1}, {"pid": True}, {"pid": "7"}, {"pid": 2**63}, {"v": 0}, {"v": None}, {"app": 7}, {"caps": "release"},
-     {"declared": []}, {"declared": {"typical_bytes": -1}}, {"declared": {"typical_bytes": 0.5}}],
+     {"declared": []}, {"declared": {"typical_bytes": -1}}, {"declared": {"typical_bytes": 0.5}}, {"interval": 0},
+     {"interval": "1"}, {"interval": True}, {"interval": float("inf")}, {"frameworks": ["jax"]}],
 )  # fmt: skip
 def test_a_hello_that_cannot_be(changes: dict[str, Any]) -> None:
     """A known field of the wrong type or size is a fault."""

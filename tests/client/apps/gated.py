@@ -10,7 +10,7 @@ from faketorch import FakeTorch
 from fastapi import FastAPI
 
 import gpuagent_client
-from gpuagent_client.serving import AsgiMiddleware, Gate, route_summaries
+from gpuagent_client.serving import AsgiMiddleware, Gate, Recycling, route_summaries
 
 MIB = 1024**2
 
@@ -20,7 +20,9 @@ gpuagent_client.start(app="gated")
 
 app = FastAPI()
 gate = Gate(int(os.environ.get("INSIDE", "1")), int(os.environ.get("WAITING", "1")))
-app.add_middleware(AsgiMiddleware, gate=gate, paths=["/predict"], header=True)
+after_requests = int(os.environ.get("RECYCLE_AFTER", "0"))
+recycling = Recycling(after_requests=after_requests, on_notice=True) if after_requests else None
+app.add_middleware(AsgiMiddleware, gate=gate, paths=["/predict"], header=True, recycling=recycling)
 
 
 @app.get("/predict/{item}")

@@ -13,11 +13,13 @@ import pytest
 from gpuagent_client import blame
 from gpuagent_client.blame.bound import MAX_BYTES, bounded
 from gpuagent_client.blame.census import Moment, pace_of
-from gpuagent_client.blame.lines import told
+from gpuagent_client.blame.join import join
+from gpuagent_client.blame.lines import places_by_block, told
+from gpuagent_client.blame.lines import verdict as verdict_of_lines
 from gpuagent_client.blame.request import Refused, census_request
 from gpuagent_client.blame.table import decode, encode, size_of, survivors
 from gpuagent_client.blame.tensors import Key, Live, described
-from gpuagent_client.blame.verdict import size, verdict
+from gpuagent_client.blame.verdict import sentence, size, verdict
 from tests.client.conftest import ROOT
 
 GROUP: dict[str, Any] = {
@@ -223,11 +225,42 @@ def test_lines_are_those_whose_blocks_stay() -> None:
     pending = block(7, "/app/app.py", 10, state="active_pending_free")
 
     first = snapshot(stays, freed, also, nameless, before_the_window, pending)
-    answer = told(first, snapshot(stays, new, also, nameless, before_the_window, pending), 60, "/torch")
+    second = snapshot(stays, new, also, nameless, before_the_window, pending)
+    (line,), notes = told(first, second, "/torch")
 
-    lines: Any = answer["lines"]
-    (line,) = lines
     assert (line["file"], line["line"], line["function"]) == ("/app/app.py", 7, "g")
     assert (line["count"], line["bytes"]) == (2, 1000)
-    assert "500 B have no Python frame" in answer["notes"][0]  # type: ignore[index]
-    assert "/app/app.py:7 in `g` (2 blocks)" in str(answer["verdict"])
+    assert "500 B have no Python frame" in notes[0]
+    assert "/app/app.py:7 in `g` (2 blocks)" in verdict_of_lines([line], 30)
+
+
+def test_a_holder_and_the_line_that_allocated_are_joined_by_address() -> None:
+    """The line with most bytes of what it holds; a block of another size at an address is another tensor's."""
+    taken = snapshot(
+        block(1024, "/app/app.py", 7),
+        block(2048, "/app/app.py", 7),
+        block(3072, "/app/other.py", 9, requested_size=800),
+    )
+    groups: list[dict[str, object]] = [
+        {"path": "held", "addresses": [[1024, 500], [2048, 500], [3072, 800], [4096, 9999]]},
+        {"path": "reused", "addresses": [[1024, 499]]},
+        {"path": "on the host", "addresses": []},
+    ]
+    join(groups, places_by_block(taken, "/torch"))
+
+    held, *others = groups
+    assert held == {
+        "path": "held",
+        "allocated_file": "/app/app.py",
+        "allocated_line": 7,
+        "allocated_function": "g",
+        "allocated_bytes": 1000,
+    }
+    assert others == [{"path": "reused"}, {"path": "on the host"}]
+
+
+def test_the_verdict_names_both_lines() -> None:
+    """Who keeps it, and who made it: often not the same line."""
+    group = {**GROUP, "allocated_file": "app.py", "allocated_line": 57, "allocated_function": "predict"}
+
+    assert ", allocated at app.py:57 in `predict`" in sentence(group, 300)

@@ -176,7 +176,16 @@ def test_fresh_workers_without_a_failed_request(
 ) -> None:
     """Under load from eight clients: workers go and come, and every request is answered."""
     (tmp_path / "recycling.py").write_text(RECYCLING.format(arguments=arguments))
-    served = serve(server, "--workers", "2", "--config", "recycling.py", INSIDE="64", WAITING="64")
+    see_eight_workers(serve(server, "--workers", "2", "--config", "recycling.py", INSIDE="64", WAITING="64"))
+
+
+def test_fresh_workers_of_uvicorns_own_supervisor(serve: Callable[..., Served]) -> None:
+    """It has no hooks, so the middleware is told; the workers were not forked, and have the socket in common."""
+    see_eight_workers(serve("uvicorn", "--workers", "2", INSIDE="64", WAITING="64", RECYCLE_AFTER="25"))
+
+
+def see_eight_workers(served: Served) -> None:
+    """Ask from eight threads until so many have answered; no request may fail."""
     workers: set[int] = set()
     failures: list[object] = []
 

@@ -2,18 +2,31 @@
 
 from __future__ import annotations
 
+import asyncio
+import fcntl
 import os
+import socket
 import threading
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from gpuagent_client.serving import Gate
+from gpuagent_client.serving import recycling as module
+from gpuagent_client.serving.draining import listening_here
 from gpuagent_client.serving.recycling import Recycling
 from gpuagent_client.serving.releases import Releases
 from tests.client.apps.faketorch import GIB
 from tests.client.serving.bench import FakeProcess
+
+
+@pytest.fixture(autouse=True)
+def nobody_else() -> Iterator[None]:
+    """What a test has registered with the middleware of this process goes with it."""
+    yield
+    module._current.clear()
 
 
 def worker() -> Any:
@@ -151,6 +164,110 @@ def test_without_cuda_no_worker_is_above_its_budget() -> None:
 
     assert one.alive
     assert process.fake.calls == []
+
+
+def test_a_notice_of_the_agent_ends_the_worker() -> None:
+    """Only where the app wants it so; at once, where no event loop has to be asked first."""
+    process = FakeProcess()
+    stopped: list[bool] = []
+    deaf = Recycling(above_bytes=GIB, process=process)
+    deaf.post_worker_init(SimpleNamespace(sockets=[]))
+    assert process.told.drain is None
+    recycling = Recycling(on_notice=True, process=process, stop=lambda: stopped.append(True))
+    recycling.post_worker_init(SimpleNamespace(sockets=[]))
+    assert process.told.drain is not None
+
+    assert process.told.drain("too much")
+    assert process.told.drain("still too much")
+    assert stopped == [True]
+
+
+def test_a_notice_is_kept_until_it_is_this_workers_turn() -> None:
+    """While another is ending, requests go on being served here; the first one after that lets this worker go."""
+    process = FakeProcess()
+    stopped: list[bool] = []
+    recycling = Recycling(on_notice=True, process=process, stop=lambda: stopped.append(True))
+    releases = Releases(Gate(told=process.told), every=None, above_bytes=None, process=process, clock=process.clock)
+    reading, writing = os.pipe()
+    go_reading, go_writing = os.pipe()
+    pid = os.fork()
+    if pid == 0:
+        recycling._turn.take()
+        os.write(writing, b"+")
+        os.read(go_reading, 1)
+        os._exit(0)
+    assert os.read(reading, 1) == b"+"
+    assert recycling.drain("too much")
+    recycling.after_request(releases, in_loop=False)
+    assert stopped == []
+    os.write(go_writing, b"!")
+    os.waitpid(pid, 0)
+    recycling.after_request(releases, in_loop=False)
+
+    assert stopped == [True]
+    for descriptor in (reading, writing, go_reading, go_writing):
+        os.close(descriptor)
+
+
+def test_in_an_event_loop_the_loop_ends_it() -> None:
+    """The notice comes in a thread of the client's, and what accepts connections belongs to the loop."""
+    process = FakeProcess()
+    ended_in: list[int] = []
+    recycling = Recycling(on_notice=True, process=process, stop=lambda: ended_in.append(threading.get_ident()))
+    releases = Releases(Gate(told=process.told), every=None, above_bytes=None, process=process, clock=process.clock)
+
+    async def serve_and_be_told() -> None:
+        recycling.after_request(releases, in_loop=True)
+        await asyncio.to_thread(recycling.drain, "too much")
+        await asyncio.sleep(0)
+
+    asyncio.run(serve_and_be_told())
+
+    assert ended_in == [threading.get_ident()]
+    assert recycling.drain("again")
+
+
+def test_sockets_that_listen_are_found_and_left_as_they_are() -> None:
+    """Where no server hands its sockets out: by asking the kernel about each, and closing none."""
+    with socket.create_server(("127.0.0.1", 0)) as listening, socket.socket() as idle:
+        found = {one.fileno(): one.getsockname() for one in listening_here()}
+
+        assert found[listening.fileno()] == listening.getsockname()
+        assert idle.fileno() not in found
+        assert os.fstat(listening.fileno())
+        assert os.fstat(idle.fileno())
+
+
+def test_workers_that_were_not_forked_take_turns_by_their_socket() -> None:
+    """What they have in common is the socket on which they listen."""
+    process = FakeProcess()
+    stopped: list[bool] = []
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        recycling = Recycling(on_notice=True, process=process, stop=lambda: stopped.append(True))
+        recycling.begin_in_app()
+        reading, writing = os.pipe()
+        go_reading, go_writing = os.pipe()
+        pid = os.fork()
+        if pid == 0:
+            for one in listening_here():
+                fcntl.lockf(one.fileno(), fcntl.LOCK_EX)
+            os.write(writing, b"+")
+            os.read(go_reading, 1)
+            os._exit(0)
+        assert os.read(reading, 1) == b"+"
+        assert process.told.drain is not None
+        assert process.told.drain("too much")
+        assert stopped == []
+        os.write(go_writing, b"!")
+        os.waitpid(pid, 0)
+        recycling.after_request(
+            Releases(Gate(told=process.told), every=None, above_bytes=None, process=process), in_loop=False
+        )
+
+        assert stopped == [True]
+        assert listening.fileno() in {one.fileno() for one in listening_here()}
+    for descriptor in (reading, writing, go_reading, go_writing):
+        os.close(descriptor)
 
 
 @pytest.mark.parametrize("arguments", [{}, {"above_bytes": 0}, {"after_requests": -1}])

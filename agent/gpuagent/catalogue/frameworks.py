@@ -1,0 +1,97 @@
+"""Which framework or server a process is, and whether it takes most of the GPU when it starts, by design.
+
+From outside there are the name and the command line, no more: its environment, and which libraries it has mapped, the
+kernel tells nobody but its own user and root (proc(5), ptrace access mode). Servers are known by these two, also where
+they rename themselves: vLLM's engines are `VLLM::EngineCore`, SGLang's `sglang::scheduler`. A Python program of
+TensorFlow or JAX looks like any other: its embedded client tells, else `processes.preallocates` names it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from functools import lru_cache
+from typing import NamedTuple
+
+from gpuagent.catalogue.family import Family, Kind, Labelled
+from gpuagent.catalogue.process import PROCESS_LABELS
+from gpuagent.embedded import ClientReading
+from gpuagent.reading import ProcessInfo, ProcessReading
+
+CONFIGURED = "configured"
+"""The framework of a process that a pattern of the user's names."""
+
+
+class Framework(NamedTuple):
+    """What a process runs."""
+
+    name: str
+    preallocates: bool
+    """It takes most of the GPU at its start, and then looks the same whether it works or not."""
+
+
+Recognise = Callable[[ProcessInfo], Framework | None]
+
+_KNOWN = (
+    # 90 % by default (--gpu-memory-utilization), 88 % or so (--mem-fraction-static), 90 % of what is free.
+    ("vllm", r"(?i)\bvllm\b", True),
+    ("sglang", r"(?i)\bsglang\b", True),
+    ("tensorrt-llm", r"\btrtllm-serve\b", True),
+    ("lmdeploy", r"\blmdeploy\b.*\bserve\b", True),
+    ("tgi", r"\btext-generation-(server|launcher)\b", True),
+    # All of it, as every program of TensorFlow's that is not told otherwise.
+    ("tensorflow-serving", r"\btensorflow_model_server\b", True),
+    # JAX takes 75 %: https://docs.jax.dev/en/latest/gpu_memory_allocation.html
+    ("maxtext", r"\b[Mm]ax[Tt]ext\b", True),
+    # These take what their models need.
+    ("ollama", r"\bollama\b.*\brunner\b|\bollama_llama_server\b", False),
+    ("triton", r"\btritonserver\b|\btriton_python_backend_stub\b", False),
+)
+
+
+@lru_cache(maxsize=8)
+def recogniser(patterns: tuple[str, ...] = ()) -> Recognise:
+    """A function that tells what a process runs, as far as its name and command line tell.
+
+    `patterns` are regular expressions of the user's for processes that preallocate. Raises re.error.
+    """
+    known = [(name, re.compile(pattern), takes) for name, pattern, takes in _KNOWN]
+    configured = [re.compile(pattern) for pattern in patterns]
+
+    @lru_cache(maxsize=4096)
+    def look(name: str, command: str) -> Framework | None:
+        text = f"{name} {command}"
+        found = next((Framework(each, takes) for each, pattern, takes in known if pattern.search(text)), None)
+        if any(pattern.search(text) for pattern in configured):
+            return Framework(found.name if found else CONFIGURED, preallocates=True)
+        return found
+
+    return lambda info: look(info.name, info.command)
+
+
+def framework_of(
+    process: ProcessReading, clients: Mapping[int, ClientReading], recognise: Recognise
+) -> Framework | None:
+    """What a process runs; the word of its embedded client counts more than how it looks."""
+    found = recognise(process.info) if process.info is not None else None
+    client = clients.get(process.pid)
+    if client is None or not client.frameworks:
+        return found
+    name, takes = max(client.frameworks.items(), key=lambda each: each[1])
+    return Framework(found.name if found else name, takes)
+
+
+def _preallocates(framework: Framework) -> Iterable[Labelled]:
+    return (((framework.name,), framework.preallocates),)
+
+
+FRAMEWORK_FAMILIES: tuple[Family[Framework], ...] = (
+    Family(
+        "gpuagent_process_preallocates",
+        Kind.GAUGE,
+        "Of processes whose framework or server is known: 1 if it takes most of the GPU when it starts, by design.",
+        "procfs",
+        (*PROCESS_LABELS, "framework"),
+        _preallocates,
+    ),
+)
