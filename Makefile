@@ -8,7 +8,7 @@
 #   PURGE=1                 configuration and state, too (make uninstall)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install uninstall test test-fast lint bench wheelhouse clean demo-venv dev-venv apps-venv leakbench torture
+.PHONY: help demo install uninstall test test-fast lint bench wheelhouse clean demo-venv dev-venv apps-venv leakbench torture audit install uninstall
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,9 +17,9 @@ DEMO_VENV := $(if $(WHEELHOUSE),.venv-wheelhouse,$(VENV))
 PYTEST := $(BIN)/python -m pytest
 # One file's tests stay together: they share what they have started.
 ON_ALL_CORES := -n auto --maxprocesses 8 --dist loadfile
-# Those that take their counts from tests/torture.py.
-TORTURE := $(addprefix tests/alerts/,states/test_differential.py promql/test_differential.py outbox/test_chaos.py) \
-	tests/agent/acting/test_held.py
+# Those that take their counts from tests/torture/__init__.py.
+TORTURE := tests/torture tests/agent/acting/test_held.py \
+	$(addprefix tests/alerts/,states/test_differential.py promql/test_differential.py outbox/test_chaos.py)
 # Fetched by scripts/services where the machine has none.
 export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 export PYTHON PREFIX EXTRAS
@@ -51,9 +51,12 @@ lint: dev-venv ## Style, types, who imports whom, what is in the wheels
 	$(PYTEST) -q tests/packaging/test_house_style.py
 	scripts/check-wheels $(BIN)
 
-torture: dev-venv ## The tests that repeat themselves, with their full counts: 500 rule files, 200 kills, 10,000 reused pids
+torture: dev-venv ## Every fault, alone and in pairs, against a running agent; 500 kills, 10^6 frames, 10,000 reused pids
 	@scripts/services
-	GPUAGENT_TORTURE=1 $(PYTEST) $(TORTURE)
+	GPUAGENT_TORTURE=1 $(PYTEST) $(ON_ALL_CORES) $(TORTURE)
+
+audit: ## Known vulnerabilities of what the agent depends on (needs a network)
+	scripts/audit
 
 bench: dev-venv ## What the agent costs, beside nvitop-exporter and Prometheus where those are at hand
 	$(BIN)/python scripts/bench

@@ -12,9 +12,12 @@ INSTALL = {
     "alertmanager": "apt-get install --no-install-recommends prometheus-alertmanager",
     "amtool": "apt-get install --no-install-recommends prometheus-alertmanager",
     "chromium": "apt-get install --no-install-recommends chromium",
+    "lexgrog": "apt-get install man-db",
+    "man": "apt-get install man-db",
     "prometheus": "apt-get install --no-install-recommends prometheus",
     "promtool": "apt-get install --no-install-recommends prometheus",
     "systemd-analyze": "apt-get install systemd",
+    "systemd-nspawn": "apt-get install systemd-container",
 }
 
 

@@ -7,6 +7,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuagent.alerting.alerting import Alerting, Where
 from gpuagent.alerting.commands import AlertCommands
@@ -19,9 +20,9 @@ from gpuagent.clients.assemble import client_door
 from gpuagent.clients.automatic import AutomaticBlame
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clock import Clock
+from gpuagent.config.apart import load_config_apart
+from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
-from gpuagent.config.load import DEFAULT_PATH, load_config
-from gpuagent.config.models import Config
 from gpuagent.doors import Doors
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace
@@ -31,6 +32,7 @@ from gpuagent.procfs.limits import raise_descriptor_limit
 from gpuagent.remedying import RemediesRefused, acting_of, check_permissions
 from gpuagent.renewal import Renewal
 from gpuagent.runtime import logs
+from gpuagent.runtime.memory import c_library, map_large_blocks
 from gpuagent.runtime.notify import Notifier
 from gpuagent.service import Parts, Service
 from gpuagent.sources.sources import Sources
@@ -39,6 +41,9 @@ from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_exporters.listeners import ListenError
 from gpuagent_exporters.web_config import WebConfig, WebConfigError
+
+if TYPE_CHECKING:
+    from gpuagent.config.models import Config
 
 
 class StartError(Exception):
@@ -55,12 +60,17 @@ class Start:
     def run(self) -> bool:
         """Run it; returns whether a new process must take over.
 
+        The process is to end, or to become another one, right after that: the loop is not closed, for that would wait
+        for every thread, also for one that a disk or the driver holds.
+
         Raises:
             StartError: an address cannot be listened on.
         """
+        runner = asyncio.Runner()
         try:
-            return asyncio.run(self.service.run())
+            return runner.run(self.service.run())
         except ListenError as error:
+            runner.close()
             raise StartError(str(error)) from None
 
 
@@ -74,7 +84,7 @@ def assemble(
     """
 
     def load() -> tuple[Config, tuple[RuleGroup, ...]]:
-        config = load_config(path, is_root=os.geteuid() == 0)
+        config = _load_here(path) if simulate else load_config_apart(path)
         check_permissions(config, [path or DEFAULT_PATH])
         return config, load_rules(config)
 
@@ -85,6 +95,7 @@ def assemble(
         raise StartError(str(error)) from None
     logs.set_up(config.log.level, config.log.format)
     raise_descriptor_limit()
+    map_large_blocks(c_library())
     try:
         node = simulated_node(config, simulate, speed, bind) if simulate else real_node(config)
     except NoSuchNode as error:
@@ -148,6 +159,13 @@ def assemble(
         may_renew=lambda: renewal.due and not node.place.simulated,
     )
     return Start(Service(parts), renewal)
+
+
+def _load_here(path: Path | None) -> Config:
+    """What a scenario is read with is what a configuration is read with: a child would save nothing."""
+    from gpuagent.config.load import load_config  # noqa: PLC0415  for the same reason
+
+    return load_config(path, is_root=os.geteuid() == 0)
 
 
 def _pace(config: Config, clock: Clock) -> Pace:

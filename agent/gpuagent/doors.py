@@ -5,8 +5,8 @@ from __future__ import annotations
 import grp
 import logging
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gpuagent.config.models import Config
 from gpuagent.runtime.directories import make_own_directory
 from gpuagent.view import View
 from gpuagent_exporters.alert_routes import AlertCommands, alert_routes, read_routes
@@ -18,6 +18,9 @@ from gpuagent_exporters.listeners import ListenError, is_loopback
 from gpuagent_exporters.remedy_routes import RemedySource, remedy_command_routes, remedy_routes
 from gpuagent_exporters.server import HttpServer
 from gpuagent_exporters.web_config import WebConfig
+
+if TYPE_CHECKING:
+    from gpuagent.config.models import Config
 
 log = logging.getLogger(__name__)
 
@@ -55,14 +58,15 @@ class Doors:
         path = control_socket(config)
         group = _group()
         _make_directory(path.parent)
-        routes = (*control_routes(commands), *alert_routes(alerts), *client_routes(clients))
-        routes = (*routes, *client_command_routes(clients), *remedy_routes(remedies), *remedy_command_routes(remedies))
+        routes = (*control_routes(commands), *alert_routes(alerts), *client_routes(clients), *remedy_routes(remedies))
+        # Remedies first: of what can be asked of an app, some gives memory back, and goes on record.
+        routes = (*routes, *remedy_command_routes(remedies), *client_command_routes(clients))
         app = build_app(view, control=True, extra_routes=routes)
         servers = [HttpServer(app, unix_socket=path, unix_mode=0o660, unix_group=group, limits=_limits(config))]
         if config.listen:
             private = is_loopback(config.listen) or self._web_config.authenticates
             readable = (
-                *read_routes(alerts),
+                *read_routes(alerts, show_commands=private),
                 *client_routes(clients, show_commands=private),
                 *remedy_routes(remedies, show_commands=private),
             )

@@ -55,3 +55,5 @@ class ClientReading:
     """Why there are no figures although CUDA is up, such as an allocator that keeps none."""
     declared_minimum_bytes: int | None = None
     declared_typical_bytes: int | None = None
+    frameworks: Mapping[str, bool] = field(default_factory=dict)
+    """Those that use the GPU beside torch, and whether they took most of it when they came up."""

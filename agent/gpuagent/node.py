@@ -6,19 +6,25 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gpuagent.clock import Clock, ScaledClock, SystemClock
-from gpuagent.config.models import Config
 from gpuagent.monitor.inventory import Inventory, count_pci_gpus
 from gpuagent.monitor.monitor import Place
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.boot import boot_id, boot_time_seconds
+from gpuagent.procfs.containers import ContainerNames
+from gpuagent.procfs.docker import docker_names
 from gpuagent.procfs.files import ProcFiles, RealProc
+from gpuagent.procfs.kernel_log import KernelLog
 from gpuagent.procfs.pods import PodNames
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.users import UserNames
 from gpuagent.procfs.watch import PidfdWatcher
 from gpuagent.runtime.directories import make_own_directory
+
+if TYPE_CHECKING:
+    from gpuagent.config.models import Config
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +52,9 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
     boot = boot_id()
     processes = _table(config, clock, boot)
     inventory = _inventory(config, boot) if keep_inventory else None
-    place = Place(boot_id=boot, inventory=inventory, pci_gpus=count_pci_gpus)
+    place = Place(
+        boot_id=boot, inventory=inventory, pci_gpus=count_pci_gpus, fallen=KernelLog.open().fallen
+    )  # fmt: skip
     return Node(Library(), processes, clock, place, RealProc())
 
 
@@ -73,6 +81,7 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
         clock,
         watch=PidfdWatcher(),
         users=lambda uid: node.proc.user_name(uid) or real_users(uid),
+        containers=_container_names(config, clock),
         boot_id=boot,
         boot_time_seconds=node.proc.boot_time_seconds,
         command=config.processes.command,
@@ -98,11 +107,17 @@ def _table(config: Config, clock: Clock, boot: str) -> ProcessTable:
         clock,
         watch=PidfdWatcher(),
         pods=PodNames(clock),
+        containers=_container_names(config, clock),
         boot_id=boot,
         boot_time_seconds=boot_time_seconds(),
         command=config.processes.command,
         redact=config.processes.redact,
     )
+
+
+def _container_names(config: Config, clock: Clock) -> ContainerNames:
+    socket = config.processes.container_socket
+    return ContainerNames(clock, ask=docker_names(socket) if socket is not None else None)
 
 
 def _inventory(config: Config, boot: str) -> Inventory:

@@ -66,6 +66,8 @@ class ProcessInfo:
     unit: str = ""
     container_id: str = ""
     container_runtime: str = ""
+    container_name: str = ""
+    """Chosen by whoever started it; `namespace/pod/container` in Kubernetes."""
     pod_uid: str = ""
     pod: str = ""
     namespace: str = ""

@@ -9,6 +9,7 @@ import signal
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
 
 from gpuagent.acting.agent import Acting
 from gpuagent.acting.commands import RemedyCommands
@@ -20,11 +21,11 @@ from gpuagent.clients.commands import ClientCommands
 from gpuagent.clients.door import ClientDoor
 from gpuagent.clock import Clock
 from gpuagent.config.faults import ConfigError
-from gpuagent.config.models import Config
 from gpuagent.doors import Doors
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor
 from gpuagent.reading import Snapshot
+from gpuagent.runtime.memory import c_library, settle
 from gpuagent.runtime.notify import Notifier
 from gpuagent.schedule import Schedule
 from gpuagent.sources.sources import Sources
@@ -33,9 +34,13 @@ from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_exporters.web_config import WebConfigError
 
+if TYPE_CHECKING:
+    from gpuagent.config.models import Config
+
 log = logging.getLogger(__name__)
 
 _HOUSEKEEPING_SECONDS = 60.0
+_HEAL_SECONDS = 5.0
 _KEEP_SECONDS = 1.0
 _STOP_SECONDS = 4.0
 """Everything is left within this, also while a poll is stuck: systemd waits for 5 s."""
@@ -79,7 +84,9 @@ class Service:
         self._stopping = asyncio.Event()
         self._replace = False
         self._tick_task: asyncio.Task[None] | None = None
-        self._reloading: set[asyncio.Task[str]] = set()
+        self._one_reload = asyncio.Lock()
+        self._reload_wanted = False
+        self._reloading: asyncio.Task[None] | None = None
 
     async def run(self) -> bool:
         """Start, tick, stop.
@@ -137,6 +144,10 @@ class Service:
 
         A bad one is refused with all its faults, which are returned, and the old one stays.
         """
+        async with self._one_reload:  # two at once would be put in force by halves
+            return await self._reload()
+
+    async def _reload(self) -> str:
         parts = self._parts
         parts.notifier.reloading(time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
         try:
@@ -166,11 +177,21 @@ class Service:
         self._parts.automatic_blame.enabled = new.leaks.blame == "automatic"
         self._parts.leaks.use(new.leaks.sensitivity)
         self._start_jobs()
+        settle(c_library())
 
     def _reload_soon(self) -> None:
-        task = asyncio.create_task(self.reload(), name="reload")
-        self._reloading.add(task)
-        task.add_done_callback(self._reloading.discard)
+        """However many signals come while a reload is under way, one more follows it: the file may have changed."""
+        self._reload_wanted = True
+        if self._reloading is None or self._reloading.done():
+            self._reloading = asyncio.create_task(self._reload_while_wanted(), name="reload")
+
+    async def _reload_while_wanted(self) -> None:
+        while self._reload_wanted:
+            self._reload_wanted = False
+            try:
+                await self.reload()
+            except Exception:
+                log.exception("a reload failed")
 
     def _start_jobs(self) -> None:
         speed = self._parts.clock.speed
@@ -180,6 +201,7 @@ class Service:
 
         self._schedule.every(self._config.slow_interval / speed, "slow collection", slow)
         self._schedule.every(_HOUSEKEEPING_SECONDS, "housekeeping of alerts", self._parts.alerting.housekeeping)
+        self._schedule.every(_HEAL_SECONDS, "back to the state file", self._parts.alerting.heal)
         leaks = self._parts.leaks
         self._schedule.every(leaks.keep_interval_seconds, "histories of the leak detector", leaks.keep)
         watchdog = self._parts.notifier.watchdog_seconds
@@ -209,7 +231,8 @@ class Service:
                 self._parts.monitor.tick_skipped()
                 due = loop.time() + interval - (loop.time() - due) % interval
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(self._stopping.wait(), due - loop.time())
+                async with asyncio.timeout_at(due):  # asyncio.wait_for would make a task for it
+                    await self._stopping.wait()
 
     async def _tick(self) -> None:
         parts = self._parts
@@ -227,6 +250,7 @@ class Service:
         parts.alerting.feed(snapshot)
         self._schedule.check_clock(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
         if snapshot.ticks == 1:
+            settle(c_library())
             parts.notifier.ready()
         parts.notifier.alive()
         parts.notifier.status(_summary(snapshot))

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
 
 from gpuagent import __version__
 from gpuagent.catalogue.alerting import AlertingFigures
 from gpuagent.catalogue.memo import Memo
 from gpuagent.catalogue.series import Further, series
 from gpuagent.clock import Clock
-from gpuagent.config.models import Config
 from gpuagent.history import History
 from gpuagent.reading import Snapshot
 from gpuagent_exporters.problems import stale_after_seconds
 from gpuagent_exporters.prometheus import MetricsPage, Series
 from gpuagent_exporters.status import processes_document, status_document
+
+if TYPE_CHECKING:
+    from gpuagent.config.models import Config
 
 _LOOP_STALLED_SECONDS = 10.0
 
@@ -65,6 +68,7 @@ class View:
             history=self.history.points(),
             history_interval_seconds=self.history.interval_seconds,
             simulated=self._simulated,
+            preallocates=self.config.preallocates,
         )
 
     def processes(self) -> dict[str, object]:
@@ -74,6 +78,7 @@ class View:
             now_seconds=self._clock.now(),
             poll_interval_seconds=self.config.poll_interval,
             simulated=self._simulated,
+            preallocates=self.config.preallocates,
         )
 
     def healthy(self) -> tuple[bool, str]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from gpuagent.history import History
 from gpuagent.reading import GpuIdentity, GpuReading, GpuState, Memory, NodeReading, NvmlState, Snapshot
+from tests.fakes.readings import process
 
 
 def tick(seconds: float, **used_bytes: int | None) -> Snapshot:
@@ -61,3 +63,14 @@ def test_a_gpu_without_memory_of_its_own_has_no_points() -> None:
     snapshot = tick(0, a=1)
     assert after(snapshot) == {"a": (1,)}
     assert after(tick(0)) == {}
+
+
+def test_a_process_that_changes_within_a_slot_is_noted() -> None:
+    """A peak between two readings that are alike is not lost, and one that stays as it is fills the next slot too."""
+    history = History(interval_seconds=10.0, length=5)
+    low, high = process(10, used_gib=1), process(10, used_gib=3)
+    for seconds, reading in ((0, low), (1, low), (2, high), (3, low), (10, low), (11, low), (20, low)):
+        history.add(replace(tick(seconds, **{low.gpu_uuid: 80}), processes=(reading,)))
+
+    (line,) = history.document()["gpus"][0]["processes"]
+    assert line["memory_used_bytes"] == [high.used_bytes, low.used_bytes, low.used_bytes]

@@ -14,7 +14,8 @@ from tests.bench.measure import Exporter
 from tests.integration.waiting import free_port
 
 ROOT = Path(__file__).parents[2]
-PEER = "nvitop-exporter==1.7.2"
+PEERS = {"nvitop-exporter": "nvitop-exporter==1.7.2", "nvitop": "nvitop==1.7.2", "gpustat": "gpustat==1.1.1"}
+"""Program and distribution."""
 PEER_VENV = ROOT / ".venv-bench"
 GPUS, PROCESSES = 8, 64
 _LAUNCHER = str(Path(__file__).with_name("over_scenario.py"))
@@ -51,14 +52,14 @@ def write_crowd(folder: Path) -> Path:
 
 
 def install_peer() -> Path | None:
-    """The interpreter of an environment with nvitop-exporter; None where it cannot be had."""
+    """The interpreter of an environment with the peers; None where they cannot be had."""
     python = PEER_VENV / "bin" / "python"
-    if not (PEER_VENV / "bin" / "nvitop-exporter").exists():
-        print(f"{PEER_VENV.name}: installing {PEER}", file=sys.stderr)  # noqa: T201
+    if not all((PEER_VENV / "bin" / program).exists() for program in PEERS):
+        wanted = [*PEERS.values(), "pydantic", "pyyaml"]  # the last two are for the simulated library
+        print(f"{PEER_VENV.name}: installing {' '.join(wanted)}", file=sys.stderr)  # noqa: T201
         commands = (
             [sys.executable, "-m", "venv", "--clear", str(PEER_VENV)],
-            # pydantic and pyyaml are for the simulated library.
-            [str(python), "-m", "pip", "-qq", "--disable-pip-version-check", "install", PEER, "pydantic", "pyyaml"],
+            [str(python), "-m", "pip", "-qq", "--disable-pip-version-check", "install", *wanted],
         )
         for command in commands:
             if subprocess.run(command, check=False).returncode:
@@ -87,7 +88,18 @@ def peer(python: Path, folder: Path, place: list[str], environment: dict[str, st
 
 def over_library(folder: str) -> dict[str, str]:
     """The environment of a program that loads libnvidia-ml.so.1 from a folder."""
-    return {**os.environ, "LD_LIBRARY_PATH": folder}
+    return {**as_a_user_has_it(), "LD_LIBRARY_PATH": folder}
+
+
+def as_a_user_has_it() -> dict[str, str]:
+    """The environment without what makes Python slower and larger: an installed agent has its modules compiled."""
+    return {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+
+
+def compile_modules() -> None:
+    """As pip does with what it installs; a working tree need not have been run before."""
+    folders = [str(ROOT / name) for name in ("agent", "exporters", "alerts", "tests/bench")]
+    subprocess.run([sys.executable, "-m", "compileall", "-qq", *folders], check=True)
 
 
 def over_scenario(folder: Path, pids: list[int]) -> tuple[list[str], dict[str, str]]:
@@ -99,6 +111,6 @@ def over_scenario(folder: Path, pids: list[int]) -> tuple[list[str], dict[str, s
 
 def launcher(scenario: Path, pids: Path, start: float | None) -> tuple[list[str], dict[str, str]]:
     """The same for any scenario, which begins at this CLOCK_BOOTTIME (None: when the program starts)."""
-    sources = os.pathsep.join(str(ROOT / name) for name in ("agent", "exporters", "alerts"))
+    sources = os.pathsep.join(str(ROOT / name) for name in ("agent", "exporters", "alerts", ""))
     beginning = "now" if start is None else str(start)
-    return [_LAUNCHER, str(scenario), str(pids), beginning], {**os.environ, "PYTHONPATH": sources}
+    return [_LAUNCHER, str(scenario), str(pids), beginning], {**as_a_user_has_it(), "PYTHONPATH": sources}

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import argparse
-import statistics
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
 
+from tests.bench.commands import show_status, status_times
 from tests.bench.crossings import CROSSINGS
 from tests.bench.exporters import (
     GPUS,
     PROCESSES,
     ROOT,
     agent,
+    compile_modules,
     install_peer,
     over_library,
     over_scenario,
@@ -25,6 +25,9 @@ from tests.bench.exporters import (
     sleepers,
 )
 from tests.bench.measure import Exporter, ExporterFailed, Figures, measure
+from tests.bench.resident import loaded_bytes
+
+RSS_BAR_BYTES = 64 * 2**20
 
 _ROWS: tuple[tuple[str, Callable[[Figures], float], str], ...] = (
     ("CPU, s/s", lambda figures: figures.cpu_alone_ratio, "{:.4f}"),
@@ -43,17 +46,18 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="scripts/bench", description=__doc__)
     parser.add_argument("--library", metavar="DIR", help="run over the libnvidia-ml.so.1 in DIR, not the simulated one")
     parser.add_argument("--seconds", type=float, default=20.0, help="how long CPU time is watched [%(default)s]")
-    parser.add_argument("--soak-ticks", type=int, default=100_000, help="0 leaves the soak out [%(default)s]")
+    parser.add_argument("--soak-ticks", type=int, default=86_400, help="0 leaves the soak out [%(default)s]")
     parser.add_argument(
         "--crossings", type=int, default=CROSSINGS, help="thresholds crossed; 0 leaves them out [%(default)s]"
     )
+    parser.add_argument("--no-bars", action="store_true", help="leave the table of all bars out: 15 minutes")
     parser.add_argument("--no-rules", action="store_true", help="leave the cost of rules out")
     parser.add_argument("--no-peer", action="store_true", help="measure the agent alone")
     return parser.parse_args(argv)
 
 
 def compare(options: argparse.Namespace, folder: Path) -> list[Figures]:
-    """Each exporter on its own, one after the other, over the same GPUs."""
+    """Each exporter on its own, one after the other, over the same GPUs; shows what was found."""
     with ExitStack() as stack:
         place: list[str] = []
         if options.library:
@@ -68,7 +72,10 @@ def compare(options: argparse.Namespace, folder: Path) -> list[Figures]:
         elif not options.no_peer:
             say("nvitop-exporter could not be installed: absent")
         found = [figures for exporter in exporters if (figures := _measured(exporter, options.seconds))]
-        _status_times(made, socket)
+        show(found)
+        if found and found[0].name == made.name:
+            _memory(found[0], place, environment)
+        _status(made, socket, None if place else python)
         return found
 
 
@@ -90,32 +97,24 @@ def show(found: list[Figures]) -> None:
         say(f"{title:20}" + "".join(f"{form.format(value):>24}" for value in values) + ratio)
 
 
-def _status_times(exporter: Exporter, socket: Path) -> None:
-    """`gpuagent status` as a whole process, beside an interpreter that does nothing."""
-    with exporter.log.open("wb") as log:
-        running = subprocess.Popen(
-            exporter.command, env=exporter.environment, stdout=log, stderr=log, start_new_session=True
-        )
+def _status(exporter: Exporter, socket: Path, peers: Path | None) -> None:
+    """`gpuagent status`, beside its peers where they need not load a simulated library first."""
+    say("")
     try:
-        command = [str(Path(sys.executable).with_name("gpuagent")), "status", "--socket", str(socket)]
-        deadline = time.monotonic() + 30
-        while subprocess.run(command, capture_output=True, check=False).returncode and time.monotonic() < deadline:
-            time.sleep(0.2)
-        for words in (command, [sys.executable, "-c", "pass"]):
-            say(f"{' '.join(Path(words[0]).name if word == words[0] else word for word in words[:3])}: "
-                f"{_median_seconds(words) * 1e3:.0f} ms (median of 10 whole processes)")  # fmt: skip
-    finally:
-        running.kill()
-        running.wait()
+        for line in show_status(status_times(exporter, socket, peers)):
+            say(line)
+    except ExporterFailed as failure:
+        say(f"absent: {failure}")
 
 
-def _median_seconds(command: list[str]) -> float:
-    times = []
-    for _ in range(10):
-        started = time.perf_counter()
-        subprocess.run(command, stdout=subprocess.DEVNULL, check=True)
-        times.append(time.perf_counter() - started)
-    return statistics.median(times)
+def _memory(found: Figures, place: list[str], environment: dict[str, str]) -> None:
+    """The bar is for the agent: what the simulated library takes in its process is not the agent's."""
+    simulation = 0
+    if place:
+        simulation = loaded_bytes(place, environment, str(ROOT)) - loaded_bytes([], environment, str(ROOT))
+        say(f"the simulated library, and what reads its scenario, take {simulation / 2**20:.1f} MiB of it")
+    own = (found.resident_bytes - simulation) / 2**20
+    say(f"RSS of the agent {own:.1f} MiB (bar: at most {RSS_BAR_BYTES / 2**20:.0f})")
 
 
 def say(text: str, *, err: bool = False) -> None:
@@ -129,10 +128,12 @@ def main(argv: list[str] | None = None) -> int:
     say(f"{GPUS} GPUs x {PROCESSES} processes, each exporter at 1 s and scraped once a second; "
         f"over {options.library or 'the simulated library'}")  # fmt: skip
     # Below /tmp, whatever TMPDIR says: the path of a socket has room for 107 bytes.
+    compile_modules()
     with tempfile.TemporaryDirectory(prefix="gpuagent-bench-", dir="/tmp") as folder:
         found = compare(options, Path(folder))
-    show(found)
-    if options.crossings:
+    if not options.no_bars:
+        _part("tests.bench.cost", *_bars(options))
+    elif options.crossings:  # they are among the bars
         _part("tests.bench.crossings", options.crossings)
     if not options.no_rules:
         _part("tests.bench.promql")
@@ -142,7 +143,14 @@ def main(argv: list[str] | None = None) -> int:
     return 0 if found and found[0].name == "gpuagent" else 1
 
 
-def _part(module: str, *numbers: int) -> None:
+def _bars(options: argparse.Namespace) -> list[object]:
+    """The words for `tests.bench.cost`."""
+    words: list[object] = ["--seconds", options.seconds, "--crossings", options.crossings]
+    words += ["--no-peer"] if options.no_peer else []
+    return [*words, "--library", Path(options.library).resolve()] if options.library else words
+
+
+def _part(module: str, *words: object) -> None:
     """A benchmark in a process of its own, with a line before it that is empty."""
     say("")
-    subprocess.run([sys.executable, "-m", module, *map(str, numbers)], cwd=ROOT, check=True)
+    subprocess.run([sys.executable, "-m", module, *map(str, words)], cwd=ROOT, check=True)

@@ -11,10 +11,12 @@ from pathlib import Path
 import pytest
 
 from tests.bench import promql
+from tests.bench.commands import Took, show_status
 from tests.bench.exporters import ROOT
 from tests.bench.measure import Figures, cpu_seconds, descriptors, resident_bytes
 from tests.bench.program import arguments, show
 from tests.bench.prometheus import prometheus_milliseconds
+from tests.bench.resident import loaded_bytes
 
 OURS = Figures("gpuagent", 0.01, 0.02, 60 * 2**20, 0.010, 0.020, 1_000_000, 5000)
 
@@ -59,10 +61,10 @@ def test_the_agent_alone_has_no_ratio(capsys: pytest.CaptureFixture[str]) -> Non
 
 
 def test_by_default_everything_is_measured() -> None:
-    """`make bench` passes no options: all parts, the comparison for 20 s, 40 crossings, a soak of 100,000 ticks."""
+    """`make bench` passes no options: all parts, the comparison for 20 s, 40 crossings, a soak of a day."""
     options = arguments([])
 
-    assert (options.seconds, options.crossings, options.soak_ticks) == (20.0, 40, 100_000)
+    assert (options.seconds, options.crossings, options.soak_ticks) == (20.0, 40, 86_400)
     assert (options.library, options.no_peer, options.no_rules) == (None, False, False)
 
 
@@ -81,7 +83,7 @@ def test_the_soak_reports_memory_and_descriptors() -> None:
     lines = run.stdout.splitlines()
     assert len(lines) == 11
     assert len({line.split("descriptors")[1].split()[0] for line in lines[4:]}) == 1
-    # Newcomers at ticks 50, 100 and 150, of which two had an end: alerts are told.
+    # A newcomer every 8 ticks, each there for longer than the alert waits: alerts are told, and their ends.
     assert int(lines[-1].split("messages")[1].split()[0]) >= 5
 
 
@@ -107,3 +109,16 @@ def test_every_crossing_is_told_of() -> None:
     lines = run.stdout.splitlines()
     assert (run.returncode, run.stderr) == (0, "")
     assert [line.split(" median ")[0].rstrip() for line in lines[1:]] == ["crossed to received", "tick to received"]
+
+
+def test_status_is_judged_by_the_faster_peer() -> None:
+    """By wall clock, as whoever waits does; without a peer there is no verdict."""
+    ours, slow, fast = Took("gpuagent status", 0.1, 0.09), Took("gpustat --json", 1.0, 0.2), Took("nvitop -1", 0.2, 0.2)
+
+    assert list(show_status([ours, slow, fast]))[-1].startswith("gpuagent status takes 0.50 of the time of nvitop -1")
+    assert [line.split()[-2:] for line in show_status([ours])] == [["CPU,", "ms"], ["100", "90"]]
+
+
+def test_what_is_loaded_has_a_size() -> None:
+    """A process of its own tells it, and it is more than an interpreter takes."""
+    assert loaded_bytes([], dict(os.environ), str(ROOT)) > 20 * 2**20

@@ -54,7 +54,7 @@ FIRING = {
     ("GpuDeadProcessesHoldMemory", "3"),
     ("Watchdog", ""),
 }
-PENDING = {("GpuMemoryHigh", "0"), ("GpuMemoryUnattributed", "3"), ("GpuProcessIdleHoldingMemory", "3")}
+PENDING = {("GpuMemoryHigh", "0"), ("GpuMemoryUnattributed", "3")}
 
 
 @pytest.mark.needs("promtool")

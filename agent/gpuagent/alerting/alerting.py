@@ -21,17 +21,17 @@ from gpuagent.alerting.handover import handed_over
 from gpuagent.alerting.keeping import Keeper
 from gpuagent.alerting.receivers import Receivers
 from gpuagent.alerting.rules import unknown_metrics
+from gpuagent.alerting.series import RuleSeries
+from gpuagent.alerting.transitions import log_transitions
 from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
-from gpuagent.catalogue.series import Further, series
+from gpuagent.catalogue.series import Further
 from gpuagent.clock import Clock
-from gpuagent.config.models import Config
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.outbox.counters import Figures
 from gpuagent_alerts.outbox.delivery import Delivery
 from gpuagent_alerts.outbox.lane import Place
 from gpuagent_alerts.outbox.queue import Outbox
-from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.routing.acks import Acks
 from gpuagent_alerts.routing.notifier import Notifier, Quiet
@@ -46,7 +46,8 @@ from gpuagent_alerts.states.missing import find_missing
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
 
-if TYPE_CHECKING:  # it loads the HTTP client, which a node without receivers need not have
+if TYPE_CHECKING:  # the first loads pydantic, the second the HTTP client: a node can do without
+    from gpuagent.config.models import Config
     from gpuagent_alerts.receivers.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
@@ -83,6 +84,7 @@ class Alerting:
         self._where = where
         self._receivers = Receivers(clock)
         self._keeper = Keeper(self.store, self.engine, clock)
+        self._series = RuleSeries(where.simulated)
         self._ended: dict[str, Alert] = {}
         self._notifier = Notifier(
             self.store, self.outbox, clock, Quiet(self.silences, self.acks),
@@ -129,7 +131,9 @@ class Alerting:
                 await asyncio.to_thread(self._keeper.save)
         await self.delivery.stop()
         await self._receivers.close()
-        self.store.close()
+        with suppress(TimeoutError):  # a disk that hangs holds the store's lock; what is committed is safe
+            async with asyncio.timeout(_STOP_SECONDS):
+                await asyncio.to_thread(self.store.close)
 
     async def reload(self, config: Config, groups: Iterable[RuleGroup], alive: Callable[[], bool]) -> None:
         """Other rules, routes and receivers; states and what is queued go on.
@@ -160,6 +164,11 @@ class Alerting:
         """Evaluate what is due on a new snapshot, unless the last evaluation is still being written down."""
         if (self._task is None or self._task.done()) and self.engine.is_due(self._clock.now()):
             self._task = asyncio.create_task(self._observe(snapshot), name="rules")
+
+    async def heal(self) -> None:
+        """Every few seconds: back to the file, if writing failed. Until then a kill would cost what has happened."""
+        if self.store.problem is not None:
+            await asyncio.to_thread(self.store.heal)
 
     async def housekeeping(self) -> None:
         """About once a minute."""
@@ -221,38 +230,41 @@ class Alerting:
 
     async def _observe(self, snapshot: Snapshot) -> None:
         async with self.lock:
+            told: list[Alert] | None = None
             try:
                 started = time.perf_counter()
                 now, wall = self._clock.now(), self._clock.wall()
-                index = SeriesIndex.of(
-                    series(
-                        snapshot,
-                        now,
-                        simulated=self._where.simulated,
-                        alerting=self._figures,
-                        preallocates=self.config.preallocates,
-                        further=self._further(),
-                        only=self.engine.metric_names(now),
-                    )
-                )
+                index = self._series.index(
+                    snapshot, now, self.engine.metric_names(now),
+                    alerting=self._figures, preallocates=self.config.preallocates, further=self._further(),
+                )  # fmt: skip
                 result = self.engine.evaluate(index, now, wall, find_missing(snapshot), explainer(snapshot))
+                log_transitions(result.transitions)
                 self._note_ended(result.transitions)
                 for key, problem in result.failures:
                     log.debug("rule %s of group %s: %s", key.rule, key.group, problem)
                 self._evaluation_seconds = time.perf_counter() - started
                 told = [with_remedy(each, self.remedy_of(each)) for each in (*self._ended.values(), *self.firing())]
-                await asyncio.to_thread(self.store.insist, partial(self._keep, told))
-            except StoreFailure as error:
-                log.error("the state of alerts cannot be kept: %s", error)  # noqa: TRY400  no defect of ours
             except Exception:
                 log.exception("an evaluation of rules failed")
-            self._figures = await asyncio.to_thread(self._count)
+            self._figures = await asyncio.to_thread(self._write_down, told)
             judged = self._judged(snapshot.clock_seconds) if self._listener is not None else []
         if self._listener is not None:
             await self._listener(judged)
 
+    def _write_down(self, told: Sequence[Alert] | None) -> AlertingFigures:
+        """In a thread, and in one go: to wake it costs more than what there mostly is to do."""
+        try:
+            if told is not None:
+                self.store.insist(partial(self._keep, told))
+        except StoreFailure as error:
+            log.error("the state of alerts cannot be kept: %s", error)  # noqa: TRY400  no defect of ours
+        except Exception:
+            log.exception("the state of alerts cannot be kept")
+        return self._count()
+
     def _keep(self, alerts: Sequence[Alert]) -> None:
-        """In a thread: the states, and the messages that follow from them, in one transaction."""
+        """The states, and the messages that follow from them, in one transaction."""
         wall = self._clock.wall()
         if not self.notifies:
             alerts = [handed_over(one, wall) if one.status is Status.FIRING else one for one in alerts]

@@ -6,11 +6,11 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpuagent.clock import Clock
-from gpuagent.config.alerting import Receiver
 from gpuagent_alerts.outbox.sender import Sender
 from gpuagent_alerts.routing.route import Recipient
 
 if TYPE_CHECKING:
+    from gpuagent.config.alerting import Receiver
     from gpuagent_alerts.receivers.build import Builder
     from gpuagent_alerts.receivers.heartbeat import Heartbeat
     from gpuagent_alerts.receivers.http import Http

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 from gpuagent.catalogue import FAMILIES
-from gpuagent.config.models import Config
 from gpuagent_alerts.rules.faults import RuleFault, RuleFileError
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.rules.merge import merge_rules
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.rules.unknown import find_unknown_metrics
 from gpuagent_alerts.shipped import RULES_FILE
+
+if TYPE_CHECKING:
+    from gpuagent.config.models import Config
 
 
 def load_rules(config: Config) -> tuple[RuleGroup, ...]:

@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from gpuagent.config.section import Section
-from gpuagent.config.values import Duration, Pattern, Size
+from gpuagent.config.values import Duration, FilePath, Pattern, Size
 
 
 class Clients(Section):
@@ -109,10 +109,15 @@ class Processes(Section):
         max_length=100,
         description="What matches one of these is blotted out of command lines too.",
     )
+    container_socket: FilePath | None = Field(
+        default=None,
+        description="Socket of docker or podman, such as /run/docker.sock: containers are asked for their names. "
+        "Whoever may open docker's can become root, so it takes a right of its own (see remedies.md).",
+    )
     preallocates: tuple[Pattern, ...] = Field(
         default=(),
         max_length=100,
         description="Processes whose name and command line match one of these take the whole GPU by design "
-        "(TensorFlow, JAX): where they hold it, a full GPU is no alarm. vLLM, SGLang, TensorRT-LLM, LMDeploy and TGI "
-        "are known.",
+        "(TensorFlow, JAX): where they hold it, a full GPU is no alarm. vLLM, SGLang, TensorRT-LLM, LMDeploy, TGI, "
+        "TensorFlow Serving and MaxText are known, and apps with the embedded client say it themselves.",
     )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+DEFAULT_PATH = Path("/etc/gpuagent/gpuagent.yaml")
+"""The configuration file where none is named; there need not be one."""
+
 
 def default_directories(environ: Mapping[str, str], *, is_root: bool, uid: int) -> dict[str, Path]:
     """`state_dir`, `runtime_dir` and `client_dir` for this environment.

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from gpuagent.config.directories import default_directories
+from gpuagent.config.directories import DEFAULT_PATH, default_directories
 from gpuagent.config.document import (
     MAX_FILE_BYTES,
     Document,
@@ -29,8 +29,6 @@ from gpuagent.config.faults import (
 from gpuagent.config.models import Config
 from gpuagent.config.section import check_sections
 from gpuagent.config.values import kind_of
-
-DEFAULT_PATH = Path("/etc/gpuagent/gpuagent.yaml")
 
 
 def load_config(

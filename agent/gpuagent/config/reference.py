@@ -12,8 +12,8 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from gpuagent.config.describe import Spot
+from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.document import MAX_DEPTH, MAX_FILE_BYTES, MAX_VALUES
-from gpuagent.config.load import DEFAULT_PATH
 from gpuagent.config.models import Config
 
 EXAMPLE = """\
@@ -26,7 +26,7 @@ rule_files: [rules/site.yml]
 disabled_rules: [Watchdog]
 receivers:
   - name: ops
-    slack: {url_file: slack_url}
+    slack: {url_file: secrets/slack_url}
   - name: fleet
     alertmanager: {url: "http://alertmanager:9093"}
 routes:

@@ -19,7 +19,7 @@ class BudgetMatch(Section):
     """Whose memory counts towards a budget: all keys given must hold."""
 
     unit: Text | None = Field(default=None, description="A systemd unit, such as whisper.service.")
-    container: Text | None = Field(default=None, description="A container's name or id.")
+    container: Text | None = Field(default=None, description="A container's id, or its name where that is known.")
     user: Text | None = Field(default=None, description="A user's name.")
     app: Text | None = Field(default=None, description="The name that an embedded client gave its app.")
 
@@ -48,8 +48,8 @@ class Allow(Section):
     commands: tuple[Text, ...] = Field(default=(), description="Names of programs: it is one of them.")
     containers: tuple[Text, ...] = Field(
         default=(),
-        description="Ids of containers, at least their first 12 digits: it runs in one of them. What runs in a "
-        "container is never acted on without this.",
+        description="Ids of containers, at least their first 12 digits, or names where they are known: it runs in one "
+        "of them. What runs in a container is never acted on without this.",
     )
     gpus: tuple[Text, ...] = Field(default=(), description="Indices or UUIDs of GPUs: it is on one of them.")
     min_age: Duration = Field(default=0.0, description="It has run for at least this time.")

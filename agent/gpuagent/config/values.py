@@ -83,9 +83,15 @@ def _path(value: object, info: ValidationInfo) -> Path:
 
 
 def _secret_path(value: object, info: ValidationInfo) -> Path:
-    """Likewise; under systemd below its $CREDENTIALS_DIRECTORY, where `LoadCredential=name:/a/file` puts it."""
+    """Likewise; under systemd below its $CREDENTIALS_DIRECTORY, where `LoadCredential=name:/a/file` puts it.
+
+    There is no folder in there: of a folder that is loaded, systemd joins name and file by `_` (systemd.exec(5)).
+    """
     context = info.context or {}
-    return Path(context.get("credentials") or context.get("folder", "/"), _path_text(value))
+    path = Path(_path_text(value))
+    if context.get("credentials") and not path.is_absolute():
+        return Path(context["credentials"], "_".join(path.parts))
+    return Path(context.get("folder", "/"), path)
 
 
 def _path_text(value: object) -> str | Path:
@@ -163,7 +169,7 @@ FilePath = Annotated[
 SecretFilePath = Annotated[
     Path,
     BeforeValidator(_secret_path),
-    Allowed("a path; a relative one is below $CREDENTIALS_DIRECTORY where systemd sets that"),
+    Allowed("a path; a relative one is below $CREDENTIALS_DIRECTORY where systemd sets that, with _ for /"),
 ]
 
 Text = Annotated[str, _from_text(_not_empty), Allowed("text")]

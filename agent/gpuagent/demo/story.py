@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import shutil
+import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, TypeVar
 
 from gpuagent.demo.stage import SPEED, Stage
@@ -26,9 +29,8 @@ def tell(stage: Stage, say: Say) -> None:
     leaker = stage.children["leaker"]
     for name, child in stage.children.items():
         say(f"pid {child.pid} ({name}) is a real process; its GPU memory is simulated, {SPEED:.0f}x as fast as life")
-    say("look around meanwhile:  " + "  |  ".join(
-        f"gpuagent {command} --socket {stage.socket}" for command in ("status", "ps", "alerts", "remedies")
-    ))  # fmt: skip
+    say(f"look around meanwhile:  {_program()} status --socket {stage.socket}")
+    say("  and so with ps, alerts and remedies in the place of status")
     _wait(stage, say, "the agent's first reading", 30, lambda: _processes(stage))
     alert = _wait(stage, say, "the leak", 60, lambda: _firing(stage, leaker.pid), shows=_growth)
     say(f"leak found: {alert['annotations']['summary']}")
@@ -46,6 +48,12 @@ def tell(stage: Stage, say: Say) -> None:
     _wait(stage, say, "the resolved message", 40, lambda: stage.receiver.told(LEAK, "resolved", leaker.pid))
     say("resolved: the receiver was told that it is over")
     _untouched(stage, say)
+
+
+def _program() -> str:
+    """What another terminal has to be told to run this very program: `make demo` puts nothing on the PATH."""
+    beside = Path(sys.executable).with_name("gpuagent")
+    return "gpuagent" if shutil.which("gpuagent") or not beside.exists() else str(beside)
 
 
 def _untouched(stage: Stage, say: Say) -> None:

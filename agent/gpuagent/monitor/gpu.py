@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import logging
-from collections.abc import Callable
 
 from gpuagent.clock import Clock
-from gpuagent.monitor.worker import Worker
+from gpuagent.monitor.worker import Threads, Worker
 from gpuagent.nvml.collect import COLLECTORS, Collected, Collector
 from gpuagent.nvml.events import Watched
 from gpuagent.nvml.failure import NO_PERMISSION, NvmlFailure
@@ -22,18 +21,16 @@ _OPENING_SECONDS = 5.0
 
 
 class GpuSlot:
-    """The GPU at one NVML index, read by one thread for as long as the agent runs.
+    """The GPU at one NVML index, read by one thread at a time for as long as the agent runs.
 
-    A collection that has not come back leaves the slot blind; the thread is waited for, not replaced. A late answer is
-    used while it is younger than `fresh_seconds`, so that a slow GPU is slow and not blind.
+    A collection that has not come back leaves the slot blind: it is waited for, and no second one begins. A late answer
+    is used while it is younger than `fresh_seconds`, so that a slow GPU is slow and not blind.
     """
 
-    def __init__(
-        self, library: Library, index: int, clock: Clock, notify: Callable[[], None], known: GpuIdentity | None
-    ) -> None:
+    def __init__(self, library: Library, index: int, clock: Clock, threads: Threads, known: GpuIdentity | None) -> None:
         self.index = index
         self.identity = known or GpuIdentity(index=index, uuid="")
-        self.worker = Worker(f"nvml-gpu{index}", notify)
+        self.worker = Worker(threads)
         self.slow_due = True
         """The next collection reads the slow collectors too."""
         self._library = library
@@ -106,16 +103,15 @@ class GpuSlot:
                 self._last = None
                 if self._state is not GpuState.STARTING or self.worker.busy_seconds > _OPENING_SECONDS:
                     self._become(GpuState.BLIND, "a call into the driver has not come back")
-        if self._last is not None:
-            return dataclasses.replace(
-                self._last,
-                reading=dataclasses.replace(
-                    self._last.reading,
-                    since_seconds=self._since,
-                    unsupported=self._unsupported,
-                    measured_seconds=self._measured_seconds,
-                ),
+        last = self._last
+        if last is not None:
+            reading = dataclasses.replace(
+                last.reading,
+                since_seconds=self._since,
+                unsupported=self._unsupported,
+                measured_seconds=self._measured_seconds,
             )
+            return Collected(reading, last.processes, last.utilizations, last.pids)
         return Collected(self.absent(self._state, self._reason))
 
     def absent(self, state: GpuState, reason: str) -> GpuReading:
@@ -138,13 +134,13 @@ class GpuSlot:
         self._become(GpuState.FAILED if reason else GpuState.STARTING, reason, quiet=True)
 
     def close(self) -> None:
-        """In the session's worker, with this slot's thread idle: give back what the driver allocated."""
+        """In the session's worker, with this slot's worker idle: give back what the driver allocated."""
         collector, self._collector = self._collector, None
         if collector is not None:
             collector.close()
 
     def _collect(self, generation: int, *, slow: bool) -> Collected:
-        """In the slot's thread."""
+        """In a thread of the crew."""
         if self._collector is None or self._opened_generation != generation:
             self._collector = None
             self._opened_generation = generation

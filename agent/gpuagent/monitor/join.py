@@ -3,14 +3,70 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from typing import NamedTuple
 
 from gpuagent.nvml.collect import Collected
 from gpuagent.reading import Memory, ProcessInfo, ProcessReading, ProcessState, Reconciliation
 
+Infos = Mapping[int, ProcessInfo | None]
 
-def join_processes(
-    collected: Collected, infos: Mapping[int, ProcessInfo | None], *, host_pid_namespace: bool
-) -> list[ProcessReading]:
+
+class Joined(NamedTuple):
+    """One GPU's processes, where its memory is, and what that was made of."""
+
+    readings: list[ProcessReading]
+    """Not to be changed."""
+    reconciliation: Reconciliation | None
+    collected: Collected
+    infos: Infos
+
+
+class Joiner:
+    """Joins tick after tick. What has not changed since the last tick is the very same object again.
+
+    On most nodes most processes hold what they held a second ago: all who come after this see that at a glance, and the
+    history of the page costs a fifth.
+    """
+
+    def __init__(self, *, host_pid_namespace: bool) -> None:
+        self._host_pid_namespace = host_pid_namespace
+        self._last: dict[str, Joined] = {}
+
+    def join(self, collected: Collected, infos: Infos) -> Joined:
+        """`infos` is the same object for as long as nothing in it has changed."""
+        uuid = collected.reading.identity.uuid
+        last = self._last.get(uuid)
+        if last is None or not _is_same(last, collected, infos):
+            readings = join_processes(collected, infos, host_pid_namespace=self._host_pid_namespace)
+            if last is not None and len(readings) == len(last.readings):
+                pairs = zip(last.readings, readings, strict=True)
+                readings = [old if old == new else new for old, new in pairs]
+        else:
+            readings = last.readings
+            if _used_bytes(collected) == _used_bytes(last.collected):
+                return last
+        made = Joined(readings, reconcile(collected.reading.memory, readings), collected, infos)
+        self._last[uuid] = made
+        return made
+
+
+def _is_same(last: Joined, collected: Collected, infos: Infos) -> bool:
+    """Whether the same processes come of it."""
+    before = last.collected
+    return (
+        before.processes is collected.processes
+        and last.infos is infos
+        and before.utilizations == collected.utilizations
+        and before.reading.identity.index == collected.reading.identity.index
+    )
+
+
+def _used_bytes(collected: Collected) -> int | None:
+    memory = collected.reading.memory
+    return None if memory is None else memory.used_bytes
+
+
+def join_processes(collected: Collected, infos: Infos, *, host_pid_namespace: bool) -> list[ProcessReading]:
     """The processes of one GPU.
 
     In a pid namespace of our own a pid of the driver may be anybody's here: such processes stay unresolved even where

@@ -1,24 +1,26 @@
-"""A tick: every GPU asked in its own thread, what came back in time put together, the rest named as missing."""
+"""A tick: every GPU asked in threads, what came back in time put together, the rest named as missing."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpuagent.backoff import Backoff
 from gpuagent.clock import Clock
+from gpuagent.monitor.crew import Crew
 from gpuagent.monitor.gpu import GpuSlot
 from gpuagent.monitor.inventory import Inventory
-from gpuagent.monitor.join import join_processes, reconcile
+from gpuagent.monitor.join import Joiner
 from gpuagent.monitor.session import Session
 from gpuagent.monitor.worker import Worker
 from gpuagent.nvml.collect import Collected
 from gpuagent.nvml.events import XidWatcher
 from gpuagent.nvml.library import Library
+from gpuagent.procfs.kernel_log import Address, pci_address
 from gpuagent.reading import (
     CollectorRun,
     GpuReading,
@@ -32,6 +34,8 @@ from gpuagent.reading import (
 _RENEW_FIRST_SECONDS = 60.0
 _RENEW_LONGEST_SECONDS = 3600.0
 _LEAVE_SECONDS = 2.0
+_PATIENCE_SECONDS = 0.05
+"""A GPU that has not been asked after this gets a thread of its own: one before it may never answer."""
 _MOST_GPUS = 1024
 
 
@@ -41,8 +45,11 @@ class Processes(Protocol):
     host_pid_namespace: bool
     processes_seen: int
 
-    def resolve(self, pids: Iterable[int]) -> dict[int, ProcessInfo | None]:
-        """Every pid, with what /proc knows of it; None for one that /proc does not know."""
+    def resolve(self, pids: Iterable[int]) -> Mapping[int, ProcessInfo | None]:
+        """Every pid, with what /proc knows of it; None for one that /proc does not know.
+
+        The same object for as long as nothing has changed.
+        """
         ...
 
     def refresh(self) -> None:
@@ -68,6 +75,8 @@ class Place:
     simulated: str = ""
     inventory: Inventory | None = None
     pci_gpus: Callable[[], int | None] = lambda: None
+    fallen: Callable[[], Iterable[Address]] = tuple
+    """GPUs that have fallen off the bus since it was asked last, by what NVML does not tell."""
 
 
 class Monitor:
@@ -87,10 +96,13 @@ class Monitor:
         self._inventory = self._place.inventory or Inventory(None, self._place.boot_id)
         self._library = library
         self._processes = processes
+        self._joiner = Joiner(host_pid_namespace=processes.host_pid_namespace)
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._answered = asyncio.Event()
-        self._nvml = Worker("nvml", self._notify)
+        self._crew = Crew("nvml-gpus", self._notify)
+        self._session_crew = Crew("nvml-session", self._notify)
+        self._nvml = Worker(self._session_crew)
         self.session = Session(library, clock, self._nvml)
         self._pool: dict[int, GpuSlot] = {}
         self._slots: list[GpuSlot] = []
@@ -153,11 +165,11 @@ class Monitor:
         while not self.session.released and time.monotonic() < deadline:
             self.session.advance(leave=self._leave)
             await self._wait([self._nvml], deadline)
-        for worker in (self._nvml, *(slot.worker for slot in self._pool.values())):
-            worker.stop()
+        self._session_crew.stop()
+        self._crew.stop()
 
     def _notify(self) -> None:
-        """From a worker's thread."""
+        """From a crew's thread."""
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
@@ -165,6 +177,7 @@ class Monitor:
 
     async def _wait(self, workers: list[Worker], deadline: float) -> None:
         """Until none of the workers is running, or the deadline."""
+        patience = min(_PATIENCE_SECONDS, self.pace.deadline_seconds / 2)
         while any(worker.busy and not worker.finished for worker in workers):
             remaining = deadline - time.monotonic()
             if remaining <= 0:
@@ -172,9 +185,11 @@ class Monitor:
             self._answered.clear()
             if any(worker.busy and not worker.finished for worker in workers):
                 try:
-                    await asyncio.wait_for(self._answered.wait(), remaining)
+                    async with asyncio.timeout(min(remaining, patience)):
+                        await self._answered.wait()
                 except TimeoutError:
-                    return
+                    self._crew.reinforce()
+                    patience = remaining
 
     def _take(self) -> None:
         """Take what the GPUs' threads have answered. One that says the session has ended ends it for all."""
@@ -187,7 +202,7 @@ class Monitor:
     def _follow_session(self) -> None:
         """After an initialisation: one slot for each index that is enumerated now.
 
-        A slot is never made twice, so that a thread stuck in the driver is not joined by a second one.
+        A slot is never made twice, so that a call stuck in the driver is not joined by a second one.
         """
         if self._generation == self.session.generation:
             return
@@ -196,7 +211,7 @@ class Monitor:
         for index in indices:
             if index not in self._pool:
                 known = self._inventory.at(index)
-                self._pool[index] = GpuSlot(self._library, index, self._clock, self._notify, known)
+                self._pool[index] = GpuSlot(self._library, index, self._clock, self._crew, known)
         self._slots = [self._pool[index] for index in indices]
         for slot in self._slots:
             slot.session_ended("")
@@ -251,6 +266,12 @@ class Monitor:
             self._watched = key
             self._xids.watch(gpus)
 
+    def _note_fallen(self, gpus: Sequence[GpuReading]) -> None:
+        for address in self._place.fallen():
+            for gpu in gpus:
+                if pci_address(gpu.identity.pci_bus_id) == address:
+                    self._xids.fallen_off(gpu.identity.index, gpu.identity.uuid)
+
     def _assemble(self) -> Snapshot:
         now = self._clock.now()
         answers = self._answers()
@@ -260,12 +281,13 @@ class Monitor:
         gpus: list[GpuReading] = []
         processes: list[ProcessReading] = []
         for answer in answers:
-            joined = join_processes(answer, infos, host_pid_namespace=self._processes.host_pid_namespace)
-            processes += joined
+            joined = self._joiner.join(answer, infos)
+            processes += joined.readings
             reading = answer.reading
             if reading.processes_known:
-                reading = replace(reading, reconciliation=reconcile(reading.memory, joined))
+                reading = replace(reading, reconciliation=joined.reconciliation)
             gpus.append(reading)
+        self._note_fallen(gpus)
         if any(gpu.state is GpuState.OK for gpu in gpus) or (self.session.ready and not gpus):
             self._measured_seconds = now
         self._ticks += 1
@@ -288,16 +310,15 @@ class Monitor:
             processes_seen=self._processes.processes_seen,
         )
 
-    def _listed_pids(self, answers: list[Collected]) -> set[int]:
+    def _listed_pids(self, answers: list[Collected]) -> frozenset[int]:
         """All pids that the driver lists, as far as is known: a list that could not be read has not become empty.
 
         A pid that drops out is forgotten, and one that comes back may be another process by then.
         """
         for answer in answers:
             if answer.reading.processes_known:
-                self._pids[answer.reading.identity.uuid] = frozenset(process.pid for process in answer.processes)
-        listed = {process.pid for answer in answers for process in answer.processes}
-        return listed.union(*self._pids.values())
+                self._pids[answer.reading.identity.uuid] = answer.pids
+        return frozenset[int]().union(*(answer.pids for answer in answers), *self._pids.values())
 
     def _answers(self) -> list[Collected]:
         """One answer for each GPU there is or should be."""

@@ -1,14 +1,21 @@
-"""A thread for calls that may never return: one job at a time, and no second thread behind a stuck one."""
+"""One thing that is done by calls that may never return: one job at a time, and no second one behind a stuck one."""
 
 from __future__ import annotations
 
-import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
-from typing import Any
+from functools import partial
+from typing import Any, Protocol
 
 Job = Callable[[], Any]
+
+
+class Threads(Protocol):
+    """Who does the work; `gpuagent.monitor.crew.Crew` does."""
+
+    def put(self, task: Callable[[], None]) -> None:
+        """Have it done in another thread."""
+        ...
 
 
 class Outcome:
@@ -22,22 +29,16 @@ class Outcome:
 
 
 class Worker:
-    """Runs jobs in a daemon thread, which is started with the first and is never replaced.
+    """Has jobs done by `threads`. Everything but the job runs in the caller's thread."""
 
-    Everything but the job runs in the caller's thread. `notify` is called from the worker's thread after each job.
-    """
-
-    def __init__(self, name: str, notify: Callable[[], None]) -> None:
-        self.name = name
-        self._notify = notify
-        self._jobs: SimpleQueue[Job | None] = SimpleQueue()
+    def __init__(self, threads: Threads) -> None:
+        self._threads = threads
         self._outcome: Outcome | None = None
         self._busy_since: float | None = None
-        self._thread: threading.Thread | None = None
 
     @property
     def busy(self) -> bool:
-        """A job is running, or its outcome has not been taken yet."""
+        """A job waits or is running, or its outcome has not been taken yet."""
         return self._busy_since is not None
 
     @property
@@ -56,10 +57,7 @@ class Worker:
         if self.busy:
             return False
         self._busy_since = time.monotonic()
-        if self._thread is None:
-            self._thread = threading.Thread(target=self._run, name=self.name, daemon=True)
-            self._thread.start()
-        self._jobs.put(job)
+        self._threads.put(partial(self._do, job))
         return True
 
     def take(self) -> Outcome | None:
@@ -70,17 +68,9 @@ class Worker:
             self._busy_since = None
         return outcome
 
-    def stop(self) -> None:
-        """End the thread after its present job. A stuck one stays: it is a daemon and ends with the process."""
-        self._jobs.put(None)
-
-    def _run(self) -> None:
-        while (job := self._jobs.get()) is not None:
-            try:
-                outcome = Outcome(value=job())
-            except BaseException as error:  # noqa: BLE001  whatever it was, the loop must learn of it
-                outcome = Outcome(error=error)
-            del job
-            self._outcome = outcome
-            del outcome
-            self._notify()
+    def _do(self, job: Job) -> None:
+        try:
+            outcome = Outcome(value=job())
+        except BaseException as error:  # noqa: BLE001  whatever it was, the loop must learn of it
+            outcome = Outcome(error=error)
+        self._outcome = outcome

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -51,6 +50,8 @@ class Collected:
     reading: GpuReading
     processes: tuple[GpuProcess, ...] = ()
     utilizations: dict[int, ProcessUtilization] | None = None
+    pids: frozenset[int] = frozenset()
+    """Of the processes."""
 
 
 class Collector:
@@ -64,6 +65,8 @@ class Collector:
         self._slow_parts: dict[str, Any] = {}
         self._slow_runs: dict[str, CollectorRun] = {}
         self._runs: dict[str, CollectorRun] = {}
+        self._listed: tuple[GpuProcess, ...] = ()
+        self._pids: frozenset[int] = frozenset()
 
     def collect(self, *, slow: bool) -> Collected:
         """Read the GPU once.
@@ -82,10 +85,11 @@ class Collector:
             "processes", lambda: processes.collect(device, slow=slow, mig_handles=instances.handles)
         ) or processes.ProcessList((), known=False, trusted=True)
         busy = self._run("utilization", lambda: utilization.collect(device, slow=slow)) or Utilization()
-        pids = {process.pid for process in found.processes}
+        if found.processes is not self._listed:
+            self._listed, self._pids = found.processes, frozenset(process.pid for process in found.processes)
         by_process = self._run(
             "process_utilization",
-            lambda: process_utilization.collect(device, pids, busy=bool(busy.gpu_ratio)),
+            lambda: process_utilization.collect(device, self._pids, busy=bool(busy.gpu_ratio)),
         )
         failed = not self._runs["memory"].ok
         reading = GpuReading(
@@ -100,10 +104,9 @@ class Collector:
             processes_trusted=found.trusted,
             runs=(*self._runs.values(), *self._slow_runs.values()),
             unsupported=device.unsupported() if slow else (),
+            **self._slow_parts,
         )
-        if self._slow_parts:
-            reading = dataclasses.replace(reading, **self._slow_parts)
-        return Collected(reading, found.processes, by_process)
+        return Collected(reading, found.processes, by_process, self._pids)
 
     def close(self) -> None:
         """Give back what the driver allocated for this GPU. Only while the library is initialised."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import logging
+import math
 import threading
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -18,11 +19,15 @@ from gpuagent.reading import XidCount
 log = logging.getLogger(__name__)
 
 _XID_CRITICAL_ERROR = 0x8
+FALLEN_OFF_XID = 79
+_SAME_FALL_SECONDS = 60.0
 _WAIT_MILLISECONDS = 1000
 _BACK_OFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 _MOST_DRAINED = 100
 _MOST_CODES_PER_GPU = 64
 """Bounds the series; NVIDIA documents fewer codes than that."""
+_MOST_LINES = 10
+_LINES_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +37,25 @@ class Watched:
     index: int
     uuid: str
     handle: Handle
+
+
+class _Lines:
+    """Lets through so many log lines a minute: a faulty GPU sends thousands of events, and the counter has them all."""
+
+    def __init__(self) -> None:
+        self._began = -math.inf
+        self._written = self._silent = 0
+
+    def next(self, now_seconds: float) -> int | None:
+        """How many were left out since the last line; None if this one is left out too."""
+        if now_seconds - self._began >= _LINES_SECONDS:
+            self._began, self._written = now_seconds, 0
+        if self._written >= _MOST_LINES:
+            self._silent += 1
+            return None
+        self._written += 1
+        silent, self._silent = self._silent, 0
+        return silent
 
 
 class XidWatcher:
@@ -45,6 +69,8 @@ class XidWatcher:
         self._changed = False
         self._stopping = False
         self._counts: dict[tuple[int, str, int], tuple[int, float]] = {}
+        self._fallen: dict[str, float] = {}
+        self._lines: dict[tuple[int, str, int], _Lines] = {}
         self._thread: threading.Thread | None = None
         self.problem = ""
 
@@ -85,7 +111,20 @@ class XidWatcher:
                 return
             number = self._counts.get(key, (0, 0.0))[0]
             self._counts[key] = (number + 1, self._clock.wall())
-        log.warning("GPU %d (%s): Xid %d", index, uuid, xid)
+            silent = self._lines.setdefault(key, _Lines()).next(self._clock.now())
+        if silent is not None:
+            fields = {"GPU": index, "GPU_UUID": uuid, "XID": xid}
+            more = f" (and {silent} more since the last line)" if silent else ""
+            log.warning("GPU %d (%s): Xid %d%s", index, uuid, xid, more, extra={"fields": fields})
+
+    def fallen_off(self, index: int, uuid: str) -> None:
+        """Count Xid 79 of a GPU that is off the bus. NVML and the kernel's log may both tell of it: it is one event."""
+        with self._condition:
+            now = self._clock.now()
+            before = self._fallen.get(uuid)
+            self._fallen[uuid] = now
+        if before is None or now - before >= _SAME_FALL_SECONDS:
+            self.record(index, uuid, FALLEN_OFF_XID)
 
     def _run(self) -> None:
         event_set: Any = None
@@ -148,7 +187,11 @@ class XidWatcher:
             raise
         gpu = gpus.get(_address(event.device))
         if gpu is not None and event.eventType & _XID_CRITICAL_ERROR:
-            self.record(gpu.index, gpu.uuid, int(event.eventData))
+            xid = int(event.eventData)
+            if xid == FALLEN_OFF_XID:
+                self.fallen_off(gpu.index, gpu.uuid)
+            else:
+                self.record(gpu.index, gpu.uuid, xid)
         return True
 
     def _drain(self, event_set: Any, gpus: dict[int | None, Watched]) -> None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpuagent.nvml.device import Device
-from gpuagent.nvml.failure import UNKNOWN
-from gpuagent.nvml.values import count
+from gpuagent.nvml.failure import UNKNOWN, NvmlFailure
+from gpuagent.nvml.values import NOT_BELIEVED, count, possible_memory
 from gpuagent.reading import Memory
 
 
@@ -50,12 +50,17 @@ def _read(device: Device, bar1_total: int | None, bar1_used: int | None) -> Memo
         info = device.ask("nvmlDeviceGetMemoryInfo")
         if info is not None and all(failure.code == UNKNOWN for failure in version_2_failed):
             del device.failures[before:]
+    nothing = Memory(bar1_total_bytes=bar1_total, bar1_used_bytes=bar1_used)
     if info is None:
-        return Memory(bar1_total_bytes=bar1_total, bar1_used_bytes=bar1_used)
+        return nothing
+    total, used, free = count(info.total), count(info.used), count(info.free)
+    if not possible_memory(total, used, free, reserved):
+        device.failures.append(NvmlFailure("nvmlDeviceGetMemoryInfo", -1, NOT_BELIEVED))
+        return nothing
     return Memory(
-        total_bytes=count(info.total),
-        used_bytes=count(info.used),
-        free_bytes=count(info.free),
+        total_bytes=total,
+        used_bytes=used,
+        free_bytes=free,
         reserved_bytes=reserved,
         bar1_total_bytes=bar1_total,
         bar1_used_bytes=bar1_used,

@@ -13,7 +13,7 @@ from gpuagent.nvml import identity, profile
 from gpuagent.nvml.device import Device
 from gpuagent.nvml.failure import INVALID_ARGUMENT, NOT_FOUND, NvmlFailure
 from gpuagent.nvml.library import Handle, Library
-from gpuagent.nvml.values import count
+from gpuagent.nvml.values import NOT_BELIEVED, count, possible_memory
 from gpuagent.reading import Memory, MigInstance, Profile
 
 
@@ -78,7 +78,10 @@ def _memory(library: Library, handle: Handle) -> Memory:
         if not failure.absent:
             raise
         info = library.call("nvmlDeviceGetMemoryInfo", handle)
-    return Memory(total_bytes=count(info.total), used_bytes=count(info.used), free_bytes=count(info.free))
+    total, used, free = count(info.total), count(info.used), count(info.free)
+    if not possible_memory(total, used, free):
+        raise NvmlFailure("nvmlDeviceGetMemoryInfo", -1, NOT_BELIEVED)
+    return Memory(total_bytes=total, used_bytes=used, free_bytes=free)
 
 
 def _profile(device: Device, instances: list[MigInstance], *, slow: bool) -> None:

@@ -31,6 +31,10 @@ class Sample(NamedTuple):
     decoder: int
 
 
+_new = tuple.__new__
+"""`_new(Sample, ...)` is `Sample(...)` in two thirds of the time."""
+
+
 class _NewRequest(ctypes.Structure):
     """nvmlProcessesUtilizationInfo_t, version 1."""
 
@@ -75,7 +79,7 @@ class Ring:
             code = device.library.raw(_OLD, device.handle, self.buffer, ctypes.byref(count), ctypes.c_ulonglong(since))
             size = self._size(_OLD, code, count.value, _OLD_SAMPLE)
             if size is not None:
-                return [Sample(*s) for s in _OLD_SAMPLE.iter_unpack(memoryview(self.buffer)[:size])]
+                return [_new(Sample, sample) for sample in _OLD_SAMPLE.iter_unpack(memoryview(self.buffer)[:size])]
 
     def _read_new(self, device: Device, since: int) -> list[Sample]:
         request = _NewRequest(version=_NEW_VERSION, last_seen=since)

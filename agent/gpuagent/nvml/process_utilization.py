@@ -7,6 +7,7 @@ showed 37,100 % (https://github.com/Syllo/nvtop/issues/110), and stamps may lie 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from functools import lru_cache
 from typing import NamedTuple
 
 from gpuagent.nvml.device import Device
@@ -50,23 +51,33 @@ class Samples:
         if self.last_stamp > latest:  # the wall clock was set back
             self.last_stamp = 0
         since = self.last_stamp
-        for sample in samples:
-            if not earliest <= sample.stamp <= latest or sample.stamp <= since:
+        newest, last = self.newest, since
+        for pid, stamp, sm, memory, encoder, decoder in samples:
+            if not earliest <= stamp <= latest or stamp <= since:
                 continue
-            self.last_stamp = max(sample.stamp, self.last_stamp)
-            if sample.pid not in pids or max(sample[2:]) > 100:
+            last = max(stamp, last)
+            if pid not in pids or sm > 100 or memory > 100 or encoder > 100 or decoder > 100:
                 continue
-            seen = self.newest.get(sample.pid)
-            if seen is None or sample.stamp > seen.stamp or seen.stamp > latest:
-                value = ProcessUtilization(*(percent / 100 for percent in sample[2:]))
-                self.newest[sample.pid] = Accepted(sample.stamp, now, value)
-        for pid in [pid for pid in self.newest if pid not in pids]:
-            del self.newest[pid]
+            seen = newest.get(pid)
+            if seen is None or stamp > seen.stamp or seen.stamp > latest:
+                newest[pid] = Accepted(stamp, now, _ratios(sm, memory, encoder, decoder))
+        self.last_stamp = last
+        for pid in newest.keys() - pids:
+            del newest[pid]
 
-    def of(self, pid: int, now: float) -> ProcessUtilization:
-        """Utilisation of a listed process: idle if the driver has not sampled it lately."""
-        seen = self.newest.get(pid)
-        return seen.value if seen and now - seen.taken_seconds < HOLD_SECONDS else IDLE
+    def of(self, pids: Iterable[int], now: float) -> dict[int, ProcessUtilization]:
+        """Utilisation of listed processes: idle if the driver has not sampled one lately."""
+        get = self.newest.get
+        return {
+            pid: seen.value if (seen := get(pid)) is not None and now - seen.taken_seconds < HOLD_SECONDS else IDLE
+            for pid in pids
+        }
+
+
+@lru_cache(maxsize=1024)
+def _ratios(sm: int, memory: int, encoder: int, decoder: int) -> ProcessUtilization:
+    """From percent. The same object for the same figures: who compares readings sees at once that nothing changed."""
+    return ProcessUtilization(sm / 100, memory / 100, encoder / 100, decoder / 100)
 
 
 def collect(device: Device, pids: Collection[int], *, busy: bool = False) -> dict[int, ProcessUtilization] | None:
@@ -82,4 +93,4 @@ def collect(device: Device, pids: Collection[int], *, busy: bool = False) -> dic
         return None
     now = device.clock.now()
     state.accept(samples, pids, device.clock.wall(), now)
-    return {pid: state.of(pid, now) for pid in pids}
+    return state.of(pids, now)

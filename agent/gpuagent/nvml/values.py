@@ -14,7 +14,10 @@ _BLANK_RANGES = (
     (2**63 - 16, 2**63 + 2048),
     (2**64 - 2048, 2**64),
 )
+_IMPOSSIBLE_BYTES = 2**48
+"""More memory than any GPU has."""
 _BLANK_FLOAT = 140737488355328.0
+_LOWEST_BLANK = min(low for low, _ in _BLANK_RANGES)
 
 
 def is_blank(value: float) -> bool:
@@ -23,6 +26,8 @@ def is_blank(value: float) -> bool:
     >>> is_blank(2**64 - 1), is_blank(140737488355328.0), is_blank(80 * 2**30)
     (True, True, False)
     """
+    if 0 <= value < _LOWEST_BLANK:  # nearly every number: 150 of them a GPU at the slow rate
+        return False
     if not math.isfinite(value):
         return True
     if _BLANK_FLOAT <= value < _BLANK_FLOAT + 16:
@@ -35,6 +40,19 @@ def count(value: float | None) -> int | None:
     if value is None or value < 0 or is_blank(value):
         return None
     return int(value)
+
+
+NOT_BELIEVED = "the driver's figures cannot be true; withheld"
+
+
+def possible_memory(total: int | None, *parts: int | None) -> bool:
+    """A size that a GPU can have, the first part known, and none larger than the whole.
+
+    An alert, or worse, must not follow from nonsense.
+    """
+    if total is None or total >= _IMPOSSIBLE_BYTES or parts[0] is None:
+        return False
+    return all(part is None or part <= total for part in parts)
 
 
 def ratio(percent: float | None) -> float | None:

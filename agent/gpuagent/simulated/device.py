@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpuagent.simulated.bindings import Bindings
 from gpuagent.simulated.codes import Code, Refusal
 from gpuagent.simulated.engines import Engines
-from gpuagent.simulated.faults import FaultBoard
+from gpuagent.simulated.faults import FaultBoard, Kind
 from gpuagent.simulated.functions import Shape
 from gpuagent.simulated.models import LOST_UNDER_MIG, Feature
 from gpuagent.simulated.process import IDLE, Load, Process
@@ -136,6 +136,8 @@ class Gpu:
         """(total, reserved, used without reserved) in bytes."""
         if self.spec.memory is None:
             raise Refusal(Code.NOT_SUPPORTED)
+        if self.faults.of(self.index) and self.faults.find(Kind.FULL, self.index) is not None:
+            return self.spec.memory.total, self.spec.memory.reserved, self.spec.memory.total - self.spec.memory.reserved
         moment = self.moment()
         used = sum(row.used_bytes or 0 for row in moment.rows)
         return (

@@ -6,6 +6,7 @@ GPM, the profiling metrics of Hopper and later, as the difference of two samples
 from __future__ import annotations
 
 import ctypes
+import math
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -13,6 +14,7 @@ from gpuagent.simulated.arguments import address, number, put_pointer, view
 from gpuagent.simulated.codes import Code, Refusal
 from gpuagent.simulated.device import Gpu
 from gpuagent.simulated.entry import Table, on_device, on_session
+from gpuagent.simulated.faults import Kind
 from gpuagent.simulated.models import Feature
 from gpuagent.simulated.session import Session
 from gpuagent.simulated.structs import GpmMetric, GpmMetricsGet, GpmSupport
@@ -116,6 +118,8 @@ def _read(gpu: Gpu, load_percent: float) -> Reading:
         value = load_percent * _SHARE_OF_LOAD[name] if given is None else gpu.now(given)
         percent[metric] = min(100.0, max(0.0, value))
     counters = {metric: counter(gpu) for metric, counter in _COUNTERS.items()}
+    if gpu.faults.find(Kind.GARBAGE_VALUES, gpu.index) is not None:
+        percent = dict.fromkeys(percent, math.nan)
     return Reading(gpu.story.now(), percent, counters)
 
 

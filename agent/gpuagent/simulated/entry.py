@@ -7,11 +7,14 @@ them. It returns None for SUCCESS or raises `Refusal`; only few return a code of
 from __future__ import annotations
 
 from collections.abc import Callable
+from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
 from gpuagent.simulated.arguments import put_uint, put_ulonglong
 from gpuagent.simulated.codes import Code, Refusal
 from gpuagent.simulated.device import Device, Gpu
+from gpuagent.simulated.faults import Kind
+from gpuagent.simulated.garbage import SPOILED
 from gpuagent.simulated.models import Feature
 from gpuagent.simulated.session import Session
 
@@ -101,7 +104,9 @@ def bind(symbol: str, entry: Entry, session: Session) -> EntryPoint:
             device = _enter_device(session, symbol, entry, args[0])
             if entry.with_session:
                 return entry.body(session, device, *args[1:]) or Code.SUCCESS
-            return entry.body(device, *args[1:]) or Code.SUCCESS
+            code = entry.body(device, *args[1:]) or Code.SUCCESS
+            _spoil(session, symbol, device.parent.index, args[1:])
+            return code
         except Refusal as refusal:
             return refusal.code
 
@@ -130,3 +135,13 @@ def _enter_device(session: Session, symbol: str, entry: Entry, handle: Any) -> D
     if entry.feature is not None:
         device.need(entry.feature)
     return device
+
+
+def _spoil(session: Session, symbol: str, gpu: int, args: tuple[Any, ...]) -> None:
+    """Put garbage over the answer, where a fault says so and the call answers with quantities."""
+    faults = session.faults
+    if not faults.of(gpu):
+        return
+    fault = faults.find(Kind.GARBAGE_VALUES, gpu)
+    if fault is not None and fault.concerns(symbol) and any(fnmatchcase(symbol, pattern) for pattern in SPOILED):
+        session.garbage.spoil(args)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, fields, replace
 from enum import StrEnum
 from fnmatch import fnmatchcase
@@ -40,6 +40,8 @@ class Kind(StrEnum):
     NON_UTF8_NAME = "non_utf8_name"
     PROCESS_STRIDE = "process_stride"
     UNAVAILABLE_MEMORY = "unavailable_memory"
+    GARBAGE_VALUES = "garbage_values"
+    FULL = "full"
 
 
 _COMMON = frozenset({"kind", "gpu", "at", "until"})
@@ -53,6 +55,7 @@ _TAKES: dict[Kind, tuple[str, ...]] = {
     Kind.INIT_ERROR: ("code",),
     Kind.XID: ("xid", "count", "every"),
     Kind.PROCESS_LIST_GROWS: ("by",),
+    Kind.GARBAGE_VALUES: ("calls",),
 }
 _NEEDS: dict[Kind, tuple[str, ...]] = {
     Kind.SLOW: ("seconds",),
@@ -237,7 +240,7 @@ class FaultBoard:
 
         Minus infinity if it was there before the story.
         """
-        return max((fault.at + fault.down for fault in self._reloads()), default=self._past_load)
+        return max(self._past_load, *(fault.at + fault.down for fault in self._reloads()), -math.inf)
 
     def driver_version(self, original: str) -> str:
         """The version after the reloads so far."""
@@ -253,9 +256,23 @@ class FaultBoard:
 
     def clear(self) -> None:
         """Take every fault back. What a driver reload has done stays done."""
-        self._past_load = min(self.loaded_at(), self._story.now())
-        self._past_reloads = self.generation()
-        self._replace(())
+        self.exchange(self._faults, ())
+
+    def from_now(self, fault: Fault) -> Fault:
+        """The fault with its times counted from this moment."""
+        now = self._story.now()
+        return replace(fault, at=fault.at + now, until=fault.until + now)
+
+    def exchange(self, old: Iterable[Fault], new: Iterable[Fault]) -> None:
+        """Other faults in the place of these, the rest as it was. What a driver reload has done stays done."""
+        coming, going = tuple(new), set(old)
+        kept = tuple(fault for fault in self._faults if fault not in going)
+        gone = [fault for fault in self._reloads() if fault not in kept and fault not in coming]
+        if gone:
+            loaded_at = max(fault.at + fault.down for fault in gone)
+            self._past_load = max(self._past_load, min(loaded_at, self._story.now()))
+            self._past_reloads += len(gone)
+        self._replace((*kept, *coming))
 
     def release(self) -> None:
         """Let every hanging or slow call come back, those of the future too.

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 from gpuagent.clock import Clock
 from gpuagent.simulated.bindings import Bindings
 from gpuagent.simulated.device import Gpu
 from gpuagent.simulated.faults import Fault, FaultBoard
+from gpuagent.simulated.faults_file import FaultsFile
 from gpuagent.simulated.library import SimulatedLibrary
 from gpuagent.simulated.proc import ProcFiles, SimulatedProc
 from gpuagent.simulated.process import expand
@@ -55,6 +58,9 @@ class SimulatedNode:
         session = Session(scenario, self._gpus, story=self.story, faults=self._faults)
         self.library = SimulatedLibrary(session)
         self.proc = SimulatedProc(every_process, self.story, fallback)
+        self._faults_file = (
+            FaultsFile(Path(scenario.faults_file), self._faults, len(self._gpus)) if scenario.faults_file else None
+        )
 
     # ---- real processes --------------------------------------------------------------------------
 
@@ -109,6 +115,8 @@ class SimulatedNode:
 
     def close(self) -> None:
         """Let hanging calls go and give descriptors back."""
+        if self._faults_file is not None:
+            self._faults_file.close()
         self.release()
         self._bindings.close()
 

@@ -7,19 +7,20 @@ from difflib import get_close_matches
 from importlib import resources
 from itertools import count
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
 
 from gpuagent.simulated.faults import Fault
-from gpuagent.simulated.spec import Scenario
+from gpuagent.simulated.spec import FaultList, Scenario
 from gpuagent.simulated.symbols import unknown_calls
 
 MAX_FILE_BYTES = 1024**2
 MAX_NODES = 200_000
 
 Path_ = tuple[str | int, ...]
+S = TypeVar("S", Scenario, FaultList)
 
 
 class ScenarioError(Exception):
@@ -52,6 +53,34 @@ def load_scenario(name_or_path: str) -> Scenario:
     if not path.suffix and not path.exists():
         known = ", ".join(shipped_scenarios())
         raise ScenarioError([f"no scenario {name_or_path!r}: give a path to a YAML file or one of {known}"])
+    text = _read_text(path)
+    scenario = parse_scenario(text, file=str(path), name=path.stem)
+    if not scenario.faults_file:
+        return scenario
+    return scenario.model_copy(update={"faults_file": str(path.parent / scenario.faults_file)})
+
+
+def load_faults(path: Path, gpu_count: int) -> tuple[Fault, ...]:
+    """The faults of a scenario's `faults_file`; an empty file has none.
+
+    Raises:
+        ScenarioError: it cannot be read, or has mistakes.
+    """
+    text = _read_text(path)
+    if not text.strip():
+        return ()
+    faults = _parse(FaultList, text, str(path), {}).faults
+    problems = [
+        f"{path}: faults[{position}] is for GPU {fault.gpu} of {gpu_count}"
+        for position, fault in enumerate(faults)
+        if fault.gpu is not None and fault.gpu >= gpu_count
+    ]
+    if problems:
+        raise ScenarioError(problems)
+    return faults
+
+
+def _read_text(path: Path) -> str:
     try:
         raw = path.read_bytes()[: MAX_FILE_BYTES + 1]
         text = raw.decode("utf-8")
@@ -61,7 +90,7 @@ def load_scenario(name_or_path: str) -> Scenario:
         raise ScenarioError([f"{path}: not UTF-8 text: {error}"]) from error
     if len(raw) > MAX_FILE_BYTES:
         raise ScenarioError([f"{path}: larger than {MAX_FILE_BYTES // 1024} KiB"])
-    return parse_scenario(text, file=str(path), name=path.stem)
+    return text
 
 
 def parse_scenario(text: str, *, file: str = "scenario", name: str = "unnamed") -> Scenario:
@@ -70,24 +99,28 @@ def parse_scenario(text: str, *, file: str = "scenario", name: str = "unnamed") 
     Raises:
         ScenarioError: with every mistake.
     """
+    return _parse(Scenario, text, file, {"name": name})
+
+
+def _parse(model: type[S], text: str, file: str, defaults: dict[str, str]) -> S:
     node, data = _read_yaml(text, file)
     if not isinstance(data, dict):
-        raise ScenarioError([f"{file}:1: a scenario is a mapping with gpus, processes and faults"])
+        raise ScenarioError([f"{file}:1: a {model.noun} is a mapping with {model.parts}"])
     duplicates = sorted(_duplicate_keys(node, file))
     if duplicates:
         raise ScenarioError(duplicates)
     try:
-        scenario = Scenario.model_validate({"name": name, **data})
+        parsed = model.model_validate({**defaults, **data})
     except ValidationError as error:
         raise ScenarioError(_problems(error, node, file)) from None
     problems = [
         f"{file}:{_line(node, ('faults', position, 'calls'))}: faults[{position}].calls: {problem}"
-        for position, fault in enumerate(scenario.faults)
+        for position, fault in enumerate(parsed.faults)
         for problem in unknown_calls(fault.calls)
     ]
     if problems:
         raise ScenarioError(problems)
-    return scenario
+    return parsed
 
 
 def check_calls(fault: Fault) -> None:

@@ -11,6 +11,7 @@ from typing import Any
 from gpuagent.simulated.codes import Code, Refusal
 from gpuagent.simulated.device import Device, Gpu, MigDevice
 from gpuagent.simulated.faults import FaultBoard, Kind
+from gpuagent.simulated.garbage import Garbage
 from gpuagent.simulated.pointers import Pointers
 from gpuagent.simulated.spec import Scenario
 from gpuagent.simulated.story import Story
@@ -24,6 +25,7 @@ class Session:
         self.story = story
         self.faults = faults
         self.pointers = Pointers()
+        self.garbage = Garbage()
         self.gpus = gpus
         self._lock = threading.Lock()
         self._references = 0

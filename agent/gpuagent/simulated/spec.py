@@ -6,7 +6,7 @@ Docs/simulation.md explains every key.
 from __future__ import annotations
 
 import math
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
@@ -305,8 +305,20 @@ class GpuSpec(Spec):
         return self
 
 
+class FaultList(Spec):
+    """What stands in a scenario's `faults_file`: read again whenever it changes."""
+
+    noun: ClassVar[str] = "file of faults"
+    parts: ClassVar[str] = "faults"
+
+    faults: tuple[Fault, ...] = ()
+
+
 class Scenario(Spec):
     """A whole scenario."""
+
+    noun: ClassVar[str] = "scenario"
+    parts: ClassVar[str] = "gpus, processes and faults"
 
     name: str = "unnamed"
     description: str = ""
@@ -315,6 +327,7 @@ class Scenario(Spec):
     cuda: int = 13000
     gpus: tuple[GpuSpec, ...] = ()
     faults: tuple[Fault, ...] = ()
+    faults_file: str = ""
 
     @property
     def gpu_count(self) -> int:

@@ -7,13 +7,16 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from types import ModuleType
+from typing import TYPE_CHECKING
 
 from gpuagent.catalogue.sources import ServerReading, Servers
-from gpuagent.config.sources import ServerSource
 from gpuagent.sources import ollama, sglang, triton, vllm
 from gpuagent.sources.answers import BadAnswer
 from gpuagent.sources.background import in_daemon_thread
 from gpuagent.sources.fetch import FetchError, fetch
+
+if TYPE_CHECKING:
+    from gpuagent.config.sources import ServerSource
 
 log = logging.getLogger(__name__)
 

@@ -109,8 +109,7 @@ class Lane:
         if len(taken) > 1 and not (outcome.ok or outcome.retry or outcome.switch_off):
             self._one_by_one = len(taken)  # which of them it refuses is yet to be found
             return
-        # An answer that has come must be noted, even if the agent is stopping: else it is sent again.
-        pause = await asyncio.shield(_threaded(self._settle, taken, outcome))
+        pause = await _to_its_end(asyncio.ensure_future(_threaded(self._settle, taken, outcome)))
         self._free_at = max(self._free_at, self._clock.now() + pause)
 
     def _settle(self, taken: Sequence[Queued], outcome: Outcome) -> float:
@@ -162,6 +161,20 @@ def _together(messages: Sequence[Message]) -> Message:
         return first
     alerts = tuple(alert for message in messages for alert in message.alerts)
     return replace(first, id=" ".join(message.id for message in messages), alerts=alerts, group_labels={})
+
+
+async def _to_its_end(noting: asyncio.Future[T]) -> T:
+    """An answer that has come must be noted, even if the agent is stopping: else it is sent again.
+
+    Who stops waits for this, for as long as it likes, before it closes the store.
+    """
+    try:
+        return await asyncio.shield(noting)
+    except asyncio.CancelledError:
+        await asyncio.wait([noting])
+        if not noting.cancelled():
+            noting.exception()  # a store that fails now costs a repeat; asyncio would log it as forgotten
+        raise
 
 
 async def _threaded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -24,9 +24,14 @@ from gpuagent_alerts.outbox.outcome import Outcome
 from gpuagent_alerts.outbox.pacing import WallSteps, wait_seconds
 from gpuagent_alerts.outbox.room import Bounds, make_room
 from gpuagent_alerts.store.database import Row, Store
+from gpuagent_alerts.store.kept import Kept
 
 _COLUMNS = "seq, id, receiver, group_key, reason, body, created, attempts, next_at, state, last_error"
 _HEADS = "SELECT min(seq) FROM outbox WHERE state = 'queued' AND receiver = ? GROUP BY group_key"
+_WAITING = (
+    "SELECT receiver, sum(state = 'queued'), sum(state = 'dead'),"
+    " min(CASE WHEN state = 'queued' THEN created END) FROM outbox GROUP BY receiver"
+)
 _NO_RECEIVER = "there is no receiver of this name any more"
 _SUPERSEDED = "a newer message of its group was delivered"
 
@@ -49,6 +54,7 @@ class Outbox:
         self._steps = WallSteps(clock)
         self._lock = threading.Lock()
         self._in_flight: set[int] = set()
+        self._waiting = Kept(store, lambda: store.execute(_WAITING))
         self._counters: defaultdict[str, Counters] = defaultdict(Counters)
         self.on_queued: Callable[[Collection[str]], None] = lambda _: None
         """Called with the names of receivers that have something new, once it is kept."""
@@ -246,15 +252,11 @@ class Outbox:
     def figures(self) -> dict[str, Figures]:
         """By the name of the receiver, of every one that ever had a message since the start or has one now."""
         now = self._clock.wall()
-        rows = self._store.execute(
-            "SELECT receiver, sum(state = 'queued'), sum(state = 'dead'),"
-            " min(CASE WHEN state = 'queued' THEN created END) FROM outbox GROUP BY receiver"
-        )
         found = {
             receiver: Figures(
                 receiver, queued, dead, None if oldest is None else max(0.0, now - oldest), self.counters(receiver)
             )
-            for receiver, queued, dead, oldest in rows
+            for receiver, queued, dead, oldest in self._waiting.get()
         }
         return {name: Figures(name, counters=counters) for name, counters in self._counters.items()} | found
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from gpuagent_alerts.promql.aggregate import plan_aggregation
 from gpuagent_alerts.promql.binary import plan_binary, plan_negation
+from gpuagent_alerts.promql.dates import CALENDAR_FUNCTIONS
 from gpuagent_alerts.promql.errors import ExpressionError
 from gpuagent_alerts.promql.functions import plan_call
 from gpuagent_alerts.promql.grammar import parse
@@ -28,10 +29,14 @@ from gpuagent_alerts.promql.values import NO_LABELS, Row, Scalar, ValueType, Vec
 class Expression:
     """A compiled expression. Made by `compile_expression`."""
 
-    __slots__ = ("_plan", "metric_names", "selectors", "text")
+    __slots__ = ("_plan", "asks_time", "metric_names", "selectors", "text")
 
-    def __init__(self, text: str, selectors: tuple[Selector, ...], plan: ScalarPlan | VectorPlan) -> None:
+    def __init__(
+        self, text: str, selectors: tuple[Selector, ...], plan: ScalarPlan | VectorPlan, *, asks_time: bool
+    ) -> None:
         self.text = text
+        self.asks_time = asks_time
+        """Its value may change although no series does."""
         self.selectors = selectors
         """What it looks at, in the order of the text."""
         self.metric_names = frozenset(selector.name for selector in selectors if selector.name is not None)
@@ -74,7 +79,9 @@ def compile_expression(text: str) -> Expression:
     plan = _plan(tree)
     if isinstance(plan, StringPlan):
         raise ExpressionError("a rule needs an instant vector or a scalar, and this expression is a string")
-    return Expression(text, tuple(_selectors(tree)), plan)
+    nodes = list(_nodes(tree))
+    selectors = tuple(node for node in nodes if isinstance(node, Selector))
+    return Expression(text, selectors, plan, asks_time=any(_asks_time(node) for node in nodes))
 
 
 def _plan(node: Node) -> Plan:
@@ -97,21 +104,26 @@ def _plan(node: Node) -> Plan:
     return plan
 
 
-def _selectors(node: Node) -> Iterator[Selector]:
+def _nodes(node: Node) -> Iterator[Node]:
+    """All of a tree, in the order of the text."""
+    yield node
     match node:
-        case Selector():
-            yield node
         case Negation(operand):
-            yield from _selectors(operand)
+            yield from _nodes(operand)
         case Binary(_, left, right):
-            yield from _selectors(left)
-            yield from _selectors(right)
+            yield from _nodes(left)
+            yield from _nodes(right)
         case Aggregation(_, operand, parameter):
             if parameter is not None:
-                yield from _selectors(parameter)
-            yield from _selectors(operand)
+                yield from _nodes(parameter)
+            yield from _nodes(operand)
         case Call(_, arguments):
             for argument in arguments:
-                yield from _selectors(argument)
-        case Number() | String():
+                yield from _nodes(argument)
+        case Number() | String() | Selector():
             return
+
+
+def _asks_time(node: Node) -> bool:
+    """`time()`, and the functions of the calendar where they are given nothing."""
+    return isinstance(node, Call) and not node.arguments and node.function in {"time", *CALENDAR_FUNCTIONS}

@@ -3,16 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, Self
+from typing import Any, NamedTuple, Self
 
 from gpuagent.catalogue.family import Family, Sample
 from gpuagent_alerts.promql.values import Element, LabelSet, Row, to_vector, without_name
 
 LabelValues = tuple[str | None, ...]
+_NOTHING: list[Element] = []
+"""Always the same object, so that nothing is seen to be the same again."""
+
+
+class _Read(NamedTuple):
+    """Samples of a metric, and the elements that they became."""
+
+    samples: list[Sample]
+    elements: list[Element]
 
 
 class SeriesIndex:
     """Built once per tick. A metric's samples become elements when a rule first asks for them, and not again.
+
+    Samples that are the very list of the tick before become the very elements of then: an expression on nothing else
+    need not be evaluated.
 
     No two series of a tick have the same name and labels: what makes them sees to that.
     """
@@ -21,15 +33,19 @@ class SeriesIndex:
         self._names: dict[str, None] = {}
         self._elements: dict[str, list[Element]] = {}
         self._pending: dict[str, list[tuple[tuple[str, ...], list[Sample]]]] = {}
+        self.read: dict[str, _Read] = {}
+        """What has been asked for of the catalogue's samples: for the index after this one."""
+        self._before: Mapping[str, _Read] = {}
         self._label_sets: dict[tuple[str, ...], dict[LabelValues, LabelSet]] = {}
         for name, labels, value in samples:
             self._names[name] = None
             self._elements.setdefault(name, []).append((name, without_name(labels)[1], float(value)))
 
     @classmethod
-    def of(cls, series: Iterable[tuple[Family[Any], list[Sample]]]) -> Self:
-        """From the catalogue's form. A label whose value is None or "" is absent."""
+    def of(cls, series: Iterable[tuple[Family[Any], list[Sample]]], before: SeriesIndex | None = None) -> Self:
+        """From the catalogue's form. A label whose value is None or "" is absent. `before` is the last tick's."""
         index = cls()
+        index._before = before.read if before is not None else {}
         for family, samples in series:
             index.add(family, samples)
         return index
@@ -51,15 +67,38 @@ class SeriesIndex:
     def elements(self, name: str) -> list[Element]:
         """The series of a metric as the engine sees them. Not to be changed."""
         for label_names, samples in self._pending.pop(name, ()):
-            self._elements.setdefault(name, []).extend(self._read(name, label_names, samples))
-        return self._elements.get(name, [])
+            elements = self._elements_of(name, label_names, samples)
+            known = self._elements.get(name)
+            self._elements[name] = elements if known is None else [*known, *elements]
+        return self._elements.get(name, _NOTHING)
 
-    def _read(self, name: str, label_names: tuple[str, ...], samples: list[Sample]) -> Iterable[Element]:
+    def _elements_of(self, name: str, label_names: tuple[str, ...], samples: list[Sample]) -> list[Element]:
+        before = self._before.get(name)
+        if before is not None and before.samples is samples:
+            self.read[name] = before
+            return before.elements
+        old = before if before is not None and len(before.samples) == len(samples) else None
+        elements = (
+            self._made(name, label_names, samples) if old is None else self._renewed(name, label_names, samples, old)
+        )
+        self.read[name] = _Read(samples, elements)
+        return elements
+
+    def _made(self, name: str, label_names: tuple[str, ...], samples: Iterable[Sample]) -> list[Element]:
+        return [(name, self._label_set(label_names, values), float(value)) for values, value in samples]
+
+    def _renewed(self, name: str, label_names: tuple[str, ...], samples: Iterable[Sample], old: _Read) -> list[Element]:
+        """As many as before, mostly of the same: their labels need not be made again."""
+        return [
+            (name, element[1] if values is then else self._label_set(label_names, values), float(value))
+            for (values, value), (then, _), element in zip(samples, old.samples, old.elements, strict=True)
+        ]
+
+    def _label_set(self, label_names: tuple[str, ...], values: LabelValues) -> LabelSet:
         known = self._label_sets.setdefault(label_names, {})
-        for values, value in samples:
-            labels = known.get(values)
-            if labels is None:
-                labels = known[values] = LabelSet(
-                    (label, text) for label, text in zip(label_names, values, strict=True) if text
-                )
-            yield name, labels, float(value)
+        labels = known.get(values)
+        if labels is None:
+            labels = known[values] = LabelSet(
+                (label, text) for label, text in zip(label_names, values, strict=True) if text
+            )
+        return labels

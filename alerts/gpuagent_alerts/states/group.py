@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
 from gpuagent_alerts.promql.errors import EvaluationError
+from gpuagent_alerts.promql.repeat import Repeated
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import Element, Row, without_name
 from gpuagent_alerts.rules.model import AlertRule, Rule, RuleGroup
@@ -43,6 +44,8 @@ class RunningRule:
 
     key: RuleKey
     rule: Rule
+    repeated: Repeated
+    """The rule's expression."""
     states: AlertStates | None
     """Of an alert."""
     limit: int = 0
@@ -76,7 +79,8 @@ class GroupRunner:
         for rule in group.rules:
             number = numbers[rule.name] = numbers.get(rule.name, -1) + 1
             states = AlertStates(rule, group.limit) if isinstance(rule, AlertRule) else None
-            runner.rules.append(RunningRule(RuleKey(runner.name, rule.name, number), rule, states, group.limit))
+            key = RuleKey(runner.name, rule.name, number)
+            runner.rules.append(RunningRule(key, rule, Repeated(rule.expression), states, group.limit))
         return runner
 
     def evaluate(
@@ -98,7 +102,7 @@ class GroupRunner:
         for running in self.rules:
             running.evaluations += 1
             try:
-                rows = running.rule.expression.rows(storage.index(), wall_seconds)
+                rows = running.repeated.rows(storage.index(), wall_seconds)
                 if running.states is not None:
                     transitions += running.states.evaluate(
                         now_seconds, rows, frozen_of(running.key), wall_seconds=wall_seconds, explain=explain

@@ -154,6 +154,8 @@ def find_missing(snapshot: Snapshot | None) -> Missing:
 def _add_node(places: dict[str, list[_Where]], snapshot: Snapshot) -> None:
     """Collectors of the node itself, whose series may name GPUs all the same (Xid)."""
     failed = {run.collector for run in snapshot.runs if not run.ok}
+    if not failed:
+        return
     for family in FAMILIES:
         if family.collector in failed and family.name not in _TELL_OF_FAILURE:
             places[family.name] = [_EVERYWHERE]

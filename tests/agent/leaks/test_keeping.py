@@ -167,10 +167,12 @@ def test_another_sensitivity() -> None:
     agent = Agent(Store(None))
     agent.tick(7)
     agent.leaks.use("strict")
-    agent.tick(7)
-    assert [(made.sensitivity, made.resumed) for made in agent.detectors.made[2:]] == [("strict", b"1 readings")] * 2
-    agent.leaks.use("strict")
-    assert len(agent.detectors.made) == 4
+    agent.tick(7, 8)
+    assert [(made.sensitivity, len(made.readings)) for made in agent.detectors.made] == [
+        ("strict", 2),
+        ("strict", 2),
+        ("strict", 1),
+    ]
 
 
 def test_a_defect_costs_the_growth_alone(caplog: pytest.LogCaptureFixture) -> None:

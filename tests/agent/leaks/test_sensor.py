@@ -192,6 +192,18 @@ def test_the_allocators_figures() -> None:
     assert bench.of(9).readings[0][3:] == (1, 3)
 
 
+def test_what_an_app_says_it_needs() -> None:
+    """LEAK-04: goes to the detector of that very process, before its first figures too."""
+    bench = Bench()
+    one = process(7)
+    assert one.info is not None
+    own = ClientReading(one.info.id, "app", declared_typical_bytes=40 * GIB)
+    bench.show(replace(on(one), clients={7: own}))
+    assert bench.of(7).declared_bytes == 40 * GIB
+    bench.show(replace(on(one), clients={7: replace(own, id=ProcessId(BOOT_ID, 7, 5))}))
+    assert bench.of(7).declared_bytes is None
+
+
 def test_there_is_an_end_to_how_much_is_remembered() -> None:
     """LEAK-03: who finds no room is counted once; those who have gone make room."""
     bench = Bench(most=3)

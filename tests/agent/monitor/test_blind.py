@@ -88,6 +88,7 @@ def test_the_shipped_hang() -> None:
         async with rig("hang", events=False) as stage:
             await stage.tick()
             await stage.hasty_tick(20)
+            await stage.hasty_tick(10)
             threads = threading.active_count()
             for _ in range(5):
                 snapshot = await stage.hasty_tick(10, slow=True)

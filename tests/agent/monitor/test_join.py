@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.identity import ProcessId
-from gpuagent.monitor.join import join_processes, reconcile
+from gpuagent.monitor.join import Joiner, join_processes, reconcile
 from gpuagent.nvml.collect import Collected
 from gpuagent.reading import (
     GpuIdentity,
@@ -79,3 +79,46 @@ def test_the_parts_are_the_whole(used: int, processes: list[tuple[ProcessState, 
         assert parts.processes_bytes + parts.dead_processes_bytes + parts.unattributed_bytes == used
     else:
         assert parts.unattributed_bytes == 0
+
+
+def test_what_has_not_changed_is_the_same_object() -> None:
+    """EXP-08: whoever reads each tick need not compare 512 processes: one has changed, the rest are as they were."""
+    joiner, infos = Joiner(host_pid_namespace=True), {10: info(10), 11: info(11)}
+    first = joiner.join(collected(GpuProcess(10, 5, "C"), GpuProcess(11, 7, "C"), utilizations={10: BUSY}), infos)
+    same = joiner.join(collected(*first.collected.processes, utilizations={10: BUSY}), infos)
+    later = joiner.join(collected(GpuProcess(10, 5, "C"), GpuProcess(11, 8, "C"), utilizations={10: BUSY}), infos)
+
+    assert first.readings == join_processes(first.collected, infos, host_pid_namespace=True)
+    assert [new is old for new, old in zip(same.readings, first.readings, strict=True)] == [True, True]
+    assert [new is old for new, old in zip(later.readings, first.readings, strict=True)] == [True, False]
+    assert later.readings == join_processes(later.collected, infos, host_pid_namespace=True)
+
+
+gone = st.none()
+looks = st.tuples(
+    st.lists(st.sampled_from([GpuProcess(10, 5, "C"), GpuProcess(11, 7, "C"), GpuProcess(10, 6, "G")]), max_size=3),
+    st.dictionaries(st.sampled_from([10, 11]), gone | st.sampled_from([info(10), info(11)])),
+    st.none() | st.dictionaries(st.sampled_from([10, 11]), st.just(BUSY)),
+    st.none() | st.integers(0, 40),
+    st.integers(0, 1),
+)
+
+
+@given(ticks=st.lists(looks, max_size=6), host_pid_namespace=st.booleans())
+@settings(deadline=None)
+def test_it_never_tells_of_an_earlier_tick(
+    ticks: list[
+        tuple[list[GpuProcess], dict[int, ProcessInfo | None], dict[int, ProcessUtilization] | None, int | None, int]
+    ],
+    host_pid_namespace: bool,
+) -> None:
+    """EXP-05: whatever came before, the readings and the sums are those of this tick."""
+    joiner = Joiner(host_pid_namespace=host_pid_namespace)
+    for processes, infos, utilizations, used, index in ticks:
+        memory = None if used is None else Memory(used_bytes=used)
+        reading = GpuReading(GpuIdentity(index, "GPU-0"), GpuState.OK, memory=memory)
+        now = Collected(reading, tuple(processes), utilizations)
+        joined = joiner.join(now, infos)
+
+        assert joined.readings == join_processes(now, infos, host_pid_namespace=host_pid_namespace)
+        assert joined.reconciliation == reconcile(memory, joined.readings)

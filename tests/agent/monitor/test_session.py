@@ -8,6 +8,7 @@ from itertools import pairwise
 import pytest
 
 from gpuagent.clock import ManualClock
+from gpuagent.monitor.crew import Crew
 from gpuagent.monitor.session import Session
 from gpuagent.monitor.worker import Job, Outcome, Worker
 from gpuagent.nvml.failure import LIB_RM_VERSION_MISMATCH, NvmlFailure
@@ -24,7 +25,7 @@ class HandWorker(Worker):
     """Does its job in `work()`, and is as long at it as the test says."""
 
     def __init__(self) -> None:
-        super().__init__("hand", lambda: None)
+        super().__init__(Crew("hand", lambda: None))
         self.job: Job | None = None
         self.outcome: Outcome | None = None
         self.seconds = 0.0

@@ -39,6 +39,21 @@ def test_each_event_counts(watcher: XidWatcher, clock: ManualClock, caplog: pyte
     assert len(caplog.records) == 4
 
 
+def test_a_storm_does_not_fill_the_log(
+    watcher: XidWatcher, clock: ManualClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    """ALERT-01: every event counts; ten lines a minute for a code say so, the next tells how many are missing."""
+    for _ in range(1000):
+        watcher.record(0, "GPU-a", 31)
+    watcher.record(1, "GPU-b", 31)
+    assert watcher.counts()[0].count == 1000
+    assert len(caplog.records) == 11
+
+    clock.advance(60)
+    watcher.record(0, "GPU-a", 31)
+    assert caplog.records[-1].getMessage() == "GPU 0 (GPU-a): Xid 31 (and 990 more since the last line)"
+
+
 def test_codes_are_bounded(watcher: XidWatcher) -> None:
     """EXP-03: a driver that makes up codes cannot make up series without end; known codes go on counting."""
     for xid in range(1000):

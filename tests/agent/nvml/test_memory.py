@@ -81,6 +81,17 @@ def test_a_total_of_zero() -> None:
     assert Memory(total_bytes=4, used_bytes=1).used_ratio == 0.25
 
 
+def test_figures_that_cannot_be(open_gpu: Open) -> None:
+    """NUM-01, NUM-02: what no GPU can have is a failure, and is never shown: no alert follows from it."""
+    bench = open_gpu(GPU)
+    bench.fail(Kind.GARBAGE_VALUES)
+    found = [read(bench) for _ in range(40)]
+
+    assert all(memory.used_bytes is None or memory.used_bytes <= (memory.total_bytes or 0) < 2**48 for memory in found)
+    assert found.count(Memory()) > 20
+    assert "cannot be true" in str(bench.device.failures[0])
+
+
 def test_bar1_is_carried_until_it_fails(open_gpu: Open) -> None:
     """EXP-05: read at the slow rate, shown in between, and gone with the first failure."""
     bench = open_gpu("{model: h100, bar1: {total: 8GiB, used: 1GiB}}")

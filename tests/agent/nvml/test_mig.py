@@ -77,6 +77,17 @@ def test_instances_that_cannot_be_read(open_gpu: Open) -> None:
     assert len(read(bench).instances) == 3
 
 
+def test_instances_whose_memory_cannot_be(open_gpu: Open) -> None:
+    """NUM-01, NUM-02: an instance with a memory that nobody can have is a failure, and is not shown."""
+    bench = open_gpu(GPU)
+    bench.fail(Kind.GARBAGE_VALUES, calls=("nvmlDeviceGetMemoryInfo*",))
+    found = [instance.memory for _ in range(20) for instance in read(bench).instances]
+
+    assert len(found) < 30
+    assert all((memory.used_bytes or 0) <= (memory.total_bytes or 0) < 2**48 for memory in found)
+    assert bench.device.failures
+
+
 def test_memory_of_instances_on_an_older_driver(open_gpu: Open) -> None:
     """GPU-09: by version 1 where version 2 is missing."""
     bench = open_gpu(GPU, Fault(Kind.MISSING, calls=("nvmlDeviceGetMemoryInfo_v2",)))

@@ -51,9 +51,9 @@ def after(samples: Sequence[Sample], *, state: Samples | None = None, wall: floa
 )
 def test_rubbish_is_refused(rubbish: Sample) -> None:
     """NUM-03: alone, and beside a good sample, in whatever order."""
-    assert after([rubbish]).of(PID, NOW) == IDLE
-    assert after([sample(-1), rubbish]).of(PID, NOW) == HALF
-    assert after([rubbish, sample(-1)]).of(PID, NOW) == HALF
+    assert after([rubbish]).of([PID], NOW)[PID] == IDLE
+    assert after([sample(-1), rubbish]).of([PID], NOW)[PID] == HALF
+    assert after([rubbish, sample(-1)]).of([PID], NOW)[PID] == HALF
 
 
 @given(st.permutations([sample(-3, 10), sample(-2, 20), sample(-1, 30), sample(-0.5, 50)]))
@@ -62,7 +62,7 @@ def test_the_newest_wins(samples: list[Sample]) -> None:
     """NUM-07: in whatever order they lie in the ring; and the newest stamp is asked for next, however it came."""
     state = after(samples)
 
-    assert state.of(PID, NOW) == HALF
+    assert state.of([PID], NOW)[PID] == HALF
     assert state.last_stamp == sample(-0.5).stamp
 
 
@@ -71,15 +71,15 @@ def test_a_sample_is_taken_once() -> None:
     state = after([sample(-1)])
     state.accept([sample(-1)], {PID}, WALL + 5, NOW + 5)
 
-    assert state.of(PID, NOW + 5) == IDLE
+    assert state.of([PID], NOW + 5)[PID] == IDLE
 
 
 def test_a_value_is_held_for_as_long_as_the_driver_may_be_silent() -> None:
     """NUM-06: samples come about once a second, so that a poll may meet none; after that the process is idle."""
     state = after([sample(-1)])
 
-    assert state.of(PID, NOW + HOLD_SECONDS - 0.1) == HALF
-    assert state.of(PID, NOW + HOLD_SECONDS) == IDLE
+    assert state.of([PID], NOW + HOLD_SECONDS - 0.1)[PID] == HALF
+    assert state.of([PID], NOW + HOLD_SECONDS)[PID] == IDLE
 
 
 def test_a_clock_that_was_set_back() -> None:
@@ -87,7 +87,7 @@ def test_a_clock_that_was_set_back() -> None:
     state = after([sample(0)])
     after([sample(-3600, 30)], state=state, wall=WALL - 3600)
 
-    assert state.of(PID, NOW).sm_ratio == 0.3
+    assert state.of([PID], NOW)[PID].sm_ratio == 0.3
     assert state.last_stamp == sample(-3600).stamp
 
 
@@ -108,7 +108,7 @@ def test_whatever_the_ring_holds(samples: list[Sample]) -> None:
     state = after(samples)
 
     assert set(state.newest) <= {PID}
-    assert all(0 <= value <= 1 for value in state.of(PID, NOW))
+    assert all(0 <= value <= 1 for value in state.of([PID], NOW)[PID])
 
 
 def test_processes_that_go_are_forgotten() -> None:
@@ -207,3 +207,10 @@ def test_more_samples_than_the_buffer_holds(open_gpu: Open, missing: tuple[str, 
     assert samples is not None
     assert len(samples) == 700
     assert ring.capacity >= 700
+
+
+def test_the_same_figures_are_the_same_object() -> None:
+    """EXP-08: a new sample that says what the last one said is seen to at a glance."""
+    before = after([sample(-2)]).of([PID], NOW)[PID]
+
+    assert after([sample(-1)]).of([PID], NOW)[PID] is before

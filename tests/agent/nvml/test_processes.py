@@ -203,3 +203,16 @@ def test_lists_that_are_empty_are_asked_less_often(open_gpu: Open) -> None:
     assert pids(read(bench, slow=False)) == [FIRST]
     assert pids(read(bench, slow=True)) == [FIRST, FIRST + 1]
     assert pids(read(bench, slow=False)) == [FIRST, FIRST + 1]
+
+
+def test_a_list_that_has_not_changed_is_the_same_object(open_gpu: Open) -> None:
+    """EXP-08: at the fast rate and at the slow one, and so is each process that is as it was."""
+    grows = "{shape: ramp, start: 1GiB, rate: 1MiB}"
+    bench = open_gpu(f"{{model: h100, processes: [{{name: a, memory: 1GiB}}, {{name: b, memory: {grows}}}]}}")
+    first = read(bench)
+
+    assert read(bench, slow=False).processes is first.processes
+    assert read(bench).processes is first.processes
+    bench.clock.advance(1)
+    later = read(bench, slow=False)
+    assert [new is old for new, old in zip(later.processes, first.processes, strict=True)] == [True, False]

@@ -9,6 +9,8 @@ import pytest
 from gpuagent.catalogue.family import Family, Kind, Sample
 from gpuagent.matchers import Matcher, MatchOperator
 from gpuagent_alerts.promql.compile import compile_expression
+from gpuagent_alerts.promql.errors import EvaluationError
+from gpuagent_alerts.promql.repeat import Repeated
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import Row, ValueType, Vector
 
@@ -135,3 +137,63 @@ def test_the_text_stays_as_it_was_written() -> None:
 def test_time_is_in_milliseconds() -> None:
     """As in Prometheus."""
     assert compile_expression("time()").evaluate(index_of_one(), 1.23456) == 1.235
+
+
+def test_samples_that_are_as_they_were_become_the_same_elements() -> None:
+    """EXP-08: the index of the next tick has the very lists of this one where nothing has changed, else new ones."""
+    used, busy = [Sample(("0",), 1.0), Sample(("1",), 2.0)], [Sample(("0",), 0.5)]
+    families = family("used", "gpu"), family("busy", "gpu")
+    first = SeriesIndex.of(zip(families, (used, busy), strict=True))
+    before = {name: first.elements(name) for name in ("used", "busy", "nothing")}
+    second = SeriesIndex.of(zip(families, (used, [Sample(busy[0].labels, 0.75)]), strict=True), first)
+
+    assert second.elements("used") is before["used"]
+    assert second.elements("nothing") is before["nothing"]
+    assert second.elements("busy") == [("busy", {"gpu": "0"}, 0.75)]
+    assert second.elements("busy")[0][1] is before["busy"][0][1]
+
+
+def test_other_series_have_other_labels() -> None:
+    """EXP-05: as many samples as before, of others: the labels are theirs."""
+    used = family("used", "gpu")
+    first = SeriesIndex.of([(used, [Sample(("0",), 1.0)])])
+    first.elements("used")
+    second = SeriesIndex.of([(used, [Sample(("1",), 1.0)])], first)
+
+    assert second.elements("used") == [("used", {"gpu": "1"}, 1.0)]
+
+
+@pytest.mark.parametrize("expression", ["used > 0", "sum(used)", "used > 0 and on () busy < 1", "absent(nothing)"])
+def test_an_expression_on_nothing_new_is_not_evaluated(expression: str) -> None:
+    """EXP-08: its last rows are given again until something that it selects has changed."""
+    repeated = Repeated(compile_expression(expression))
+    used, busy = family("used", "gpu"), family("busy", "gpu")
+    samples = [Sample(("0",), 1.0)], [Sample(("0",), 0.5)]
+    index = SeriesIndex.of(zip((used, busy), samples, strict=True))
+    rows = repeated.rows(index, 1.0)
+    again = SeriesIndex.of(zip((used, busy), samples, strict=True), index)
+
+    assert rows == compile_expression(expression).rows(index, 1.0)
+    assert repeated.rows(again, 2.0) is rows
+    changed = SeriesIndex.of([(used, [Sample(("0",), 3.0), Sample(("1",), 2.0)])], again)
+    assert repeated.rows(changed, 3.0) == compile_expression(expression).rows(changed, 3.0)
+
+
+@pytest.mark.parametrize("expression", ["used > time()", "vector(time())", "hour() >= 0", '{__name__="used"}'])
+def test_what_depends_on_more_than_series_is_evaluated_each_time(expression: str) -> None:
+    """Time goes on while no series changes, and a pattern of names may meet new ones."""
+    repeated, used = Repeated(compile_expression(expression)), family("used", "gpu")
+    index = SeriesIndex.of([(used, [Sample(("0",), 1.0)])])
+
+    for time_seconds in (0.0, 2.0, 7200.0):
+        assert repeated.rows(index, time_seconds) == compile_expression(expression).rows(index, time_seconds)
+
+
+def test_an_expression_that_failed_is_evaluated_again() -> None:
+    """A failure is no result: it is told each time."""
+    repeated = Repeated(compile_expression("used + on () used"))
+    index = SeriesIndex.of([(family("used", "gpu"), [Sample(("0",), 1.0), Sample(("1",), 2.0)])])
+
+    for _ in range(2):
+        with pytest.raises(EvaluationError):
+            repeated.rows(index, 0.0)

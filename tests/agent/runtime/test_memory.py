@@ -1,0 +1,93 @@
+"""What the process asks of its allocator and its collector."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from gpuagent.runtime.memory import c_library, map_large_blocks, settle
+
+
+class FakeGlibc:
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, int, int]] = []
+
+    def mallopt(self, parameter: int, value: int) -> int:
+        self.calls.append(("mallopt", parameter, value))
+        return 1
+
+    def malloc_trim(self, pad: int) -> int:
+        self.calls.append(("malloc_trim", pad, len(gc.get_objects())))
+        return 1
+
+
+class OtherLibrary:
+    """musl has neither: ctypes raises what a missing symbol raises."""
+
+    def mallopt(self, parameter: int, value: int) -> int:
+        raise AttributeError("mallopt")
+
+    def malloc_trim(self, pad: int) -> int:
+        raise AttributeError("malloc_trim")
+
+
+@pytest.fixture(autouse=True)
+def _unfrozen() -> Iterator[None]:
+    yield
+    gc.unfreeze()
+
+
+def test_large_blocks_are_mapped() -> None:
+    """M_MMAP_THRESHOLD of <malloc.h>, at the 128 KiB where glibc begins."""
+    glibc = FakeGlibc()
+    map_large_blocks(glibc)
+
+    assert glibc.calls == [("mallopt", -3, 128 * 1024)]
+
+
+def test_what_stays_is_not_looked_at_again() -> None:
+    """When free memory is given back, all that lives is frozen already."""
+    glibc = FakeGlibc()
+    settle(glibc)
+
+    [(name, pad, watched)] = glibc.calls
+    assert (name, pad) == ("malloc_trim", 0)
+    assert gc.get_freeze_count() > 1000 > watched
+
+
+def test_what_a_reload_replaced_is_collected() -> None:
+    """A cycle that was frozen once and is garbage since is gone after the next time."""
+
+    class Replaced:
+        def __init__(self) -> None:
+            self.itself = self
+
+    replaced = Replaced()
+    settle(FakeGlibc())
+    before = gc.get_freeze_count()
+    del replaced
+    settle(FakeGlibc())
+
+    assert not any(isinstance(each, Replaced) for each in _all_objects())
+    assert before > 0
+
+
+def _all_objects() -> list[object]:
+    gc.unfreeze()
+    return gc.get_objects()
+
+
+def test_without_glibc_all_goes_on() -> None:
+    """A library that has neither call is no fault."""
+    map_large_blocks(OtherLibrary())
+    settle(OtherLibrary())
+
+    assert gc.get_freeze_count() > 0
+
+
+def test_the_real_library_takes_both() -> None:
+    """Symbols and types are right: a wrong one would raise."""
+    map_large_blocks(c_library())
+    settle(c_library())

@@ -1,0 +1,79 @@
+"""The agent with a probe in it: python -m tests.bench.cost.inside budget|blocks SECONDS CONFIG OUTPUT.
+
+`budget` writes CPU seconds a second by part, `blocks` how long the event loop was not there for others. Both are JSON.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+from gpuagent.assemble import assemble
+from gpuagent.service import Service
+from tests.bench.cost.meter import Meter, count_parts
+from tests.bench.cost.running import SETTLE_SECONDS
+
+_PROBE_SECONDS = 0.002
+
+Probe = Callable[[float], Awaitable[object]]
+
+
+async def budget(meter: Meter, seconds: float) -> dict[str, float]:
+    """CPU seconds a second by part."""
+    before, begun = meter.seconds(), time.monotonic()
+    await asyncio.sleep(seconds)
+    passed, after = time.monotonic() - begun, meter.seconds()
+    return {part: (used - before.get(part, 0.0)) / passed for part, used in after.items()}
+
+
+async def blocks(seconds: float) -> list[tuple[float, float]]:
+    """The longest block of each second: how late a task came that only wanted to be woken, and the loop's CPU time.
+
+    The first holds the time of other programs and threads too, the second the loop's own work alone.
+    """
+    loop = asyncio.get_running_loop()
+    longest: list[tuple[float, float]] = []
+    for _ in range(int(seconds)):
+        late, busy, end = 0.0, 0.0, loop.time() + 1.0
+        while (due := loop.time() + _PROBE_SECONDS) < end:
+            before = time.thread_time()
+            await asyncio.sleep(_PROBE_SECONDS)
+            late, busy = max(late, loop.time() - due), max(busy, time.thread_time() - before)
+        longest.append((late, busy))
+    return longest
+
+
+async def watched(service: Service, probe: Probe, seconds: float) -> object:
+    """Run the service until the probe is done; what that has found."""
+
+    async def watch() -> object:
+        await asyncio.sleep(SETTLE_SECONDS)
+        found = await probe(seconds)
+        service.stop("measured")
+        return found
+
+    watching = asyncio.create_task(watch())
+    await service.run()
+    return await watching
+
+
+def main() -> None:
+    """What `gpuagent run` does, and the probe."""
+    mode, seconds, config, output = sys.argv[1:]
+    service = assemble(Path(config)).service
+    probe: Probe = blocks
+    if mode == "budget":
+        meter = Meter()
+        count_parts(service, meter)
+        probe = partial(budget, meter)
+    found = asyncio.run(watched(service, probe, float(seconds)))
+    Path(output).write_text(json.dumps(found), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

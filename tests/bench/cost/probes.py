@@ -1,0 +1,67 @@
+"""What is measured inside of the agent: the budget of a tick, and how long its loop is not there for others."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+from tests.bench.cost.bars import Bar, at_most, markdown
+from tests.bench.cost.place import Place
+from tests.bench.cost.running import SETTLE_SECONDS, NotRunning
+from tests.bench.exporters import ROOT
+
+_GRACE_SECONDS = 60.0
+_LONGEST_BLOCK_MILLISECONDS = 20.0
+
+
+def budget(place: Place, seconds: float) -> tuple[str, float]:
+    """The table, and all of it in milliseconds a second. Raises NotRunning."""
+    process, output = place.inside("budget", seconds, place.agent())
+    parts: dict[str, float] = _found(process, output, seconds)
+    total = sum(parts.values())
+    rows = [
+        (part, f"{used * 1e3:.2f}", f"{used / total:.0%}")
+        for part, used in sorted(parts.items(), key=lambda item: -item[1])
+    ]
+    rows.append(("together", f"{total * 1e3:.2f}", "100%"))
+    return markdown(("part of the tick", "CPU, ms/s", "share"), rows), total * 1e3
+
+
+def blocks(place: Place, seconds: float) -> list[Bar]:
+    """The longest block of each second, with ten scrapers. Raises NotRunning."""
+    made = place.agent()
+    process, output = place.inside("blocks", seconds, made)
+    words = [sys.executable, "-m", "tests.bench.cost.scrapers", str(made.port), str(seconds + SETTLE_SECONDS)]
+    scrapers = subprocess.Popen(words, cwd=ROOT)
+    try:
+        found: list[tuple[float, float]] = _found(process, output, seconds)
+    finally:
+        scrapers.kill()
+        scrapers.wait()
+    late, busy = ([each * 1e3 for each in column] for column in zip(*found, strict=True))
+    what = "longest block of the loop in a second, 10 scrapers at 1 s"
+    return [
+        at_most(f"{what}: p99", _p99(late), _LONGEST_BLOCK_MILLISECONDS, "{:.1f} ms"),
+        Bar("of that, the loop's own CPU time: p99", f"{_p99(busy):.1f} ms"),
+        Bar(f"{what}: median", f"{statistics.median(late):.1f} ms, own CPU time {statistics.median(busy):.1f} ms"),
+    ]
+
+
+def _p99(values: list[float]) -> float:
+    return statistics.quantiles(values, n=100, method="inclusive")[98]
+
+
+def _found(process: subprocess.Popen[bytes], output: Path, seconds: float) -> Any:
+    try:
+        process.wait(SETTLE_SECONDS + seconds + _GRACE_SECONDS)
+        return json.loads(output.read_bytes())
+    except (subprocess.TimeoutExpired, OSError) as error:
+        words = output.with_suffix(".log").read_text(encoding="utf-8", errors="replace")[-500:]
+        raise NotRunning(f"{error}: {words}") from None
+    finally:
+        process.kill()
+        process.wait()
