@@ -8,7 +8,7 @@
 #   PURGE=1                 configuration and state, too (make uninstall)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install uninstall test test-fast lint bench wheelhouse clean demo-venv dev-venv apps-venv leakbench torture audit install uninstall
+.PHONY: help demo install uninstall test test-fast lint bench wheelhouse clean demo-venv dev-venv apps-venv leakbench torture audit
 
 VENV := .venv
 BIN := $(VENV)/bin
