@@ -25,7 +25,7 @@ from gpuagent.doors import Doors
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor
 from gpuagent.reading import Snapshot
-from gpuagent.runtime.memory import c_library, settle
+from gpuagent.runtime.memory import c_library, give_back, settle
 from gpuagent.runtime.notify import Notifier
 from gpuagent.schedule import Schedule
 from gpuagent.sources.sources import Sources
@@ -199,6 +199,10 @@ class Service:
         async def slow() -> None:
             self._parts.monitor.request_slow()
 
+        async def free_memory() -> None:
+            give_back(c_library())
+
+        self._schedule.every(_HOUSEKEEPING_SECONDS, "free memory", free_memory)
         self._schedule.every(self._config.slow_interval / speed, "slow collection", slow)
         self._schedule.every(_HOUSEKEEPING_SECONDS, "housekeeping of alerts", self._parts.alerting.housekeeping)
         self._schedule.every(_HEAL_SECONDS, "back to the state file", self._parts.alerting.heal)

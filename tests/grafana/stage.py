@@ -14,7 +14,7 @@ from gpuagent_alerts.shipped import RULES_FILE
 from tests.fakes.embedded import FakeApp, stats
 from tests.integration.agent import Agent, running_agent
 from tests.integration.prometheus import Prometheus, running_prometheus
-from tests.integration.waiting import free_port
+from tests.integration.waiting import alongside, free_port
 
 RECORDING = Path(__file__).parents[2] / "grafana" / "prometheus" / "gpuagent.recording.yaml"
 GIB = 1024**3
@@ -59,13 +59,8 @@ def telling_app(agent: Agent) -> Iterator[None]:
                 if ended.wait(1):
                     return
 
-        thread = threading.Thread(target=tell)
-        thread.start()
-        try:
+        with alongside(tell, ended, "an app that tells"):
             yield
-        finally:
-            ended.set()
-            thread.join()
 
 
 @contextmanager

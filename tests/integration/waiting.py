@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import socket
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -28,3 +30,15 @@ def free_port() -> int:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port: int = server.getsockname()[1]
     return port
+
+
+@contextmanager
+def alongside(work: Callable[[], None], ended: threading.Event, name: str) -> Iterator[None]:
+    """`work` in a thread of its own, until the block is left; it has to look at `ended`."""
+    thread = threading.Thread(target=work, name=name)
+    thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        thread.join()

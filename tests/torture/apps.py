@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager, suppre
 from pathlib import Path
 
 from tests.fakes.embedded import FakeApp, hello, stats
+from tests.integration.waiting import alongside
 from tests.torture.frames import any_frame
 from tests.torture.stage import Stage
 from tests.torture.trouble import Cost, Trouble, rises
@@ -44,13 +45,8 @@ def _again_and_again(one: Callable[[Path, random.Random], None]) -> Callable[[St
                 with suppress(OSError):
                     one(stage.client_socket, chance)
 
-        thread = threading.Thread(target=run, name="an app that misbehaves")
-        thread.start()
-        try:
+        with alongside(run, ended, "an app that misbehaves"):
             yield
-        finally:
-            ended.set()
-            thread.join()
 
     return on
 

@@ -15,6 +15,7 @@ from contextlib import AbstractContextManager, contextmanager, suppress
 from pathlib import Path
 
 from tests.integration.agent import GPUAGENT
+from tests.integration.waiting import alongside
 from tests.torture import times
 from tests.torture.stage import Stage
 from tests.torture.trouble import Cost, Trouble, shows
@@ -79,13 +80,10 @@ def _starved(stage: Stage) -> Iterator[None]:
             ended.wait(0.095)
             os.kill(stage.pid, signal.SIGCONT)
 
-    thread = threading.Thread(target=run, name="starving the agent")
-    thread.start()
     try:
-        yield
+        with alongside(run, ended, "starving the agent"):
+            yield
     finally:
-        ended.set()
-        thread.join()
         os.kill(stage.pid, signal.SIGCONT)
 
 

@@ -9,8 +9,10 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
+from functools import partial
 
 from tests.alerts.receivers.sink import Reply
+from tests.integration.waiting import alongside
 from tests.torture.receivers import replying
 from tests.torture.stage import Stage
 from tests.torture.trouble import Cost, Trouble, rises
@@ -61,14 +63,11 @@ def _slow_readers(stage: Stage) -> Iterator[None]:
                 with suppress(OSError):
                     one.recv(1, socket.MSG_DONTWAIT)
 
-    with connections(stage.agent.port, 60, _REQUEST * 20, receive_bytes=4096) as readers:
-        thread = threading.Thread(target=read, args=(readers,), name="slow readers")
-        thread.start()
-        try:
-            yield
-        finally:
-            ended.set()
-            thread.join()
+    with (
+        connections(stage.agent.port, 60, _REQUEST * 20, receive_bytes=4096) as readers,
+        alongside(partial(read, readers), ended, "slow readers"),
+    ):
+        yield
 
 
 def _half_open(stage: Stage) -> AbstractContextManager[object]:
@@ -88,13 +87,8 @@ def _garbage(stage: Stage) -> Iterator[None]:
                 one.sendall(garbage_request(chance))
                 select.select([one], [], [], 0.05)
 
-    thread = threading.Thread(target=run, name="garbage")
-    thread.start()
-    try:
+    with alongside(run, ended, "garbage"):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 def _either_door(stage: Stage, chance: random.Random) -> socket.socket:
@@ -133,13 +127,8 @@ def _comers_and_goers(stage: Stage) -> Iterator[None]:
                 one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
             time.sleep(0.002)
 
-    thread = threading.Thread(target=run, name="comers and goers")
-    thread.start()
-    try:
+    with alongside(run, ended, "comers and goers"):
         yield
-    finally:
-        ended.set()
-        thread.join()
 
 
 ALL = (

@@ -51,5 +51,10 @@ def settle(library: CLibrary) -> None:
     gc.unfreeze()  # of an earlier time: what a reload replaced is garbage now
     gc.collect()
     gc.freeze()
+    give_back(library)
+
+
+def give_back(library: CLibrary) -> None:
+    """What is free in the heap, back to the kernel: with scrapes of 8 GPUs with 64 processes, 1.5 MiB."""
     with suppress(AttributeError):
         library.malloc_trim(0)
