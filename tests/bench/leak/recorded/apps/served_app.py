@@ -22,7 +22,7 @@ from gpuagent_client.settings import settle
 from gpuagent_client.told import Told
 from gpuagent_client.torch_door import Torch
 
-EXAMPLE = Path(__file__).parents[4] / "client" / "examples" / "served"
+EXAMPLE = Path(__file__).parents[5] / "client" / "examples" / "served"
 WIDTH = 1024
 """Four times the example's: tensors of 4 KiB and more."""
 

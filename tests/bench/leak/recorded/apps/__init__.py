@@ -1,0 +1,1 @@
+"""Programs of the interpreter that has torch."""
