@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import os
 import subprocess
 import sys
@@ -182,6 +183,7 @@ def say(text: str) -> None:
 
 def main() -> None:
     """Everything is kept below the folder for temporary files, and gone afterwards."""
+    logging.getLogger("gpuagent.alerting.transitions").setLevel(logging.CRITICAL)  # ten thousand alerts come and go
     with TemporaryDirectory(prefix="gpuagent-soak-") as folder:
         asyncio.run(soak(int(sys.argv[1]), Path(folder)))
 
