@@ -7,7 +7,41 @@ from collections.abc import Iterator
 
 from grafana_foundation_sdk.builders import statetimeline
 from grafana_foundation_sdk.models import common
-from panels import AMBER, GPU, GREEN, LEGEND, NODE, NOT_TOLD, RED, Panel, counts, lines, query, states, words
+from panels import (
+    AMBER,
+    BAD_FROM_ONE,
+    GPU,
+    GREEN,
+    LEGEND,
+    NODE,
+    NOT_TOLD,
+    RED,
+    Panel,
+    counts,
+    lines,
+    number,
+    query,
+    states,
+    words,
+)
+
+
+def readable_and_missing(about_missing: str) -> Iterator[Panel]:
+    """How many GPUs can be read, and how many cannot; `about_missing` is for whoever asks what that means."""
+    yield number(
+        "GPUs readable",
+        "GPUs whose memory was read at the last tick.",
+        f"sum(gpuagent_gpus_readable{{{NODE}}})",
+        "none",
+        ((0, AMBER), (1, GREEN)),
+    )
+    yield number(
+        "GPUs missing",
+        about_missing,
+        f"sum(gpuagent_gpus_expected{{{NODE}}}) - sum(gpuagent_gpus_readable{{{NODE}}})",
+        "none",
+        BAD_FROM_ONE,
+    )
 
 
 def state() -> statetimeline.Panel:

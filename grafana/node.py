@@ -27,20 +27,9 @@ def trust() -> Iterator[Panel]:
         ((0, RED), (1, GREEN)),
         empty="No agent is known",
     )
-    yield number(
-        "GPUs readable",
-        "GPUs whose memory was read at the last tick.",
-        f"sum(gpuagent_gpus_readable{{{NODE}}})",
-        "none",
-        ((0, AMBER), (1, GREEN)),
-    )
-    yield number(
-        "GPUs missing",
+    yield from health.readable_and_missing(
         "GPUs that there should be (seen since the boot, or on the PCI bus) and that could not "
-        "be read: lost, gone, stuck, or without a driver. `gpuagent status` says which and why.",
-        f"sum(gpuagent_gpus_expected{{{NODE}}}) - sum(gpuagent_gpus_readable{{{NODE}}})",
-        "none",
-        BAD_FROM_ONE,
+        "be read: lost, gone, stuck, or without a driver. `gpuagent status` says which and why."
     )
     yield number(
         "Lost",

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import alerting
+import health
 from grafana_foundation_sdk.builders import table
 from panels import AMBER, BAD_FROM_ONE, BLUE, GPU, GREEN, NEITHER, NODE, RED, Panel, latest, number, settings, words
 from tables import listing, widths
@@ -47,19 +48,8 @@ def now() -> Iterator[Panel]:
         BAD_FROM_ONE,
         empty="No agent is known",
     )
-    yield number(
-        "GPUs readable",
-        "GPUs whose memory was read at the last tick.",
-        f"sum(gpuagent_gpus_readable{{{NODE}}})",
-        "none",
-        ((0, AMBER), (1, GREEN)),
-    )
-    yield number(
-        "GPUs missing",
-        "GPUs that there should be and that cannot be read, on nodes whose agent answers.",
-        f"sum(gpuagent_gpus_expected{{{NODE}}}) - sum(gpuagent_gpus_readable{{{NODE}}})",
-        "none",
-        BAD_FROM_ONE,
+    yield from health.readable_and_missing(
+        "GPUs that there should be and that cannot be read, on nodes whose agent answers."
     )
     yield number(
         "Critical alerts",

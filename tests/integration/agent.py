@@ -16,6 +16,14 @@ from typing import Any, NamedTuple
 from tests.integration.waiting import PATIENCE_SECONDS, free_port, until
 
 GPUAGENT = (sys.executable, "-m", "gpuagent")
+GREEDY = """
+description: a process that a person would like to end
+gpus:
+  - model: h100
+    processes:
+      - {name: greedy, bind: greedy, memory: {shape: constant, value: 40GiB}}
+"""
+"""A scenario whose process has to be bound to a real one."""
 STOP_SECONDS = 5.0
 """What the agent promises: systemd and whoever waits for a restart rely on it."""
 

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.acting.processes import PLAIN, running
-from tests.integration.agent import Agent, running_agent
+from tests.integration.agent import GREEDY, Agent, running_agent
 from tests.packaging.documented import ROOT, Command, all_commands
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -64,13 +64,6 @@ PREPARED = {
     "smi.log": "timestamp, pid, used_gpu_memory [MiB]\n"
     + "".join(f"2026/01/01 00:{m:02d}:{s:02d}.000, 4711, 1000 MiB\n" for m in range(4) for s in range(0, 60, 5)),
 }  # fmt: skip
-SCENARIO = """
-description: a process that a person would like to end
-gpus:
-  - model: h100
-    processes:
-      - {name: greedy, bind: greedy, memory: {shape: constant, value: 40GiB}}
-"""
 FOLDERS = "alerts|client|deploy|docs|grafana|scripts|systemd"
 COMMANDS = all_commands()
 
@@ -129,7 +122,7 @@ def sandbox(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sandbox]:
     receivers = [{"name": "ops", "webhook": {"url": "http://127.0.0.1:9/"}}]
     with tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as name, running(PLAIN) as greedy:
         folder = Path(name)
-        (folder / "node.yaml").write_text(SCENARIO)
+        (folder / "node.yaml").write_text(GREEDY)
         with running_agent(folder, folder / "node.yaml", bind={"greedy": greedy.pid}, receivers=receivers) as agent:
             agent.wait_until_ready()
             made = Sandbox(agent, tmp_path_factory.mktemp("followed"), greedy.pid)

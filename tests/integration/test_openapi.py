@@ -17,19 +17,12 @@ from gpuagent_exporters.openapi.document import OPERATIONS
 from tests.agent.acting.processes import PLAIN, running
 from tests.fakes.embedded import FakeApp, hello, stats
 from tests.fakes.openapi import faults_of
-from tests.integration.agent import Agent, running_agent
+from tests.integration.agent import GREEDY, Agent, running_agent
 from tests.integration.unix_forwarder import forwarded
 from tests.integration.waiting import PATIENCE_SECONDS, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
-SCENARIO = """
-description: a process that a person would like to end
-gpus:
-  - model: h100
-    processes:
-      - {name: greedy, bind: greedy, memory: {shape: constant, value: 40GiB}}
-"""
 CONTROL_ONLY = "/x-control-socket-only == true"
 NOBODY_LISTENS = "http://127.0.0.1:9/"
 RECEIVERS = [
@@ -42,7 +35,7 @@ ROUTES = [{"match": [], "receivers": ["hook"]}]
 @pytest.fixture
 def agent(folder: Path) -> Iterator[Agent]:
     """With an alert, receivers that take nothing, and a real process whose GPU memory is simulated."""
-    (folder / "node.yaml").write_text(SCENARIO)
+    (folder / "node.yaml").write_text(GREEDY)
     remedies = {"allow": {"users": ["nobody-at-all"]}}
     with (
         running(PLAIN) as greedy,

@@ -24,8 +24,7 @@ SENDS = "import os, signal, sys; signal.pidfd_send_signal(os.pidfd_open(int(sys.
 NAME = f"gpuagent-test-{os.getpid()}.service"
 
 
-@pytest.fixture(autouse=True)
-def _booted() -> None:
+def skip_unless_booted() -> None:
     """What cannot be tried here says why."""
     if not UNITS.is_dir():
         pytest.skip("systemd has not booted this machine: there is no /run/systemd/system")
@@ -33,6 +32,11 @@ def _booted() -> None:
         pytest.skip("needs root to install a unit")
     if not PYTHON.exists():
         pytest.skip(f"no {PYTHON} for the sandbox, which hides home directories")
+
+
+@pytest.fixture(autouse=True)
+def _booted() -> None:
+    skip_unless_booted()
 
 
 @contextmanager

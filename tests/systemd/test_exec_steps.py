@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import gpuagent_alerts.receivers.program
-from tests.systemd.test_drop_ins import NAME, PYTHON, UNITS, installed
+from tests.systemd.test_drop_ins import NAME, PYTHON, installed, skip_unless_booted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
@@ -50,12 +50,7 @@ json.dump({"argv": sys.argv[1:], "uid": os.getuid(), "groups": os.getgroups(), "
 @pytest.fixture(autouse=True)
 def _folder() -> Iterator[None]:
     """What cannot be tried here says why; else a folder that the sandbox can read."""
-    if not UNITS.is_dir():
-        pytest.skip("systemd has not booted this machine: there is no /run/systemd/system")
-    if os.geteuid() != 0:
-        pytest.skip("needs root to install a unit")
-    if not PYTHON.exists():
-        pytest.skip(f"no {PYTHON} for the sandbox, which hides home directories")
+    skip_unless_booted()
     FOLDER.mkdir()
     try:
         source = Path(gpuagent_alerts.receivers.program.__file__)

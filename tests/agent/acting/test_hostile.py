@@ -276,6 +276,16 @@ def frozen(folder: Path) -> Iterator[Path]:
         subprocess.run(["umount", "-l", str(mounted)], check=True)
 
 
+def write_into_ice(process: subprocess.Popen[str], mounted: Path) -> None:
+    """Freeze the file system once the process is up, and have it write there."""
+    assert process.stdout is not None
+    assert process.stdin is not None
+    process.stdout.readline()
+    subprocess.run(["fsfreeze", "-f", str(mounted)], check=True)
+    process.stdin.write("go\n")
+    process.stdin.flush()
+
+
 @pytest.mark.needs("fsfreeze")
 @pytest.mark.needs("mkfs.ext4")
 def test_uninterruptible_sleep(store: Store, tmp_path: Path) -> None:
@@ -285,12 +295,7 @@ def test_uninterruptible_sleep(store: Store, tmp_path: Path) -> None:
             [sys.executable, "-c", WRITES, str(mounted / "x")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
         )
         try:
-            assert process.stdout is not None
-            assert process.stdin is not None
-            process.stdout.readline()
-            subprocess.run(["fsfreeze", "-f", str(mounted)], check=True)
-            process.stdin.write("go\n")
-            process.stdin.flush()
+            write_into_ice(process, mounted)
             while Path(f"/proc/{process.pid}/stat").read_text().rpartition(")")[2].split()[0] != "D":
                 pass
 
@@ -327,12 +332,7 @@ def test_what_cannot_be_killed(store: Store, tmp_path: Path) -> None:
         command = [sys.executable, "-c", WRITES_IN_A_THREAD, str(mounted / "x")]
         process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
         try:
-            assert process.stdout is not None
-            assert process.stdin is not None
-            process.stdout.readline()
-            subprocess.run(["fsfreeze", "-f", str(mounted)], check=True)
-            process.stdin.write("go\n")
-            process.stdin.flush()
+            write_into_ice(process, mounted)
             until_stuck(process.pid)
 
             async def story() -> None:
