@@ -23,7 +23,6 @@ class Kind(StrEnum):
 _SIGNALS = {Kind.TERMINATE: signal.SIGTERM, Kind.KILL: signal.SIGKILL}
 _HARMLESS = frozenset({Kind.NOTIFY, Kind.RELEASE_CACHE})
 _ASKS = frozenset({Kind.RELEASE_CACHE, Kind.RESET})
-_ENDS = frozenset({Kind.TERMINATE, Kind.KILL, Kind.RESTART_UNIT})
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,11 +54,6 @@ class Step:
     def asks_app(self) -> bool:
         """Whether it is a question to the app's client, whose answer says what came of it."""
         return self.kind in _ASKS
-
-    @property
-    def ends_process(self) -> bool:
-        """Whether the process is gone once it has worked."""
-        return self.kind in _ENDS
 
     def __str__(self) -> str:
         if self.kind is Kind.SIGNAL:
