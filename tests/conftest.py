@@ -11,7 +11,7 @@ import pytest
 INSTALL = {
     "alertmanager": "apt-get install --no-install-recommends prometheus-alertmanager",
     "amtool": "apt-get install --no-install-recommends prometheus-alertmanager",
-    "chromium": "apt-get install --no-install-recommends chromium",
+    "chromium": "apt-get install --no-install-recommends chromium (on Ubuntu that is a snap, which will not do)",
     "lexgrog": "apt-get install man-db",
     "man": "apt-get install man-db",
     "prometheus": "apt-get install --no-install-recommends prometheus",
@@ -30,8 +30,14 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
         pytest.skip("no NVIDIA GPU with its driver here: there is no /dev/nvidiactl")
     for marker in item.iter_markers("needs"):
         program, *other_names = marker.args
-        if not any(shutil.which(name) for name in (program, *other_names)):
+        if not any(_is_there(name) for name in (program, *other_names)):
             reason = f"no {program} on the PATH; {INSTALL.get(program, 'install it')}"
             if os.environ.get("CI"):
                 pytest.fail(reason)
             pytest.skip(reason)
+
+
+def _is_there(name: str) -> bool:
+    """A snap's program is a link to `snap`, which refuses a home and files other than its own: not the real thing."""
+    found = shutil.which(name)
+    return found is not None and Path(found).resolve().name != "snap"

@@ -104,13 +104,17 @@ def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
 
 
 def _without_names(document: Document) -> Document:
-    """As the page has it: an alert's labels are those of `/metrics`, its text and who is at it are not told."""
-    alerts = [
-        {**alert, "annotations": {}, "acknowledged_by": "hidden" if alert.get("acknowledged_by") else ""}
-        for alert in document.get("alerts", ())
-    ]
+    """An alert's labels are those of `/metrics`; its text, who is at it and what receivers answered are not told."""
+    alerts = [{**_hiding(alert, "acknowledged_by"), "annotations": {}} for alert in document.get("alerts", ())]
     silences = [{**silence, "comment": "", "creator": ""} for silence in document.get("silences", ())]
-    return {**document, "alerts": alerts, "silences": silences}
+    receivers = [_hiding(receiver, "last", "off") for receiver in document.get("receivers", ())]
+    heartbeats = [_hiding(heartbeat, "last") for heartbeat in document.get("heartbeats", ())]
+    return {**document, "alerts": alerts, "silences": silences, "receivers": receivers, "heartbeats": heartbeats}
+
+
+def _hiding(row: Document, *keys: str) -> Document:
+    """Whether there is something to tell is seen, and not what."""
+    return row | {key: "hidden" if row.get(key) else "" for key in keys}
 
 
 def _answered(handler: Handler) -> Handler:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuagent.catalogue.frameworks import Recognise
+from gpuagent.catalogue.preallocation import fast_growth_expected
 from gpuagent.growth import Growth, MemoryKey, Verdict
 from gpuagent.reading import GpuReading, ProcessReading, Snapshot
 from gpuagent.units import format_bytes, format_duration
@@ -13,7 +15,7 @@ _MINUTES_LEFT = 1800.0
 _HOURS_LEFT = 4 * 3600.0
 
 
-def growth_problems(snapshot: Snapshot) -> Iterator[Problem]:
+def growth_problems(snapshot: Snapshot, recognise: Recognise) -> Iterator[Problem]:
     """By GPU. A figure that is not known in this tick makes no problem."""
     growth = snapshot.growth
     leaking_on = set()
@@ -23,10 +25,12 @@ def growth_problems(snapshot: Snapshot) -> Iterator[Problem]:
             yield from _of_process(process, said, snapshot.time_seconds)
             if said.verdict is Verdict.LEAKING:
                 leaking_on.add(process.gpu_uuid)
+    starts_on = {gpu.identity.uuid for gpu, is_so in fast_growth_expected(snapshot, recognise) if is_so}
     for gpu in snapshot.gpus:
-        said = growth.get(MemoryKey(gpu.identity.uuid))
+        uuid = gpu.identity.uuid
+        said = growth.get(MemoryKey(uuid))
         if said is not None:
-            yield from _of_gpu(gpu, said, a_process_leaks=gpu.identity.uuid in leaking_on)
+            yield from _of_gpu(gpu, said, a_process_leaks=uuid in leaking_on, a_server_starts=uuid in starts_on)
 
 
 def pace(growth: Growth) -> str:
@@ -71,17 +75,22 @@ def _of_process(process: ProcessReading, said: Growth, now_seconds: float) -> It
         )
 
 
-def _of_gpu(gpu: GpuReading, said: Growth, *, a_process_leaks: bool) -> Iterator[Problem]:
+def _of_gpu(gpu: GpuReading, said: Growth, *, a_process_leaks: bool, a_server_starts: bool) -> Iterator[Problem]:
     index = gpu.identity.index
     why = f": {'; '.join(said.reasons)}" if said.reasons else ""
     if said.fast and said.fast_exhaustion_seconds is not None:
         left = format_duration(max(0.0, said.fast_exhaustion_seconds))
+        advice = (
+            "A server has just started that takes most of the GPU by design."
+            if a_server_starts
+            else "This is growth and not yet a leak: a model that is loaded stops. "
+            f"`gpuagent ps --gpu {index}` shows what grows."
+        )
         yield Problem(
-            Severity.CRITICAL,
+            Severity.INFO if a_server_starts else Severity.CRITICAL,
             "fast_growth",
             f"memory is full in {left} if it goes on like this{why}",
-            f"This is growth and not yet a leak: a model that is loaded stops. `gpuagent ps --gpu {index}` shows what "
-            "grows.",
+            advice,
             gpu=index,
         )
     if said.verdict is Verdict.LEAKING and not a_process_leaks:

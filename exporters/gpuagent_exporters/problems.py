@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
+from gpuagent.catalogue.frameworks import recogniser
 from gpuagent.reading import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent.units import format_duration
 from gpuagent_exporters import gpu_problems
@@ -29,11 +30,15 @@ def stale_after_seconds(poll_interval_seconds: float) -> float:
 
 
 def find_problems(
-    snapshot: Snapshot | None, now_seconds: float, *, poll_interval_seconds: float = 1.0
+    snapshot: Snapshot | None,
+    now_seconds: float,
+    *,
+    poll_interval_seconds: float = 1.0,
+    preallocates: tuple[str, ...] = (),
 ) -> list[Problem]:
     """Everything that is wrong, gravest first.
 
-    `now_seconds` is CLOCK_BOOTTIME, as in the snapshot.
+    `now_seconds` is CLOCK_BOOTTIME, as in the snapshot; `preallocates` are patterns as for the status document.
     """
     if snapshot is None:
         text = "nothing has been measured yet: the agent has just started"
@@ -45,7 +50,7 @@ def find_problems(
             *_stale(snapshot, now_seconds, stale_after_seconds(poll_interval_seconds)),
             *_namespace(snapshot),
             *_gpus(snapshot, now_seconds),
-            *growth_problems(snapshot),
+            *growth_problems(snapshot, recogniser(preallocates)),
             *_xids(snapshot),
             *_collectors(snapshot),
         )

@@ -12,9 +12,16 @@ from starlette.routing import BaseRoute, Route
 from gpuagent_exporters.answers import Document, Handler, Refusal, answered, json_answer, json_body
 from gpuagent_exporters.peers import peer_of
 
-_HIDDEN = ("command", "user", "uid", "asked_by", "cgroup", "program", "labels")
-"""What an address that everybody can reach does not tell."""
-_WORDS = ("detail", "reasons")
+_TOLD_RUN = frozenset({
+    "id", "time_seconds", "alertname", "fingerprint", "value", "values", "victim", "forced", "dry_run", "scope",
+    "ladder", "waits_seconds", "pid", "name", "unit", "container_id", "container_name", "gpu", "gpu_uuid", "used_bytes",
+})  # fmt: skip
+_TOLD_STEP = frozenset({"time_seconds", "kind", "step", "disrupts", "dry_run", "used_bytes", "note", "ok", "errno"})
+_TOLD_END = frozenset({"time_seconds", "result", "acted", "released_bytes", "seconds", "not_permitted"})
+"""What an address that everybody can reach tells: of a process what `/metrics` tells too, and no words of others.
+
+A list of what is told, so that a key which is added later stays on the control socket until somebody decides.
+"""
 
 
 class NotDone(Exception):
@@ -50,12 +57,12 @@ class RemedySource(Protocol):
 
 
 def remedy_routes(source: RemedySource, *, show_commands: bool = True) -> Sequence[BaseRoute]:
-    """The route that only reads."""
+    """The route that only reads. Without `show_commands` it says no more of a process than `/metrics` does."""
 
     async def remedies(_: Request) -> Response:
         document = await source.remedies()
         if not show_commands:
-            document = {**document, "remedies": [_without_names(run) for run in document["remedies"]]}
+            document = {**document, "remedies": [_public(run) for run in document["remedies"]]}
         return json_answer(document)
 
     return (Route("/api/v1/remedies", _answered(remedies), methods=["GET"]),)
@@ -71,11 +78,17 @@ def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:
 
         return _answered(handle)
 
+    async def on_record(request: Request) -> Response:
+        """What follows a kill while it goes on asks each second: so for one process, not for all of the record."""
+        document, pid = await source.remedies(), request.path_params["pid"]
+        return json_answer({**document, "remedies": [run for run in document["remedies"] if run["pid"] == pid]})
+
     async def reset(request: Request) -> Response:
         await source.reset(_uid(request))
         return json_answer({"reset": True})
 
     return (
+        Route("/api/v1/processes/{pid:int}/remedies", _answered(on_record), methods=["GET"]),
         Route("/api/v1/processes/{pid:int}/kill", acting(source.kill), methods=["POST"]),
         # What is asked of an app to give memory back is a remedy: there is no way past the refusals and the record.
         Route("/api/v1/clients/{pid:int}/release", acting(source.release), methods=["POST"]),
@@ -84,18 +97,13 @@ def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:
     )
 
 
-def _without_names(run: Document) -> Document:
-    """Nor the words that may hold a name: reasons against it, and what a program or an app has said."""
-    shown = {key: value for key, value in run.items() if key not in _HIDDEN}
-    if run.get("steps"):
-        shown["steps"] = [_without_words(step) for step in run["steps"]]
-    if run.get("end"):
-        shown["end"] = _without_words(run["end"])
-    return shown
+def _public(run: Document) -> Document:
+    shown = _only(run, _TOLD_RUN) | {"steps": [_only(step, _TOLD_STEP) for step in run["steps"]]}
+    return shown | {"end": _only(run["end"], _TOLD_END)} if "end" in run else shown
 
 
-def _without_words(row: Mapping[str, Any]) -> Document:
-    return {key: value for key, value in row.items() if key not in _WORDS}
+def _only(row: Mapping[str, Any], told: frozenset[str]) -> Document:
+    return {key: value for key, value in row.items() if key in told}
 
 
 def _answered(handler: Handler) -> Handler:

@@ -55,7 +55,9 @@ def status_document(
         simulated: Name of the scenario, for as long as no snapshot tells it.
         preallocates: Patterns of processes that take most of the GPU by design, beyond those that are known.
     """
-    problems = find_problems(snapshot, now_seconds, poll_interval_seconds=poll_interval_seconds)
+    problems = find_problems(
+        snapshot, now_seconds, poll_interval_seconds=poll_interval_seconds, preallocates=preallocates
+    )
     document: Document = {
         "schema": SCHEMA,
         "source": source,

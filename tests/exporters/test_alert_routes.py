@@ -135,13 +135,17 @@ def test_the_address_for_everybody_only_reads(method: str, path: str, status: in
 
 
 def test_an_open_address_names_nobody() -> None:
-    """Neither an alert's text, which tells users and commands, nor who is at it, nor whose silence it is; the rest."""
+    """Neither an alert's text, nor who is at it, nor whose silence it is, nor what a receiver has said; the rest."""
 
     class Told(FakeCommands):
         async def alerts(self) -> dict[str, Any]:
             one = {"name": "Full", "annotations": {"summary": "bob's job"}, "acknowledged_by": "alice"}
             silence = {"id": "1", "creator": "alice", "comment": "alice moves", "matchers": []}
-            return {"schema": 1, "alerts": [one, {**one, "acknowledged_by": ""}], "silences": [silence]}
+            receivers = [{"last": "it answered 500: ask bob", "off": ""}, {"last": "", "off": "alice has left (410)"}]
+            return {
+                "schema": 1, "alerts": [one, {**one, "acknowledged_by": ""}], "silences": [silence],
+                "receivers": receivers, "heartbeats": [{"receiver": "alive", "last": "no route to bob"}],
+            }  # fmt: skip
 
     async def test() -> Answer:
         routes = read_routes(Told(), show_commands=False)
@@ -151,6 +155,8 @@ def test_an_open_address_names_nobody() -> None:
     answer = run(test())
     assert [alert["acknowledged_by"] for alert in answer.json()["alerts"]] == ["hidden", ""]
     assert answer.json()["alerts"][0]["name"] == "Full"
+    assert answer.json()["receivers"] == [{"last": "hidden", "off": ""}, {"last": "", "off": "hidden"}]
+    assert answer.json()["heartbeats"] == [{"receiver": "alive", "last": "hidden"}]
     assert b"alice" not in answer.body
     assert b"bob" not in answer.body
 

@@ -114,3 +114,17 @@ def test_what_is_worth_a_word(
 ) -> None:
     """LEAK-01, LEAK-02, LEAK-04: leaks always, growth where it fills the GPU today, caches as what they are."""
     assert told(seen(of_process, of_gpu)) == problems
+
+
+def test_a_server_that_starts_is_no_alarm() -> None:
+    """LEAK-04: one that takes most of the GPU by design fills it within seconds, as the alert knows too."""
+    fast = Growth(Verdict.LEARNING, fast=True, fast_exhaustion_seconds=9.0)
+    whole = seen(fast, fast)
+    (one,) = whole.processes
+    assert one.info is not None
+    server = one._replace(info=replace(one.info, name="VLLM::EngineCor", start_time_seconds=WALL - 300))
+    problems = find_problems(replace(whole, processes=(server,)), NOW)
+
+    assert told(whole) == [(Severity.CRITICAL, "fast_growth", None)]
+    assert [(problem.severity, problem.kind) for problem in problems] == [(Severity.INFO, "fast_growth")]
+    assert "by design" in problems[0].advice

@@ -16,17 +16,16 @@ from gpuagent_exporters.remedy_routes import NotDone, remedy_command_routes, rem
 from tests.exporters.wire import Answer, ask, connected, run, serving
 from tests.fakes.source import FakeSource
 
-RUN = {
-    "id": "1",
-    "pid": 7,
-    "user": "alice",
-    "uid": 5,
-    "command": "secret",
-    "asked_by": "bob (uid 1)",
-    "name": "half \ud800",
-    "steps": [{"kind": "result", "step": "exec", "ok": False, "detail": "alice's container is gone"}],
-    "end": {"result": "refused", "detail": "alice is not in remedies.allow.users", "reasons": ["alice is not"]},
-}
+TOLD = {"id": "1", "time_seconds": 1.0, "pid": 7, "name": "half \ud800", "gpu": 0, "unit": "", "used_bytes": 5}
+STEP = {"time_seconds": 2.0, "kind": "result", "step": "exec", "ok": False}
+END = {"time_seconds": 3.0, "result": "refused"}
+RUN = TOLD | {
+    "user": "alice", "uid": 5, "command": "secret", "asked_by": "bob (uid 1)", "expression": 'x{user="alice"}',
+    "start_ticks": 1234, "boot_id": "b", "members": [7, 9], "a_later_key": "who knows",
+    "steps": [STEP | {"pids": [7, 9], "detail": "alice's container is gone"}],
+    "end": END | {"detail": "alice is not in remedies.allow.users", "reasons": ["alice is not"]},
+}  # fmt: skip
+GOES_ON = {"id": "2", "pid": 8, "steps": []}
 
 
 class FakeRemedies:
@@ -36,7 +35,7 @@ class FakeRemedies:
         self.done: list[tuple[Any, ...]] = []
 
     async def remedies(self) -> dict[str, Any]:
-        return {"schema": 1, "stopped": "", "remedies": [RUN]}
+        return {"schema": 1, "stopped": "", "remedies": [RUN, GOES_ON]}
 
     async def kill(self, pid: int, request: Mapping[str, Any], uid: int) -> dict[str, Any]:
         if pid != 7:
@@ -114,20 +113,24 @@ def test_reset(tmp_path: Path) -> None:
 
 
 def test_reading(tmp_path: Path) -> None:
-    """Everybody may read what was done; over the network nobody reads whose it was."""
-    answer = asked(tmp_path, FakeRemedies(), "GET", "/api/v1/remedies")
-    assert json.loads(answer.body)["remedies"] == [RUN]
+    """Whoever commands may read all that was done, or only what was done to one process."""
+    remedies = FakeRemedies()
+    told = {
+        path: json.loads(asked(tmp_path, remedies, "GET", f"/api/v1/{path}").body)["remedies"]
+        for path in ("remedies", "processes/8/remedies", "processes/99/remedies")
+    }
+    assert told == {"remedies": [RUN, GOES_ON], "processes/8/remedies": [GOES_ON], "processes/99/remedies": []}
+
+
+def test_an_open_address_says_no_more_than_metrics() -> None:
+    """Nobody's name, no words that may hold one, and nothing that only identifies a process; nor a later key."""
 
     async def public() -> Answer:
         routes = remedy_routes(FakeRemedies(), show_commands=False)
         async with serving(build_app(FakeSource(), extra_routes=routes)) as server:
             return await ask(server, "/api/v1/remedies")
 
-    (shown,) = json.loads(run(public()).body)["remedies"]
-    assert shown == {
-        "id": "1", "pid": 7, "name": RUN["name"], "steps": [{"kind": "result", "step": "exec", "ok": False}],
-        "end": {"result": "refused"},
-    }  # fmt: skip
+    assert run(public()).json()["remedies"] == [TOLD | {"steps": [STEP], "end": END}, GOES_ON]
 
 
 def test_the_network_cannot_kill() -> None:

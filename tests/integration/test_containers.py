@@ -43,6 +43,21 @@ def test_a_budget_for_a_container_by_its_name(folder: Path) -> None:
         assert agent.stop() == 0
 
 
+def test_a_runtime_that_may_not_be_asked(folder: Path) -> None:
+    """A problem with its reason and a metric say why there are no names; everything else goes on."""
+    (folder / "node.yaml").write_text(SCENARIO)
+    processes = {"container_socket": str(folder / "docker.sock")}
+    with running_agent(folder, folder / "node.yaml", processes=processes) as agent:
+        agent.wait_until_ready()
+        failed = 'gpuagent_collector_success{collector="container_names",gpu="",uuid=""} 0'
+        until(lambda: failed in agent.get("/metrics").text, "the metric tells")
+        (problem,) = [each for each in agent.status()["problems"] if each["kind"] == "collector"]
+        assert "container_names" in problem["text"]
+        assert "No such file or directory" in problem["text"]
+        assert f"docker {ONE[:12]}" in agent.command("ps").stdout
+        assert agent.stop() == 0
+
+
 def _line(text: str, start: str) -> str:
     """The line that begins so."""
     return next((line for line in text.splitlines() if line.startswith(start)), "")

@@ -10,7 +10,7 @@ from gpuagent import __version__
 from gpuagent.catalogue.family import Family, Kind, Labelled, Value, single
 from gpuagent.catalogue.frameworks import Recognise, recogniser
 from gpuagent.catalogue.gpu import GPU_LABELS
-from gpuagent.catalogue.preallocation import preallocated
+from gpuagent.catalogue.preallocation import fast_growth_expected, preallocated
 from gpuagent.catalogue.process import is_dead
 from gpuagent.reading import CollectorRun, GpuReading, GpuState, NvmlState, Snapshot
 
@@ -71,6 +71,12 @@ def _preallocated(look: Look) -> Iterable[Labelled]:
     if look.snapshot is not None:
         snapshot = look.snapshot
         for gpu, is_so in preallocated(snapshot.gpus, snapshot.processes, snapshot.clients, look.recognise):
+            yield _gpu(gpu), is_so
+
+
+def _fast_growth_expected(look: Look) -> Iterable[Labelled]:
+    if look.snapshot is not None:
+        for gpu, is_so in fast_growth_expected(look.snapshot, look.recognise):
             yield _gpu(gpu), is_so
 
 
@@ -144,6 +150,10 @@ NODE_FAMILIES: tuple[NodeFamily, ...] = (
     _family("gpu_memory_preallocated",
             "1 if servers that take most of the GPU by design (vLLM and the like) hold most of what is used.",
             _preallocated, GPU_LABELS, collector="processes"),
+    _family("gpu_memory_fast_growth_expected",
+            "While growth would fill the GPU within minutes: 1 if all that grows so fast are servers that take most of "
+            "the GPU by design and have started less than half an hour ago.",
+            _fast_growth_expected, GPU_LABELS, collector="processes"),
     _family("processes_seen_total", "Processes with GPU memory since the agent started.",
             _of(lambda snapshot: snapshot.processes_seen), kind=Kind.COUNTER, collector="procfs"),
     _family("host_pid_namespace", "0 if the agent cannot tell whose a pid is: it then acts on none.",

@@ -18,7 +18,6 @@ from gpuagent.units import format_duration
 Document = dict[str, Any]
 
 _LOOK_EVERY_SECONDS = 1.0
-_RECORD = "/api/v1/remedies"
 _UNKNOWN_SECONDS = 120.0
 """Where the agent does not tell how long it looks and proves."""
 _BEYOND_SECONDS = 30.0
@@ -77,7 +76,7 @@ class _Record:
     def tell_news(self) -> None:
         """One line for each step that was begun since."""
         for run in self._fetch().get("remedies", ()):
-            if run.get("id") in self._known or run.get("pid") != self._pid or run.get("alertname"):
+            if run.get("id") in self._known or run.get("alertname"):
                 continue
             intents = [step for step in run.get("steps", ()) if step.get("kind") == "intent"]
             waits = list(run.get("waits_seconds", ()))
@@ -90,7 +89,7 @@ class _Record:
     def _fetch(self) -> Document:
         """{} where it cannot be had: the answer counts, this is for the eye."""
         try:
-            found = fetch_document(self._socket, _RECORD)
+            found = fetch_document(self._socket, f"/api/v1/processes/{self._pid}/remedies")
         except NoAgent:
             return {}
         return found if isinstance(found, dict) else {}

@@ -56,6 +56,10 @@ class Processes(Protocol):
         """Read again what changes while a process lives."""
         ...
 
+    def runs(self) -> Iterable[CollectorRun]:
+        """How those fared that are asked what /proc does not tell."""
+        ...
+
 
 @dataclass(frozen=True, slots=True)
 class Pace:
@@ -110,6 +114,8 @@ class Monitor:
         self._xids = XidWatcher(library, clock)
         self._watched: tuple[object, ...] = ()
         self._pids: dict[str, frozenset[int]] = {}
+        self._listed: tuple[list[frozenset[int]], frozenset[int]] = [], frozenset()
+        """By GPU, and together."""
         self._renewal = Backoff(_RENEW_FIRST_SECONDS, _RENEW_LONGEST_SECONDS)
         self._slow_due = True
         self._pci_count: int | None = None
@@ -302,6 +308,7 @@ class Monitor:
             runs=(
                 CollectorRun("nvml", self.session.ready, 0.0, self.session.reason),
                 CollectorRun("procfs", ok=True, duration_seconds=proc_seconds),
+                *self._processes.runs(),
                 CollectorRun("xid_events", not self._xids.problem, 0.0, self._xids.problem),
             ),
             simulated=self._place.simulated,
@@ -318,7 +325,10 @@ class Monitor:
         for answer in answers:
             if answer.reading.processes_known:
                 self._pids[answer.reading.identity.uuid] = answer.pids
-        return frozenset[int]().union(*(answer.pids for answer in answers), *self._pids.values())
+        lists = [*(answer.pids for answer in answers), *self._pids.values()]
+        if lists != self._listed[0]:  # the same objects mostly, which is seen at a glance
+            self._listed = lists, frozenset[int]().union(*lists)
+        return self._listed[1]
 
     def _answers(self) -> list[Collected]:
         """One answer for each GPU there is or should be."""

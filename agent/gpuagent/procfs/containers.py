@@ -13,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuagent.clock import Clock
+from gpuagent.reading import CollectorRun
 
 log = logging.getLogger(__name__)
 
@@ -42,6 +43,7 @@ class ContainerNames:
         self._waiting: OrderedDict[str, None] = OrderedDict()
         self._scanned: float | None = None
         self._quiet_until = 0.0
+        self._problem = ""
         self._asking = False
 
     def lookup(self, container_id: str) -> str:
@@ -59,6 +61,10 @@ class ContainerNames:
                 return self._names[container_id]
             self._want(container_id, now)
             return ""
+
+    def runs(self) -> tuple[CollectorRun, ...]:
+        """How asking a runtime fared when it was last tried; nothing where none is asked."""
+        return (CollectorRun("container_names", not self._problem, 0.0, self._problem),) if self._ask else ()
 
     def _scan(self) -> None:
         try:
@@ -94,14 +100,19 @@ class ContainerNames:
             try:
                 name = ask(container_id)
             except OSError as error:
-                log.warning("containers have no names: the runtime cannot be asked: %s", error)
+                if not self._problem:  # it is tried again as long as there are containers: said once
+                    log.warning("containers have no names: the runtime cannot be asked: %s", error)
                 with self._lock:
+                    self._problem = str(error)
                     self._waiting.clear()
                     self._quiet_until = self._clock.now() + RESCAN_SECONDS
                 continue
-            if name:
-                with self._lock:
+            with self._lock:
+                answers_again, self._problem = bool(self._problem), ""
+                if name:
                     self._keep(container_id, name)
+            if answers_again:
+                log.info("containers have names again: the runtime answers")
 
     def _keep(self, container_id: str, name: str) -> None:
         self._names[container_id] = name

@@ -22,12 +22,16 @@ from gpuagent.procfs.pods import PodNames
 from gpuagent.procfs.reader import Boot, ProcessReader, Record
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
-from gpuagent.reading import ProcessInfo
+from gpuagent.reading import CollectorRun, ProcessInfo
 
 _GONE = (FileNotFoundError, ProcessLookupError)
 _UNREADABLE = (OSError, ValueError)
 _ENDED = frozenset({"Z", "X"})
-_MOST_REMEMBERED = 8192
+_MOST_UNLISTED = 1024
+_FOLLOWED_AT_ONCE = 128
+"""Processes at a tick, some 2 ms: all of them at once would hold up the event loop."""
+_FOLLOWED_PART = 8
+"""Of a larger crowd this part at a tick: within the slow interval all have had their turn."""
 
 
 class Watcher(Protocol):
@@ -91,6 +95,7 @@ class ProcessTable:
         self.processes_seen = 0
         """Different processes since the start."""
         self._watch = watch
+        self._containers = containers
         self.reader = ProcessReader(
             files,
             Boot(
@@ -106,11 +111,14 @@ class ProcessTable:
         )
         self._entries: dict[int, _Entry] = {}
         self._dead: set[int] = set()
-        self._remembered: dict[int, int] = {}
+        self._unlisted: dict[int, int] = {}
+        """Start times by pid of those that the driver listed once, and that may live."""
         self._hidden = 0
+        self._asked: frozenset[int] = frozenset()
         self._resolved: dict[int, ProcessInfo | None] = {}
         self._outdated = False
         """Something may have changed that no pidfd tells of."""
+        self._to_follow: list[int] = []
 
     def resolve(self, pids: Iterable[int]) -> Mapping[int, ProcessInfo | None]:
         """Say who these pids are: all that the driver lists now, in every tick.
@@ -122,32 +130,49 @@ class ProcessTable:
         The same object as before for as long as nothing has changed: mostly a tick is no more than
         one look at the pidfds.
         """
-        wanted = set(pids)
+        asked, self._asked = self._asked, frozenset(pids)
+        self._follow()
         exited = self._watch.exited()
-        if not exited and self._resolved.keys() == wanted and not self._outdated:
+        if not exited and not self._outdated and (self._asked is asked or self._asked == asked):
             return self._resolved
-        self._resolved = self._resolve_all(wanted, exited)
+        self._resolved = self._resolve_all(self._asked, exited)
         self._outdated = not all(entry.watched for entry in self._entries.values())
         return self._resolved
 
-    def _resolve_all(self, wanted: set[int], exited: set[int]) -> dict[int, ProcessInfo | None]:
+    def _resolve_all(self, wanted: frozenset[int], exited: set[int]) -> dict[int, ProcessInfo | None]:
         if not self.host_pid_namespace:
             return dict.fromkeys(wanted)
         for pid in self._entries.keys() - wanted:
+            if pid not in exited:
+                self._note_unlisted(self._entries[pid].record.info.id)
             self._forget(pid)
         self._dead &= wanted
         return {pid: self._resolve(pid, pid in exited) for pid in wanted}
 
     def refresh(self) -> None:
-        """Follow state, resident memory and exec of all processes; at the slow rate."""
-        self._outdated = True
-        for pid, entry in list(self._entries.items()):
+        """Have the next ticks follow state, resident memory and exec of all processes; at the slow rate."""
+        if not self._to_follow:  # ticks may be few and processes many: all have their turn
+            self._to_follow = list(self._entries)
+
+    def _follow(self) -> None:
+        at_once = max(_FOLLOWED_AT_ONCE, len(self._entries) // _FOLLOWED_PART)
+        turn, self._to_follow = self._to_follow[:at_once], self._to_follow[at_once:]
+        for pid in turn:
+            entry = self._entries.get(pid)
+            if entry is None:
+                continue
             try:
                 stat = self.reader.stat(pid)
                 if stat.start_ticks == entry.record.info.id.start_ticks:
-                    entry.record = self.reader.renew(entry.record, stat)
+                    record = self.reader.renew(entry.record, stat)
+                    self._outdated |= record is not entry.record
+                    entry.record = record
             except _UNREADABLE:
-                continue  # if it has gone, the next tick says so
+                continue  # if it has gone, its pidfd says so
+
+    def runs(self) -> tuple[CollectorRun, ...]:
+        """How those fared that are asked what /proc does not tell."""
+        return () if self._containers is None else self._containers.runs()
 
     def close(self) -> None:
         """Forget all processes and give back their descriptors."""
@@ -231,10 +256,12 @@ class ProcessTable:
         self._watch.remove(pid)
         self._entries.pop(pid, None)
 
+    def _note_unlisted(self, identity: ProcessId) -> None:
+        self._unlisted[identity.pid] = identity.start_ticks
+        if len(self._unlisted) > _MOST_UNLISTED:
+            del self._unlisted[next(iter(self._unlisted))]
+
     def _count(self, identity: ProcessId) -> None:
         """Count a process once, also when the driver's list came without it for a while."""
-        if self._remembered.pop(identity.pid, None) != identity.start_ticks:
+        if self._unlisted.pop(identity.pid, None) != identity.start_ticks:
             self.processes_seen += 1
-        self._remembered[identity.pid] = identity.start_ticks
-        if len(self._remembered) > _MOST_REMEMBERED:
-            del self._remembered[next(iter(self._remembered))]

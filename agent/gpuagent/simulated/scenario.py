@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from importlib import resources
 from itertools import count
+from operator import itemgetter
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -178,8 +179,8 @@ def _problems(error: ValidationError, node: yaml.Node | None, file: str) -> list
     found = []
     for detail in error.errors(include_url=False):
         path, line = _place(node, detail["loc"])
-        found.append(f"{file}:{line}: {_dotted(path)}{_words(dict(detail), detail['loc'])}")
-    return found
+        found.append((line, f"{file}:{line}: {_dotted(path)}{_words(dict(detail), detail['loc'])}"))
+    return [text for _, text in sorted(found, key=itemgetter(0))]
 
 
 def _words(detail: dict[str, Any], loc: Path_) -> str:

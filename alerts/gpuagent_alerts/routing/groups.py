@@ -9,6 +9,9 @@ from gpuagent_alerts.alert import Alert, fingerprint
 from gpuagent_alerts.routing.route import Destination
 from gpuagent_alerts.routing.told import GroupKey
 
+_EVIDENCE = "evidence"
+"""How sure a rule is of one and the same thing, and so nothing that calls for a message of its own: a leak that comes
+to meet a stricter standard is an update of what was told."""
 _LONGEST_KEY = 400
 
 
@@ -31,6 +34,9 @@ def group_of(known_as: str, alert: Alert, destination: Destination, node: str) -
     if destination.group_by:
         labels = {name: labels.get(name, "") for name in destination.group_by}
         name = f"{node}:{written(labels)}"
+    elif _EVIDENCE in labels and not destination.recipient.one_by_one:
+        labels = {name: value for name, value in labels.items() if name != _EVIDENCE}
+        name = f"{node}:{alert.name}:{fingerprint(labels)}"
     else:
         name = f"{node}:{alert.name}:{known_as}"
     return GroupKey(destination.recipient.name, _bounded(name)), Group(destination, labels)

@@ -20,7 +20,7 @@ ALERT_SCHEMAS: dict[str, Schema] = {
             interval_seconds=number(),
             sent=integer("Since the start."),
             failed=integer("Since the start."),
-            last=text("The last outcome in words."),
+            last=text("The last outcome in words; `hidden` where commands are not shown."),
         )),
         rules=integer("Rules in force."),
         failing_rules=listing(record(
@@ -64,8 +64,8 @@ ALERT_SCHEMAS: dict[str, Schema] = {
         sent=integer(),
         failed=integer(),
         dropped=integer("Because too many waited."),
-        last=text("The last outcome in words."),
-        off=text("Why nothing is tried until somebody has looked."),
+        last=text("The last outcome in words; `hidden` where commands are not shown."),
+        off=text("Why nothing is tried until somebody has looked; `hidden` where commands are not shown."),
         off_since_seconds=number("Unix time.", null=True),
     ),
     "DeadLetters": record(

@@ -94,6 +94,17 @@ APP_OPERATIONS = (
 )  # fmt: skip
 
 COMMAND_OPERATIONS = (
+    Operation(
+        "Remedies", "GET", "/api/v1/processes/{pid}/remedies", "getRemediesOfProcess",
+        "What was done to one process, or is being done",
+        {
+            200: json_of("Remedies", "Of all that had this pid; nothing where there is none on record."),
+            404: fault("It is no number."),
+            503: fault("The record cannot be read."),
+        },
+        "What `gpuagent kill` follows while it waits.", (in_path("pid", whole(), "As the host sees it.", 81204),),
+        control_only=True, route="/api/v1/processes/{pid:int}/remedies",
+    ),
     _remedy(
         "/api/v1/processes/{pid}/kill", "killProcess", "Give a process's memory back, by hand",
         "What `gpuagent kill` does. The answer takes as long as the steps do. Whoever asks is recorded, by the "

@@ -31,10 +31,14 @@ every agent serves at `/api/v1/openapi.json` too.
     curl -fsS --unix-socket /run/gpuagent/control.sock http://localhost/api/v1/silences \\
       --data '{{"matchers": ["gpu=\\"3\\""], "seconds": 3600, "comment": "driver work"}}'
 
-Where the TCP address is neither loopback nor behind a password, it does not tell who runs what: command lines and users
-are empty there. An error is JSON with `error` and `message`; the message says what would have worked. HEAD answers as
-GET does, without the body. A request has at most {head} KiB of head and {body} KiB of body, and an address at most
-{connections} connections at a time; `http` in the [configuration](configuration.md) changes that.
+Where the TCP address is neither loopback nor behind a password, these documents tell no command lines and users, no
+texts of alerts, nobody who silenced, acknowledged or asked for something, no words of receivers, and nothing that only
+identifies a process; each says so. `/metrics` does tell users and command lines, at every address
+([who can do what](threat-model.md)).
+
+An error is JSON with `error` and `message`; the message says what would have worked. HEAD answers as GET does, without
+the body. A request has at most {head} KiB of head and {body} KiB of body, and an address at most {connections}
+connections at a time; `http` in the [configuration](configuration.md) changes that.
 
 Beside what is said below, any route may answer:
 """

@@ -23,7 +23,10 @@ RESULTS = (
 )  # fmt: skip
 """How a run may end, in the order of docs/remedies.md."""
 
-_HIDDEN = ("labels", "asked_by", "user", "uid", "command", "cgroup", "program")
+_HIDDEN = (
+    "labels", "expression", "asked_by", "user", "uid", "command", "cgroup", "program", "members", "start_ticks",
+    "boot_id",
+)  # fmt: skip
 """Keys that an address does not tell where commands are not shown."""
 
 REMEDY_SCHEMAS: dict[str, Schema] = {
@@ -37,7 +40,8 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
         remedies=listing(ref("Remedy")),
     ),
     "Remedy": without(record(
-        "One run of a ladder on one process. Keys that say who runs what are missing where commands are not shown.",
+        "One run of a ladder on one process. Where commands are not shown, the keys are missing that name a person, or "
+        "the process beyond what `/metrics` says of it; so are words that may.",
         id=text(),
         time_seconds=number("Unix time of its beginning."),
         alertname=text('The alert behind it; "" where a person asked.'),
@@ -93,7 +97,8 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
             seconds=number("From the last step to the memory's return.", null=True),
             reasons=listing(text(), "Why it was refused."),
             not_permitted=flag("The kernel did not permit it."),
-        ), "detail", "released_bytes", "seconds", "reasons", "not_permitted"),
+            step=text("At which it ended."),
+        ), "detail", "released_bytes", "seconds", "reasons", "not_permitted", "step"),
     ), "end", *_HIDDEN),
     "Remedied": record(
         "What came of it. What an app answers to `release` and `reset` is there too, under the names that it gives.",

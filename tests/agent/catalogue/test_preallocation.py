@@ -7,10 +7,22 @@ import dataclasses
 import pytest
 
 from gpuagent.catalogue.frameworks import CONFIGURED, Framework, framework_of, recogniser
-from gpuagent.catalogue.preallocation import preallocated
+from gpuagent.catalogue.preallocation import fast_growth_expected, preallocated
 from gpuagent.embedded import ClientReading
+from gpuagent.growth import Growth, MemoryKey, Verdict
 from gpuagent.identity import ProcessId
-from gpuagent.reading import GIB, GpuIdentity, GpuReading, GpuState, Memory, ProcessInfo, ProcessReading
+from gpuagent.reading import (
+    GIB,
+    GpuIdentity,
+    GpuReading,
+    GpuState,
+    Memory,
+    NodeReading,
+    NvmlState,
+    ProcessInfo,
+    ProcessReading,
+    Snapshot,
+)
 from gpuagent.reading import ProcessState as Process
 
 GPU = GpuReading(
@@ -112,3 +124,41 @@ def test_a_gpu_counts_while_such_servers_hold_most_of_it() -> None:
     assert told(holds(70 * GIB, None)) == [False]
     assert told(holds(70 * GIB, server), gpu=dataclasses.replace(GPU, processes_known=False)) == []
     assert told(holds(70 * GIB, server), gpu=dataclasses.replace(GPU, memory=None)) == []
+
+
+NOW = 1_700_000_000.0
+FAST = Growth(Verdict.LEARNING, fast=True, fast_exhaustion_seconds=8.0)
+
+
+def grows(*growing: tuple[int, str, float], gpu: Growth = FAST) -> Snapshot:
+    """Processes (pid, name, age in seconds) that grow fast on one GPU, beside one that does not."""
+    processes = [
+        ProcessReading(
+            0, "GPU-a", pid, Process.LIVE,
+            ProcessInfo(ProcessId("boot", pid, pid), name, 1000, "alice", start_time_seconds=NOW - age_seconds),
+            20 * GIB, "C", None,
+        )
+        for pid, name, age_seconds in (*growing, (9, "train.py", 50.0))
+    ]  # fmt: skip
+    growth = {MemoryKey("GPU-a"): gpu, **{process.key: FAST for process in processes[:-1]}}
+    return Snapshot(
+        NOW, 100.0, NodeReading(NvmlState.READY), gpus=(GPU,), processes=tuple(processes), growth=growth
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("snapshot", "expected"),
+    [
+        (grows((1, "VLLM::EngineCor", 1799.0)), [True]),
+        (grows((1, "VLLM::Worker_TP", 200.0), (2, "sglang::schedul", 300.0)), [True]),
+        (grows((1, "VLLM::EngineCor", 1800.0)), [False]),
+        (grows((1, "python3", 200.0)), [False]),
+        (grows((1, "VLLM::EngineCor", 200.0), (2, "python3", 200.0)), [False]),
+        (grows(), [False]),
+        (grows((1, "VLLM::EngineCor", 200.0), gpu=Growth(Verdict.STEADY)), []),
+    ],
+    ids=["a server", "two of them", "an old one", "another process", "both", "nobody's memory", "nothing is fast"],
+)
+def test_a_server_that_starts_excuses_its_own_growth(snapshot: Snapshot, expected: list[bool]) -> None:
+    """For half an hour, and nobody else's; where nothing would fill the GPU within minutes, nothing is said."""
+    assert [value for _, value in fast_growth_expected(snapshot, recogniser())] == expected

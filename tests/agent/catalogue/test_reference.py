@@ -38,6 +38,7 @@ NEEDS_THE_MACHINE = {
     "gpuagent_gpu_retired_pages": "before Ampere, which no shipped scenario is",
     "gpuagent_gpu_retired_pages_pending": "before Ampere, which no shipped scenario is",
     "gpuagent_process_uninterruptible": "a process in D state: no scenario ships one",
+    "gpuagent_gpu_memory_fast_growth_expected": "growth that would fill the GPU within minutes",
     **{
         family.name: "minutes to hours of growth"
         for family in (*GPU_GROWTH_FAMILIES, *GROWTH_FAMILIES)

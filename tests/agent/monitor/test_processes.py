@@ -31,6 +31,10 @@ class AskedFor:
     def refresh(self) -> None:
         """Nothing to do."""
 
+    def runs(self) -> tuple[()]:
+        """Nobody else is asked."""
+        return ()
+
 
 def test_a_dead_process() -> None:
     """PROC-01: what the driver lists and /proc does not know is dead memory, beside that of the living."""

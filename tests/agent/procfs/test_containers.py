@@ -18,6 +18,7 @@ import pytest
 from gpuagent.clock import ManualClock
 from gpuagent.procfs.containers import RESCAN_SECONDS, ContainerNames
 from gpuagent.procfs.docker import docker_names
+from gpuagent.reading import CollectorRun
 
 ONE, OTHER = "a" * 64, "b" * 64
 
@@ -114,17 +115,23 @@ def test_an_answer_that_names_nobody(short_folder: Path, answer: tuple[int, Any]
 
 
 def test_a_runtime_that_is_not_there(short_folder: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """One line, a pause for all containers, and the ids do: nothing fails."""
+    """A pause for all containers, and the ids do; one line when it begins, one when it is over, a value meanwhile."""
+    caplog.set_level("INFO")
     clock = ManualClock()
     names = ContainerNames(clock, ask=docker_names(short_folder / "none"), links=str(short_folder / "none"))
-    names.lookup(ONE)
-    idle(names)
-    names.lookup(OTHER)
-    idle(names)
-    assert [record.levelname for record in caplog.records] == ["WARNING"]
-    clock.advance(RESCAN_SECONDS)
+    assert [run.ok for run in names.runs()] == [True]
+    for _ in range(5):
+        for each in (ONE, OTHER):
+            names.lookup(each)
+            idle(names)
+        assert [(run.collector, run.ok) for run in names.runs()] == [("container_names", False)]
+        clock.advance(RESCAN_SECONDS)
+    assert "No such file or directory" in names.runs()[0].reason
     with docker(short_folder / "none", **{ONE: (200, {"Id": ONE, "Name": "/late"})}):
         assert named(names, ONE) == "late"
+    idle(names)
+    assert names.runs() == (CollectorRun("container_names", ok=True, duration_seconds=0.0),)
+    assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
 
 
 def test_what_no_runtime_gives_out_is_not_asked_for(short_folder: Path) -> None:
@@ -143,6 +150,7 @@ def test_kubernetes_needs_no_runtime(tmp_path: Path) -> None:
     (tmp_path / f"whisper-0_ml-team_server-{ONE}.log").symlink_to("/nowhere")
     (tmp_path / "odd.log").touch()
     names = ContainerNames(clock, links=str(tmp_path))
+    assert names.runs() == ()
     assert names.lookup(ONE) == "ml-team/whisper-0/server"
     (tmp_path / f"whisper-1_ml-team_server-{OTHER}.log").symlink_to("/nowhere")
     assert names.lookup(OTHER) == ""

@@ -183,7 +183,7 @@ def test_a_zombie_stays_known_until_it_is_reaped() -> None:
 
 
 def test_pids_no_longer_asked_for_are_forgotten() -> None:
-    """EXP-01, EXP-03: the table and its descriptors are bounded by what the driver lists."""
+    """EXP-01, EXP-03: the table and its descriptors are bounded by what the driver lists, however many come and go."""
     proc, watcher = FakeProc(), FakeWatcher()
     table = table_of(proc, watcher)
     for pid in range(1, 10_001):
@@ -193,9 +193,23 @@ def test_pids_no_longer_asked_for_are_forgotten() -> None:
         proc.end(pid)
 
     assert table.processes_seen == 10_000
-    assert len(table._remembered) < 10_000
+    assert len(table._unlisted) <= 1024
     table.close()
     assert watcher.watched == set()
+
+
+def test_a_process_that_has_ended_is_not_remembered() -> None:
+    """EXP-01: it cannot come back, so that a day's ten thousand leave nothing behind; one that lives may."""
+    proc, watcher = FakeProc(), FakeWatcher()
+    proc.put(7)
+    proc.put(8)
+    table = table_of(proc, watcher)
+    table.resolve([7, 8])
+
+    watcher.fired.add(7)
+    table.resolve([])
+
+    assert table._unlisted.keys() == {8}
 
 
 def test_a_process_that_comes_back_is_not_counted_twice() -> None:

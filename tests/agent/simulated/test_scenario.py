@@ -13,6 +13,7 @@ from gpuagent.simulated.scenario import (
     parse_scenario,
     shipped_scenarios,
 )
+from tests.agent.leaks.node import node, run
 
 WANTED = {
     "healthy",
@@ -60,6 +61,17 @@ def test_crowd_is_a_crowd() -> None:
 
     assert scenario.gpu_count == 8
     assert sum(process.count for process in scenario.gpus[0].processes) == 64
+
+
+def test_full_is_full() -> None:
+    """The scenario shows what its name promises: the alert about a full GPU fires, and no other by then."""
+
+    async def test() -> None:
+        async with node("full") as stage:
+            await stage.until(60, 1)
+            assert [(told.alert.name, told.alert.labels["gpu"]) for told in stage.told] == [("GpuMemoryFull", "0")]
+
+    run(test)
 
 
 def test_a_file_of_ones_own(tmp_path: Path) -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.outbox.room import Bounds
 from gpuagent_alerts.receivers.pagerduty import dedup_key
 from gpuagent_alerts.routing.notify import MAX_ALERTS
@@ -108,6 +108,31 @@ def test_a_group_shares_its_messages() -> None:
     ]
     assert desk.tick(gpu(0), gpu(3)) == ["hook: +GpuMemoryHigh/3 +GpuMemoryHigh/0"]
     assert desk.tick() == ["hook: -GpuMemoryHigh/0 -GpuMemoryHigh/3"]
+
+
+def test_one_leak_is_one_message_and_its_updates() -> None:
+    """Alerts that differ in their evidence alone share a message, without a word in the routes; of an end, too."""
+    balanced, strict = (alert("Leak", gpu="0", pid="7", evidence=one) for one in ("balanced", "strict"))
+    desk = Desk(recipients=[Recipient("hook"), AM])
+
+    assert desk.tick(balanced) == ["hook: +Leak/0", "am: +Leak/0"]
+    assert desk.tick(balanced, strict) == ["hook: +Leak/0 +Leak/0", "am: +Leak/0"]
+    assert desk.tick(balanced, strict) == []
+    assert desk.tick(balanced, strict, alert("Leak", gpu="0", pid="8", evidence="strict")) == [
+        "hook: +Leak/0", "am: +Leak/0",
+    ]  # fmt: skip
+    ended = [replace(one, status=Status.RESOLVED, ends_at=NOW + 15) for one in (balanced, strict)]
+    assert [one for one in desk.tick(*ended) if one.startswith("hook")] == ["hook: -Leak/0 -Leak/0", "hook: -Leak/0"]
+
+
+def test_a_route_for_strict_evidence_is_told_when_it_is_met() -> None:
+    """That somebody else was told of the leak before, by a lower standard, keeps it from nobody."""
+    routes = [route("hook"), route("pager", match=['evidence="strict"'])]
+    desk = Desk(routes=routes, recipients=[Recipient("hook"), Recipient("pager")])
+    balanced, strict = (alert("Leak", gpu="0", pid="7", evidence=one) for one in ("balanced", "strict"))
+
+    assert desk.tick(balanced) == ["hook: +Leak/0"]
+    assert desk.tick(balanced, strict) == ["hook: +Leak/0 +Leak/0", "pager: +Leak/0"]
 
 
 def test_a_group_that_is_too_large_is_told_bit_by_bit() -> None:
