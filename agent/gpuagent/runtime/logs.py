@@ -65,8 +65,17 @@ def set_up(
     _use(logging.StreamHandler(stream or sys.stderr), formatter, level)
 
 
+def _without_shortage(record: logging.LogRecord) -> bool:
+    """Say that memory ran out, but not where: any line may be hit, none is at fault, and a traceback needs memory."""
+    if record.exc_info and isinstance(record.exc_info[1], MemoryError):
+        record.msg, record.args = f"{record.getMessage()}: out of memory", ()
+        record.exc_info = None
+    return True
+
+
 def _use(handler: logging.Handler, formatter: logging.Formatter, level: str) -> None:
     handler.setFormatter(formatter)
+    handler.addFilter(_without_shortage)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

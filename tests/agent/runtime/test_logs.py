@@ -85,3 +85,16 @@ def test_jobs_that_run_are_no_news() -> None:
     logging.getLogger("apscheduler.executors.default").warning("missed")
 
     assert [line.rpartition(" ")[2] for line in stream.getvalue().splitlines()] == ["missed"]
+
+
+def test_memory_that_ran_out_is_one_line() -> None:
+    """No traceback: any line may be hit, and none is at fault."""
+    stream = io.StringIO()
+    set_up("info", "text", stream=stream, environ={})
+    try:
+        raise MemoryError
+    except MemoryError:
+        log.exception("could not answer a request for %r", "/metrics")
+
+    (line,) = stream.getvalue().splitlines()
+    assert line.endswith("ERROR could not answer a request for '/metrics': out of memory")
