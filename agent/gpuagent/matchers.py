@@ -1,11 +1,12 @@
 """Label matchers as Alertmanager writes them: `severity="critical"`, `unit!=""`, `gpu=~"0|1"`.
 
-Only their form is read here: https://prometheus.io/docs/alerting/latest/configuration/#matcher.
+Their form is read here, and what they look for: https://prometheus.io/docs/alerting/latest/configuration/#matcher.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
@@ -26,6 +27,11 @@ class MatchOperator(StrEnum):
     MATCHES = "=~"
     """The whole value matches the regular expression."""
     MATCHES_NOT = "!~"
+
+    @property
+    def is_pattern(self) -> bool:
+        """Whether it takes a regular expression."""
+        return self in {MatchOperator.MATCHES, MatchOperator.MATCHES_NOT}
 
 
 class Matcher(NamedTuple):
@@ -62,6 +68,21 @@ def _unquote(value: str) -> str:
     if '"' in value:
         raise ValueError(f"the quotes of this matcher do not fit: write {MATCHER_HELP}")
     return value
+
+
+def compile_pattern(matcher: Matcher) -> Callable[[str], object]:
+    """By RE2: from a text to its match as a whole, or None. Raises ValueError for what RE2 does not take."""
+    import re2  # noqa: PLC0415  commands that compile nothing start without it
+
+    options = re2.Options()
+    options.log_errors = False  # they go to standard error
+    try:
+        fullmatch: Callable[[str], object] = re2.compile(matcher.value, options).fullmatch
+    except re2.error as error:
+        why = error.args[0]
+        why = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
+        raise ValueError(f"{matcher}: not a regular expression as RE2 has them: {why}") from None
+    return fullmatch
 
 
 def is_label_name(text: str) -> bool:

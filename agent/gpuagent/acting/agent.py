@@ -240,7 +240,7 @@ class Acting:
                 return target
         if processes:
             raise NoSuchProcess(f"pid {pid} is on a GPU, but too little is known of it to act on it")
-        raise NoSuchProcess(f"no process with pid {pid} is on a GPU")
+        raise NoSuchProcess(f"no process with pid {pid} is on {f'GPU {gpu}' if gpu else 'a GPU'}")
 
     def _told(self, plan: Plan, run: Run, outcome: Outcome, again: bool) -> None:
         self.notes.ended(run, outcome, again=again)

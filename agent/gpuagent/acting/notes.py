@@ -43,7 +43,7 @@ class Notes:
         self._announced.pop(plan.target.key.gpu_uuid, None)
         if again or outcome.result in QUIET or (plan.order.by_hand and not outcome.acted):
             return  # whoever asked by hand has the answer: a message to everybody is for what was done to a process
-        step = str(run.step) if run.step is not None else ""
+        step = run.name_of_step
         note = RemedyNote(about(plan.target), run.id, step, outcome.result, plan.dry_run, self._clock.wall())
         words = said(step, outcome.result, outcome.released_bytes, outcome.seconds, dry_run=plan.dry_run)
         self._add(_Kept(note, plan.order.alert, words, self._clock.now()))
@@ -61,7 +61,8 @@ class Notes:
             end = run.get("end")
             if end is None or end["result"] in QUIET or not (run.get("fingerprint") or end.get("acted")):
                 continue
-            step = run["steps"][-1]["step"] if run["steps"] else ""
+            # The same words as before the restart, or it would be told once more. An interrupted run ended in silence.
+            step = end.get("step") or (run["steps"][-1]["step"] if run["steps"] else run["ladder"][0])
             found = About(*(str(run.get(name, "")) for name in ("gpu", "gpu_uuid", "pid", "name", "user", "unit")))
             dry_run = bool(run["dry_run"])
             note = RemedyNote(found, run["id"], step, end["result"], dry_run, end["time_seconds"])
@@ -96,7 +97,7 @@ def said(step: str, result: str, released_bytes: int | None, seconds: float | No
     freed = f", {format_bytes(released_bytes)} came back" if released_bytes is not None and released_bytes > 0 else ""
     took = f" in {format_duration(seconds)}" if freed and seconds is not None else ""
     dry = " (dry run: nothing was done)" if dry_run else ""
-    return f"{step or 'remedy'}: {result.replace('_', ' ')}{freed}{took}{dry}"
+    return f"{step}: {result.replace('_', ' ')}{freed}{took}{dry}"
 
 
 def about(target: Target) -> About:

@@ -43,8 +43,10 @@ class CheckCommand(TyperCommand):
 
 
 def check(
-    warning: Annotated[str, typer.Option(help="Warn above this share of a GPU's memory")] = "90%",
-    critical: Annotated[str, typer.Option(help="Critical above this share of a GPU's memory")] = "98%",
+    warning: Annotated[str, typer.Option("--warning", "-w", help="Warn above this share of a GPU's memory")] = "90%",
+    critical: Annotated[
+        str, typer.Option("--critical", "-c", help="Critical above this share of a GPU's memory")
+    ] = "98%",
     socket: Socket = None,
     url: Url = None,
     direct: Direct = False,

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gpuagent.config.models import Config
 
 EXIT_FAULTY = 1
@@ -31,14 +33,14 @@ def check(
     file: Annotated[Path | None, typer.Argument(help="The file to check.")] = None,
     config: _FileOption = None,
 ) -> None:
-    """Check a configuration file and name every fault in it, with its line.
+    """Check a configuration file and name every fault in it, with its line; then the files that it names.
 
     Exit status: 0 no fault, 1 faults (on standard error), 2 the file cannot be read.
     """
     from gpuagent.config.directories import DEFAULT_PATH
 
     path = file or config
-    _check_alerting(_load(path))
+    _check_beside(_load(path), path or DEFAULT_PATH)
     defaults = path is None and not DEFAULT_PATH.exists()
     note = " (there is no such file: the defaults are used)" if defaults else ""
     typer.echo(f"{path or DEFAULT_PATH}: ok{note}")
@@ -60,23 +62,34 @@ def show(
     typer.echo(text, nl=False)
 
 
-def _check_alerting(config: Config) -> None:
-    """What the alerting half would refuse at the start: rule files, and the regular expressions of routes.
+def _check_beside(config: Config, path: Path) -> None:
+    """What else the agent would refuse at its start: rule files, TLS and passwords, and who may write such files.
 
     Rules that can never fire are notes.
     """
     from gpuagent.alerting.rules import load_rules, unknown_metrics
-    from gpuagent_alerts.routing.route import Routes
+    from gpuagent.remedying import RemediesRefused, check_permissions
     from gpuagent_alerts.rules.faults import RuleFileError
+    from gpuagent_exporters.web_config import WebConfig, WebConfigError
 
-    try:
-        rules = load_rules(config)
-        Routes(config.routes, ())
-    except (RuleFileError, ValueError) as error:
-        typer.echo(error, err=True)
-        raise typer.Exit(EXIT_FAULTY) from None
-    for note in unknown_metrics(rules):
-        typer.echo(f"note: {note}", err=True)
+    def note_rules() -> None:
+        for note in unknown_metrics(load_rules(config)):
+            typer.echo(f"note: {note}", err=True)
+
+    looks: tuple[Callable[[], object], ...] = (
+        note_rules,
+        lambda: check_permissions(config, [path]),
+        lambda: WebConfig(config.web_config_file),
+    )
+    faulty = False
+    for look in looks:
+        try:
+            look()
+        except (RuleFileError, RemediesRefused, WebConfigError) as error:
+            typer.echo(error, err=True)
+            faulty = True
+    if faulty:
+        raise typer.Exit(EXIT_FAULTY)
 
 
 def _load(path: Path | None) -> Config:

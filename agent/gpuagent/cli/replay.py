@@ -46,7 +46,8 @@ def replay(
     A trace is CSV (time_seconds,used_bytes[,free_bytes][,allocated_bytes][,reserved_bytes][,process]; an empty cell is
     no reading), the JSON of a Prometheus range query, or a log of nvidia-smi --query-compute-apps --format=csv.
 
-    Exit status: 0 no process would have been called leaking, 1 at least one would, 3 a file could not be read.
+    Exit status: 0 no process would have been called leaking, 1 at least one would, 3 a file could not be read, or not
+    judged, as nothing tells what is free.
     """
     from gpuagent_alerts.leak.replay.rows import TraceError
 
@@ -60,6 +61,7 @@ def replay(
         try:
             for one in _replayed(file, sensitivity, total_bytes, _Faults(file, refuse=strict)):
                 leaks |= bool(one.alarms)
+                unreadable |= not one.judged
                 typer.echo(json.dumps(_document(file, one)) if as_json else _table(file, one, paint))
                 if plot is not None and len(shown) < MOST_PICTURES:
                     shown.append((file, one))
@@ -85,7 +87,7 @@ def _replayed(
     count = 0
     with open_trace(file, total_bytes, faults) as rows:
         for one in replay_rows(rows, faults, sensitivity=sensitivity, total_bytes=total_bytes):
-            if not one.judged and one.samples:
+            if not one.judged:
                 name = one.process or "the process"
                 tell(f"{file}: {name} was not judged: no row tells what is free; give --total 80GiB")
             count += 1
@@ -107,7 +109,8 @@ def _draw(shown: list[tuple[Path, Replayed]], plot: Path) -> None:
     try:
         draw(shown, plot)
     except (OSError, ValueError) as error:
-        tell(f"{plot}: {error}")
+        reason = error.strerror if isinstance(error, OSError) and error.strerror else error
+        tell(f"{plot}: {reason}")
         raise typer.Exit(EXIT_UNREADABLE) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from pathlib import Path
@@ -34,6 +35,10 @@ def run(
     """
     from gpuagent.assemble import StartError, assemble
 
+    if math.isnan(speed):  # no bound holds of it
+        raise typer.BadParameter("nan is no speed", param_hint="--speed")
+    if simulate is None and (speed != 1.0 or bind):
+        raise typer.BadParameter("goes with --simulate only", param_hint="--bind" if bind else "--speed")
     try:
         start = assemble(config, simulate=simulate, speed=speed, bind=_bindings(bind or []))
     except StartError as error:

@@ -64,6 +64,14 @@ def check_web_url(text: str) -> str:
     return text
 
 
+def check_base_url(text: str) -> str:
+    """Pass a URL for HTTP that a path is put behind. Raises ValueError, which does not quote it either."""
+    check_web_url(text)
+    if "?" in text or "#" in text:  # as a browser shows the address of Alertmanager's page: /#/alerts
+        raise ValueError("must be the address of the server alone, without ? and #")
+    return text
+
+
 def check_any_url(text: str) -> str:
     """Pass a URL of any scheme. Raises ValueError, which does not quote it either."""
     _check_url_text(text)

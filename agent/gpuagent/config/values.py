@@ -18,12 +18,13 @@ from pydantic import BeforeValidator, PlainSerializer, SecretStr, ValidationInfo
 from gpuagent.config.addresses import (
     HIDDEN,
     check_any_url,
+    check_base_url,
     check_listen,
     check_web_url,
     hide_user,
 )
 from gpuagent.config.faults import shown
-from gpuagent.matchers import MATCHER_HELP, Matcher, is_label_name, parse_matcher
+from gpuagent.matchers import MATCHER_HELP, Matcher, compile_pattern, is_label_name, parse_matcher
 from gpuagent.units import parse_bytes, parse_duration, write_bytes, write_duration
 
 _MAX_PATTERN = 1000
@@ -132,6 +133,13 @@ def _label(text: str) -> str:
     return text
 
 
+def _matcher(text: str) -> Matcher:
+    matcher = parse_matcher(text)
+    if matcher.op.is_pattern:
+        compile_pattern(matcher)  # whoever uses it does so again: what crosses to the agent is text
+    return matcher
+
+
 def _secret(check: Callable[[str], str]) -> BeforeValidator:
     return _from_text(lambda text: SecretStr(check(text)))
 
@@ -181,14 +189,14 @@ LabelName = Annotated[str, _from_text(_label), Allowed("the name of a label")]
 
 MatcherText = Annotated[
     Matcher,
-    _from_text(parse_matcher),
+    _from_text(_matcher),
     PlainSerializer(str, when_used="json"),
     Allowed(MATCHER_HELP),
 ]
 
 WebUrl = Annotated[
     str,
-    _from_text(check_web_url),
+    _from_text(check_base_url),
     PlainSerializer(hide_user, when_used="json-unless-none"),
     Allowed("a URL that begins with http:// or https://"),
 ]

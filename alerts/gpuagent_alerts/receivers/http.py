@@ -149,7 +149,7 @@ def _new_client(trust: ssl.SSLContext) -> httpx.AsyncClient:
     for name in ("httpx", "httpcore"):
         logging.getLogger(name).setLevel(logging.WARNING)  # below it they write whole URLs
     return httpx.AsyncClient(
-        timeout=httpx.Timeout(10, connect=3),
+        timeout=httpx.Timeout(None, connect=3),  # the whole of it has a deadline
         follow_redirects=False,
         trust_env=False,
         limits=httpx.Limits(max_connections=4, max_keepalive_connections=2),

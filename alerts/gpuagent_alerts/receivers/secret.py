@@ -50,7 +50,7 @@ class Secret:
 
     def _from_file(self, path: Path) -> str:
         try:
-            text = _read(path).decode()
+            text = _read(path).decode("utf-8-sig")  # some editors begin a file with a byte order mark
         except UnicodeDecodeError:
             raise Misconfigured(f"the file of the {self.what}, {path}, holds no text") from None
         except OSError as error:

@@ -66,7 +66,7 @@ class Run:
         self.plan = plan
         self.id = ""
         self.step: Step | None = None
-        """The one that is being taken."""
+        """The one that is being taken, or was when it ended."""
         self.rules = rules
         """Those in force: they may change while it climbs."""
         self.gpus = frozenset({plan.target.key.gpu_uuid})
@@ -81,6 +81,11 @@ class Run:
         self._acted = False
         self._last_look = 0.0
         self._before: Sight | None = None
+
+    @property
+    def name_of_step(self) -> str:
+        """Of the one that is being taken; of the first, where nothing has come of that yet."""
+        return str(self.step or self.plan.steps[0])
 
     def call_off(self, reason: str) -> None:
         """Take no further step."""
@@ -308,7 +313,8 @@ class Run:
                 pids = [member.target.pid for member in self._party.members]
                 row = description(self.plan, self._program(), pids)
                 self.id = await asyncio.to_thread(self._tools.audit.begin, row)
-            await asyncio.to_thread(self._tools.audit.write, self.id, END, end_of(outcome) | data)
+            row = end_of(outcome) | data | {"step": self.name_of_step}
+            await asyncio.to_thread(self._tools.audit.write, self.id, END, row)
         except NotRecorded:
             return  # it is in the log, and the next start closes the run
 

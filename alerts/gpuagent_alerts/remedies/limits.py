@@ -5,6 +5,7 @@ Counted from the audit log, so that neither a restart of the agent nor a clock t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -46,10 +47,9 @@ class Past:
 
 def refusals(limits: Limits, past: Sequence[Past], *, unit: str = "", program: str = "") -> Iterator[str]:
     """Every limit that an action now would break. `past` are actions of the same kind (real ones, or dry runs)."""
-    if not past:
-        return
-    if limits.pause_seconds > (age := min(each.age_seconds for each in past)):
-        yield f"the last action was {age:.0f} s ago, and remedies.limits.pause is {limits.pause_seconds:.0f} s"
+    early = limits.pause_seconds - min((each.age_seconds for each in past), default=math.inf)
+    if early > 0:
+        yield f"the last action is too recent: remedies.limits.pause asks for another {format_duration(early)}"
     for name, limit, window in (("per_hour", limits.per_hour, HOUR), ("per_day", limits.per_day, DAY)):
         count = sum(each.age_seconds < window for each in past)
         if count >= limit:

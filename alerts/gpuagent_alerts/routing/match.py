@@ -4,9 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-import re2
-
-from gpuagent.matchers import Matcher, MatchOperator
+from gpuagent.matchers import Matcher, MatchOperator, compile_pattern
 
 Labels = Mapping[str, str]
 _Test = Callable[[str], bool]
@@ -50,19 +48,12 @@ def _test(matcher: Matcher) -> _Test:
 
 
 def _pattern(matcher: Matcher) -> _Test:
-    options = re2.Options()
-    options.log_errors = False  # they go to standard error
-    try:
-        pattern = re2.compile(f"^(?:{matcher.value})$", options)
-    except re2.error as error:
-        why = error.args[0]
-        why = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
-        raise ValueError(f"{matcher}: not a regular expression as RE2 has them: {why}") from None
+    fullmatch = compile_pattern(matcher)
 
     def matches(text: str) -> bool:
         try:
-            return pattern.fullmatch(text) is not None
+            return fullmatch(text) is not None
         except UnicodeEncodeError:  # half of a surrogate pair, which a process may have in its name
-            return pattern.fullmatch(text.encode("utf-8", "replace").decode()) is not None
+            return fullmatch(text.encode("utf-8", "replace").decode()) is not None
 
     return matches

@@ -48,7 +48,7 @@ NO_DRIVER = {"nvml_state": NvmlState.FAILED, "nvml_reason": "no driver", "gpus_e
         (full(23.9), NOW, [], 2, "GPU CRITICAL - GPU 0: 100% of memory used"),
         (full(23.9), NOW, ["--warning", "100", "--critical", "1.0"], 0, "GPU OK"),
         (full(10), NOW, ["--warning", "20%", "--critical", "40%"], 2, "42% of memory used"),
-        (full(10), NOW, ["--warning", "0.2"], 1, "42% of memory used"),
+        (full(10), NOW, ["-w", "0.2", "-c", "1"], 1, "42% of memory used"),
         (snapshot([gpu(ecc=Ecc(remap_pending=True))]), NOW, [], 1, "GPU WARNING - GPU 0: bad memory"),
         (snapshot([gpu(), absent_gpu(1, GpuState.LOST)]), NOW, [], 2, "GPU CRITICAL - GPU 1: lost"),
         (snapshot(), NOW + 60, [], 3, "GPU UNKNOWN - no fresh figures: the last are 1 min old"),

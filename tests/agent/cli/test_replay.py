@@ -145,14 +145,31 @@ def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
 
 
 def test_nobody_tells_what_is_free(tmp_path: Path) -> None:
-    """Without free memory and without --total there is no verdict, and that is said."""
+    """Without free memory and without --total there is no verdict: that is said, and no all-clear by exit status."""
     path = tmp_path / "used.csv"
     path.write_text("time_seconds,used_bytes\n" + "".join(f"{k},{30 * 2**30}\n" for k in range(0, 4000, 5)))
     code, output, errors = run(path, "--json")
 
-    assert (code, documents(output)[0]["verdict"]) == (0, "learning")
+    assert (code, documents(output)[0]["verdict"]) == (3, "learning")
     assert "no row tells what is free; give --total 80GiB" in errors
-    assert documents(run(path, "--json", "--total", "80GiB")[1])[0]["verdict"] == "steady"
+    code, output, errors = run(path, "--json", "--total", "80GiB")
+    assert (code, documents(output)[0]["verdict"], errors) == (0, "steady", "")
+
+
+def test_the_total_stands_for_a_column_of_what_is_free(tmp_path: Path) -> None:
+    """LEAK-02: the same leak is told at the same second, whether the file tells what is free or --total does."""
+    whole = trace(tmp_path, 10, 1e9, own=False)
+    used_alone = tmp_path / "used.csv"
+    used_alone.write_text(
+        "".join(",".join(line.split(",")[:2]) + "\n" for line in whole.read_text().splitlines()),
+    )
+    (told,) = documents(run(whole, "--json")[1])
+    code, output, errors = run(used_alone, "--json", f"--total={TOTAL}")
+    (shown,) = documents(output)
+
+    assert (code, errors) == (1, "")
+    assert shown["alarms"]
+    assert shown["alarms"] == told["alarms"]
 
 
 @pytest.mark.parametrize("size", ["lots", "0GiB", "20000GiB", "-1GiB"])

@@ -33,6 +33,26 @@ def test_check_a_bad_file(tmp_path: Path) -> None:
         assert second.startswith(f"{file}:2: listen: has no port")
 
 
+def test_check_the_files_that_it_names(tmp_path: Path) -> None:
+    """What the agent would not start with is told here, all of it: rules, TLS, who may write what names a victim."""
+    rules = tmp_path / "rules.yaml"
+    rules.write_text("groups: [{name: g, rules: [{alert: A, expr: 1 +}]}]\n")
+    rules.chmod(0o666)
+    file = write(
+        tmp_path,
+        "rule_files: [rules.yaml]\nweb_config_file: web.yaml\nremedies:\n  dry_run: false\n  allow: {users: [ada]}\n"
+        "  ladders: [{match: ['alertname=\"A\"'], steps: [{terminate: {}}]}]\n",
+    )
+    result = RUNNER.invoke(config_app, ["check", str(file)])
+
+    assert (result.exit_code, result.stdout) == (1, "")
+    told = result.stderr.splitlines()
+    assert len(told) == 3
+    assert told[0].startswith(f'{rules}:1: group "g", rule "A": expr:')
+    assert told[1].startswith(f"{rules} is writable by everybody")
+    assert told[2] == f"{tmp_path}/web.yaml: cannot be read: No such file or directory"
+
+
 def test_check_notes_rules_that_can_never_fire(tmp_path: Path) -> None:
     """ALERT-06: a metric that the agent does not have is a note with the rule and its line, no fault."""
     (tmp_path / "rules.yaml").write_text(

@@ -100,6 +100,10 @@ def test_all_faults_in_one_text() -> None:
         ("receivers: [{webhook: {url: 'https://a'}}]", "1: receivers[0].name: is missing"),
         ("receivers: [{name: a, slack: {}}]", "1: receivers[0].slack: needs one of url or url_file"),
         ("receivers: [{name: a, slack: {url: }}]", "1: receivers[0].slack.url: has no value"),
+        (
+            "receivers: [{name: a, alertmanager: {url: 'http://am:9093/#/alerts'}}]",
+            "1: receivers[0].alertmanager.url: must be the address of the server alone, without ? and #",
+        ),
         ("receivers: [{name: a, slack: 5}]", "1: receivers[0].slack: must be a mapping, not a number"),
         (
             "receivers: [{name: 5, exec: {command: [a]}}]",
@@ -110,6 +114,10 @@ def test_all_faults_in_one_text() -> None:
         ("receivers: {name: a}", "1: receivers: must be a list, not a mapping"),
         ("routes:\n- receivers: [a]", "2: routes[0].receivers[0]: there is no receiver 'a'"),
         ("routes:\n- match: []", "2: routes[0].receivers: is missing"),
+        (
+            "remedies:\n  ladders:\n  - match: ['a=~\"b|(\"']\n    steps: [{kill: {}}]",
+            '3: remedies.ladders[0].match[0]: a=~"b|(": not a regular expression as RE2 has them: missing ): b|(',
+        ),
         ("budgets: [{match: {}, memory: 1GiB}]", "1: budgets[0].match: is empty: it would match every process"),
         (
             "budgets: [{match: {user: ada}, memory: 0}]",

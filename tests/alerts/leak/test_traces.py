@@ -5,6 +5,8 @@ from __future__ import annotations
 import gzip
 import io
 import json
+import os
+import threading
 from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -50,6 +52,15 @@ def test_csv(tmp_path: Path) -> None:
     assert faults == []
 
 
+def test_csv_without_free_memory(tmp_path: Path) -> None:
+    """Free memory is what the processes leave of the total, one beside or after the other; quoted names are names."""
+    content = '"time_seconds","used_bytes","process"\n0,10,a\n0,20,b\n5,,a\n5,30,b\n90,40,b\n0,50,c\n'
+    path = written(tmp_path, content)
+
+    assert [row[2] for row in read(path, 100)[0]] == [90, 70, 70, 60, 60, 50]
+    assert {row[2] for row in read(path)[0]} == {None}
+
+
 def test_malformed_rows_are_named_by_their_line(tmp_path: Path) -> None:
     """Each is skipped at its own cost; the good ones around it count."""
     rows, faults = read(
@@ -72,6 +83,20 @@ def test_compressed(tmp_path: Path) -> None:
 
     with pytest.raises(TraceError, match="end-of-stream"):
         read(written(tmp_path, whole[:-400]))
+
+
+@pytest.mark.parametrize("compress", [False, True])
+def test_a_pipe(tmp_path: Path, compress: bool) -> None:
+    """What a shell puts in the place of a file, as in `replay <(zcat ...)`, is read like a file."""
+    content = b"time_seconds,used_bytes\n1,100\n2,200\n"
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_bytes, args=[gzip.compress(content) if compress else content])
+    writer.start()
+    rows, faults = read(pipe)
+    writer.join()
+
+    assert ([row[1] for row in rows], faults) == ([100, 200], [])
 
 
 @pytest.mark.parametrize(
@@ -186,6 +211,19 @@ def test_prometheus_of_other_exporters(tmp_path: Path) -> None:
     ]
 
 
+def test_prometheus_by_promtool(tmp_path: Path) -> None:
+    """`promtool query range -o json` writes the series without what is around them; a list of other things is none."""
+    text = answer(({"__name__": "gpuagent_process_memory_used_bytes", **PROCESS}, [(1, 10), (2, 11)]))
+    rows, faults = read(written(tmp_path, json.dumps(json.loads(text)["data"]["result"])), 100)
+
+    name = "python3:10 on GPU 0 of node:9"
+    assert (rows, faults) == ([(1, 10, 90, None, None, name), (2, 11, 89, None, None, name)], [])
+    with pytest.raises(TraceError, match="no JSON at byte 1"):
+        read(written(tmp_path, "[1, 2]"))
+    with pytest.raises(TraceError, match="no series of used memory"):
+        read(written(tmp_path, "[]"))
+
+
 def test_a_value_that_is_too_large_to_hold() -> None:
     """A string of megabytes where a label should be is an error, not memory."""
     scan = JsonScanner(io.BytesIO(b'"' + b"x" * (8 * MOST_VALUE_BYTES) + b'"'))
@@ -221,7 +259,7 @@ def test_the_scanner_reads_as_json_does(value: Any, chunk: int, indent: int | No
 @settings(max_examples=100, deadline=None)
 def test_garbage_is_a_clear_error_or_rows(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     """No bytes whatever are more than a TraceError."""
-    for start in (b"", b"{", b'{"data":{"result":[{"metric":', b"time_seconds,used_bytes\n", b"\x1f\x8b"):
+    for start in (b"", b"{", b"[", b'{"data":{"result":[{"metric":', b"time_seconds,used_bytes\n", b"\x1f\x8b"):
         path = written(tmp_path_factory.getbasetemp(), start + data, "garbage")
         with suppress(TraceError):
             read(path, GIB)

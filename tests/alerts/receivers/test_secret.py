@@ -25,12 +25,12 @@ def test_a_given_secret_is_not_shown() -> None:
 
 
 def test_a_file_is_read_at_every_use(tmp_path: Path) -> None:
-    """A secret that was replaced counts at once, without the line break at its end."""
+    """A secret that was replaced counts at once, without what editors put before it and behind."""
     file = tmp_path / "url"
     secret = Secret("URL", file=file)
     file.write_text("https://a\n")
     first = secret.line()
-    file.write_text("  https://b \r\n")
+    file.write_text("\ufeff  https://b \r\n")
 
     assert (first, secret.line()) == ("https://a", "https://b")
 

@@ -349,6 +349,24 @@ def test_limits(store: Store, limits: Limits, word: str) -> None:
         assert second.log == []
 
 
+@pytest.mark.parametrize(
+    ("limits", "word"),
+    [
+        (budget(per_hour=0), "per_hour is 0"),
+        (budget(per_day=0), "per_day is 0"),
+        (budget(unit_per_hour=0), "unit_per_hour is 0"),
+    ],
+)
+def test_a_limit_of_none(store: Store, limits: Limits, word: str) -> None:
+    """A limit of 0 permits no action, the very first one included."""
+    unit = target(unit="whisper.service")
+    world = World(unit)
+    outcome = climb(world, plan(RESTART, of=unit), store, replace(RULES, limits=limits))
+    assert outcome.result is Result.REFUSED
+    assert word in outcome.detail
+    assert world.log == []
+
+
 def test_the_breaker(store: Store) -> None:
     """After so many actions without effect all remedies stop, until a person has looked."""
     rules = replace(RULES, limits=budget(breaker=2))

@@ -6,7 +6,7 @@ import csv
 from collections.abc import Iterable
 from typing import Final
 
-from gpuagent_alerts.leak.replay.rows import MOST_BYTES, MOST_SECONDS, OnFault, Rows, TraceError
+from gpuagent_alerts.leak.replay.rows import MOST_BYTES, MOST_SECONDS, Leftover, OnFault, Rows, TraceError
 
 _COLUMNS: Final = ("time_seconds", "used_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "process")
 _NEEDED: Final = _COLUMNS[:2]
@@ -14,12 +14,17 @@ _NEEDED: Final = _COLUMNS[:2]
 
 def is_csv_header(line: str) -> bool:
     """Whether a file that begins with this line is one of these."""
-    names = {name.strip() for name in line.split(",")}
+    names = {name.strip() for name in next(csv.reader([line]), [])}
     return names.issuperset(_NEEDED)
 
 
-def read_csv(lines: Iterable[str], on_fault: OnFault) -> Rows:  # noqa: C901 - one loop, a million times
-    """The rows; an empty cell is no reading. Raises TraceError if a needed column is missing."""
+def read_csv(  # noqa: C901 - one loop, a million times
+    lines: Iterable[str], total_bytes: float | None, on_fault: OnFault
+) -> Rows:
+    """The rows; an empty cell is no reading. Raises TraceError if a needed column is missing.
+
+    Without a column of what is free, that is what the processes leave of `total_bytes`: all of them are on one GPU.
+    """
     reader = csv.reader(lines)
     header = [name.strip() for name in next(reader, [])]
     missing = [name for name in _NEEDED if name not in header]
@@ -33,6 +38,7 @@ def read_csv(lines: Iterable[str], on_fault: OnFault) -> Rows:  # noqa: C901 - o
     time_at, used_at, free_at, allocated_at, reserved_at, process_at = (
         header.index(name) if name in header else width for name in _COLUMNS
     )
+    leftover = Leftover(total_bytes) if total_bytes is not None and free_at == width else None
     while True:
         try:
             for row in reader:
@@ -57,6 +63,8 @@ def read_csv(lines: Iterable[str], on_fault: OnFault) -> Rows:  # noqa: C901 - o
                     and (allocated is None or 0 <= allocated < MOST_BYTES)
                     and (reserved is None or 0 <= reserved < MOST_BYTES)
                 ):
+                    if leftover is not None:
+                        free = leftover.after(seconds, row[process_at], used)
                     yield seconds, used, free, allocated, reserved, row[process_at]
                 else:
                     on_fault(reader.line_num, "a value that cannot be meant: negative, not finite or absurd")

@@ -18,14 +18,17 @@ from gpuagent_alerts.leak.replay.rows import LINE_CHARACTERS, OnFault, Rows, Tra
 from gpuagent_alerts.leak.replay.smi_trace import is_smi_header, read_smi
 
 _GZIP: Final = b"\x1f\x8b"
-_UNKNOWN: Final = "neither CSV with time_seconds and used_bytes, nor a range query's JSON, nor a log of nvidia-smi"
+_UNKNOWN: Final = (
+    "neither CSV with time_seconds and used_bytes, nor a range query's JSON, nor a log of nvidia-smi "
+    "--query-compute-apps with timestamp, pid and used_memory: its first line has to name the columns"
+)
 
 
 @contextmanager
 def open_trace(path: Path, total_bytes: int | None, on_fault: OnFault) -> Iterator[Rows]:
     """The rows of a file of any format, also compressed with gzip. Raises TraceError, while it is read too."""
     try:
-        with path.open("rb") as raw:
+        with path.open("rb") as opened, _seekable(opened) as raw:
             packed = raw.read(2) == _GZIP
             raw.seek(0)
             with gzip.GzipFile(fileobj=raw) if packed else raw as plain:
@@ -41,6 +44,18 @@ def open_trace(path: Path, total_bytes: int | None, on_fault: OnFault) -> Iterat
         raise TraceError(reason) from error
 
 
+@contextmanager
+def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
+    """The file, or what comes out of a pipe: its beginning is looked at first, then all of it is read."""
+    if file.seekable():
+        yield file
+        return
+    with tempfile.TemporaryFile() as copy:
+        shutil.copyfileobj(file, copy)
+        copy.seek(0)
+        yield cast("BinaryIO", copy)
+
+
 def _rows(file: BinaryIO, total_bytes: int | None, on_fault: OnFault) -> Rows:
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
     try:
@@ -51,7 +66,7 @@ def _rows(file: BinaryIO, total_bytes: int | None, on_fault: OnFault) -> Rows:
             return
         lines = iter(partial(text.readline, LINE_CHARACTERS), "")
         if is_csv_header(beginning):
-            yield from read_csv(lines, on_fault)
+            yield from read_csv(lines, total_bytes, on_fault)
         elif is_smi_header(beginning):
             yield from read_smi(lines, total_bytes, on_fault)
         else:

@@ -1,4 +1,4 @@
-"""Answers of Prometheus' `/api/v1/query_range`, as curl or promtool's `-o json` saves them.
+"""Answers of Prometheus' `/api/v1/query_range`, as curl saves them, or promtool's `-o json`: the series alone.
 
 A file has one series after another, a trace has all of them at each moment. So the file is read twice: once to find
 where each series begins, then all of them side by side.
@@ -38,7 +38,7 @@ class _Series(NamedTuple):
 
 def is_prometheus_json(beginning: str) -> bool:
     """Whether a file that begins so is one of these."""
-    return beginning.lstrip().startswith("{")
+    return beginning.lstrip().startswith(("{", "["))
 
 
 def read_prometheus(file: BinaryIO, total_bytes: float | None, on_fault: OnFault) -> Rows:
@@ -75,6 +75,8 @@ def _rows_at(moment: float, values: list[tuple[_Series, float]], total_bytes: fl
 
 def _index(scan: JsonScanner) -> list[_Series]:
     """Where the series are."""
+    if scan.peek() == b"[":
+        return _results(scan)
     found: list[_Series] = []
     for key in _members(scan):
         if key == "status":

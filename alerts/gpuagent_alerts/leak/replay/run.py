@@ -106,6 +106,7 @@ def replay_rows(
                 continue
             detector = MemoryLeakDetector(total_bytes=size, started_seconds=seconds, sensitivity=sensitivity)
             track.update = detector.update
+        if free is not None:
             track.replayed.judged = True
         growth = track.update(seconds, used, free, allocated, reserved)
         if growth is not track.growth:

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from datetime import UTC, datetime
 from typing import Final
 
-from gpuagent_alerts.leak.replay.rows import OnFault, Rows, TraceError
+from gpuagent_alerts.leak.replay.rows import Leftover, OnFault, Rows, TraceError
 
 _TIME: Final = "timestamp"
 _USED: Final = ("used_gpu_memory", "used_memory")
@@ -18,8 +18,6 @@ _NAMES: Final = ("process_name", "name")
 _GPUS: Final = ("gpu_uuid", "gpu_bus_id", "gpu_serial")
 _UNITS: Final = {"": 2**20, "B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30}
 _FORMAT: Final = "%Y/%m/%d %H:%M:%S.%f"
-KEPT_SECONDS: Final = 60.0
-"""A process that was not listed for so long holds nothing: its last reading no longer counts against what is free."""
 
 
 def is_smi_header(line: str) -> bool:
@@ -42,7 +40,7 @@ def read_smi(lines: Iterable[str], total_bytes: float | None, on_fault: OnFault)
     name_at = next((names.index(name) for name in _NAMES if name in names), None)
     gpu_at = next((names.index(name) for name in _GPUS if name in names), None)
     unit = _UNITS.get(header[used_at].partition("[")[2].rstrip("] "), 2**20)
-    held: dict[str, dict[str, tuple[float, float]]] = {}
+    leftovers: dict[str, Leftover] = {}
     for row in reader:
         if not row or row == header:  # runs that were appended to one file
             continue
@@ -57,12 +55,9 @@ def read_smi(lines: Iterable[str], total_bytes: float | None, on_fault: OnFault)
         gpu = row[gpu_at] if gpu_at is not None else ""
         name = row[name_at].rpartition("/")[2] if name_at is not None else "process"
         process = f"{name}:{row[pid_at]}" + (f" on {gpu}" if gpu else "")
-        others = held.setdefault(gpu, {})
-        if used is not None:
-            others[process] = (moment, used)
-        for gone in [key for key, (seen, _) in others.items() if moment - seen > KEPT_SECONDS]:
-            del others[gone]
-        free = max(0.0, total_bytes - sum(amount for _, amount in others.values()))
+        if gpu not in leftovers:
+            leftovers[gpu] = Leftover(total_bytes)
+        free = leftovers[gpu].after(moment, process, used)
         yield moment, used, free, None, None, process
 
 
