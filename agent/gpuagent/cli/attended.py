@@ -83,7 +83,8 @@ class _Record:
             for number, step in enumerate(intents[self._told :], self._told):
                 wait = f", up to {format_duration(waits[number])}" if number < len(waits) else ""
                 note = f" ({clean(step['note'])})" if step.get("note") else ""
-                tell(f"{clean(step['step'])}: waiting for its effect{wait}{note}")
+                what = "would be done, and waited for" if run.get("dry_run") else "waiting for its effect"
+                tell(f"{clean(step['step'])}: {what}{wait}{note}")
             self._told = max(self._told, len(intents))
 
     def _fetch(self) -> Document:

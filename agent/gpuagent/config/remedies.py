@@ -153,9 +153,9 @@ class Limits(Section):
     """How often the agent acts at most. An action is one run of a ladder that got beyond `release_cache`."""
 
     pause: Duration = Field(default=60.0, description="Time on this node after an action before the next.")
-    per_hour: int = Field(default=2, ge=0, le=1000, description="Actions on this node in an hour.")
-    per_day: int = Field(default=5, ge=0, le=10_000, description="Actions on this node in a day.")
-    unit_per_hour: int = Field(default=1, ge=0, le=1000, description="Actions on one unit in an hour.")
+    per_hour: int = Field(default=2, ge=0, le=250, description="Actions on this node in an hour.")
+    per_day: int = Field(default=5, ge=0, le=250, description="Actions on this node in a day.")
+    unit_per_hour: int = Field(default=1, ge=0, le=250, description="Actions on one unit in an hour.")
     cooldown: Duration = Field(default=900.0, description="Time after an action before the same program is next.")
     breaker: int = Field(
         default=3,

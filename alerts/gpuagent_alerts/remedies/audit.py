@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 BEGIN, INTENT, RESULT, END, RESET = "begin", "intent", "result", "end", "reset"
 _SHOWN = 1000
 _ACTIONS = 500
-"""Far more than any budget permits in a day; refusals are not among them, however many there are."""
+"""Twice what a configuration can permit in a day, as dry runs are among them; refusals are not, however many."""
 _COLUMNS = "SELECT seq, run, kind, boot_id, clock, wall, data FROM remedy_audit"
 _DISRUPTS = '%"disrupts": true%'
 """In an intent, as `json.dumps` writes it: what comes from outside has its quotation marks escaped."""

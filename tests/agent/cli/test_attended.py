@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,9 @@ ANSWER: dict[str, Any] = {
 class FakeAgent:
     """Keeps the request for a kill open until it is told to answer; its record of the process has the run meanwhile."""
 
-    def __init__(self, place: Path) -> None:
+    def __init__(self, place: Path, run: Mapping[str, Any]) -> None:
         self.place = place
+        self._run = run
         self.killing = threading.Event()
         self.answer = threading.Event()
         self.told = threading.Event()
@@ -59,7 +60,7 @@ class FakeAgent:
                 return
             if not request.startswith(b"GET /api/v1/processes/7/remedies "):
                 return  # the whole record may be large, and is asked for each second
-            runs = [OLD, NEW] if self.killing.is_set() else [OLD]
+            runs = [OLD, self._run] if self.killing.is_set() else [OLD]
             _say(connection, {"schema": 1, "remedies": runs, "look_seconds": 15.0, "proof_seconds": 120.0})
             if len(runs) == 2:
                 self.told.set()
@@ -80,9 +81,9 @@ def _say(connection: socket.socket, document: dict[str, Any]) -> None:
 
 
 @contextmanager
-def killing(folder: Path) -> Iterator[tuple[FakeAgent, subprocess.Popen[str]]]:
+def killing(folder: Path, run: Mapping[str, Any] = NEW) -> Iterator[tuple[FakeAgent, subprocess.Popen[str]]]:
     """`gpuagent kill` in a process of its own, against the fake."""
-    agent = FakeAgent(folder / "s")
+    agent = FakeAgent(folder / "s", run)
     command = [sys.executable, "-m", "gpuagent", "kill", "7", "--yes", "--socket", str(agent.place)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=dict(os.environ))
     try:
@@ -104,6 +105,16 @@ def test_steps_are_told_while_they_go_on(tmp_path: Path) -> None:
         output, errors = process.communicate(timeout=30)
     assert (process.returncode, errors) == (0, "")
     assert output == "pid 7 (python) on GPU 0: released, 1.0 GiB came back in 9 s\n"
+
+
+def test_a_dry_run_waits_for_nothing(tmp_path: Path) -> None:
+    """A step that is not taken is told as what would be done."""
+    with killing(tmp_path, NEW | {"dry_run": True}) as (agent, process):
+        assert agent.told.wait(30)
+        assert process.stderr is not None
+        assert process.stderr.readline() == "SIGTERM: would be done, and waited for, up to 30 s (odd?[2J)\n"
+        agent.answer.set()
+        process.communicate(timeout=30)
 
 
 def test_ctrl_c_stops_looking_alone(tmp_path: Path) -> None:
