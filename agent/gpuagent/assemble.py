@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from gpuagent.clients.assemble import client_door
 from gpuagent.clients.automatic import AutomaticBlame
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clock import Clock
-from gpuagent.config.apart import load_config_apart
+from gpuagent.config.apart import load_config_apart, load_config_here, read_apart
 from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
 from gpuagent.doors import Doors
@@ -32,7 +31,7 @@ from gpuagent.procfs.limits import raise_descriptor_limit
 from gpuagent.remedying import RemediesRefused, acting_of, check_permissions
 from gpuagent.renewal import Renewal
 from gpuagent.runtime import logs
-from gpuagent.runtime.memory import c_library, map_large_blocks
+from gpuagent.runtime.memory import c_library, set_up_heap
 from gpuagent.runtime.notify import Notifier
 from gpuagent.service import Parts, Service
 from gpuagent.sources.sources import Sources
@@ -40,7 +39,7 @@ from gpuagent.view import View
 from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_exporters.listeners import ListenError
-from gpuagent_exporters.web_config import WebConfig, WebConfigError
+from gpuagent_exporters.web_config import WebConfig, WebConfigError, WebSettings, read_here
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
@@ -84,18 +83,19 @@ def assemble(
     """
 
     def load() -> tuple[Config, tuple[RuleGroup, ...]]:
-        config = _load_here(path) if simulate else load_config_apart(path)
+        # What a scenario is read with is what a configuration is read with: a child would save nothing.
+        config = load_config_here(path) if simulate else load_config_apart(path)
         check_permissions(config, [path or DEFAULT_PATH])
         return config, load_rules(config)
 
     try:
         config, rules = load()
-        web_config = WebConfig(config.web_config_file)
+        web = web_config(config.web_config_file, apart=not simulate)
     except (ConfigError, WebConfigError, RuleFileError, RemediesRefused) as error:
         raise StartError(str(error)) from None
     logs.set_up(config.log.level, config.log.format)
     raise_descriptor_limit()
-    map_large_blocks(c_library())
+    set_up_heap(c_library())
     try:
         node = simulated_node(config, simulate, speed, bind) if simulate else real_node(config)
     except NoSuchNode as error:
@@ -145,7 +145,7 @@ def assemble(
             alerting.figures,
             further,
         ),
-        doors=Doors(config, web_config),
+        doors=Doors(config, web),
         notifier=Notifier(),
         alerting=alerting,
         clients=clients,
@@ -161,11 +161,13 @@ def assemble(
     return Start(Service(parts), renewal)
 
 
-def _load_here(path: Path | None) -> Config:
-    """What a scenario is read with is what a configuration is read with: a child would save nothing."""
-    from gpuagent.config.load import load_config  # noqa: PLC0415  for the same reason
+def web_config(path: Path | None, *, apart: bool) -> WebConfig:
+    """TLS and passwords, read by a child if `apart`. Raises WebConfigError."""
 
-    return load_config(path, is_root=os.geteuid() == 0)
+    def read(path: Path) -> WebSettings:
+        return read_apart("gpuagent_exporters.web_config_child", path, WebSettings, lambda: read_here(path))
+
+    return WebConfig(path, read=read if apart else read_here)
 
 
 def _pace(config: Config, clock: Clock) -> Pace:

@@ -25,7 +25,7 @@ from gpuagent.doors import Doors
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor
 from gpuagent.reading import Snapshot
-from gpuagent.runtime.memory import c_library, give_back, settle
+from gpuagent.runtime.memory import c_library, give_back, look_no_more, settle
 from gpuagent.runtime.notify import Notifier
 from gpuagent.schedule import Schedule
 from gpuagent.sources.sources import Sources
@@ -40,7 +40,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _HOUSEKEEPING_SECONDS = 60.0
-_HEAL_SECONDS = 5.0
+_GROWN_TICKS = 120
+"""By then series, histories of processes and the page are as large as they will be, some 20,000 objects: to go through
+them took the collector 5 to 10 ms every two minutes, in the middle of a scrape."""
 _KEEP_SECONDS = 1.0
 _STOP_SECONDS = 4.0
 """Everything is left within this, also while a poll is stuck: systemd waits for 5 s."""
@@ -205,7 +207,6 @@ class Service:
         self._schedule.every(_HOUSEKEEPING_SECONDS, "free memory", free_memory)
         self._schedule.every(self._config.slow_interval / speed, "slow collection", slow)
         self._schedule.every(_HOUSEKEEPING_SECONDS, "housekeeping of alerts", self._parts.alerting.housekeeping)
-        self._schedule.every(_HEAL_SECONDS, "back to the state file", self._parts.alerting.heal)
         leaks = self._parts.leaks
         self._schedule.every(leaks.keep_interval_seconds, "histories of the leak detector", leaks.keep)
         watchdog = self._parts.notifier.watchdog_seconds
@@ -256,6 +257,8 @@ class Service:
         if snapshot.ticks == 1:
             settle(c_library())
             parts.notifier.ready()
+        if snapshot.ticks == _GROWN_TICKS:
+            look_no_more()
         parts.notifier.alive()
         parts.notifier.status(_summary(snapshot))
         if parts.monitor.session.needs_new_process and parts.may_renew():

@@ -9,12 +9,11 @@ from __future__ import annotations
 import ipaddress
 import os
 import ssl
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Literal
-
-from pydantic import BaseModel, ConfigDict, SecretStr, field_validator, model_validator
+from typing import Any
 
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 _CURVES = {
@@ -23,12 +22,12 @@ _CURVES = {
     "CurveP521": "secp521r1",
     "X25519": "X25519",
 }
-_TLS13_CIPHERS = {
+TLS13_CIPHERS = {
     "TLS_AES_128_GCM_SHA256",
     "TLS_AES_256_GCM_SHA384",
     "TLS_CHACHA20_POLY1305_SHA256",
 }
-_CIPHERS = {  # Go's names, which the format uses (crypto/tls#CipherSuites), and OpenSSL's
+CIPHERS = {  # Go's names, which the format uses (crypto/tls#CipherSuites), and OpenSSL's
     "TLS_ECDHE_ECDSA_WITH_AES_128_GCM_SHA256": "ECDHE-ECDSA-AES128-GCM-SHA256",
     "TLS_ECDHE_ECDSA_WITH_AES_256_GCM_SHA384": "ECDHE-ECDSA-AES256-GCM-SHA384",
     "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256": "ECDHE-ECDSA-CHACHA20-POLY1305",
@@ -40,7 +39,6 @@ _CIPHERS = {  # Go's names, which the format uses (crypto/tls#CipherSuites), and
     "TLS_ECDHE_RSA_WITH_AES_128_CBC_SHA": "ECDHE-RSA-AES128-SHA",
     "TLS_ECDHE_RSA_WITH_AES_256_CBC_SHA": "ECDHE-RSA-AES256-SHA",
 }
-_UNVERIFIED = {"RequestClientCert", "RequireAnyClientCert", "RequireClientCert"}
 
 
 class TlsError(Exception):
@@ -51,76 +49,33 @@ class TlsError(Exception):
         super().__init__("; ".join(self.faults))
 
 
-class TlsServerConfig(BaseModel):
+@dataclass(frozen=True, slots=True)
+class TlsServerConfig:
     """The section as it is in the file. Relative paths are relative to the file."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
-
+    enabled: bool = False
+    """Whether the section asks for TLS: it does if it has any key."""
     cert: str = ""
-    key: SecretStr = SecretStr("")
+    key: str = field(default="", repr=False)
     client_ca: str = ""
     cert_file: str = ""
     key_file: str = ""
     client_ca_file: str = ""
-    client_auth_type: Literal["", "NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"] = ""
-    client_allowed_sans: list[str] | None = None
-    min_version: Literal["TLS12", "TLS13"] = "TLS12"
-    max_version: Literal["TLS12", "TLS13"] = "TLS13"
-    cipher_suites: list[str] = []
+    client_auth_type: str = ""
+    client_allowed_sans: Sequence[str] | None = None
+    min_version: str = "TLS12"
+    max_version: str = "TLS13"
+    cipher_suites: Sequence[str] = ()
     prefer_server_cipher_suites: bool = True
-    curve_preferences: list[Literal["CurveP256", "CurveP384", "CurveP521", "X25519"]] = []
+    curve_preferences: Sequence[str] = ()
 
-    @field_validator("key", mode="before")
-    @classmethod
-    def _secret(cls, value: object) -> object:
-        return SecretStr(value) if isinstance(value, str) else value
-
-    @field_validator("client_auth_type", mode="before")
-    @classmethod
-    def _verifiable(cls, value: object) -> object:
-        if value in _UNVERIFIED:
-            raise ValueError(
-                f"{value} asks for certificates without verifying them, which Python cannot; "
-                "RequireAndVerifyClientCert is what protects"
-            )
-        return value
-
-    @field_validator("min_version", "max_version", mode="before")
-    @classmethod
-    def _current(cls, value: object) -> object:
-        if value in {"TLS10", "TLS11"}:
-            raise ValueError(f"{value} is no longer offered (RFC 8996); write TLS12 or TLS13")
-        return value
-
-    @field_validator("cipher_suites")
-    @classmethod
-    def _known_ciphers(cls, names: list[str]) -> list[str]:
-        unknown = [name for name in names if name not in _CIPHERS and name not in _TLS13_CIPHERS]
-        if unknown:
-            known = ", ".join(_CIPHERS)
-            raise ValueError(f"{', '.join(unknown)}: not offered; write Go's names: {known}")
-        return names
-
-    @field_validator("curve_preferences")
-    @classmethod
-    def _one_curve(cls, names: list[str]) -> list[str]:
-        if len(names) > 1:
-            raise ValueError("Python can be given one curve, not a list; leave it out to offer all")
-        return names
-
-    @model_validator(mode="after")
-    def _consistent(self) -> TlsServerConfig:
-        faults = list(self._contradictions())
-        if faults:
-            raise ValueError("; ".join(faults))
-        return self
-
-    def _contradictions(self) -> Iterator[str]:
+    def contradictions(self) -> Iterator[str]:
+        """What cannot be together, in sentences."""
         for name in ("cert", "key", "client_ca"):
-            if self._inline(name) and getattr(self, f"{name}_file"):
+            if getattr(self, name) and getattr(self, f"{name}_file"):
                 yield f"{name} and {name}_file exclude each other"
         for name in ("cert", "key"):
-            if self.enabled and not self._inline(name) and not getattr(self, f"{name}_file"):
+            if self.enabled and not getattr(self, name) and not getattr(self, f"{name}_file"):
                 yield f"one of {name} and {name}_file is missing"
         has_ca = bool(self.client_ca or self.client_ca_file)
         if self.verifies_clients and not has_ca:
@@ -129,15 +84,10 @@ class TlsServerConfig(BaseModel):
             yield "client_ca_file without client_auth_type; write RequireAndVerifyClientCert"
         if self.client_allowed_sans is not None and not self.requires_clients:
             yield "client_allowed_sans needs client_auth_type RequireAndVerifyClientCert"
-        if self.client_allowed_sans == []:
+        if self.client_allowed_sans is not None and not self.client_allowed_sans:
             yield "client_allowed_sans is empty: nobody could connect"
         if self.min_version > self.max_version:
             yield "min_version is above max_version"
-
-    @property
-    def enabled(self) -> bool:
-        """Whether the section asks for TLS: it does if it has any key."""
-        return bool(self.model_fields_set)
 
     @property
     def verifies_clients(self) -> bool:
@@ -175,7 +125,7 @@ class TlsServerConfig(BaseModel):
         context.set_alpn_protocols(["http/1.1"])
         if not self.prefer_server_cipher_suites:
             context.options &= ~ssl.OP_CIPHER_SERVER_PREFERENCE
-        ciphers = [_CIPHERS[name] for name in self.cipher_suites if name in _CIPHERS]
+        ciphers = [CIPHERS[name] for name in self.cipher_suites if name in CIPHERS]
         if ciphers:
             context.set_ciphers(":".join(ciphers))
         elif self.cipher_suites:  # only those of 1.3, which cannot be chosen: then 1.2 has none left
@@ -187,13 +137,10 @@ class TlsServerConfig(BaseModel):
         elif self.verifies_clients:
             context.verify_mode = ssl.CERT_OPTIONAL
 
-    def _inline(self, name: str) -> str:
-        return self.key.get_secret_value() if name == "key" else str(getattr(self, name))
-
     def _read(self, name: str, folder: Path, faults: list[str]) -> str:
         file: str = getattr(self, f"{name}_file")
         if not file:
-            return self._inline(name)
+            return str(getattr(self, name))
         try:
             return (folder / file).read_text(encoding="ascii", errors="replace")
         except OSError as error:

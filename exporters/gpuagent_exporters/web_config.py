@@ -9,18 +9,17 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
-from collections.abc import Hashable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
 from starlette.types import ASGIApp
 
 from gpuagent.clock import Clock, SystemClock
 from gpuagent_exporters.basic_auth import BasicAuth
 from gpuagent_exporters.guards import SetHeaders
-
-if TYPE_CHECKING:
-    from gpuagent_exporters.web_config_file import WebConfigFile
+from gpuagent_exporters.tls import TlsError, TlsServerConfig, allowed_san
 
 logger = logging.getLogger(__name__)
 
@@ -36,15 +35,62 @@ class WebConfigError(Exception):
         self.faults = tuple(faults)
         super().__init__("\n".join(f"{path}: {fault}" for fault in self.faults))
 
+    def __reduce__(self) -> tuple[type[WebConfigError], tuple[Path, tuple[str, ...]]]:
+        return WebConfigError, (self.path, self.faults)  # a child tells it: an exception goes by its text otherwise
+
+
+@dataclass(frozen=True, slots=True)
+class WebSettings:
+    """What such a file says."""
+
+    tls: TlsServerConfig = field(default_factory=TlsServerConfig)
+    headers: Mapping[str, str] = field(default_factory=dict)
+    """What is added to every answer."""
+    users: Mapping[str, str] = field(default_factory=dict, repr=False)
+    """Hashed passwords by name."""
+
+    @property
+    def authenticates(self) -> bool:
+        """Whether nobody gets an answer without a password or a verified certificate."""
+        return bool(self.users) or self.tls.requires_clients
+
+    def allows(self, certificate: Mapping[str, Any] | None) -> bool:
+        """Whether a client's certificate has one of `client_allowed_sans`, where that is set."""
+        allowed = self.tls.client_allowed_sans
+        return allowed is None or allowed_san(certificate, allowed)
+
+    def context(self, path: Path) -> ssl.SSLContext | None:
+        """With the certificates as they are now; None for plain text. `path` is the file's. Raises WebConfigError."""
+        if not self.tls.enabled:
+            return None
+        try:
+            return self.tls.context(path.parent)
+        except TlsError as error:
+            raise WebConfigError(path, [f"tls_server_config.{fault}" for fault in error.faults]) from error
+
+
+def read_here(path: Path) -> WebSettings:
+    """The file, read in this process. Raises WebConfigError with all that is wrong with it."""
+    from gpuagent_exporters.web_config_file import read_file  # noqa: PLC0415  it loads pydantic
+
+    return read_file(path)
+
 
 class WebConfig:
     """Who may connect to the TCP address, and how. Without a file: everybody, in plain text."""
 
-    def __init__(self, path: Path | None = None, clock: Clock | None = None) -> None:
+    def __init__(
+        self,
+        path: Path | None = None,
+        clock: Clock | None = None,
+        *,
+        read: Callable[[Path], WebSettings] = read_here,
+    ) -> None:
         """Read `path`. Raises WebConfigError with all that is wrong with it."""
         self._path = path
         self._clock = clock or SystemClock()
-        self._file = _read(path) if path else None
+        self._read = read
+        self._settings = read(path) if path else WebSettings()
         self._context = self._new_context()
         self._files_seen = self._files_state()
         self._files_looked_at = self._clock.now()
@@ -57,7 +103,7 @@ class WebConfig:
     @property
     def authenticates(self) -> bool:
         """Whether nobody gets an answer without a password or a verified certificate."""
-        return self._file is not None and self._file.authenticates
+        return self._settings.authenticates
 
     def reload(self) -> None:
         """Read the file again. Raises WebConfigError, and then all stays as it was.
@@ -67,10 +113,10 @@ class WebConfig:
         """
         if self._path is None:
             return
-        fresh = WebConfig(self._path, self._clock)
+        fresh = WebConfig(self._path, self._clock, read=self._read)
         if self.encrypts > fresh.encrypts or self.authenticates > fresh.authenticates:
             raise WebConfigError(self._path, ["TLS or authentication would be taken away; that takes a restart"])
-        self._file, self._context = fresh._file, fresh._context
+        self._settings, self._context = fresh._settings, fresh._context
         self._files_seen, self._files_looked_at = fresh._files_seen, fresh._files_looked_at
 
     def ssl_context(self) -> ssl.SSLContext | None:
@@ -89,17 +135,17 @@ class WebConfig:
 
     def may_connect(self, transport: asyncio.BaseTransport) -> bool:
         """Whether the client's certificate has one of `client_allowed_sans`, where that is set."""
-        return self._file is None or self._file.allows(transport.get_extra_info("peercert"))
+        return self._settings.allows(transport.get_extra_info("peercert"))
 
     def protect(self, app: ASGIApp) -> ASGIApp:
         """`app` behind basic authentication and with the extra headers, as far as there are any."""
         return SetHeaders(BasicAuth(app, self._users), self._headers)
 
     def _headers(self) -> Mapping[str, str]:
-        return {} if self._file is None else self._file.headers
+        return self._settings.headers
 
     def _users(self) -> Mapping[str, str]:
-        return {} if self._file is None else self._file.basic_auth_users
+        return self._settings.users
 
     def _renew(self) -> None:
         try:
@@ -110,18 +156,10 @@ class WebConfig:
             logger.info("certificates were renewed")
 
     def _new_context(self) -> ssl.SSLContext | None:
-        return None if self._path is None or self._file is None else self._file.context(self._path)
+        return None if self._path is None else self._settings.context(self._path)
 
     def _files_state(self) -> tuple[Hashable, ...]:
-        if self._path is None or self._file is None:
-            return ()
-        return tuple(map(_file_state, self._file.tls_server_config.files(self._path.parent)))
-
-
-def _read(path: Path) -> WebConfigFile:
-    from gpuagent_exporters.web_config_file import read_file  # noqa: PLC0415  it loads pydantic
-
-    return read_file(path)
+        return () if self._path is None else tuple(map(_file_state, self._settings.tls.files(self._path.parent)))
 
 
 def _file_state(path: Path) -> tuple[Hashable, ...]:

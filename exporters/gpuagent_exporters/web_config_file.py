@@ -1,24 +1,92 @@
-"""The file of `web_config`: what may stand in it, and what its sections come to.
+"""The file of `web_config`: what may stand in it, with all faults at once.
 
-It is in a module of its own because pydantic takes 12 MiB, which an agent without such a file need not have.
+It is in a module of its own because pydantic takes 8 MiB, which the agent need not have: see `web_config_child`.
 """
 
 from __future__ import annotations
 
 import difflib
 import re
-import ssl
 from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
-from gpuagent_exporters.tls import TlsError, TlsServerConfig, allowed_san
-from gpuagent_exporters.web_config import WebConfigError
+from gpuagent_exporters.tls import CIPHERS, TLS13_CIPHERS, TlsServerConfig
+from gpuagent_exporters.web_config import WebConfigError, WebSettings
 
 _BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
+_UNVERIFIED = {"RequestClientCert", "RequireAnyClientCert", "RequireClientCert"}
+
+
+class _TlsServerConfig(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+
+    cert: str = ""
+    key: SecretStr = SecretStr("")
+    client_ca: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    client_ca_file: str = ""
+    client_auth_type: Literal["", "NoClientCert", "VerifyClientCertIfGiven", "RequireAndVerifyClientCert"] = ""
+    client_allowed_sans: list[str] | None = None
+    min_version: Literal["TLS12", "TLS13"] = "TLS12"
+    max_version: Literal["TLS12", "TLS13"] = "TLS13"
+    cipher_suites: list[str] = []
+    prefer_server_cipher_suites: bool = True
+    curve_preferences: list[Literal["CurveP256", "CurveP384", "CurveP521", "X25519"]] = []
+
+    @field_validator("key", mode="before")
+    @classmethod
+    def _secret(cls, value: object) -> object:
+        return SecretStr(value) if isinstance(value, str) else value
+
+    @field_validator("client_auth_type", mode="before")
+    @classmethod
+    def _verifiable(cls, value: object) -> object:
+        if value in _UNVERIFIED:
+            raise ValueError(
+                f"{value} asks for certificates without verifying them, which Python cannot; "
+                "RequireAndVerifyClientCert is what protects"
+            )
+        return value
+
+    @field_validator("min_version", "max_version", mode="before")
+    @classmethod
+    def _current(cls, value: object) -> object:
+        if value in {"TLS10", "TLS11"}:
+            raise ValueError(f"{value} is no longer offered (RFC 8996); write TLS12 or TLS13")
+        return value
+
+    @field_validator("cipher_suites")
+    @classmethod
+    def _known_ciphers(cls, names: list[str]) -> list[str]:
+        unknown = [name for name in names if name not in CIPHERS and name not in TLS13_CIPHERS]
+        if unknown:
+            known = ", ".join(CIPHERS)
+            raise ValueError(f"{', '.join(unknown)}: not offered; write Go's names: {known}")
+        return names
+
+    @field_validator("curve_preferences")
+    @classmethod
+    def _one_curve(cls, names: list[str]) -> list[str]:
+        if len(names) > 1:
+            raise ValueError("Python can be given one curve, not a list; leave it out to offer all")
+        return names
+
+    @model_validator(mode="after")
+    def _consistent(self) -> _TlsServerConfig:
+        faults = list(self.as_told().contradictions())
+        if faults:
+            raise ValueError("; ".join(faults))
+        return self
+
+    def as_told(self) -> TlsServerConfig:
+        """The same without pydantic."""
+        told = self.model_dump() | {"key": self.key.get_secret_value()}
+        return TlsServerConfig(enabled=bool(self.model_fields_set), **told)
 
 
 class _HttpServerConfig(BaseModel):
@@ -46,12 +114,12 @@ class _HttpServerConfig(BaseModel):
         return headers
 
 
-class WebConfigFile(BaseModel):
+class _WebConfigFile(BaseModel):
     """The whole of it. Every key may be missing."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
 
-    tls_server_config: TlsServerConfig = Field(default_factory=TlsServerConfig)
+    tls_server_config: _TlsServerConfig = Field(default_factory=_TlsServerConfig)
     http_server_config: _HttpServerConfig = Field(default_factory=_HttpServerConfig)
     basic_auth_users: dict[str, str] = Field(default_factory=dict, repr=False)
 
@@ -68,29 +136,10 @@ class WebConfigFile(BaseModel):
             raise ValueError(f"{', '.join(plain)}: not a bcrypt hash; `htpasswd -nBC 10 USER` makes one")
         return users
 
-    @property
-    def authenticates(self) -> bool:
-        """Whether nobody gets an answer without a password or a verified certificate."""
-        return bool(self.basic_auth_users) or self.tls_server_config.requires_clients
-
-    @property
-    def headers(self) -> Mapping[str, str]:
-        """What is added to every answer."""
-        return {name: value for name, value in self.http_server_config.headers.items() if value}
-
-    def allows(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether a client's certificate has one of `client_allowed_sans`, where that is set."""
-        allowed = self.tls_server_config.client_allowed_sans
-        return allowed is None or allowed_san(certificate, allowed)
-
-    def context(self, path: Path) -> ssl.SSLContext | None:
-        """With the certificates as they are now; None for plain text. `path` is the file's. Raises WebConfigError."""
-        if not self.tls_server_config.enabled:
-            return None
-        try:
-            return self.tls_server_config.context(path.parent)
-        except TlsError as error:
-            raise WebConfigError(path, [f"tls_server_config.{fault}" for fault in error.faults]) from error
+    def as_told(self) -> WebSettings:
+        """The same without pydantic."""
+        headers: dict[str, str] = {name: value for name, value in self.http_server_config.headers.items() if value}
+        return WebSettings(self.tls_server_config.as_told(), headers, self.basic_auth_users)
 
 
 class _StrictLoader(yaml.SafeLoader):
@@ -104,7 +153,7 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-def read_file(path: Path) -> WebConfigFile:
+def read_file(path: Path) -> WebSettings:
     """Raises WebConfigError with all that is wrong with it."""
     try:
         content = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506 - a SafeLoader
@@ -113,14 +162,14 @@ def read_file(path: Path) -> WebConfigFile:
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise WebConfigError(path, [f"is not YAML: {' '.join(str(error).split())}"]) from error
     try:
-        return WebConfigFile.model_validate({} if content is None else content)
+        return _WebConfigFile.model_validate({} if content is None else content).as_told()
     except ValidationError as error:
         details = error.errors(include_input=False, include_url=False)
         raise WebConfigError(path, [_sentence(each) for each in details]) from None
 
 
 _SECTIONS: dict[str, type[BaseModel]] = {
-    "tls_server_config": TlsServerConfig,
+    "tls_server_config": _TlsServerConfig,
     "http_server_config": _HttpServerConfig,
 }
 
@@ -130,7 +179,7 @@ def _sentence(detail: Mapping[str, Any]) -> str:
     where = [str(part) for part in detail["loc"] if part != "[key]"]
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
-        section = _SECTIONS.get(where[0], WebConfigFile) if len(where) > 1 else WebConfigFile
+        section = _SECTIONS.get(where[0], _WebConfigFile) if len(where) > 1 else _WebConfigFile
         message = "there is no such key"
         nearest = difflib.get_close_matches(where[-1], section.model_fields, n=1)
         message += f"; did you mean {nearest[0]}?" if nearest else ""

@@ -1,8 +1,11 @@
-"""A day of the agent's work, on a clock moved by hand: python -m tests.bench.soak TICKS.
+"""A day of the agent's work, on a clock moved by hand: python -m tests.bench.soak TICKS [SECONDS].
 
-8 GPUs with 64 processes each, of which one is another every 8 s: in 24 hours 10,800 come and go. Memory and descriptors
-must stay what they were after the first hour. The process holds the simulated node and its bindings as well, so what
-counts is what it gains.
+8 GPUs with 64 real processes each, of which one is another every 8 s, with a command line of its own: in 24 hours
+10,800 come and go. Memory and descriptors must stay what they were after the first hour. The process holds the
+simulated node and the receiver of messages as well; they remember nothing, so what counts is what it gains.
+
+A tick is a second of that clock, or so many SECONDS: nearly all that is kept is bounded by time or by number, so that
+17,280 ticks of 5 s show a day in a third of the time.
 """
 
 from __future__ import annotations
@@ -13,6 +16,7 @@ import logging
 import os
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -28,42 +32,34 @@ from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace, Place
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.limits import raise_descriptor_limit
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
-from gpuagent.runtime.memory import c_library, map_large_blocks, settle
+from gpuagent.runtime.memory import c_library, give_back, set_up_heap, settle
 from gpuagent.simulated.node import SimulatedNode
 from gpuagent.simulated.scenario import parse_scenario
 from gpuagent.view import View
-from tests.bench.measure import descriptors, resident_bytes
+from tests.bench.exporters import GPUS, PROCESSES, write_crowd
+from tests.bench.heap import heap
+from tests.bench.measure import descriptors
 from tests.bench.receiver import Receiver
 
-SCENARIO = """\
-gpus:
-  - model: h100
-    count: 7
-    processes:
-      - {name: "worker-{n}", user: svc-ml, memory: 1GiB, count: 64, utilization: {sm: 1}}
-  - model: h100
-    processes:
-      - {name: "worker-{n}", user: svc-ml, memory: 1GiB, count: 63, utilization: {sm: 1}}
-      - {name: newcomer, memory: 1GiB, bind: newcomer}
-"""
 RULES = """\
 groups:
   - name: soak
     rules:
       - alert: Newcomer
-        expr: gpuagent_process_memory_used_bytes{process="sleep"} > 0
+        expr: gpuagent_process_memory_used_bytes{process="head"} > 0
         for: 5s
         annotations: {summary: "pid {{ $labels.pid }} has {{ $value | humanize1024 }}B"}
 """
-SLOW_EVERY = 15
-HOUSEKEEPING_EVERY = 60
-NEWCOMER_EVERY = 8
-HOUR = 3600
+SLOW_SECONDS = 15
+SCRAPE_SECONDS = 60
+HOUSEKEEPING_SECONDS = 60
+NEWCOMER_SECONDS = 8
+HOUR_SECONDS = 3600
 BAR_MIB = 2.0
 """How much may be gained after the first hour."""
-_REPORTS = 10
 
 
 @dataclass
@@ -76,23 +72,41 @@ class Agent:
     alerting: Alerting
     clock: ManualClock
 
-    async def tick(self, number: int) -> None:
+    async def tick(self, now: Time) -> None:
         """What the service does each second, and what it does at intervals, when its time has come."""
-        if number % SLOW_EVERY == 0:
+        if now.is_due(SLOW_SECONDS):
             self.monitor.request_slow()
-        if number % HOUSEKEEPING_EVERY == 0:
-            await self.alerting.housekeeping()
-        if number % int(self.leaks.keep_interval_seconds) == 0:
+        if now.is_due(self.leaks.keep_interval_seconds):
             await self.leaks.keep()
         snapshot = self.leaks.observe(await self.monitor.tick())
         self.view.update(snapshot)
         self.alerting.feed(snapshot)
         if self.alerting._task is not None:  # a second is long enough for an evaluation
             await self.alerting._task
-        if number % SLOW_EVERY == 0:
-            self.view.metrics(openmetrics=number % (2 * SLOW_EVERY) == 0)
+        if now.is_due(SCRAPE_SECONDS):
+            self.view.metrics(openmetrics=now.is_due(2 * SCRAPE_SECONDS))
             self.view.status()
-        self.clock.advance(1)
+        if now.is_due(HOUSEKEEPING_SECONDS):
+            await self.alerting.housekeeping()
+            give_back(c_library())  # last, so that what is reported is what is kept
+        self.clock.advance(now.step_seconds)
+
+
+@dataclass(frozen=True)
+class Time:
+    """A tick, and how far they are from each other."""
+
+    tick: int
+    step_seconds: int
+
+    @property
+    def seconds(self) -> int:
+        """Since the start."""
+        return self.tick * self.step_seconds
+
+    def is_due(self, every_seconds: float) -> bool:
+        """Whether this is the first tick of such an interval."""
+        return self.seconds % every_seconds < self.step_seconds
 
 
 @asynccontextmanager
@@ -127,53 +141,88 @@ async def agent(node: SimulatedNode, clock: ManualClock, folder: Path, url: str)
         await monitor.close()
 
 
-class Newcomer:
-    """A real process on the last GPU, replaced by another one again and again."""
+class Crowd:
+    """Real processes. They wait for input that never comes, so that they end with this process, whatever ends it."""
 
     def __init__(self, node: SimulatedNode) -> None:
         self._node = node
-        self._process: subprocess.Popen[bytes] | None = None
+        self._input, self._never = os.pipe()
+        self._children: dict[str, subprocess.Popen[bytes]] = {}
+        self.newcomers = 0
+
+    def settle(self) -> None:
+        """Those that stay: one for each place but the last."""
+        for number in range(GPUS * PROCESSES - 1):
+            self._begin(str(number), "cat")
 
     def replace(self) -> None:
-        self.end()
-        self._process = subprocess.Popen(["sleep", "86400"])
-        self._node.bind("newcomer", self._process.pid)
+        """In the last place, another one in place of the last."""
+        key = str(GPUS * PROCESSES - 1)
+        if self.newcomers:
+            self._end(key)
+        self.newcomers += 1
+        self._begin(key, "head", "-c", str(self.newcomers))
 
-    def end(self) -> None:
-        if self._process is not None:
-            self._process.kill()
-            self._process.wait()
+    def leave(self) -> None:
+        """All of them."""
+        for key in list(self._children):
+            self._end(key)
+        os.close(self._input)
+        os.close(self._never)
+
+    def _begin(self, key: str, *command: str) -> None:
+        child = self._children[key] = subprocess.Popen(command, stdin=self._input)
+        self._node.bind(key, child.pid)
+
+    def _end(self, key: str) -> None:
+        child = self._children.pop(key)
+        child.kill()
+        child.wait()
 
 
-async def soak(ticks: int, folder: Path) -> None:
-    """Ticks, leak detection, rules, messages and scrapes, with processes that come and go."""
-    map_large_blocks(c_library())
+async def soak(ticks: int, step_seconds: int, folder: Path) -> None:
+    """Ticks, leak detection, rules, messages and scrapes, with processes that come and go.
+
+    It reports at the first tick, each hour and at the end.
+    """
+    set_up_heap(c_library())
     clock = ManualClock()
-    node = SimulatedNode(parse_scenario(SCENARIO, name="soak"), clock, fallback=RealProc())
-    newcomer, receiver = Newcomer(node), Receiver()
+    scenario = parse_scenario(write_crowd(folder).read_text(encoding="utf-8"), name="soak")
+    node = SimulatedNode(scenario, clock, fallback=RealProc())
+    crowd, receiver = Crowd(node), Receiver()
+    crowd.settle()
     started = time.monotonic()
-    came = ticks // NEWCOMER_EVERY
-    every = max(ticks // _REPORTS, 1)
     memory: dict[int, float] = {}
     async with receiver.listening() as url, agent(node, clock, folder, url) as running:
-        for number in range(1, ticks + 1):
-            if number % NEWCOMER_EVERY == 0:
-                newcomer.replace()
-            await running.tick(number)
-            if number == 1:
+        for tick in range(1, ticks + 1):
+            now = Time(tick, step_seconds)
+            if now.is_due(NEWCOMER_SECONDS):
+                crowd.replace()
+            await running.tick(now)
+            if tick == 1:
                 settle(c_library())
-            if number in {1, HOUR} or number % every == 0:
-                memory[number] = _report(number, time.monotonic() - started, receiver.messages)
-        newcomer.end()
-    if ticks > HOUR:
-        gained = max(value for tick, value in memory.items() if tick >= HOUR) - memory[HOUR]
-        say(f"  after the first hour {gained:+.1f} MiB at most (bar: {BAR_MIB:+.1f}), {came} processes came and went")
+            if now.is_due(HOUR_SECONDS) or tick in {1, ticks}:
+                memory[now.seconds] = _report(now, time.monotonic() - started, receiver.messages)
+        crowd.leave()
+    if HOUR_SECONDS in memory:
+        gained = max(value for seconds, value in memory.items() if seconds >= HOUR_SECONDS) - memory[HOUR_SECONDS]
+        later = [value for seconds, value in memory.items() if 2 * seconds >= ticks * step_seconds]
+        say(f"  after the first hour {gained:+.1f} MiB at most (bar: {BAR_MIB:+.1f}); {crowd.newcomers} processes came")
+        say(f"  in the second half {later[-1] - later[0]:+.1f} MiB")
 
 
-def _report(tick: int, seconds: float, messages: int) -> float:
-    memory, files = resident_bytes(os.getpid()) / 2**20, descriptors(os.getpid())
-    say(f"  tick {tick:>7}  RSS {memory:6.1f} MiB  descriptors {files:4}  messages {messages:6}  {seconds:7.1f} s")
-    return memory
+def _report(now: Time, seconds: float, messages: int) -> float:
+    """A line of figures; MiB of resident memory."""
+    at, files = heap(), descriptors(os.getpid())
+    resident, anonymous, used, free = (
+        count / 2**20 for count in (at.resident_bytes, at.anonymous_bytes, at.used_bytes, at.free_bytes)
+    )
+    say(
+        f"  tick {now.tick:>6} {now.seconds / HOUR_SECONDS:6.2f} h  RSS {resident:5.1f} MiB  anonymous {anonymous:5.1f}"
+        f"  malloc {used:5.1f} and {free:4.1f} free  blocks {at.python_blocks:7}"
+        f"  descriptors {files:4}  threads {threading.active_count()}  messages {messages:6}  {seconds:7.1f} s"
+    )
+    return resident
 
 
 def say(text: str) -> None:
@@ -184,8 +233,10 @@ def say(text: str) -> None:
 def main() -> None:
     """Everything is kept below the folder for temporary files, and gone afterwards."""
     logging.getLogger("gpuagent.alerting.transitions").setLevel(logging.CRITICAL)  # ten thousand alerts come and go
+    ticks, step_seconds = int(sys.argv[1]), int(sys.argv[2]) if sys.argv[2:] else 1
+    raise_descriptor_limit()
     with TemporaryDirectory(prefix="gpuagent-soak-") as folder:
-        asyncio.run(soak(int(sys.argv[1]), Path(folder)))
+        asyncio.run(soak(ticks, step_seconds, Path(folder)))
 
 
 if __name__ == "__main__":

@@ -218,10 +218,10 @@ def test_every_cipher_suite_and_curve_is_known_to_openssl(folder: Path) -> None:
     """Each name that the configuration accepts is one that this OpenSSL can be given."""
     from gpuagent_exporters import tls
 
-    for name in tls._CIPHERS:
+    for name in tls.CIPHERS:
         context = configured(folder, cipher_suites=[name]).ssl_context()
         assert context is not None
-        assert tls._CIPHERS[name] in {cipher["name"] for cipher in context.get_ciphers()}
+        assert tls.CIPHERS[name] in {cipher["name"] for cipher in context.get_ciphers()}
     for curve in tls._CURVES:
         assert configured(folder, curve_preferences=[curve]).encrypts
 

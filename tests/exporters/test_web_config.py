@@ -9,7 +9,8 @@ import bcrypt
 import pytest
 import yaml
 
-from gpuagent_exporters.web_config import WebConfig, WebConfigError
+from gpuagent.config.apart import read_apart
+from gpuagent_exporters.web_config import WebConfig, WebConfigError, WebSettings, read_here
 from tests.exporters.wire import Answer, ask, run, serving
 
 HASH = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4)).decode()
@@ -186,3 +187,58 @@ def test_without_a_file_there_is_nothing_to_reload() -> None:
     config.reload()
 
     assert not config.authenticates
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        {
+            "tls_server_config": {"cert": "a", "key_file": "b", "min_version": "TLS13", "cipher_suites": []},
+            "http_server_config": {"headers": {"X-Frame-Options": "deny", "X-XSS-Protection": ""}},
+            "basic_auth_users": {"alice": HASH},
+        },
+        {
+            "tls_server_config": {
+                "cert_file": "a",
+                "key": "b",
+                "client_ca_file": "c",
+                "client_allowed_sans": ["d"],
+                "client_auth_type": "RequireAndVerifyClientCert",
+            }
+        },
+    ],
+)
+def test_a_child_reads_what_is_read_here(tmp_path: Path, content: dict[str, Any] | str) -> None:
+    """The agent has it read by a child: the settings are the same, and the secrets in them do not show themselves."""
+    path = written(tmp_path, content)
+    apart = read_apart("gpuagent_exporters.web_config_child", path, WebSettings, pytest.fail)
+
+    assert apart == read_here(path)
+    assert HASH not in repr(apart)
+
+
+def test_every_fault_comes_back_from_a_child(tmp_path: Path) -> None:
+    """As they would be told by this process."""
+    content = {"basic_auth_user": {}, "basic_auth_users": {"bob": "open sesame"}}
+    path = written(tmp_path, content)
+
+    with pytest.raises(WebConfigError) as caught:
+        read_apart("gpuagent_exporters.web_config_child", path, WebSettings, pytest.fail)
+
+    assert (caught.value.path, caught.value.faults) == (path, faults(tmp_path, content))
+    assert len(caught.value.faults) == 2
+
+
+def test_a_reload_reads_as_the_start_did(tmp_path: Path) -> None:
+    """Where a child reads the file at the start, one reads it at each reload."""
+    read: list[Path] = []
+
+    def note(path: Path) -> WebSettings:
+        read.append(path)
+        return read_here(path)
+
+    path = written(tmp_path, "")
+    WebConfig(path, read=note).reload()
+
+    assert read == [path, path]

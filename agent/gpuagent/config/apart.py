@@ -1,4 +1,4 @@
-"""The configuration, read by a child: what checks it (pydantic and the models) takes some 9 MiB, for a moment's work.
+"""Configurations, read by a child: what checks them (pydantic and the models) takes some 9 MiB, for a moment's work.
 
 Memory that Python code once took is never given back: it is spread over everything that came later. The agent runs for
 months on nodes that are short of memory, so it never loads those modules; at its start and at each reload a child does.
@@ -11,16 +11,18 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeVar, cast
 
-from gpuagent.config.faults import ConfigError
 from gpuagent.config.record import Record
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
 
 log = logging.getLogger(__name__)
+
+T = TypeVar("T")
 
 
 def load_config_apart(path: Path | None, *, python: str = sys.executable) -> Config:
@@ -31,18 +33,35 @@ def load_config_apart(path: Path | None, *, python: str = sys.executable) -> Con
     Raises:
         ConfigError: with every fault.
     """
-    # -P: modules are never taken from the folder that the agent was started in.
-    command = [python, "-P", "-m", "gpuagent.config.child", *([] if path is None else [str(path)])]
-    try:
-        child = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)  # noqa: S603  ours
-        outcome = pickle.loads(child.stdout)  # noqa: S301  our own child wrote it
-    except (OSError, subprocess.SubprocessError, EOFError, pickle.UnpicklingError) as error:
-        log.warning("no child could read the configuration (%s): it is read here", error)
-        from gpuagent.config.load import load_config  # noqa: PLC0415  the child is there to avoid it
+    return cast(
+        "Config", read_apart("gpuagent.config.child", path, Record, lambda: load_config_here(path), python=python)
+    )
 
-        return load_config(path, is_root=os.geteuid() == 0)
-    if isinstance(outcome, ConfigError):
+
+def load_config_here(path: Path | None) -> Config:
+    """The configuration, read in this process. Raises ConfigError."""
+    from gpuagent.config.load import load_config  # noqa: PLC0415  the child is there to avoid it
+
+    return load_config(path, is_root=os.geteuid() == 0)
+
+
+def read_apart(
+    child: str, path: Path | None, kind: type[T], here: Callable[[], object], *, python: str = sys.executable
+) -> T:
+    """What a module says of a file in a process of its own; where none can be had, what is read `here`.
+
+    It pickles something of that kind, or the exception with which it could not be read, and that is raised.
+    """
+    # -P: modules are never taken from the folder that the agent was started in.
+    command = [python, "-P", "-m", child, *([] if path is None else [str(path)])]
+    try:
+        told = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)  # noqa: S603  ours
+        outcome = pickle.loads(told.stdout)  # noqa: S301  our own child wrote it
+    except (OSError, subprocess.SubprocessError, EOFError, pickle.UnpicklingError) as error:
+        log.warning("no child could read %s (%s): it is read here", path or "the configuration", error)
+        return cast("T", here())
+    if isinstance(outcome, Exception):
         raise outcome
-    if not isinstance(outcome, Record):
-        raise TypeError(f"the child read a configuration and told {type(outcome).__name__}")
-    return cast("Config", outcome)
+    if not isinstance(outcome, kind):
+        raise TypeError(f"a child was to tell {kind.__name__} and told {type(outcome).__name__}")
+    return outcome

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuagent.runtime.memory import c_library, map_large_blocks, settle
+from gpuagent.runtime.memory import c_library, set_up_heap, settle
 
 
 class FakeGlibc:
@@ -40,12 +40,12 @@ def _unfrozen() -> Iterator[None]:
     gc.unfreeze()
 
 
-def test_large_blocks_are_mapped() -> None:
-    """M_MMAP_THRESHOLD of <malloc.h>, at the 128 KiB where glibc begins."""
+def test_there_is_one_heap_and_none_for_large_blocks() -> None:
+    """M_ARENA_MAX and M_MMAP_THRESHOLD of <malloc.h>, the latter at the 128 KiB where glibc begins."""
     glibc = FakeGlibc()
-    map_large_blocks(glibc)
+    set_up_heap(glibc)
 
-    assert glibc.calls == [("mallopt", -3, 128 * 1024)]
+    assert glibc.calls == [("mallopt", -8, 1), ("mallopt", -3, 128 * 1024)]
 
 
 def test_what_stays_is_not_looked_at_again() -> None:
@@ -77,7 +77,7 @@ def test_what_a_reload_replaced_is_collected() -> None:
 
 def test_without_glibc_all_goes_on() -> None:
     """A library that has neither call is no fault."""
-    map_large_blocks(OtherLibrary())
+    set_up_heap(OtherLibrary())
     settle(OtherLibrary())
 
     assert gc.get_freeze_count() > 0
@@ -85,5 +85,5 @@ def test_without_glibc_all_goes_on() -> None:
 
 def test_the_real_library_takes_both() -> None:
     """Symbols and types are right: a wrong one would raise."""
-    map_large_blocks(c_library())
+    set_up_heap(c_library())
     settle(c_library())
