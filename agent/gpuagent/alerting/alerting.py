@@ -1,7 +1,8 @@
 """Rules over each snapshot, and messages to those who are to be told.
 
 An evaluation happens on the event loop; what has to be kept is written by a thread, in one transaction with the
-messages that follow from it. One lock keeps both and the commands apart.
+messages that follow from it. Mostly nothing has to be: then no thread is woken. One lock keeps both and the commands
+apart.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -40,7 +41,7 @@ from gpuagent_alerts.routing.silences import Silences
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.states.engine import DEFAULT_INTERVAL_SECONDS, RuleEngine
 from gpuagent_alerts.states.group import RuleKey
-from gpuagent_alerts.states.instance import State
+from gpuagent_alerts.states.instance import Instance, State
 from gpuagent_alerts.states.machine import Change, Transition
 from gpuagent_alerts.states.missing import find_missing
 from gpuagent_alerts.store.database import Store
@@ -57,6 +58,7 @@ Listener = Callable[[Sequence[Judged]], Awaitable[None]]
 
 _ENDED_KEPT = 256
 _STOP_SECONDS = 1.0
+_HEAL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,8 @@ class Alerting:
         self.heartbeats: list[Heartbeat] = []
         self._beating: list[asyncio.Task[None]] = []
         self._task: asyncio.Task[None] | None = None
+        self._healing: asyncio.Task[None] | None = None
+        self._heal_at = 0.0
         self._evaluation_seconds: float | None = None
         self._figures: AlertingFigures | None = None
         self._listener: Listener | None = None
@@ -124,8 +128,8 @@ class Alerting:
         """Stop sending. What is queued is sent by the next agent."""
         for task in self._beating:
             task.cancel()
-        if self._task is not None:
-            await asyncio.wait([self._task], timeout=_STOP_SECONDS)
+        if running := [task for task in (self._task, self._healing) if task is not None]:
+            await asyncio.wait(running, timeout=_STOP_SECONDS)
         with suppress(TimeoutError, StoreFailure):  # the clocks of alerts would be half a minute old at most
             async with asyncio.timeout(_STOP_SECONDS):
                 await asyncio.to_thread(self._keeper.save)
@@ -162,13 +166,10 @@ class Alerting:
 
     def feed(self, snapshot: Snapshot) -> None:
         """Evaluate what is due on a new snapshot, unless the last evaluation is still being written down."""
+        if self.store.problem is not None:
+            self._heal_soon()
         if (self._task is None or self._task.done()) and self.engine.is_due(self._clock.now()):
             self._task = asyncio.create_task(self._observe(snapshot), name="rules")
-
-    async def heal(self) -> None:
-        """Every few seconds: back to the file, if writing failed. Until then a kill would cost what has happened."""
-        if self.store.problem is not None:
-            await asyncio.to_thread(self.store.heal)
 
     async def housekeeping(self) -> None:
         """About once a minute."""
@@ -197,15 +198,28 @@ class Alerting:
             for name, one in sorted(figures.items())
         )  # fmt: skip
 
+    def _heal_soon(self) -> None:
+        """Every few seconds: back to the file, if writing failed. Until then a kill would cost what has happened."""
+        now = self._clock.now()
+        if now >= self._heal_at and (self._healing is None or self._healing.done()):
+            self._heal_at = now + _HEAL_SECONDS
+            self._healing = asyncio.create_task(self._heal(), name="back to the state file")
+
+    async def _heal(self) -> None:
+        await asyncio.to_thread(self.store.heal)
+
     def firing(self) -> list[Alert]:
         """Every alert that fires now."""
-        return [
-            instance.as_alert(Status.FIRING)
+        return [instance.as_alert(Status.FIRING) for instance in self._firing()]
+
+    def _firing(self) -> Iterator[Instance]:
+        return (
+            instance
             for running in self.engine.rules()
             if running.states is not None
             for instance in running.states.instances
             if instance.state is State.FIRING
-        ]
+        )
 
     def _judged(self, measured_seconds: float) -> list[Judged]:
         """All that fires, each with the time of the data that its rule has seen."""
@@ -231,6 +245,7 @@ class Alerting:
     async def _observe(self, snapshot: Snapshot) -> None:
         async with self.lock:
             told: list[Alert] | None = None
+            due = True
             try:
                 started = time.perf_counter()
                 now, wall = self._clock.now(), self._clock.wall()
@@ -244,13 +259,26 @@ class Alerting:
                 for key, problem in result.failures:
                     log.debug("rule %s of group %s: %s", key.rule, key.group, problem)
                 self._evaluation_seconds = time.perf_counter() - started
-                told = [with_remedy(each, self.remedy_of(each)) for each in (*self._ended.values(), *self.firing())]
+                due = self._is_due()
+                if due:
+                    alerts = (*self._ended.values(), *self.firing())
+                    told = [with_remedy(each, self.remedy_of(each)) for each in alerts]
             except Exception:
                 log.exception("an evaluation of rules failed")
-            self._figures = await asyncio.to_thread(self._write_down, told)
+            if due or self._figures is None:
+                self._figures = await asyncio.to_thread(self._write_down, told)
+            else:
+                self._figures = self._count(self._figures.receivers)
             judged = self._judged(snapshot.clock_seconds) if self._listener is not None else []
         if self._listener is not None:
             await self._listener(judged)
+
+    def _is_due(self) -> bool:
+        """Whether something has to be written down or told, or may have changed at the receivers."""
+        figures = self._figures
+        waits = figures is None or any(receiver.queued for receiver in figures.receivers)  # its age is a figure
+        firing = [instance.fingerprint for instance in self._firing()] if self.notifies else []
+        return waits or self._keeper.is_due() or self._notifier.is_due(firing)
 
     def _write_down(self, told: Sequence[Alert] | None) -> AlertingFigures:
         """In a thread, and in one go: to wake it costs more than what there mostly is to do."""
@@ -261,7 +289,7 @@ class Alerting:
             log.error("the state of alerts cannot be kept: %s", error)  # noqa: TRY400  no defect of ours
         except Exception:
             log.exception("the state of alerts cannot be kept")
-        return self._count()
+        return self._count(self.receivers())
 
     def _keep(self, alerts: Sequence[Alert]) -> None:
         """The states, and the messages that follow from them, in one transaction."""
@@ -294,7 +322,7 @@ class Alerting:
         self.heartbeats = self._receivers.heartbeats(self.config.receivers, alive)
         self._beating = [asyncio.create_task(beat.run(), name=f"heartbeat {beat.name}") for beat in self.heartbeats]
 
-    def _count(self) -> AlertingFigures:
+    def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
         states: dict[tuple[str, str, str], int] = {}
         for running in self.engine.rules():
             for instance in running.states.instances if running.states is not None else ():
@@ -310,6 +338,6 @@ class Alerting:
                 for running in self.engine.rules()
                 if running.failures
             ),
-            receivers=self.receivers(),
+            receivers=receivers,
             store_ok=self.store.problem is None or not self.store.problem.in_memory,
         )

@@ -37,9 +37,13 @@ class Keeper:
             for (group, rule, fingerprint), dump in self._instances.load().items()
         ]
 
+    def is_due(self) -> bool:
+        """Whether what is on disk will not do."""
+        return self._clock.now() - self._kept_at >= LATEST_SECONDS or self._engine.shape() != self._kept
+
     def save_if_due(self) -> None:
         """As part of the transaction under way, if there is one."""
-        if self._clock.now() - self._kept_at >= LATEST_SECONDS or self._engine.shape() != self._kept:
+        if self.is_due():
             self.save()
 
     def save(self) -> None:

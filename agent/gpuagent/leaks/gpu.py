@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from zlib import crc32
 
 from gpuagent.embedded import ClientReading
@@ -41,30 +41,40 @@ class GpuSensor:
         self._growing: dict[MemoryKey, Part] = {}
         self._changed = False
         self._settled = False
-        self._tick = 0
+        self._listed: tuple[Sequence[ProcessReading], Mapping[int, Place]] = (), {}
+        self._all_known = False
+        """Each process that was listed has a history."""
+        self._stood_still = False
+        """Nothing had changed at the last reading, and so it was not noted in each history."""
         self._time_seconds: float | None = None
+        """Of the last reading that was taken."""
 
     def is_new(self, reading: GpuReading) -> bool:
         """A reading that is shown again, because the GPU was late, is taken once."""
-        fresh = not reading.time_seconds or reading.time_seconds != self._time_seconds
-        self._time_seconds = reading.time_seconds
-        return fresh
+        return not reading.time_seconds or reading.time_seconds != self._time_seconds
 
     def take(
-        self, reading: GpuReading, processes: Iterable[ProcessReading], clients: Clients,
+        self, reading: GpuReading, processes: Sequence[ProcessReading], clients: Clients,
         now_seconds: float, to_unix_seconds: float, news: News,
     ) -> None:  # fmt: skip
         """A reading in which the processes are known. `to_unix_seconds` is from CLOCK_BOOTTIME to Unix time."""
-        self._tick += 1
         here = places(reading)
         time = reading.time_seconds or now_seconds
         place = here.get(NO_INSTANCE)
         if place is not None:
             self._take_nobodys(reading, place, time, to_unix_seconds)
-        self._take_processes(processes, here, clients, (time, now_seconds, to_unix_seconds), news)
-        for history in self._processes.values():
-            if history.tick != self._tick and history.shown:
-                self._hide(history, news)
+        stands_still = self._all_known and not clients and (processes, here) == self._listed
+        if stands_still:
+            self._take_still(processes, time, to_unix_seconds, news)
+        else:
+            self._note_seen()
+            self._all_known = self._take_processes(processes, here, clients, (time, to_unix_seconds), news)
+            self._listed = processes, here
+            for history in self._processes.values():
+                if history.shown and history.seen_seconds != time:
+                    self._hide(history, news)
+        self._stood_still = stands_still
+        self._time_seconds = time
         if self._changed:
             self._changed = False
             nobodys = self._nobodys.growth if self._nobodys is not None else None
@@ -73,33 +83,52 @@ class GpuSensor:
 
     def hide(self, news: News) -> None:
         """Nothing is known in this tick: nothing is said, and every history waits."""
+        self._note_seen()
+        self._all_known = False
         for history in self._processes.values():
             if history.shown:
                 self._hide(history, news)
         if self._nobodys is not None and self._nobodys.shown:
-            self._nobodys.shown = False
+            self._nobodys.hide()
             self._growing.pop(self._key, None)
         news[self._key] = None
         self._changed = True
 
     def sweep(self, now_seconds: float) -> None:
         """Forget processes that have long been gone; only after a tick in which they would have been seen."""
+        self._note_seen()
         ended = [
             slot
             for slot, history in self._processes.items()
-            if history.tick != self._tick
+            if history.seen_seconds != self._time_seconds
             and (not history.id.boot_id or now_seconds - history.seen_seconds > FORGET_SECONDS)
         ]
         for slot in ended:
             self._all.end(self._processes.pop(slot))
 
+    def _take_still(self, processes: Iterable[ProcessReading], time: float, to_unix: float, news: News) -> None:
+        """The same processes with the same memory, and as much is free: on most GPUs it is so most of the time."""
+        for history in [each for each in self._processes.values() if each.again_seconds <= time and each.shown]:
+            said = history.update(time, history.used_bytes, history.free_bytes)
+            if said is not history.said:
+                growth = news[history.key] = history.take(said, to_unix)
+                self._note(history.key, growth, next(each for each in processes if each.key == history.key))
+
+    def _note_seen(self) -> None:
+        """Make up for what was not noted while all stood still: when each was seen last."""
+        if self._stood_still and self._time_seconds is not None:
+            self._stood_still = False
+            for history in self._processes.values():
+                if history.shown:
+                    history.seen_seconds = self._time_seconds
+
     def _take_processes(
         self, processes: Iterable[ProcessReading], here: Mapping[int, Place], clients: Clients,
-        times: tuple[float, float, float], news: News,
-    ) -> None:  # fmt: skip
-        """The loop that every process is in at every tick: nothing is made in it while nothing changes."""
-        time, now, to_unix = times
-        tick, known = self._tick, self._processes
+        times: tuple[float, float], news: News,
+    ) -> bool:  # fmt: skip
+        """Returns whether each has a history. Looks at all as soon as one has changed, and makes nothing needlessly."""
+        time, to_unix = times
+        known, all_known = self._processes, True
         for process in processes:
             pid, instance, info = process.pid, process.gpu_instance_id, process.info
             place = here.get(instance)
@@ -109,18 +138,21 @@ class GpuSensor:
             if history is None or history.over or (info is not None and info.id != history.id):
                 history = self._begin(process, place, history)
                 if history is None:
+                    all_known = False
                     continue
-            history.tick = tick
-            history.seen_seconds = now
             client = clients.get(pid) if clients else None
-            if client is None:
-                said = history.detector.update(time, process.used_bytes, place.free_bytes)
+            used, free = process.used_bytes, place.free_bytes
+            if client is not None:
+                said = history.update(time, used, free, _told(process, client, place))
+            elif time < history.again_seconds and used == history.used_bytes and free == history.free_bytes:
+                history.seen_seconds = time
+                continue
             else:
-                figures = _told(process, client, place)
-                said = history.detector.update(time, process.used_bytes, place.free_bytes, *figures)
+                said = history.update(time, used, free)
             if said is not history.said or not history.shown:
                 growth = news[history.key] = history.take(said, to_unix)
                 self._note(history.key, growth, process)
+        return all_known
 
     def _take_nobodys(self, reading: GpuReading, place: Place, time: float, to_unix: float) -> None:
         history = self._nobodys
@@ -130,8 +162,7 @@ class GpuSensor:
             if history is None:
                 return
             self._nobodys = history
-        history.seen_seconds = time
-        said = history.detector.update(time, nobodys_bytes(reading), place.free_bytes)
+        said = history.update(time, nobodys_bytes(reading), place.free_bytes)
         if said is not history.said or not history.shown:
             self._note(self._key, history.take(said, to_unix), None)
             self._changed = True
@@ -153,7 +184,7 @@ class GpuSensor:
         return history
 
     def _hide(self, history: History, news: News) -> None:
-        history.shown = False
+        history.hide()
         news[history.key] = None
         self._forget_growth(history.key)
 

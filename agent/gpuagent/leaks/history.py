@@ -1,13 +1,25 @@
-"""One process's memory on one GPU over time, or nobody's: a detector, and what it said last."""
+"""One process's memory on one GPU over time, or nobody's: a detector, what it was told last, and what it said.
+
+Most readings are what the last one was. To tell a detector so again and again was a fifth of what the agent cost, so of
+those it is given the first in each `AGAIN_SECONDS`. It judges blocks of time by their lowest reading, and of each block
+it has the first one: no verdict differs, nor comes later. When the memory changes, it is first given the last reading
+that it was spared: it knows since when.
+"""
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
+from typing import Final
 
 from gpuagent.growth import Evidence, Growth, MemoryKey, Verdict
 from gpuagent.identity import ProcessId
 from gpuagent.leaks.detectors import Beginning, Detector
+from gpuagent_alerts.leak.history import FIRST_BLACKOUT_SECONDS
 from gpuagent_alerts.store.leaks import LeakHistory, LeakKey
+
+AGAIN_SECONDS: Final = 5
+"""A third of a detector's block, which begins with one of these."""
 
 
 @dataclass(slots=True, eq=False)
@@ -22,12 +34,19 @@ class History:
     said: Growth | None = None
     """The detector's own object, to be compared by identity."""
     growth: Growth | None = None
-    tick: int = 0
-    """The last one in which its process was listed."""
     shown: bool = False
     over: bool = False
     """Forgotten, to make room for another."""
     seen_seconds: float = 0.0
+    """Of the last reading in which its process was listed; 0 for none."""
+    given_seconds: float = 0.0
+    """Of the last reading that the detector was given, which are the two figures."""
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+    again_seconds: float = 0.0
+    """A reading before this that is as the last one tells the detector nothing."""
+    all_until_seconds: float = math.inf
+    """Until then it is given every reading: its blocks have not begun."""
     kept_seconds: float = 0.0
     """When it was last written down; 0 for never."""
 
@@ -35,6 +54,33 @@ class History:
     def address(self) -> LeakKey:
         """Whose it is: a pid that is used again is another address."""
         return LeakKey(self.id, self.key.gpu_uuid, self.key.gpu_instance_id)
+
+    def update(
+        self, time_seconds: float, used_bytes: int | None, free_bytes: int | None, figures: tuple[int | None, ...] = ()
+    ) -> Growth:
+        """Give the detector a reading. `figures` are allocated, reserved and declared bytes, of a process that tells.
+
+        The same object as before while nothing has changed.
+        """
+        detector = self.detector
+        if self.seen_seconds > self.given_seconds and used_bytes != self.used_bytes:
+            detector.update(self.seen_seconds, self.used_bytes, self.free_bytes)
+        said = detector.update(time_seconds, used_bytes, free_bytes, *figures)
+        if not self.given_seconds:
+            self.all_until_seconds = time_seconds + FIRST_BLACKOUT_SECONDS
+        self.seen_seconds = self.given_seconds = time_seconds
+        self.used_bytes, self.free_bytes = used_bytes, free_bytes
+        if figures or said.fast or time_seconds < self.all_until_seconds:
+            self.again_seconds = 0.0
+        else:
+            phase = self.beginning.phase
+            self.again_seconds = (math.floor((time_seconds - phase) / AGAIN_SECONDS) + 1) * AGAIN_SECONDS + phase
+        return said
+
+    def hide(self) -> None:
+        """Nothing is said of it until the next reading, whatever that is."""
+        self.shown = False
+        self.again_seconds = 0.0
 
     def take(self, said: Growth, to_unix_seconds: float) -> Growth:
         """What the detector says now, for others: in Unix time, and with every standard that this leak has met."""

@@ -13,9 +13,10 @@ from gpuagent_alerts.store.problem import StoreFailure
 
 log = logging.getLogger(__name__)
 
-KEEP_SECONDS = 60.0
-MOST_AT_A_TIME = 256
-"""About 1 MiB. With more histories each is written less often: they are worth hours, and a minute more is no loss."""
+KEEP_SECONDS = 15.0
+MOST_AT_A_TIME = 32
+"""About 128 KiB, and a millisecond of the event loop. With more histories each is written less often: they are worth
+hours, and some minutes more are no loss."""
 
 
 class Keeper:
@@ -38,7 +39,7 @@ class Keeper:
         self._histories.restore(rows, self._clock.now())
 
     async def keep(self, most: int | None = MOST_AT_A_TIME) -> None:
-        """Write down those that were written down longest ago. To be called every minute."""
+        """Write down those that were written down longest ago. To be called every `KEEP_SECONDS`."""
         rows = self._histories.to_keep(self._clock.now(), most)
         gone = self._histories.take_gone()
         try:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.clock import Clock
-from gpuagent.nvml.failure import NOT_SUPPORTED, TIMEOUT, NvmlFailure
+from gpuagent.nvml.failure import NOT_SUPPORTED, SUCCESS, TIMEOUT, NvmlFailure
 from gpuagent.nvml.library import Handle, Library
 from gpuagent.reading import XidCount
 
@@ -21,6 +21,7 @@ log = logging.getLogger(__name__)
 _XID_CRITICAL_ERROR = 0x8
 FALLEN_OFF_XID = 79
 _SAME_FALL_SECONDS = 60.0
+_WAIT = "nvmlEventSetWait_v2"
 _WAIT_MILLISECONDS = 1000
 _BACK_OFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 _MOST_DRAINED = 100
@@ -178,13 +179,13 @@ class XidWatcher:
         return event_set, gpus
 
     def _wait(self, event_set: Any, gpus: dict[int | None, Watched], milliseconds: int) -> bool:
-        """Take one event; False if there was none in time."""
-        try:
-            event = self._library.call("nvmlEventSetWait_v2", event_set, milliseconds)
-        except NvmlFailure as failure:
-            if failure.code == TIMEOUT:
-                return False
-            raise
+        """Take one event; False if there was none in time, as mostly: an exception each second would cost more."""
+        event = self._library.struct("c_nvmlEventData_t")
+        code = self._library.raw(_WAIT, event_set, ctypes.byref(event), ctypes.c_uint(milliseconds))
+        if code == TIMEOUT:
+            return False
+        if code != SUCCESS:
+            raise NvmlFailure(_WAIT, code)
         gpu = gpus.get(_address(event.device))
         if gpu is not None and event.eventType & _XID_CRITICAL_ERROR:
             xid = int(event.eventData)

@@ -7,8 +7,6 @@ showed 37,100 % (https://github.com/Syllo/nvtop/issues/110), and stamps may lie 
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from functools import lru_cache
-from typing import NamedTuple
 
 from gpuagent.nvml.device import Device
 from gpuagent.nvml.process_samples import Ring, Sample
@@ -24,12 +22,11 @@ _FUTURE_MICROSECONDS = 1_000_000
 IDLE = ProcessUtilization(0.0, 0.0, 0.0, 0.0)
 
 
-class Accepted(NamedTuple):
-    """A sample that was believed, and when it was taken in (CLOCK_BOOTTIME)."""
+Accepted = tuple[int, float, ProcessUtilization]
+"""A sample that was believed: its stamp, when it was taken in (CLOCK_BOOTTIME), and what it says."""
 
-    stamp: int
-    taken_seconds: float
-    value: ProcessUtilization
+_Percent = tuple[int, int, int, int]
+_MOST_RATIOS = 4096
 
 
 class Samples:
@@ -39,6 +36,7 @@ class Samples:
         self.ring = Ring()
         self.last_stamp = 0
         self.newest: dict[int, Accepted] = {}
+        self._ratios: dict[_Percent, ProcessUtilization] = {}
 
     def accept(self, samples: Iterable[Sample], pids: Collection[int], wall: float, now: float) -> None:
         """Take in what can be true: listed pids, newer than the last read, neither stale nor of the future.
@@ -46,21 +44,23 @@ class Samples:
         Also 0 to 100 %, and the newest per pid. `wall` is unix time, `now` CLOCK_BOOTTIME, both in seconds.
         """
         wall_microseconds = int(wall * 1e6)
-        earliest = wall_microseconds - _OLDEST_MICROSECONDS
         latest = wall_microseconds + _FUTURE_MICROSECONDS
         if self.last_stamp > latest:  # the wall clock was set back
             self.last_stamp = 0
-        since = self.last_stamp
-        newest, last = self.newest, since
+        newest, ratios, last = self.newest, self._ratios, self.last_stamp
+        earliest = max(wall_microseconds - _OLDEST_MICROSECONDS, last + 1)
         for pid, stamp, sm, memory, encoder, decoder in samples:
-            if not earliest <= stamp <= latest or stamp <= since:
+            if not earliest <= stamp <= latest:
                 continue
-            last = max(stamp, last)
-            if pid not in pids or sm > 100 or memory > 100 or encoder > 100 or decoder > 100:
-                continue
+            if stamp > last:  # noqa: PLR1730  a call of max() takes longer than the rest of this line
+                last = stamp
             seen = newest.get(pid)
-            if seen is None or stamp > seen.stamp or seen.stamp > latest:
-                newest[pid] = Accepted(stamp, now, _ratios(sm, memory, encoder, decoder))
+            if pid not in pids or (seen is not None and stamp <= seen[0] <= latest):
+                continue
+            percent = sm, memory, encoder, decoder
+            value = ratios.get(percent) or self._believed(percent)
+            if value is not None:
+                newest[pid] = stamp, now, value
         self.last_stamp = last
         for pid in newest.keys() - pids:
             del newest[pid]
@@ -69,15 +69,21 @@ class Samples:
         """Utilisation of listed processes: idle if the driver has not sampled one lately."""
         get = self.newest.get
         return {
-            pid: seen.value if (seen := get(pid)) is not None and now - seen.taken_seconds < HOLD_SECONDS else IDLE
-            for pid in pids
+            pid: seen[2] if (seen := get(pid)) is not None and now - seen[1] < HOLD_SECONDS else IDLE for pid in pids
         }
 
+    def _believed(self, percent: _Percent) -> ProcessUtilization | None:
+        """As ratios; None for more than 100 %.
 
-@lru_cache(maxsize=1024)
-def _ratios(sm: int, memory: int, encoder: int, decoder: int) -> ProcessUtilization:
-    """From percent. The same object for the same figures: who compares readings sees at once that nothing changed."""
-    return ProcessUtilization(sm / 100, memory / 100, encoder / 100, decoder / 100)
+        The same object for the same figures: who compares readings sees at once that nothing changed.
+        """
+        if max(percent) > 100:
+            return None
+        if len(self._ratios) >= _MOST_RATIOS:
+            self._ratios.clear()
+        sm, memory, encoder, decoder = percent
+        value = self._ratios[percent] = ProcessUtilization(sm / 100, memory / 100, encoder / 100, decoder / 100)
+        return value
 
 
 def collect(device: Device, pids: Collection[int], *, busy: bool = False) -> dict[int, ProcessUtilization] | None:

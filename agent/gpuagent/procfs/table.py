@@ -1,8 +1,9 @@
 """Which processes the driver's pids are, kept up to date at next to no cost.
 
 A process is read when it appears. From then on a pidfd tells of its end, so a tick over 512
-processes is one system call; where no pidfd can be had, the start time is compared instead. At the
-slow rate `refresh` follows what changes in a life: state, memory, another program by exec.
+processes is one system call; where no pidfd can be had, the start time is compared instead. What
+changes in a life is followed at the slow rate, some processes at each tick: state, memory, another
+program by exec.
 """
 
 from __future__ import annotations
@@ -28,10 +29,10 @@ _GONE = (FileNotFoundError, ProcessLookupError)
 _UNREADABLE = (OSError, ValueError)
 _ENDED = frozenset({"Z", "X"})
 _MOST_UNLISTED = 1024
-_FOLLOWED_AT_ONCE = 128
-"""Processes at a tick, some 2 ms: all of them at once would hold up the event loop."""
-_FOLLOWED_PART = 8
-"""Of a larger crowd this part at a tick: within the slow interval all have had their turn."""
+_FOLLOWED_AT_ONCE = 32
+"""Processes at a tick, half a millisecond: all of them at once would hold up the event loop."""
+_FOLLOWED_PART = 16
+"""Of a larger crowd this part at a tick: with a tick a second each has its turn every half a minute."""
 
 
 class Watcher(Protocol):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from gpuagent.clock import Clock
 from gpuagent_alerts.alert import Alert, Message
@@ -28,6 +29,14 @@ class Quiet:
     acks: Acks
 
 
+class _Idle(NamedTuple):
+    """A call that found nothing to do: nor will the next ones, for as long as this holds."""
+
+    circumstances: tuple[object, ...]
+    until: float
+    """Unix time."""
+
+
 class Notifier:
     """Compares what fires with what was told, and queues the difference."""
 
@@ -50,6 +59,17 @@ class Notifier:
         self._node_labels = dict(node_labels)
         self._steps = WallSteps(clock)
         self._told = load_told(store, clock.wall())
+        self._idle: _Idle | None = None
+
+    def is_due(self, firing: Collection[str]) -> bool:
+        """Whether `notify` may have something to do while these fire, by fingerprint. If not, it need not be called.
+
+        What is told follows from who fires, from routes, from the time, and from what the store has: what was told, and
+        silences and acknowledgements. It costs no query.
+        """
+        self._follow_clock()
+        idle = self._idle
+        return idle is None or self._clock.wall() >= idle.until or self._circumstances(firing) != idle.circumstances
 
     def notify(self, alerts: Iterable[Alert]) -> int:
         """Queue what is to be told; returns how many messages that were.
@@ -59,7 +79,9 @@ class Notifier:
         then makes up for it.
         """
         self._follow_clock()
+        self._idle = None
         firing, ended = by_status(alerts)
+        circumstances = self._circumstances(firing)
         view = View(
             now=self._clock.wall(),
             firing=firing,
@@ -70,13 +92,15 @@ class Notifier:
             acknowledged={fingerprint for fingerprint in firing if fingerprint in self._quiet.acks},
             node_labels=self._node_labels,
         )
-        tellings = decide(view, self._told)
+        tellings, next_at = decide(view, self._told)
         with self._store.transaction():
             losses = self._outbox.enqueue([_entry(telling, view.now) for telling in tellings if telling.alerts])
             changes = _with_losses({telling.key: telling.told for telling in tellings}, self._told, losses)
             save_told(self._store, changes)
             self._quiet.acks.keep(firing)
             self._store.after_commit(lambda: self._apply(changes))
+        if not tellings:
+            self._idle = _Idle(circumstances, min(next_at, self._quiet.silences.next_change()))
         return sum(bool(telling.alerts) for telling in tellings)
 
     def is_open(self, fingerprint: str) -> bool:
@@ -90,12 +114,16 @@ class Notifier:
             else:
                 self._told[key] = told
 
+    def _circumstances(self, firing: Collection[str]) -> tuple[object, ...]:
+        return frozenset(firing), self.routes, self._store.changes
+
     def _hushed(self, firing: Mapping[str, Alert]) -> _Hushed:
         return _Hushed(self._quiet.silences, firing)
 
     def _follow_clock(self) -> None:
         step = self._steps.step()
         if step:
+            self._idle = None
             self._told = {key: replace(told, told_at=told.told_at + step) for key, told in self._told.items()}
 
 

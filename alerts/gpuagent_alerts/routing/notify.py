@@ -7,8 +7,10 @@ open for ever.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.outbox.entry import Occasion
@@ -53,19 +55,32 @@ class Telling:
     """Fingerprints, as told, of alerts that the receiver has not heard of."""
 
 
-def decide(view: View, told: Mapping[GroupKey, Told]) -> list[Telling]:
-    """What to tell, by group; of groups about which nothing is to be said, nothing."""
+class Decision(NamedTuple):
+    """What is to be told now."""
+
+    tellings: list[Telling]
+    """By group; of groups about which nothing is to be said, nothing."""
+    next_at: float
+    """Unix time from which on there may be more to tell although nothing but the time has changed; infinity for never.
+    When silences begin and end is for others to know."""
+
+
+def decide(view: View, told: Mapping[GroupKey, Told]) -> Decision:
+    """What to tell."""
     groups = _groups(view, told)
-    found = []
+    found: list[Telling] = []
+    times: list[float] = []
     for key in (*groups, *(key for key in told if key not in groups)):
         recipient = view.recipients.get(key.receiver)
         if recipient is None:
             found.append(Telling(key, None))  # there is nobody to tell
             continue
-        telling = _Group(view, key, recipient, groups.get(key), told.get(key)).telling()
+        group = _Group(view, key, recipient, groups.get(key), told.get(key))
+        telling = group.telling()
         if telling is not None:
             found.append(telling)
-    return found
+        times += group.times()
+    return Decision(found, min(times, default=math.inf))
 
 
 def _groups(view: View, told: Mapping[GroupKey, Told]) -> dict[GroupKey, Group]:
@@ -119,6 +134,15 @@ class _Group:
         if self._repeat_is_due():
             return self._repeat()
         return Telling(self._key, self._after(self._told_at)) if self._changed else None
+
+    def times(self) -> Iterator[float]:
+        """Unix times at which there may be something to tell although nothing else has changed."""
+        now = self._view.now
+        if self._repeat_seconds is not None and now - self._told_at < self._repeat_seconds:
+            yield self._told_at + self._repeat_seconds
+        for one in self._known.values():
+            if one.ended_at is not None and now - one.ended_at < self._recipient.resolved_for_seconds:
+                yield one.ended_at + self._recipient.resolved_for_seconds
 
     def _forget(self) -> None:
         """What is over and needs no more words."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -114,6 +115,12 @@ class Silences:
             for silence, matches in tuple(self._silences.values())  # one may be added meanwhile, in another thread
             if silence.state(now) is SilenceState.ACTIVE and matches(labels)
         ]
+
+    def next_change(self) -> float:
+        """Unix time at which the next one begins or ends by itself; infinity if none does."""
+        now = self._clock.wall()
+        times = (time for silence in self.all() for time in (silence.starts_at, silence.ends_at))
+        return min((time for time in times if time > now), default=math.inf)
 
     def prune(self) -> None:
         """Forget what expired long ago. Raises StoreFailure."""

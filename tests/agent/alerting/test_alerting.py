@@ -12,6 +12,7 @@ from gpuagent.clock import ManualClock
 from gpuagent_alerts.outbox.outcome import Reason
 from tests.agent.alerting.bench import BLIND, BUSY, CALM, FULL, Told, alerting, config, rules, run, told
 from tests.alerts.receivers.sink import Reply, always, sink
+from tests.alerts.routing.parts import route
 
 FOR_10S = f"{FULL}, for: 10s"
 
@@ -157,7 +158,7 @@ def test_a_reload_that_is_refused_changes_nothing(tmp_path: Path) -> None:
     async def test() -> None:
         with sink() as receiver:
             settings = config(tmp_path, receiver)
-            bad = config(tmp_path, receiver, routes=[{"match": ['a=~"(?=b)"'], "receivers": ["hook"]}])
+            bad = settings.model_copy(update={"routes": (route("hook", match=['a=~"(?=b)"']),)})
             async with alerting(settings, rules(FULL), ManualClock(), tmp_path / "s") as bench:
                 with pytest.raises(ValueError, match=r"routes\[0\]"):
                     await bench.alerting.reload(bad, rules("alert: Other, expr: vector(1)"), lambda: True)

@@ -14,7 +14,7 @@ from tests.fakes.proc import FakeProc, FakeWatcher, stat_text
 
 
 def test_the_slow_rate_follows_state_and_memory() -> None:
-    """PROC-02: state D and the resident memory are seen by `refresh`, without other files."""
+    """PROC-02: state D and the resident memory are seen after `refresh`, without other files."""
     proc = FakeProc()
     proc.put(7, cmdline=b"python3")
     table = table_of(proc)
@@ -28,6 +28,24 @@ def test_the_slow_rate_follows_state_and_memory() -> None:
     assert (info.state, info.parent_pid) == ("D", 5)
     assert info.resident_bytes == 99 * os.sysconf("SC_PAGE_SIZE")
     assert proc.reads == [(7, "stat")]
+
+
+@pytest.mark.parametrize("ticks", [3, 15])
+def test_a_crowd_has_its_turn(ticks: int) -> None:
+    """Of 512 processes no tick reads more than 32, and each is read, also with few ticks between two slow ones."""
+    proc, pids = FakeProc(), range(1, 513)
+    for pid in pids:
+        proc.put(pid)
+    table = table_of(proc)
+    first = table.resolve(pids)
+    proc.reads.clear()
+    for tick in range(30):
+        if tick % ticks == 0:
+            table.refresh()
+        before = len(proc.reads)
+        assert table.resolve(pids) is first
+        assert len(proc.reads) - before <= 32
+    assert {pid for pid, _ in proc.reads} == set(pids)
 
 
 @pytest.mark.parametrize("visible", [True, False])
@@ -54,6 +72,7 @@ def test_the_command_line_of_a_hanging_process_is_left_alone() -> None:
     table = table_of(proc)
     assert known(table.resolve([7])[7]).command == ""
     table.refresh()
+    table.resolve([7])
     assert (7, "cmdline") not in proc.reads
 
     proc.put(7, stat_text(7, state="S"), cmdline=b"python3\0a.py")

@@ -36,7 +36,11 @@ class Story(RuleBasedStateMachine):
         self.ended |= self.firing - gpus
         self.firing = gpus
         self.desk.clock.advance(seconds)
-        self.desk.notifier.notify(self.alerts())
+        notifier = self.desk.notifier
+        due = notifier.is_due([each.fingerprint for each in self.alerts() if each.status is Status.FIRING])
+        before = self.desk.store.changes
+        told = notifier.notify(self.alerts())
+        assert due or (told, self.desk.store.changes) == (0, before), "nobody would have looked"
 
     @rule(receiver=st.sampled_from(["hook", "grouped"]), ok=st.booleans())
     def deliver(self, receiver: str, ok: bool) -> None:

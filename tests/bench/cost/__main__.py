@@ -39,7 +39,7 @@ def arguments(argv: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--moving", metavar="FILE", help="a state of the library in which all memory grows")
     parser.add_argument("--seconds", type=float, default=60.0, help="how long CPU time is watched [%(default)s]")
     parser.add_argument("--crossings", type=int, default=40, help="thresholds crossed; 0: none [%(default)s]")
-    parser.add_argument("--no-sizes", action="store_true", help="leave the cost over the size out: four minutes")
+    parser.add_argument("--no-sizes", action="store_true", help="leave the cost over the size out")
     parser.add_argument("--no-peer", action="store_true", help="leave nvitop-exporter out")
     parser.add_argument("--document", metavar="FILE", type=Path, help="write the tables into this page too")
     return parser.parse_args(argv)
@@ -112,7 +112,7 @@ class Bench:
                 return Place.of_size(self._folder, *size)
             return self._place.with_environment(FAKE_NVML_STATE=str(state_of(size)))
 
-        text, bars = sizes.report(sizes.measure(place_of, max(self._options.seconds / 2, 5.0)))
+        text, bars = sizes.report(sizes.measure(place_of, self._options.seconds))
         self.sections.append(Section("Over the size of the node", text))
         return bars
 

@@ -1,6 +1,7 @@
 """The agent with a probe in it: python -m tests.bench.cost.inside budget|blocks SECONDS CONFIG OUTPUT.
 
-`budget` writes CPU seconds a second by part, `blocks` how long the event loop was not there for others. Both are JSON.
+`budget` writes CPU seconds a second by part, `blocks` how long the event loop was not there for others, and why. Both
+are JSON.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from gpuagent.assemble import assemble
 from gpuagent.service import Service
 from tests.bench.cost.meter import Meter, count_parts
 from tests.bench.cost.running import SETTLE_SECONDS
+from tests.bench.cost.turns import Turns
 
 _PROBE_SECONDS = 0.002
 
@@ -31,20 +33,24 @@ async def budget(meter: Meter, seconds: float) -> dict[str, float]:
     return {part: (used - before.get(part, 0.0)) / passed for part, used in after.items()}
 
 
-async def blocks(seconds: float) -> list[tuple[float, float]]:
+async def blocks(turns: Turns, seconds: float) -> list[tuple[float, float, str]]:
     """The longest block of each second: how late a task came that only wanted to be woken, and the loop's CPU time.
 
-    The first holds the time of other programs and threads too, the second the loop's own work alone.
+    The first holds the time of other programs and threads too, the second the loop's own work alone. The third says
+    what the loop was at in the first.
     """
     loop = asyncio.get_running_loop()
-    longest: list[tuple[float, float]] = []
+    longest: list[tuple[float, float, str]] = []
     for _ in range(int(seconds)):
-        late, busy, end = 0.0, 0.0, loop.time() + 1.0
+        late, busy, why, end = 0.0, 0.0, "", loop.time() + 1.0
         while (due := loop.time() + _PROBE_SECONDS) < end:
+            turns.clear()
             before = time.thread_time()
             await asyncio.sleep(_PROBE_SECONDS)
-            late, busy = max(late, loop.time() - due), max(busy, time.thread_time() - before)
-        longest.append((late, busy))
+            if loop.time() - due > late:
+                late, why = loop.time() - due, ", ".join(map(str, turns.longest()))
+            busy = max(busy, time.thread_time() - before)
+        longest.append((late, busy, why))
     return longest
 
 
@@ -66,12 +72,14 @@ def main() -> None:
     """What `gpuagent run` does, and the probe."""
     mode, seconds, config, output = sys.argv[1:]
     service = assemble(Path(config)).service
-    probe: Probe = blocks
     if mode == "budget":
         meter = Meter()
         count_parts(service, meter)
-        probe = partial(budget, meter)
-    found = asyncio.run(watched(service, probe, float(seconds)))
+        found = asyncio.run(watched(service, partial(budget, meter), float(seconds)))
+    else:
+        turns = Turns()
+        with turns.watched():
+            found = asyncio.run(watched(service, partial(blocks, turns), float(seconds)))
     Path(output).write_text(json.dumps(found), encoding="utf-8")
 
 

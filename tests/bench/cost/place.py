@@ -7,6 +7,7 @@ import os
 import subprocess
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import mkdtemp
 
 from tests.bench.exporters import ROOT, agent, launcher, over_library, over_scenario, peer
 from tests.bench.measure import Exporter
@@ -34,14 +35,14 @@ class Place:
     def of_size(cls, folder: Path, gpus: int, processes: int) -> Place:
         """Over so many simulated GPUs with so many simulated processes each."""
         crowd = {"name": "worker-{n}", "memory": "8MiB", "count": processes, "utilization": {"sm": 1}}
-        scenario = folder / "size.yaml"
+        scenario = folder / f"{gpus}x{processes}.yaml"
         one = {"model": "h100", "processes": [crowd]}
         scenario.write_text(json.dumps({"gpus": [one] * gpus}), encoding="utf-8")
         return cls(folder, *launcher(scenario, Path(os.devnull), None))
 
     def agent(self) -> Exporter:
-        """With all that it does by default, at 1 s."""
-        return agent(self.folder, self.words, self.environment)[0]
+        """With all that it does by default, at 1 s, and without a past: alerts of the last one would end in it."""
+        return agent(Path(mkdtemp(dir=self.folder)), self.words, self.environment)[0]
 
     def peer(self, python: Path) -> Exporter:
         """nvitop-exporter at 1 s."""
@@ -50,7 +51,8 @@ class Place:
     def inside(self, mode: str, seconds: float, made: Exporter) -> tuple[subprocess.Popen[bytes], Path]:
         """The agent `made` with a probe in it, and the file with what that has found, once it has ended."""
         output = self.folder / f"{mode}.json"
-        words = ["tests.bench.cost.inside", mode, str(seconds), str(self.folder / "gpuagent.yaml"), str(output)]
+        config = made.command[-1]
+        words = ["tests.bench.cost.inside", mode, str(seconds), config, str(output)]
         path = os.pathsep.join(filter(None, (self.environment.get("PYTHONPATH"), str(ROOT))))
         with (self.folder / f"{mode}.log").open("wb") as log:
             process = subprocess.Popen(

@@ -5,18 +5,18 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import NamedTuple
 
 from tests.bench.cost.bars import Bar, at_least, markdown
 from tests.bench.cost.place import Place
-from tests.bench.cost.running import cpu_ratios, started
+from tests.bench.cost.running import SETTLE_SECONDS, cpu_ratios, started
 
 GPUS = (1, 2, 4, 8, 16)
 """With one process each."""
 PROCESSES = (1, 64, 256, 1024, 2048, 4096)
 """On one GPU."""
-_SETTLE_SECONDS = 8.0
 _LEAST_R_SQUARED = 0.97
 
 
@@ -54,13 +54,12 @@ def states_in(folder: Path) -> Callable[[Size], Path]:
 
 
 def measure(place_of: Callable[[Size], Place], seconds: float) -> dict[Size, float]:
-    """CPU milliseconds a second, size by size. Raises NotRunning."""
-    found: dict[Size, float] = {}
-    for size in SIZES:
-        with started(place_of(size).agent()) as running:
-            time.sleep(_SETTLE_SECONDS)
-            found[size] = cpu_ratios([running.pid], seconds)[0] * 1e3
-    return found
+    """CPU milliseconds a second by size, of all at the same time: what disturbs one disturbs all. Raises NotRunning."""
+    with ExitStack() as stack:
+        pids = [stack.enter_context(started(place_of(size).agent())).pid for size in SIZES]
+        time.sleep(SETTLE_SECONDS)
+        ratios = cpu_ratios(pids, seconds)
+    return {size: ratio * 1e3 for size, ratio in zip(SIZES, ratios, strict=True)}
 
 
 def report(found: dict[Size, float]) -> tuple[str, list[Bar]]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import gc
 import os
 import time
 from pathlib import Path
@@ -14,6 +16,7 @@ from tests.bench.cost.document import BEGIN, END, Section
 from tests.bench.cost.meter import REST, Meter
 from tests.bench.cost.running import cpu_seconds
 from tests.bench.cost.sizes import GPUS, PROCESSES, SIZES, Size, fit, report
+from tests.bench.cost.turns import Turns
 
 
 class Work:
@@ -77,6 +80,31 @@ def test_cpu_time_is_that_of_the_process() -> None:
     told = cpu_seconds(os.getpid())
 
     assert before <= told <= time.process_time()
+
+
+def test_what_kept_the_loop() -> None:
+    """The longest turn is told by its name, with what of it was work; a collection of garbage within it too."""
+    turns, work = Turns(), Work()
+
+    async def main() -> None:
+        await asyncio.sleep(0)
+        turns.clear()
+        asyncio.get_running_loop().call_soon(work.inner)
+        await asyncio.sleep(0)
+        work.outer()
+        gc.collect()
+        await asyncio.sleep(0)
+
+    run = asyncio.Handle._run
+    with turns.watched():
+        asyncio.run(main())
+    assert asyncio.Handle._run is run
+
+    first, second, *_ = [turn for turn in turns.longest(9) if "garbage" not in turn.what]
+    assert "main" in first.what
+    assert second.what == "Work.inner"
+    assert first.cpu_seconds > second.cpu_seconds > 0.04
+    assert "garbage collection of generation 2" in [turn.what for turn in turns.longest(9)]
 
 
 def test_bars() -> None:
