@@ -19,9 +19,12 @@ class Stop(IntEnum):
     STOPPED = 3
     SLOWS_DOWN = 4
     HELD_BEFORE = 5
+    YOUNG = 6
 
 
-def stop_of(window: Window, settings: Settings, free_pages: float) -> Stop | None:  # noqa: PLR0911 - the tests in their order
+def stop_of(  # noqa: PLR0911 - the tests in their order
+    window: Window, settings: Settings, free_pages: float, age_seconds: float
+) -> Stop | None:
     """What speaks against a leak; None if nothing does.
 
     The amount is the caller's to judge (`enough`): it is the cheap test, at which most windows end.
@@ -29,7 +32,8 @@ def stop_of(window: Window, settings: Settings, free_pages: float) -> Stop | Non
     if window.present < settings.coverage * window.blocks:
         return Stop.GAPS
     share = window.growth / max(free_pages, 1.0)
-    if not _even(window, settings, urgent=share >= settings.urgent_growth_share):
+    urgent = share >= settings.urgent_growth_share
+    if not _even(window, settings, urgent=urgent):
         return Stop.UNEVEN
     long = window.seconds >= settings.long_seconds
     if window.last_quarter < (settings.last_quarter_long if long else settings.last_quarter):
@@ -41,6 +45,9 @@ def stop_of(window: Window, settings: Settings, free_pages: float) -> Stop | Non
         return Stop.SLOWS_DOWN
     if window.older_high and window.last - window.older_high < settings.new_ground * window.growth:
         return Stop.HELD_BEFORE
+    lived = age_seconds / window.seconds
+    if not long and lived < (settings.life_windows_urgent if urgent else settings.life_windows):
+        return Stop.YOUNG
     return None
 
 

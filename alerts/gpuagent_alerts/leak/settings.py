@@ -34,8 +34,13 @@ class Settings:
     """Below this age the share rises with their ratio: what starts, grows."""
     waive_bend_growth_share: float = 0.7
     """From this growth on, as a share of free, slowing down is no excuse: there is no time to wait for the curve."""
+    life_windows: float = 0.0
+    """Windows that the process must have lived for: what starts, grows, and a window over most of a life is its start.
+    Not asked of windows of `long_seconds`, which prove enough."""
     urgent_growth_share: float = 3.0
     """From this growth on, as a share of free, the urgent limits below hold: nothing is left to wait for."""
+    life_windows_urgent: float = 0.0
+    """The same where the urgent limits hold: a few large steps are what a start is made of."""
     even_eighths: int = 6
     """Eighths of the window, of 8, that must carry their part of the growth. The driver's figure moves in steps."""
     even_eighths_urgent: int = 4
@@ -65,6 +70,8 @@ class Settings:
     """Share of the growth that must lie above all that was held before: what was held and given back is no news."""
     repeats: int = 2
     """Windows in a row, each one block later. One alone cost 4 false alarms in 1,047 days for 7 minutes less delay."""
+    most_lengths: int = 1
+    """Windows that count at one block: one of another length has other bounds, and is a witness too."""
     coverage: float = 0.6
     """Share of the window's blocks that must have a reading."""
     least_growth_bytes: float = 64.0 * 2**20
@@ -112,8 +119,13 @@ _BALANCED = replace(
     _ALLOCATOR,
     blackout_seconds=300.0,  # without the allocator's figures, captures and first requests look alike for longer
     waive_bend_growth_share=math.inf,  # a cache slows down at its end too, when most of the free memory is gone
-    urgent_growth_share=2.0,
-    repeats=3,  # the driver's figure moves in steps: two windows may share the same few
+    life_windows=1.3,  # ... and what grows by steps from the start on: a curriculum, a cache
+    urgent_growth_share=1.0,  # another such window fills the GPU
+    life_windows_urgent=1.5,
+    largest_eighth_urgent=0.45,  # two of four like steps at once are a jump
+    increments_urgent=3.5,  # four steps whose sizes differ by a third
+    repeats=3,  # the driver's figure moves in steps: two windows may share the same few ...
+    most_lengths=2,  # ... but hours go by between the blocks of a long window
 )
 
 SETTINGS: Final[dict[Sensitivity, Settings]] = {
@@ -133,6 +145,6 @@ _SUSPECTED_SHARE = 0.2
 
 ALLOCATOR_SUSPECTED: Final = replace(_ALLOCATOR, growth_share=_SUSPECTED_SHARE)
 SUSPECTED: Final = replace(
-    _BALANCED, growth_share=_SUSPECTED_SHARE, blackout_seconds=600.0, urgent_growth_share=math.inf, repeats=2
+    _BALANCED, growth_share=_SUSPECTED_SHARE, blackout_seconds=600.0, urgent_growth_share=math.inf
 )
 """The standard of the verdict `growing`."""

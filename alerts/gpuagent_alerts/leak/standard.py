@@ -127,13 +127,13 @@ class Standard:
 
     def judge(self, store: BlockStore, level: int, windows: dict[int, Window], now: Now, free: float) -> bool:
         """Judge a level's newest block, which rose by `least_growth`; whether an alarm was raised."""
-        passed = self._first_that_meets(store, level, windows, now, free)
+        passed, count = self._that_meet(store, level, windows, now, free)
         if passed is None:
             self.reset(level)
             return False
         if self.repeats is None:
             self.repeats = bytearray(LEVELS)
-        self.repeats[level] += 1
+        self.repeats[level] += count
         if self.repeats[level] < self.settings.repeats:
             return False
         self.alarm = Alarm(
@@ -150,9 +150,12 @@ class Standard:
         self.rejection = None
         return True
 
-    def _first_that_meets(
+    def _that_meet(
         self, store: BlockStore, level: int, windows: dict[int, Window], now: Now, free: float
-    ) -> Window | None:
+    ) -> tuple[Window | None, int]:
+        """The shortest window that meets the standard, and how many do, as far as they count."""
+        passed: Window | None = None
+        count = 0
         ring = store.ring(level)
         last = ring[-1]
         bar = self.bar if store.slot - self.bar_slot < SLOTS else 0
@@ -168,8 +171,12 @@ class Standard:
                 window = windows[blocks] = measure(ring, store.highs_of(level), level, blocks)
             if bar > window.older_high:
                 window = window._replace(older_high=bar)
-            stop = stop_of(window, self.settings, free)
-            if stop is None:
-                return window
-            self.rejection = Rejection(now.end_seconds, stop, seconds, growth)
-        return None
+            stop = stop_of(window, self.settings, free, now.age_seconds)
+            if stop is not None:
+                self.rejection = Rejection(now.end_seconds, stop, seconds, growth)
+                continue
+            passed = passed or window
+            count += 1
+            if count == self.settings.most_lengths:
+                break
+        return passed, count

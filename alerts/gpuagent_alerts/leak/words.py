@@ -13,6 +13,7 @@ _AGAINST = {
     Stop.STOPPED: "but hardly any of it in the last quarter",
     Stop.SLOWS_DOWN: "but slows down, and would end before the GPU is full",
     Stop.HELD_BEFORE: "but has held as much before",
+    Stop.YOUNG: "but has run for hardly longer than that",
 }
 
 

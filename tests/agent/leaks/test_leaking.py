@@ -15,9 +15,11 @@ from gpuagent.leaks.leaks import Leaks
 from gpuagent.reading import GIB, Snapshot
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Kind
+from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.store.database import Store
 from tests.agent.leaks.node import Node, node, run
+from tests.alerts.routing.parts import Desk
 from tests.fakes.rig import BOOT_ID
 
 PID = 5_000_000
@@ -68,18 +70,44 @@ def test_a_leak_is_told_once_with_its_reasons() -> None:
     run(test)
 
 
+_STAIRS_SECONDS = 11_400
+
+
+def _stairs(*more: str) -> str:
+    """Two steady hours, and then 10 GiB every 10 min: four steps will do for one standard, six for a stricter one."""
+    points = ["[0, 10GiB]", *(f"[{7200 + 600 * n}, {20 + 10 * n}GiB]" for n in range(6)), *more]
+    return f"{{shape: steps, points: [{', '.join(points)}]}}"
+
+
 def test_stricter_evidence_is_told_and_ends_nothing() -> None:
     """LEAK-02: an alert for each standard that is met, none twice, and none ends before the leak does."""
-    memory = "{shape: ramp, start: 20GiB, rate: 8MiB}"
 
     async def test() -> None:
-        async with node(scenario(memory)) as stage:
-            await stage.until(5000, 20)
+        async with node(scenario(_stairs())) as stage:
+            await stage.until(_STAIRS_SECONDS, 20)
             told = [one.alert.labels["evidence"] for one in stage.alerts("GpuProcessMemoryLeak")]
             assert told == ["balanced", "strict"]
             assert stage.alerts("GpuProcessMemoryLeak", Change.ENDED) == []
 
     run(test)
+
+
+def test_a_person_hears_of_a_leak_in_one_place() -> None:
+    """LEAK-02: one message, at the most one update of it when the evidence rises, and one end."""
+    desk, firing, heard = Desk(), dict[str, Alert](), list[str]()
+
+    async def test() -> None:
+        async with node(scenario(_stairs(f"[{_STAIRS_SECONDS}, 10GiB]"))) as stage:
+            while stage.seconds < _STAIRS_SECONDS + 1200:
+                known = len(stage.told)
+                await stage.tick(20)
+                news = [one.alert for one in stage.told[known:] if one.alert.name == "GpuProcessMemoryLeak"]
+                firing.update((one.fingerprint, one) for one in news)
+                heard.extend(desk.tick(*firing.values(), seconds=20))
+
+    run(test)
+    leak = "GpuProcessMemoryLeak/0"
+    assert heard == [f"hook: +{leak}", f"hook: +{leak} +{leak}", f"hook: -{leak} -{leak}"]
 
 
 def test_a_leak_that_ends() -> None:
