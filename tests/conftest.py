@@ -1,10 +1,13 @@
-"""Which tests this machine can run, and the reason for each that it cannot."""
+"""Which tests this machine can run, the reason for each that it cannot, and what all of them leave behind."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -41,3 +44,23 @@ def _is_there(name: str) -> bool:
     """A snap's program is a link to `snap`, which refuses a home and files other than its own: not the real thing."""
     found = shutil.which(name)
     return found is not None and Path(found).resolve().name != "snap"
+
+
+@pytest.fixture(autouse=True)
+def databases_are_closed(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Close each database that a test has opened, as the agent does when it ends.
+
+    From Python 3.13 on an open connection warns when it is collected (https://docs.python.org/3/whatsnew/3.13.html),
+    which is at any time: another test would fail of it.
+    """
+    opened: list[sqlite3.Connection] = []
+    connect = sqlite3.connect
+
+    def connecting(*args: Any, **options: Any) -> sqlite3.Connection:
+        opened.append(connect(*args, **options))
+        return opened[-1]
+
+    monkeypatch.setattr(sqlite3, "connect", connecting)
+    yield
+    for db in opened:
+        db.close()

@@ -12,6 +12,7 @@ from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gpuagent_exporters.peers import PeerCredentials, peer_of
+from gpuagent_exporters.phrase import phrase_of
 
 logger = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ SECURITY_HEADERS = {
 
 def error_response(status: HTTPStatus, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
     """An error as JSON: `error` is the status in words, `message` says what to do about it."""
-    body = {"error": status.phrase, "message": message}
+    body = {"error": phrase_of(status), "message": message}
     return JSONResponse(body, status_code=status, headers=headers)
 
 

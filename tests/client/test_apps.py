@@ -13,6 +13,8 @@ from tests.fakes.agent_socket import FakeAgent
 
 START = "import gpuagent_client; gpuagent_client.start(app='web')\n"
 WAIT = "import sys; sys.stdin.readline()\n"
+AS_A_FORK_MAY = "ignore:This process:DeprecationWarning"
+"""Python 3.12 and newer warn of a fork in a process with threads, of which the client is one."""
 
 
 def test_one_line_is_enough(apps: Apps, agent: FakeAgent) -> None:
@@ -148,7 +150,8 @@ for number in range(100):
     assert os.waitpid(pid, 0)[1] == 0, number
 stop.set()
 print("forked", flush=True)
-"""
+""",
+        PYTHONWARNINGS=AS_A_FORK_MAY,
     )
     output, _ = apps.started[0].communicate(timeout=60)
 
@@ -160,7 +163,8 @@ def test_a_child_of_a_worker_is_no_worker(apps: Apps, agent: FakeAgent) -> None:
     app = apps.code(
         f"{START}import os\nfrom gpuagent_client import lifecycle\nlifecycle.told.drain = lambda why: True\n"
         "pid = os.fork()\nif pid == 0:\n    os._exit(lifecycle.told.drain is not None)\n"
-        "print(os.waitpid(pid, 0)[1], lifecycle.told.drain is not None)"
+        "print(os.waitpid(pid, 0)[1], lifecycle.told.drain is not None)",
+        PYTHONWARNINGS=AS_A_FORK_MAY,
     )
     output, _ = app.communicate()
 

@@ -319,7 +319,6 @@ def test_a_descriptor_that_was_taken_away_is_not_written_to(agent: FakeAgent, so
     ours, theirs = socket.socketpair()
     with ours, theirs, open_connection(socket_path) as connection:
         number = connection.socket.fileno()
-        os.close(number)
         os.dup2(ours.fileno(), number)
         try:
             with pytest.raises(Lost, match="descriptor"):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import os
 import subprocess
-import sys
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,12 +13,12 @@ from pathlib import Path
 import pytest
 
 from gpuagent.acting.units import Systemctl
+from tests.fakes.nobody import run_as_nobody
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 
 RULES = Path(__file__).parents[2] / "systemd" / "gpuagent.rules"
 INSTALLED = Path("/etc/polkit-1/rules.d/50-gpuagent-test.rules")
-NOBODY = 65534
 
 
 @pytest.fixture(autouse=True)
@@ -108,11 +107,7 @@ print(done.ok, done.errno)
 
 def as_nobody(unit: str) -> str:
     """What a restart comes to for a user without any right: the agent's, with the rule's name for it."""
-    path = os.pathsep.join(["agent", "exporters", "alerts", *sys.path])
-    command = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups", sys.executable, "-c", TRY, unit]
-    result = subprocess.run(
-        command, capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "PYTHONPATH": path}
-    )
+    result = run_as_nobody(TRY, unit)
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 

@@ -95,7 +95,7 @@ class Audit:
     def events(self, run: str | None = None) -> list[Event]:
         """The newest rows, oldest first."""
         return _read(self._store.execute(
-            f"{_COLUMNS} WHERE ?1 IS NULL OR run = ?1 ORDER BY seq DESC LIMIT ?2", (run, _SHOWN)
+            f"{_COLUMNS} WHERE ? IS NULL OR run = ? ORDER BY seq DESC LIMIT ?", (run, run, _SHOWN)
         ))  # fmt: skip
 
     def reset(self, by: str) -> None:
@@ -109,8 +109,8 @@ class Audit:
             ((after,),) = self._store.execute("SELECT ifnull(max(seq), 0) FROM remedy_audit WHERE kind = ?", (RESET,))
         # An action counts as the newest of its rows: while it goes on, it has not ended long ago.
         events = _read(self._store.execute(
-            f"{_COLUMNS} WHERE run IN (SELECT run FROM remedy_audit WHERE kind = ?1 AND data LIKE ?2 AND seq > ?3"  # noqa: S608  constants
-            " GROUP BY run ORDER BY max(seq) DESC LIMIT ?4) ORDER BY seq DESC",
+            f"{_COLUMNS} WHERE run IN (SELECT run FROM remedy_audit WHERE kind = ? AND data LIKE ? AND seq > ?"  # noqa: S608  constants
+            " GROUP BY run ORDER BY max(seq) DESC LIMIT ?) ORDER BY seq DESC",
             (INTENT, _DISRUPTS, after, _ACTIONS),
         ))  # fmt: skip
         newest = {event.run: event for event in events}

@@ -9,11 +9,13 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import select
 import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Callable
 from types import FrameType
 from typing import NamedTuple
@@ -72,7 +74,7 @@ def in_child(work: Work, seconds: float, own_threads: tuple[int, ...] = ()) -> A
         try:
             refuse_in_gunicorn_master(one.frame for one in frames)
             _forking_thread = threading.get_ident()
-            pid = os.fork()
+            pid = _fork()
             if pid == 0:
                 _be_the_child(work, frames, writing, seconds)
         except (OSError, Refused) as failure:  # no memory, no more processes
@@ -87,6 +89,17 @@ def in_child(work: Work, seconds: float, own_threads: tuple[int, ...] = ()) -> A
         return Answer(_hear(pid, reading, seconds), stall)
     finally:
         _one_at_a_time.release()
+
+
+def _fork() -> int:
+    """As os.fork(), without what Python 3.12 and newer print in a process with threads.
+
+    They warn of locks that are held in the child for ever: that is what it is ended for after its time. The filter
+    stays, as taking it away again would take along what another thread of the app has changed in between.
+    """
+    message = r"This process .*is multi-threaded, use of fork\(\)"
+    warnings.filterwarnings("ignore", message, DeprecationWarning, re.escape(__name__))
+    return os.fork()
 
 
 def running_frames(own_threads: tuple[int, ...]) -> list[ThreadFrame]:

@@ -8,12 +8,12 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterator
-from http import HTTPStatus
 
 from gpuagent_exporters.limits import HttpLimits
 from gpuagent_exporters.openapi.document import COMMON_ANSWERS, DESCRIPTION, OPERATIONS, SCHEMAS, TAGS
 from gpuagent_exporters.openapi.operation import Answer, Operation
 from gpuagent_exporters.openapi.schema import Schema
+from gpuagent_exporters.phrase import phrase_of
 
 _INTRODUCTION = """\
 # HTTP API
@@ -166,7 +166,7 @@ def _word(value: object) -> str:
 
 
 def _status(status: int) -> str:
-    return f"{status} {HTTPStatus(status).phrase}"
+    return f"{status} {phrase_of(status)}"
 
 
 def _anchor(operation: Operation) -> str:

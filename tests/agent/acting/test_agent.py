@@ -106,6 +106,30 @@ def test_interrupted(store: Store) -> None:
         assert leaker.poll() is None
 
 
+@pytest.mark.parametrize("steps", [["terminate"], ["release_cache", "restart_unit"]])
+def test_told_once_over_a_restart(store: Store, steps: list[str]) -> None:
+    """What was refused at the first or at a later step has the same labels after a restart: it is told once."""
+    ladder = {
+        "match": ['alertname="GpuProcessMemoryLeak"'],
+        "steps": [{step: {"wait": 1}} for step in steps],
+    }
+
+    async def story(leaker: int, user: str) -> None:
+        settings = config(user if len(steps) > 1 else "nobody-else", ladders=[ladder])
+        async with stage(settings, store, {"leaker": leaker}) as one:
+            one.fires(leaker)
+            await one.until(lambda: one.ended() == ["refused"])
+            (before,) = one.acting.notes.recent()
+        async with stage(settings, store, {"leaker": leaker}) as one:
+            (after,) = one.acting.notes.recent()
+        assert before.step == str(step_of(settings.remedies.ladders[0].steps[-1]))
+        assert after._replace(time_seconds=before.time_seconds) == before
+
+    with running(PLAIN) as leaker:
+        asyncio.run(story(leaker.pid, as_target(leaker.pid).user))
+        assert leaker.poll() is None
+
+
 def test_by_hand(store: Store) -> None:
     """A person's kill goes through the same refusals; --force lifts the allow list, and the caller is on record."""
 
@@ -113,6 +137,8 @@ def test_by_hand(store: Store) -> None:
         async with stage(config("nobody-else"), store, {"leaker": leaker}) as one:
             with pytest.raises(NoSuchProcess):
                 await one.acting.kill(1, [], uid=0, force=True, dry_run=False)
+            with pytest.raises(NoSuchProcess, match="is on GPU 7"):
+                await one.acting.kill(leaker, [], uid=0, force=True, dry_run=False, gpu="7")
             steps = [step_of(step) for step in one.acting.config.remedies.ladders[0].steps]
             for force, result in ((False, "refused"), (True, "released")):
                 kill = asyncio.create_task(one.acting.kill(leaker, steps, uid=0, force=force, dry_run=False))

@@ -21,6 +21,7 @@ from gpuagent.procfs.stat import parse_stat
 from gpuagent_alerts.remedies.target import Facts, differences, mismatches
 from gpuagent_alerts.remedies.world import Gone, NotPermitted
 from tests.agent.acting.processes import IGNORES_TERM, PLAIN, ZOMBIE_LEADER, as_target, reader, running
+from tests.fakes.nobody import run_as_nobody
 from tests.torture import times
 
 
@@ -152,7 +153,6 @@ def test_exec_after_the_choice() -> None:
         process.communicate()
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root to become another user")
 def test_another_users_process() -> None:
     """EPERM is told as such, by signal 0 already."""
     with running(PLAIN) as process:
@@ -168,11 +168,7 @@ def test_another_users_process() -> None:
             except NotPermitted:
                 print("refused")
         """)
-        command = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c", code]
-        path = os.pathsep.join(["agent", "exporters", "alerts", *sys.path])
-        result = subprocess.run(
-            command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}
-        )
+        result = run_as_nobody(code)
         assert result.stdout.strip() == "refused", result.stderr
         assert process.poll() is None
 

@@ -5,10 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-import subprocess
-import sys
 import tempfile
-import textwrap
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,11 +16,13 @@ from gpuagent.config.models import Config
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import IGNORES_TERM, PLAIN, as_target, running
 from tests.agent.acting.staging import Stage, config, stage
+from tests.fakes.nobody import NOBODY, run_as_nobody
 
 TELLS = (
-    "import signal\n"
+    "import os, signal\n"
     "for number in (signal.SIGUSR1, signal.SIGTERM):\n"
-    "    signal.signal(number, lambda number, _: print(signal.Signals(number).name, flush=True))\n"
+    # Not by print, which may still be at the word before.
+    "    signal.signal(number, lambda number, _: os.write(1, (signal.Signals(number).name + '\\n').encode()))\n"
     "print('ready', flush=True)\n"
     "while True: signal.pause()"
 )
@@ -147,15 +146,8 @@ def test_without_the_right() -> None:
         running(IGNORES_TERM) as leaker,
         running(PLAIN) as neighbour,
     ):
-        os.chown(folder, 65534, 65534)
-        command = [
-            "setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", sys.executable, "-c",
-            textwrap.dedent(EPERM), folder, str(leaker.pid), str(neighbour.pid),
-        ]  # fmt: skip
-        path = os.pathsep.join(["agent", "exporters", "alerts", *sys.path])
-        result = subprocess.run(
-            command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}, timeout=60
-        )
+        os.chown(folder, NOBODY, NOBODY)
+        result = run_as_nobody(EPERM, folder, leaker.pid, neighbour.pid)
         assert result.returncode == 0, result.stderr
         first, second = result.stdout.splitlines()
         assert first.startswith("failed SIGTERM: not permitted")

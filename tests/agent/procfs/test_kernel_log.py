@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import socket
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -15,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.procfs.kernel_log import KMSG, FallenGpus, KernelLog, pci_address
+from tests.fakes.nobody import run_as_nobody
 
 GPU = (0, 0x3B, 0)
 SPLIT = (
@@ -122,12 +121,7 @@ def test_the_right_that_it_takes(right: list[str], opens: bool) -> None:
     log.close()
     if not readable:
         pytest.skip("/dev/kmsg may not be read here at all")
-    nobody = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *right]
-    path = os.pathsep.join(["agent", "exporters", "alerts", *sys.path])
-    done = subprocess.run(
-        [*nobody, sys.executable, "-c", OPENS],
-        capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path},
-    )  # fmt: skip
+    done = run_as_nobody(OPENS, rights=right)
     assert (done.stdout.strip(), done.stderr) == (str(opens), "")
 
 

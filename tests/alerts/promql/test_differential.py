@@ -11,11 +11,17 @@ import pytest
 from gpuagent_alerts.promql.compile import compile_expression
 from gpuagent_alerts.promql.errors import ExpressionError
 from tests.alerts.promql.generate import Generator
-from tests.alerts.promql.promtool import Case, disagreements, our_rows, refused_by_prometheus
+from tests.alerts.promql.promtool import Case, disagreements, is_newer, our_rows, refused_by_prometheus
 from tests.alerts.promql.spoil import patterns
 from tests.torture import times
 
 pytestmark = pytest.mark.needs("promtool")
+
+
+@pytest.fixture(name="judge_of_2_42")
+def _judge_of_2_42() -> None:
+    if is_newer():
+        pytest.skip("this promtool is newer than 2.45: its atan2 drops the name, for one; what counts here is 2.42")
 
 
 def judge(seeds: Iterable[int], folder: Path) -> None:
@@ -29,6 +35,7 @@ def judge(seeds: Iterable[int], folder: Path) -> None:
     assert not (wrong := disagreements(cases, folder)), "\n".join(wrong)
 
 
+@pytest.mark.usefixtures("judge_of_2_42")
 def test_rows_are_those_of_prometheus(tmp_path: Path) -> None:
     """Twenty seeded cases of twelve expressions: the same labels, the same values, errors where it has errors."""
     judge(range(20), tmp_path)
@@ -36,6 +43,7 @@ def test_rows_are_those_of_prometheus(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
+@pytest.mark.usefixtures("judge_of_2_42")
 @pytest.mark.parametrize("first", range(1000, 1000 + times(300, 3000), 100))
 def test_so_they_are_with_other_seeds(first: int, tmp_path: Path) -> None:
     """A hundred more; three hundred in CI, three thousand under torture."""
@@ -53,6 +61,7 @@ def test_the_judge_sees_a_difference(tmp_path: Path) -> None:
     assert [line.splitlines()[0] for line in found] == ["used # 0.0", "used + 1 # 0.1"]
 
 
+@pytest.mark.usefixtures("judge_of_2_42")
 def test_what_is_taken_here_is_taken_there(tmp_path: Path) -> None:
     """Expressions with words exchanged, lost and added: what the agent takes, Prometheus 2.42 reads the same way."""
     judge_spoiled(range(30), tmp_path)
@@ -60,6 +69,7 @@ def test_what_is_taken_here_is_taken_there(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(180)
+@pytest.mark.usefixtures("judge_of_2_42")
 @pytest.mark.parametrize("first", range(1000, 1000 + times(300, 3000), 300))
 def test_so_it_is_with_other_seeds(first: int, tmp_path: Path) -> None:
     """Three hundred more; three thousand under torture."""

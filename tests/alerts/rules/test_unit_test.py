@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from gpuagent.cli.rules import rules_app
 from gpuagent_alerts.rules.unit_test import Verdict, run_unit_tests
+from tests.alerts.promql.promtool import is_newer
 from tests.alerts.rules import promtool
 
 DATA: dict[str, Any] = yaml.safe_load(Path(__file__).with_name("verdicts.yaml").read_text())
@@ -51,7 +52,9 @@ def test_the_verdicts_are_promtools(folder: Path) -> None:
     files = {write(folder, str(number), text_of(name)): name for number, name in enumerate(CASES)}
     reports = promtool.run_unit_tests(list(files))
     differ = {name: reports[file] for file, name in files.items() if bool(reports[file]) is CASES[name]["passes"]}
-    assert differ == {}
+    # Without an interval it takes one minute where Prometheus 2.42 takes 0 s.
+    changed = {"without an interval all samples are at 0"} if is_newer() else set[str]()
+    assert set(differ) == changed, differ
 
 
 def test_a_pattern_without_a_file_is_a_warning(folder: Path) -> None:

@@ -8,6 +8,7 @@ import signal
 import socket
 import sys
 import threading
+import warnings
 from collections.abc import Iterator
 from pathlib import Path
 from types import CodeType, FrameType
@@ -128,6 +129,22 @@ def test_hooks_are_told_that_it_is_a_census() -> None:
 
     assert in_the_child.data == b"True"
     assert not fork.is_census_fork()
+
+
+def test_python_says_nothing_of_the_threads() -> None:
+    """From 3.12 on it warns of a fork in a process with threads: the app has not forked, and cannot do anything."""
+    end = threading.Event()
+    worker = threading.Thread(target=end.wait)
+    worker.start()
+    try:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            fork.in_child(lambda frames: b"", 20.0)
+    finally:
+        end.set()
+        worker.join()
+
+    assert [str(one.message) for one in said] == []
 
 
 def test_frames_of_other_threads_arrive() -> None:
