@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import time
 from collections.abc import Iterable, Mapping
 from types import ModuleType
@@ -11,6 +10,7 @@ from typing import NamedTuple
 from gpuagent_client.blame.below import tensors_below
 from gpuagent_client.blame.clusters import Cluster, clusters
 from gpuagent_client.blame.graph import Graph, graphs
+from gpuagent_client.blame.referents import referents_of
 from gpuagent_client.blame.table import Group, Table
 from gpuagent_client.blame.tensors import Key, Live
 from gpuagent_client.blame.trail import Trail, trail
@@ -179,7 +179,7 @@ class Search:
 
     def _candidates(self, objects: list[object]) -> list[Live]:
         """Tensors with a graph that some Python object holds: survivors first, then the young, then the old."""
-        held = {id(child) for item in objects if id(item) not in self._by_id for child in gc.get_referents(item)}
+        held = {id(child) for item in objects if id(item) not in self._by_id for child in referents_of(item)}
         held |= set(self._heap.locals)
         outputs = [live for live in self._live if live.key.has_graph and id(live.tensor) in held]
         return sorted(outputs, key=lambda live: (not self.is_survivor(live), not self.is_new(live)))

@@ -16,6 +16,7 @@ from typing import NamedTuple
 from gpuagent_client.blame.chains import Chains, can_be_chained
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.really import really
+from gpuagent_client.blame.referents import referents_of
 
 MAX_LEVELS = 16
 MAX_WIDTH = 400
@@ -159,6 +160,6 @@ def _referrers(heap: Heap, frontier: dict[int, object]) -> list[tuple[object, li
             found.append((heap.thread_values[key], [item]))
     for referrer in gc.get_referrers(*frontier.values()):
         if id(referrer) in heap.known and id(referrer) not in heap.frames:
-            children = {id(child): child for child in gc.get_referents(referrer) if id(child) in frontier}
+            children = {id(child): child for child in referents_of(referrer) if id(child) in frontier}
             found.append((referrer, list(children.values())))
     return found
