@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -17,6 +18,7 @@ from gpuagent.config.models import Config
 from gpuagent.reading import GpuState, Snapshot
 from gpuagent_alerts.rules.file import load_rule_text
 from gpuagent_alerts.rules.model import RuleGroup
+from gpuagent_alerts.store.database import Store
 from tests.agent.config.loading import load, write
 from tests.alerts.receivers.sink import Sink
 from tests.fakes.readings import absent_gpu, gpu, snapshot
@@ -111,3 +113,23 @@ async def alerting(
 def run(test: Callable[[], Coroutine[Any, Any, None]]) -> None:
     """Run the body of a test, but not for ever."""
     asyncio.run(asyncio.wait_for(test(), 2 * PATIENCE_SECONDS))
+
+
+@asynccontextmanager
+async def hanging_disk(store: Store) -> AsyncIterator[None]:
+    """Somebody writes, and the disk does not come to an end: whoever wants the store waits."""
+    begun, over = threading.Event(), threading.Event()
+
+    def write() -> None:
+        with store.transaction():
+            begun.set()
+            assert over.wait(20)
+
+    writing = asyncio.create_task(asyncio.to_thread(write))
+    assert await asyncio.to_thread(begun.wait, 20)
+    try:
+        yield
+        assert not writing.done()
+    finally:
+        over.set()
+        await writing

@@ -3,36 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-import threading
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 
 from gpuagent.clock import ManualClock
-from tests.agent.alerting.bench import BUSY, CALM, FULL, Bench, alerting, config, rules, run, told
+from tests.agent.alerting.bench import BUSY, CALM, FULL, Bench, alerting, config, hanging_disk, rules, run, told
 from tests.alerts.outbox.parts import until
 from tests.alerts.receivers.sink import Reply, always, sink
-
-
-@asynccontextmanager
-async def hanging_disk(bench: Bench) -> AsyncIterator[None]:
-    """Somebody writes, and the disk does not come to an end: whoever wants the store waits."""
-    begun, over = threading.Event(), threading.Event()
-    store = bench.alerting.store
-
-    def write() -> None:
-        with store.transaction():
-            begun.set()
-            assert over.wait(20)
-
-    writing = asyncio.create_task(asyncio.to_thread(write))
-    assert await asyncio.to_thread(begun.wait, 20)
-    try:
-        yield
-        assert not writing.done()
-    finally:
-        over.set()
-        await writing
 
 
 def evaluations(bench: Bench) -> int:
@@ -46,7 +22,7 @@ def test_a_quiet_node_does_not_wait_for_the_disk(tmp_path: Path) -> None:
     async def test() -> None:
         async with alerting(config(tmp_path, None), rules(FULL), ManualClock(), tmp_path / "s") as bench:
             await bench.show(BUSY, times=2)
-            async with hanging_disk(bench):
+            async with hanging_disk(bench.alerting.store):
                 await bench.show(BUSY, times=4)
                 assert evaluations(bench) == 6
                 figures = bench.alerting.figures()
