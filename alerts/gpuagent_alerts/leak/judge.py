@@ -7,7 +7,7 @@ from enum import IntEnum
 from functools import lru_cache
 
 from gpuagent_alerts.leak.blocks import PAGE_BYTES
-from gpuagent_alerts.leak.settings import Settings
+from gpuagent_alerts.leak.settings import Evenness, Settings
 from gpuagent_alerts.leak.window import Window
 
 
@@ -33,9 +33,9 @@ def stop_of(  # noqa: PLR0911 - the tests in their order
         return Stop.GAPS
     share = window.growth / max(free_pages, 1.0)
     urgent = share >= settings.urgent_growth_share
-    if not _even(window, settings, urgent=urgent):
-        return Stop.UNEVEN
     long = window.seconds >= settings.long_seconds
+    if not _even(window, settings, settings.even_urgent if urgent else settings.even_long if long else settings.even):
+        return Stop.UNEVEN
     if window.last_quarter < (settings.last_quarter_long if long else settings.last_quarter):
         return Stop.STOPPED
     if long:
@@ -62,18 +62,12 @@ def even_eighths(window: Window, settings: Settings) -> int:
     return sum(part >= least for part in window.eighths)
 
 
-def _even(window: Window, settings: Settings, *, urgent: bool) -> bool:
+def _even(window: Window, settings: Settings, asked: Evenness) -> bool:
     """Spread over the window, by more than a few steps."""
-    if urgent:
-        increments, eighths, largest = (
-            settings.increments_urgent,
-            settings.even_eighths_urgent,
-            settings.largest_eighth_urgent,
-        )
-    else:
-        increments, eighths, largest = settings.increments, settings.even_eighths, settings.largest_eighth
     return (
-        window.increments >= increments and even_eighths(window, settings) >= eighths and max(window.eighths) <= largest
+        window.increments >= asked.increments
+        and even_eighths(window, settings) >= asked.eighths
+        and max(window.eighths) <= asked.largest_eighth
     )
 
 

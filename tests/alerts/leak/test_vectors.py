@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent_alerts.leak.blocks import PAGE_BYTES, to_pages
-from gpuagent_alerts.leak.settings import ALLOCATOR_SETTINGS, ALLOCATOR_SUSPECTED, Settings
+from gpuagent_alerts.leak.settings import ALLOCATOR_SETTINGS, ALLOCATOR_SUSPECTED, EVEN, Settings
 from gpuagent_alerts.leak.signal import Signal
 from gpuagent_alerts.leak.standard import Now
 from tests.alerts.leak.curves import MIB, TOTAL_BYTES, Curve, leak, plateau, saw_tooth
@@ -20,7 +20,8 @@ STRICT = replace(
     blackout_seconds=600.0,
     waive_bend_growth_share=math.inf,
     urgent_growth_share=math.inf,
-    even_eighths=7,
+    even=replace(EVEN, eighths=7),
+    even_long=replace(EVEN, eighths=7),
 )
 """The recipe's own strict; the shipped one asks for a third window and more certainty, not for a seventh eighth."""
 

@@ -54,7 +54,7 @@ def dial() -> list[str]:
         [
             name,
             f"{100 * ALLOCATOR_SETTINGS[name].unnamed_share:.1f} %",
-            f"{100 * SETTINGS[name].unnamed_share:.1f} %, in {SETTINGS[name].even_eighths} of 8 parts of the time",
+            f"{100 * SETTINGS[name].unnamed_share:.1f} %, in {SETTINGS[name].even.eighths} of 8 parts of the time",
         ]
         for name in SENSITIVITIES
     ]
