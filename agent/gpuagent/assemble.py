@@ -33,6 +33,7 @@ from gpuagent.renewal import Renewal
 from gpuagent.runtime import logs
 from gpuagent.runtime.memory import c_library, set_up_heap
 from gpuagent.runtime.notify import Notifier
+from gpuagent.runtime.shortage import Reserve
 from gpuagent.service import Parts, Service
 from gpuagent.sources.sources import Sources
 from gpuagent.view import View
@@ -93,7 +94,8 @@ def assemble(
         web = web_config(config.web_config_file, apart=not simulate)
     except (ConfigError, WebConfigError, RuleFileError, RemediesRefused) as error:
         raise StartError(str(error)) from None
-    logs.set_up(config.log.level, config.log.format)
+    reserve = Reserve()
+    logs.set_up(config.log.level, config.log.format, on_shortage=reserve.release)
     raise_descriptor_limit()
     set_up_heap(c_library())
     try:
@@ -154,6 +156,7 @@ def assemble(
         automatic_blame=AutomaticBlame(client_commands, node.clock, enabled=config.leaks.blame == "automatic"),
         leaks=leaks,
         acting=acting,
+        reserve=reserve,
         alert_commands=AlertCommands(alerting, node.clock, where.node),
         load=load,
         may_renew=lambda: renewal.due and not node.place.simulated,

@@ -27,6 +27,7 @@ from gpuagent.monitor.monitor import Monitor
 from gpuagent.reading import Snapshot
 from gpuagent.runtime.memory import c_library, give_back, look_no_more, settle
 from gpuagent.runtime.notify import Notifier
+from gpuagent.runtime.shortage import Reserve, endure
 from gpuagent.schedule import Schedule
 from gpuagent.sources.sources import Sources
 from gpuagent.view import View
@@ -66,6 +67,7 @@ class Parts:
     sources: Sources
     leaks: Leaks
     acting: Acting
+    reserve: Reserve
     load: Callable[[], tuple[Config, tuple[RuleGroup, ...]]]
     """Reads the configuration and the rules again; raises ConfigError, RuleFileError."""
     may_renew: Callable[[], bool]
@@ -97,6 +99,7 @@ class Service:
             gpuagent_exporters.listeners.ListenError: an address cannot be had; nothing has been started then.
         """
         loop = asyncio.get_running_loop()
+        endure(loop, self._parts.reserve)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self.stop, signal.Signals(number).name)
         loop.add_signal_handler(signal.SIGHUP, self._reload_soon)
@@ -229,7 +232,10 @@ class Service:
         loop = asyncio.get_running_loop()
         due = loop.time()
         while not self._stopping.is_set():
-            await self._tick()
+            try:
+                await self._tick()
+            except Exception:
+                log.exception("a tick failed")
             interval = self._config.poll_interval / self._parts.clock.speed
             due += interval
             if due < loop.time():
@@ -241,11 +247,7 @@ class Service:
 
     async def _tick(self) -> None:
         parts = self._parts
-        try:
-            snapshot = await parts.monitor.tick()
-        except Exception:
-            log.exception("a tick failed")
-            return
+        snapshot = await parts.monitor.tick()
         snapshot = replace(snapshot, clients=parts.clients.readings(snapshot))
         snapshot = parts.leaks.observe(snapshot)
         snapshot = parts.automatic_blame.observe(snapshot)
@@ -261,6 +263,7 @@ class Service:
             look_no_more()
         parts.notifier.alive()
         parts.notifier.status(_summary(snapshot))
+        parts.reserve.restore()
         if parts.monitor.session.needs_new_process and parts.may_renew():
             self._replace = True
             self.stop("the driver was upgraded underneath")

@@ -30,8 +30,15 @@ def error_response(status: HTTPStatus, message: str, headers: dict[str, str] | N
     return JSONResponse(body, status_code=status, headers=headers)
 
 
+def _apology(fault: Exception) -> JSONResponse:
+    if isinstance(fault, MemoryError):
+        message = "There is no memory left to answer with. Ask again."
+        return error_response(HTTPStatus.SERVICE_UNAVAILABLE, message, {"retry-after": "1"})
+    return error_response(HTTPStatus.INTERNAL_SERVER_ERROR, "This is a fault of gpuagent; its log has the details.")
+
+
 class AnswerFaults:
-    """Turns an exception into a 500, and keeps one lasting fault from filling the journal.
+    """Turns an exception into a 500 or, without memory, a 503; keeps a lasting fault from filling the journal.
 
     A scrape comes every few seconds: the traceback is logged when a fault is new, and again when
     another took its place.
@@ -55,9 +62,7 @@ class AnswerFaults:
             self._log(scope["path"], fault)
             if started:
                 raise
-            message = "This is a fault of gpuagent; its log has the details."
-            response = error_response(HTTPStatus.INTERNAL_SERVER_ERROR, message)
-            await response(scope, receive, send)
+            await _apology(fault)(scope, receive, send)
 
     def _log(self, path: str, fault: Exception) -> None:
         text = f"{type(fault).__name__}: {fault}"

@@ -57,7 +57,7 @@ class HttpLimits:
     max_body_bytes: int = 64 * 1024
 
 
-class BoundedProtocol(H11Protocol):
+class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
     """One connection. `on_lost` is called once, with this, when it has ended."""
 
     def __init__(
@@ -80,6 +80,7 @@ class BoundedProtocol(H11Protocol):
         self._may_connect = may_connect
         self._on_lost = on_lost
         self._peer: PeerCredentials | None = None
+        self._read_buffer = memoryview(bytearray(_READ_BYTES))
         self._half_closed = False
         self._request_timer: asyncio.TimerHandle | None = None
         self._write_timer: asyncio.TimerHandle | None = None
@@ -107,13 +108,13 @@ class BoundedProtocol(H11Protocol):
         self._unset_keepalive_if_required()  # uvicorn leaves it running after an error
         self._on_lost(self)
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio's
+        """A small one: h11 compares with its limit between reads. And asyncio's own takes 256 KiB for each read."""
+        return self._read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         self.idle_since = None
-        # h11 compares with its limit between reads, and one read may bring sixteen times as much.
-        for start in range(0, len(data), _READ_BYTES):
-            if self.transport.is_closing():
-                return
-            super().data_received(data[start : start + _READ_BYTES])
+        self.data_received(bytes(self._read_buffer[:nbytes]))
         self._watch()
 
     def eof_received(self) -> bool:  # type: ignore[override]  # uvicorn's never keeps it open

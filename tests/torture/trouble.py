@@ -48,6 +48,8 @@ class Trouble:
     """What the other receiver is sent meanwhile is lost to it, and shown as a dead letter."""
     least_seconds: float = 0.6
     """How long it is on at least."""
+    broken_off: int = 0
+    """How many scrapes may break off, be it over any door: those under way then. Later ones may be told 503."""
     sign: Sign | None = None
     """By what the agent shows that it has noticed; waited for while it is on."""
 
@@ -67,7 +69,8 @@ def both(one: Trouble, other: Trouble) -> Trouble:
         on,
         one.costs | other.costs,
         one.refused_for_good or other.refused_for_good,
-        max(one.least_seconds, other.least_seconds),  # the one may well hide the signs of the other
+        max(one.least_seconds, other.least_seconds),
+        one.broken_off + other.broken_off,  # and no sign: the one may well hide that of the other
     )
 
 

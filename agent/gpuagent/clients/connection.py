@@ -22,7 +22,7 @@ from gpuagent_exporters.peers import HasSocketOptions
 _LINES_AT_ONCE = 32
 """Then others have their turn."""
 _MOST_PENDING_BYTES = 512 * 1024
-"""More than one read of asyncio's and the longest line; a sender that is waited with cannot exceed it."""
+"""More than one read and the longest line; a sender that is waited with cannot exceed it."""
 _MOST_UNREAD_BYTES = 64 * 1024
 """Beyond what the kernel keeps for a client that does not read."""
 _EVENTS_KEPT = 16
@@ -30,6 +30,11 @@ _EVENTS_KEPT = 16
 
 class Host(Protocol):
     """What a connection needs of whoever keeps it."""
+
+    @property
+    def read_buffer(self) -> memoryview:
+        """What is read goes here first: one for all, of a fixed size. asyncio's own takes 256 KiB for each read."""
+        ...
 
     def admit(self, connection: Connection, sock: HasSocketOptions) -> tuple[Peer, Allowance]:
         """Who it is, and what they may cost. Raises RefusedPeer."""
@@ -68,7 +73,7 @@ class Host(Protocol):
         ...
 
 
-class Connection(asyncio.Protocol):
+class Connection(asyncio.BufferedProtocol):
     """One app, from connect to end. `info` and `hello` are None until it has said who it is."""
 
     def __init__(self, host: Host, *, hello_seconds: float) -> None:
@@ -110,10 +115,13 @@ class Connection(asyncio.Protocol):
         self._loop.add_reader(self.peer.pidfd, self.close)
         self._timer = self._loop.call_later(self._hello_seconds, self.drop, "silent", "it has not said hello")
 
-    def data_received(self, data: bytes) -> None:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio's
+        return self._host.read_buffer
+
+    def buffer_updated(self, nbytes: int) -> None:
         if self._transport is None:
             return
-        self._buffer.feed(data)
+        self._buffer.feed(self._host.read_buffer[:nbytes])
         if self._again is None:
             self._work()
 

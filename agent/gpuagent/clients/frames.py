@@ -31,7 +31,7 @@ class LineBuffer:
         """What has come and was not taken yet."""
         return len(self._data)
 
-    def feed(self, data: bytes) -> None:
+    def feed(self, data: bytes | memoryview) -> None:
         """Take what has come."""
         self._data += data
 

@@ -30,6 +30,7 @@ DROPPED = ("flood", "malformed", "replaced", "silent", "stalled")
 _LINES_OF_A_CONNECT = 5
 """A connection costs about as much as so many lines."""
 _QUIET_SECONDS = 60.0
+_READ_BYTES = 64 * 1024
 
 
 _PER_USER = Rate(1500, 4 * 1024**2)
@@ -74,6 +75,7 @@ class Hub:
         self.refusals: Counter[str] = Counter(dict.fromkeys(REFUSED, 0))
         self.drops: Counter[str] = Counter(dict.fromkeys(DROPPED, 0))
         self.commands: Counter[tuple[str, str]] = Counter()
+        self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._clock = clock
         self._seconds = monotonic
         self._reader = reader

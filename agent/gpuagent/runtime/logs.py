@@ -6,7 +6,7 @@ import json
 import logging
 import os
 import sys
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TextIO
 
@@ -45,15 +45,17 @@ def set_up(
     stream: TextIO | None = None,
     environ: Mapping[str, str] = os.environ,
     journal: Path = SOCKET,
+    on_shortage: Callable[[], None] = lambda: None,
 ) -> None:
     """Configure the root logger: `style` is auto, text, json or journal.
 
-    `journal` gets its lines with their fields where standard error is the journal's, by $JOURNAL_STREAM.
+    `journal` gets its lines with their fields where standard error is the journal's, by $JOURNAL_STREAM. `on_shortage`
+    is called for each line that tells of a MemoryError, before it is written.
     """
     if style == "auto":
         style = "journal" if "JOURNAL_STREAM" in environ else "text"
     if style == "journal" and stream is None and is_journal(environ.get("JOURNAL_STREAM", "")) and journal.exists():
-        _use(JournalHandler(journal), logging.Formatter("%(message)s"), level)
+        _use(JournalHandler(journal), logging.Formatter("%(message)s"), level, on_shortage)
         return
     formatter: logging.Formatter
     if style == "json":
@@ -62,20 +64,27 @@ def set_up(
         formatter = _Journal("%(message)s")
     else:
         formatter = logging.Formatter("%(asctime)s %(levelname)s %(message)s")
-    _use(logging.StreamHandler(stream or sys.stderr), formatter, level)
+    _use(logging.StreamHandler(stream or sys.stderr), formatter, level, on_shortage)
 
 
-def _without_shortage(record: logging.LogRecord) -> bool:
-    """Say that memory ran out, but not where: any line may be hit, none is at fault, and a traceback needs memory."""
-    if record.exc_info and isinstance(record.exc_info[1], MemoryError):
-        record.msg, record.args = f"{record.getMessage()}: out of memory", ()
-        record.exc_info = None
-    return True
+def _use(handler: logging.Handler, formatter: logging.Formatter, level: str, on_shortage: Callable[[], None]) -> None:
+    def without_shortage(record: logging.LogRecord) -> bool:
+        """Say that memory ran out, but not where: any line may be hit, none is at fault, a traceback needs memory."""
+        if record.exc_info and isinstance(record.exc_info[1], MemoryError):
+            on_shortage()
+            record.msg, record.args = f"{record.getMessage()}: out of memory", ()
+            record.exc_info = None
+        return True
 
+    def failed(record: logging.LogRecord) -> None:
+        if isinstance(sys.exc_info()[1], MemoryError):
+            on_shortage()  # and the line is lost: there was nothing to write it with
+        else:
+            handle_error(record)
 
-def _use(handler: logging.Handler, formatter: logging.Formatter, level: str) -> None:
+    handle_error, handler.handleError = handler.handleError, failed  # type: ignore[method-assign]
     handler.setFormatter(formatter)
-    handler.addFilter(_without_shortage)
+    handler.addFilter(without_shortage)
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())

@@ -98,3 +98,17 @@ def test_memory_that_ran_out_is_one_line() -> None:
 
     (line,) = stream.getvalue().splitlines()
     assert line.endswith("ERROR could not answer a request for '/metrics': out of memory")
+
+
+def test_a_line_that_cannot_be_written_for_want_of_memory_is_lost() -> None:
+    """And nothing else is: whoever logs goes on, and the reserve is let go of for the next line."""
+
+    class Full(io.StringIO):
+        def write(self, text: str) -> int:
+            raise MemoryError
+
+    released: list[bool] = []
+    set_up("info", "text", stream=Full(), environ={}, on_shortage=lambda: released.append(True))
+    log.info("2 GPUs")
+
+    assert released == [True]
