@@ -10,6 +10,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from gpuagent_exporters.answers import Document, Handler, Refusal, answered, json_answer, json_body, not_found
+from gpuagent_exporters.pid_paths import PID
 
 _HIDDEN: Document = {"user": "", "uid": None, "command": "", "events": []}
 """What an address that everybody can reach does not tell."""
@@ -56,7 +57,7 @@ def client_command_routes(source: ClientSource) -> Sequence[BaseRoute]:
         name, pid = request.path_params["command"], request.path_params["pid"]
         return json_answer(await source.command(pid, name, await json_body(request)), allow_nan=False)
 
-    return (Route("/api/v1/clients/{pid:int}/{command}", _answered(command), methods=["POST"]),)
+    return (Route("/api/v1/clients/" + PID + "/{command}", _answered(command), methods=["POST"]),)
 
 
 def _answered(handler: Handler) -> Handler:

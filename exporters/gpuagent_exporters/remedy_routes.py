@@ -11,6 +11,7 @@ from starlette.routing import BaseRoute, Route
 
 from gpuagent_exporters.answers import Document, Handler, Refusal, answered, json_answer, json_body
 from gpuagent_exporters.peers import peer_of
+from gpuagent_exporters.pid_paths import PID
 
 _TOLD_RUN = frozenset({
     "id", "time_seconds", "alertname", "fingerprint", "value", "values", "victim", "forced", "dry_run", "scope",
@@ -88,11 +89,11 @@ def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:
         return json_answer({"reset": True})
 
     return (
-        Route("/api/v1/processes/{pid:int}/remedies", _answered(on_record), methods=["GET"]),
-        Route("/api/v1/processes/{pid:int}/kill", acting(source.kill), methods=["POST"]),
+        Route(f"/api/v1/processes/{PID}/remedies", _answered(on_record), methods=["GET"]),
+        Route(f"/api/v1/processes/{PID}/kill", acting(source.kill), methods=["POST"]),
         # What is asked of an app to give memory back is a remedy: there is no way past the refusals and the record.
-        Route("/api/v1/clients/{pid:int}/release", acting(source.release), methods=["POST"]),
-        Route("/api/v1/clients/{pid:int}/reset", acting(source.unload), methods=["POST"]),
+        Route(f"/api/v1/clients/{PID}/release", acting(source.release), methods=["POST"]),
+        Route(f"/api/v1/clients/{PID}/reset", acting(source.unload), methods=["POST"]),
         Route("/api/v1/remedies/reset", _answered(reset), methods=["POST"]),
     )
 

@@ -96,6 +96,8 @@ def test_what_is_asked_of_an_app(tmp_path: Path, path: str, name: str) -> None:
         ("/api/v1/processes/7/kill", b"[]", 400),
         ("/api/v1/processes/-7/kill", b"{}", 404),
         ("/api/v1/processes/x/kill", b"{}", 404),
+        (f"/api/v1/processes/{'7' * 5000}/kill", b"{}", 404),
+        (f"/api/v1/clients/{'7' * 5000}/release", b"{}", 404),
     ],
 )
 def test_refused(tmp_path: Path, path: str, body: bytes, status: int) -> None:

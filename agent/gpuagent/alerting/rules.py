@@ -30,9 +30,14 @@ def load_rules(config: Config) -> tuple[RuleGroup, ...]:
             own += load_rule_file(path)
         except RuleFileError as error:
             faults += error.faults
+    merged: tuple[RuleGroup, ...] = ()
+    try:
+        merged = merge_rules(load_rule_file(RULES_FILE), own, config.disabled_rules)
+    except RuleFileError as error:
+        faults += error.faults
     if faults:
         raise RuleFileError(faults)
-    return merge_rules(load_rule_file(RULES_FILE), own, config.disabled_rules)
+    return merged
 
 
 def unknown_metrics(groups: Sequence[RuleGroup]) -> list[RuleFault]:

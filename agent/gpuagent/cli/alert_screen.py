@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -147,10 +148,11 @@ def _alert(alert: Document, width: int, paint: Paint) -> list[str]:
 
 
 def _value(value: float | None) -> str:
-    """All digits of a count: bytes as 4.08e+10 tell nobody anything."""
+    """All digits of what is large: bytes as 4.08e+10 or a time as 1.79e+09 tell nobody anything."""
     if value is None:
         return ""
-    return f"value {value:.0f}" if value == round(value) and abs(value) < 1e15 else f"value {value:.6g}"
+    whole = math.isfinite(value) and abs(value) < 1e15 and (abs(value) >= 1e6 or value == round(value))
+    return f"value {value:.0f}" if whole else f"value {value:.6g}"
 
 
 def _told(alert: Document) -> str:

@@ -53,6 +53,8 @@ def record(
             raise _CannotRecord(
                 EXIT_USAGE, "give either --pid PID or a command: gpuagent record -o FILE.csv -- CMD ..."
             )
+        if job.output == Path("-"):
+            raise _CannotRecord(EXIT_USAGE, "-o takes the name of a file: standard output is the command's own")
         status = _run(job, url if url is not None else socket, direct=direct)
     except _CannotRecord as error:
         tell(str(error))

@@ -17,10 +17,11 @@ from gpuagent_exporters.openapi.schema import (
     text,
 )
 from gpuagent_exporters.openapi.schema import integer as whole
+from gpuagent_exporters.pid_paths import PID
 
 _MOST_SECONDS = 9_223_372_036
 """Go's longest duration, 292 years: what Alertmanager can take."""
-_CLIENT_ROUTE = "/api/v1/clients/{pid:int}/{command}"
+_CLIENT_ROUTE = "/api/v1/clients/" + PID + "/{command}"
 _PID = in_path("pid", whole(minimum=1, maximum=2**31 - 1), "As the host sees it.", 81204)
 _WINDOW = number("How long to watch.", minimum=1, maximum=600, default=60)
 _APP_FAULTS = {
@@ -52,7 +53,7 @@ def _remedy(path: str, operation: str, summary: str, description: str, **fields:
             "What to do.", **fields, gpu=text("Index or UUID, where the process is on several."),
             force=flag("Set the allow list aside. Nothing else."), dry_run=flag("Only say what would be done."),
         )),
-        control_only=True, route=path.replace("{pid}", "{pid:int}"),
+        control_only=True, route=path.replace("{pid}", PID),
     )  # fmt: skip
 
 
@@ -103,7 +104,7 @@ COMMAND_OPERATIONS = (
             503: fault("The record cannot be read."),
         },
         "What `gpuagent kill` follows while it waits.", (in_path("pid", whole(), "As the host sees it.", 81204),),
-        control_only=True, route="/api/v1/processes/{pid:int}/remedies",
+        control_only=True, route=f"/api/v1/processes/{PID}/remedies",
     ),
     _remedy(
         "/api/v1/processes/{pid}/kill", "killProcess", "Give a process's memory back, by hand",

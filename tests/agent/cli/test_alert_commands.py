@@ -131,6 +131,8 @@ def test_the_screen_tells_everything() -> None:
         ({"alerts": [ALERT | {"receivers": []}]}, "no receiver"),
         ({"alerts": [ALERT | {"severity": "", "value": None}]}, "GpuMemoryFull, no severity"),
         ({"receivers": []}, "no receiver is told by this agent"),
+        ({"alerts": [ALERT | {"value": 1_790_000_000.5}]}, "value 1790000000"),
+        ({"alerts": [ALERT | {"value": 0.0625}]}, "value 0.0625"),
     ],
 )
 def test_what_stands_in_the_way_is_told(changes: dict[str, Any], words: str) -> None:

@@ -81,6 +81,15 @@ def test_neither_or_both_is_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "run.csv").exists()
 
 
+def test_standard_output_is_the_commands() -> None:
+    """A dash is no name of a file: what the command prints would be in the middle of the readings."""
+    done = record("-o", "-", "--", "true")
+
+    assert done.returncode == 2
+    assert "standard output is the command's own" in done.stderr
+    assert not Path("-").exists()
+
+
 @pytest.mark.parametrize("interval", ["50ms", "2m", "soon"])
 def test_an_interval_that_says_nothing_of_leaks_is_refused(tmp_path: Path, interval: str) -> None:
     """Before the command runs."""

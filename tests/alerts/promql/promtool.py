@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import json
 import math
+import os
 import re
 import subprocess
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,6 +38,11 @@ def is_newer() -> bool:
     found = re.search(r"version (\d+)\.(\d+)", told.stdout + told.stderr)
     assert found is not None, told
     return (int(found[1]), int(found[2])) > (2, 45)
+
+
+def scratch(folder: Path) -> dict[str, str]:
+    """The environment of `promtool test`, whose database stays in its temporary directory where a test has failed."""
+    return os.environ | {"TMPDIR": str(folder)}
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,8 +128,9 @@ def _close(ours: float, theirs: float) -> bool:
 def _failures(path: Path) -> dict[str, Rows | str]:
     """What promtool has to say about expressions whose rows are not exactly those that it was told."""
     done = subprocess.run(
-        ["promtool", "test", "rules", str(path)], capture_output=True, text=True, timeout=50, check=False
-    )
+        ["promtool", "test", "rules", str(path)],
+        capture_output=True, text=True, timeout=50, check=False, env=scratch(path.parent),
+    )  # fmt: skip
     output = done.stdout + done.stderr
     failures: dict[str, Rows | str] = {}
     for failure in _FAILURE.finditer(output):

@@ -7,6 +7,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
+from tests.alerts.promql.promtool import scratch
+
 _BEGIN = re.compile(r"^Unit Testing:  (.*)$", re.MULTILINE)
 
 
@@ -23,7 +25,7 @@ def run_unit_tests(files: Sequence[Path]) -> dict[Path, str]:
     # Standard output and standard error in the order of writing: problems follow the file that has them.
     run = subprocess.run(
         ["promtool", "test", "rules", *map(str, files)],
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False,
+        stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=scratch(files[0].parent),
     )  # fmt: skip
     _, *parts = _BEGIN.split(run.stdout)
     reports = {Path(name): report.strip() for name, report in zip(parts[::2], parts[1::2], strict=True)}
