@@ -63,9 +63,9 @@ def _no_more_memory(stage: Stage) -> Iterator[None]:
     try:
         yield
     finally:
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, FileNotFoundError):  # it may have been told to stop
             resource.prlimit(stage.pid, resource.RLIMIT_AS, before)
-    until(lambda: _address_space_bytes(stage.pid) > size - 8 * 2**20, "the reserve is there again", 15)
+            until(lambda: _address_space_bytes(stage.pid) > size - 8 * 2**20, "the reserve is there again", 15)
 
 
 def _address_space_bytes(pid: int) -> int:
