@@ -39,7 +39,8 @@ def stop_of(  # noqa: PLR0911 - the tests in their order
     if window.last_quarter < (settings.last_quarter_long if long else settings.last_quarter):
         return Stop.STOPPED
     if long:
-        if window.bend < settings.bend_long:
+        few = not urgent and not _even(window, settings, settings.even)
+        if window.bend < (settings.bend_long_few if few else settings.bend_long):
             return Stop.SLOWS_DOWN
     elif share < settings.waive_bend_growth_share and not _fills(window, settings, free_pages):
         return Stop.SLOWS_DOWN

@@ -74,6 +74,8 @@ class Settings:
     """From here on it counts as slowing down, and what is still to come must fill the GPU."""
     bend_long: float = -0.35
     """The worst bend in windows of `long_seconds`."""
+    bend_long_few: float = -0.35
+    """The same where only `even_long` is met: a few steps that come ever more slowly are a cache's."""
     remaining_share: float = 1.0
     """What an exponential approach would still bring, as a share of free, for growth that slows down to matter."""
     new_ground: float = 0.8
@@ -131,12 +133,13 @@ _BALANCED = replace(
     waive_bend_growth_share=math.inf,  # a cache slows down at its end too, when most of the free memory is gone
     life_windows=1.3,  # ... and what grows by steps from the start on: a curriculum, a cache
     urgent_growth_share=1.0,  # another such window fills the GPU
-    life_windows_urgent=1.5,
+    life_windows_urgent=1.6,
     # Four steps whose sizes differ by a third, but no two of four like steps at once: those are a jump.
     even_urgent=Evenness(eighths=4, largest_eighth=0.45, increments=3.5),
     # A slow leak below a large cache shows a few steps a day. What is bounded hardly does so after its first day: three
     # in 1,032 days of processes that live a week.
     even_long=Evenness(eighths=4, largest_eighth=0.4, increments=4.0),
+    bend_long_few=-0.1,
     repeats=3,  # the driver's figure moves in steps: two windows may share the same few ...
     most_lengths=2,  # ... but hours go by between the blocks of a long window
 )

@@ -35,3 +35,11 @@ def test_kills_ask_for_more() -> None:
 def test_three_steps_are_none() -> None:
     """LEAK-01: what goes up three times a day and stays is left alone: models are loaded, caches filled."""
     assert first(show(detector(), stairs(6, 14, 24), 48 * HOUR, every=15), Verdict.LEAKING) is None
+
+
+def test_steps_that_come_ever_more_slowly_are_a_caches() -> None:
+    """LEAK-01: the same five steps, the last of them hours later each time, are left alone."""
+    slowing = stairs(6, 8, 11, 15.5, 23.5)
+
+    assert first(show(detector(), slowing, 30 * HOUR, every=15), Verdict.LEAKING) is None
+    assert list(told(slowing, replace(SETTINGS["balanced"], bend_long_few=-1.0)))
