@@ -56,6 +56,8 @@ class Commands:
         self._told = told
         self._blame_context = blame_context
         self._worker: threading.Thread | None = None
+        self._answered = False
+        """The worker is done: who has its answer may ask for the next thing, also before the thread has ended."""
         self._handlers: dict[str, Handler] = {
             "census": lambda args, deadline: self._blame("census", args, deadline),
             "limit": remedies.limit,
@@ -67,7 +69,7 @@ class Commands:
 
     @property
     def at_work(self) -> bool:
-        """Whether a command is being carried out."""
+        """Whether a command is being carried out, or its answer is on the way."""
         return self._worker is not None and self._worker.is_alive()
 
     def take(self, command: Command, *, trusted: bool, reply: Reply) -> None:
@@ -79,11 +81,12 @@ class Commands:
             reply(messages.refused(command.id, "forbidden: the client does not know this server as its agent"))
         elif command.name not in self._told.settings.obeyed:
             reply(messages.refused(command.id, "forbidden: the app does not allow it"))
-        elif self.at_work:
+        elif self.at_work and not self._answered:
             reply(messages.refused(command.id, "busy: another command is being carried out"))
         else:
             if command.name in LONG:
                 reply(messages.begun(command.id))
+            self._answered = False
             self._worker = threading.Thread(
                 target=self._carry_out, args=(handler, command, reply), name="gpuagent-command", daemon=True
             )
@@ -107,6 +110,7 @@ class Commands:
         except Exception as error:  # noqa: BLE001 - a failure is an answer
             log.warning("gpuagent_client could not carry out %s", command.name, exc_info=True)
             answer = messages.refused(command.id, f"failed: {type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS])
+        self._answered = True
         reply(answer)
 
     def _blame(self, command: str, args: Mapping[str, Any], deadline_seconds: float) -> dict[str, Any]:
