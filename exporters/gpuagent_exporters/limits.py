@@ -113,6 +113,8 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
         return self._read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
+        if self.transport.is_closing():  # over TLS some may come after that
+            return
         self.idle_since = None
         self.data_received(bytes(self._read_buffer[:nbytes]))
         self._watch()
