@@ -131,7 +131,11 @@ class TlsServerConfig:
         elif self.cipher_suites:  # only those of 1.3, which cannot be chosen: then 1.2 has none left
             context.minimum_version = ssl.TLSVersion.TLSv1_3
         for curve in self.curve_preferences:
-            context.set_ecdh_curve(_CURVES[curve])
+            try:
+                context.set_ecdh_curve(_CURVES[curve])
+            except (ValueError, ssl.SSLError) as error:  # Python 3.11.2, Debian 12's, cannot choose X25519
+                fault = f"curve_preferences: {curve} is not one that this Python can choose; leave it out to offer all"
+                raise TlsError([fault]) from error
         if self.requires_clients:
             context.verify_mode = ssl.CERT_REQUIRED
         elif self.verifies_clients:

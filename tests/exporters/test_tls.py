@@ -12,6 +12,7 @@ import pytest
 import yaml
 
 from gpuagent.clock import ManualClock
+from gpuagent_exporters import tls
 from gpuagent_exporters.http import build_app
 from gpuagent_exporters.limits import HttpLimits
 from gpuagent_exporters.server import HttpServer
@@ -215,15 +216,27 @@ def test_cipher_suites(folder: Path, authority: Authority) -> None:
 
 
 def test_every_cipher_suite_and_curve_is_known_to_openssl(folder: Path) -> None:
-    """Each name that the configuration accepts is one that this OpenSSL can be given."""
-    from gpuagent_exporters import tls
-
+    """Each name that the configuration accepts is one that this OpenSSL can be given, or is refused in words."""
     for name in tls.CIPHERS:
         context = configured(folder, cipher_suites=[name]).ssl_context()
         assert context is not None
         assert tls.CIPHERS[name] in {cipher["name"] for cipher in context.get_ciphers()}
-    for curve in tls._CURVES:
-        assert configured(folder, curve_preferences=[curve]).encrypts
+    for curve, openssl in tls._CURVES.items():
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ecdh_curve(openssl)
+        except ssl.SSLError:  # Python 3.11.2
+            with pytest.raises(WebConfigError, match=f"curve_preferences: {curve} is not one that this Python"):
+                configured(folder, curve_preferences=[curve])
+        else:
+            assert configured(folder, curve_preferences=[curve]).encrypts
+
+
+def test_a_curve_that_this_python_cannot_choose(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As Debian 12's cannot choose X25519: told in words, not by a traceback."""
+    monkeypatch.setitem(tls._CURVES, "CurveP256", "none")
+
+    with pytest.raises(WebConfigError, match="curve_preferences: CurveP256 is not one that this Python can choose"):
+        configured(folder, curve_preferences=["CurveP256"])
 
 
 def test_renewed_certificates_are_used(folder: Path, authority: Authority, caplog: pytest.LogCaptureFixture) -> None:
