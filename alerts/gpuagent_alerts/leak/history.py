@@ -49,6 +49,8 @@ class MemoryLeakDetector:
         "_fast",
         "_free",
         "_growth",
+        "_held",
+        "_held_times",
         "_keeps",
         "_keeps_from",
         "_last_seconds",
@@ -91,6 +93,9 @@ class MemoryLeakDetector:
         self._block = 0
         self._block_end = -math.inf
         self._low_used = self._low_allocated = self._low_outside = MOST_BYTES
+        self._held = 0.0
+        self._held_times = 0
+        """What was allocated at the block's readings, together, and how many they are."""
         self._free: float | None = None
         self._slack = 0.0
         self._slow = self._growth = LEARNING
@@ -142,6 +147,8 @@ class MemoryLeakDetector:
         self._slack = reserved_bytes - allocated_bytes
         if allocated_bytes > LEAST_BYTES:
             self._low_allocated = min(self._low_allocated, allocated_bytes)
+            self._held += allocated_bytes
+            self._held_times += 1
         if used_bytes is not None and used_bytes - reserved_bytes > LEAST_BYTES:
             self._low_outside = min(self._low_outside, used_bytes - reserved_bytes)
 
@@ -156,11 +163,12 @@ class MemoryLeakDetector:
         """The whole state, at most 8 KiB, for `load`."""
         writer = Writer()
         writer.put(
-            "BBdd?dqdddddd",
+            "BBdd?dqddddqddd",
             self._phase,
             SENSITIVITIES.index(self._sensitivity),
             *(or_nan(self._started), self._last_seconds, self._keeps, or_nan(self._keeps_from), self._block),
-            *(self._block_end, self._low_used, self._low_allocated, self._low_outside, or_nan(self._free), self._slack),
+            *(self._block_end, self._low_used, self._low_allocated, self._low_outside),
+            *(self._held_times, self._held, or_nan(self._free), self._slack),
         )
         put_signals(writer, self._signals)
         put_fast(writer, self._fast)
@@ -177,8 +185,9 @@ class MemoryLeakDetector:
         """
         reader = Reader(data)
         made = cls(total_bytes=total_bytes, started_seconds=None, sensitivity=sensitivity, phase=phase)
-        _, _, started, made._last_seconds, made._keeps, keeps_from, made._block, *numbers = reader.take("BBdd?dqdddddd")
-        made._block_end, made._low_used, made._low_allocated, made._low_outside, free, made._slack = numbers
+        _, _, started, made._last_seconds, made._keeps, keeps_from, made._block = reader.take("BBdd?dq")
+        made._block_end, made._low_used, made._low_allocated, made._low_outside = reader.take("dddd")
+        made._held_times, made._held, free, made._slack = reader.take("qddd")
         made._started, made._keeps_from, made._free = or_none(started), or_none(keeps_from), or_none(free)
         take_signals(reader, made._signals)
         take_fast(reader, made._fast)
@@ -205,12 +214,14 @@ class MemoryLeakDetector:
         self._block = block
         self._block_end = float((block + 1) * BLOCK_SECONDS + self._phase)
         self._low_used = self._low_allocated = self._low_outside = MOST_BYTES
+        self._held, self._held_times = 0.0, 0
 
     def _close(self, block: int) -> None:
         """Judge the block that ended, and note what passed without any reading until `block`."""
         end = float((self._block + 1) * BLOCK_SECONDS + self._phase)
         signals = self._signals
-        lows = Lows(_pages(self._low_used), _pages(self._low_allocated), _pages(self._low_outside))
+        held = to_pages(self._held / self._held_times) if self._held_times else EMPTY
+        lows = Lows(_pages(self._low_used), _pages(self._low_allocated), _pages(self._low_outside), held)
         free = None if self._free is None else self._free / PAGE_BYTES
         changed = signals.close(lows, Now(end, free, end - (self._started or 0.0)), self._slack)
         gap = block - self._block - 1

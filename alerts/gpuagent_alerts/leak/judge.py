@@ -20,6 +20,7 @@ class Stop(IntEnum):
     SLOWS_DOWN = 4
     HELD_BEFORE = 5
     YOUNG = 6
+    LESS_FOR_ITS_WORK = 7
 
 
 def stop_of(  # noqa: PLR0911 - the tests in their order
@@ -42,6 +43,8 @@ def stop_of(  # noqa: PLR0911 - the tests in their order
         few = not urgent and not _even(window, settings, settings.even)
         if window.bend < (settings.bend_long_few if few else settings.bend_long):
             return Stop.SLOWS_DOWN
+        if window.bend_by_work is not None and window.bend_by_work < settings.bend_by_work:
+            return Stop.LESS_FOR_ITS_WORK
     elif share < settings.waive_bend_growth_share and not _fills(window, settings, free_pages):
         return Stop.SLOWS_DOWN
     if window.older_high and window.last - window.older_high < settings.new_ground * window.growth:

@@ -9,7 +9,8 @@ from functools import cache
 from gpuagent_alerts.leak.blocks import EMPTY, LEVELS, SLOT_SECONDS, BlockStore
 from gpuagent_alerts.leak.settings import Settings
 from gpuagent_alerts.leak.standard import Now, Standard, least_shares
-from gpuagent_alerts.leak.window import LENGTHS, Window
+from gpuagent_alerts.leak.window import LENGTHS, Windows
+from gpuagent_alerts.leak.work import Work
 
 _SHORTEST, _LONGEST = LENGTHS[0], LENGTHS[-1]
 _NO_BOUNDS = array("I", bytes(4 * LEVELS))
@@ -24,10 +25,12 @@ def _lowest_shares(settings: tuple[Settings, ...]) -> tuple[float, ...]:
 class Signal:
     """Blocks, and who judges them. The levels are shared; thresholds and alarms are each standard's own."""
 
-    __slots__ = ("_bounds", "_least", "_shares", "standards", "store")
+    __slots__ = ("_bounds", "_least", "_shares", "standards", "store", "work")
 
-    def __init__(self, settings: Sequence[Settings], total_bytes: float) -> None:
+    def __init__(self, settings: Sequence[Settings], total_bytes: float, work: Work | None = None) -> None:
         self.store = BlockStore()
+        self.work = work
+        """Where this signal shows what the process worked."""
         self.standards = [Standard(one, total_bytes) for one in settings]
         self._look_for_the_least()
         self._bounds = _NO_BOUNDS[:]
@@ -44,8 +47,8 @@ class Signal:
         self._least = min(one.least for one in self.standards)
         self._shares = _lowest_shares(tuple(one.settings for one in self.standards))
 
-    def close(self, value: int, now: Now, judges: Sequence[Standard]) -> bool:
-        """A block has ended with this lowest value; whether an alarm began or ended.
+    def close(self, value: int, now: Now, judges: Sequence[Standard], mean: int = EMPTY) -> bool:
+        """A block has ended with this lowest value and this mean; whether an alarm began or ended.
 
         Alarms that are on may end, whoever raised them; only `judges` may raise one, and only where it is known what is
         free.
@@ -53,22 +56,29 @@ class Signal:
         store = self.store
         if now.end_seconds >= (store.slot + 1) * SLOT_SECONDS:
             store.enter_slot(now.end_seconds)
-        changed = False
+        ended = False
         for standard in self.standards:
             if standard.alarm is not None and standard.look_at(value, store, now.end_seconds):
-                changed = True
+                ended = True
         highest = store.push(value)
+        if self.work is not None:
+            self.work.push(value, mean, store.base_count)
         if now.free is None:
             self._bounds = _NO_BOUNDS[:]
-            return changed
-        bounds = self._bounds
+            return ended
+        return self._judge_up_to(highest, now, now.free, judges) or ended
+
+    def _judge_up_to(self, highest: int, now: Now, free: float, judges: Sequence[Standard]) -> bool:
+        """Show the newest block of each of these levels to those who have no alarm on, where it may be a leak."""
+        store, bounds = self.store, self._bounds
+        changed = False
         for level in range(highest + 1):
             last = store.newest(level)
             bounds[level] = min(bounds[level], last)
-            need = self._shares[level] * now.free
+            need = self._shares[level] * free
             if last - bounds[level] >= need and last != EMPTY and last - bounds[level] >= self._least:
                 bounds[level] = min(store.ring(level, _LONGEST))
-                if store.count(level) >= _SHORTEST and self._judge(level, now, now.free, judges):
+                if store.count(level) >= _SHORTEST and self._judge(level, now, free, judges):
                     changed = True
             elif last != EMPTY:
                 for standard in judges:
@@ -78,19 +88,22 @@ class Signal:
     def _judge(self, level: int, now: Now, free: float, judges: Sequence[Standard]) -> bool:
         """Show a level's newest block to those who have no alarm on."""
         growth = self.store.newest(level) - self._bounds[level]
-        windows: dict[int, Window] = {}
+        windows = Windows(self.store, level, self.work)
         changed = False
         for standard in judges:
             if standard.alarm is not None:
                 continue
             if growth < standard.least_growth(level, free):
                 standard.reset(level)
-            elif standard.judge(self.store, level, windows, now, free):
+            elif standard.judge(self.store, windows, now, free):
                 changed = True
         return changed
 
     def skip(self, blocks: int, end_seconds: float) -> None:
         """So many blocks without a reading: a gap makes no slope and no reset."""
         self.store.enter_slot(end_seconds)
+        before = self.store.base_count
         self.store.push_empty(blocks)
+        if self.work is not None:
+            self.work.skip(before, self.store.base_count)
         self._bounds = _NO_BOUNDS[:]

@@ -17,6 +17,7 @@ from gpuagent_alerts.leak.settings import (
 )
 from gpuagent_alerts.leak.signal import Signal
 from gpuagent_alerts.leak.standard import Now
+from gpuagent_alerts.leak.work import Work
 
 USED_NAME: Final = "memory"
 OWN_NAMES: Final = ("tensors", "memory outside the allocator")
@@ -34,6 +35,8 @@ class Lows(NamedTuple):
     allocated: int
     outside: int
     """Used by the process, less what its allocator has reserved."""
+    held: int = EMPTY
+    """The mean of what was allocated."""
 
 
 class Signals:
@@ -75,14 +78,14 @@ class Signals:
         tensors, outside = self.own or self.open_own()
         room = None if now.free is None else now.free + SLACK_WEIGHT * slack_bytes / PAGE_BYTES
         roomier = Now(now.end_seconds, room, now.age_seconds)
-        changed |= tensors.close(lows.allocated, roomier, tensors.standards)
+        changed |= tensors.close(lows.allocated, roomier, tensors.standards, lows.held)
         changed |= outside.close(lows.outside, now, outside.standards)
         return changed
 
     def open_own(self) -> tuple[Signal, Signal]:
         """A client has come: its signals begin."""
         own = self._own_settings()
-        self.own = (Signal(own, self._total_bytes), Signal(own, self._total_bytes))
+        self.own = (Signal(own, self._total_bytes, Work()), Signal(own, self._total_bytes))
         return self.own
 
     def use(self, sensitivity: Sensitivity) -> None:

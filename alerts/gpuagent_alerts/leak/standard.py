@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpuagent_alerts.leak.blocks import EMPTY, LEVELS, SLOTS, BlockStore
 from gpuagent_alerts.leak.judge import Stop, enough, even_eighths, least_growth_pages, stop_of
 from gpuagent_alerts.leak.settings import Settings
-from gpuagent_alerts.leak.window import LENGTHS, Window, measure, window_seconds
+from gpuagent_alerts.leak.window import LENGTHS, Window, Windows, window_seconds
 
 
 class Alarm(NamedTuple):
@@ -125,9 +125,10 @@ class Standard:
         """Growth in pages below which no window of this level can meet the standard."""
         return max(self.least, self.shares[level] * free)
 
-    def judge(self, store: BlockStore, level: int, windows: dict[int, Window], now: Now, free: float) -> bool:
+    def judge(self, store: BlockStore, windows: Windows, now: Now, free: float) -> bool:
         """Judge a level's newest block, which rose by `least_growth`; whether an alarm was raised."""
-        passed, count = self._that_meet(store, level, windows, now, free)
+        level = windows.level
+        passed, count = self._that_meet(store, windows, now, free)
         if passed is None:
             self.reset(level)
             return False
@@ -150,13 +151,11 @@ class Standard:
         self.rejection = None
         return True
 
-    def _that_meet(
-        self, store: BlockStore, level: int, windows: dict[int, Window], now: Now, free: float
-    ) -> tuple[Window | None, int]:
+    def _that_meet(self, store: BlockStore, windows: Windows, now: Now, free: float) -> tuple[Window | None, int]:
         """The shortest window that meets the standard, and how many do, as far as they count."""
         passed: Window | None = None
         count = 0
-        ring = store.ring(level)
+        ring, level = windows.ring, windows.level
         last = ring[-1]
         bar = self.bar if store.slot - self.bar_slot < SLOTS else 0
         for blocks in LENGTHS:
@@ -166,9 +165,7 @@ class Standard:
             seconds = window_seconds(level, blocks)
             if growth < self.least or not enough(growth, seconds, self.settings, free, now.age_seconds):
                 continue
-            window = windows.get(blocks)
-            if window is None:
-                window = windows[blocks] = measure(ring, store.highs_of(level), level, blocks)
+            window = windows.of(blocks)
             if bar > window.older_high:
                 window = window._replace(older_high=bar)
             stop = stop_of(window, self.settings, free, now.age_seconds)

@@ -20,7 +20,7 @@ from gpuagent_alerts.leak.signal import Signal
 from gpuagent_alerts.leak.signals import Signals
 from gpuagent_alerts.leak.standard import Alarm, Ending, Rejection, Standard
 
-VERSION: Final = 1
+VERSION: Final = 2
 MOST_STATE_BYTES: Final = 8192
 _HEAD: Final = struct.Struct("<4sHI")  # magic, version, CRC-32 of the rest
 _MAGIC: Final = b"GLKD"
@@ -182,12 +182,19 @@ def _take_standard(reader: Reader, standard: Standard) -> None:
 
 def _put_signal(writer: Writer, signal: Signal) -> None:
     _put_store(writer, signal.store)
+    if signal.work is not None:
+        ring, numbers = signal.work.state()
+        writer.put_array(ring)
+        writer.put("5q", *numbers)
     for standard in signal.standards:
         _put_standard(writer, standard)
 
 
 def _take_signal(reader: Reader, signal: Signal) -> None:
     _take_store(reader, signal.store)
+    if signal.work is not None:
+        ring = reader.take_array("f", RING)
+        signal.work.restore(ring, reader.take("5q"))
     for standard in signal.standards:
         _take_standard(reader, standard)
 

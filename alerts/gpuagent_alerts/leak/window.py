@@ -12,7 +12,9 @@ from collections.abc import Sequence
 from itertools import accumulate, pairwise
 from typing import Final, NamedTuple
 
-from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY
+from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, BlockStore
+from gpuagent_alerts.leak.work import LEVEL as WORK_LEVEL
+from gpuagent_alerts.leak.work import Work, bend_by_work
 
 LENGTHS: Final = (16, 20, 24, 28)
 """Blocks per window: they fill the factor of 2 between two levels. Shorter ones cost false alarms."""
@@ -44,11 +46,19 @@ class Window(NamedTuple):
     """The highest block before the window that is still known; 0 if there is none."""
     onset_seconds: float
     """How long before the window's end the floor began to rise."""
+    bend_by_work: float | None = None
+    """The same change of the growth for the same work, where that is known and the growth follows it."""
 
 
 def window_seconds(level: int, blocks: int) -> float:
     """Time between the first and the last of so many blocks of a level."""
     return float((blocks - 1) * BLOCK_SECONDS << level)
+
+
+def _mean(numbers: Sequence[float]) -> float:
+    """Of those that are known."""
+    known = [number for number in numbers if not math.isnan(number)]
+    return math.fsum(known) / len(known) if known else math.nan
 
 
 def floor_of(blocks: Sequence[int]) -> list[int]:
@@ -60,6 +70,31 @@ def floor_of(blocks: Sequence[int]) -> list[int]:
     path = list(accumulate(reversed(blocks), min))
     path.reverse()
     return path
+
+
+class Windows:
+    """The windows that end with a level's newest block, each measured once, however many standards ask for it."""
+
+    __slots__ = ("_measured", "_store", "_work", "level", "ring")
+
+    def __init__(self, store: BlockStore, level: int, work: Work | None = None) -> None:
+        self._store = store
+        self._work = work if level == WORK_LEVEL else None
+        self._measured: dict[int, Window] = {}
+        self.level = level
+        self.ring = store.ring(level)
+
+    def of(self, blocks: int) -> Window:
+        """Of so many blocks, of which the newest has a reading and lies above another."""
+        window = self._measured.get(blocks)
+        if window is None:
+            window = measure(self.ring, self._store.highs_of(self.level), self.level, blocks)
+            if self._work is not None:
+                work = self._work.newest(blocks, self._store.base_count)
+                parts = [_mean(work[begin:end]) for begin, end in pairwise(_BOUNDS[blocks])]
+                window = window._replace(bend_by_work=bend_by_work(window.eighths, parts))
+            self._measured[blocks] = window
+        return window
 
 
 def measure(ring: array[int], highs: array[int], level: int, blocks: int) -> Window:

@@ -14,6 +14,7 @@ _AGAINST = {
     Stop.SLOWS_DOWN: "but slows down, and would end before the GPU is full",
     Stop.HELD_BEFORE: "but has held as much before",
     Stop.YOUNG: "but has run for hardly longer than that",
+    Stop.LESS_FOR_ITS_WORK: "but ever less for the same work, as a cache does",
 }
 
 

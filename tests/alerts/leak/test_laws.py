@@ -158,7 +158,7 @@ def test_a_bounded_load_of_any_period_is_no_leak_after_the_second(
 @given(st.floats(0.01, 0.36), st.floats(600, 60_000), st.booleans())
 @settings(max_examples=12, deadline=None)
 def test_growth_that_takes_less_than_the_dial_is_no_leak(share: float, fill_seconds: float, client: bool) -> None:
-    """LEAK-01: a bounded fill within 17 h of less than 38 % of what was free is never called a leak."""
+    """LEAK-01: a bounded fill within 17 h of less than 36 % of what was free is never called a leak."""
     free = 80 * 1024 - 20_000
 
     def fill(seconds: float) -> float:

@@ -14,9 +14,10 @@ from gpuagent_alerts.leak.signal import Signal
 from gpuagent_alerts.leak.standard import Now
 from tests.alerts.leak.curves import MIB, TOTAL_BYTES, Curve, leak, plateau, saw_tooth
 
-IN_APP, SUSPECTED = ALLOCATOR_SETTINGS["balanced"], ALLOCATOR_SUSPECTED
+IN_APP, SUSPECTED = replace(ALLOCATOR_SETTINGS["balanced"], growth_share=0.6), ALLOCATOR_SUSPECTED
 STRICT = replace(
     Settings(),
+    growth_share=0.6,
     blackout_seconds=600.0,
     waive_bend_growth_share=math.inf,
     urgent_growth_share=math.inf,
