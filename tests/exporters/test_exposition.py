@@ -92,7 +92,7 @@ def test_any_label_and_any_value(
 
 @pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
 @given(snapshot=snapshots())
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=20, deadline=None)
 def test_any_snapshot(openmetrics: bool, snapshot: Any) -> None:
     """EXP-04: whatever was measured, the scrape is one that Prometheus can read, and says what the catalogue says."""
     ours, expected = both(list(series(snapshot, 100.0, top=3)), openmetrics=openmetrics)

@@ -11,6 +11,10 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+import pytest
+
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parents[2]
 OURS = {"gpuagent", "gpuagent_exporters", "gpuagent_alerts", "gpuagent_client", "tests"}
 ELSEWHERE = {"apps", "examples"}

@@ -20,6 +20,8 @@ from tests.fakes.answering import answering, says
 from tests.fakes.documents import document
 from tests.fakes.readings import gpu, process, snapshot
 
+pytestmark = pytest.mark.slow
+
 
 def record(*words: object) -> subprocess.CompletedProcess[str]:
     """As a process of its own: it changes signals, and adopts orphans."""

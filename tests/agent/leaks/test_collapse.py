@@ -7,6 +7,8 @@ import pytest
 from gpuagent.reading import GIB
 from tests.agent.leaks.node import Node, node, run
 
+pytestmark = pytest.mark.slow
+
 PID = 5_000_000
 
 

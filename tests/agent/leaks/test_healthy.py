@@ -9,6 +9,8 @@ import pytest
 from gpuagent.growth import MemoryKey, Verdict
 from tests.agent.leaks.node import HOUR, node, run
 
+pytestmark = pytest.mark.slow
+
 ABOUT_MEMORY = {"GpuProcessMemoryLeak", "GpuMemoryLeak", "GpuMemoryExhaustionSoon"}
 PID = 5_000_000
 

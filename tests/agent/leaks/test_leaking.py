@@ -22,6 +22,8 @@ from tests.agent.leaks.node import Node, node, run
 from tests.alerts.routing.parts import Desk
 from tests.fakes.rig import BOOT_ID
 
+pytestmark = pytest.mark.slow
+
 PID = 5_000_000
 MIB = 2**20
 LEAK = "{shape: ramp, start: 20GiB, rate: 8MiB, after: 10m}"

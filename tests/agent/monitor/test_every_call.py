@@ -19,6 +19,8 @@ from gpuagent.simulated.faults import Fault, Kind
 from tests.agent.monitor.calls import Call, every_call
 from tests.fakes.rig import Rig, at, failing, rig, state
 
+pytestmark = pytest.mark.slow
+
 CALLS = {call.symbol: call for call in every_call()}
 OF_GPU = [call.symbol for call in CALLS.values() if call.of_gpu and not call.of_events]
 OF_NODE = [call.symbol for call in CALLS.values() if not call.of_gpu]

@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable
 
+import pytest
+
 from gpuagent.catalogue.series import series
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.reading import GpuState, ProcessInfo, ProcessState
@@ -213,6 +215,7 @@ def test_mig_reconfigured() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.slow
 def test_ten_thousand_processes_come_and_go() -> None:
     """EXP-03: the series are bounded, what is gone is gone from the next scrape, and nothing is kept of it."""
     scenario = """

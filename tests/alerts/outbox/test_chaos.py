@@ -46,6 +46,7 @@ class Executioner:
             return self.victim.wait(60)
 
 
+@pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_killed_at_random_it_loses_nothing(tmp_path: Path) -> None:
     """ALERT-08: everything arrives, in order per group, every duplicate under its id, and the file is whole."""

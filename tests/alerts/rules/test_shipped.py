@@ -80,6 +80,7 @@ def test_every_rule_fires_in_a_unit_test() -> None:
     assert NAMES - fired == set()
 
 
+@pytest.mark.slow
 @pytest.mark.needs("promtool")
 def test_prometheus_loads_them_and_agrees() -> None:
     """Unchanged, without a complaint, and with the same verdict on every test."""

@@ -10,12 +10,12 @@ from tests.alerts.rules import promtool
 from tests.alerts.states.generate import parse_failures, write_case
 from tests.torture import times
 
-FAST, BATCH = 20, 10
+FAST, BATCH = 10, 10
 
 
 @pytest.mark.needs("promtool")
 def test_states_are_prometheus_states_at_every_step(tmp_path: Path) -> None:
-    """Twenty seeded rule files: pending, firing, values and annotations are Prometheus' at each evaluation."""
+    """Ten seeded rule files: pending, firing, values and annotations are Prometheus' at each evaluation."""
     _compare(tmp_path, range(FAST))
 
 
@@ -24,7 +24,7 @@ def test_states_are_prometheus_states_at_every_step(tmp_path: Path) -> None:
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", range(FAST, times(50, 500), BATCH))
 def test_so_they_are_with_other_seeds(first: int, tmp_path: Path) -> None:
-    """Ten more; fifty with the first twenty in CI, five hundred under torture."""
+    """Ten more; fifty with the first ten in CI, five hundred under torture."""
     _compare(tmp_path, range(first, first + BATCH))
 
 

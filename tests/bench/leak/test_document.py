@@ -13,6 +13,8 @@ from tests.bench.leak.document import PAGE, PICTURES, PLOTS, picture, read_part,
 from tests.bench.leak.methods import Results, run
 from tests.bench.leak.table import balanced
 
+pytestmark = pytest.mark.slow
+
 COST = Cost(2e-6, 1e-3, 64, 3e-4)
 SHORT = ("leak/train", "leak/request", "benign/idle", "hard/traffic_ramp", "collapse/sudden")
 
@@ -82,7 +84,6 @@ def test_by_default_the_documented_count_is_run_and_written() -> None:
     assert not arguments(["--seeds", "3"]).write
 
 
-@pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_the_detector_is_as_good_as_it_was() -> None:
     """On two traces of each family: nearly all leaks, hardly a false alarm. A change that breaks it is seen here."""
