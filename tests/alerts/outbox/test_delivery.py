@@ -158,7 +158,7 @@ def test_a_reload_keeps_what_waits_and_buries_what_is_for_nobody() -> None:
         await delivery.use([ScriptedSender([DOWN] * 99), ScriptedSender([DOWN] * 99, name="other")])
         bench.outbox.enqueue([entry(name="one"), entry(receiver="other", name="two")])
         # Noted, not only answered: the time until the next attempt counts from there.
-        await until(lambda: bench.store.execute("SELECT min(attempts) FROM outbox").fetchone() == (1,))
+        await until(lambda: list(bench.store.execute("SELECT min(attempts) FROM outbox")) == [(1,)])
         again = TellingSender(1)
         bench.clock.advance(400.0)
         await delivery.use([again])
