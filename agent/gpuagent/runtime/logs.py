@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TextIO
 
 from gpuagent.runtime.journal import FIELDS, PRIORITIES, SOCKET, JournalHandler, is_journal
+from gpuagent.runtime.repeats import Repeats
 
 
 class _Json(logging.Formatter):
@@ -85,6 +86,7 @@ def _use(handler: logging.Handler, formatter: logging.Formatter, level: str, on_
     handle_error, handler.handleError = handler.handleError, failed  # type: ignore[method-assign]
     handler.setFormatter(formatter)
     handler.addFilter(without_shortage)
+    handler.addFilter(Repeats())
     root = logging.getLogger()
     root.handlers[:] = [handler]
     root.setLevel(level.upper())
