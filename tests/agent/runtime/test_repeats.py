@@ -46,7 +46,7 @@ def told() -> _Told:
 
 
 def test_a_fault_of_each_second_is_one_traceback_and_a_line_a_minute(told: _Told) -> None:
-    """ALERT-07: two minutes of the same fault are one traceback and two lines that count."""
+    """Two minutes of the same fault are one traceback and two lines that count."""
     for second in range(int(2 * TOLD_AGAIN_SECONDS) + 1):
         told.seconds = second
         told.fail(RuntimeError(f"at {second}"))
@@ -61,7 +61,7 @@ def test_a_fault_of_each_second_is_one_traceback_and_a_line_a_minute(told: _Told
 
 
 def test_another_fault_is_told_at_once(told: _Told) -> None:
-    """ALERT-07: of another kind, with other words, or raised elsewhere."""
+    """Of another kind, with other words, or raised elsewhere."""
     told.fail(RuntimeError())
     told.fail(ValueError())
     told.fail(RuntimeError(), "an evaluation of rules failed")
@@ -74,7 +74,7 @@ def test_another_fault_is_told_at_once(told: _Told) -> None:
 
 
 def test_what_was_gone_for_an_hour_is_news(told: _Told) -> None:
-    """ALERT-07: its traceback is shown again."""
+    """Its traceback is shown again."""
     told.fail(RuntimeError())
     told.seconds = FORGOTTEN_SECONDS + 1
     told.fail(RuntimeError())
@@ -115,7 +115,7 @@ def root() -> Iterator[logging.Logger]:
 
 
 def test_the_agents_log_has_it(root: logging.Logger) -> None:
-    """ALERT-07: in every style of the log, after the line about memory that ran out."""
+    """In every style of the log, after the line about memory that ran out."""
     stream = io.StringIO()
     logs.set_up(style="json", stream=stream)
     for error in (RuntimeError(), RuntimeError(), MemoryError(), MemoryError()):
