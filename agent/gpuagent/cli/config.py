@@ -13,8 +13,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
     from gpuagent.config.models import Config
 
 EXIT_FAULTY = 1
@@ -63,32 +61,15 @@ def show(
 
 
 def _check_beside(config: Config, path: Path) -> None:
-    """What else the agent would refuse at its start: rule files, TLS and passwords, and who may write such files.
+    """The files that it names. Rules that can never fire are notes."""
+    from gpuagent.doctor.beside import look_beside
 
-    Rules that can never fire are notes.
-    """
-    from gpuagent.alerting.rules import load_rules, unknown_metrics
-    from gpuagent.remedying import RemediesRefused, check_permissions
-    from gpuagent_alerts.rules.faults import RuleFileError
-    from gpuagent_exporters.web_config import WebConfig, WebConfigError
-
-    def note_rules() -> None:
-        for note in unknown_metrics(load_rules(config)):
-            typer.echo(f"note: {note}", err=True)
-
-    looks: tuple[Callable[[], object], ...] = (
-        note_rules,
-        lambda: check_permissions(config, [path]),
-        lambda: WebConfig(config.web_config_file),
-    )
-    faulty = False
-    for look in looks:
-        try:
-            look()
-        except (RuleFileError, RemediesRefused, WebConfigError) as error:
-            typer.echo(error, err=True)
-            faulty = True
-    if faulty:
+    found = look_beside(config, path)
+    for note in found.notes:
+        typer.echo(f"note: {note}", err=True)
+    for fault in found.faults:
+        typer.echo(fault, err=True)
+    if found.faults:
         raise typer.Exit(EXIT_FAULTY)
 
 

@@ -10,9 +10,11 @@ from pathlib import Path
 
 from gpuagent import __version__
 from gpuagent.ask import NoAgent, fetch_document
+from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
+from gpuagent.doctor.beside import look_beside
 from gpuagent.doctor.finding import Finding, Level
 from gpuagent.doctor.swapping import managed_memory
 from gpuagent.doors import GROUP, control_socket
@@ -20,13 +22,16 @@ from gpuagent_exporters.listeners import parse_listen
 
 
 def configuration(path: Path | None) -> tuple[Config, list[Finding]]:
-    """The configuration, or the defaults if it is at fault."""
+    """The configuration, or the defaults if it is at fault; then the files that it names."""
     try:
         config = load_config(path, is_root=os.geteuid() == 0)
     except ConfigError as error:
         found = [Finding("configuration", Level.FAILURE, line) for line in str(error).splitlines()]
         return Config(), found
-    return config, [Finding("configuration", Level.OK, str(path) if path else "no fault")]
+    beside = look_beside(config, path or DEFAULT_PATH)
+    found = [Finding("configuration", Level.FAILURE, line) for fault in beside.faults for line in fault.splitlines()]
+    found += [Finding("configuration", Level.WARNING, note) for note in beside.notes]
+    return config, found or [Finding("configuration", Level.OK, str(path) if path else "no fault")]
 
 
 def directories(config: Config) -> Iterator[Finding]:

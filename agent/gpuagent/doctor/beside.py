@@ -1,0 +1,38 @@
+"""What the agent would refuse at its start besides faults of its own file: the files that this one names."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from gpuagent.alerting.rules import load_rules, unknown_metrics
+from gpuagent.config.models import Config
+from gpuagent.remedying import RemediesRefused, check_permissions
+from gpuagent_alerts.rules.faults import RuleFileError
+from gpuagent_exporters.web_config import WebConfig, WebConfigError
+
+
+class Beside(NamedTuple):
+    """What was found, in the words of who refuses it."""
+
+    faults: tuple[str, ...]
+    notes: tuple[str, ...]
+    """Rules that can never fire."""
+
+
+def look_beside(config: Config, path: Path) -> Beside:
+    """Rule files, TLS and passwords, and who may write what remedies go by; `path` is the configuration's."""
+    faults: list[str] = []
+    notes: list[str] = []
+    looks: tuple[Callable[[], object], ...] = (
+        lambda: notes.extend(str(note) for note in unknown_metrics(load_rules(config))),
+        lambda: check_permissions(config, [path]),
+        lambda: WebConfig(config.web_config_file),
+    )
+    for look in looks:
+        try:
+            look()
+        except (RuleFileError, RemediesRefused, WebConfigError) as error:
+            faults.append(str(error))
+    return Beside(tuple(faults), tuple(notes))
