@@ -18,7 +18,7 @@ def doctor(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of lines")] = False,
 ) -> None:
-    """Look at configuration, driver, permissions, namespaces, sockets and clock, and say what to do about what is missing.
+    """Look at configuration, driver, permissions, namespaces, sockets and clock; say what to do about what is missing.
 
     Exit status: 0 the agent can work here, 1 it cannot.
     """
