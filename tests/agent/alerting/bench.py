@@ -85,10 +85,16 @@ class Bench:
         if before is not None:
             await asyncio.wait([before])
 
-    async def emptied(self) -> None:
-        """Until nothing waits to be sent. What could have been sent has been, then."""
+    async def emptied(self, *, meanwhile_seconds: float = 0.0) -> None:
+        """Until nothing waits to be sent. What could have been sent has been, then.
+
+        Time may pass meanwhile: a receiver that refused has a pause, which counts from when that is noted.
+        """
         async with asyncio.timeout(PATIENCE_SECONDS):
-            while any(counts.queued for counts in await asyncio.to_thread(self.alerting.receivers)):  # noqa: ASYNC110
+            while any(counts.queued for counts in await asyncio.to_thread(self.alerting.receivers)):
+                if meanwhile_seconds:
+                    self.clock.advance(meanwhile_seconds)
+                    self.alerting.delivery.wake(self.alerting.delivery.lanes)
                 await asyncio.sleep(0.01)
 
     async def state(self, name: str = "Full") -> Any:
