@@ -128,6 +128,7 @@ def test_a_parents_end_is_seen_while_its_children_live(apps: Apps, agent: FakeAg
     assert child.hello["ppid"] == app.pid
 
 
+@pytest.mark.slow
 def test_a_hundred_forks_under_load(apps: Apps, agent: FakeAgent) -> None:
     """Forks at any moment of the thread, of the log's locks, of the client's calls: every child answers and ends."""
     apps.code(

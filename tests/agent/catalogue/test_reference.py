@@ -132,6 +132,7 @@ def test_what_a_scenario_serves_is_documented(scenario: str) -> None:
     assert names - documented_names() == set()
 
 
+@pytest.mark.slow
 def test_what_is_documented_is_served_by_some_scenario() -> None:
     """EXP-09: the documentation promises no metric that nothing can show."""
     served = set().union(*(served_names(scenario) for scenario in shipped_scenarios()))

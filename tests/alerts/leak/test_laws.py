@@ -126,7 +126,7 @@ def test_between_1_and_60_seconds_the_rate_does_not_matter(curve: Curve) -> None
     st.sampled_from(["saw-tooth", "sine", "square", "ramp and hold"]),
     st.floats(0, 1),
 )
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=15, deadline=None)
 def test_a_bounded_load_of_any_period_is_no_leak_after_the_second(
     hours: float, share: float, form: str, phase: float
 ) -> None:

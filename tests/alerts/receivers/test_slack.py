@@ -60,7 +60,7 @@ def validate(document: dict[str, Any]) -> None:
     assert total <= 13_200
 
 
-@settings(max_examples=200)
+@settings(max_examples=80)
 @given(st.lists(ALERTS, min_size=1, max_size=30))
 def test_every_message_fits(alerts: list[Alert]) -> None:
     """Whatever is in labels and annotations: no block is too long, nothing is read as a mention, no escape is cut."""

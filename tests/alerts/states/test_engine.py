@@ -135,6 +135,7 @@ def test_two_results_with_the_same_labels_fail_a_recording_rule() -> None:
     assert problem == "vector contains metrics with the same labelset after applying rule labels"
 
 
+@pytest.mark.slow
 def test_a_recording_rule_has_a_limit_of_its_own() -> None:
     """A hundred thousand results cost one failure: the last good result stays, other rules go on."""
     engine = RuleEngine(groups("record: r, expr: m", "alert: A, expr: vector(1)"))

@@ -150,6 +150,7 @@ def test_an_element_is_no_container() -> None:
     assert cluster.container_object is KEPT
 
 
+@pytest.mark.slow
 def test_a_linked_list_longer_than_the_walk_has_its_head_named() -> None:
     """A chain is climbed in place, and costs no levels."""
 
