@@ -18,9 +18,9 @@ class Stop(IntEnum):
     UNEVEN = 2
     STOPPED = 3
     SLOWS_DOWN = 4
-    HELD_BEFORE = 5
-    YOUNG = 6
-    LESS_FOR_ITS_WORK = 7
+    LESS_FOR_ITS_WORK = 5
+    HELD_BEFORE = 6
+    YOUNG = 7
 
 
 def stop_of(  # noqa: PLR0911 - the tests in their order
