@@ -71,7 +71,7 @@ def test_less_and_less_for_the_same_work() -> None:
 
 
 def test_no_work_is_no_witness() -> None:
-    """LEAK-10: an app that holds nothing in passing, or did so unseen, is judged by its growth alone."""
+    """An app that holds nothing in passing, or did so unseen, is judged by its growth alone."""
     busy = [load / sum(LOADS) for load in LOADS]
 
     assert bend_by_work(busy, LOADS) is not None
@@ -84,7 +84,7 @@ def test_no_work_is_no_witness() -> None:
 
 
 def test_what_lies_above_the_lowest_of_eight_minutes() -> None:
-    """LEAK-10: a block is the mean of what was held beyond the lowest reading; slow growth is hardly in it."""
+    """A block is the mean of what was held beyond the lowest reading; slow growth is hardly in it."""
     work = Work()
     for block in range(2 * BLOCKS):
         floor = 10_000 + block  # a page in 15 s
@@ -95,7 +95,7 @@ def test_what_lies_above_the_lowest_of_eight_minutes() -> None:
 
 
 def test_a_block_without_a_reading_is_unknown() -> None:
-    """LEAK-05: a silent hour says neither work nor rest."""
+    """LEAK-03: a silent hour says neither work nor rest."""
     work = Work()
     for block in range(3 * BLOCKS):
         seen = block // BLOCKS != 1
@@ -109,7 +109,7 @@ def test_a_block_without_a_reading_is_unknown() -> None:
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 40 * BLOCKS)), max_size=12), st.randoms(use_true_random=False))
 @settings(max_examples=25, deadline=None)
 def test_a_gap_is_the_same_as_block_by_block(steps: list[tuple[bool, int]], draw: random.Random) -> None:
-    """LEAK-05: a gap of any length costs the same, and leaves what its blocks one by one would."""
+    """LEAK-03: a gap of any length costs the same, and leaves what its blocks one by one would."""
     leapt, walked, count = Work(), Work(), 0
     for gap, number in steps:
         if gap:
@@ -127,7 +127,7 @@ def test_a_gap_is_the_same_as_block_by_block(steps: list[tuple[bool, int]], draw
 
 
 def test_only_a_whole_ring_is_taken_back() -> None:
-    """STATE-02: a state that is cut is refused."""
+    """A state that is cut is refused."""
     with pytest.raises(ValueError, match="not the work"):
         Work().restore(array("f", [1.0]), (0, 0, 0, 0, 0))
 
@@ -140,13 +140,13 @@ def load(hour: float) -> float:
     return 0.08 * (1 + hour / 16) * (1 + 0.6 * math.sin(2 * math.pi * hour / 8))
 
 
-def serve(watched: MemoryLeakDetector, rate: Rate, hours: float) -> Growth:
+def serve(watched: MemoryLeakDetector, rate: Rate, hours: float, every: float = 5.0) -> Growth:
     """A server whose tensors grow by so many MiB an hour, with requests of 700 MiB; its first alarm, or last word."""
     draw, held = random.Random(3), 20_000.0
     growth = None
-    for tick in range(int(hours * HOUR / 5)):
-        seconds = tick * 5.0
-        held += rate(seconds / HOUR) * 5 / HOUR if seconds > 600 else 0
+    for tick in range(int(hours * HOUR / every)):
+        seconds = tick * every
+        held += rate(seconds / HOUR) * every / HOUR if seconds > 600 else 0
         tensors = held + (700 if draw.random() < load(seconds / HOUR) else 0)
         free = TOTAL_BYTES - (held + 3000) * MIB
         growth = watched.update(seconds, (held + 3000) * MIB, free, tensors * MIB, (held + 2000) * MIB)
@@ -178,6 +178,13 @@ def test_a_cache_under_changing_load_is_no_leak(monkeypatch: pytest.MonkeyPatch)
     blind = {"balanced": replace(ALLOCATOR_SETTINGS["balanced"], bend_by_work=-math.inf)}
     monkeypatch.setattr(signals, "ALLOCATOR_SETTINGS", blind)
     assert serve(detector(), filling, 24).verdict is Verdict.LEAKING
+
+
+@pytest.mark.parametrize("every", [1.0, 20.0, 60.0])
+def test_how_often_it_is_read_does_not_matter(every: float) -> None:
+    """From a second to a minute, the cache is none and the leak is one."""
+    assert serve(detector(), filling, 24, every).verdict is not Verdict.LEAKING
+    assert serve(detector(), leaking, 24, every).verdict is Verdict.LEAKING
 
 
 @pytest.mark.parametrize("rate", [leaking, by_the_clock])
