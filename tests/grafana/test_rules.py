@@ -15,6 +15,7 @@ import yaml
 
 from gpuagent.catalogue import FAMILIES
 from gpuagent_alerts.shipped import RULES_FILE
+from tests.alerts.promql.promtool import scratch
 from tests.integration.agent import Agent, running_agent
 from tests.integration.prometheus import Prometheus, running_prometheus
 from tests.integration.waiting import until
@@ -59,11 +60,11 @@ PENDING = {("GpuMemoryHigh", "0"), ("GpuMemoryUnattributed", "3")}
 
 @pytest.mark.needs("promtool")
 @pytest.mark.parametrize("name", RULES)
-def test_the_rules_do_what_their_tests_say(name: str) -> None:
+def test_the_rules_do_what_their_tests_say(name: str, tmp_path: Path) -> None:
     """Prometheus' own unit tests, which an operator can run too."""
     done = subprocess.run(
         ["promtool", "test", "rules", f"{name}.test.yaml"],
-        cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False,
+        cwd=FOLDER, capture_output=True, text=True, timeout=60, check=False, env=scratch(tmp_path),
     )  # fmt: skip
     assert done.returncode == 0, done.stdout + done.stderr
 
