@@ -4,7 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from tests.integration.agent import running_agent, write_config
+
+pytestmark = pytest.mark.slow
 
 
 def test_a_reload_tells_what_came_of_it(folder: Path) -> None:
