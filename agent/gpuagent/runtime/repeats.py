@@ -6,6 +6,7 @@ A defect in what runs each second would else fill a disk with the same page befo
 from __future__ import annotations
 
 import logging
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -32,13 +33,22 @@ class Repeats(logging.Filter):
         super().__init__()
         self._seconds = seconds
         self._faults: dict[tuple[object, ...], _Fault] = {}
+        self._lock = threading.Lock()
+        """A handler asks its filters before it takes its own."""
 
     def filter(self, record: logging.LogRecord) -> bool:
         """Whether the record is told; one that is told again has a count in place of its traceback."""
         if not record.exc_info or record.exc_info[1] is None:
             return True
-        error, now = record.exc_info[1], self._seconds()
-        key = (record.name, record.getMessage(), type(error), _raised_at(record.exc_info[2]))
+        try:
+            with self._lock:
+                return self._told(record, record.exc_info[1])
+        except Exception:  # noqa: BLE001  words that cannot be formatted: the handler says so, who logs is not to know
+            return True
+
+    def _told(self, record: logging.LogRecord, error: BaseException) -> bool:
+        now = self._seconds()
+        key = (record.name, record.getMessage(), type(error), _raised_at(error.__traceback__))
         fault = self._faults.get(key)
         if fault is None or now - fault.seen_seconds > FORGOTTEN_SECONDS:
             self._faults.pop(key, None)
@@ -50,8 +60,8 @@ class Repeats(logging.Filter):
         fault.untold += 1
         if now - fault.told_seconds < TOLD_AGAIN_SECONDS:
             return False
-        record.msg = f"{record.getMessage()}: {error!r} again, {fault.untold} times in {now - fault.told_seconds:.0f} s"
-        record.args, record.exc_info, record.exc_text = (), None, None
+        again = f"{record.getMessage()}: {error!r} again, {fault.untold} times in {now - fault.told_seconds:.0f} s"
+        record.msg, record.args, record.exc_info, record.exc_text = again, (), None, None
         fault.told_seconds, fault.untold = now, 0
         return True
 

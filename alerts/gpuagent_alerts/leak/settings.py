@@ -77,7 +77,7 @@ class Settings:
     bend_long_few: float = -0.35
     """The same where only `even_long` is met: a few steps that come ever more slowly are a cache's."""
     bend_by_work: float = -0.14
-    """The worst bend of growth that follows the work, in windows of `long_seconds` up to 34 h: a leak takes its part of
+    """The worst bend of growth that follows the work, in windows of `long_seconds` up to 29 h: a leak takes its part of
     every request, a cache only what is new to it. It names 9 of 15 caches that seem to grow evenly for a day because
     the load rises as they fill, and finds no fewer leaks."""
     remaining_share: float = 1.0
@@ -139,7 +139,9 @@ _BALANCED = replace(
     life_windows=1.3,  # ... and what grows by steps from the start on: a curriculum, a cache
     urgent_growth_share=1.0,  # another such window fills the GPU
     life_windows_urgent=1.6,
-    even=Evenness(eighths=6, largest_eighth=0.4, increments=5.5),  # blocks of the allocator's, 20 MiB and more
+    even=Evenness(
+        eighths=6, largest_eighth=0.4, increments=5.5
+    ),  # whole segments of the allocator: fewer steps, and larger
     # Four steps whose sizes differ by a third, but no two of four like steps at once: those are a jump.
     even_urgent=Evenness(eighths=4, largest_eighth=0.45, increments=3.5),
     # A slow leak below a large cache shows a few steps a day. What is bounded hardly does so after its first day: three

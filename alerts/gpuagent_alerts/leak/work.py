@@ -14,7 +14,7 @@ from typing import Final
 from gpuagent_alerts.leak.blocks import EMPTY, RING
 
 LEVEL: Final = 8
-"""Of the store's blocks: 64 min each, 34 h in all. In longer windows a day's load has come round."""
+"""Of the store's blocks: 64 min each, windows of up to 29 h. In longer ones a day's load has come round."""
 FLOOR_BLOCKS: Final = 32
 """Work is what lies above the lowest reading of 8 min: longer than a request, and too short for a leak to show."""
 _BLOCKS: Final = 1 << LEVEL

@@ -6,6 +6,7 @@ import io
 import json
 import logging
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
@@ -92,6 +93,38 @@ def test_other_lines_pass(told: _Told) -> None:
     text = told.taken()
     assert text.count("a line") == 3
     assert text.count("never raised") == 1
+
+
+class _Unspeakable(Exception):
+    """Cannot be put into words."""
+
+    def __repr__(self) -> str:
+        raise ValueError
+
+
+def test_what_cannot_be_said_is_no_fault_of_who_logs(told: _Told, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Words that cannot be formatted, and an exception without them, come to the handler as ever."""
+    monkeypatch.setattr(logging, "raiseExceptions", False)
+    told.fail(_Unspeakable())
+    told.seconds = TOLD_AGAIN_SECONDS
+    told.fail(_Unspeakable())
+    told.fail(RuntimeError(), "%d words")
+
+    assert told.taken().count("a tick failed") == 2
+
+
+def test_from_any_thread(told: _Told) -> None:
+    """Eight threads that fail in turns and together lose no fault and break nothing."""
+
+    def fail(first: int) -> None:
+        for number in range(first, first + 200):
+            told.fail(RuntimeError(), f"fault {number}")
+
+    with ThreadPoolExecutor(8) as threads:
+        for ended in [threads.submit(fail, 200 * number) for number in range(8)]:
+            ended.result()
+
+    assert told.taken().count("Traceback") == 1600
 
 
 def test_the_faults_that_it_remembers_are_bounded(told: _Told) -> None:
