@@ -139,9 +139,8 @@ _BALANCED = replace(
     life_windows=1.3,  # ... and what grows by steps from the start on: a curriculum, a cache
     urgent_growth_share=1.0,  # another such window fills the GPU
     life_windows_urgent=1.6,
-    even=Evenness(
-        eighths=6, largest_eighth=0.4, increments=5.5
-    ),  # whole segments of the allocator: fewer steps, and larger
+    # The driver's figure moves by whole segments: fewer steps, and larger.
+    even=Evenness(eighths=6, largest_eighth=0.4, increments=5.5),
     # Four steps whose sizes differ by a third, but no two of four like steps at once: those are a jump.
     even_urgent=Evenness(eighths=4, largest_eighth=0.45, increments=3.5),
     # A slow leak below a large cache shows a few steps a day. What is bounded hardly does so after its first day: three

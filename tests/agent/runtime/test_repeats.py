@@ -108,7 +108,10 @@ def test_what_cannot_be_said_is_no_fault_of_who_logs(told: _Told, monkeypatch: p
     told.fail(_Unspeakable())
     told.seconds = TOLD_AGAIN_SECONDS
     told.fail(_Unspeakable())
-    told.fail(RuntimeError(), "%d words")
+    try:
+        raise RuntimeError
+    except RuntimeError:
+        told.log.exception("%d words", "three")
 
     assert told.taken().count("a tick failed") == 2
 
