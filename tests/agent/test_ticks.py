@@ -39,7 +39,7 @@ class _Leaks:
 
 
 def test_whoever_looks_at_a_snapshot_cannot_end_the_service(caplog: pytest.LogCaptureFixture) -> None:
-    """A fault behind the measuring is told each time, and the next tick comes."""
+    """A fault behind the measuring is a line for the log, and the next tick comes."""
 
     async def run() -> None:
         seen: asyncio.Queue[None] = asyncio.Queue()

@@ -12,9 +12,9 @@ _AGAINST = {
     Stop.UNEVEN: "but in a few jumps, not evenly",
     Stop.STOPPED: "but hardly any of it in the last quarter",
     Stop.SLOWS_DOWN: "but slows down, and would end before the GPU is full",
+    Stop.LESS_FOR_ITS_WORK: "but ever less for the same work, as a cache does",
     Stop.HELD_BEFORE: "but has held as much before",
     Stop.YOUNG: "but has run for hardly longer than that",
-    Stop.LESS_FOR_ITS_WORK: "but ever less for the same work, as a cache does",
 }
 
 

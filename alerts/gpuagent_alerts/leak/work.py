@@ -21,8 +21,6 @@ _BLOCKS: Final = 1 << LEVEL
 UNKNOWN: Final = math.nan
 LEAST_PAGES: Final = 256
 """Below 1 MiB on average nothing worked that can be seen."""
-
-
 _CENTRES: Final = tuple(k - 3.5 for k in range(8))
 _BY_THE_CLOCK: Final = (0.125,) * 8
 
