@@ -10,9 +10,12 @@ from typing import TYPE_CHECKING
 
 from gpuagent.clock import Clock, ScaledClock, SystemClock
 from gpuagent.monitor.inventory import Inventory, count_pci_gpus
+from gpuagent.monitor.listings import Listings
 from gpuagent.monitor.monitor import Place
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.boot import boot_id, boot_time_seconds
+from gpuagent.procfs.cgroup import Level
+from gpuagent.procfs.cgroup_owner import ROOT_UID, CgroupOwners, Owner
 from gpuagent.procfs.containers import ContainerNames
 from gpuagent.procfs.docker import docker_names
 from gpuagent.procfs.files import ProcFiles, RealProc
@@ -53,8 +56,12 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
     processes = _table(config, clock, boot)
     inventory = _inventory(config, boot) if keep_inventory else None
     place = Place(
-        boot_id=boot, inventory=inventory, pci_gpus=count_pci_gpus, fallen=KernelLog.open().fallen
-    )  # fmt: skip
+        boot_id=boot,
+        inventory=inventory,
+        pci_gpus=count_pci_gpus,
+        listings=Listings(state_file(config, "listings.json") if keep_inventory else None, boot),
+        fallen=KernelLog.open().fallen,
+    )
     return Node(Library(), processes, clock, place, RealProc())
 
 
@@ -87,6 +94,7 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
         command=config.processes.command,
         redact=config.processes.redact,
         host_pid_namespace=True,
+        cgroup_owner=_simulated_owner(),
     )
     for key, pid in (bind or {}).items():
         try:
@@ -96,7 +104,9 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
         except ProcessLookupError:
             raise NoSuchNode(f"--bind {key}={pid}: there is no such process") from None
     log.warning("SIMULATED: every reading comes from the scenario %s", node.name)
-    place = Place(boot_id=boot, simulated=node.name, pci_gpus=node.pci_gpu_count)
+    # A made-up process is on its GPU from its first moment on.
+    listings = Listings(None, boot, margin_seconds=0.0)
+    place = Place(boot_id=boot, simulated=node.name, pci_gpus=node.pci_gpu_count, listings=listings)
     library = Library(node.library, max_pid=node.max_pid)
     return Node(library, processes, clock, place, node.proc, frozenset((bind or {}).values()))
 
@@ -113,6 +123,17 @@ def _table(config: Config, clock: Clock, boot: str) -> ProcessTable:
         command=config.processes.command,
         redact=config.processes.redact,
     )
+
+
+def _simulated_owner() -> Owner:
+    """Cgroups of real processes as they are; made-up ones are root's, as no directory says otherwise."""
+    real = CgroupOwners()
+
+    def owner(level: Level) -> int | None:
+        uid = real(level)
+        return ROOT_UID if uid is None else uid
+
+    return owner
 
 
 def _container_names(config: Config, clock: Clock) -> ContainerNames:

@@ -72,6 +72,8 @@ class ProcessInfo:
     pod: str = ""
     namespace: str = ""
     slurm_job: str = ""
+    proven_names: frozenset[str] = frozenset()
+    """Which of `unit`, `container` (its id), `job` and `pod` only root can have chosen: see `procfs.cgroup_owner`."""
 
 
 class GpuProcess(NamedTuple):

@@ -12,6 +12,7 @@ from typing import Any
 from gpuagent.catalogue.series import series
 from gpuagent.clock import ManualClock
 from gpuagent.monitor.inventory import Inventory
+from gpuagent.monitor.listings import Listings
 from gpuagent.monitor.monitor import Monitor, Pace, Place, Processes
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.kernel_log import Address
@@ -134,7 +135,14 @@ async def rig(
         host_pid_namespace=host_pid_namespace,
     )
     pci_gpus = pci_gpus or node.pci_gpu_count
-    place = Place(boot_id=BOOT_ID, simulated=node.name, inventory=inventory, pci_gpus=pci_gpus, fallen=fallen)
+    place = Place(
+        boot_id=BOOT_ID,
+        simulated=node.name,
+        inventory=inventory,
+        pci_gpus=pci_gpus,
+        listings=Listings(None, BOOT_ID, margin_seconds=0.0),
+        fallen=fallen,
+    )
     library = node.library if events else _WithoutEvents(node.library)
     with use(wrap(library)):
         monitor = Monitor(Library(max_pid=node.max_pid), table, clock, PATIENT, place)

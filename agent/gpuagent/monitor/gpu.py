@@ -111,7 +111,7 @@ class GpuSlot:
                 unsupported=self._unsupported,
                 measured_seconds=self._measured_seconds,
             )
-            return Collected(reading, last.processes, last.utilizations, last.pids)
+            return dataclasses.replace(last, reading=reading)
         return Collected(self.absent(self._state, self._reason))
 
     def absent(self, state: GpuState, reason: str) -> GpuReading:

@@ -19,6 +19,7 @@ class Joined(NamedTuple):
     reconciliation: Reconciliation | None
     collected: Collected
     infos: Infos
+    strangers: frozenset[int]
 
 
 class Joiner:
@@ -32,12 +33,18 @@ class Joiner:
         self._host_pid_namespace = host_pid_namespace
         self._last: dict[str, Joined] = {}
 
-    def join(self, collected: Collected, infos: Infos) -> Joined:
-        """`infos` is the same object for as long as nothing in it has changed."""
+    def join(self, collected: Collected, infos: Infos, strangers: frozenset[int] = frozenset()) -> Joined:
+        """Join one GPU's answer with what /proc knows.
+
+        `strangers` are living processes that only bear a number of the list: see `gpuagent.monitor.listings`. It and
+        `infos` are the same objects for as long as nothing in them has changed.
+        """
         uuid = collected.reading.identity.uuid
         last = self._last.get(uuid)
-        if last is None or not _is_same(last, collected, infos):
-            readings = join_processes(collected, infos, host_pid_namespace=self._host_pid_namespace)
+        if last is None or not _is_same(last, collected, infos, strangers):
+            readings = join_processes(
+                collected, infos, host_pid_namespace=self._host_pid_namespace, strangers=strangers
+            )
             if last is not None and len(readings) == len(last.readings):
                 pairs = zip(last.readings, readings, strict=True)
                 readings = [old if old == new else new for old, new in pairs]
@@ -45,17 +52,18 @@ class Joiner:
             readings = last.readings
             if _used_bytes(collected) == _used_bytes(last.collected):
                 return last
-        made = Joined(readings, reconcile(collected.reading.memory, readings), collected, infos)
+        made = Joined(readings, reconcile(collected.reading.memory, readings), collected, infos, strangers)
         self._last[uuid] = made
         return made
 
 
-def _is_same(last: Joined, collected: Collected, infos: Infos) -> bool:
+def _is_same(last: Joined, collected: Collected, infos: Infos, strangers: frozenset[int]) -> bool:
     """Whether the same processes come of it."""
     before = last.collected
     return (
         before.processes is collected.processes
         and last.infos is infos
+        and last.strangers is strangers
         and before.utilizations == collected.utilizations
         and before.reading.identity.index == collected.reading.identity.index
     )
@@ -66,17 +74,19 @@ def _used_bytes(collected: Collected) -> int | None:
     return None if memory is None else memory.used_bytes
 
 
-def join_processes(collected: Collected, infos: Infos, *, host_pid_namespace: bool) -> list[ProcessReading]:
-    """The processes of one GPU.
+def join_processes(
+    collected: Collected, infos: Infos, *, host_pid_namespace: bool, strangers: frozenset[int] = frozenset()
+) -> list[ProcessReading]:
+    """Return the processes of one GPU.
 
-    In a pid namespace of our own a pid of the driver may be anybody's here: such processes stay unresolved even where
+    A stranger to the memory is not shown in the place of its holder, which has ended. In a pid namespace of our own a pid of the driver may be anybody's here: such processes stay unresolved even where
     the number exists (https://github.com/NVIDIA/nvidia-docker/issues/1483).
     """
     identity = collected.reading.identity
     utilizations = collected.utilizations
     readings = []
     for process in collected.processes:
-        info = infos.get(process.pid) if host_pid_namespace else None
+        info = infos.get(process.pid) if host_pid_namespace and process.pid not in strangers else None
         if not host_pid_namespace:
             state = ProcessState.UNRESOLVED
         elif info is None:

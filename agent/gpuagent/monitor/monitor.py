@@ -15,6 +15,7 @@ from gpuagent.monitor.crew import Crew
 from gpuagent.monitor.gpu import GpuSlot
 from gpuagent.monitor.inventory import Inventory
 from gpuagent.monitor.join import Joiner
+from gpuagent.monitor.listings import Listings
 from gpuagent.monitor.session import Session
 from gpuagent.monitor.worker import Worker
 from gpuagent.nvml.collect import Collected
@@ -79,6 +80,7 @@ class Place:
     simulated: str = ""
     inventory: Inventory | None = None
     pci_gpus: Callable[[], int | None] = lambda: None
+    listings: Listings | None = None
     fallen: Callable[[], Iterable[Address]] = tuple
     """GPUs that have fallen off the bus since it was asked last, by what NVML does not tell."""
 
@@ -98,6 +100,7 @@ class Monitor:
         self.snapshot: Snapshot | None = None
         self._place = place or Place()
         self._inventory = self._place.inventory or Inventory(None, self._place.boot_id)
+        self._listings = self._place.listings or Listings(None, self._place.boot_id)
         self._library = library
         self._processes = processes
         self._joiner = Joiner(host_pid_namespace=processes.host_pid_namespace)
@@ -287,7 +290,11 @@ class Monitor:
         gpus: list[GpuReading] = []
         processes: list[ProcessReading] = []
         for answer in answers:
-            joined = self._joiner.join(answer, infos)
+            strangers = self._listings.strangers(
+                answer.reading.identity, answer.pids, infos, answer.listed_seconds,
+                complete=answer.reading.processes_known,
+            )  # fmt: skip
+            joined = self._joiner.join(answer, infos, strangers)
             processes += joined.readings
             reading = answer.reading
             if reading.processes_known:

@@ -52,6 +52,8 @@ class Collected:
     utilizations: dict[int, ProcessUtilization] | None = None
     pids: frozenset[int] = frozenset()
     """Of the processes."""
+    listed_seconds: float = 0.0
+    """Clock (CLOCK_BOOTTIME) just before the process lists were read."""
 
 
 class Collector:
@@ -81,6 +83,7 @@ class Collector:
             self._collect_slow()
         memory_reading = self._run("memory", lambda: memory.collect(device))
         instances = self._run("mig", lambda: mig.collect(device, slow=slow)) or mig.MigDevices()
+        listed_seconds = device.clock.now()
         found = self._run(
             "processes", lambda: processes.collect(device, slow=slow, mig_handles=instances.handles)
         ) or processes.ProcessList((), known=False, trusted=True)
@@ -106,7 +109,7 @@ class Collector:
             unsupported=device.unsupported() if slow else (),
             **self._slow_parts,
         )
-        return Collected(reading, found.processes, by_process, self._pids)
+        return Collected(reading, found.processes, by_process, self._pids, listed_seconds)
 
     def close(self) -> None:
         """Give back what the driver allocated for this GPU. Only while the library is initialised."""

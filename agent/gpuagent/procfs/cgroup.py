@@ -14,7 +14,8 @@ still there when the runtime hangs. The names come from the runtimes' own source
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from gpuagent.procfs.printable import decode, printable
 
@@ -53,9 +54,24 @@ _SLURM = re.compile(r"slurm(?:_.+)?|(?:.+_)?slurmstepd\.scope")
 _SLURM_JOB = re.compile(r"job_(\w+)", re.ASCII)
 
 
+class Level(NamedTuple):
+    """One cgroup on the way from the root of a hierarchy to a process: the one whose name says something."""
+
+    controllers: str
+    """The hierarchy as /proc/<pid>/cgroup names it: "" for version 2, "name=systemd" or "memory" for version 1."""
+    above: int
+    """Leading `..` of the path: levels above the root of the reader's cgroup namespace."""
+    segments: tuple[str, ...]
+    """Names from the root down to this cgroup, unescaped and whole."""
+
+
 @dataclass(frozen=True, slots=True)
 class Membership:
-    """Where a process belongs; "" is "not in one"."""
+    """Where a process belongs; "" is "not in one".
+
+    These are names, and whoever may create a cgroup chooses its name: `gpuagent.procfs.cgroup_owner` tells which of
+    them only root can have chosen, by the levels given here.
+    """
 
     path: str = ""
     unit: str = ""
@@ -66,53 +82,85 @@ class Membership:
     container_runtime: str = ""
     pod_uid: str = ""
     slurm_job: str = ""
+    unit_level: Level | None = field(default=None, compare=False)
+    container_level: Level | None = field(default=None, compare=False)
+    pod_level: Level | None = field(default=None, compare=False)
+    job_level: Level | None = field(default=None, compare=False)
+
+
+class _Path(NamedTuple):
+    """A line of /proc/<pid>/cgroup."""
+
+    controllers: str
+    above: int
+    segments: list[str]
+
+    def level(self, index: int) -> Level:
+        """The cgroup at a segment."""
+        return Level(self.controllers, self.above, tuple(self.segments[: index + 1]))
+
+
+_NOWHERE = _Path("", 0, [])
 
 
 def parse_cgroup(data: bytes) -> Membership:
     """Read /proc/<pid>/cgroup of version 1, 2 or both; lines that are none are skipped."""
-    paths: dict[str, list[str]] = {}
+    paths: dict[str, _Path] = {}
     for line in decode(data).split("\n"):
         _, first, rest = line.partition(":")
         controllers, second, path = rest.partition(":")
         if first and second:
-            paths[controllers] = _segments(path)
-    # On a host with both versions systemd keeps its own tree twice, or leaves the one of version 2
-    # empty.
-    tree = paths.get("") or paths.get("name=systemd") or []
-    ordered = [tree, *(path for path in paths.values() if path != tree)]
-    runtime, container_id = next(filter(any, map(_container, ordered)), ("", ""))
+            paths[controllers] = _path(controllers, path)
+    # On a host with both versions systemd keeps its own tree twice, or leaves the one of version 2 empty.
+    trees = [paths[name] for name in ("", "name=systemd") if name in paths and paths[name].segments]
+    tree = trees[0] if trees else _NOWHERE
+    ordered = [tree, *(path for path in paths.values() if path is not tree)]
+    runtime, container_id, container_level = next(filter(None, map(_container, ordered)), ("", "", None))
+    # A unit in front of a container is the runtime's own, but with podman ("--cgroups=split", as quadlets do it) the
+    # one that runs the container; a unit behind it belongs to a systemd inside.
     supervised = not container_id or runtime == "podman"
+    unit, unit_level = _unit(tree) if supervised else ("", None)
+    pod_uid, pod_level = next(filter(None, map(_pod_uid, ordered)), ("", None))
+    slurm_job, job_level = next(filter(None, map(_slurm_job, ordered)), ("", None))
     return Membership(
-        path=_text(next(filter(None, ordered), [])) if paths else "",
-        # A unit in front of a container is the runtime's own, but with podman ("--cgroups=split",
-        # as quadlets do it) the one that runs the container; a unit behind it belongs to a systemd
-        # inside.
-        unit=_unit(tree) if supervised else "",
+        path=_text(next((path.segments for path in ordered if path.segments), [])) if paths else "",
+        unit=unit,
         container_id=container_id,
         container_runtime=runtime,
-        pod_uid=next(filter(None, map(_pod_uid, ordered)), ""),
-        slurm_job=next(filter(None, map(_slurm_job, ordered)), ""),
+        pod_uid=pod_uid,
+        slurm_job=slurm_job,
+        unit_level=unit_level,
+        container_level=container_level,
+        pod_level=pod_level,
+        job_level=job_level,
     )
 
 
-def _segments(path: str) -> list[str]:
+def containers_on(segments: tuple[str, ...]) -> int:
+    """Count the containers that a path leads through."""
+    return sum(bool(_container_here(each, segments[i - 1] if i else "")[1]) for i, each in enumerate(segments))
+
+
+def _path(controllers: str, path: str) -> _Path:
     """Split a path; leading `..` lead out of the cgroup namespace of the reader."""
-    segments = path.removesuffix(" (deleted)").split("/")
-    return [segment for segment in segments if segment not in {"", "..", "."}]
+    parts = [part for part in path.removesuffix(" (deleted)").split("/") if part not in {"", "."}]
+    above = next((index for index, part in enumerate(parts) if part != ".."), len(parts))
+    return _Path(controllers, above, [part for part in parts if part != ".."])
 
 
 def _text(segments: list[str]) -> str:
     return printable("/" + "/".join(segments), PATH_LIMIT_BYTES)
 
 
-def _container(segments: list[str]) -> tuple[str, str]:
+def _container(path: _Path) -> tuple[str, str, Level] | None:
     """Runtime and id of the innermost container: in Kubernetes in Docker, that of the pod."""
+    segments = path.segments
     for index in range(len(segments) - 1, -1, -1):
         parent = segments[index - 1] if index else ""
         runtime, container_id = _container_here(segments[index], parent)
         if container_id:
-            return runtime, printable(container_id, _NAME_LIMIT_BYTES)
-    return "", ""
+            return runtime, printable(container_id, _NAME_LIMIT_BYTES), path.level(index)
+    return None
 
 
 def _container_here(segment: str, parent: str) -> tuple[str, str]:
@@ -148,40 +196,43 @@ def _unescaped(name: str) -> str:
     return re.sub(r"\\x([0-9a-f]{2})", lambda found: chr(int(found[1], 16)), name)
 
 
-def _pod_uid(segments: list[str]) -> str:
+def _pod_uid(path: _Path) -> tuple[str, Level] | None:
     """Uid of the innermost pod; that of a static pod is a hash without dashes."""
+    segments = path.segments
     for index in range(len(segments) - 1, -1, -1):
         if not any("kubepods" in segment for segment in segments[: index + 1]):
-            return ""
+            return None
         colons = _COLONS.fullmatch(segments[index])
         if found := _POD.fullmatch(colons[1] if colons else segments[index]):
-            return found[1].replace("_", "-")
-    return ""
+            return found[1].replace("_", "-"), path.level(index)
+    return None
 
 
-def _unit(segments: list[str]) -> str:
+def _unit(path: _Path) -> tuple[str, Level | None]:
     """Take what systemd takes, the first part behind the slices: further in, names are anyone's."""
-    service, inner = _first_service(segments)
+    index = _first_service(path.segments, 0)
+    if index is None:
+        return "", None
+    service = path.segments[index]
     if not _USER_MANAGER.fullmatch(service):
-        return service
-    user_service, _ = _first_service(inner)
-    return f"{service}/{user_service}" if user_service else ""
+        return service, path.level(index)
+    inner = _first_service(path.segments, index + 1)
+    return ("", None) if inner is None else (f"{service}/{path.segments[inner]}", path.level(inner))
 
 
-def _first_service(segments: list[str]) -> tuple[str, list[str]]:
-    for index, segment in enumerate(segments):
+def _first_service(segments: list[str], start: int) -> int | None:
+    for index in range(start, len(segments)):
+        segment = segments[index]
         if segment.endswith(".slice"):
             continue
-        if len(segment) <= _NAME_LIMIT_BYTES and _SERVICE.fullmatch(segment):
-            return segment, segments[index + 1 :]
-        break
-    return "", []
+        return index if len(segment) <= _NAME_LIMIT_BYTES and _SERVICE.fullmatch(segment) else None
+    return None
 
 
-def _slurm_job(segments: list[str]) -> str:
+def _slurm_job(path: _Path) -> tuple[str, Level] | None:
     below = False
-    for segment in segments:
+    for index, segment in enumerate(path.segments):
         if below and (found := _SLURM_JOB.fullmatch(segment)):
-            return printable(found[1], _NAME_LIMIT_BYTES)
+            return printable(found[1], _NAME_LIMIT_BYTES), path.level(index)
         below = below or _SLURM.fullmatch(segment) is not None
-    return ""
+    return None

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpuagent.identity import ProcessId
-from gpuagent.procfs.cgroup import parse_cgroup
+from gpuagent.procfs.cgroup_owner import CgroupOwners, Owner, read_membership
 from gpuagent.procfs.containers import ContainerNames
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.namespace import namespace_inode
@@ -58,6 +58,7 @@ class ProcessReader:
         command: bool = True,
         pods: PodNames | None = None,
         containers: ContainerNames | None = None,
+        cgroup_owner: Owner | None = None,
     ) -> None:
         self._files = files
         self._boot = boot
@@ -66,6 +67,7 @@ class ProcessReader:
         self._command = command
         self._pods = pods
         self._containers = containers
+        self._cgroup_owner = cgroup_owner or CgroupOwners()
 
     def stat(self, pid: int) -> Stat:
         """Read the one file that tells identity, state and resident memory.
@@ -79,7 +81,7 @@ class ProcessReader:
         """Read everything. Raises as `stat` does."""
         stat = self.stat(pid)
         status = parse_status(self._text(pid, "status"))
-        membership = parse_cgroup(self._text(pid, "cgroup"))
+        membership, proven = read_membership(self._text(pid, "cgroup"), self._cgroup_owner)
         pod = self._pod(membership.pod_uid)
         uid = self._owner(pid) if status.uid is None else status.uid
         command = self._command_line(pid, stat)
@@ -103,6 +105,7 @@ class ProcessReader:
             pod=pod.name,
             namespace=pod.namespace,
             slurm_job=membership.slurm_job,
+            proven_names=frozenset(proven),
         )
         return Record(info, () if command is None else stat.image)
 

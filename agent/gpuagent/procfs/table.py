@@ -16,6 +16,7 @@ from gpuagent.clock import Clock
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.boot import boot_id as read_boot_id
 from gpuagent.procfs.boot import boot_time_seconds as read_boot_time_seconds
+from gpuagent.procfs.cgroup_owner import Owner
 from gpuagent.procfs.containers import ContainerNames
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.namespace import HOST_PID_NAMESPACE, in_host_pid_namespace, own_namespace
@@ -82,6 +83,7 @@ class ProcessTable:
         command: bool = True,
         redact: Sequence[str] = (),
         host_pid_namespace: bool | None = None,
+        cgroup_owner: Owner | None = None,
     ) -> None:
         """Start empty. What is None is read from the machine.
 
@@ -109,11 +111,12 @@ class ProcessTable:
             command=command,
             pods=pods,
             containers=containers,
+            cgroup_owner=cgroup_owner,
         )
         self._entries: dict[int, _Entry] = {}
-        self._dead: set[int] = set()
         self._unlisted: dict[int, int] = {}
         """Start times by pid of those that the driver listed once, and that may live."""
+        self._dead: set[int] = set()
         self._hidden = 0
         self._asked: frozenset[int] = frozenset()
         self._resolved: dict[int, ProcessInfo | None] = {}
@@ -126,7 +129,8 @@ class ProcessTable:
 
         None is a dead process: /proc does not know it. It stays dead until the driver has stopped
         listing the pid: a process that is given the number meanwhile is a stranger to the memory
-        that the driver still counts.
+        that the driver still counts. What lists that come and go, or another agent before this one,
+        have to do with it is for `gpuagent.monitor.listings` to tell.
 
         The same object as before for as long as nothing has changed: mostly a tick is no more than
         one look at the pidfds.
