@@ -69,6 +69,8 @@ class Growth:
     """Growth that would fill the GPU within minutes: told at once, and not yet a leak."""
     fast_exhaustion_seconds: float | None = None
     """With `fast`: seconds until the GPU is full at the pace of the last half minute."""
+    driver_confirms: bool = False
+    """Of a leak: the driver's own figures rise with it. What a client says moves the allocator's alone."""
     evidence_told: tuple[Evidence, ...] = ()
     """Every standard that this leak was ever the word of, the first one first. Alerts carry one each: a label that
     changed would end an alert while its leak goes on."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +13,7 @@ from gpuagent.acting.notes import Notes
 from gpuagent.acting.permissions import writable_by_others
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.node import Node
+from gpuagent.procfs.docker import docker_main_pid
 from gpuagent_alerts.remedies.world import Hands
 from gpuagent_alerts.store.database import Store
 
@@ -42,6 +44,7 @@ class ClientApps:
 
 def acting_of(config: Config, node: Node, store: Store, commands: ClientCommands, *, durable: bool) -> Acting:
     """Remedies over this node. Raises ValueError for ladders whose matchers are no regular expressions."""
+    socket = config.processes.container_socket
 
     def hands(notes: Notes) -> Hands:
         return AgentHands(
@@ -50,6 +53,7 @@ def acting_of(config: Config, node: Node, store: Store, commands: ClientCommands
             apps=ClientApps(commands),
             warn=notes.announce,
             may_touch=lambda pid: node.bound is None or pid in node.bound,
+            main_pid_of=None if socket is None else partial(docker_main_pid, socket),
         )
 
     return Acting(config, Around(store, node.clock, node.place.boot_id, hands, durable))

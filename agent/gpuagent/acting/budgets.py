@@ -22,14 +22,24 @@ def name_of(budget: Budget) -> str:
 
 
 def belongs(budget: Budget, process: ProcessReading, snapshot: Snapshot) -> bool:
-    """Whether a process counts towards it: all keys given must hold."""
+    """Return whether a process counts towards it: all keys given must hold.
+
+    A name that a user may have chosen counts towards nobody's account. That of an app is chosen by the app: the
+    configuration asks for a user, a unit or a container beside it.
+    """
     info, match = process.info, budget.match
     if info is None:
         return False
     client = snapshot.clients.get(process.pid)
     return (
-        (match.unit is None or info.unit == match.unit)
-        and (match.container is None or names_container(match.container, info.container_id, info.container_name))
+        (match.unit is None or (info.unit == match.unit and "unit" in info.proven_names))
+        and (
+            match.container is None
+            or (
+                "container" in info.proven_names
+                and names_container(match.container, info.container_id, info.container_name)
+            )
+        )
         and (match.user is None or info.user == match.user)
         and (match.app is None or (client is not None and client.id == info.id and client.app == match.app))
     )

@@ -31,7 +31,6 @@ def rules_of(remedies: Remedies) -> Rules:
             allow=Allow(
                 users=allow.users,
                 units=allow.units,
-                commands=allow.commands,
                 containers=allow.containers,
                 gpus=allow.gpus,
                 min_age_seconds=allow.min_age,

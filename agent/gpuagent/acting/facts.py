@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from gpuagent.identity import ProcessId
-from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.files import READ_LIMIT_BYTES, ProcFiles
 from gpuagent.procfs.reader import Record
 from gpuagent.procfs.stat import parse_stat, parse_status
 from gpuagent_alerts.remedies.target import Facts, Identity
@@ -15,6 +15,9 @@ from gpuagent_alerts.remedies.target import Facts, Identity
 _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h
 _FLAGS_FIELD = 9
 _DIGEST_DIGITS = 16
+_HOST_INIT = 1
+"""The agent acts in the host's pid namespace alone, where this is the host's init."""
+_MOUNT_DEVICE, _MOUNT_ROOT, _MOUNT_POINT = 2, 3, 4
 
 
 class Reader(Protocol):
@@ -32,6 +35,7 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) ->
     data = files.read(pid, "stat")
     stat = parse_stat(data)
     status = files.read(pid, "status")
+    told = parse_status(status)
     return Facts(
         identity=Identity(
             id=ProcessId(info.id.boot_id, pid, stat.start_ticks),
@@ -40,6 +44,7 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) ->
             command_digest=_command_digest(files, pid, stat.state),
             cgroup=info.cgroup,
             executable=_link(files, pid, "exe"),
+            proven_names=info.proven_names,
             handle_inode=handle_inode,
         ),
         state=stat.state,
@@ -47,12 +52,39 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) ->
         parent_pid=stat.parent_pid,
         kernel_thread=bool(_flags(data) & _KERNEL_THREAD),
         oom_score_adjust=_number(_text(files, pid, "oom_score_adj")),
-        namespace_pids=parse_status(status).namespace_pids,
+        uids=told.uids,
+        own_root=_has_own_root(files, pid),
+        namespace_pids=told.namespace_pids,
         ignored_signals=_mask(status, b"SigIgn"),
         caught_signals=_mask(status, b"SigCgt"),
         pending_signals=_mask(status, b"SigPnd") | _mask(status, b"ShdPnd"),
         wait_channel=_text(files, pid, "wchan"),
     )
+
+
+def root_mount(mounts: bytes) -> tuple[bytes, bytes] | None:
+    """Return device and path of what a process has at `/`, of its mountinfo (proc_pid_mountinfo(5)).
+
+    None where nothing is mounted there: a process after chroot(2) sees only the mounts below its root. Unlike the link
+    `root`, mountinfo may be read without the right to trace the process (measured on Linux 6.18).
+    """
+    found = None
+    for line in mounts.split(b"\n"):
+        fields = line.split(b" ")
+        if len(fields) > _MOUNT_POINT and fields[_MOUNT_POINT] == b"/":
+            found = fields[_MOUNT_DEVICE], fields[_MOUNT_ROOT]  # the last one lies on top
+    return found
+
+
+def _has_own_root(files: ProcFiles, pid: int) -> bool | None:
+    try:
+        host, own = (files.read(each, "mountinfo") for each in (_HOST_INIT, pid))
+    except OSError:
+        return None
+    at_host, at_own = root_mount(host), root_mount(own)
+    if at_host is None or not own or (at_own is None and len(own) >= READ_LIMIT_BYTES):
+        return None
+    return at_own != at_host
 
 
 def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:

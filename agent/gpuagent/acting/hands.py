@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping
@@ -48,14 +49,20 @@ class AgentHands:
         warn: Warn,
         systemctl: Systemctl | None = None,
         may_touch: Callable[[int], bool] = lambda _: True,
+        main_pid_of: Callable[[str], int | None] | None = None,
     ) -> None:
-        """`may_touch` is narrower under a scenario: only processes that the scenario was given."""
+        """Put them together.
+
+        `main_pid_of` asks the container runtime, in a thread, where that is permitted. `may_touch` is narrower under a
+        scenario: only processes that the scenario was given.
+        """
         self._files = files
         self._reader = reader
         self._apps = apps
         self._warn = warn
         self._systemctl = systemctl or Systemctl()
         self._may_touch = may_touch
+        self._main_pid_of = main_pid_of
 
     def hold(self, target: Target) -> Held:
         if not self._may_touch(target.pid):
@@ -93,15 +100,35 @@ class AgentHands:
     async def unit_refusal(self, unit: str) -> str:
         return await self._systemctl.refusal(unit)
 
+    async def container_refusal(self, target: Target) -> str:
+        if self._main_pid_of is None or not target.proven_container_id:
+            return ""
+        return await asyncio.to_thread(self._runtime_disagrees, self._main_pid_of, target)
+
+    def _runtime_disagrees(self, main_pid_of: Callable[[str], int | None], target: Target) -> str:
+        """Compare the cgroup of the container's main process, which the runtime names, with the target's."""
+        try:
+            main = main_pid_of(target.proven_container_id)
+            if main is None:
+                return f"the container runtime knows no running container {target.container}"
+            info = self._reader.read(main).info
+        except (OSError, ValueError) as error:
+            return f"the container runtime cannot be asked about {target.container}: {error}"
+        if info.container_id != target.container_id or "container" not in info.proven_names:
+            return f"by the container runtime's word, pid {main} and not pid {target.pid} is in {target.container}"
+        return ""
+
     async def restart_unit(self, unit: str, deadline_seconds: float) -> Done:
         return await self._systemctl.restart(unit, deadline_seconds)
 
     async def execute(self, command: tuple[str, ...], target: Target, deadline_seconds: float) -> Done:
         """What the program is told about the target comes on its standard input, as JSON: names are the victim's."""
         document = {
-            "pid": target.pid, "name": target.name, "user": target.user, "unit": target.unit,
-            "container_id": target.container_id, "container_name": target.container_name,
-            "slurm_job": target.slurm_job, "gpu": target.gpu_index,
+            "pid": target.pid, "start_ticks": target.id.start_ticks, "boot_id": target.id.boot_id,
+            "name": target.name, "user": target.user, "unit": target.unit if "unit" in target.proven_names else "",
+            "container_id": target.proven_container_id,
+            "container_name": target.container_name if target.proven_container_id else "",
+            "slurm_job": target.proven_slurm_job, "gpu": target.gpu_index,
             "gpu_uuid": target.key.gpu_uuid, "used_bytes": target.used_bytes,
         }  # fmt: skip
         finished = await run_program(_filled(command, target), json.dumps(document).encode(), deadline_seconds)
@@ -114,8 +141,12 @@ class AgentHands:
 
 
 def _filled(command: tuple[str, ...], target: Target) -> tuple[str, ...]:
-    """`{pid}`, `{container_id}` and `{slurm_job}` are the only places: none of them is chosen by the process."""
-    places = {"{pid}": str(target.pid), "{container_id}": target.container_id, "{slurm_job}": target.slurm_job}
+    """Fill in `{pid}`, `{container_id}` and `{slurm_job}`: none of them is chosen by the process or its user."""
+    places = {
+        "{pid}": str(target.pid),
+        "{container_id}": target.proven_container_id,
+        "{slurm_job}": target.proven_slurm_job,
+    }
     filled = []
     for argument in command:
         for place, value in places.items():

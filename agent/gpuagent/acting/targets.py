@@ -11,6 +11,8 @@ from gpuagent.reading import ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.remedies.target import Target
 
 _FIGURES = re.compile(r"\d+")
+_TOGETHER_SECONDS = 60.0
+"""Between the starts of two ranks of one server: a process may choose its command line, and not when it was started."""
 
 
 def all_targets(snapshot: Snapshot) -> Iterator[Target]:
@@ -54,6 +56,8 @@ def target_of(process: ProcessReading, growth: Growth | None) -> Target | None:
         slope_bytes_per_second=growth.slope.value if growth and growth.slope else None,
         leaking=growth is not None and growth.verdict is Verdict.LEAKING,
         evidence=str(growth.evidence or "") if growth is not None else "",
+        driver_confirms=growth is not None and growth.driver_confirms,
+        proven_names=info.proven_names,
     )
 
 
@@ -86,14 +90,16 @@ def members(target: Target, everybody: Sequence[Target], scope: str) -> tuple[Ta
     """Who falls with the target, on whichever GPU; itself on other GPUs is always among them.
 
     `container`: what runs in the same container. `job`: the same Slurm job; where there is none, parents and children,
-    and processes of one parent that run the same command, numbers aside: the ranks of a server, and not all that was
-    started from one shell. `process`: nobody else.
+    and processes of one parent that run the same command, numbers aside, and were started within a minute: the ranks
+    of a server, and not all that was started from one shell. `process`: nobody else. An id that a user may have chosen
+    makes nobody a member.
     """
     found = {target.id: target}
     if scope == "container":
-        found |= {each.id: each for each in everybody if _same(target.container_id, each.container_id)}
+        mine = target.proven_container_id
+        found |= {each.id: each for each in everybody if _same(mine, each.proven_container_id)}
     elif scope == "job" and target.slurm_job:
-        found |= {each.id: each for each in everybody if each.slurm_job == target.slurm_job}
+        found |= {each.id: each for each in everybody if _same(target.proven_slurm_job, each.proven_slurm_job)}
     elif scope == "job":
         found = _family(target, everybody)
     return tuple(each for each in everybody if each.id in found and each.key != target.key)
@@ -113,7 +119,9 @@ def _family(target: Target, everybody: Sequence[Target]) -> dict[ProcessId, Targ
 def _is_kin(one: Target, other: Target) -> bool:
     if (one.uid, one.container_id) != (other.uid, other.container_id):
         return False
-    return one.pid == other.parent_pid or other.pid == one.parent_pid or _is_sibling(one, other)
+    if one.pid == other.parent_pid or other.pid == one.parent_pid:
+        return True
+    return abs(one.started_seconds - other.started_seconds) <= _TOGETHER_SECONDS and _is_sibling(one, other)
 
 
 def _is_sibling(one: Target, other: Target) -> bool:

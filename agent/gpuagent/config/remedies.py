@@ -21,7 +21,11 @@ class BudgetMatch(Section):
     unit: Text | None = Field(default=None, description="A systemd unit, such as whisper.service.")
     container: Text | None = Field(default=None, description="A container's id, or its name where that is known.")
     user: Text | None = Field(default=None, description="A user's name.")
-    app: Text | None = Field(default=None, description="The name that an embedded client gave its app.")
+    app: Text | None = Field(
+        default=None,
+        description="The name that an embedded client gave its app. Any process may give itself any name: so a user, a "
+        "unit or a container has to be given beside it.",
+    )
 
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
@@ -30,6 +34,12 @@ class BudgetMatch(Section):
         for name, value in given.items():
             if value is None and name in cls.model_fields:
                 yield Problem((name,), "has no value")
+        if "app" in given and not any(given.get(name) for name in ("unit", "container", "user")):
+            yield Problem(
+                ("app",),
+                "is a name that any process may give itself, and its memory would count towards this budget",
+                "a user, unit or container beside it",
+            )
 
 
 class Budget(Section):
@@ -45,7 +55,6 @@ class Allow(Section):
 
     users: tuple[Text, ...] = Field(default=(), description="Names of users: one of them owns it.")
     units: tuple[Text, ...] = Field(default=(), description="systemd units: it runs in one of them.")
-    commands: tuple[Text, ...] = Field(default=(), description="Names of programs: it is one of them.")
     containers: tuple[Text, ...] = Field(
         default=(),
         description="Ids of containers, at least their first 12 digits, or names where they are known: it runs in one "
@@ -54,6 +63,15 @@ class Allow(Section):
     gpus: tuple[Text, ...] = Field(default=(), description="Indices or UUIDs of GPUs: it is on one of them.")
     min_age: Duration = Field(default=0.0, description="It has run for at least this time.")
     min_memory: Size = Field(default=0, description="It holds at least this much GPU memory.")
+
+    @classmethod
+    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+        if "commands" in given:
+            yield Problem(
+                ("commands",),
+                "is not taken any more: a process chooses its own name, and a name must permit nothing",
+                "users, units or containers; names of programs to spare stand under remedies.never",
+            )
 
 
 class NotifyStep(Section):
@@ -194,9 +212,7 @@ class Remedies(Section):
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
         allow = given.get("allow")
-        allows_any = isinstance(allow, Mapping) and any(
-            allow.get(name) for name in ("users", "units", "commands", "containers")
-        )
+        allows_any = isinstance(allow, Mapping) and any(allow.get(name) for name in ("users", "units", "containers"))
         ladders = given.get("ladders")
         ladders = ladders if isinstance(ladders, tuple) else ()
         default = given.get("dry_run")
@@ -209,5 +225,5 @@ class Remedies(Section):
             yield Problem(
                 ("allow",),
                 "dry_run is false, but nothing may be acted on",
-                "users, units, commands or containers that may",
+                "users, units or containers that may",
             )

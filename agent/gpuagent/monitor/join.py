@@ -79,8 +79,9 @@ def join_processes(
 ) -> list[ProcessReading]:
     """Return the processes of one GPU.
 
-    A stranger to the memory is not shown in the place of its holder, which has ended. In a pid namespace of our own a pid of the driver may be anybody's here: such processes stay unresolved even where
-    the number exists (https://github.com/NVIDIA/nvidia-docker/issues/1483).
+    A stranger to the memory is not shown in the place of its holder, which has ended. In a pid namespace of our own a
+    pid of the driver may be anybody's here: such processes stay unresolved even where the number exists
+    (https://github.com/NVIDIA/nvidia-docker/issues/1483).
     """
     identity = collected.reading.identity
     utilizations = collected.utilizations

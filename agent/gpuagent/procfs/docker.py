@@ -1,4 +1,4 @@
-"""Asks docker, or podman in its place, what a container is called: over its unix socket, and nothing but that.
+"""Ask docker, or podman in its place, about a container over its unix socket: its name, and its main process.
 
 Docker Engine API, `GET /containers/{id}/json` (https://docs.docker.com/reference/api/engine/); podman serves the same
 (`podman system service`). containerd's own interface is gRPC and is not spoken here.
@@ -22,26 +22,39 @@ def docker_names(socket: Path) -> Callable[[str], str]:
     """What `ContainerNames` asks with."""
 
     def ask(container_id: str) -> str:
-        try:
-            status, body = request(socket, "GET", f"/containers/{container_id}/json", _TIMEOUT_SECONDS)
-        except NoAgent as error:  # nobody there, or no right to the socket
-            raise OSError(str(error)) from None
-        if status == _NOT_FOUND:
-            return ""
-        if status != _OK:
-            raise OSError(f"{socket}: HTTP {status}")
-        return _name(body, container_id)
+        return _name(_inspect(socket, container_id))
 
     return ask
 
 
-def _name(body: bytes, container_id: str) -> str:
-    """Without docker's slash; "" where the answer is of another container, or none at all."""
+def docker_main_pid(socket: Path, container_id: str) -> int | None:
+    """Ask the runtime for the host's pid of a container's main process; None if it knows no such running container.
+
+    Raises OSError where the runtime cannot be asked.
+    """
+    state = _inspect(socket, container_id).get("State")
+    pid = state.get("Pid") if isinstance(state, dict) else None
+    return pid if isinstance(pid, int) and not isinstance(pid, bool) and pid > 1 else None
+
+
+def _inspect(socket: Path, container_id: str) -> dict[str, object]:
+    """Return what the runtime says of a container; {} where it knows none, or speaks of another. Raises OSError."""
+    try:
+        status, body = request(socket, "GET", f"/containers/{container_id}/json", _TIMEOUT_SECONDS)
+    except NoAgent as error:  # nobody there, or no right to the socket
+        raise OSError(str(error)) from None
+    if status == _NOT_FOUND:
+        return {}
+    if status != _OK:
+        raise OSError(f"{socket}: HTTP {status}")
     try:
         document = json.loads(body)
     except (ValueError, RecursionError):
-        return ""
-    if not isinstance(document, dict) or document.get("Id") != container_id:
-        return ""
+        return {}
+    return document if isinstance(document, dict) and document.get("Id") == container_id else {}
+
+
+def _name(document: dict[str, object]) -> str:
+    """Return the name without docker's slash, "" for none."""
     name = document.get("Name")
     return printable(name.removeprefix("/"), _NAME_LIMIT_BYTES) if isinstance(name, str) else ""

@@ -42,6 +42,8 @@ class Status(NamedTuple):
     namespace_pids: tuple[int, ...]
     """The pid in each namespace from /proc's own inwards: more than one number is a child
     namespace."""
+    uids: tuple[int, ...] = ()
+    """Real, effective, saved and file system user id; () where the line is missing or odd."""
 
 
 def parse_stat(data: bytes) -> Stat:
@@ -72,13 +74,15 @@ def parse_status(data: bytes) -> Status:
     """Parse /proc/<pid>/status; a line that is missing or odd leaves its fact unknown."""
     uid: int | None = None
     namespace_pids: tuple[int, ...] = ()
+    uids: tuple[int, ...] = ()
     for line in data.split(b"\n"):
         key, _, value = line.partition(b":")
         if key == b"Uid" and uid is None:
-            uid = next(iter(_numbers(value)), None)
+            uids = _numbers(value)
+            uid = next(iter(uids), None)
         elif key == b"NSpid" and not namespace_pids:
             namespace_pids = _numbers(value)
-    return Status(uid, namespace_pids)
+    return Status(uid, namespace_pids, uids)
 
 
 def _numbers(value: bytes) -> tuple[int, ...]:

@@ -22,6 +22,9 @@ LEAST_LEVELLED_SECONDS: Final = 3_600.0
 MOST_LEVELLED_SECONDS: Final = 86_400.0
 """... and at most a day."""
 
+CONFIRMING_SHARE: Final = 0.5
+"""Of the allocator's slope: its reserved memory moves in steps, and begins with room of its own."""
+
 LEARNING: Final = Growth(Verdict.LEARNING)
 
 
@@ -41,6 +44,7 @@ def tell(
             min(one.onset_seconds for one in (leak, suspicion) if one is not None),
             None if slope is None or free_bytes is None else exhaustion_of(free_bytes, slope.value),
             rise_of(alarm, what or suspected),
+            driver_confirms=leak is not None and _driver_confirms(signals, leak, evidence),
         )
     slope = _slope(signals, USUAL_SECONDS)
     cache = signals.used.standards[-1].alarm
@@ -89,6 +93,16 @@ def _slope(signals: Signals, seconds: float) -> Range | None:
     stores = [signals.used.store] if signals.own is None else [signals.used.store, signals.own[0].store]
     slopes = (slope_of(store, seconds) for store in stores)
     return max((slope for slope in slopes if slope is not None), default=None)
+
+
+def _driver_confirms(signals: Signals, leak: Alarm, evidence: Evidence | None) -> bool:
+    """Return whether the driver's figures rise at least half as fast as what the client says of its allocator."""
+    if evidence is not Evidence.ALLOCATOR or signals.own is None:
+        return True
+    claimed = [slope_of(signal.store, leak.window_seconds) for signal in signals.own]
+    driver = slope_of(signals.used.store, leak.window_seconds)
+    fastest = max((slope.value for slope in claimed if slope is not None), default=0.0)
+    return driver is not None and driver.value > 0 and driver.value >= CONFIRMING_SHARE * fastest
 
 
 def _learns(signal: Signal) -> bool:

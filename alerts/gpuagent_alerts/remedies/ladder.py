@@ -167,6 +167,8 @@ class Run:
         facts = await self._check(self._judged_as(step), sight)
         if step.kind is Kind.RESTART_UNIT and (refusal := await self._tools.hands.unit_refusal(self.plan.target.unit)):
             raise self._refused(refusal)
+        if step.disrupts and (refusal := await self._runtime_disagrees()):
+            raise self._refused(refusal)
         useless = step.sends is not None and all(each.ignores(step.sends) for each in facts)
         async with self._tools.gate:
             await asyncio.to_thread(self._check_limits, self._judged_as(step))
@@ -202,11 +204,20 @@ class Run:
             # Another member is judged by what it is, on the reading of the one that was chosen.
             seen = sight if member.target.id == self.plan.target.id else replace(sight, target=member.target)
             against = self.rules.policy.refusals(
-                step, self.plan.order, seen, facts, self._tools.now(), self._tools.hands.protected()
+                step, self.plan.order, seen, facts, self._tools.now(), self._tools.hands.protected(), self.plan.scope
             )
             if reasons := [*against, *changed]:
                 raise self._refused(*self._of(member, reasons))
         return [facts for _, facts, _ in looked]
+
+    async def _runtime_disagrees(self) -> str:
+        """Ask the container runtime, where it may be asked, about every container that is acted on by its id."""
+        for member in self._party.members:
+            if member.target.proven_container_id and (
+                refusal := await self._tools.hands.container_refusal(member.target)
+            ):
+                return refusal
+        return ""
 
     def _of(self, member: Member, reasons: list[str]) -> list[str]:
         if member.target.id == self.plan.target.id:

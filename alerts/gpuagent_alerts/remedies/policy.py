@@ -45,11 +45,13 @@ _USERS_OWN_MANAGER = re.compile(r"user@\d+\.service/")
 
 @dataclass(frozen=True, slots=True)
 class Allow:
-    """All that are given must hold; with no name at all, nothing is allowed."""
+    """All that are given must hold; with no name at all, nothing is allowed.
+
+    Names of programs are not among them: a process chooses its own.
+    """
 
     users: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
-    commands: tuple[str, ...] = ()
     containers: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     """Indices or UUIDs."""
@@ -58,8 +60,8 @@ class Allow:
 
     @property
     def names_nobody(self) -> bool:
-        """No user, unit, command or container: a GPU alone is no permission."""
-        return not (self.users or self.units or self.commands or self.containers)
+        """No user, unit or container: a GPU alone is no permission."""
+        return not (self.users or self.units or self.containers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,11 +77,20 @@ class Policy:
     """Ending a client of MPS can leave the others in an undefined state (NVIDIA's MPS manual)."""
 
     def refusals(
-        self, step: Step, order: Order, sight: Sight, facts: Facts, now_seconds: float, protected: frozenset[int]
+        self,
+        step: Step,
+        order: Order,
+        sight: Sight,
+        facts: Facts,
+        now_seconds: float,
+        protected: frozenset[int],
+        scope: str = "process",
     ) -> Iterator[str]:
-        """Every reason against this step on what `sight` and `facts` show, most basic first.
+        """Yield every reason against this step on what `sight` and `facts` show, most basic first.
 
-        `now_seconds` is CLOCK_BOOTTIME.
+        This is the one place that decides: every step of every ladder, for every member, from a rule or by hand, comes
+        here. What each fact may do, and who can write it, is in `provenance.py`. `facts` were read while a pidfd held
+        the process, and `sight` is a reading that began after it was opened. `now_seconds` is CLOCK_BOOTTIME.
         """
         target = sight.target
         if target is None:
@@ -91,8 +102,9 @@ class Policy:
         if "M" in target.kinds and step.disrupts and not self.mps_clients:
             yield "it is a client of MPS: ending one can harm the others (remedies.mps_clients permits it)"
         if not (order.forced or self._may_be_asked_by_hand(step, order)):
-            yield from self._not_allowed(target, now_seconds)
+            yield from self._not_allowed(target, facts, now_seconds)
         yield from self._evidence(step, order, target)
+        yield from _unproven(step, scope, target, facts)
         yield from self._wrong_step(step, target, facts)
 
     def _never(self, target: Target, facts: Facts, protected: frozenset[int]) -> Iterator[str]:
@@ -115,25 +127,16 @@ class Policy:
         """Without any allow list a person's word is enough for what loses nothing; one that is given is kept to."""
         return order.by_hand and not step.disrupts and self.allow == Allow()
 
-    def _not_allowed(self, target: Target, now_seconds: float) -> Iterator[str]:
+    def _not_allowed(self, target: Target, facts: Facts, now_seconds: float) -> Iterator[str]:
         allow = self.allow
         if allow.names_nobody:
-            yield "nothing is allowed: remedies.allow names no users, units, commands or containers"
+            yield "nothing is allowed: remedies.allow names no users, units or containers"
             return
-        given = (
-            ("users", allow.users, target.user),
-            ("units", allow.units, target.unit),
-            ("commands", allow.commands, target.name),
-        )
-        for key, names, value in given:
-            if names and value not in names:
-                yield f"{value or 'nothing'} is not in remedies.allow.{key}"
-        if allow.containers and not any(
-            names_container(name, target.container_id, target.container_name) for name in allow.containers
-        ):
-            yield f"container {target.container or '(none)'} is not in remedies.allow.containers"
-        if target.container_id and not allow.containers:
-            yield f"it runs in container {target.container}, and remedies.allow.containers names none"
+        if allow.users and target.user not in allow.users:
+            yield f"{target.user or 'nobody'} is not in remedies.allow.users"
+        if len(set(facts.uids)) != 1:
+            yield f"it runs with the rights of more than one user (uids {', '.join(map(str, facts.uids)) or 'unknown'})"
+        yield from self._not_in_place(target, facts)
         if allow.gpus and str(target.gpu_index) not in allow.gpus and target.key.gpu_uuid not in allow.gpus:
             yield f"GPU {target.gpu_index} is not in remedies.allow.gpus"
         age = max(now_seconds - target.started_seconds, 0.0)
@@ -141,6 +144,29 @@ class Policy:
             yield f"it is {age:.0f} s old, younger than remedies.allow.min_age"
         if target.used_bytes < allow.min_memory_bytes:
             yield f"it holds {format_bytes(target.used_bytes)}, less than remedies.allow.min_memory"
+
+    def _not_in_place(self, target: Target, facts: Facts) -> Iterator[str]:
+        """Yield what is wrong with its unit or container."""
+        allow, proven = self.allow, facts.identity.proven_names
+        if allow.units:
+            if target.unit not in allow.units:
+                yield f"{target.unit or 'nothing'} is not in remedies.allow.units"
+            elif "unit" not in proven:
+                yield f"its user may have made the cgroup of {target.unit}"
+        if allow.containers:
+            if not any(names_container(name, target.container_id, target.container_name) for name in allow.containers):
+                yield f"container {target.container or '(none)'} is not in remedies.allow.containers"
+            elif "container" not in proven:
+                yield f"others than root may have made the cgroup of container {target.container}"
+        elif target.container_id:
+            yield f"it runs in container {target.container}, and remedies.allow.containers names none"
+        elif facts.contained is None:
+            yield "it cannot be told whether it runs in a container"
+        elif facts.contained and not allow.units:
+            yield (
+                "it runs in a container (it has a pid namespace or a root directory of its own) that is not known by"
+                " name: remedies.allow.users does not reach into it"
+            )
 
     def _evidence(self, step: Step, order: Order, target: Target) -> Iterator[str]:
         chosen_as_leak = order.victim == "leaking"
@@ -151,10 +177,12 @@ class Policy:
         if evidence not in self.evidence:
             wanted = " or ".join(self.evidence)
             yield f"the evidence of the leak is {evidence or 'unknown'}, and {step} needs {wanted} (remedies.evidence)"
+        elif not target.driver_confirms:
+            yield f"the driver's own figures do not confirm the leak: the app's word alone is no reason for {step}"
 
     def _wrong_step(self, step: Step, target: Target, facts: Facts) -> Iterator[str]:
         if step.kind is Kind.RESTART_UNIT:
-            yield from _no_restart(target, self.never)
+            yield from _no_restart(target, self.never, facts)
         elif step.kind is Kind.EXEC:
             yield from _nothing_to_fill_in(step, target)
         elif target.unit and not target.container_id and _would_end(step, facts):
@@ -176,9 +204,22 @@ def _beyond_reach(facts: Facts) -> Iterator[str]:
         yield f"it is in uninterruptible sleep (state D){where}: no signal reaches it now"
 
 
-def _no_restart(target: Target, never: tuple[str, ...]) -> Iterator[str]:
+def _unproven(step: Step, scope: str, target: Target, facts: Facts) -> Iterator[str]:
+    """Yield ids that others would be acted on by, and that the process or its user may have chosen."""
+    if not step.disrupts:
+        return
+    proven = facts.identity.proven_names
+    if scope == "container" and target.container_id and "container" not in proven:
+        yield f"others than root may have made the cgroup of container {target.container}"
+    if scope == "job" and target.slurm_job and "job" not in proven:
+        yield f"others than root may have made the cgroup of job {target.slurm_job}"
+
+
+def _no_restart(target: Target, never: tuple[str, ...], facts: Facts) -> Iterator[str]:
     if not target.unit:
         yield "no systemd unit runs it: there is nothing to restart"
+    elif "unit" not in facts.identity.proven_names and not _USERS_OWN_MANAGER.match(target.unit):
+        yield f"others than root may have made the cgroup of {target.unit}"
     elif _USERS_OWN_MANAGER.match(target.unit):
         yield f"{target.unit} belongs to a user's own manager, which only that user may command"
     else:
@@ -189,10 +230,17 @@ def _no_restart(target: Target, never: tuple[str, ...]) -> Iterator[str]:
 
 
 def _nothing_to_fill_in(step: Step, target: Target) -> Iterator[str]:
-    """`docker restart` with an empty name is another command."""
-    places = {"{container_id}": target.container_id, "{slurm_job}": target.slurm_job}
-    for place, value in places.items():
-        if not value and any(place in argument for argument in step.command):
+    """Yield what an argument asks for and root has not written: `docker restart` with a false id hits another."""
+    places = {
+        "{container_id}": (target.container_id, target.proven_container_id),
+        "{slurm_job}": (target.slurm_job, target.proven_slurm_job),
+    }
+    for place, (claimed, proven) in places.items():
+        if proven or not any(place in argument for argument in step.command):
+            continue
+        if claimed:
+            yield f"{step} needs {place}, and others than root may have chosen {claimed}"
+        else:
             yield f"{step} needs {place}, and the process has none"
 
 

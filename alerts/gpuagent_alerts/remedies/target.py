@@ -37,6 +37,8 @@ class Identity:
     cgroup: str
     executable: str | None = None
     """None where it may not be read, which is no doubt: reading it needs CAP_SYS_PTRACE."""
+    proven_names: frozenset[str] = frozenset()
+    """Which of `unit`, `container` and `job` only root can have chosen (`gpuagent.procfs.cgroup_owner.Name`)."""
     handle_inode: int = 0
     """Of the pidfd, where the kernel has pidfs: unique until the next boot. 0 is unknown."""
 
@@ -51,6 +53,10 @@ class Facts:
     parent_pid: int = 0
     kernel_thread: bool = False
     oom_score_adjust: int | None = None
+    uids: tuple[int, ...] = ()
+    """Real, effective, saved and file system user id; () is unknown."""
+    own_root: bool | None = None
+    """Whether its root directory is another than the host's; None where that cannot be seen."""
     namespace_pids: tuple[int, ...] = ()
     """The pid in each namespace, the agent's first: more than one is a container's process."""
     ignored_signals: int = NO_SIGNALS
@@ -63,6 +69,16 @@ class Facts:
     def is_dead(self) -> bool:
         """A zombie. One whose leader only has ended still has threads, lives, and holds everything."""
         return self.state in {"Z", "X"} and self.threads <= 1
+
+    @property
+    def contained(self) -> bool | None:
+        """Whether it runs in a container, by the kernel's word; None where that cannot be seen.
+
+        A pid namespace or a root of its own is one, whatever its cgroup is called.
+        """
+        if len(self.namespace_pids) > 1 or self.own_root:
+            return True
+        return None if self.own_root is None or not self.namespace_pids else False
 
     @property
     def is_namespace_init(self) -> bool:
@@ -108,6 +124,21 @@ class Target:
     leaking: bool = False
     evidence: str = ""
     """Of the leak, by the detector's own word."""
+    driver_confirms: bool = False
+    """The driver's own figures rise with the leak: it is not the app's word alone."""
+    proven_names: frozenset[str] = frozenset()
+    """Which of `unit`, `container` and `job` only root can have chosen. Others are what somebody claims: they may keep
+    a process from being acted on, and never permit it."""
+
+    @property
+    def proven_container_id(self) -> str:
+        """The id of its container, "" where the process or its user may have chosen it."""
+        return self.container_id if "container" in self.proven_names else ""
+
+    @property
+    def proven_slurm_job(self) -> str:
+        """The number of its Slurm job, "" where the process or its user may have chosen it."""
+        return self.slurm_job if "job" in self.proven_names else ""
 
     @property
     def pid(self) -> int:
@@ -139,22 +170,17 @@ def names_container(wanted: str, container_id: str, container_name: str) -> bool
 
 
 def differences(chosen: Identity, now: Identity) -> Iterator[str]:
-    """In words, each thing that is not as it was: one is enough to leave the process alone."""
+    """Yield, in words, each thing that is not as it was: one is enough to leave the process alone."""
     if chosen.id != now.id:
         yield f"pid {chosen.id.pid} is another process now"
         return
     if chosen.handle_inode and now.handle_inode and chosen.handle_inode != now.handle_inode:
         yield f"pid {chosen.id.pid} is another process now"
-    if chosen.uid != now.uid:
-        yield f"its user has changed from {chosen.uid} to {now.uid}"
-    if chosen.name != now.name:
-        yield f"its name has changed from {chosen.name!r} to {now.name!r}"
+    yield from _changes(chosen, now)
     if chosen.command_digest and not now.command_digest:
         yield "its command line cannot be read now"
     elif chosen.command_digest != now.command_digest:
         yield "its command line has changed: it may run another program"
-    if chosen.cgroup != now.cgroup:
-        yield f"its cgroup has changed from {chosen.cgroup} to {now.cgroup}"
     if chosen.executable is not None and now.executable is not None:
         before, after = (one.removesuffix(_DELETED) for one in (chosen.executable, now.executable))
         if before != after:
@@ -162,13 +188,19 @@ def differences(chosen: Identity, now: Identity) -> Iterator[str]:
 
 
 def mismatches(target: Target, now: Identity) -> Iterator[str]:
-    """As `differences`, between what was measured and what is held at the start of a ladder."""
+    """Yield as `differences`, between what was measured and what is held at the start of a ladder."""
     if target.id != now.id:
         yield f"pid {target.pid} is another process now"
         return
-    if target.uid != now.uid:
-        yield f"its user has changed from {target.uid} to {now.uid}"
-    if target.name != now.name:
-        yield f"its name has changed from {target.name!r} to {now.name!r}"
-    if target.cgroup and target.cgroup != now.cgroup:
-        yield f"its cgroup has changed from {target.cgroup} to {now.cgroup}"
+    yield from _changes(target, now)
+
+
+def _changes(before: Identity | Target, now: Identity) -> Iterator[str]:
+    if before.uid != now.uid:
+        yield f"its user has changed from {before.uid} to {now.uid}"
+    if before.name != now.name:
+        yield f"its name has changed from {before.name!r} to {now.name!r}"
+    if before.cgroup and before.cgroup != now.cgroup:
+        yield f"its cgroup has changed from {before.cgroup} to {now.cgroup}"
+    elif before.proven_names != now.proven_names:
+        yield "who can write to its cgroup has changed"

@@ -129,6 +129,13 @@ class Hands(Protocol):
         """Why this unit must not be restarted now (start limit, not loaded, a user's own); "" if it may."""
         ...
 
+    async def container_refusal(self, target: Target) -> str:
+        """Return why the runtime's own word speaks against the target's container id; "" if it agrees or is not asked.
+
+        Where the configuration permits no question (`processes.container_socket`), the cgroup's owners have to do.
+        """
+        ...
+
     async def restart_unit(self, unit: str, deadline_seconds: float) -> Done: ...
 
     async def execute(self, command: tuple[str, ...], target: Target, deadline_seconds: float) -> Done: ...

@@ -24,6 +24,7 @@ from gpuagent_alerts.remedies.world import Condition, Done, Gone, NotPermitted, 
 from gpuagent_alerts.store.database import Store
 
 GIB = 2**30
+PROVEN = frozenset({"unit", "container", "job"})
 MOMENT = 0.001
 """Time goes on while somebody waits, however little is left: less than this may be lost in a float."""
 BOOT = "boot"
@@ -51,6 +52,8 @@ def target(pid: int = 100, **changes: Any) -> Target:
         command="python serve.py",
         cgroup="/user.slice",
         used_bytes=4 * GIB,
+        driver_confirms=True,
+        proven_names=PROVEN,
     )
     return replace(made, **changes)
 
@@ -95,6 +98,7 @@ class World:
         self.on_release: Callable[[World], None] = lambda world: None
         self.collected = False
         self.unit_problem = ""
+        self.container_problem = ""
         self.successors: tuple[int, ...] = ()
         self.relatives: tuple[int, ...] = ()
         """Pids of those that belong to the target; with a scope, they fall with it."""
@@ -175,6 +179,9 @@ class World:
     async def unit_refusal(self, unit: str) -> str:
         return self.unit_problem
 
+    async def container_refusal(self, target: Target) -> str:
+        return self.container_problem
+
     async def restart_unit(self, unit: str, deadline_seconds: float) -> Done:
         pid = next(body.target.pid for body in self.bodies.values() if body.target.unit == unit)
         self.log.append(("restart_unit", pid))
@@ -223,7 +230,10 @@ class HeldBody:
         body = self._body
         if not body.alive:
             raise Gone
-        facts = Facts(identity=body.identity, state=body.state, threads=body.threads)
+        facts = Facts(
+            identity=body.identity, state=body.state, threads=body.threads, uids=(body.identity.uid,) * 4,
+            own_root=False, namespace_pids=(body.target.pid,),
+        )  # fmt: skip
         return replace(facts, **body.facts_changes)
 
     def send(self, number: int) -> None:
@@ -282,4 +292,4 @@ def plan(*steps: Step, of: Target | None = None, **changes: Any) -> Plan:
 
 
 def _identity(of: Target) -> Identity:
-    return Identity(of.id, of.uid, of.name, "digest", of.cgroup, "/usr/bin/python3", handle_inode=of.pid)
+    return Identity(of.id, of.uid, of.name, "digest", of.cgroup, "/usr/bin/python3", of.proven_names, of.pid)
