@@ -113,6 +113,7 @@ async def rig(
     host_pid_namespace: bool = True,
     wrap: Callable[[object], object] = lambda library: library,
     events: bool = True,
+    clock: ManualClock | None = None,
 ) -> AsyncIterator[Rig]:
     """A node from a shipped scenario's name or from a scenario's text. At the end no thread is left behind.
 
@@ -120,7 +121,7 @@ async def rig(
     the library cannot wait for Xids: a wait takes a second, and NVML is not left before it is over.
     """
     before = _nvml_threads()
-    clock = ManualClock()
+    clock = clock or ManualClock()
     loaded = parse_scenario(scenario, name="test") if "\n" in scenario else load_scenario(scenario)
     node = SimulatedNode(loaded, clock)
     for fault in faults:
@@ -133,6 +134,7 @@ async def rig(
         boot_id=BOOT_ID,
         boot_time_seconds=node.proc.boot_time_seconds,
         host_pid_namespace=host_pid_namespace,
+        cgroup_owner=lambda level: 0,  # made-up cgroups are root's
     )
     pci_gpus = pci_gpus or node.pci_gpu_count
     place = Place(

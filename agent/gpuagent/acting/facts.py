@@ -9,7 +9,7 @@ from typing import Protocol
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.files import READ_LIMIT_BYTES, ProcFiles
 from gpuagent.procfs.reader import Record
-from gpuagent.procfs.stat import parse_stat, parse_status
+from gpuagent.procfs.stat import Stat, parse_stat, parse_status
 from gpuagent_alerts.remedies.target import Facts, Identity
 
 _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h
@@ -53,7 +53,7 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) ->
         kernel_thread=bool(_flags(data) & _KERNEL_THREAD),
         oom_score_adjust=_number(_text(files, pid, "oom_score_adj")),
         uids=told.uids,
-        own_root=_has_own_root(files, pid),
+        own_root=_has_own_root(files, pid, stat),
         namespace_pids=told.namespace_pids,
         ignored_signals=_mask(status, b"SigIgn"),
         caught_signals=_mask(status, b"SigCgt"),
@@ -76,9 +76,12 @@ def root_mount(mounts: bytes) -> tuple[bytes, bytes] | None:
     return found
 
 
-def _has_own_root(files: ProcFiles, pid: int) -> bool | None:
+def _has_own_root(files: ProcFiles, pid: int, stat: Stat) -> bool | None:
+    # A leader that has ended has no root any more, but its threads have.
+    thread = _living_thread(pid) if stat.state == "Z" and stat.threads > 1 else None
     try:
-        host, own = (files.read(each, "mountinfo") for each in (_HOST_INIT, pid))
+        host = files.read(_HOST_INIT, "mountinfo")
+        own = files.read(pid, "mountinfo" if thread is None else f"task/{thread}/mountinfo")
     except OSError:
         return None
     at_host, at_own = root_mount(host), root_mount(own)
@@ -99,6 +102,15 @@ def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:
     except (OSError, ValueError):  # they come and go
         pass
     return ""
+
+
+def _living_thread(pid: int, root: Path = Path("/proc")) -> int | None:
+    """Return a thread of the process that has not ended."""
+    try:
+        threads = [int(folder.name) for folder in (root / str(pid) / "task").iterdir()]
+    except OSError:
+        return None
+    return next((thread for thread in threads if thread != pid), None)
 
 
 def _command_digest(files: ProcFiles, pid: int, state: str) -> str:

@@ -96,11 +96,6 @@ class CgroupOwners:
         return 0
 
 
-def root_made_it(_level: Level) -> int | None:
-    """Stand for a node whose processes are made up, and their cgroups with them."""
-    return ROOT_UID
-
-
 def read_membership(data: bytes, owner: Owner) -> tuple[Membership, frozenset[Name]]:
     """Parse /proc/<pid>/cgroup; return what it says, and which of that only root can have written.
 

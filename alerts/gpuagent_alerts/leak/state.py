@@ -27,6 +27,8 @@ _MAGIC: Final = b"GLKD"
 _ALARM: Final = "ddIIIQB?"
 _VERDICTS: Final = tuple(Verdict)
 _EVIDENCE: Final = (None, *Evidence)
+_CONFIRMED: Final = 0x80
+"""Beside the number of the evidence: the driver's own figures confirm the leak."""
 _MOST_REASONS: Final = 3
 _LARGEST_PAGES: Final = 2**64 - 1
 
@@ -234,7 +236,8 @@ def take_fast(reader: Reader, fast: FastGrowth) -> None:
 
 def put_growth(writer: Writer, growth: Growth) -> None:
     """The last word of the slow judgement."""
-    writer.put("BBd", _VERDICTS.index(growth.verdict), _EVIDENCE.index(growth.evidence), or_nan(growth.since_seconds))
+    evidence = _EVIDENCE.index(growth.evidence) | (_CONFIRMED if growth.driver_confirms else 0)
+    writer.put("BBd", _VERDICTS.index(growth.verdict), evidence, or_nan(growth.since_seconds))
     for figure in (growth.slope, growth.exhaustion):
         writer.put("ddd", *(figure or (math.nan,) * 3))
     writer.put("B", len(growth.reasons))
@@ -245,6 +248,7 @@ def put_growth(writer: Writer, growth: Growth) -> None:
 def take_growth(reader: Reader) -> Growth:
     """The same."""
     verdict, evidence, since = reader.take("BBd")
+    confirmed, evidence = bool(evidence & _CONFIRMED), evidence & ~_CONFIRMED
     slope, exhaustion = Range(*reader.take("ddd")), Range(*reader.take("ddd"))
     (reasons,) = reader.take("B")
     if verdict >= len(_VERDICTS) or evidence >= len(_EVIDENCE) or reasons > _MOST_REASONS:
@@ -256,6 +260,7 @@ def take_growth(reader: Reader) -> Growth:
         or_none(since),
         None if math.isnan(exhaustion.value) else exhaustion,
         tuple(reader.take_array("B", 255).tobytes().decode() for _ in range(reasons)),
+        driver_confirms=confirmed,
     )
 
 

@@ -177,7 +177,7 @@ class Policy:
         if evidence not in self.evidence:
             wanted = " or ".join(self.evidence)
             yield f"the evidence of the leak is {evidence or 'unknown'}, and {step} needs {wanted} (remedies.evidence)"
-        elif not target.driver_confirms:
+        elif evidence == "allocator" and not target.driver_confirms:
             yield f"the driver's own figures do not confirm the leak: the app's word alone is no reason for {step}"
 
     def _wrong_step(self, step: Step, target: Target, facts: Facts) -> Iterator[str]:

@@ -52,5 +52,5 @@ def as_target(pid: int) -> Target:
     info = reader().read(pid).info
     return Target(
         id=info.id, key=MemoryKey("GPU-0", pid), gpu_index=0, name=info.name, uid=info.uid, user=info.user,
-        command=info.command, cgroup=info.cgroup, used_bytes=2**30,
+        command=info.command, cgroup=info.cgroup, used_bytes=2**30, proven_names=info.proven_names,
     )  # fmt: skip

@@ -18,6 +18,7 @@ import pytest
 from gpuagent.acting.agent import Acting, Around
 from gpuagent.acting.hands import AgentHands, Apps
 from gpuagent.acting.notes import Notes
+from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
 from gpuagent.procfs.boot import boot_id, boot_time_seconds
 from gpuagent.procfs.files import RealProc
@@ -151,8 +152,9 @@ async def stage(
         boot_time_seconds=boot_time_seconds(),
         host_pid_namespace=True,
     )
-    async with rig(node, processes=table) as made:
-        made.clock._wall = time.time()  # real processes have started in real time
+    # Real processes have started in real time.
+    clock = ManualClock(time.clock_gettime(time.CLOCK_BOOTTIME), time.time())
+    async with rig(node, processes=table, clock=clock) as made:
         for key, pid in pids.items():
             made.node.bind(key, pid)
         acting = Acting(settings, Around(store, made.clock, boot, hands, durable=True))

@@ -86,7 +86,10 @@ def test_old_readings_are_not_waited_for_in_vain() -> None:
 def targets(*changes: dict[str, object]) -> list[Target]:
     """The same process with other numbers, one for each change; on GPU 0 unless said otherwise."""
     _, one = healthy()
-    plain = replace(one, container_id="", unit="", slurm_job="", parent_pid=1, command="serve --port 1")
+    plain = replace(
+        one, container_id="", unit="", slurm_job="", parent_pid=1, command="serve --port 1",
+        proven_names=frozenset({"container", "job"}),
+    )  # fmt: skip
     found = []
     for number, change in enumerate(changes, 100):
         key = plain.key._replace(pid=number, gpu_uuid=str(change.pop("gpu", "GPU-0")))
@@ -100,6 +103,11 @@ def targets(*changes: dict[str, object]) -> list[Target]:
         ("process", [{}, {"parent_pid": 100}, {"unit": "u"}], []),
         ("container", [{"container_id": "c"}, {"container_id": "c", "gpu": "GPU-1"}, {"container_id": "d"}, {}], [101]),
         ("container", [{}, {"parent_pid": 100}], []),
+        # Who may choose the name of their own cgroup is nobody's companion.
+        ("container", [{"container_id": "c"}, {"container_id": "c", "proven_names": frozenset()}], []),
+        ("container", [{"container_id": "c", "proven_names": frozenset()}, {"container_id": "c"}], []),
+        ("job", [{"slurm_job": "7"}, {"slurm_job": "7", "proven_names": frozenset({"container"})}], []),
+        ("job", [{"slurm_job": "7", "proven_names": frozenset()}, {"slurm_job": "7"}], []),
         ("job", [{"slurm_job": "7"}, {"slurm_job": "7", "gpu": "GPU-1"}, {"slurm_job": "8"}, {}], [101]),
         # The ranks of a server, one of them with a child; and what else was started from the same shell.
         (

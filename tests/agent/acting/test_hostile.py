@@ -14,6 +14,7 @@ from typing import IO
 
 import pytest
 
+from gpuagent.acting.configured import step_of
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import IGNORES_TERM, PLAIN, ZOMBIE_LEADER, as_target, running
 from tests.agent.acting.staging import config, stage
@@ -113,15 +114,32 @@ def container_init() -> Iterator[int]:
         shell.communicate()
 
 
+def test_a_pid_namespace_is_a_container(store: Store) -> None:
+    """PROC-04: `allow.users` does not reach into a container, whatever its cgroup is called."""
+    with container_init() as pid:
+
+        async def story() -> None:
+            async with stage(config(user_of(pid)), store, {"leaker": pid}) as one:
+                one.fires(pid)
+                await one.until(lambda: one.ended() == ["refused"])
+                (run,) = (await one.acting.document())["remedies"]
+                assert "allow.users does not reach into it" in run["end"]["detail"]
+
+        asyncio.run(story())
+        assert (Path("/proc") / str(pid)).exists()
+
+
 def test_the_init_of_a_container(store: Store) -> None:
     """PROC-02: the kernel throws SIGTERM to it away: that is seen, written down and not waited for; SIGKILL works."""
     with container_init() as pid:
         descriptor = os.pidfd_open(pid)
 
         async def story() -> None:
-            async with stage(config(user_of(pid)), store, {"leaker": pid}) as one:
-                one.fires(pid)
-                await one.until(lambda: one.ended() == ["released"])
+            async with stage(config("nobody-else"), store, {"leaker": pid}) as one:
+                steps = [step_of(step) for step in one.acting.config.remedies.ladders[0].steps]
+                kill = asyncio.create_task(one.acting.kill(pid, steps, uid=0, force=True, dry_run=False))
+                await one.until(kill.done)
+                assert (await kill)["result"] == "released"
                 (run,) = (await one.acting.document())["remedies"]
                 intents = [step for step in run["steps"] if step["kind"] == "intent"]
                 assert [step["step"] for step in intents] == ["SIGTERM", "SIGKILL"]

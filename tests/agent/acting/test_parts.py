@@ -39,7 +39,8 @@ def test_a_budget_sums_up_what_it_matches(tmp_path: Path) -> None:
     process = known(snapshot)
     assert process.info is not None
     text = (
-        f"budgets: [{{match: {{user: {process.info.user}}}, memory: 1GiB}}, {{match: {{app: whisper}}, memory: 1GiB}}]"
+        f"budgets: [{{match: {{user: {process.info.user}}}, memory: 1GiB}}, "
+        f"{{name: whisper, match: {{app: whisper, user: {process.info.user}}}, memory: 1GiB}}]"
     )
     budgets = config(tmp_path, text).budgets
     assert [name_of(budget) for budget in budgets] == [process.info.user, "whisper"]
@@ -60,15 +61,37 @@ def test_a_budget_sums_up_what_it_matches(tmp_path: Path) -> None:
         (use.budget, use.uuid): use.used_bytes for use in uses(budgets, replace(snapshot, clients={process.pid: other}))
     }
     assert found["whisper", process.gpu_uuid] == 0
+    stranger = process._replace(info=replace(process.info, user="mallory", uid=6666))
+    found = {
+        (use.budget, use.uuid): use.used_bytes for use in uses(budgets, replace(with_client, processes=(stranger,)))
+    }
+    assert found["whisper", process.gpu_uuid] == 0, "another user's process that calls itself so counts for nobody"
+
+
+def test_a_budget_of_an_app_alone_is_refused(tmp_path: Path) -> None:
+    """A name that any process may give itself needs a fact beside it that the process cannot choose."""
+    (fault,) = faults_of(write(tmp_path, "budgets: [{match: {app: whisper}, memory: 1GiB}]"))
+    assert "any process may give itself" in str(fault)
+    assert "a user, unit or container" in str(fault)
+
+
+def test_names_of_programs_permit_nothing(tmp_path: Path) -> None:
+    """A process chooses its own name: `allow.commands` is refused, with what to write in its place."""
+    faults = faults_of(write(tmp_path, "remedies: {allow: {commands: [python3]}}"))
+    assert any("a process chooses its own name" in str(fault) for fault in faults)
 
 
 def test_a_budget_of_a_container(tmp_path: Path) -> None:
-    """By the whole id or the 12 digits that runtimes show, and by no shorter piece."""
+    """By the whole id or the 12 digits that runtimes show, by no shorter piece, and by no name that a user chose."""
     snapshot = full_snapshot()
     process = known(snapshot)
     assert process.info is not None
     container = "0123456789ab" + "c" * 52
-    inside = process._replace(info=replace(process.info, container_id=container))
+    proven = frozenset({"container"})
+    inside = process._replace(info=replace(process.info, container_id=container, proven_names=proven))
+    claims = process._replace(info=replace(process.info, container_id=container, proven_names=frozenset()))
+    budgets = config(tmp_path, f'budgets: [{{match: {{container: "{container}"}}, memory: 1GiB}}]').budgets
+    assert not any(use.used_bytes for use in uses(budgets, replace(snapshot, processes=(claims,))))
     snapshot = replace(snapshot, processes=(inside,))
     for written, counted in ((container, True), (container[:12], True), (container[:6], False)):
         budgets = config(tmp_path, f'budgets: [{{match: {{container: "{written}"}}, memory: 1GiB}}]').budgets

@@ -63,7 +63,9 @@ def refusals(
     facts: Mapping[str, Any] | None = None,
 ) -> str:
     """Why it may not be acted on."""
-    seen = Facts(identity=_identity(of), state="S", threads=1)
+    seen = Facts(
+        identity=_identity(of), state="S", threads=1, uids=(of.uid,) * 4, own_root=False, namespace_pids=(of.pid,)
+    )  # fmt: skip
     order = Order(alert="a", alertname="Full", labels={})
     sight = Sight(1.0, Condition.HOLDS, target=of, target_listed=True)
     changed = replace(seen, **(facts or {}))
@@ -78,7 +80,7 @@ def refusals(
 def test_never(name: str) -> None:
     """KILL-03: what a node stands on is never acted on, whatever is allowed."""
     assert "never-list" in refusals(target(name=name))
-    everything = replace(RULES.policy, allow=Allow(commands=(name,)))
+    everything = replace(RULES.policy, allow=Allow(users=("svc",)))
     assert "never-list" in refusals(target(name=name), policy=everything)
 
 
@@ -112,7 +114,7 @@ def test_refused(of: Target, facts: Mapping[str, object], word: str) -> None:
         (Allow(), target(), False),
         (Allow(gpus=("0",)), target(), False),
         (Allow(users=("svc",)), target(), True),
-        (Allow(users=("svc",), commands=("vllm",)), target(), False),
+        (Allow(users=("svc",), containers=("c" * 12,)), target(), False),
         (Allow(users=("svc",), gpus=("1",)), target(), False),
         (Allow(users=("svc",), min_age_seconds=1e9), target(), False),
         (Allow(users=("svc",), min_memory_bytes=5 * GIB), target(), False),
