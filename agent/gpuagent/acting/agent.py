@@ -13,7 +13,7 @@ from gpuagent.acting.budgets import belongs, name_of, uses
 from gpuagent.acting.configured import ladders_of, rules_of
 from gpuagent.acting.eyes import SnapshotEyes
 from gpuagent.acting.notes import Notes
-from gpuagent.acting.targets import target_of, targets_on
+from gpuagent.acting.targets import target_of, targets_named, targets_on
 from gpuagent.acting.window import Window
 from gpuagent.catalogue.remedies import RemedyCount, RemedyFigures
 from gpuagent.clock import Clock
@@ -214,9 +214,12 @@ class Acting:
         return ladders
 
     def _candidates(self, alert: Alert, snapshot: Snapshot) -> list[Target]:
-        """Processes of the alert's GPU or MIG instance; of a budget only those that count towards it."""
+        """Return whom an alert can be about: processes of its GPU or MIG instance that its other labels do not exclude.
+
+        Of a budget only those that count towards it.
+        """
         instance = alert.labels.get("gpu_instance_id", "")
-        found = list(targets_on(snapshot, alert.labels.get("uuid", ""), instance))
+        found = targets_named(targets_on(snapshot, alert.labels.get("uuid", ""), instance), alert.labels)
         name = alert.labels.get("budget", "")
         if not name:
             return found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from gpuagent.growth import Growth, Verdict
 from gpuagent.identity import ProcessId
@@ -11,6 +11,16 @@ from gpuagent.reading import ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.remedies.target import Target
 
 _FIGURES = re.compile(r"\d+")
+_OWNERS: Mapping[str, Callable[[Target], str]] = {
+    "user": lambda target: target.user,
+    "uid": lambda target: str(target.uid),
+    "unit": lambda target: target.unit if "unit" in target.proven_names else "",
+    "container_id": lambda target: target.proven_container_id,
+    "slurm_job": lambda target: target.proven_slurm_job,
+}
+"""Labels of the process series that say whose it is, by facts that the process does not choose."""
+_CHOSEN_NAMES = ("process", "command", "framework", "app")
+"""Labels that a process chooses for itself."""
 _TOGETHER_SECONDS = 60.0
 """Between the starts of two ranks of one server: a process may choose its command line, and not when it was started."""
 
@@ -28,6 +38,21 @@ def targets_on(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str = "") -> Ite
     for target in all_targets(snapshot):
         if target.key.gpu_uuid == gpu_uuid and gpu_instance in {"", str(target.key.gpu_instance_id)}:
             yield target
+
+
+def targets_named(targets: Iterable[Target], labels: Mapping[str, str]) -> list[Target]:
+    """Return those that agree with all labels of an alert that say whose the memory is.
+
+    An alert that sums up what one user holds is about that user's processes. One that sums up by a name which processes
+    give themselves is about nobody in particular: anybody's process may have added to it.
+    """
+    if labels.get("pid"):
+        return list(targets)
+    given = {label for label in (*_OWNERS, *_CHOSEN_NAMES) if labels.get(label)}
+    owners = {label: of for label, of in _OWNERS.items() if label in given}
+    if given and not owners:
+        return []
+    return [target for target in targets if all(labels[label] == of(target) for label, of in owners.items())]
 
 
 def target_of(process: ProcessReading, growth: Growth | None) -> Target | None:

@@ -18,6 +18,7 @@ from gpuagent_alerts.remedies.limits import refusals as limit_refusals
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.party import Doubt, Member, Party
 from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of
+from gpuagent_alerts.remedies.policy import NotMeant
 from gpuagent_alerts.remedies.proof import answered, prove
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts
@@ -137,7 +138,7 @@ class Run:
         wanted = self.gpus | {each.key.gpu_uuid for each in sight.members}
         if taken := self._claim(self, wanted):
             self.gpus = frozenset()  # let go at once: two that want each other's GPUs must not refuse each other
-            raise self._refused(taken, general=True)
+            raise self._refused(taken)
         self.gpus = wanted
         if missing := [str(each.pid) for each in sight.members if each.id not in self._ids()]:
             raise self._refused(f"others have joined it meanwhile: pid {', '.join(missing)}")
@@ -150,12 +151,12 @@ class Run:
             plan.target, plan.order.alert, self._last_look, tools.look_seconds, scope=plan.scope
         )
         if sight is None:
-            raise self._refused("there has been no fresh reading of the GPU", general=True)
+            raise self._refused("there has been no fresh reading of the GPU")
         self._last_look = sight.clock_seconds
         if sight.condition is Condition.OVER:
             raise _Stop(Outcome(Result.RESOLVED, sight.reason or "the alert has ended", acted=self._acted))
         if sight.condition is Condition.UNKNOWN:
-            raise self._refused(sight.reason or "the data behind the alert is in doubt", general=True)
+            raise self._refused(sight.reason or "the data behind the alert is in doubt")
         if sight.target is None:
             if self._party.have_ended():
                 raise _Stop(Outcome(Result.EXITED, "it ended by itself", acted=self._acted))
@@ -197,7 +198,7 @@ class Run:
     async def _check(self, step: Step, sight: Sight) -> list[Facts]:
         """Refuse at any doubt about any member."""
         if self._called_off:
-            raise self._refused(self._called_off, general=True)
+            raise self._refused(self._called_off)
         self._judged_by = self.rules
         looked = await self._party.look()
         for member, facts, changed in looked:
@@ -207,7 +208,8 @@ class Run:
                 step, self.plan.order, seen, facts, self._tools.now(), self._tools.hands.protected(), self.plan.scope
             )
             if reasons := [*against, *changed]:
-                raise self._refused(*self._of(member, reasons))
+                next_may = all(isinstance(reason, NotMeant) for reason in reasons)
+                raise self._refused(*self._of(member, reasons), general=not next_may)
         return [facts for _, facts, _ in looked]
 
     async def _runtime_disagrees(self) -> str:
@@ -231,11 +233,11 @@ class Run:
         audit, limits = self._tools.audit, self.rules.limits
         if why := broken(limits, audit.past(dry_run=False, since_reset=True)):
             text = f"remedies are stopped: {why}; after a look, `gpuagent remedies reset` lets them go on"
-            raise self._refused(text, general=True)
+            raise self._refused(text)
         past = audit.past(dry_run=self.plan.dry_run)
         against = list(limit_refusals(limits, past, unit=self.plan.target.unit, program=self._program()))
         if against:
-            raise self._refused(*against, general=True)
+            raise self._refused(*against)
 
     def _intend(self, step: Step, useless: bool) -> None:
         """In a thread: on the disk before anything is done. Raises NotRecorded."""
@@ -312,7 +314,7 @@ class Run:
         targets, gpu = [member.target for member in self._party.members], self.plan.target.key.gpu_uuid
         return sum(each.used_bytes for each in targets if each.key.gpu_uuid == gpu)
 
-    def _refused(self, *reasons: str, general: bool = False) -> _Stop:
+    def _refused(self, *reasons: str, general: bool = True) -> _Stop:
         outcome = Outcome(Result.REFUSED, "; ".join(reasons), general=general, acted=self._acted)
         return _Stop(outcome, reasons=list(reasons))
 

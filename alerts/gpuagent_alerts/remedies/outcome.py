@@ -56,7 +56,7 @@ class Outcome:
     seconds: float | None = None
     """From the last step to the memory's return."""
     general: bool = False
-    """A refusal that is not about this process: another one would be refused as well."""
+    """A refusal after which no other process may be chosen: only one by root's allow list passes the choice on."""
     acted: bool = False
     """A step beyond `release_cache` was taken (or would have been, in a dry run)."""
     answer: Mapping[str, Any] = field(default_factory=dict, compare=False)

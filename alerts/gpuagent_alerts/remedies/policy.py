@@ -43,6 +43,16 @@ _SPARING = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGW
 _USERS_OWN_MANAGER = re.compile(r"user@\d+\.service/")
 
 
+class NotMeant(str):
+    """A refusal because root's allow list is about others, by facts that this process cannot choose.
+
+    Then the next process of a ranking may be looked at. Any other refusal ends the choice: a process that hides behind
+    a name or a namespace must not be the cause of an act on its neighbour.
+    """
+
+    __slots__ = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Allow:
     """All that are given must hold; with no name at all, nothing is allowed.
@@ -133,7 +143,7 @@ class Policy:
             yield "nothing is allowed: remedies.allow names no users, units or containers"
             return
         if allow.users and target.user not in allow.users:
-            yield f"{target.user or 'nobody'} is not in remedies.allow.users"
+            yield NotMeant(f"{target.user or 'nobody'} is not in remedies.allow.users")
         if len(set(facts.uids)) != 1:
             yield f"it runs with the rights of more than one user (uids {', '.join(map(str, facts.uids)) or 'unknown'})"
         yield from self._not_in_place(target, facts)
@@ -143,23 +153,29 @@ class Policy:
         if age < allow.min_age_seconds:
             yield f"it is {age:.0f} s old, younger than remedies.allow.min_age"
         if target.used_bytes < allow.min_memory_bytes:
-            yield f"it holds {format_bytes(target.used_bytes)}, less than remedies.allow.min_memory"
+            yield NotMeant(f"it holds {format_bytes(target.used_bytes)}, less than remedies.allow.min_memory")
 
     def _not_in_place(self, target: Target, facts: Facts) -> Iterator[str]:
         """Yield what is wrong with its unit or container."""
         allow, proven = self.allow, facts.identity.proven_names
         if allow.units:
             if target.unit not in allow.units:
-                yield f"{target.unit or 'nothing'} is not in remedies.allow.units"
+                of_root = not target.unit or "unit" in proven
+                text = f"{target.unit or 'nothing'} is not in remedies.allow.units"
+                yield NotMeant(text) if of_root else text
             elif "unit" not in proven:
                 yield f"its user may have made the cgroup of {target.unit}"
         if allow.containers:
             if not any(names_container(name, target.container_id, target.container_name) for name in allow.containers):
-                yield f"container {target.container or '(none)'} is not in remedies.allow.containers"
+                yield self._not_meant(
+                    f"container {target.container or '(none)'} is not in remedies.allow.containers", target, facts
+                )
             elif "container" not in proven:
                 yield f"others than root may have made the cgroup of container {target.container}"
         elif target.container_id:
-            yield f"it runs in container {target.container}, and remedies.allow.containers names none"
+            yield self._not_meant(
+                f"it runs in container {target.container}, and remedies.allow.containers names none", target, facts
+            )
         elif facts.contained is None:
             yield "it cannot be told whether it runs in a container"
         elif facts.contained and not allow.units:
@@ -167,6 +183,12 @@ class Policy:
                 "it runs in a container (it has a pid namespace or a root directory of its own) that is not known by"
                 " name: remedies.allow.users does not reach into it"
             )
+
+    @staticmethod
+    def _not_meant(text: str, target: Target, facts: Facts) -> str:
+        """Return the text as a refusal after which the next may be looked at, if the container is root's word."""
+        of_root = "container" in facts.identity.proven_names if target.container_id else facts.contained is False
+        return NotMeant(text) if of_root else text
 
     def _evidence(self, step: Step, order: Order, target: Target) -> Iterator[str]:
         chosen_as_leak = order.victim == "leaking"

@@ -1,0 +1,111 @@
+"""Every fact that a decision to act rests on, who can write it, and what it may do.
+
+The rule: what an unprivileged user can write may keep a process from being acted on, and never cause an act. The policy
+(`policy.py`) is the one place that decides; this table is what its tests go by, and what docs/remedies.md shows.
+`tests/alerts/remedies/test_provenance.py` holds it against the fields that there are, and against whole policies.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class Writer(StrEnum):
+    """Who can determine a fact."""
+
+    KERNEL = "the kernel"
+    DRIVER = "the NVIDIA driver"
+    ROOT = "root, systemd or a container runtime"
+    OPERATOR = "the operator"
+    """Root's configuration and rules, or a person at the control socket."""
+    AGENT = "the agent"
+    """Computed of other facts of this table, and no stronger than they are."""
+    TARGET = "the process or its user"
+
+
+class Fact(NamedTuple):
+    """A field of `Target`, `Facts`, `Identity`, `Sight` or `Order`."""
+
+    field: str
+    writer: Writer
+    use: str
+    """What it may do, in words."""
+
+
+FACTS: Final = (
+    Fact("Target.id", Writer.KERNEL, "names the process: boot, pid and start time, read while a pidfd holds it"),
+    Fact("Target.key", Writer.DRIVER, "names the GPU and the number whose memory is counted"),
+    Fact("Target.gpu_index", Writer.DRIVER, "is compared with `allow.gpus`"),
+    Fact("Target.name", Writer.TARGET, "withholds: the never-list; a change ends a ladder"),
+    Fact("Target.uid", Writer.KERNEL, "permits, as the user"),
+    Fact("Target.user", Writer.ROOT, "permits: `allow.users`, by the uid and root's user database"),
+    Fact("Target.command", Writer.TARGET, "withholds; with `scope: job` tells ranks from other children of one parent"),
+    Fact("Target.cgroup", Writer.TARGET, "withholds: a change ends a ladder"),
+    Fact("Target.used_bytes", Writer.DRIVER, "permits: `min_memory`, the ranking"),
+    Fact("Target.kinds", Writer.DRIVER, "withholds: clients of MPS"),
+    Fact("Target.unit", Writer.TARGET, "withholds; permits only where it is among the proven names"),
+    Fact("Target.container_id", Writer.TARGET, "withholds; permits only where it is among the proven names"),
+    Fact("Target.container_runtime", Writer.TARGET, "is shown"),
+    Fact("Target.container_name", Writer.ROOT, "permits beside a proven id: the runtime or the kubelet tells it"),
+    Fact("Target.slurm_job", Writer.TARGET, "withholds; makes members only where it is among the proven names"),
+    Fact("Target.parent_pid", Writer.KERNEL, "makes members with `scope: job`, of one user and container"),
+    Fact("Target.sm_ratio", Writer.DRIVER, "is shown"),
+    Fact(
+        "Target.slope_bytes_per_second", Writer.AGENT, "ranks leaks; the driver's and, with a client, the app's figures"
+    ),
+    Fact("Target.leaking", Writer.AGENT, "permits `victim: leaking` where the driver confirms"),
+    Fact("Target.evidence", Writer.AGENT, "permits: `allocator` is the app's word and needs the driver's beside it"),
+    Fact(
+        "Target.driver_confirms", Writer.DRIVER, "permits: the driver's own figures of the process rise with the leak"
+    ),
+    Fact("Target.proven_names", Writer.ROOT, "permits: root owns every cgroup above the one that bears the name"),
+    Fact("Facts.identity", Writer.KERNEL, "withholds: compared before every step"),
+    Fact("Facts.state", Writer.KERNEL, "withholds: zombies and uninterruptible sleep"),
+    Fact("Facts.threads", Writer.KERNEL, "tells a zombie from one whose leader has ended"),
+    Fact("Facts.parent_pid", Writer.KERNEL, "is shown"),
+    Fact("Facts.kernel_thread", Writer.KERNEL, "withholds"),
+    Fact("Facts.oom_score_adjust", Writer.TARGET, "withholds"),
+    Fact("Facts.uids", Writer.KERNEL, "withholds where they differ: it runs with the rights of more than one user"),
+    Fact("Facts.own_root", Writer.KERNEL, "withholds: a container, or not to be told"),
+    Fact("Facts.namespace_pids", Writer.KERNEL, "withholds: a container"),
+    Fact("Facts.ignored_signals", Writer.TARGET, "withholds, and shortens a wait"),
+    Fact("Facts.caught_signals", Writer.TARGET, "withholds, and shortens a wait"),
+    Fact("Facts.pending_signals", Writer.KERNEL, "is shown"),
+    Fact("Facts.wait_channel", Writer.KERNEL, "is shown"),
+    Fact("Identity.id", Writer.KERNEL, "withholds: another process now"),
+    Fact("Identity.uid", Writer.KERNEL, "withholds: another user now"),
+    Fact("Identity.name", Writer.TARGET, "withholds"),
+    Fact("Identity.command_digest", Writer.TARGET, "withholds"),
+    Fact("Identity.cgroup", Writer.TARGET, "withholds"),
+    Fact("Identity.executable", Writer.TARGET, "withholds: the never-list, another program now"),
+    Fact("Identity.proven_names", Writer.ROOT, "permits: read anew while the process is held"),
+    Fact("Identity.handle_inode", Writer.KERNEL, "withholds: another process now"),
+    Fact("Sight.clock_seconds", Writer.AGENT, "permits: the reading began after the process was held"),
+    Fact("Sight.condition", Writer.AGENT, "permits: root's rule, on figures that were read since"),
+    Fact("Sight.reason", Writer.AGENT, "is shown"),
+    Fact("Sight.target", Writer.AGENT, "permits: the driver lists the number, and this process had it before"),
+    Fact("Sight.target_listed", Writer.DRIVER, "tells whether the memory came back"),
+    Fact("Sight.gpu_used_bytes", Writer.DRIVER, "tells whether the memory came back"),
+    Fact("Sight.gpu_unattributed_bytes", Writer.DRIVER, "tells whether the memory came back"),
+    Fact("Sight.trusted", Writer.DRIVER, "withholds: a driver that shuffles its list"),
+    Fact("Sight.host_pid_namespace", Writer.KERNEL, "withholds: the driver's pids are not the agent's"),
+    Fact("Sight.relatives", Writer.AGENT, "is shown: who holds the memory after the act"),
+    Fact("Sight.successors", Writer.AGENT, "is shown: who was started in its place"),
+    Fact("Sight.members", Writer.AGENT, "are judged each by the same policy; by proven names or by descent"),
+    Fact("Sight.present", Writer.DRIVER, "tells who holds the memory after the act"),
+    Fact("Order.alert", Writer.AGENT, "names the alert of root's rule"),
+    Fact("Order.alertname", Writer.OPERATOR, "chooses the ladder"),
+    Fact("Order.expression", Writer.OPERATOR, "is shown"),
+    Fact("Order.value", Writer.AGENT, "is shown"),
+    Fact("Order.labels", Writer.AGENT, "choose ladder and evidence"),
+    Fact("Order.asked_by", Writer.KERNEL, "is recorded: the peer of the control socket"),
+    Fact("Order.forced", Writer.OPERATOR, "lifts the allow list, and not the never-list"),
+    Fact("Order.victim", Writer.OPERATOR, "chooses where the alert names nobody"),
+    Fact("Order.values", Writer.AGENT, "is recorded"),
+)
+
+
+def written_by(writer: Writer) -> frozenset[str]:
+    """Return the fields that this one can determine."""
+    return frozenset(fact.field for fact in FACTS if fact.writer is writer)
