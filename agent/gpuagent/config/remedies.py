@@ -45,6 +45,11 @@ class Allow(Section):
 
     users: tuple[Text, ...] = Field(default=(), description="Names of users: one of them owns it.")
     units: tuple[Text, ...] = Field(default=(), description="systemd units: it runs in one of them.")
+    shared_units: tuple[Text, ...] = Field(
+        default=(),
+        description="As `units`, for systemd units that run other users' work or sessions, or on which other units "
+        "depend: they may be restarted all the same.",
+    )
     commands: tuple[Text, ...] = Field(default=(), description="Names of programs: it is one of them.")
     containers: tuple[Text, ...] = Field(
         default=(),
@@ -195,7 +200,7 @@ class Remedies(Section):
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
         allow = given.get("allow")
         allows_any = isinstance(allow, Mapping) and any(
-            allow.get(name) for name in ("users", "units", "commands", "containers")
+            allow.get(name) for name in ("users", "units", "shared_units", "commands", "containers")
         )
         ladders = given.get("ladders")
         ladders = ladders if isinstance(ladders, tuple) else ()
@@ -209,5 +214,5 @@ class Remedies(Section):
             yield Problem(
                 ("allow",),
                 "dry_run is false, but nothing may be acted on",
-                "users, units, commands or containers that may",
+                "users, units, shared_units, commands or containers that may",
             )

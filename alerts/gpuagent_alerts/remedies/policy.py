@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from gpuagent.units import format_bytes
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts, Target, names_container
-from gpuagent_alerts.remedies.world import Order, Sight
+from gpuagent_alerts.remedies.world import Order, Sight, UnitPermission
 
 NEVER = (
     # What the machine stands on
@@ -36,6 +36,12 @@ NEVER_UNITS = (
 )  # fmt: skip
 """Units (without `.service`) that are never restarted: they run others' processes, or the node stands on them."""
 
+SHARED_UNITS = (
+    "jupyterhub*", "rstudio-server*", "rserver*", "xrdp*", "gitlab-runner*", "actions.runner.*", "buildkite-agent*",
+    "jenkins*", "condor*", "htcondor*", "pbs*", "torque*", "sge*", "lsf*",
+)  # fmt: skip
+"""Units (without `.service`) that run others' jobs or sessions, maybe all under one user, where no look can tell."""
+
 _UNKILLABLE_SCORE = -1000
 """`oom_score_adj` of what even the kernel spares."""
 _SPARING = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
@@ -49,6 +55,8 @@ class Allow:
 
     users: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
+    shared_units: tuple[str, ...] = ()
+    """As in `units`; these may also be restarted although other users' work or sessions run in them."""
     commands: tuple[str, ...] = ()
     containers: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
@@ -59,7 +67,7 @@ class Allow:
     @property
     def names_nobody(self) -> bool:
         """No user, unit, command or container: a GPU alone is no permission."""
-        return not (self.users or self.units or self.commands or self.containers)
+        return not (self.users or self.units or self.shared_units or self.commands or self.containers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +101,12 @@ class Policy:
         if not (order.forced or self._may_be_asked_by_hand(step, order)):
             yield from self._not_allowed(target, now_seconds)
         yield from self._evidence(step, order, target)
-        yield from self._wrong_step(step, target, facts)
+        yield from self._wrong_step(step, order, target, facts)
+
+    def unit_permission(self, order: Order, target: Target) -> UnitPermission:
+        """Return what may be done to the target's unit; a person who forces it answers for the others in it."""
+        shared = target.unit in self.allow.shared_units or (order.by_hand and order.forced)
+        return UnitPermission(shared, never=(*NEVER_UNITS, *self.never), known_shared=SHARED_UNITS)
 
     def _never(self, target: Target, facts: Facts, protected: frozenset[int]) -> Iterator[str]:
         if target.pid <= 1 or target.pid in protected:
@@ -122,7 +135,7 @@ class Policy:
             return
         given = (
             ("users", allow.users, target.user),
-            ("units", allow.units, target.unit),
+            ("units", (*allow.units, *allow.shared_units), target.unit),
             ("commands", allow.commands, target.name),
         )
         for key, names, value in given:
@@ -152,9 +165,9 @@ class Policy:
             wanted = " or ".join(self.evidence)
             yield f"the evidence of the leak is {evidence or 'unknown'}, and {step} needs {wanted} (remedies.evidence)"
 
-    def _wrong_step(self, step: Step, target: Target, facts: Facts) -> Iterator[str]:
+    def _wrong_step(self, step: Step, order: Order, target: Target, facts: Facts) -> Iterator[str]:
         if step.kind is Kind.RESTART_UNIT:
-            yield from _no_restart(target, self.never)
+            yield from _no_restart(target, self.unit_permission(order, target))
         elif step.kind is Kind.EXEC:
             yield from _nothing_to_fill_in(step, target)
         elif target.unit and not target.container_id and _would_end(step, facts):
@@ -176,16 +189,13 @@ def _beyond_reach(facts: Facts) -> Iterator[str]:
         yield f"it is in uninterruptible sleep (state D){where}: no signal reaches it now"
 
 
-def _no_restart(target: Target, never: tuple[str, ...]) -> Iterator[str]:
+def _no_restart(target: Target, permission: UnitPermission) -> Iterator[str]:
     if not target.unit:
         yield "no systemd unit runs it: there is nothing to restart"
     elif _USERS_OWN_MANAGER.match(target.unit):
         yield f"{target.unit} belongs to a user's own manager, which only that user may command"
-    else:
-        stem = target.unit.removesuffix(".service")
-        pattern = next((each for each in (*NEVER_UNITS, *never) if fnmatchcase(stem, each)), None)
-        if pattern is not None:
-            yield f"{target.unit} is on the never-list ({pattern}): others depend on it"
+    elif refusal := permission.against([target.unit]):
+        yield refusal
 
 
 def _nothing_to_fill_in(step: Step, target: Target) -> Iterator[str]:
