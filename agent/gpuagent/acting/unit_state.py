@@ -11,7 +11,6 @@ UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}\.service")
 _ANY_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}")
 _UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
 _DURATION = re.compile(r"([\d.]+)(us|ms|min|s|h|d|w)\b")
-_ESCAPED = re.compile(r"\\x([0-9a-f]{2})")
 _DEPENDENTS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf")
 """Units that a restart of this one restarts as well, where they are active: UNIT_ATOM_PROPAGATE_RESTART in systemd's
 src/core/unit-dependency-atom.c."""
@@ -49,8 +48,8 @@ class UnitState:
 
     @property
     def cgroup(self) -> str:
-        r"""Its path, as in `/system.slice/whisper.service`; systemctl prints a backslash as `\x5c`."""
-        return _ESCAPED.sub(lambda found: chr(int(found[1], 16)), self._known.get("ControlGroup", ""))
+        """Its path, as in `/system.slice/whisper.service`; "" while the unit has none."""
+        return self._known.get("ControlGroup", "")
 
     def uid(self, uid_of: Callable[[str], pwd.struct_passwd] = pwd.getpwnam) -> int | None:
         """Return the user id under which systemd starts its processes; None where that cannot be told.

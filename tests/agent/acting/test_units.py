@@ -24,7 +24,7 @@ STRICT = UnitPermission(never=NEVER_UNITS, known_shared=SHARED_UNITS)
 SHARED = UnitPermission(shared=True, never=NEVER_UNITS, known_shared=SHARED_UNITS)
 
 
-def shown(started_ago: float = 86_400, **changes: str | None) -> str:
+def shown(started_ago: float = 86_400, /, **changes: str | None) -> str:
     """What `systemctl show` prints about a healthy unit of user 1000, with changes; None leaves a line out."""
     known = {
         "Id": UNIT, "Names": UNIT, "LoadState": "loaded", "ActiveState": "active", "Job": "", "RefuseManualStart": "no",
@@ -214,11 +214,11 @@ def test_the_units_own_user(
     assert (words in refusal) if words else refusal == ""
 
 
-def test_a_cgroup_with_an_escape(tmp_path: Path) -> None:
-    r"""A name is read as systemctl prints it: a backslash as \x5c, and in quotes in lists."""
+def test_a_name_with_an_escape(tmp_path: Path) -> None:
+    """A name is read as systemctl prints it (measured, v252): plain by itself, in quotes and doubled in lists."""
     unit = r"a\x2db@1.service"
-    cgroup = rf"/system.slice/system-a\x2db.slice/{unit}"
-    show = shown(Id=unit, Names=r'"a\\x2db@1.service"', ControlGroup=cgroup.replace("\\", r"\x5c"))
+    cgroup = rf"/system.slice/system-a\x5cx2db.slice/{unit}"
+    show = shown(Id=unit, Names=r'"a\\x2db@1.service"', ControlGroup=cgroup)
     machine = Machine(tmp_path, show)
     machine.tree.add(7, cgroup)
     assert machine.refusal(pid=7, unit=unit) == ""

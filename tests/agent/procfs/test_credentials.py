@@ -22,7 +22,7 @@ def test_every_fact(tmp_path: Path) -> None:
     tree = CgroupTree(tmp_path)
     tree.add(7, "/s/a", uids=(1, 2, 1, 3), login_uid=0, session=4, terminal=34816, namespace_pids=(7, 1))
     found = read_credentials(tree.proc, 7)
-    assert (found.uids, found.login_uid, found.in_audit_session) == ({1, 2, 3}, 0, True)
+    assert (sorted(found.uids), found.login_uid, found.in_audit_session) == ([1, 2, 3], 0, True)
     assert (found.has_terminal, found.namespaces, found.cgroup) == (True, 2, b"0::/s/a\n")
     tree.add(8)
     plain = read_credentials(tree.proc, 8)
@@ -76,7 +76,7 @@ def test_a_real_process_with_a_terminal() -> None:
     try:
         assert os.read(leader, 1) == b"x"
         found = read_credentials(RealProc(), process.pid)
-        assert (found.has_terminal, found.uids) == (True, {os.getuid()})
+        assert (found.has_terminal, list(found.uids)) == (True, [os.getuid()])
     finally:
         process.kill()
         process.wait()
