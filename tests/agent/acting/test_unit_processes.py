@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import pwd
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gpuagent.acting.unit_processes import UnitProcesses
+from gpuagent.identity import ProcessId
 from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.world import Gone
-from tests.fakes.cgroups import CGROUP, UNIT, CgroupTree, unit_target
+from tests.fakes.cgroups import CGROUP, START_TICKS, UNIT, CgroupTree, unit_target
 
 NAMES = {0: "root", 1000: "svc", 1001: "alice", 1002: "bob", 1003: "carol", 1004: "dave"}
 ALICE = (1001, 1001, 1001, 1001)
@@ -180,6 +182,8 @@ def test_the_target_is_elsewhere(tree: CgroupTree) -> None:
     tree.add(101, "/system.slice/other.service")
     look = processes(tree)
     assert "pid 101 does not run in" in look.not_in_unit(unit_target(101), UNIT, CGROUP)
+    earlier = replace(unit_target(), id=ProcessId("boot", 100, START_TICKS - 1))
+    assert "pid 100 is another process now" in look.not_in_unit(earlier, UNIT, CGROUP)
     assert "cannot be seen" in look.not_in_unit(unit_target(), UNIT, "/")
     tree.proc.files[100]["cgroup"] = PermissionError(1, "Operation not permitted")
     assert "cannot be seen" in look.not_in_unit(unit_target(), UNIT, CGROUP)

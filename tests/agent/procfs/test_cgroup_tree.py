@@ -23,7 +23,7 @@ from tests.fakes.cgroups import CgroupTree
 HYBRID = rb"""22 1 259:1 / / rw,relatime shared:1 - ext4 /dev/root rw
 32 30 0:28 / /sys/fs/cgroup/systemd rw,nosuid shared:10 - cgroup cgroup rw,xattr,name=systemd
 31 30 0:27 / /sys/fs/cgroup/unified rw,nosuid shared:9 - cgroup2 cgroup2 rw,nsdelegate
-33 30 0:29 / /sys/fs/cgroup/memory rw,nosuid shared:11 - cgroup cgroup rw,memory
+33 30 0:29 / /srv/systemd/memory rw,nosuid shared:11 - cgroup cgroup rw,memory
 40 22 0:27 /system.slice /srv/part\040of\040it rw shared:9 - cgroup2 cgroup2 rw
 41 22 0:31 / /srv/a\040b rw - fuse.cgroup2 cgroup2 rw,name=systemd
 """
