@@ -88,6 +88,8 @@ def restarts(unit: str, permission: UnitPermission = STRICT) -> bool:
 
 def until_sleeper(unit: str, seconds: str, below: str = "") -> int:
     """Wait for a process of the unit that sleeps so long, and return its pid."""
+    if not Path("/sys/fs/cgroup/cgroup.procs").exists():
+        pytest.skip("needs cgroup version 2 alone, as systemd mounts it by default")
     procs = Path(f"/sys/fs/cgroup{show(unit, 'ControlGroup')}{below}/cgroup.procs")
     while True:
         for pid in [] if not procs.exists() else procs.read_text().split():
