@@ -267,7 +267,7 @@ class Run:
             return await hands.release_cache(target, step.wait_seconds, collect=step.collect)
         if step.kind is Kind.RESET:
             return await hands.reset(target, step.wait_seconds)
-        if self._judged_as(step).kind is Kind.RESTART_UNIT:
+        if step.kind is Kind.RESTART_UNIT:
             permission = self._judged_by.policy.unit_permission(self.plan.order, target)
             return await hands.restart_unit(target, permission, step.wait_seconds)
         return await hands.execute(step.command, target, step.wait_seconds)
