@@ -14,11 +14,13 @@ def stat_text(
     threads: int = 1,
     start_ticks: int = 1000,
     resident_pages: int = 10,
+    terminal: int = 0,
     addresses: tuple[int, int, int] = (140_000_000, 140_000_100, 140_000_200),
 ) -> bytes:
     """Text of /proc/<pid>/stat with all its 52 fields; fields that nobody reads are 0."""
     fields = ["0"] * 53
     fields[3:5] = [state, str(parent_pid)]
+    fields[7] = str(terminal)
     fields[20] = str(threads)
     fields[22] = str(start_ticks)
     fields[24] = str(resident_pages)

@@ -8,11 +8,18 @@ import subprocess
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.acting.units import Systemctl
+from gpuagent.procfs.files import RealProc
+from gpuagent_alerts.remedies.party import Doubt
+from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.world import UnitPermission
+from tests.agent.acting.processes import as_target
 from tests.fakes.nobody import run_as_nobody
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -30,6 +37,11 @@ def _booted() -> None:
         pytest.skip("needs root to start units")
 
 
+SLEEP = ("sleep", "1000")
+STRICT = UnitPermission()
+SHARED = UnitPermission(shared=True)
+
+
 def run(*command: str) -> str:
     """Its output; it must work."""
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout.strip()
@@ -41,10 +53,10 @@ def show(unit: str, key: str) -> str:
 
 
 @contextmanager
-def service(*properties: str) -> Iterator[str]:
+def service(*properties: str, command: tuple[str, ...] = SLEEP, name: str = "") -> Iterator[str]:
     """A service that sleeps; stopped in the end."""
-    unit = f"gpuagent-test-{uuid.uuid4().hex[:8]}.service"
-    run("systemd-run", "--unit", unit, *(f"--property={each}" for each in properties), "sleep", "1000")
+    unit = f"gpuagent-test-{name}{uuid.uuid4().hex[:8]}.service"
+    run("systemd-run", "--unit", unit, *(f"--property={each}" for each in properties), *command)
     try:
         yield unit
     finally:
@@ -52,23 +64,51 @@ def service(*properties: str) -> Iterator[str]:
         subprocess.run(["systemctl", "reset-failed", unit], capture_output=True, check=False)
 
 
-def refusal(unit: str) -> str:
+def systemctl() -> Systemctl:
+    """As the agent has it."""
+    return Systemctl(UnitProcesses(RealProc()))
+
+
+def main_process(unit: str) -> Target:
+    """The unit's main process, as if it were on a GPU."""
+    return replace(as_target(int(show(unit, "MainPID"))), unit=unit)
+
+
+def refusal(unit: str, permission: UnitPermission = STRICT) -> str:
     """Why it must not be restarted now."""
-    return asyncio.run(Systemctl().refusal(unit))
+    return asyncio.run(systemctl().refusal(main_process(unit), permission))
+
+
+def restarts(unit: str, permission: UnitPermission = STRICT) -> bool:
+    """Restart it, and see that another process runs."""
+    before = main_process(unit)
+    assert asyncio.run(systemctl().restart(before, permission, 30.0)).ok
+    return show(unit, "ActiveState") == "active" and main_process(unit).pid != before.pid
+
+
+def until_sleeper(unit: str, seconds: str, below: str = "") -> int:
+    """Wait for a process of the unit that sleeps so long, and return its pid."""
+    if not Path("/sys/fs/cgroup/cgroup.procs").exists():
+        pytest.skip("needs cgroup version 2 alone, as systemd mounts it by default")
+    procs = Path(f"/sys/fs/cgroup{show(unit, 'ControlGroup')}{below}/cgroup.procs")
+    while True:
+        for pid in [] if not procs.exists() else procs.read_text().split():
+            command = Path(f"/proc/{pid}/cmdline")
+            if command.exists() and command.read_bytes() == f"sleep\0{seconds}\0".encode():
+                return int(pid)
 
 
 def test_it_is_restarted() -> None:
     """Another main process, and the unit is up."""
     with service() as unit:
-        before = show(unit, "MainPID")
         assert refusal(unit) == ""
-        assert asyncio.run(Systemctl().restart(unit, 30.0)).ok
-        assert (show(unit, "ActiveState"), show(unit, "MainPID") != before) == ("active", True)
+        assert restarts(unit)
 
 
 def test_a_unit_that_is_not_there() -> None:
     """Said, and nothing is started."""
-    assert "no unit" in refusal("gpuagent-test-none.service")
+    gone = replace(as_target(os.getpid()), unit="gpuagent-test-none.service")
+    assert "no unit" in asyncio.run(systemctl().refusal(gone, STRICT))
 
 
 def test_a_unit_near_its_start_limit_is_left_alone() -> None:
@@ -86,9 +126,9 @@ def test_a_unit_near_its_start_limit_is_left_alone() -> None:
 def test_own_restarts_use_up_the_start_limit() -> None:
     """Systemd does not count restarts by hand in NRestarts, and yet fails the unit for them: the agent stops before."""
     with service("StartLimitIntervalSec=60", "StartLimitBurst=3") as unit:
-        systemctl = Systemctl()
-        while not (why := asyncio.run(systemctl.refusal(unit))):
-            assert asyncio.run(systemctl.restart(unit, 30.0)).ok
+        agent = systemctl()
+        while not (why := asyncio.run(agent.refusal(main_process(unit), STRICT))):
+            assert asyncio.run(agent.restart(main_process(unit), STRICT, 30.0)).ok
         assert "start limit" in why
         assert (show(unit, "ActiveState"), show(unit, "NRestarts")) == ("active", "0")
         run("systemctl", "restart", unit)
@@ -97,17 +137,92 @@ def test_own_restarts_use_up_the_start_limit() -> None:
         assert show(unit, "ActiveState") == "failed"
 
 
+@pytest.mark.parametrize("properties", [("User=nobody",), ("DynamicUser=yes",), ("User=nobody", "Delegate=yes"), ()])
+@pytest.mark.parametrize("name", ["", r"a\x2db@"])
+def test_a_unit_of_its_own_is_restarted(properties: tuple[str, ...], name: str) -> None:
+    """Workers of the unit's own user, without login or terminal, are its own, by whatever way it has that user."""
+    with service(*properties, command=("sh", "-c", "sleep 1001 & exec sleep 1000"), name=name) as unit:
+        until_sleeper(unit, "1001")
+        assert refusal(unit) == ""
+        assert restarts(unit)
+
+
+OTHERS = "setpriv --reuid=65534 --clear-groups sleep 1001 & exec sleep 1000"
+TERMINAL = "script -qc 'sleep 1001' /dev/null </dev/null & exec sleep 1000"
+LOGIN = "(echo 65534 >/proc/self/loginuid; exec sleep 1001) & exec sleep 1000"
+CONTAINER = "unshare --pid --fork sleep 1001 & exec sleep 1000"
+
+
+@pytest.mark.parametrize(
+    ("program", "words"),
+    [
+        (OTHERS, "runs processes of other users: nobody (1)"),
+        (TERMINAL, "has a terminal"),
+        (LOGIN, "comes from a login of nobody"),
+        (CONTAINER, "runs containers"),
+    ],
+)
+def test_a_unit_that_others_work_in(program: str, words: str) -> None:
+    """A unit of root's with a colleague's process, terminal, login or container in it is refused, unless named."""
+    with service("TimeoutStopSec=1s", command=("sh", "-c", program)) as unit:
+        pid = until_sleeper(unit, "1001")
+        assert words in refusal(unit)
+        with pytest.raises(Doubt, match="shared_units"):
+            restarts(unit)
+        assert Path(f"/proc/{pid}").exists()
+        assert refusal(unit, SHARED) == ""
+        assert restarts(unit, SHARED)
+
+
+def test_a_process_in_a_cgroup_below(tmp_path: Path) -> None:
+    """What a unit has delegated is a part of it: a job in there is seen."""
+    job = "echo $$ >$own/job/cgroup.procs; exec setpriv --reuid=65534 --clear-groups sleep 1001"
+    script = tmp_path / "job"  # systemd would expand variables on a command line
+    script.write_text(
+        f"export own=/sys/fs/cgroup$(sed -n 's/^0:://p' /proc/self/cgroup); mkdir $own/job\n"
+        f"sh -c '{job}' & exec sleep 1000\n"
+    )
+    with service("Delegate=yes", command=("sh", str(script))) as unit:
+        until_sleeper(unit, "1001", "/job")
+        assert "other users: nobody (1)" in refusal(unit)
+
+
+@pytest.mark.parametrize("key", ["Requires", "Requisite", "BindsTo", "PartOf"])
+def test_what_is_restarted_with_it(key: str) -> None:
+    """Systemd restarts these as well: an active one is a reason to refuse, a stopped one is none."""
+    with service() as unit, service(f"{key}={unit}", f"After={unit}") as dependent:
+        assert f"also restarts {dependent}" in refusal(unit)
+        before = show(dependent, "MainPID")
+        assert restarts(unit, SHARED)
+        assert show(dependent, "MainPID") != before  # what would have come of it
+        run("systemctl", "stop", dependent)
+        assert refusal(unit) == ""
+
+
+def test_a_process_that_is_not_in_the_unit() -> None:
+    """A process that systemd does not count to the unit is no reason to restart it."""
+    with service() as unit, service() as other:
+        stranger = replace(main_process(other), unit=unit)
+        assert "does not run in" in asyncio.run(systemctl().refusal(stranger, SHARED))
+
+
 TRY = """
 import asyncio, sys
+from dataclasses import replace
+from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.acting.units import Systemctl
-done = asyncio.run(Systemctl().restart(sys.argv[1], 20.0))
+from gpuagent.procfs.files import RealProc
+from gpuagent_alerts.remedies.world import UnitPermission
+from tests.agent.acting.processes import as_target
+target = replace(as_target(int(sys.argv[2])), unit=sys.argv[1])
+done = asyncio.run(Systemctl(UnitProcesses(RealProc())).restart(target, UnitPermission(), 20.0))
 print(done.ok, done.errno)
 """
 
 
 def as_nobody(unit: str) -> str:
     """What a restart comes to for a user without any right: the agent's, with the rule's name for it."""
-    result = run_as_nobody(TRY, unit)
+    result = run_as_nobody(TRY, unit, show(unit, "MainPID"))
     assert result.returncode == 0, result.stderr
     return result.stdout.strip()
 

@@ -31,6 +31,7 @@ def rules_of(remedies: Remedies) -> Rules:
             allow=Allow(
                 users=allow.users,
                 units=allow.units,
+                shared_units=allow.shared_units,
                 containers=allow.containers,
                 gpus=allow.gpus,
                 min_age_seconds=allow.min_age,

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from gpuagent.acting.facts import Reader
 from gpuagent.acting.held import HeldProcess, ancestors
+from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.acting.units import Systemctl
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.files import ProcFiles
@@ -17,7 +18,7 @@ from gpuagent.procfs.stat import parse_stat
 from gpuagent.units import format_bytes
 from gpuagent_alerts.receivers.program import run_program
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.world import Done, Held, NotPermitted
+from gpuagent_alerts.remedies.world import Done, Held, NotPermitted, UnitPermission
 from gpuagent_exporters.client_routes import CommandFailure
 
 _SAID = 300
@@ -60,7 +61,7 @@ class AgentHands:
         self._reader = reader
         self._apps = apps
         self._warn = warn
-        self._systemctl = systemctl or Systemctl()
+        self._systemctl = systemctl or Systemctl(UnitProcesses(files))
         self._may_touch = may_touch
         self._main_pid_of = main_pid_of
 
@@ -97,8 +98,8 @@ class AgentHands:
             self._apps.reset(target.pid), "the app unloaded what it had registered; its CUDA context stays"
         )
 
-    async def unit_refusal(self, unit: str) -> str:
-        return await self._systemctl.refusal(unit)
+    async def unit_refusal(self, target: Target, permission: UnitPermission) -> str:
+        return await self._systemctl.refusal(target, permission)
 
     async def container_refusal(self, target: Target) -> str:
         if self._main_pid_of is None or not target.proven_container_id:
@@ -118,8 +119,8 @@ class AgentHands:
             return f"by the container runtime's word, pid {main} and not pid {target.pid} is in {target.container}"
         return ""
 
-    async def restart_unit(self, unit: str, deadline_seconds: float) -> Done:
-        return await self._systemctl.restart(unit, deadline_seconds)
+    async def restart_unit(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> Done:
+        return await self._systemctl.restart(target, permission, deadline_seconds)
 
     async def execute(self, command: tuple[str, ...], target: Target, deadline_seconds: float) -> Done:
         """What the program is told about the target comes on its standard input, as JSON: names are the victim's."""

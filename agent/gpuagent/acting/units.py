@@ -1,4 +1,4 @@
-"""Restarting a systemd unit, and refusing to where that could take it down for good.
+"""Restarting a systemd unit, and refusing to where that could take it down for good or end other people's work.
 
 Through `systemctl`, which asks polkit: the agent's own user may restart exactly the units that a polkit rule names.
 """
@@ -6,55 +6,118 @@ Through `systemctl`, which asks polkit: the agent's own user may restart exactly
 from __future__ import annotations
 
 import asyncio
-import re
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-from gpuagent_alerts.remedies.world import Done
+from gpuagent.acting.unit_processes import UnitProcesses
+from gpuagent.acting.unit_state import PROPERTIES, UNIT, UnitState, active_units
+from gpuagent.runtime.background import in_daemon_thread
+from gpuagent_alerts.remedies.party import Doubt
+from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.world import SHARED_WAY_OUT, Done, UnitPermission
 
-_UNIT = re.compile(r"[A-Za-z0-9:_.\\@-]{1,255}\.service")
 _ASK_SECONDS = 5.0
-_OUTPUT = 4096
+LOOK_SECONDS = 5.0
+"""A read of /proc that takes longer hangs in the kernel. Thousands of processes are read in less than a second."""
+_OUTPUT = 64 * 1024
+_DETAIL = 4096
 _OWN_KEPT = 100
-_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0, "min": 60.0, "h": 3600.0, "d": 86_400.0, "w": 604_800.0}
-_DURATION = re.compile(r"([\d.]+)(us|ms|min|s|h|d|w)\b")
-_PROPERTIES = (
-    "LoadState", "RefuseManualStart", "RefuseManualStop", "StartLimitBurst", "StartLimitIntervalUSec", "NRestarts",
-    "ActiveEnterTimestampMonotonic",
-)  # fmt: skip
+_MOST_DEPENDENTS = 64
+_NAMED = 3
 
 
 class Systemctl:
     """Runs `systemctl` without a shell; a name from a cgroup is checked before it becomes an argument."""
 
     def __init__(
-        self, program: Sequence[str] = ("systemctl",), *, monotonic: Callable[[], float] = time.monotonic
+        self,
+        processes: UnitProcesses,
+        program: Sequence[str] = ("systemctl",),
+        *,
+        monotonic: Callable[[], float] = time.monotonic,
+        look_seconds: float = LOOK_SECONDS,
     ) -> None:
         """`monotonic` is CLOCK_MONOTONIC, by which systemd tells when a unit was started."""
+        self._look_seconds = look_seconds
+        self._processes = processes
         self._program = tuple(program)
         self._monotonic = monotonic
         self._restarted: dict[str, list[float]] = {}
 
-    async def refusal(self, unit: str) -> str:
-        """Why the unit must not be restarted now; "" if it may."""
-        if not _UNIT.fullmatch(unit):
-            return f"{unit!r} is not the name of a service"
-        code, output = await self._run("show", "--property", ",".join(_PROPERTIES), "--", unit, seconds=_ASK_SECONDS)
-        if code != 0:
-            return f"systemd cannot be asked about {unit}: {output}"
-        known = dict(line.split("=", 1) for line in output.splitlines() if "=" in line)
-        return _against(unit, known, self._monotonic(), self._restarted.get(unit, ()))
+    async def refusal(self, target: Target, permission: UnitPermission) -> str:
+        """Return why the target's unit must not be restarted now; "" if it may. Raises Gone."""
+        return (await self._judge(target, permission))[1]
 
-    async def restart(self, unit: str, deadline_seconds: float) -> Done:
-        """Restart it, and wait for that."""
-        if not _UNIT.fullmatch(unit):
-            return Done(ok=False, detail=f"{unit!r} is not the name of a service")
+    async def restart(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> Done:
+        """Look again whether its unit may be restarted, then restart it and wait for that.
+
+        Others may log in or start work at any time, so the look comes last. Raises Doubt where the unit must not be
+        restarted, and Gone where the target has ended.
+        """
+        unit, refusal = await self._judge(target, permission)
+        if refusal:
+            raise Doubt(refusal)
         self._restarted[unit] = [*self._restarted.get(unit, ()), self._monotonic()][-_OWN_KEPT:]
         code, output = await self._run("--no-ask-password", "restart", "--", unit, seconds=deadline_seconds)
         if code is None:
             return Done(ok=False, detail=f"systemctl restart {unit} took longer than {deadline_seconds:.0f} s")
         denied = "denied" in output or "authentication" in output
-        return Done(ok=code == 0, detail=output if code else "", errno=1 if code and denied else 0)
+        return Done(ok=code == 0, detail=_detail(output) if code else "", errno=1 if code and denied else 0)
+
+    async def _judge(self, target: Target, permission: UnitPermission) -> tuple[str, str]:
+        """Return the unit's own name and why it must not be restarted: facts first that no permission changes."""
+        if not UNIT.fullmatch(target.unit):
+            return "", f"{target.unit!r} is not the name of a service"
+        output, failure = await self._show(PROPERTIES, target.unit)
+        if failure:
+            return "", f"systemd cannot be asked about {target.unit}: {failure}"
+        state = UnitState(target.unit, output)
+        refusal = (
+            state.refusal(self._monotonic(), self._restarted.get(state.id, ()))
+            or permission.against(state.names)
+            or await self._in_thread(lambda: self._processes.not_in_unit(target, state.id, state.cgroup))
+        )
+        if not refusal and not permission.shared:
+            sharing = await self._against_dependents(state) or await self._in_thread(lambda: self._shared(state))
+            refusal = f"{sharing}; {SHARED_WAY_OUT}" if sharing else ""
+        return state.id, refusal
+
+    def _shared(self, state: UnitState) -> str:
+        """Resolve the unit's user, which may ask a directory server, and look at its processes: in a thread."""
+        uid = state.uid()
+        if uid is None:
+            return f"it cannot be seen whose processes {state.id} runs: its own user is unknown"
+        return self._processes.shared_with(state.id, state.cgroup, uid)
+
+    async def _against_dependents(self, state: UnitState) -> str:
+        """Return which other units a restart would restart as well; "" for none."""
+        units = state.dependents
+        if units is None or len(units) > _MOST_DEPENDENTS:
+            return f"it cannot be seen which units are restarted together with {state.id}"
+        if not units:
+            return ""
+        output, failure = await self._show(("Id", "ActiveState"), *sorted(units))
+        if failure:
+            return f"systemd cannot be asked about units that are restarted together with {state.id}: {failure}"
+        active = active_units(output)
+        if not active:
+            return ""
+        more = f" and {len(active) - _NAMED} others" if len(active) > _NAMED else ""
+        return f"restarting {state.id} also restarts {', '.join(active[:_NAMED])}{more}"
+
+    async def _in_thread(self, look: Callable[[], str]) -> str:
+        try:
+            async with asyncio.timeout(self._look_seconds):
+                return await in_daemon_thread(look, "unit processes")
+        except TimeoutError:
+            return "it cannot be seen whose processes the unit runs: /proc does not answer"
+
+    async def _show(self, properties: Sequence[str], *units: str) -> tuple[str, str]:
+        """Return what systemctl printed, and why that is of no use."""
+        code, output = await self._run("show", "--property", ",".join(properties), "--", *units, seconds=_ASK_SECONDS)
+        if code != 0:
+            return "", _detail(output) or f"systemctl failed with status {code}"
+        return output, "its answer is too long" if len(output) > _OUTPUT else ""
 
     async def _run(self, *arguments: str, seconds: float) -> tuple[int | None, str]:
         try:
@@ -71,39 +134,8 @@ class Systemctl:
             process.kill()
             await process.wait()
             return None, "no answer"
-        return process.returncode, output[:_OUTPUT].decode("utf-8", "replace").strip()
+        return process.returncode, output[: _OUTPUT + 1].decode("utf-8", "surrogateescape")
 
 
-def _against(unit: str, known: Mapping[str, str], monotonic_seconds: float, own: Sequence[float]) -> str:
-    if known.get("LoadState") != "loaded":
-        return f"systemd has no unit {unit}"
-    if known.get("RefuseManualStart") == "yes" or known.get("RefuseManualStop") == "yes":
-        return f"{unit} refuses to be restarted by hand"
-    return _against_start_limit(unit, known, monotonic_seconds, own)
-
-
-def _against_start_limit(unit: str, known: Mapping[str, str], monotonic_seconds: float, own: Sequence[float]) -> str:
-    """One start too many within the interval leaves the unit `failed`, and nobody starts it again (measured, v252).
-
-    systemd does not tell when its automatic restarts were, so all of them count while the last start is recent. It does
-    not count those by hand (NRestarts), which use up the limit as well: of these the agent knows its own.
-    """
-    interval = _seconds(known.get("StartLimitIntervalUSec", "infinity"))
-    burst = _count(known.get("StartLimitBurst", "0"))
-    started = _count(known.get("ActiveEnterTimestampMonotonic", "0")) / 1e6
-    if burst == 0 or monotonic_seconds - started > interval:
-        return ""
-    starts = 1 + _count(known.get("NRestarts", "0")) + sum(monotonic_seconds - each <= interval for each in own)
-    if starts + 1 < burst:
-        return ""
-    return f"{unit} was started up to {starts} times within its start limit of {burst}: one more could leave it down"
-
-
-def _count(text: str) -> int:
-    return int(text) if text.isdigit() else 0
-
-
-def _seconds(text: str) -> float:
-    """As systemd writes durations: `1min 30s`; `infinity`."""
-    parts = _DURATION.findall(text)
-    return sum(float(number) * _UNITS[unit] for number, unit in parts) if parts else float("inf")
+def _detail(output: str) -> str:
+    return output.encode("utf-8", "replace").decode()[:_DETAIL].strip()

@@ -55,6 +55,11 @@ class Allow(Section):
 
     users: tuple[Text, ...] = Field(default=(), description="Names of users: one of them owns it.")
     units: tuple[Text, ...] = Field(default=(), description="systemd units: it runs in one of them.")
+    shared_units: tuple[Text, ...] = Field(
+        default=(),
+        description="As `units`, for systemd units that run other users' work or sessions, or on which other units "
+        "depend: they may be restarted all the same.",
+    )
     containers: tuple[Text, ...] = Field(
         default=(),
         description="Ids of containers, at least their first 12 digits, or names where they are known: it runs in one "
@@ -212,7 +217,9 @@ class Remedies(Section):
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
         allow = given.get("allow")
-        allows_any = isinstance(allow, Mapping) and any(allow.get(name) for name in ("users", "units", "containers"))
+        allows_any = isinstance(allow, Mapping) and any(
+            allow.get(name) for name in ("users", "units", "shared_units", "containers")
+        )
         ladders = given.get("ladders")
         ladders = ladders if isinstance(ladders, tuple) else ()
         default = given.get("dry_run")
@@ -225,5 +232,5 @@ class Remedies(Section):
             yield Problem(
                 ("allow",),
                 "dry_run is false, but nothing may be acted on",
-                "users, units or containers that may",
+                "users, units, shared_units or containers that may",
             )

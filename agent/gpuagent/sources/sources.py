@@ -10,9 +10,9 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from gpuagent.catalogue.sources import ServerReading, Servers
+from gpuagent.runtime.background import in_daemon_thread
 from gpuagent.sources import ollama, sglang, triton, vllm
 from gpuagent.sources.answers import BadAnswer
-from gpuagent.sources.background import in_daemon_thread
 from gpuagent.sources.fetch import FetchError, fetch
 
 if TYPE_CHECKING:

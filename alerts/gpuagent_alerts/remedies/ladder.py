@@ -166,8 +166,10 @@ class Run:
     async def _take(self, step: Step, sight: Sight) -> Outcome | None:
         """One step; its outcome, or None where the next one is due."""
         facts = await self._check(self._judged_as(step), sight)
-        if step.kind is Kind.RESTART_UNIT and (refusal := await self._tools.hands.unit_refusal(self.plan.target.unit)):
-            raise self._refused(refusal)
+        if self._judged_as(step).kind is Kind.RESTART_UNIT:
+            permission = self._judged_by.policy.unit_permission(self.plan.order, self.plan.target)
+            if refusal := await self._tools.hands.unit_refusal(self.plan.target, permission):
+                raise self._refused(refusal)
         if step.disrupts and (refusal := await self._runtime_disagrees()):
             raise self._refused(refusal)
         useless = step.sends is not None and all(each.ignores(step.sends) for each in facts)
@@ -279,7 +281,8 @@ class Run:
         if step.kind is Kind.RESET:
             return await hands.reset(target, step.wait_seconds)
         if step.kind is Kind.RESTART_UNIT:
-            return await hands.restart_unit(target.unit, step.wait_seconds)
+            permission = self._judged_by.policy.unit_permission(self.plan.order, target)
+            return await hands.restart_unit(target, permission, step.wait_seconds)
         return await hands.execute(step.command, target, step.wait_seconds)
 
     async def _watch(self, step: Step, wait_seconds: float) -> Outcome | None:

@@ -11,7 +11,7 @@ from fnmatch import fnmatchcase
 from gpuagent.units import format_bytes
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts, Target, names_container
-from gpuagent_alerts.remedies.world import Order, Sight
+from gpuagent_alerts.remedies.world import Order, Sight, UnitPermission
 
 NEVER = (
     # What the machine stands on
@@ -35,6 +35,12 @@ NEVER_UNITS = (
     "raylet*", "display-manager", "nvidia-*", "NetworkManager", "libvirtd", "virtqemud",
 )  # fmt: skip
 """Units (without `.service`) that are never restarted: they run others' processes, or the node stands on them."""
+
+SHARED_UNITS = (
+    "jupyterhub*", "rstudio-server*", "rserver*", "xrdp*", "gitlab-runner*", "actions.runner.*", "buildkite-agent*",
+    "jenkins*", "condor*", "htcondor*", "pbs*", "torque*", "sge*", "lsf*",
+)  # fmt: skip
+"""Units (without `.service`) that run others' jobs or sessions, maybe all under one user, where no look can tell."""
 
 _UNKILLABLE_SCORE = -1000
 """`oom_score_adj` of what even the kernel spares."""
@@ -62,6 +68,8 @@ class Allow:
 
     users: tuple[str, ...] = ()
     units: tuple[str, ...] = ()
+    shared_units: tuple[str, ...] = ()
+    """As in `units`; these may also be restarted although other users' work or sessions run in them."""
     containers: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     """Indices or UUIDs."""
@@ -71,7 +79,7 @@ class Allow:
     @property
     def names_nobody(self) -> bool:
         """No user, unit or container: a GPU alone is no permission."""
-        return not (self.users or self.units or self.containers)
+        return not (self.users or self.units or self.shared_units or self.containers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +123,12 @@ class Policy:
             yield from self._not_allowed(target, facts, now_seconds)
         yield from self._evidence(step, order, target)
         yield from _unproven(step, scope, target, facts)
-        yield from self._wrong_step(step, target, facts)
+        yield from self._wrong_step(step, order, target, facts)
+
+    def unit_permission(self, order: Order, target: Target) -> UnitPermission:
+        """Return what may be done to the target's unit; a person who forces it answers for the others in it."""
+        shared = target.unit in self.allow.shared_units or (order.by_hand and order.forced)
+        return UnitPermission(shared, never=(*NEVER_UNITS, *self.never), known_shared=SHARED_UNITS)
 
     def _never(self, target: Target, facts: Facts, protected: frozenset[int]) -> Iterator[str]:
         if target.pid <= 1 or target.pid in protected:
@@ -158,8 +171,9 @@ class Policy:
     def _not_in_place(self, target: Target, facts: Facts) -> Iterator[str]:
         """Yield what is wrong with its unit or container."""
         allow, proven = self.allow, facts.identity.proven_names
-        if allow.units:
-            if target.unit not in allow.units:
+        units = (*allow.units, *allow.shared_units)
+        if units:
+            if target.unit not in units:
                 of_root = not target.unit or "unit" in proven
                 text = f"{target.unit or 'nothing'} is not in remedies.allow.units"
                 yield NotMeant(text) if of_root else text
@@ -178,7 +192,7 @@ class Policy:
             )
         elif facts.contained is None:
             yield "it cannot be told whether it runs in a container"
-        elif facts.contained and not allow.units:
+        elif facts.contained and not units:
             yield (
                 "it runs in a container (it has a pid namespace or a root directory of its own) that is not known by"
                 " name: remedies.allow.users does not reach into it"
@@ -202,9 +216,9 @@ class Policy:
         elif evidence == "allocator" and not target.driver_confirms:
             yield f"the driver's own figures do not confirm the leak: the app's word alone is no reason for {step}"
 
-    def _wrong_step(self, step: Step, target: Target, facts: Facts) -> Iterator[str]:
+    def _wrong_step(self, step: Step, order: Order, target: Target, facts: Facts) -> Iterator[str]:
         if step.kind is Kind.RESTART_UNIT:
-            yield from _no_restart(target, self.never, facts)
+            yield from _no_restart(target, self.unit_permission(order, target), facts)
         elif step.kind is Kind.EXEC:
             yield from _nothing_to_fill_in(step, target)
         elif target.unit and not target.container_id and _would_end(step, facts):
@@ -237,18 +251,15 @@ def _unproven(step: Step, scope: str, target: Target, facts: Facts) -> Iterator[
         yield f"others than root may have made the cgroup of job {target.slurm_job}"
 
 
-def _no_restart(target: Target, never: tuple[str, ...], facts: Facts) -> Iterator[str]:
+def _no_restart(target: Target, permission: UnitPermission, facts: Facts) -> Iterator[str]:
     if not target.unit:
         yield "no systemd unit runs it: there is nothing to restart"
     elif "unit" not in facts.identity.proven_names and not _USERS_OWN_MANAGER.match(target.unit):
         yield f"others than root may have made the cgroup of {target.unit}"
     elif _USERS_OWN_MANAGER.match(target.unit):
         yield f"{target.unit} belongs to a user's own manager, which only that user may command"
-    else:
-        stem = target.unit.removesuffix(".service")
-        pattern = next((each for each in (*NEVER_UNITS, *never) if fnmatchcase(stem, each)), None)
-        if pattern is not None:
-            yield f"{target.unit} is on the never-list ({pattern}): others depend on it"
+    elif refusal := permission.against([target.unit]):
+        yield refusal
 
 
 def _nothing_to_fill_in(step: Step, target: Target) -> Iterator[str]:

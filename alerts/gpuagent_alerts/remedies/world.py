@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 from gpuagent.identity import ProcessId
 from gpuagent_alerts.remedies.target import Facts, Target
+
+SHARED_WAY_OUT = (
+    "to restart it all the same, name it in remedies.allow.shared_units of /etc/gpuagent/gpuagent.yaml, "
+    "or ask for it by hand with --force"
+)
+"""What a refusal says about a unit that others use."""
 
 
 class Gone(Exception):
@@ -95,6 +102,29 @@ class Done:
     """What the app said, where it was asked; `released_bytes` is what the driver counts less since."""
 
 
+@dataclass(frozen=True, slots=True)
+class UnitPermission:
+    """What the configuration and the order permit about restarting one unit."""
+
+    shared: bool = False
+    """It may be restarted although other users' work or sessions run in it, or other units are restarted with it."""
+    never: tuple[str, ...] = ()
+    """Patterns of units, without `.service`, that are never restarted."""
+    known_shared: tuple[str, ...] = ()
+    """Patterns of units that run other people's work even where it cannot be told from the unit's own."""
+
+    def against(self, names: Iterable[str]) -> str:
+        """Return why a unit with these names must not be restarted, whatever runs in it; "" if it may."""
+        for name in sorted(names):
+            stem = name.removesuffix(".service")
+            if pattern := next((each for each in self.never if fnmatchcase(stem, each)), ""):
+                return f"{name} is on the never-list ({pattern}): others depend on it"
+            pattern = next((each for each in self.known_shared if fnmatchcase(stem, each)), "")
+            if pattern and not self.shared:
+                return f"{name} runs other people's work ({pattern}); {SHARED_WAY_OUT}"
+        return ""
+
+
 class Hands(Protocol):
     """The only way from a remedy to a process."""
 
@@ -125,8 +155,11 @@ class Hands(Protocol):
 
     async def reset(self, target: Target, deadline_seconds: float) -> Done: ...
 
-    async def unit_refusal(self, unit: str) -> str:
-        """Why this unit must not be restarted now (start limit, not loaded, a user's own); "" if it may."""
+    async def unit_refusal(self, target: Target, permission: UnitPermission) -> str:
+        """Return why the target's unit must not be restarted now (start limit, others' work in it); "" if it may.
+
+        Raises Gone where the target has ended.
+        """
         ...
 
     async def container_refusal(self, target: Target) -> str:
@@ -136,7 +169,14 @@ class Hands(Protocol):
         """
         ...
 
-    async def restart_unit(self, unit: str, deadline_seconds: float) -> Done: ...
+    async def restart_unit(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> Done:
+        """Restart the target's unit, after a last look whether that is permitted.
+
+        Raises:
+            Doubt: it is not, or not any more.
+            Gone: the target has ended.
+        """
+        ...
 
     async def execute(self, command: tuple[str, ...], target: Target, deadline_seconds: float) -> Done: ...
 

@@ -121,7 +121,7 @@ def test_the_configuration_becomes_rules(tmp_path: Path) -> None:
     text = """
 remedies:
   dry_run: false
-  allow: {users: [svc], gpus: ["0"], min_age: 5m, min_memory: 1GiB}
+  allow: {users: [svc], units: [a.service], shared_units: [b.service], gpus: ["0"], min_age: 5m, min_memory: 1GiB}
   never: [important*]
   evidence: [balanced]
   mps_clients: true
@@ -142,6 +142,7 @@ remedies:
     assert ladder.steps[1].signal_number == 10
     rules = rules_of(remedies)
     assert rules.policy.allow.gpus == ("0",)
+    assert (rules.policy.allow.units, rules.policy.allow.shared_units) == (("a.service",), ("b.service",))
     assert rules.policy.allow.min_age_seconds == 300
     assert rules.policy.allow.min_memory_bytes == GIB
     assert (rules.policy.never, rules.policy.evidence, rules.policy.mps_clients) == (

@@ -189,6 +189,15 @@ def test_remedies_need_a_protected_file(tmp_path: Path, mode: int) -> None:
     assert "may write this file" in fault.problem
 
 
+@pytest.mark.parametrize("key", ["users", "units", "shared_units", "containers"])
+def test_any_name_is_permission(tmp_path: Path, key: str) -> None:
+    """To act for real it is enough to name something by one of the keys; a GPU alone is not enough."""
+    ladder = "ladders: [{match: ['a=\"b\"'], steps: [{restart_unit: {}}]}]"
+    assert load(write(tmp_path, f"remedies: {{dry_run: false, allow: {{{key}: [x]}}, {ladder}}}\n"))
+    (fault,) = faults_of(write(tmp_path, f"remedies: {{dry_run: false, allow: {{gpus: ['0']}}, {ladder}}}\n"))
+    assert "nothing may be acted on" in fault.problem
+
+
 def test_a_dry_run_needs_no_protected_file(tmp_path: Path) -> None:
     """A file that others may write is fine as long as nothing is done."""
     file = write(tmp_path, "remedies: {dry_run: true}\n")

@@ -16,11 +16,12 @@ from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.ladder import Run, Tools
 from gpuagent_alerts.remedies.limits import Limits
 from gpuagent_alerts.remedies.outcome import Outcome
+from gpuagent_alerts.remedies.party import Doubt
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts, Identity, Target
-from gpuagent_alerts.remedies.world import Condition, Done, Gone, NotPermitted, Order, Sight
+from gpuagent_alerts.remedies.world import Condition, Done, Gone, NotPermitted, Order, Sight, UnitPermission
 from gpuagent_alerts.store.database import Store
 
 GIB = 2**30
@@ -99,6 +100,10 @@ class World:
         self.collected = False
         self.unit_problem = ""
         self.container_problem = ""
+        self.unit_sharing = ""
+        """Why the unit may run other people's work."""
+        self.before_restart: Callable[[World], None] = lambda world: None
+        """Called between the decision to restart a unit and the last look at it."""
         self.successors: tuple[int, ...] = ()
         self.relatives: tuple[int, ...] = ()
         """Pids of those that belong to the target; with a scope, they fall with it."""
@@ -176,14 +181,17 @@ class World:
         self.log.append(("reset", target.pid))
         return self.app_answers
 
-    async def unit_refusal(self, unit: str) -> str:
-        return self.unit_problem
+    async def unit_refusal(self, target: Target, permission: UnitPermission) -> str:
+        return self.unit_problem or (self.unit_sharing if not permission.shared else "")
 
     async def container_refusal(self, target: Target) -> str:
         return self.container_problem
 
-    async def restart_unit(self, unit: str, deadline_seconds: float) -> Done:
-        pid = next(body.target.pid for body in self.bodies.values() if body.target.unit == unit)
+    async def restart_unit(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> Done:
+        self.before_restart(self)
+        if refusal := await self.unit_refusal(target, permission):
+            raise Doubt(refusal)
+        pid = next(body.target.pid for body in self.bodies.values() if body.target.unit == target.unit)
         self.log.append(("restart_unit", pid))
         self.end(pid)
         return Done(ok=True)

@@ -13,9 +13,10 @@ T = TypeVar("T")
 
 
 async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
-    """What `work` returns. If the caller is cancelled the thread is left behind, and ends with the process.
+    """Return what `work` returns, or raise what it raises.
 
-    asyncio's own threads will not do: the agent's state is written by them, and they are joined at exit.
+    If the caller is cancelled the thread is left behind, and ends with the process. asyncio's own threads will not do:
+    the agent's state is written by them, and they are joined at exit.
     """
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()

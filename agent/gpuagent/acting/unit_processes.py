@@ -1,0 +1,142 @@
+"""Whose processes a systemd unit runs, by the kernel's own account: nobody restarts a service that others work in.
+
+The unit's cgroup says which processes they are, and /proc whose. Everything here reads files and may block, so it is
+called in a thread.
+"""
+
+from __future__ import annotations
+
+import pwd
+from collections import Counter
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from gpuagent.procfs.cgroup_tree import (
+    Hierarchy,
+    UnreadableTree,
+    is_below,
+    path_in_hierarchy,
+    processes_in,
+    systemd_hierarchies,
+)
+from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentials
+from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.printable import printable
+from gpuagent.procfs.stat import parse_stat
+from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.world import Gone
+
+_LISTINGS = 5
+"""A service that starts short programs has new processes at each listing; a few listings find them all."""
+_NAMED = 3
+_NAME_BYTES = 64
+_ROOT = 0
+
+
+class UnitProcesses:
+    """Looks at the cgroup of a unit and at the processes in it."""
+
+    def __init__(
+        self,
+        files: ProcFiles,
+        *,
+        mountinfo: Path = Path("/proc/self/mountinfo"),
+        user_of: Callable[[int], pwd.struct_passwd] = pwd.getpwuid,
+    ) -> None:
+        """`files` is /proc; `mountinfo` says where cgroups are mounted; `user_of` raises KeyError for unknown uids."""
+        self._files = files
+        self._mountinfo = mountinfo
+        self._user_of = user_of
+
+    def not_in_unit(self, target: Target, unit: str, cgroup: str) -> str:
+        """Return why the target is not in the unit that has this cgroup according to systemd; "" if it is.
+
+        Raises Gone where the target has ended.
+        """
+        try:
+            if parse_stat(self._files.read(target.pid, "stat")).start_ticks != target.id.start_ticks:
+                return f"pid {target.pid} is another process now"
+            text = self._files.read(target.pid, "cgroup")
+            hierarchy = self._hierarchy(cgroup)
+        except (FileNotFoundError, ProcessLookupError):
+            raise Gone from None
+        except (OSError, ValueError, UnreadableTree) as error:
+            return f"it cannot be seen whether pid {target.pid} runs in {unit}: {error}"
+        if not is_below(path_in_hierarchy(text, hierarchy.controllers) or "", cgroup):
+            return f"pid {target.pid} does not run in {unit} according to systemd"
+        return ""
+
+    def shared_with(self, unit: str, cgroup: str, own_uid: int) -> str:
+        """Return why the unit may run other people's work; "" where it runs nothing but what is its own."""
+        try:
+            processes = self._look(cgroup)
+        except (OSError, UnreadableTree, MissingFact) as error:
+            return f"it cannot be seen whose processes {unit} runs: {error}"
+        if others := Counter(self._name(uid) for each in processes for uid in each.uids - {own_uid}):
+            return f"{unit} runs processes of other users: {_listed(others)}"
+        for each in processes:
+            if sign := self._sign_of_session(each):
+                return f"somebody's session runs in {unit}: pid {each.pid} {sign}"
+            # Root in a container looks like root, whoever the container was started for.
+            if own_uid == _ROOT and each.namespaces > 1:
+                return f"{unit} runs containers: pid {each.pid} is in a pid namespace of its own"
+        return ""
+
+    def _sign_of_session(self, process: Credentials) -> str:
+        if process.login_uid is not None:
+            return f"comes from a login of {self._name(process.login_uid)}"
+        if process.in_audit_session:
+            return "comes from a login"
+        return "has a terminal" if process.has_terminal else ""
+
+    def _look(self, cgroup: str) -> list[Credentials]:
+        """Read every process until a listing has no unknown one: some end meanwhile, and others begin.
+
+        Raises OSError, UnreadableTree, MissingFact.
+        """
+        hierarchy = self._hierarchy(cgroup)
+        known: dict[int, Credentials] = {}
+        for _ in range(_LISTINGS):
+            unknown = processes_in(hierarchy.folder(cgroup)) - known.keys()
+            if not unknown:
+                break
+            known |= {each.pid: each for each in self._read(unknown, hierarchy, cgroup)}
+        else:
+            if unknown := processes_in(hierarchy.folder(cgroup)) - known.keys():
+                raise UnreadableTree(f"/proc does not show pid {min(unknown)}, or its processes come and go too fast")
+        if not known:
+            raise UnreadableTree(f"{hierarchy.folder(cgroup)} has no processes")
+        return sorted(known.values(), key=lambda each: each.pid)
+
+    def _read(self, pids: Iterable[int], hierarchy: Hierarchy, cgroup: str) -> Iterable[Credentials]:
+        """Leave out who has ended, and who is elsewhere: moved, or another process that was given the number."""
+        for pid in pids:
+            try:
+                found = read_credentials(self._files, pid)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            if is_below(path_in_hierarchy(found.cgroup, hierarchy.controllers) or "", cgroup):
+                yield found
+
+    def _hierarchy(self, cgroup: str) -> Hierarchy:
+        """Return the hierarchy in which systemd has made this cgroup. Raises OSError, UnreadableTree."""
+        if ".." in cgroup.split("/") or not cgroup.startswith("/") or cgroup == "/":
+            raise UnreadableTree(f"{cgroup or 'nothing'} is not the cgroup of a unit")
+        for hierarchy in systemd_hierarchies(self._mountinfo.read_bytes()):
+            if hierarchy.folder(cgroup).is_dir():
+                return hierarchy
+        raise UnreadableTree(f"there is no cgroup {cgroup}")
+
+    def _name(self, uid: int) -> str:
+        try:
+            return printable(self._user_of(uid).pw_name, _NAME_BYTES)
+        except (KeyError, OverflowError, OSError):
+            return str(uid)
+
+
+def _listed(processes_of: Counter[str]) -> str:
+    """Name the first few users with the number of their processes: `alice (2), bob (1) and 4 others`."""
+    names = sorted(processes_of)
+    text = ", ".join(f"{name} ({processes_of[name]})" for name in names[:_NAMED])
+    more = len(names) - _NAMED
+    return f"{text} and {more} others" if more > 0 else text

@@ -1,0 +1,192 @@
+"""Whose processes a unit runs: seen in its cgroup and in /proc, over trees made for the test."""
+
+from __future__ import annotations
+
+import pwd
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.acting.unit_processes import UnitProcesses
+from gpuagent.identity import ProcessId
+from gpuagent.procfs.files import ProcFiles
+from gpuagent_alerts.remedies.world import Gone
+from tests.fakes.cgroups import CGROUP, START_TICKS, UNIT, CgroupTree, unit_target
+
+NAMES = {0: "root", 1000: "svc", 1001: "alice", 1002: "bob", 1003: "carol", 1004: "dave"}
+ALICE = (1001, 1001, 1001, 1001)
+
+
+def user_of(uid: int) -> pwd.struct_passwd:
+    """The user database of this machine. Raises KeyError."""
+    return pwd.struct_passwd((NAMES[uid], "x", uid, uid, "", "/", "/bin/sh"))
+
+
+@pytest.fixture(params=[False, True], ids=["v2", "v1"])
+def tree(request: pytest.FixtureRequest, tmp_path: Path) -> CgroupTree:
+    """With the main process of the unit, in a hierarchy of either version."""
+    made = CgroupTree(tmp_path, legacy=request.param)
+    made.add(100)
+    return made
+
+
+def processes(tree: CgroupTree, files: ProcFiles | None = None) -> UnitProcesses:
+    """A look at that machine."""
+    return UnitProcesses(files or tree.proc, mountinfo=tree.mountinfo, user_of=user_of)
+
+
+def shared(tree: CgroupTree, own_uid: int = 1000, cgroup: str = CGROUP) -> str:
+    """The verdict on the unit."""
+    return processes(tree).shared_with(UNIT, cgroup, own_uid)
+
+
+def test_a_unit_of_its_own(tree: CgroupTree) -> None:
+    """Its user's processes, wherever below it, without login or terminal; others' beside it do not count."""
+    tree.add(101, f"{CGROUP}/workers/1", namespace_pids=(101, 1))
+    tree.add(102, f"{CGROUP}2", uids=ALICE, login_uid=1001)
+    tree.add(103, "/system.slice/other.service", uids=ALICE)
+    assert shared(tree) == ""
+
+
+@pytest.mark.parametrize("uids", [ALICE, *((*(1000,) * n, 1001, *(1000,) * (3 - n)) for n in range(4))])
+@pytest.mark.parametrize("cgroup", [CGROUP, f"{CGROUP}/user/alice/notebook"])
+def test_a_process_of_another_user(tree: CgroupTree, uids: tuple[int, int, int, int], cgroup: str) -> None:
+    """Any of its four user ids makes it another user's, however far down it is."""
+    tree.add(101, cgroup, uids=uids)
+    assert shared(tree) == f"{UNIT} runs processes of other users: alice (1)"
+
+
+def test_many_users(tree: CgroupTree) -> None:
+    """Three are named with their processes, the rest is counted; a uid without a name is its number."""
+    for pid, uid in enumerate([1001, 1001, 1002, 1003, 1004, 4242], start=200):
+        tree.add(pid, uids=(uid, uid, uid, uid))
+    assert shared(tree).endswith("other users: 4242 (1), alice (2), bob (1) and 2 others")
+
+
+def test_a_daemon_that_gave_up_root(tree: CgroupTree) -> None:
+    """A unit of root's with a process of a user: what that user's work is, nobody can tell."""
+    tree.add(101, uids=(0, 0, 0, 0))
+    assert "other users: svc (1)" in shared(tree, own_uid=0)
+
+
+@pytest.mark.parametrize(
+    ("fact", "words"),
+    [
+        ({"login_uid": 1000}, "pid 101 comes from a login of svc"),
+        ({"login_uid": 0}, "pid 101 comes from a login of root"),
+        ({"session": 7}, "pid 101 comes from a login"),
+        ({"terminal": 34816}, "pid 101 has a terminal"),
+        ({"terminal": -2147483648}, "pid 101 has a terminal"),
+    ],
+)
+def test_a_session(tree: CgroupTree, fact: dict[str, Any], words: str) -> None:
+    """A login or a terminal is a person at work, also one who logged in as the unit's own user."""
+    tree.add(101, **fact)
+    assert shared(tree) == f"somebody's session runs in {UNIT}: {words}"
+
+
+def test_containers(tree: CgroupTree) -> None:
+    """Root in a container is root: only the namespace shows that the work is somebody else's."""
+    for pid in (100, 101):
+        tree.add(pid, uids=(0, 0, 0, 0))
+    assert shared(tree, own_uid=0) == ""
+    tree.add(102, uids=(0, 0, 0, 0), namespace_pids=(102, 1))
+    assert "runs containers: pid 102" in shared(tree, own_uid=0)
+
+
+@pytest.mark.parametrize("name", ["stat", "status", "loginuid", "sessionid", "cgroup"])
+def test_a_fact_is_missing(tree: CgroupTree, name: str) -> None:
+    """What the kernel does not tell, or hides, is not taken for good news."""
+    tree.add(101)
+    tree.proc.files[101][name] = PermissionError(1, "Operation not permitted")
+    assert "cannot be seen whose" in shared(tree)
+    del tree.proc.files[101][name]
+    assert "cannot be seen whose" in shared(tree)
+
+
+def test_a_process_that_proc_does_not_show(tree: CgroupTree) -> None:
+    """With hidepid=2 others' processes seem to have ended; the cgroup still lists them."""
+    tree.put(101)
+    assert "/proc does not show pid 101" in shared(tree)
+
+
+@pytest.mark.parametrize("cgroup", ["", "/", "system.slice", "/system.slice/../x", "/none.service"])
+def test_no_cgroup(tree: CgroupTree, cgroup: str) -> None:
+    """Without a cgroup, or with one that is none, nothing can be seen."""
+    assert "cannot be seen whose" in shared(tree, cgroup=cgroup)
+
+
+def test_an_empty_cgroup(tree: CgroupTree) -> None:
+    """A unit without processes is not one that runs only its own."""
+    (tree.root / CGROUP[1:] / "cgroup.procs").write_text("")
+    assert "has no processes" in shared(tree)
+
+
+def test_cgroups_are_not_mounted(tree: CgroupTree) -> None:
+    """Where no hierarchy is seen, or mountinfo is hidden, neither is a unit's."""
+    tree.mountinfo.write_text("")
+    assert "there is no cgroup" in shared(tree)
+    tree.mountinfo.unlink()
+    assert "cannot be seen whose" in shared(tree)
+
+
+def test_one_that_moved_away(tree: CgroupTree) -> None:
+    """A process that was listed and is elsewhere by the kernel's word is looked for again, and never judged."""
+    tree.add(101, "/system.slice/other.service", uids=ALICE)
+    tree.put(101)
+    assert "cannot be seen whose" in shared(tree)
+
+
+class Forking:
+    """A /proc whose every read of a process lets one end, and another begin: as a service that runs short programs."""
+
+    def __init__(self, tree: CgroupTree, births: int, **last: Any) -> None:
+        self._tree, self._births, self._last = tree, births, last
+        self._next = 1000
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._tree.proc, name)
+
+    def read(self, pid: int, name: str) -> bytes:
+        if name == "stat" and self._births:
+            self._births -= 1
+            self._next += 1
+            self._tree.add(self._next, **(self._last if not self._births else {}))
+        return self._tree.proc.read(pid, name)
+
+
+def test_processes_that_begin_meanwhile(tree: CgroupTree) -> None:
+    """The list is read again until it has no unknown process: one that came late is judged too."""
+    assert processes(tree, Forking(tree, 3)).shared_with(UNIT, CGROUP, 1000) == ""
+    late = Forking(tree, 3, uids=ALICE)
+    assert "alice (1)" in processes(tree, late).shared_with(UNIT, CGROUP, 1000)
+
+
+def test_processes_that_never_stop_beginning(tree: CgroupTree) -> None:
+    """Who cannot be looked at to the end is not known."""
+    verdict = processes(tree, Forking(tree, 1000)).shared_with(UNIT, CGROUP, 1000)
+    assert "come and go too fast" in verdict
+
+
+def test_the_target_is_in_the_unit(tree: CgroupTree) -> None:
+    """By the kernel's path and systemd's: in the unit, or in a cgroup below it."""
+    tree.add(101, f"{CGROUP}/worker")
+    look = processes(tree)
+    assert [look.not_in_unit(unit_target(pid), UNIT, CGROUP) for pid in (100, 101)] == ["", ""]
+
+
+def test_the_target_is_elsewhere(tree: CgroupTree) -> None:
+    """In another unit, in none, under another number, or not to be seen: never taken for a part of this one."""
+    tree.add(101, "/system.slice/other.service")
+    look = processes(tree)
+    assert "pid 101 does not run in" in look.not_in_unit(unit_target(101), UNIT, CGROUP)
+    earlier = replace(unit_target(), id=ProcessId("boot", 100, START_TICKS - 1))
+    assert "pid 100 is another process now" in look.not_in_unit(earlier, UNIT, CGROUP)
+    assert "cannot be seen" in look.not_in_unit(unit_target(), UNIT, "/")
+    tree.proc.files[100]["cgroup"] = PermissionError(1, "Operation not permitted")
+    assert "cannot be seen" in look.not_in_unit(unit_target(), UNIT, CGROUP)
+    tree.proc.end(100)
+    with pytest.raises(Gone):
+        look.not_in_unit(unit_target(), UNIT, CGROUP)
