@@ -20,6 +20,8 @@ from typing import Any
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.types import ASGIApp
 
+from gpuagent_exporters.host_check import CheckHost
+from gpuagent_exporters.host_names import HostNames, host_names
 from gpuagent_exporters.lean import Config, ServerState
 from gpuagent_exporters.limits import BoundedProtocol, HttpLimits
 from gpuagent_exporters.listeners import ListenError, UnixListener, open_tcp, open_unix
@@ -48,7 +50,8 @@ class HttpServer:
         unix_group: The group the socket file is given to.
         limits: What one client may cost.
         web_config: TLS and basic authentication, for the TCP address; a unix socket has its
-        permissions.
+            permissions.
+        names: The names under which the TCP address may be asked, by default those of this machine.
     """
 
     def __init__(
@@ -61,6 +64,7 @@ class HttpServer:
         unix_group: str | None = None,
         limits: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
         web_config: WebConfig | None = None,
+        names: HostNames | None = None,
     ) -> None:
         self._listen = listen
         self._unix_socket = unix_socket
@@ -70,8 +74,10 @@ class HttpServer:
         self._web_config = web_config or WebConfig()
         self._state = ServerState()
         bounded = RequestBodyLimitMiddleware(app, limits.max_body_bytes)
-        self._unix_protocol = _uvicorn_config(bounded, limits)
-        self._tcp_protocol = _uvicorn_config(self._web_config.protect(bounded), limits)
+        self._unix_protocol = _uvicorn_config(bounded)
+        # Outside of everything: what reaches a TCP address under a stranger's name reaches no route and no password.
+        guarded = CheckHost(self._web_config.protect(bounded), names or host_names(), self._is_protected)
+        self._tcp_protocol = _uvicorn_config(self._web_config.with_headers(guarded))
         self._tcp: list[socket.socket] = []
         self._unix: UnixListener | None = None
         self._accepting: list[asyncio.Task[None]] = []
@@ -151,6 +157,9 @@ class HttpServer:
         if self._open:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._all_lost.wait(), seconds)
+
+    def _is_protected(self) -> bool:
+        return self._web_config.encrypts or self._web_config.authenticates
 
     # Accepting
 
@@ -248,7 +257,7 @@ def _refuse(accepted: socket.socket, *, in_words: bool) -> None:
             accepted.send(_BUSY)
 
 
-def _uvicorn_config(app: ASGIApp, limits: HttpLimits) -> Config:
+def _uvicorn_config(app: ASGIApp) -> Config:
     config = Config(
         app,
         http=BoundedProtocol,
@@ -261,7 +270,6 @@ def _uvicorn_config(app: ASGIApp, limits: HttpLimits) -> Config:
         server_header=False,
         date_header=False,
         workers=1,  # otherwise WEB_CONCURRENCY in the environment is read
-        h11_max_incomplete_event_size=limits.max_header_bytes,
     )
     config.load()
     return config
