@@ -71,7 +71,7 @@ class FairTurns:
                 busiest = peer
         else:
             return
-        users = self._queue.get(busiest, {})
+        users: _Users = self._queue.get(busiest, OrderedDict())
         greediest = max(users, key=lambda each: len(users[each]), default=None)
         if greediest is None or (busiest == peer and len(users[greediest]) <= len(users.get(user, ())) + 1):
             raise Overloaded

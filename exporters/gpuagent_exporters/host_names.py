@@ -51,13 +51,12 @@ class HostNames:
         parsed = _HOST_HEADER.fullmatch(host)
         if parsed is None:
             return False
-        name = (parsed["ipv6"] or parsed["name"]).lower()
-        address = _address(name)
-        if address is not None:
-            return address.is_loopback if loopback else True
-        if parsed["ipv6"]:
-            return False
-        return self._allows_name(name.removesuffix("."), loopback=loopback)
+        literal = parsed["ipv6"] or parsed["name"]
+        address = _address(literal)
+        if parsed["ipv6"] or address is not None:
+            as_written = address is not None and (address.version == 6) is bool(parsed["ipv6"])
+            return as_written and (not loopback or is_loopback_address(literal))
+        return self._allows_name(_normal(literal), loopback=loopback)
 
     def _allows_name(self, name: str, *, loopback: bool) -> bool:
         *_, last = labels = name.split(".")
