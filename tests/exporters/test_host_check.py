@@ -14,20 +14,18 @@ import pytest
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gpuagent_exporters.alert_routes import read_routes
-from gpuagent_exporters.client_routes import client_routes
 from gpuagent_exporters.host_check import CheckHost
 from gpuagent_exporters.host_names import HostNames
 from gpuagent_exporters.http import build_app
 from gpuagent_exporters.page_assets import ASSETS
-from gpuagent_exporters.remedy_routes import remedy_routes
 from gpuagent_exporters.web_config import WebConfig
+from tests.exporters.test_openapi import READ
 from tests.exporters.wire import ask, connected, run, serving
 from tests.fakes.source import METRICS, FakeSource
 
 NAMES = HostNames(frozenset({"localhost", "node7"}), frozenset({"example.org"}))
-NOBODY = cast("Any", None)
-APP = build_app(FakeSource(), extra_routes=(*read_routes(NOBODY), *client_routes(NOBODY), *remedy_routes(NOBODY)))
+
+APP = build_app(FakeSource(), extra_routes=READ)
 PATHS = sorted({re.sub(r"\{.*?\}", "page.css", route.path) for route in APP.routes if isinstance(route, Route)})
 METHODS = ("GET", "HEAD", "OPTIONS", "POST", "PUT", "DELETE", "PATCH", "TRACE", "CONNECT", "GARBAGE")
 
