@@ -53,11 +53,14 @@ def test_a_newcomer_takes_the_place_of_the_flood() -> None:
     """Where one peer has all connections, in the middle of requests, another peer is answered all the same."""
 
     async def test() -> None:
-        async with serving(limits=PATIENT, group_of=each_for_itself) as server, flooded(server, 4) as flood:
-            async with coming_from(SCRAPER, server) as scraper:
-                assert (await scraper.get("/metrics")).status == 200
-                assert await flood[-1].rest() == b""
-                assert server.connections == 4
+        async with (
+            serving(limits=PATIENT, group_of=each_for_itself) as server,
+            flooded(server, 4) as flood,
+            coming_from(SCRAPER, server) as scraper,
+        ):
+            assert (await scraper.get("/metrics")).status == 200
+            assert await flood[-1].rest() == b""
+            assert server.connections == 4
 
     run(test())
 
@@ -66,12 +69,11 @@ def test_a_flood_does_not_end_a_scrapers_connection() -> None:
     """An idle connection makes room for its own peer's newcomers, and not for a peer that has more."""
 
     async def test() -> None:
-        async with serving(limits=PATIENT, group_of=each_for_itself) as server:
-            async with coming_from(SCRAPER, server) as scraper:
+        async with serving(limits=PATIENT, group_of=each_for_itself) as server, coming_from(SCRAPER, server) as scraper:
+            assert (await scraper.get("/metrics")).status == 200
+            async with flooded(server, 3), coming_from(FLOOD, server) as refused:
+                assert (await refused.rest()).startswith(b"HTTP/1.1 503 ")
                 assert (await scraper.get("/metrics")).status == 200
-                async with flooded(server, 3), coming_from(FLOOD, server) as refused:
-                    assert (await refused.rest()).startswith(b"HTTP/1.1 503 ")
-                    assert (await scraper.get("/metrics")).status == 200
 
     run(test())
 
@@ -80,15 +82,19 @@ def test_a_peer_alone_is_refused() -> None:
     """Of a peer with as many connections as any other, nothing that is going on is ended."""
 
     async def test() -> None:
-        async with serving(limits=PATIENT, group_of=each_for_itself) as server, flooded(server, 2) as flood:
-            async with coming_from(SCRAPER, server) as one, coming_from(SCRAPER, server) as two:
-                for client in (one, two):
-                    await client.send(b"GET /metrics HTTP/1.1\r\n")
-                await until(lambda: server.connections == 4)
-                async with coming_from(SCRAPER, server) as refused:
-                    assert (await refused.rest()).startswith(b"HTTP/1.1 503 ")
-                await flood[0].send(b"Host: localhost\r\n\r\n")
-                assert (await flood[0].answer()).status == 200
+        async with (
+            serving(limits=PATIENT, group_of=each_for_itself) as server,
+            flooded(server, 2) as flood,
+            coming_from(SCRAPER, server) as one,
+            coming_from(SCRAPER, server) as two,
+        ):
+            for client in (one, two):
+                await client.send(b"GET /metrics HTTP/1.1\r\n")
+            await until(lambda: server.connections == 4)
+            async with coming_from(SCRAPER, server) as refused:
+                assert (await refused.rest()).startswith(b"HTTP/1.1 503 ")
+            await flood[0].send(b"Host: localhost\r\n\r\n")
+            assert (await flood[0].answer()).status == 200
 
     run(test())
 
@@ -109,13 +115,15 @@ def test_handshakes_that_never_end_make_room_too(encrypted: tuple[WebConfig, ssl
     web_config, context = encrypted
 
     async def test() -> None:
-        async with serving(limits=PATIENT, group_of=each_for_itself, web_config=web_config) as server:
-            async with contextlib.AsyncExitStack() as stack:
-                flood = [await stack.enter_async_context(coming_from(FLOOD, server)) for _ in range(4)]
-                await until(lambda: server.connections == 4)
-                secure = {"ssl": context, "server_hostname": "localhost"}
-                async with coming_from(SCRAPER, server, **secure) as scraper:
-                    assert (await scraper.get("/metrics")).status == 200
-                    assert await flood[-1].rest() == b""
+        async with (
+            serving(limits=PATIENT, group_of=each_for_itself, web_config=web_config) as server,
+            contextlib.AsyncExitStack() as stack,
+        ):
+            flood = [await stack.enter_async_context(coming_from(FLOOD, server)) for _ in range(4)]
+            await until(lambda: server.connections == 4)
+            secure = {"ssl": context, "server_hostname": "localhost"}
+            async with coming_from(SCRAPER, server, **secure) as scraper:
+                assert (await scraper.get("/metrics")).status == 200
+                assert await flood[-1].rest() == b""
 
     run(test())
