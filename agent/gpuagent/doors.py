@@ -12,6 +12,7 @@ from gpuagent.view import View
 from gpuagent_exporters.alert_routes import AlertCommands, alert_routes, read_routes
 from gpuagent_exporters.client_routes import ClientSource, client_command_routes, client_routes
 from gpuagent_exporters.control import Commands, control_routes
+from gpuagent_exporters.host_names import host_names
 from gpuagent_exporters.http import build_app
 from gpuagent_exporters.limits import HttpLimits
 from gpuagent_exporters.listeners import ListenError, is_loopback
@@ -76,6 +77,7 @@ class Doors:
                     listen=config.listen,
                     limits=_limits(config),
                     web_config=self._web_config,
+                    names=host_names(allowed=config.http.allowed_hosts),
                 )
             )
         try:

@@ -173,7 +173,7 @@ class Service:
             parts.notifier.ready()
 
     def _adopt(self, new: Config) -> None:
-        for key in ("state_dir", "runtime_dir", "client_dir", "listen"):
+        for key in ("state_dir", "runtime_dir", "client_dir", "listen", "http"):
             if getattr(new, key) != getattr(self._config, key):
                 log.warning("%s has changed: this takes effect at the next start", key)
         self._config = new

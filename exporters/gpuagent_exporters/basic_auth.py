@@ -1,7 +1,8 @@
-"""Basic authentication (RFC 7617) against bcrypt hashes, so dear that it has to be rationed.
+"""Check basic authentication (RFC 7617) against bcrypt hashes, within bounds on the work.
 
-One check takes 50 ms to seconds by design. So a password that was right is remembered, at most two
-checks run at a time, few may wait, and a user who does not exist takes as long as one who does.
+One check takes 50 ms to seconds by design. So a password that was right is remembered and needs neither bcrypt nor a
+turn, few checks run at a time, and turns are shared out between peers. A refusal takes the same work whether or not
+there is such a user, and whichever cost their hash has.
 """
 
 from __future__ import annotations
@@ -19,19 +20,21 @@ import bcrypt
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gpuagent_exporters.fair_turns import FairTurns, Overloaded, peer_group
 from gpuagent_exporters.guards import error_response
 
+__all__ = ["BasicAuth", "Overloaded", "PasswordCheck"]
+
 _AT_ONCE = 2
-_MAX_WAITING = 8
+_MAX_WAITING_OF_ONE_PEER = 8
+_MAX_WAITING = 24
 _MAX_REMEMBERED = 64
 _MAX_PASSWORD_BYTES = 72
 """bcrypt knows no more of a password; `htpasswd -B` cuts it off there too."""
-_NOBODY = "$2b${cost}$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW"
+_LOWEST_COST = 10
+"""Of the work for a refusal where there are no users at all."""
+_NOBODY = "$2b${cost:02}$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW"
 """A hash that is not compared for its result, only for its time."""
-
-
-class Overloaded(Exception):
-    """More passwords wait for their check than will be checked."""
 
 
 class PasswordCheck:
@@ -44,60 +47,95 @@ class PasswordCheck:
     ) -> None:
         self._users = users
         self._check = check
-        self._salt = os.urandom(32)
+        self._key = os.urandom(32)
         self._remembered: OrderedDict[bytes, None] = OrderedDict()
-        self._turns = asyncio.Semaphore(_AT_ONCE)
-        self._waiting = 0
+        self._remembered_of: Mapping[str, str] = {}
+        self._turns = FairTurns(at_once=_AT_ONCE, waiting_per_peer=_MAX_WAITING_OF_ONE_PEER, waiting=_MAX_WAITING)
 
-    async def allows(self, user: str, password: bytes) -> bool:
-        """Whether this is the user's password. Raises Overloaded."""
+    async def allows(self, user: str, password: bytes, peer: str = "") -> bool:
+        """Return whether this is the user's password. `peer` is the client's address. Raises Overloaded."""
+        password = password[:_MAX_PASSWORD_BYTES]
         users = self._users()
+        self._forget_changed(users)
         known = users.get(user)
-        if known is None:
-            cost = max((hashed.split("$")[2] for hashed in users.values()), default="10")
-            await self._compare(password, _NOBODY.format(cost=cost))
-            return False
-        mark = self._mark(user, known, password)
-        if mark in self._remembered:
-            self._remembered.move_to_end(mark)
+        highest = max(map(_cost, users.values()), default=_LOWEST_COST)
+        mark = self._mark(user, known or _NOBODY, password)
+        if self._remembers(mark):
             return True
-        good = await self._compare(password, known)
+        async with self._turns.turn(peer_group(peer), user):
+            if self._remembers(mark):  # another request with the same password had its turn before
+                return True
+            good = await asyncio.to_thread(self._matches, password, known, highest)
         if good:
-            self._remembered[mark] = None
-            if len(self._remembered) > _MAX_REMEMBERED:
-                self._remembered.popitem(last=False)
+            self._remember(mark, user, known)
         return good
 
-    async def _compare(self, password: bytes, hashed: str) -> bool:
-        if self._waiting >= _AT_ONCE + _MAX_WAITING:
-            raise Overloaded
-        self._waiting += 1
-        try:
-            async with self._turns:
-                return await asyncio.to_thread(self._matches, password, hashed)
-        finally:
-            self._waiting -= 1
+    def _matches(self, password: bytes, known: str | None, highest: int) -> bool:
+        """Compare with bcrypt, in a thread. A refusal takes as much work as one comparison at cost `highest`.
 
-    def _matches(self, password: bytes, hashed: str) -> bool:
+        Work doubles with each step of the cost (bcrypt has 2^cost rounds), so 2^c and then 2^c + ... + 2^(highest-1)
+        make 2^highest.
+        """
+        if known is None:
+            self._compare(password, _NOBODY.format(cost=highest))
+            return False
+        if self._compare(password, known):
+            return True
+        for cost in range(_cost(known), highest):
+            self._compare(password, _NOBODY.format(cost=cost))
+        return False
+
+    def _compare(self, password: bytes, hashed: str) -> bool:
         try:
-            return self._check(password[:_MAX_PASSWORD_BYTES], hashed.encode())
-        except ValueError:  # a NUL in the password: there is none in any that was ever hashed
+            return self._check(password, hashed.encode())
+        except ValueError:  # a NUL in the password, in older versions: there is none in any that was ever hashed
             return False
 
+    def _remembers(self, mark: bytes) -> bool:
+        if mark not in self._remembered:
+            return False
+        self._remembered.move_to_end(mark)
+        return True
+
+    def _remember(self, mark: bytes, user: str, known: str | None) -> None:
+        if self._users().get(user) != known:  # the file has changed meanwhile
+            return
+        self._remembered[mark] = None
+        if len(self._remembered) > _MAX_REMEMBERED:
+            self._remembered.popitem(last=False)
+
+    def _forget_changed(self, users: Mapping[str, str]) -> None:
+        """Forget all passwords when users or hashes are others than before."""
+        if users != self._remembered_of:
+            self._remembered.clear()
+            self._remembered_of = dict(users)
+
     def _mark(self, user: str, hashed: str, password: bytes) -> bytes:
-        """What is remembered of a password that was right: nothing that says what it was."""
+        """Return what is remembered of a password that was right: nothing that says what it was.
+
+        Looking it up is no comparison that leaks: without the key nobody can choose how two marks differ.
+        """
         parts = (user.encode(), hashed.encode(), password)
         digests = b"".join(hashlib.sha256(part).digest() for part in parts)
-        return hashlib.blake2b(digests, key=self._salt).digest()
+        return hashlib.blake2b(digests, key=self._key).digest()
+
+
+def _cost(hashed: str) -> int:
+    return int(hashed.split("$")[2])
 
 
 class BasicAuth:
-    """Lets a request through to `app` with a right password; without users, all of them."""
+    """Lets a request through to `app` with a right password; without users, all of them.
 
-    def __init__(self, app: ASGIApp, users: Callable[[], Mapping[str, str]]) -> None:
+    A request without credentials is refused at once: that it names no user tells of none.
+    """
+
+    def __init__(
+        self, app: ASGIApp, users: Callable[[], Mapping[str, str]], passwords: PasswordCheck | None = None
+    ) -> None:
         self._app = app
         self._users = users
-        self._passwords = PasswordCheck(users)
+        self._passwords = passwords or PasswordCheck(users)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._users():
@@ -105,7 +143,7 @@ class BasicAuth:
             return
         credentials = _credentials(Headers(scope=scope).get("authorization", ""))
         try:
-            if credentials is not None and await self._passwords.allows(*credentials):
+            if credentials is not None and await self._passwords.allows(*credentials, _peer(scope)):
                 await self._app(scope, receive, send)
                 return
         except Overloaded:
@@ -118,6 +156,11 @@ class BasicAuth:
             challenge = {"www-authenticate": 'Basic realm="gpuagent", charset="UTF-8"'}
             response = error_response(HTTPStatus.UNAUTHORIZED, message, challenge)
         await response(scope, receive, send)
+
+
+def _peer(scope: Scope) -> str:
+    client = scope.get("client")
+    return str(client[0]) if client else ""
 
 
 def _credentials(header: str) -> tuple[str, bytes] | None:

@@ -1,13 +1,12 @@
-"""What stands around the routes: headers for browsers, faults as answers, and who may ask."""
+"""Middleware around the routes: headers for browsers, exceptions as answers, and the check of peers."""
 
 from __future__ import annotations
 
-import ipaddress
 import logging
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
-from starlette.datastructures import Headers, MutableHeaders
+from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -93,37 +92,6 @@ class SetHeaders:
         await self._app(scope, receive, setting_send)
 
 
-class CheckHost:
-    """Refuses requests that reach loopback under somebody else's name.
-
-    A web page can point its own DNS name at 127.0.0.1 and then read answers as if they were its own
-    ("DNS rebinding"); the browser still sends that name as `Host`. Addresses other than loopback
-    are open to the network anyway, and /metrics has nothing to hide from who can run a page here.
-    """
-
-    def __init__(self, app: ASGIApp, hostname: str) -> None:
-        self._app = app
-        short, _, _ = hostname.partition(".")
-        self._names = {"localhost", hostname.lower(), short.lower()}
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        guarded = scope["path"] == "/" or scope["path"].startswith("/api/")
-        if guarded and _is_loopback(scope) and not self._is_ours(Headers(scope=scope).get("host")):
-            message = "Ask for this under an IP address, as localhost, or by this machine's name."
-            response = error_response(HTTPStatus.MISDIRECTED_REQUEST, message)
-            await response(scope, receive, send)
-        else:
-            await self._app(scope, receive, send)
-
-    def _is_ours(self, host: str | None) -> bool:
-        if host is None:  # only HTTP/1.0 may leave it out, and no browser speaks that
-            return True
-        bracketed = host.startswith("[")  # an IPv6 address: it has colons of its own
-        name = host[1:].partition("]")[0] if bracketed else host.partition(":")[0]
-        name = name.lower().rstrip(".")
-        return name in self._names or name.endswith(".localhost") or _address(name) is not None
-
-
 class CheckPeer:
     """Answers only peers of a unix socket that live in the agent's own namespaces; see `peers`."""
 
@@ -148,19 +116,3 @@ class CheckPeer:
                 "or has ended: call from the host itself."
             )
         return ""
-
-
-def _is_loopback(scope: Scope) -> bool:
-    """Whether the connection was made to a loopback address; a unix socket has none."""
-    server = scope.get("server")
-    address = _address(server[0]) if server else None
-    if isinstance(address, ipaddress.IPv6Address) and address.ipv4_mapped:
-        address = address.ipv4_mapped
-    return address is not None and address.is_loopback
-
-
-def _address(text: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
-    try:
-        return ipaddress.ip_address(text)
-    except ValueError:
-        return None

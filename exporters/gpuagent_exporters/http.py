@@ -26,7 +26,6 @@ from gpuagent_exporters import page, peers
 from gpuagent_exporters.guards import (
     SECURITY_HEADERS,
     AnswerFaults,
-    CheckHost,
     CheckPeer,
     SetHeaders,
     error_response,
@@ -98,21 +97,19 @@ def build_app(
             address that is neither loopback nor behind authentication.
         extra_routes: Further routes, such as the control socket's commands. The page shows the alerts and the
             remedies that are read through them.
-        hostname: The machine's name, under which a browser may ask on loopback.
+        hostname: The machine's name, as the page shows it.
         same_namespaces: Whether a pid lives in the agent's own namespaces.
     """
     hostname = hostname or socket.gethostname()
     routes = _Routes(source, Documents(extra_routes), show_commands=show_commands, hostname=hostname)
-    gate = (
-        Middleware(CheckPeer, same_namespaces=same_namespaces) if control else Middleware(CheckHost, hostname=hostname)
-    )
+    gate = [Middleware(CheckPeer, same_namespaces=same_namespaces)] if control else []
     app = Starlette(
         routes=[*routes.routes(), *history_routes(source), *openapi_routes(), *asset_routes(), *extra_routes],
         middleware=[
             Middleware(SetHeaders, headers=lambda: SECURITY_HEADERS, keep=True),
             Middleware(_Compress),
             Middleware(AnswerFaults),
-            gate,
+            *gate,
         ],
         exception_handlers={HTTPException: _explain},
     )

@@ -2,7 +2,7 @@
 
 uvicorn alone waits for ever for the rest of a half-sent request, and for ever for a client that
 asks and does not read (a keep-alive timeout closes its transport, but closing first waits for the
-buffer to empty). Both are one timer here. Bounds on sizes are h11's and Starlette's.
+buffer to empty). Both are one timer here. `request_head` bounds the head, Starlette the body.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from gpuagent_exporters.guards import error_response
 from gpuagent_exporters.lean import Config, H11Protocol, ServerState
 from gpuagent_exporters.peers import PeerCredentials, peer_credentials, set_peer
+from gpuagent_exporters.phrase import phrase_of
+from gpuagent_exporters.request_head import RequestHeadError, StrictConnection
 
 # uvicorn warns of every request it cannot read: lines in the journal that a stranger writes.
 _quiet_logger = logging.getLogger(f"{__name__}.uvicorn")
@@ -54,6 +56,9 @@ class HttpLimits:
     """From the moment a client does not take what it asked for, until it has all of it."""
     idle_timeout_seconds: float = 75.0
     max_header_bytes: int = 16 * 1024
+    """Request line and headers together, the empty line included."""
+    max_headers: int = 100
+    """Header lines of one request."""
     max_body_bytes: int = 64 * 1024
 
 
@@ -72,6 +77,9 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
         super().__init__(config, server_state, app_state={})
         self.logger = _quiet_logger
         self.app = self._answer
+        self.conn: StrictConnection = StrictConnection(
+            max_head_bytes=limits.max_header_bytes, max_headers=limits.max_headers
+        )
         # Declared as int, but call_later(), where it goes, takes fractions.
         self.timeout_keep_alive = limits.idle_timeout_seconds  # type: ignore[assignment]
         self.idle_since: float | None = None
@@ -109,7 +117,7 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
         self._on_lost(self)
 
     def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio's
-        """A small one: h11 compares with its limit between reads. And asyncio's own takes 256 KiB for each read."""
+        """Return a small buffer: sizes are compared between reads, and asyncio's own takes 256 KiB for each read."""
         return self._read_buffer
 
     def buffer_updated(self, nbytes: int) -> None:
@@ -147,18 +155,28 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
         self._watch()
 
     def send_400_response(self, msg: str) -> None:
+        """Answer what is no request, say why, and close."""
         if self.cycle is not None and not self.cycle.response_complete:
             self.abort()  # in the middle of an exchange there is no place for another answer
-        else:
-            super().send_400_response(msg)
+            return
+        refusal = self.conn.refusal or RequestHeadError(HTTPStatus.BAD_REQUEST, msg)
+        response = error_response(refusal.status, refusal.message, {"connection": "close", "date": _now()})
+        reason = phrase_of(refusal.status).encode()
+        head = h11.Response(status_code=refusal.status, headers=response.raw_headers, reason=reason)
+        for event in (head, h11.Data(data=bytes(response.body)), h11.EndOfMessage()):
+            self.transport.write(self.conn.send(event) or b"")
+        self.transport.close()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
         """The app, told who calls; in pieces, and with the date (RFC 9110, section 6.6.1)."""
+        chunked = "transfer-encoding" in Headers(scope=scope)
+        # h11 is lenient with chunks and trailers, so no request is read behind them.
+        closing = [(b"connection", b"close")] if chunked else []
 
         async def send_in_pieces(message: Message) -> None:
             if message["type"] == "http.response.start":
-                date = (b"date", formatdate(usegmt=True).encode())
-                message = {**message, "headers": [date, *message.get("headers", ())]}
+                date = (b"date", _now().encode())
+                message = {**message, "headers": [date, *closing, *message.get("headers", ())]}
             body = message.get("body", b"")
             last = max(len(body) - 1, 0) // _PIECE_BYTES * _PIECE_BYTES
             for start in range(0, last, _PIECE_BYTES):
@@ -168,7 +186,7 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
 
         if self._peer is not None:
             set_peer(scope, self._peer)
-        announced = Headers(scope=scope).get("content-length", "0")  # digits: h11 has seen to that
+        announced = Headers(scope=scope).get("content-length", "0")  # digits: see request_head
         app: ASGIApp = self.config.loaded_app
         if int(announced) > self._limits.max_body_bytes:
             message = f"The body of a request may have {self._limits.max_body_bytes} bytes."
@@ -227,6 +245,10 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
             with contextlib.suppress(OSError):
                 connected.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET_ON_CLOSE)
         self.transport.abort()
+
+
+def _now() -> str:
+    return formatdate(usegmt=True)
 
 
 def _cancel(timer: asyncio.TimerHandle | None) -> None:

@@ -12,7 +12,8 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Callable, Coroutine
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -20,6 +21,9 @@ from typing import Any
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.types import ASGIApp
 
+from gpuagent_exporters.fair_turns import peer_group
+from gpuagent_exporters.host_check import CheckHost
+from gpuagent_exporters.host_names import HostNames, host_names
 from gpuagent_exporters.lean import Config, ServerState
 from gpuagent_exporters.limits import BoundedProtocol, HttpLimits
 from gpuagent_exporters.listeners import ListenError, UnixListener, open_tcp, open_unix
@@ -48,7 +52,9 @@ class HttpServer:
         unix_group: The group the socket file is given to.
         limits: What one client may cost.
         web_config: TLS and basic authentication, for the TCP address; a unix socket has its
-        permissions.
+            permissions.
+        names: The names under which the TCP address may be asked, by default those of this machine.
+        group_of: What stands for a client's address where connections are shared out.
     """
 
     def __init__(
@@ -61,6 +67,8 @@ class HttpServer:
         unix_group: str | None = None,
         limits: HttpLimits = HttpLimits(),  # noqa: B008 - frozen
         web_config: WebConfig | None = None,
+        names: HostNames | None = None,
+        group_of: Callable[[str], str] = peer_group,
     ) -> None:
         self._listen = listen
         self._unix_socket = unix_socket
@@ -70,13 +78,16 @@ class HttpServer:
         self._web_config = web_config or WebConfig()
         self._state = ServerState()
         bounded = RequestBodyLimitMiddleware(app, limits.max_body_bytes)
-        self._unix_protocol = _uvicorn_config(bounded, limits)
-        self._tcp_protocol = _uvicorn_config(self._web_config.protect(bounded), limits)
+        self._unix_protocol = _uvicorn_config(bounded)
+        # Outside of everything: what reaches a TCP address under a stranger's name reaches no route and no password.
+        guarded = CheckHost(self._web_config.protect(bounded), names or host_names(), self._is_protected)
+        self._tcp_protocol = _uvicorn_config(self._web_config.with_headers(guarded))
         self._tcp: list[socket.socket] = []
         self._unix: UnixListener | None = None
         self._accepting: list[asyncio.Task[None]] = []
-        self._handshakes: set[asyncio.Task[None]] = set()
-        self._open: set[BoundedProtocol] = set()
+        self._handshakes: dict[asyncio.Task[None], BoundedProtocol] = {}
+        self._group_of = group_of
+        self._open: dict[BoundedProtocol, str] = {}  # with the group of its peer, in the order of connecting
         self._all_lost = asyncio.Event()
 
     @property
@@ -152,6 +163,9 @@ class HttpServer:
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._all_lost.wait(), seconds)
 
+    def _is_protected(self) -> bool:
+        return self._web_config.encrypts or self._web_config.authenticates
+
     # Accepting
 
     async def _accept(
@@ -164,28 +178,45 @@ class HttpServer:
         loop = asyncio.get_running_loop()
         while True:
             try:
-                accepted, _ = await loop.sock_accept(listener)
+                accepted, address = await loop.sock_accept(listener)
             except OSError as error:
                 await self._recover(error)
                 continue
-            if len(self._open) >= self._limits.max_connections and not self._make_room():
+            group = self._group_of(address[0]) if isinstance(address, tuple) else ""
+            if len(self._open) >= self._limits.max_connections and not self._make_room(group):
                 _refuse(accepted, in_words=ssl_context() is None)
             else:
-                self._connect(accepted, config, ssl_context())
+                self._connect(accepted, group, config, ssl_context())
             await asyncio.sleep(0)
 
     async def _recover(self, error: OSError) -> None:
         """Most errors are the next client's (accept(2)); but without descriptors, wait a little."""
         if error.errno in _OUT_OF_RESOURCES:
             logger.warning("cannot accept a connection: %s", error.strerror)
-            self._make_room()
+            self._close_idle(self._open)
             await asyncio.sleep(_RETRY_SECONDS)
         else:
             await asyncio.sleep(0)
 
-    def _make_room(self) -> bool:
+    def _make_room(self, newcomer: str) -> bool:
+        """End a connection of a peer that has the most of them, for a peer of the group `newcomer`; False for none.
+
+        The one that has been idle longest goes; a busy one, the newest, only for a peer with fewer connections. So one
+        peer's flood neither shuts others out nor ends a scraper's connection.
+        """
+        counts = Counter(self._open.values())
+        most = max(counts.values())
+        victims = [each for each, group in self._open.items() if counts[group] == most]
+        if self._close_idle(victims):
+            return True
+        if most <= counts[newcomer] + 1:
+            return False
+        self._cut(victims[-1])
+        return True
+
+    def _close_idle(self, connections: Iterable[BoundedProtocol]) -> bool:
         """Close the connection that has been idle longest; False where all of them are busy."""
-        idle = [(each.idle_since, each) for each in self._open if each.idle_since is not None]
+        idle = [(each.idle_since, each) for each in connections if each.idle_since is not None]
         if not idle:
             return False
         _, oldest = min(idle, key=lambda pair: pair[0])
@@ -193,7 +224,16 @@ class HttpServer:
         self._forget(oldest)
         return True
 
-    def _connect(self, accepted: socket.socket, config: Config, context: ssl.SSLContext | None) -> None:
+    def _cut(self, connection: BoundedProtocol) -> None:
+        """End a connection in the middle of what it does, a TLS handshake included."""
+        handshake = next((task for task, of in self._handshakes.items() if of is connection), None)
+        if handshake is None:
+            connection.abort()
+        else:  # in the loop's next turn it has begun for certain, and owns its socket
+            asyncio.get_running_loop().call_soon(_end_handshake, handshake, connection)
+        self._forget(connection)
+
+    def _connect(self, accepted: socket.socket, group: str, config: Config, context: ssl.SSLContext | None) -> None:
         connection = BoundedProtocol(
             config,
             self._state,
@@ -201,10 +241,10 @@ class HttpServer:
             may_connect=self._web_config.may_connect if context else _anyone,
             on_lost=self._forget,
         )
-        self._open.add(connection)
+        self._open[connection] = group
         task = asyncio.create_task(self._shake_hands(accepted, connection, context))
-        self._handshakes.add(task)
-        task.add_done_callback(self._handshakes.discard)
+        self._handshakes[task] = connection
+        task.add_done_callback(self._handshakes.pop)
 
     async def _shake_hands(
         self, accepted: socket.socket, connection: BoundedProtocol, context: ssl.SSLContext | None
@@ -227,9 +267,14 @@ class HttpServer:
             raise
 
     def _forget(self, connection: BoundedProtocol) -> None:
-        self._open.discard(connection)
+        self._open.pop(connection, None)
         if not self._open:
             self._all_lost.set()
+
+
+def _end_handshake(handshake: asyncio.Task[None], connection: BoundedProtocol) -> None:
+    if not handshake.cancel():  # it has just succeeded
+        connection.abort()
 
 
 def _anyone(_: asyncio.BaseTransport) -> bool:
@@ -248,7 +293,7 @@ def _refuse(accepted: socket.socket, *, in_words: bool) -> None:
             accepted.send(_BUSY)
 
 
-def _uvicorn_config(app: ASGIApp, limits: HttpLimits) -> Config:
+def _uvicorn_config(app: ASGIApp) -> Config:
     config = Config(
         app,
         http=BoundedProtocol,
@@ -261,7 +306,6 @@ def _uvicorn_config(app: ASGIApp, limits: HttpLimits) -> Config:
         server_header=False,
         date_header=False,
         workers=1,  # otherwise WEB_CONCURRENCY in the environment is read
-        h11_max_incomplete_event_size=limits.max_header_bytes,
     )
     config.load()
     return config

@@ -138,8 +138,12 @@ class WebConfig:
         return self._settings.allows(transport.get_extra_info("peercert"))
 
     def protect(self, app: ASGIApp) -> ASGIApp:
-        """`app` behind basic authentication and with the extra headers, as far as there are any."""
-        return SetHeaders(BasicAuth(app, self._users), self._headers)
+        """Return `app` behind basic authentication, as far as there are users."""
+        return BasicAuth(app, self._users)
+
+    def with_headers(self, app: ASGIApp) -> ASGIApp:
+        """Return `app` with the extra headers on every answer, as far as there are any."""
+        return SetHeaders(app, self._headers)
 
     def _headers(self) -> Mapping[str, str]:
         return self._settings.headers

@@ -73,7 +73,7 @@ class FakeCommands:
 def asked(folder: Path, commands: FakeCommands, method: str, path: str, body: object = None) -> Answer:
     """One request over the control socket; a body that is no bytes goes as JSON."""
     data = body if isinstance(body, bytes) else b"" if body is None else json.dumps(body).encode()
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(data)}\r\n\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(data)}\r\n\r\n"
 
     async def test() -> Answer:
         app = build_app(FakeSource(), control=True, extra_routes=alert_routes(commands))

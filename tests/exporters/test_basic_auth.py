@@ -10,6 +10,8 @@ from pathlib import Path
 import bcrypt
 import pytest
 import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from gpuagent_exporters.basic_auth import BasicAuth, Overloaded, PasswordCheck
 from gpuagent_exporters.http import build_app
@@ -31,6 +33,7 @@ class Checks:
 
     def __init__(self) -> None:
         self.hashes: list[bytes] = []
+        self.passwords: list[bytes] = []
         self.at_once = 0
         self.most_at_once = 0
         self.go_on = threading.Event()
@@ -39,6 +42,7 @@ class Checks:
     def __call__(self, password: bytes, hashed: bytes) -> bool:
         with self._lock:
             self.hashes.append(hashed)
+            self.passwords.append(password)
             self.at_once += 1
             self.most_at_once = max(self.most_at_once, self.at_once)
         self.go_on.wait(20)
@@ -127,6 +131,23 @@ def test_a_new_hash_forgets_the_old_password() -> None:
     assert run(test()) == [True, False]
 
 
+def test_other_users_forget_every_password() -> None:
+    """What is remembered goes when the file changes, also of users whose hash is the same."""
+    checks = Checks()
+    checks.go_on.set()
+    users = dict(USERS)
+    passwords = PasswordCheck(lambda: users, checks)
+
+    async def test() -> None:
+        assert await passwords.allows("alice", b"right")
+        users["bob"] = HASH
+        assert await passwords.allows("alice", b"right")
+
+    run(test())
+
+    assert len(checks.hashes) == 2
+
+
 def test_what_is_remembered_is_bounded() -> None:
     """Many users do not make the memory grow; the one longest unseen is checked again."""
     checks = Checks()
@@ -143,14 +164,34 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(checks.hashes) == 66
 
 
-def test_an_unknown_user_costs_the_same() -> None:
-    """Who guesses names learns nothing from the time: a hash of the highest cost is compared."""
+@settings(deadline=None)
+@given(
+    costs=st.dictionaries(st.sampled_from(["alice", "bob", "carol"]), st.integers(4, 31), min_size=1),
+    user=st.sampled_from(["alice", "bob", "carol", "mallory", ""]),
+)
+def test_a_refusal_tells_of_no_user(costs: dict[str, int], user: str) -> None:
+    """Whoever guesses names learns nothing from the time: a refusal is 2^(highest cost) rounds of bcrypt for each."""
     checks = Checks()
     checks.go_on.set()
-    users = {"alice": HASH, "bob": HASH.replace("$04$", "$12$")}
+    users = {name: HASH.replace("$04$", f"${cost:02}$") for name, cost in costs.items()}
 
-    assert not run(PasswordCheck(lambda: users, checks).allows("mallory", b"right"))
-    assert [hashed[:7] for hashed in checks.hashes] == [b"$2b$12$"]
+    assert not run(PasswordCheck(lambda: users, checks).allows(user, b"wrong"))
+
+    rounds = sum(2 ** int(hashed.split(b"$")[2]) for hashed in checks.hashes)
+    assert rounds == 2 ** max(costs.values())
+
+
+def test_no_password_costs_nothing() -> None:
+    """A request without credentials is refused at once: it names no user that could be told of."""
+    checks = Checks()
+    guarded = BasicAuth(build_app(FakeSource()), lambda: USERS, PasswordCheck(lambda: USERS, checks))
+
+    async def test() -> int:
+        async with serving(guarded) as server:
+            return (await ask(server, "/metrics")).status
+
+    assert run(test()) == 401
+    assert checks.hashes == []
 
 
 def test_the_hash_for_nobody_is_a_real_one() -> None:
@@ -186,12 +227,7 @@ def test_a_flood_does_not_take_the_machine() -> None:
 def test_who_is_known_gets_in_during_a_flood() -> None:
     """Prometheus, whose password is remembered, scrapes on while strangers guess and get 503."""
     checks = Checks()
-
-    async def app(scope: object, receive: object, send: object) -> None:
-        await build_app(FakeSource())(scope, receive, send)  # type: ignore[arg-type]
-
-    guarded = BasicAuth(app, lambda: USERS)
-    guarded._passwords = PasswordCheck(lambda: USERS, checks)
+    guarded = BasicAuth(build_app(FakeSource()), lambda: USERS, PasswordCheck(lambda: USERS, checks))
 
     async def test() -> list[int]:
         async with serving(guarded) as server:
@@ -208,3 +244,56 @@ def test_who_is_known_gets_in_during_a_flood() -> None:
             return [first.status, again.status]
 
     assert run(test()) == [200, 200]
+
+
+@pytest.mark.parametrize(
+    ("user", "peer"), [("alice", "192.0.2.2"), ("prometheus", "192.0.2.1")], ids=["another peer", "the same peer"]
+)
+def test_a_flood_keeps_nobody_else_waiting(user: str, peer: str) -> None:
+    """A right password that is not yet known is checked among the first, before the guesses that came earlier."""
+    checks = Checks()
+    users = {"alice": HASH, "prometheus": HASH}
+    passwords = PasswordCheck(lambda: users, checks)
+
+    async def test() -> bool:
+        guesses = [asyncio.create_task(passwords.allows("alice", b"wrong", "192.0.2.1")) for _ in range(50)]
+        await until(lambda: len(checks.hashes) == 2)
+        right = asyncio.create_task(passwords.allows(user, b"right", peer))
+        await asyncio.sleep(0)
+        checks.go_on.set()
+        outcome = await right
+        await asyncio.gather(*guesses, return_exceptions=True)
+        return outcome
+
+    assert run(test())
+    assert checks.passwords.index(b"right") <= 4
+
+
+def test_the_same_password_at_once_is_checked_once_each_turn() -> None:
+    """Requests that come together with one right password wait for one check, not each for its own."""
+    checks = Checks()
+    passwords = PasswordCheck(lambda: USERS, checks)
+
+    async def test() -> list[bool]:
+        asked = [asyncio.create_task(passwords.allows("alice", b"right")) for _ in range(8)]
+        await until(lambda: len(checks.hashes) == 2)
+        checks.go_on.set()
+        return await asyncio.gather(*asked)
+
+    assert run(test()) == [True] * 8
+    assert len(checks.hashes) == 2
+
+
+def test_the_loop_never_waits_for_bcrypt() -> None:
+    """A check runs in a thread: the loop, which measures GPUs, goes on meanwhile."""
+    threads: list[int] = []
+
+    def check(password: bytes, hashed: bytes) -> bool:
+        threads.append(threading.get_ident())
+        return False
+
+    users = {"alice": HASH, "bob": HASH.replace("$04$", "$06$")}
+    run(PasswordCheck(lambda: users, check).allows("alice", b"wrong"))
+
+    assert len(threads) == 3
+    assert threading.get_ident() not in threads

@@ -59,7 +59,7 @@ class FakeRemedies:
 
 def asked(folder: Path, remedies: FakeRemedies, method: str, path: str, body: bytes = b"") -> Answer:
     """One request over the control socket."""
-    head = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n\r\n"
+    head = f"{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
 
     async def test() -> Answer:
         routes: Sequence[BaseRoute] = (*remedy_routes(remedies), *remedy_command_routes(remedies))

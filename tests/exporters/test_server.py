@@ -182,7 +182,7 @@ def test_stopping_does_not_wait_for_ever(caplog: pytest.LogCaptureFixture) -> No
         server = HttpServer(endless, listen="127.0.0.1:0")
         await server.start()
         async with connected(server) as client:
-            await client.send(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await client.send(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
             await begun.wait()
             await server.stop(grace_seconds=0.05)
             assert ended.is_set()

@@ -27,6 +27,15 @@ def test_a_reload_tells_what_came_of_it(folder: Path) -> None:
         assert "did you mean poll_interval?" in bad.stderr
 
 
+def test_what_is_read_at_the_start_alone_is_named(folder: Path) -> None:
+    """A name added to `http.allowed_hosts` is not silently left out: the log says that it takes a restart."""
+    with running_agent(folder, "healthy") as agent:
+        agent.wait_until_ready()
+        write_config(folder, agent.port, http={"allowed_hosts": ["gpu7.corp.example.com"]})
+        assert agent.command("config", "reload").returncode == 0
+        assert "http has changed: this takes effect at the next start" in agent.log()
+
+
 def test_without_an_agent(folder: Path) -> None:
     """Nothing to tell it to: said in a line, with status 1."""
     with running_agent(folder, "healthy") as agent:

@@ -51,6 +51,13 @@ def check_listen(text: str) -> str:
     return text
 
 
+def check_host_pattern(text: str) -> str:
+    """Return a host name or `*.DOMAIN`, without a port. Raises ValueError."""
+    if not _HOST.fullmatch(text.removeprefix("*.")):
+        raise ValueError(f"{shown(text)} is no host name; write it without scheme and port, or *.example.org")
+    return text
+
+
 def check_web_url(text: str) -> str:
     """Pass a URL for HTTP. Raises ValueError, which does not quote it: it may hold a secret."""
     _check_url_text(text)

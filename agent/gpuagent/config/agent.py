@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from gpuagent.config.section import Section
-from gpuagent.config.values import Duration, FilePath, Pattern, Size
+from gpuagent.config.values import Duration, FilePath, HostPattern, Pattern, Size
 
 
 class Clients(Section):
@@ -51,6 +51,11 @@ class Http(Section):
     )
     max_header_size: Size = Field(default=16 * 1024, ge=1024, le=1024**2, description="Largest head of a request.")
     max_body_size: Size = Field(default=64 * 1024, ge=1024, le=16 * 1024**2, description="Largest body of a request.")
+    allowed_hosts: tuple[HostPattern, ...] = Field(
+        default=(),
+        description="Further names under which `listen` may be asked, such as `gpu7.example.org` or `*.example.org`. "
+        "localhost, IP addresses and this machine's own names need not be here.",
+    )
 
 
 class Leaks(Section):

@@ -19,6 +19,7 @@ from gpuagent.config.addresses import (
     HIDDEN,
     check_any_url,
     check_base_url,
+    check_host_pattern,
     check_listen,
     check_web_url,
     hide_user,
@@ -166,6 +167,12 @@ ListenAddress = Annotated[
     str,
     _from_text(check_listen),
     Allowed('host:port such as 127.0.0.1:9837, :9837 or "[::1]:9837"; "" is off'),
+]
+
+HostPattern = Annotated[
+    str,
+    _from_text(check_host_pattern),
+    Allowed("a host name, or *. and a domain"),
 ]
 
 FilePath = Annotated[

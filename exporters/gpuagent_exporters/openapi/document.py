@@ -60,7 +60,8 @@ COMMON_ANSWERS = {
     403: fault("The control socket answers only callers from the host's own namespaces."),
     405: fault("Not this method: `Allow` has those there are."),
     413: fault("The body is too large."),
-    421: fault("Loopback was asked under somebody else's name (DNS rebinding)."),
+    421: fault("The name in `Host` is none of this machine's (DNS rebinding); `http.allowed_hosts` adds names."),
+    431: fault("The head is too large, or has more than 100 headers."),
 }
 """What any route may answer beside its own."""
 

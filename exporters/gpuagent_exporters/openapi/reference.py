@@ -38,7 +38,8 @@ identifies a process; each says so. `/metrics` does tell users and command lines
 
 An error is JSON with `error` and `message`; the message says what would have worked. HEAD answers as GET does, without
 the body. A request has at most {head} KiB of head and {body} KiB of body, and an address at most {connections}
-connections at a time; `http` in the [configuration](configuration.md) changes that.
+connections at a time; `http` in the [configuration](configuration.md) changes that. A request that could be read in two
+ways, such as one with both `Content-Length` and `Transfer-Encoding`, gets 400, and the connection is closed.
 
 Beside what is said below, any route may answer:
 """

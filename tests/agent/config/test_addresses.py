@@ -6,6 +6,7 @@ import pytest
 
 from gpuagent.config.addresses import (
     check_any_url,
+    check_host_pattern,
     check_listen,
     check_web_url,
     hide_user,
@@ -60,6 +61,22 @@ def test_no_addresses(text: str, words: str) -> None:
     """What cannot be listened on is refused in words."""
     with pytest.raises(ValueError, match=words):
         check_listen(text)
+
+
+@pytest.mark.parametrize("text", ["gpu7", "gpu7.corp.example.com", "*.pool.example.com", "gpu_agent"])
+def test_names_to_be_asked_under(text: str) -> None:
+    """A host name, or all below a domain."""
+    assert check_host_pattern(text) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "*", "*.", "gpu7:9837", "http://gpu7", "a.*.example.com", "**.example.com", "a b", "[::1]", "gpu7/", "."],
+)
+def test_no_names_to_be_asked_under(text: str) -> None:
+    """A port, a scheme or a star anywhere else is refused in words; there is no way to allow every name."""
+    with pytest.raises(ValueError, match="is no host name; write it without scheme and port"):
+        check_host_pattern(text)
 
 
 @pytest.mark.parametrize("text", ["http://a", "https://a.example:8443/x?y=z#f", "http://[::1]:9093"])
