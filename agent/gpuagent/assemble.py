@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.alerting.alerting import Alerting, Where
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.alerting.rules import load_rules
@@ -20,7 +21,6 @@ from gpuagent.clients.automatic import AutomaticBlame
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clock import Clock
 from gpuagent.config.apart import load_config_apart, load_config_here, read_apart
-from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
 from gpuagent.doors import Doors
 from gpuagent.leaks.leaks import Leaks
@@ -85,9 +85,10 @@ def assemble(
 
     def load() -> tuple[Config, tuple[RuleGroup, ...]]:
         # What a scenario is read with is what a configuration is read with: a child would save nothing.
-        config = load_config_here(path) if simulate else load_config_apart(path)
-        check_permissions(config, [path or DEFAULT_PATH])
-        return config, load_rules(config)
+        files = CheckedFiles()
+        config = load_config_here(path, read=files.read) if simulate else load_config_apart(path, read=files.read)
+        check_permissions(config, files)
+        return config, load_rules(config, read=files.read)
 
     try:
         config, rules = load()
