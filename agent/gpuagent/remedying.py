@@ -83,9 +83,7 @@ def check_permissions(config: Config, files: CheckedFiles, programs: ProgramChec
     for where, command in _commands(config, {index for index, is_dry in dry.items() if not is_dry}):
         faults += [f"{where}: {fault}" for fault in check.faults(command)]
     if faults:
-        who = "root" if files.own_uid == 0 else f"root and the agent's user (uid {files.own_uid})"
-        head = f"remedies may not act while others than {who} can change what they go by:"
-        raise RemediesRefused("\n".join([head, *dict.fromkeys(faults)]))
+        raise RemediesRefused("\n".join(f"{fault} (required while remedies act for real)" for fault in faults))
 
 
 def _commands(config: Config, real: set[int]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -63,12 +63,12 @@ class CheckedFiles:
                 self._tell(path, f"is {walked.kind()}", "name a regular file")
                 return content
             content, before, after = _content_of(walked)
-        if before != after:
-            self._tell(path, "was changed while it was read", "reload again")
         with walk(_absolute(path), self._owners) as again:
             self._add(again.faults)
-            if again.status is None or (again.status.st_dev, again.status.st_ino) != before[:2]:
+            if again.status is None or not os.path.samestat(again.status, before):
                 self._tell(path, "was replaced while it was read", "reload again")
+            elif _stamp(before) != _stamp(after):
+                self._tell(path, "was changed while it was read", "reload again")
         return content
 
     def _tell(self, path: Path, problem: str, remedy: str) -> None:
@@ -79,20 +79,20 @@ class CheckedFiles:
 
 
 def _absolute(path: Path) -> str:
-    """Without taking `..` or links out, which the kernel does in its own order."""
+    """Return an absolute path with `..` and links left in: the walk resolves them in the kernel's order."""
     return str(Path.cwd() / path)
 
 
-def _content_of(walked: Walk) -> tuple[bytes, tuple[int, ...], tuple[int, ...]]:
-    """The content of what was checked, and what identifies that content when it was checked and after it was read."""
+def _content_of(walked: Walk) -> tuple[bytes, os.stat_result, os.stat_result]:
+    """Return the content of the file that was checked, its status when it was checked, and after it was read."""
     if walked.descriptor is None or walked.status is None:
         raise FileNotFoundError(walked.path)
     # The link leads to the open file itself, whatever has become of its path (proc(5)).
     with Path(f"/proc/self/fd/{walked.descriptor}").open("rb") as stream:
         content = stream.read(MAX_FILE_BYTES + 1)
-        return content, _stamp(walked.status), _stamp(os.fstat(stream.fileno()))
+        return content, walked.status, os.fstat(stream.fileno())
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:
-    """The file and its version: ctime moves with every change of content, owner or mode."""
-    return (status.st_dev, status.st_ino, status.st_ctime_ns, status.st_mtime_ns, status.st_size, status.st_mode)
+    """Return what every change of content, owner, mode or ACL moves: ctime, which nobody can set."""
+    return (status.st_ctime_ns, status.st_mtime_ns, status.st_size)

@@ -74,7 +74,7 @@ class _Command:
         interprets = runs_others or any(_LANGUAGES.fullmatch(name) for name in names)
         for argument in arguments:
             for path in _paths_in(argument):
-                yield from self._file(path, depth, may_be_directory=not interprets)
+                yield from self._file(path, depth, may_be_directory=not interprets or path != argument)
             if interprets:
                 yield from self._relative(argument)
             if runs_others:
