@@ -26,7 +26,7 @@ from gpuagent.doors import Doors
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.naming import node_name
-from gpuagent.node import NoSuchNode, real_node, simulated_node, state_file
+from gpuagent.node import STATE_FILE, NoSuchNode, real_node, simulated_node, state_file
 from gpuagent.procfs.limits import raise_descriptor_limit
 from gpuagent.remedying import RemediesRefused, acting_of, check_permissions
 from gpuagent.renewal import Renewal
@@ -107,7 +107,7 @@ def assemble(
     renewal = Renewal()
     where = Where(
         node=node_name(),
-        state_file=state_file(config, "state.db"),
+        state_file=state_file(config, STATE_FILE),
         simulated=node.place.simulated,
     )
     try:

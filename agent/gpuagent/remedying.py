@@ -12,7 +12,7 @@ from gpuagent.acting.notes import Notes
 from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.acting.programs import ProgramCheck
 from gpuagent.clients.commands import ClientCommands
-from gpuagent.node import Node
+from gpuagent.node import STATE_FILE, Node
 from gpuagent_alerts.remedies.world import Hands
 from gpuagent_alerts.store.database import Store
 
@@ -77,7 +77,8 @@ def check_permissions(config: Config, files: CheckedFiles, programs: ProgramChec
         with suppress(OSError):  # told by who loads it
             files.read(path)
     # Alerts, leaks and limits outlive a restart there: whoever can write it makes an alert fire, or a leak certain.
-    files.check_directory(config.state_dir)
+    for path in (config.state_dir, config.state_dir / STATE_FILE):
+        files.check(path)
     faults = list(files.faults)
     check = programs or ProgramCheck(files.own_uid)
     for where, command in _commands(config, {index for index, is_dry in dry.items() if not is_dry}):

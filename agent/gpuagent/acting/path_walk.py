@@ -178,7 +178,10 @@ class _Walker:
     def _miss(self, place: list[str]) -> None:
         """Nothing is there: whoever may create it decides what will be."""
         missing = _text(place)
+        told = {(each.element, each.problem) for each in self._found.faults}
         for each in self._creators:
+            if (each.element, each.problem) in told:
+                continue
             problem = f"does not exist and can be created, as {shown_path(each.element)} {each.problem}"
             self._add([PathFault(missing, problem, each.remedy)])
 

@@ -49,8 +49,8 @@ class CheckedFiles:
             raise content
         return content
 
-    def check_directory(self, path: Path) -> None:
-        """Check a directory that need not exist, and into which nobody else may put anything."""
+    def check(self, path: Path) -> None:
+        """Check a file or a directory that is not read here. It need not exist if nobody else can make it."""
         with walk(_absolute(path), self._owners) as walked:
             self._add(walked.faults)
 
@@ -80,7 +80,7 @@ class CheckedFiles:
 
 def _absolute(path: Path) -> str:
     """Return an absolute path with `..` and links left in: the walk resolves them in the kernel's order."""
-    return str(Path.cwd() / path)
+    return str(path if path.is_absolute() else Path.cwd() / path)
 
 
 def _content_of(walked: Walk) -> tuple[bytes, os.stat_result, os.stat_result]:

@@ -35,6 +35,15 @@ _INSIDE = re.compile(r"""(?:(?<=[\s=:,;|&<>()'"`])|(?<=^-\w))/[^\s=:,;|&<>()'"`]
 """Absolute paths inside an argument: `--config=/a`, `-f/a`, `PATH=/a:/b`, the text of `sh -c`."""
 
 
+_WORDS = re.compile(r"""[^\s=:,;|&<>()'"`]+""")
+_PLACES = re.compile(r"\{(?:pid|container_id|slurm_job)\}")
+"""What is filled in by the time that a command runs."""
+_HIDDEN = re.compile(
+    r"""(?:(?:^|(?<=[\s=:,;|&<>()'"`]))(?:~[^\s;]*|PATH=[^\s;]*|/[^\s=:,;|&<>()'"`]*[*?\[\]{}$][^\s;]*))"""
+)
+"""What a shell makes other paths of, and another PATH than the one that is searched here."""
+
+
 class ProgramCheck:
     """Says what others than root and the agent's user can change of what a command runs."""
 
@@ -75,11 +84,18 @@ class _Command:
         for argument in arguments:
             for path in _paths_in(argument):
                 yield from self._file(path, depth, may_be_directory=not interprets or path != argument)
-            if interprets:
-                yield from self._relative(argument)
             if runs_others:
-                for word in argument.split():
-                    yield from self._searched(word, depth)
+                yield from self._words(argument, depth)
+            elif interprets:
+                yield from self._relative(argument)
+
+    def _words(self, argument: str, depth: int) -> Iterator[str]:
+        """What a launcher may make of an argument: programs in PATH, relative paths, what a shell expands."""
+        for hidden in dict.fromkeys(_HIDDEN.findall(_PLACES.sub("", argument))):
+            yield f"{shown_path(hidden)} in an argument cannot be examined: write whole paths, or a script that has it"
+        for word in _WORDS.findall(argument):
+            yield from self._relative(word)
+            yield from self._searched(word, depth)
 
     def _file(self, path: str, depth: int, *, may_be_directory: bool = True) -> Iterator[str]:
         """Faults of a file, of its interpreters if it is a script; the kernel takes it for a program in any place."""
@@ -92,7 +108,11 @@ class _Command:
                 yield f"{shown_path(path)} is a directory, whose files are not examined: name the file to run"
             elif walked.kind() == "a FIFO":
                 yield f"{shown_path(path)} is a FIFO: name a file"
-            head = _head(walked)
+            try:
+                head = _head(walked)
+            except OSError as error:
+                yield f"{shown_path(path)} cannot be read ({error.strerror}), so what runs it is unknown: chmod o+r it"
+                return
         if head.startswith(b"#!") and depth < _MAX_DEPTH:
             interpreter, *option = os.fsdecode(head[2:].split(b"\n")[0]).strip(" \t").split(maxsplit=1) or [""]
             if interpreter.startswith("/"):
@@ -120,8 +140,10 @@ class _Command:
 
 
 def _paths_in(argument: str) -> list[str]:
-    whole = [argument] if argument.startswith("/") else []
-    return list(dict.fromkeys(each for each in whole + _INSIDE.findall(argument) if "\0" not in each))
+    """Return every absolute path that an argument may name: all of it, a value of an option, what is inside."""
+    whole = [argument, argument.partition("=")[2], argument[2:] if argument.startswith("-") else ""]
+    found = [each for each in whole if each.startswith("/")] + _INSIDE.findall(argument)
+    return list(dict.fromkeys(each for each in found if "\0" not in each))
 
 
 def _name_of(walked: Walk) -> str:
@@ -132,16 +154,8 @@ def _name_of(walked: Walk) -> str:
 
 
 def _head(walked: Walk) -> bytes:
-    """The begin of a program; nothing of what this user may not read, which no interpreter could read either."""
-    if walked.descriptor is None or not walked.is_regular_file():
+    """Return the begin of a program, nothing of what is none. Raises OSError."""
+    if walked.status is None or not walked.is_regular_file() or not walked.status.st_mode & 0o111:
         return b""
-    try:
-        opened = os.open(f"/proc/self/fd/{walked.descriptor}", os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    except OSError:
-        return b""
-    try:
-        return os.pread(opened, _HEAD_BYTES, 0)
-    except OSError:
-        return b""
-    finally:
-        os.close(opened)
+    with Path(f"/proc/self/fd/{walked.descriptor}").open("rb", buffering=0) as program:
+        return program.read(_HEAD_BYTES)

@@ -18,8 +18,10 @@ from gpuagent.config.models import Config
 from gpuagent.remedying import RemediesRefused, check_permissions
 from tests.agent.acting.trees import (
     ALICE,
+    BOB,
     USER,
     acl,
+    as_user,
     give,
     make_directory,
     make_file,
@@ -109,6 +111,22 @@ def test_the_agents_own_user(tree: Path) -> None:
     assert refusal(path, CheckedFiles(0)) == [f"{path} belongs to uid {ALICE}: chown root {path}"]
     give(path, 0)
     assert refusal(path, CheckedFiles(ALICE)) == []
+
+
+def test_an_agent_without_roots_rights(tree: Path) -> None:
+    """The shipped unit's agent is not root: it examines, and reads, files with ACLs in directories it cannot list."""
+    closed = make_directory(tree / "closed", 0o711)
+    rules = make_file(closed / "rules.yaml", RULES)
+    path = settings(tree, rule_files=[str(rules)])
+
+    def told() -> str:
+        files = CheckedFiles()
+        config = load_config_here(path, read=files.read)
+        return "\n".join([*refusal(path, files, config), str(len(load_rules(config, read=files.read)) > 1)])
+
+    set_acl(path, acl((USER, 6, ALICE)))
+    assert as_user(ALICE, told) == "True"
+    assert as_user(BOB, told) == f"{path} is writable by uid {ALICE} (ACL): setfacl -b {path}\nTrue"
 
 
 @pytest.mark.parametrize("kind", ["rules.yaml", "gpuagent.yaml"])

@@ -14,7 +14,19 @@ from gpuagent.acting.programs import ProgramCheck
 from gpuagent.procfs.files import RealProc
 from tests.agent.acting.processes import reader
 from tests.agent.acting.staging import NoApps
-from tests.agent.acting.trees import ALICE, USER, acl, give, make_directory, make_file, needs_root, set_acl, tree
+from tests.agent.acting.trees import (
+    ALICE,
+    BOB,
+    USER,
+    acl,
+    as_user,
+    give,
+    make_directory,
+    make_file,
+    needs_root,
+    set_acl,
+    tree,
+)
 from tests.alerts.remedies.world import target
 
 pytestmark = needs_root
@@ -72,6 +84,7 @@ def test_a_program_of_somebody_else(tree: Path) -> None:
         ["/usr/bin/nice", "-n", "5", "{script}"],
         ["/usr/bin/awk", "-f{script}"],
         ["/bin/echo", "--file={script}"],
+        ["/bin/sh", "-c", ". {script}|cat"],
         ["/bin/echo", "a:{script}"],
     ],
 )
@@ -131,7 +144,48 @@ def test_relative_paths() -> None:
     assert faults("no-such-program") == ["no-such-program is not an absolute path: write where it is, from / on"]
     assert faults("./x") == ["./x is not an absolute path: write where it is, from / on"]
     assert faults("/bin/sh", "etc/passwd") == ["etc/passwd is a relative path to a file: write /etc/passwd"]
+    assert faults("/bin/sh", "-c", "exec 'etc/passwd'") == [
+        "etc/passwd is a relative path to a file: write /etc/passwd"
+    ]
+    assert faults("/usr/bin/python3", "etc/passwd") == ["etc/passwd is a relative path to a file: write /etc/passwd"]
     assert faults("/usr/bin/nice", "docker", "run", "etc/none") == []
+
+
+@pytest.mark.parametrize("name", ["x y", "a=b:c", "d'e", "ö"])
+@pytest.mark.parametrize("form", ["{}", "--file={}", "-f{}"])
+def test_odd_names(tree: Path, name: str, form: str) -> None:
+    """A file whose name has what stands between words is found all the same."""
+    theirs = give(make_file(tree / name), ALICE)
+    assert any(f"belongs to uid {ALICE}" in each for each in faults("/bin/echo", form.format(theirs)))
+
+
+@pytest.mark.parametrize(
+    ("argument", "hidden"),
+    [
+        ("~alice/x.sh", "~alice/x.sh"),
+        ("exec ~/x; true", "~/x"),
+        ("/home/*/x.sh {pid}", "/home/*/x.sh"),
+        ("cat '/srv/$NAME'", "/srv/$NAME'"),
+        ("/home/{alice,bob}/x", "/home/{alice,bob}/x"),
+        ("PATH=/srv:/opt tool", "PATH=/srv:/opt"),
+    ],
+)
+def test_what_a_shell_expands(argument: str, hidden: str) -> None:
+    """Which file it means is known only when it runs: refused, as it may be anybody's."""
+    expected = f"{hidden} in an argument cannot be examined: write whole paths, or a script that has it"
+    assert expected in faults("/bin/sh", "-c", argument)
+    assert faults("/bin/echo", argument) == []
+    assert faults("/bin/sh", "-c", "kill -0 {pid} && ls '/srv/{container_id}' \"$1\" ${2}") == []
+
+
+def test_a_program_that_cannot_be_read(tree: Path) -> None:
+    """The kernel reads its first line and runs what that names, which is not known then. A secret is no program."""
+    program = script(tree / "program")
+    give(program, BOB)
+    program.chmod(0o700)
+    secret = give(make_file(tree / "secret", mode=0o600), BOB)
+    told = as_user(ALICE, lambda: "\n".join(ProgramCheck(BOB).faults([str(program), str(secret)])))
+    assert told == f"{program} cannot be read (Permission denied), so what runs it is unknown: chmod o+r it"
 
 
 def test_what_is_not_there_yet(tree: Path) -> None:

@@ -7,7 +7,8 @@ import os
 import shutil
 import struct
 import tempfile
-from collections.abc import Iterator
+import traceback
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -60,6 +61,27 @@ def tree() -> Iterator[Path]:
     """See `open_tree`."""
     with open_tree() as folder:
         yield folder
+
+
+def as_user(uid: int, work: Callable[[], str]) -> str:
+    """What some work returns in a process of another user, who is in no group."""
+    read, write = os.pipe()
+    child = os.fork()
+    if child == 0:
+        try:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+            os.write(write, work().encode())
+        except BaseException:  # noqa: BLE001  the child must not go on as the test
+            os.write(write, traceback.format_exc().encode())
+        finally:
+            os._exit(0)
+    os.close(write)
+    with os.fdopen(read) as said:
+        text = said.read()
+    os.waitpid(child, 0)
+    return text
 
 
 def make_file(path: Path, text: str = "", mode: int = 0o644) -> Path:
