@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.acting.mounts import fuse_user
 from gpuagent.acting.path_walk import walk
 from tests.agent.acting.trees import (
     ALICE,
@@ -205,16 +204,3 @@ def test_a_name_that_disturbs_a_terminal(tree: Path) -> None:
     """It is escaped, as is what a person is told to run."""
     file = make_file(tree / "a\x1b[31m\n", mode=0o666)
     assert all(each.isprintable() for each in faults(file))
-
-
-MOUNTS = b"""\
-24 30 0:22 / /proc rw,nosuid - proc proc rw
-30 1 254:0 / / rw,relatime shared:1 - ext4 /dev/root rw
-50 30 0:51 / /mnt/al\\040ice rw,nosuid,nodev shared:9 master:2 - fuse.sshfs user_id=0 rw,user_id=1000,group_id=1000
-51 30 0:52 / /mnt/root rw - fuseblk /dev/sdb1 rw,user_id=0,group_id=0,allow_other
-"""
-
-
-def test_who_mounted_a_fuse_file_system() -> None:
-    """Its owner makes up what stat says; it is the kernel's option that tells, not the name that the owner chose."""
-    assert [fuse_user(MOUNTS, number) for number in (50, 51, 30, 24, 5)] == [1000, 0, None, None, None]

@@ -87,11 +87,11 @@ def test_every_fault_at_once(tree: Path) -> None:
     script = give(make_file(tree / "x.sh", mode=0o755), ALICE)
     state = make_directory(tree / "state", 0o770)
     path = settings(
-        tree, [{"exec": {"command": ["/bin/sh", str(script)]}}, {"exec": {"command": ["scancel", "{slurm_job}"]}}],
+        tree, [{"exec": {"command": ["/bin/sh", str(script)]}}, {"exec": {"command": ["no-such-program"]}}],
         rule_files=["rules.yaml"], receivers=[{"name": "ops", "exec": {"command": [str(script)]}}],
     )  # fmt: skip
     set_acl(path, acl((USER, 6, ALICE)))
-    missing = "scancel is not an absolute path: write where it is, from / on"
+    missing = "no-such-program is not an absolute path: write where it is, from / on"
     owner = f"{script} belongs to uid {ALICE}: chown root {script}"
     assert refusal(path) == [
         f"{path} is writable by uid {ALICE} (ACL): setfacl -b {path}",
