@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.alerting.alerting import Alerting, Where
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.alerting.rules import load_rules
@@ -20,13 +21,12 @@ from gpuagent.clients.automatic import AutomaticBlame
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clock import Clock
 from gpuagent.config.apart import load_config_apart, load_config_here, read_apart
-from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
 from gpuagent.doors import Doors
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.naming import node_name
-from gpuagent.node import NoSuchNode, real_node, simulated_node, state_file
+from gpuagent.node import STATE_FILE, NoSuchNode, real_node, simulated_node, state_file
 from gpuagent.procfs.limits import raise_descriptor_limit
 from gpuagent.remedying import RemediesRefused, acting_of, check_permissions
 from gpuagent.renewal import Renewal
@@ -85,9 +85,10 @@ def assemble(
 
     def load() -> tuple[Config, tuple[RuleGroup, ...]]:
         # What a scenario is read with is what a configuration is read with: a child would save nothing.
-        config = load_config_here(path) if simulate else load_config_apart(path)
-        check_permissions(config, [path or DEFAULT_PATH])
-        return config, load_rules(config)
+        files = CheckedFiles()
+        config = load_config_here(path, read=files.read) if simulate else load_config_apart(path, read=files.read)
+        check_permissions(config, files)
+        return config, load_rules(config, read=files.read)
 
     try:
         config, rules = load()
@@ -106,7 +107,7 @@ def assemble(
     renewal = Renewal()
     where = Where(
         node=node_name(),
-        state_file=state_file(config, "state.db"),
+        state_file=state_file(config, STATE_FILE),
         simulated=node.place.simulated,
     )
     try:

@@ -31,6 +31,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+STATE_FILE = "state.db"
+"""Alerts, leaks, limits and the record of remedies, in the state directory."""
+
 
 class NoSuchNode(Exception):
     """A scenario cannot be used, and why: every mistake on a line of its own."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuagent.acting.agent import Acting, Around
 from gpuagent.acting.hands import AgentHands
 from gpuagent.acting.notes import Notes
-from gpuagent.acting.permissions import writable_by_others
+from gpuagent.acting.permissions import CheckedFiles
+from gpuagent.acting.programs import ProgramCheck
 from gpuagent.clients.commands import ClientCommands
-from gpuagent.node import Node
+from gpuagent.node import STATE_FILE, Node
 from gpuagent.procfs.docker import docker_main_pid
 from gpuagent_alerts.remedies.world import Hands
 from gpuagent_alerts.store.database import Store
@@ -54,19 +55,48 @@ def acting_of(config: Config, node: Node, store: Store, commands: ClientCommands
             warn=notes.announce,
             may_touch=lambda pid: node.bound is None or pid in node.bound,
             main_pid_of=None if socket is None else partial(docker_main_pid, socket),
+            program_check=ProgramCheck(),
         )
 
     return Acting(config, Around(store, node.clock, node.place.boot_id, hands, durable))
 
 
-def check_permissions(config: Config, files: Sequence[Path]) -> None:
-    """While remedies are on for real, nobody else may write what says who is to be ended, or is run for it.
+def check_permissions(config: Config, files: CheckedFiles, programs: ProgramCheck | None = None) -> None:
+    """Refuse a configuration that acts for real while others can write what says who is to be ended, or is run for it.
 
-    Raises RemediesRefused.
+    `files` has read the configuration and reads the rule files, now if they have not been read; whoever uses them has
+    to read them by it. In a dry run nothing is refused.
+
+    Raises:
+        RemediesRefused: with every fault.
     """
     remedies = config.remedies
-    real = [each for each in remedies.ladders if not (remedies.dry_run if each.dry_run is None else each.dry_run)]
-    programs = [Path(step.exec.command[0]) for each in real for step in each.steps if step.exec is not None]
-    programs = [program for program in programs if program.is_absolute()]
-    if real and (faults := list(writable_by_others([*files, *config.rule_files, *programs]))):
-        raise RemediesRefused("\n".join(faults))
+    dry = {
+        index: remedies.dry_run if ladder.dry_run is None else ladder.dry_run
+        for index, ladder in enumerate(remedies.ladders)
+    }
+    if remedies.dry_run and all(dry.values()):
+        return
+    for path in config.rule_files:
+        with suppress(OSError):  # told by who loads it
+            files.read(path)
+    # Alerts, leaks and limits outlive a restart there: whoever can write it makes an alert fire, or a leak certain.
+    for path in (config.state_dir, config.state_dir / STATE_FILE):
+        files.check(path)
+    faults = list(files.faults)
+    check = programs or ProgramCheck(files.own_uid)
+    for where, command in _commands(config, {index for index, is_dry in dry.items() if not is_dry}):
+        faults += [f"{where}: {fault}" for fault in check.faults(command)]
+    if faults:
+        raise RemediesRefused("\n".join(f"{fault} (required while remedies act for real)" for fault in faults))
+
+
+def _commands(config: Config, real: set[int]) -> Iterator[tuple[str, tuple[str, ...]]]:
+    """What is run as the agent's user, who is trusted as root is: for a step, and for a message."""
+    for index, ladder in enumerate(config.remedies.ladders):
+        for number, step in enumerate(ladder.steps):
+            if index in real and step.exec is not None:
+                yield f"remedies.ladders[{index}].steps[{number}].exec", step.exec.command
+    for index, receiver in enumerate(config.receivers):
+        if receiver.exec is not None:
+            yield f"receivers[{index}].exec", receiver.exec.command

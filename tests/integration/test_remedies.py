@@ -214,6 +214,22 @@ def test_who_can_write_the_rules_names_the_victims(folder: Path) -> None:
     assert "rules.yaml is writable by everybody" in refused.stderr
 
 
+def test_a_program_that_is_opened_up_later_is_not_run(folder: Path) -> None:
+    """The first run of a program lets everybody write it, so that there is no second one: each run is checked."""
+    program = folder / "program"
+    program.write_text(f"#!/bin/sh\necho run >>{folder}/ran\nchmod o+w {program}\n")
+    program.chmod(0o755)
+    step = {"exec": {"command": [str(program)], "wait": "1s"}}
+    with node(folder, PLAIN, remedies(step, step)) as (agent, greedy, _):
+        assert end(agent)["result"] != "released"
+        said = json.dumps(runs(agent)[0]["steps"])
+        assert f"the program is not run: {program} is writable by everybody: chmod o-w {program}" in said
+        assert (folder / "ran").read_text() == "run\n"
+        assert greedy.poll() is None
+        assert agent.stop() == 0
+        assert "Traceback" not in agent.log()
+
+
 def test_the_demo() -> None:
     """The whole story: every step is seen and said, and nothing is left behind."""
     shown = subprocess.run([*GPUAGENT, "demo"], capture_output=True, text=True, timeout=150, check=False)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from gpuagent.acting.facts import Reader
@@ -51,11 +51,13 @@ class AgentHands:
         systemctl: Systemctl | None = None,
         may_touch: Callable[[int], bool] = lambda _: True,
         main_pid_of: Callable[[str], int | None] | None = None,
+        program_check: Callable[[Sequence[str]], str] = lambda _: "",
     ) -> None:
         """Put them together.
 
         `main_pid_of` asks the container runtime, in a thread, where that is permitted. `may_touch` is narrower under a
-        scenario: only processes that the scenario was given.
+        scenario: only processes that the scenario was given. `program_check` returns why a command must not be run, ""
+        if it may be. It is asked right before each run.
         """
         self._files = files
         self._reader = reader
@@ -64,6 +66,7 @@ class AgentHands:
         self._systemctl = systemctl or Systemctl(UnitProcesses(files))
         self._may_touch = may_touch
         self._main_pid_of = main_pid_of
+        self._program_check = program_check
 
     def hold(self, target: Target) -> Held:
         if not self._may_touch(target.pid):
@@ -132,7 +135,11 @@ class AgentHands:
             "slurm_job": target.proven_slurm_job, "gpu": target.gpu_index,
             "gpu_uuid": target.key.gpu_uuid, "used_bytes": target.used_bytes,
         }  # fmt: skip
-        finished = await run_program(_filled(command, target), json.dumps(document).encode(), deadline_seconds)
+        filled = _filled(command, target)
+        # In a thread: the files may lie on a network.
+        if refusal := await asyncio.to_thread(self._program_check, filled):
+            return Done(ok=False, detail=f"the program is not run: {refusal}")
+        finished = await run_program(filled, json.dumps(document).encode(), deadline_seconds)
         if finished.status is None:
             return Done(ok=False, detail=f"the program was ended after {deadline_seconds:g} s")
         said = finished.said.strip()[-_SAID:]

@@ -1,37 +1,98 @@
-"""Whoever can write the configuration can make the agent kill: so nobody else may."""
+"""Whoever can write the configuration can make the agent kill: so nobody else may.
+
+Checking a path and reading it are one thing here. What is used is the content of the very file that was checked, as
+the agent has it open; what is put in its place meanwhile is not read.
+"""
 
 from __future__ import annotations
 
 import os
-import stat
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
-
-def writable_by_others(paths: Iterable[Path], own_uid: int | None = None) -> Iterator[str]:
-    """In words, every file, and every directory above it, that others than root and the agent's user can change."""
-    owners = {0, os.geteuid() if own_uid is None else own_uid}
-    told: set[Path] = set()
-    for path in paths:
-        # Both ways to it: a link can be turned to another file, and a file replaced by another.
-        for each in (path, *path.absolute().parents, *path.resolve().parents):
-            if each in told:
-                continue
-            told.add(each)
-            if (why := _why(each, owners)) is not None:
-                yield f"{each} {why}: while remedies are on, only root and the agent's user may write it"
+from gpuagent.acting.path_walk import PathFault, Walk, walk
+from gpuagent.config.contents import MAX_FILE_BYTES, read_file
 
 
-def _why(path: Path, owners: set[int]) -> str | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None  # what cannot be read is told by who reads it
-    if found.st_uid not in owners:
-        return f"belongs to uid {found.st_uid}"
-    sticky = stat.S_ISDIR(found.st_mode) and found.st_mode & stat.S_ISVTX  # as /tmp: nobody replaces others' files
-    if found.st_mode & stat.S_IWOTH and not sticky:
-        return "is writable by everybody"
-    if found.st_mode & stat.S_IWGRP and found.st_gid != 0 and not sticky:
-        return f"is writable by group {found.st_gid}"
-    return None
+class CheckedFiles:
+    """Reads files, and remembers what others than root and the agent's user can change of them or of their paths.
+
+    It does not refuse anything: whether that matters depends on what is read. Each file is read once, and later calls
+    return the same bytes. Not for use by several threads.
+    """
+
+    def __init__(self, own_uid: int | None = None, *, checked: Callable[[Path], object] = lambda _: None) -> None:
+        """`own_uid` is the agent's user, by default of this process.
+
+        `checked` is called with each path once it was checked, before it is read.
+        """
+        self.own_uid = os.geteuid() if own_uid is None else own_uid
+        self._owners = frozenset({0, self.own_uid})
+        self._checked = checked
+        self._contents: dict[Path, bytes | OSError] = {}
+        self._faults: dict[str, None] = {}
+
+    @property
+    def faults(self) -> tuple[str, ...]:
+        """Everything that is wrong so far, in words that name the element and what to do."""
+        return tuple(self._faults)
+
+    def read(self, path: Path) -> bytes:
+        """Return the content, of a larger file the first `MAX_FILE_BYTES` + 1 bytes. Raises OSError."""
+        if path not in self._contents:
+            try:
+                self._contents[path] = self._read(path)
+            except OSError as error:
+                self._contents[path] = error
+        content = self._contents[path]
+        if isinstance(content, OSError):
+            raise content
+        return content
+
+    def check(self, path: Path) -> None:
+        """Check a file or a directory that is not read here. It need not exist if nobody else can make it."""
+        with walk(_absolute(path), self._owners) as walked:
+            self._add(walked.faults)
+
+    def _read(self, path: Path) -> bytes:
+        with walk(_absolute(path), self._owners) as walked:
+            self._add(walked.faults)
+            self._checked(path)
+            if not walked.is_regular_file():
+                content = read_file(path)  # a FIFO, or a fault that is told as such
+                self._tell(path, f"is {walked.kind()}", "name a regular file")
+                return content
+            content, before, after = _content_of(walked)
+        with walk(_absolute(path), self._owners) as again:
+            self._add(again.faults)
+            if again.status is None or not os.path.samestat(again.status, before):
+                self._tell(path, "was replaced while it was read", "reload again")
+            elif _stamp(before) != _stamp(after):
+                self._tell(path, "was changed while it was read", "reload again")
+        return content
+
+    def _tell(self, path: Path, problem: str, remedy: str) -> None:
+        self._add([PathFault(_absolute(path), problem, remedy)])
+
+    def _add(self, faults: list[PathFault]) -> None:
+        self._faults.update(dict.fromkeys(map(str, faults)))
+
+
+def _absolute(path: Path) -> str:
+    """Return an absolute path with `..` and links left in: the walk resolves them in the kernel's order."""
+    return str(path if path.is_absolute() else Path.cwd() / path)
+
+
+def _content_of(walked: Walk) -> tuple[bytes, os.stat_result, os.stat_result]:
+    """Return the content of the file that was checked, its status when it was checked, and after it was read."""
+    if walked.descriptor is None or walked.status is None:
+        raise FileNotFoundError(walked.path)
+    # The link leads to the open file itself, whatever has become of its path (proc(5)).
+    with Path(f"/proc/self/fd/{walked.descriptor}").open("rb") as stream:
+        content = stream.read(MAX_FILE_BYTES + 1)
+        return content, walked.status, os.fstat(stream.fileno())
+
+
+def _stamp(status: os.stat_result) -> tuple[int, ...]:
+    """Return what every change of content, owner, mode or ACL moves: ctime, which nobody can set."""
+    return (status.st_ctime_ns, status.st_mtime_ns, status.st_size)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.catalogue import FAMILIES
 from gpuagent_alerts.rules.faults import RuleFault, RuleFileError
-from gpuagent_alerts.rules.file import load_rule_file
+from gpuagent_alerts.rules.file import load_rule_file, read_rule_file
 from gpuagent_alerts.rules.merge import merge_rules
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.rules.unknown import find_unknown_metrics
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
     from gpuagent.config.models import Config
 
 
-def load_rules(config: Config) -> tuple[RuleGroup, ...]:
-    """The shipped rules and the configured files.
+def load_rules(config: Config, *, read: Callable[[Path], bytes] = read_rule_file) -> tuple[RuleGroup, ...]:
+    """Return the shipped rules and those of the configured files, whose content `read` returns.
 
     Raises:
         RuleFileError: with every fault of every file.
@@ -27,7 +28,7 @@ def load_rules(config: Config) -> tuple[RuleGroup, ...]:
     own: list[RuleGroup] = []
     for path in config.rule_files:
         try:
-            own += load_rule_file(path)
+            own += load_rule_file(path, read=read)
         except RuleFileError as error:
             faults += error.faults
     merged: tuple[RuleGroup, ...] = ()

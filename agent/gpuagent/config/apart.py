@@ -15,6 +15,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
+from gpuagent.config.contents import Read, content_of, read_file
+from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.record import Record
 
 if TYPE_CHECKING:
@@ -25,37 +27,58 @@ log = logging.getLogger(__name__)
 T = TypeVar("T")
 
 
-def load_config_apart(path: Path | None, *, python: str = sys.executable) -> Config:
+def load_config_apart(path: Path | None, *, python: str = sys.executable, read: Read = read_file) -> Config:
     """As `load_config`, but what comes is a `Record` that has all that a `Config` has.
 
-    Where no child can be had, or it does not answer, the file is read in this process.
+    The file is read here, by `read`, and the child parses what was read: only so can the bytes be those of a file
+    whose path was checked. Where no child can be had, or it does not answer, they are parsed in this process.
 
     Raises:
         ConfigError: with every fault.
     """
+    content: bytes | OSError
+    try:
+        content = read(path or DEFAULT_PATH)
+    except OSError as error:
+        content = error
     return cast(
-        "Config", read_apart("gpuagent.config.child", path, Record, lambda: load_config_here(path), python=python)
+        "Config",
+        read_apart(
+            "gpuagent.config.child",
+            path,
+            Record,
+            lambda: load_config_here(path, read=lambda _: content_of(content)),
+            python=python,
+            given=pickle.dumps(content),
+        ),
     )
 
 
-def load_config_here(path: Path | None) -> Config:
-    """The configuration, read in this process. Raises ConfigError."""
+def load_config_here(path: Path | None, *, read: Read = read_file) -> Config:
+    """Return the configuration, parsed in this process. Raises ConfigError."""
     from gpuagent.config.load import load_config  # noqa: PLC0415  the child is there to avoid it
 
-    return load_config(path, is_root=os.geteuid() == 0)
+    return load_config(path, is_root=os.geteuid() == 0, read=read)
 
 
 def read_apart(
-    child: str, path: Path | None, kind: type[T], here: Callable[[], object], *, python: str = sys.executable
+    child: str,
+    path: Path | None,
+    kind: type[T],
+    here: Callable[[], object],
+    *,
+    python: str = sys.executable,
+    given: bytes = b"",
 ) -> T:
-    """What a module says of a file in a process of its own; where none can be had, what is read `here`.
+    """Return what a module says of a file in a process of its own; where none can be had, what is read `here`.
 
-    It pickles something of that kind, or the exception with which it could not be read, and that is raised.
+    `given` is put on its standard input. It pickles something of that kind, or the exception with which it could not be
+    read, and that is raised.
     """
     # -P: modules are never taken from the folder that the agent was started in.
     command = [python, "-P", "-m", child, *([] if path is None else [str(path)])]
     try:
-        told = subprocess.run(command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, check=True)  # noqa: S603  ours
+        told = subprocess.run(command, input=given, stdout=subprocess.PIPE, check=True)  # noqa: S603  ours
         outcome = pickle.loads(told.stdout)  # noqa: S301  our own child wrote it
     except (OSError, subprocess.SubprocessError, EOFError, pickle.UnpicklingError) as error:
         log.warning("no child could read %s (%s): it is read here", path or "the configuration", error)

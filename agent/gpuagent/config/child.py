@@ -1,4 +1,7 @@
-"""The child of `apart`: python -m gpuagent.config.child [FILE] reads a configuration and writes it as records."""
+"""The child of `apart`: python -m gpuagent.config.child [FILE] parses a configuration and writes it as records.
+
+Its standard input has the file's content, pickled, or the OSError with which it could not be read.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
+from gpuagent.config.contents import content_of
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.load import load_config
 from gpuagent.config.record import Record, SecretText
@@ -35,7 +39,9 @@ def main() -> None:
     """Write the configuration, or the ConfigError that has all its faults."""
     outcome: object
     try:
-        outcome = as_record(load_config(Path(sys.argv[1]) if sys.argv[1:] else None, is_root=os.geteuid() == 0))
+        content = pickle.loads(sys.stdin.buffer.read())  # noqa: S301  the agent, our parent, wrote it
+        path = Path(sys.argv[1]) if sys.argv[1:] else None
+        outcome = as_record(load_config(path, is_root=os.geteuid() == 0, read=lambda _: content_of(content)))
     except ConfigError as error:
         outcome = error
     sys.stdout.buffer.write(pickle.dumps(outcome))

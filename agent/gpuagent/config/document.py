@@ -13,7 +13,6 @@ import yaml
 
 from gpuagent.config.faults import KeyPath, Problem, shown
 
-MAX_FILE_BYTES = 1024 * 1024
 MAX_DEPTH = 32
 MAX_VALUES = 5_000
 MAX_TEXT_CHARACTERS = 8192

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import os
-import stat
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
 
+from gpuagent.config.contents import MAX_FILE_BYTES, Read, read_file
 from gpuagent.config.directories import DEFAULT_PATH, default_directories
 from gpuagent.config.document import (
-    MAX_FILE_BYTES,
     Document,
     Place,
     YamlFault,
@@ -38,16 +37,17 @@ def load_config(
     is_root: bool,
     required: bool = False,
     default_path: Path = DEFAULT_PATH,
+    read: Read = read_file,
 ) -> Config:
     """Read the configuration; without a `path` that of the system, or the defaults if it has none.
 
-    A given `path` must exist, and with `required` the system's file must, too. Raises ConfigError
-    with every fault, or ConfigUnreadableError where there is nothing to read.
+    A given `path` must exist, and with `required` the system's file must, too. `read` returns a file's content. Raises
+    ConfigError with every fault, or ConfigUnreadableError where there is nothing to read.
     """
     directories = default_directories(environ, is_root=is_root, uid=os.getuid())
     file = path or default_path
     try:
-        data, mode = _read(file)
+        data = read(file)
     except FileNotFoundError:
         if path is None and not required:
             return Config.model_validate(directories)
@@ -58,13 +58,7 @@ def load_config(
     if len(data) > MAX_FILE_BYTES:
         raise ConfigError([_whole(file, f"is larger than {MAX_FILE_BYTES // 1024} KiB")])
     context = {"folder": file.absolute().parent, "credentials": environ.get("CREDENTIALS_DIRECTORY")}
-    return _from_text(file, _decode(file, data), mode, directories, context)
-
-
-def _read(file: Path) -> tuple[bytes, int]:
-    """The content, and the permissions of the very file that it came from."""
-    with file.open("rb") as stream:
-        return stream.read(MAX_FILE_BYTES + 1), os.fstat(stream.fileno()).st_mode
+    return _from_text(file, _decode(file, data), directories, context)
 
 
 def _decode(file: Path, data: bytes) -> str:
@@ -76,9 +70,7 @@ def _decode(file: Path, data: bytes) -> str:
         raise ConfigError([_fault(file, place, Problem((), "is not UTF-8 text"))]) from None
 
 
-def _from_text(
-    file: Path, text: str, mode: int, directories: Mapping[str, Path], context: Mapping[str, object]
-) -> Config:
+def _from_text(file: Path, text: str, directories: Mapping[str, Path], context: Mapping[str, object]) -> Config:
     """`context` is for the values: what relative paths are relative to."""
     try:
         document = read_document(text)
@@ -96,25 +88,10 @@ def _from_text(
     except ValidationError as error:
         found += _placed(document, explain(Config, error))
     found += _placed(document, check_sections(Config, given))
-    found += _placed(document, _check_permissions(given, mode))
     if config is None or found:
         faults = dict.fromkeys(_fault(file, place, problem) for place, problem in found)
         raise ConfigError(sorted(faults, key=lambda fault: (fault.line, fault.column)))
     return config
-
-
-def _check_permissions(given: Mapping[str, object], mode: int) -> Iterator[Problem]:
-    """Refuse a file that others may write while the agent may kill: they could name the victim."""
-    remedies = given.get("remedies")
-    if not isinstance(remedies, Mapping) or remedies.get("dry_run") is not False:
-        return
-    if mode & (stat.S_IWGRP | stat.S_IWOTH):
-        who = "everybody" if mode & stat.S_IWOTH else "its group"
-        yield Problem(
-            ("remedies", "dry_run"),
-            f"cannot be false while {who} may write this file: chmod go-w",
-            "true, or false in a file that only its owner may write",
-        )
 
 
 def _placed(document: Document, problems: Iterator[Problem]) -> Iterator[tuple[Place, Problem]]:

@@ -11,9 +11,10 @@ from collections.abc import Iterator
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
+from gpuagent.config.contents import MAX_FILE_BYTES
 from gpuagent.config.describe import Spot
 from gpuagent.config.directories import DEFAULT_PATH
-from gpuagent.config.document import MAX_DEPTH, MAX_FILE_BYTES, MAX_VALUES
+from gpuagent.config.document import MAX_DEPTH, MAX_VALUES
 from gpuagent.config.models import Config
 
 EXAMPLE = """\
@@ -68,7 +69,9 @@ keeps what it has and says what is wrong.
 - YAML's anchors, aliases and `<<` work. A file has at most {MAX_FILE_BYTES // 1024} KiB,
   {MAX_DEPTH} levels and {MAX_VALUES} values.
 - A list or section with nothing below it is as if it were not there.
-- While `remedies.dry_run` is `false`, a file that its group or everybody may write is refused.
+- While remedies act for real (`dry_run: false`, below `remedies` or in a ladder), this file, the rule files, what
+  `exec` runs, `state_dir`, and every directory and link on the way to them must be changeable by root and the agent's
+  user alone: by owner, mode and ACL, whatever the group. What `exec` runs is then given by absolute paths.
 
 An example:
 

@@ -131,7 +131,9 @@ class RestartUnitStep(Section):
 class ExecStep(Section):
     """Run a program of your own, without a shell and without the agent's rights."""
 
-    command: tuple[Text, ...] = Field(min_length=1, description="The program and its arguments, one list item each.")
+    command: tuple[Text, ...] = Field(
+        min_length=1, description="The program, by its absolute path, and its arguments, one list item each."
+    )
     wait: Duration = Field(default=60.0, description="It is ended when it takes longer than this.")
 
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.alerting.rules import load_rules, unknown_metrics
 from gpuagent.config.models import Config
 from gpuagent.remedying import RemediesRefused, check_permissions
@@ -27,7 +29,7 @@ def look_beside(config: Config, path: Path) -> Beside:
     notes: list[str] = []
     looks: tuple[Callable[[], object], ...] = (
         lambda: notes.extend(str(note) for note in unknown_metrics(load_rules(config))),
-        lambda: check_permissions(config, [path]),
+        lambda: _check(config, path),
         lambda: WebConfig(config.web_config_file),
     )
     for look in looks:
@@ -36,3 +38,10 @@ def look_beside(config: Config, path: Path) -> Beside:
         except (RuleFileError, RemediesRefused, WebConfigError) as error:
             faults.append(str(error))
     return Beside(tuple(faults), tuple(notes))
+
+
+def _check(config: Config, path: Path) -> None:
+    files = CheckedFiles()
+    with suppress(OSError):  # told by who reads it
+        files.read(path)
+    check_permissions(config, files)

@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _CONFINE = str(Path(__file__).with_name("confine.py"))
-_ENVIRONMENT = {
-    "PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin",
-    "LANG": "C.UTF-8",
-}
+SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+"""PATH of every program."""
+WORKING_DIRECTORY = "/"
+"""Where every program starts."""
+_ENVIRONMENT = {"PATH": SEARCH_PATH, "LANG": "C.UTF-8"}
 _KEPT_BYTES = 4096
 _LAST_WORDS_SECONDS = 0.5
 """What it started may hold its standard error open: that is not waited for."""
@@ -39,7 +40,7 @@ async def run_program(command: Sequence[str], stdin: bytes, timeout_seconds: flo
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
-        cwd="/",
+        cwd=WORKING_DIRECTORY,
         env=_ENVIRONMENT,
         start_new_session=True,
     )

@@ -6,6 +6,7 @@ https://prometheus.io/docs/prometheus/2.42/configuration/recording_rules/. Every
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 
 from gpuagent_alerts.promql.compile import Expression, compile_expression
@@ -38,12 +39,17 @@ _MAX_LABELS = 64
 """Of one rule; each of its alerts carries them all."""
 
 
-def load_rule_file(path: Path) -> tuple[RuleGroup, ...]:
-    """The groups of a file. Raises RuleFileError, which has every fault."""
+def read_rule_file(path: Path) -> bytes:
+    """Read a file's content, of a larger one the first `MAX_FILE_BYTES` + 1 bytes. Raises OSError."""
+    with path.open("rb") as file:
+        return file.read(MAX_FILE_BYTES + 1)
+
+
+def load_rule_file(path: Path, *, read: Callable[[Path], bytes] = read_rule_file) -> tuple[RuleGroup, ...]:
+    """Return the groups of a file, whose content `read` returns. Raises RuleFileError, which has every fault."""
     sink = Sink(str(path))
     try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
+        content = read(path)
     except OSError as error:
         sink.add(0, f"cannot be read: {error.strerror or error}")
         raise RuleFileError(sink.faults) from None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,7 +9,6 @@ import pytest
 
 from gpuagent.acting.budgets import name_of, uses
 from gpuagent.acting.configured import ladders_of, rules_of, signal_number, step_of
-from gpuagent.acting.permissions import writable_by_others
 from gpuagent.acting.targets import relatives, target_of
 from gpuagent.config.models import Config
 from gpuagent.embedded import ClientReading
@@ -97,23 +95,6 @@ def test_a_budget_of_a_container(tmp_path: Path) -> None:
         budgets = config(tmp_path, f'budgets: [{{match: {{container: "{written}"}}, memory: 1GiB}}]').budgets
         used = {use.uuid: use.used_bytes for use in uses(budgets, snapshot)}
         assert bool(used[process.gpu_uuid]) == counted
-
-
-def test_who_can_write_the_configuration(tmp_path: Path) -> None:
-    """A file or a directory above it that others may write is told; what only root and the agent may write is not."""
-    tmp_path.chmod(0o755)
-    file = tmp_path / "rules.yaml"
-    file.write_text("")
-    for mode, told in ((0o644, False), (0o666, True), (0o646, True)):
-        file.chmod(mode)
-        assert any(str(file) in each for each in writable_by_others([file])) == told
-    file.chmod(0o644)
-    tmp_path.chmod(0o777)
-    assert any(each.startswith(f"{tmp_path} ") for each in writable_by_others([file]))
-    tmp_path.chmod(0o755)
-    assert any("belongs to uid" in each for each in writable_by_others([file], own_uid=os.geteuid() + 1)) == (
-        os.geteuid() != 0
-    )
 
 
 def test_the_configuration_becomes_rules(tmp_path: Path) -> None:

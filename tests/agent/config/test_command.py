@@ -37,7 +37,7 @@ def test_check_the_files_that_it_names(tmp_path: Path) -> None:
     """What the agent would not start with is told here, all of it: rules, TLS, who may write what names a victim."""
     rules = tmp_path / "rules.yaml"
     rules.write_text("groups: [{name: g, rules: [{alert: A, expr: 1 +}]}]\n")
-    rules.chmod(0o666)
+    rules.chmod(0o646)
     file = write(
         tmp_path,
         "rule_files: [rules.yaml]\nweb_config_file: web.yaml\nremedies:\n  dry_run: false\n  allow: {users: [ada]}\n"

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from gpuagent.config.faults import ConfigError, ConfigUnreadableError
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
-from tests.agent.config.loading import COMPLETE, NO_ENVIRONMENT, faults_of, load, write
+from tests.agent.config.loading import COMPLETE, NO_ENVIRONMENT, load, write
 
 
 def test_the_complete_example_loads() -> None:
@@ -177,18 +177,6 @@ receivers:
     assert "s3cret" not in str(config)
 
 
-@pytest.mark.parametrize("mode", [0o664, 0o646, 0o666])
-def test_remedies_need_a_protected_file(tmp_path: Path, mode: int) -> None:
-    """While the agent may kill, a file that others may write is refused: they could name victims."""
-    text = "remedies: {dry_run: false, allow: {users: [svc]}}\n"
-    file = write(tmp_path, text)
-    load(file)
-    file.chmod(mode)
-    (fault,) = faults_of(file)
-    assert (fault.line, fault.path) == (1, "remedies.dry_run")
-    assert "may write this file" in fault.problem
-
-
 @pytest.mark.parametrize("key", ["users", "units", "shared_units", "containers"])
 def test_any_name_is_permission(tmp_path: Path, key: str) -> None:
     """To act for real it is enough to name something by one of the keys; a GPU alone is not enough."""
@@ -196,13 +184,6 @@ def test_any_name_is_permission(tmp_path: Path, key: str) -> None:
     assert load(write(tmp_path, f"remedies: {{dry_run: false, allow: {{{key}: [x]}}, {ladder}}}\n"))
     (fault,) = faults_of(write(tmp_path, f"remedies: {{dry_run: false, allow: {{gpus: ['0']}}, {ladder}}}\n"))
     assert "nothing may be acted on" in fault.problem
-
-
-def test_a_dry_run_needs_no_protected_file(tmp_path: Path) -> None:
-    """A file that others may write is fine as long as nothing is done."""
-    file = write(tmp_path, "remedies: {dry_run: true}\n")
-    file.chmod(0o666)
-    assert load(file).remedies.dry_run
 
 
 def test_a_bad_file_leaves_the_old_configuration_usable(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""Which file systems say what they like of owners and modes: FUSE of other users, and /proc."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import os
+from collections.abc import Collection
+from pathlib import Path
+
+# linux/magic.h
+FUSE_SUPER_MAGIC = 0x65735546
+PROC_SUPER_MAGIC = 0x9FA0
+
+_STATFS_BYTES = 512
+"""More than any struct statfs has; `f_type`, a long, is its first field on Linux."""
+
+
+def file_system_fault(descriptor: int, owners: Collection[int]) -> str:
+    """Say why owner and mode of an open file prove nothing on its file system; "" where they do.
+
+    Raises OSError where that cannot be found out.
+    """
+    kind = _magic(descriptor)
+    if kind == PROC_SUPER_MAGIC:
+        return "lies in /proc, where a name is another file for each process"
+    if kind == FUSE_SUPER_MAGIC:
+        mount = _field(Path(f"/proc/self/fdinfo/{descriptor}").read_text("ascii"), "mnt_id:")
+        user = fuse_user(Path("/proc/self/mountinfo").read_bytes(), mount)
+        if user is None or user not in owners:
+            whose = "nobody known" if user is None else f"uid {user}"
+            return f"lies on a FUSE file system of {whose}, whose program makes up owners and modes"
+    return ""
+
+
+def fuse_user(mountinfo: bytes, mount_id: int) -> int | None:
+    """Return the uid that mounted a FUSE file system, by the text of mountinfo (proc(5)); None if it does not say."""
+    for line in mountinfo.splitlines():
+        head, separator, tail = line.partition(b" - ")
+        fields = tail.split(b" ")
+        if separator and head.split(b" ")[0] == b"%d" % mount_id:
+            # The kernel's own option comes first; no option of the program's can hold a comma (fs/fuse/inode.c).
+            users = [option for option in fields[-1].split(b",") if option.startswith(b"user_id=")]
+            return int(users[0].removeprefix(b"user_id=")) if users and users[0][8:].isdigit() else None
+    return None
+
+
+def _magic(descriptor: int) -> int:
+    found = ctypes.create_string_buffer(_STATFS_BYTES)
+    if _c_library().fstatfs(descriptor, found) != 0:
+        raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()))
+    return ctypes.c_long.from_buffer(found).value & 0xFFFFFFFF
+
+
+@functools.cache
+def _c_library() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _field(text: str, name: str) -> int:
+    return next((int(line.removeprefix(name)) for line in text.splitlines() if line.startswith(name)), -1)

@@ -1,0 +1,242 @@
+"""Resolve a path as the kernel does, and name everything on the way that others than root and the agent can change.
+
+Whoever can change one directory or one link of a path decides which file it names. So every element is opened without
+following links, and owner, mode and ACL are read from what was opened: what is judged is what the walk goes through.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shlex
+import stat
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple, Self
+
+from gpuagent.acting.mounts import file_system_fault
+from gpuagent.acting.posix_acl import read_acl
+
+MAX_LINKS = 40
+"""As many as the kernel follows (MAXSYMLINKS, linux/namei.h)."""
+
+_KINDS = {stat.S_IFIFO: "a FIFO", stat.S_IFCHR: "a device", stat.S_IFBLK: "a device", stat.S_IFSOCK: "a socket"}
+_ELSEWHERE = "name a file elsewhere"
+_NOT_THERE = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENAMETOOLONG})
+
+
+class PathFault(NamedTuple):
+    """An element of a path that others can change."""
+
+    element: str
+    problem: str
+    remedy: str
+
+    def __str__(self) -> str:
+        return f"{shown_path(self.element)} {self.problem}: {self.remedy}"
+
+
+@dataclass(slots=True)
+class Walk:
+    """Where a path leads, and what is wrong on the way. Close it, or use it as a context manager."""
+
+    path: str
+    faults: list[PathFault] = field(default_factory=list)
+    descriptor: int | None = None
+    """The file or directory at the end, opened with O_PATH; None if there is none, or it cannot be reached."""
+    status: os.stat_result | None = None
+    """Of the descriptor."""
+
+    def is_regular_file(self) -> bool:
+        """Whether a file with a content of its own is at the end: no directory, FIFO, device or socket."""
+        return self.status is not None and stat.S_ISREG(self.status.st_mode)
+
+    def is_directory(self) -> bool:
+        """Whether a directory is at the end."""
+        return self.status is not None and stat.S_ISDIR(self.status.st_mode)
+
+    def kind(self) -> str:
+        """What is at the end, in words."""
+        if self.status is None:
+            return "not there"
+        return _KINDS.get(stat.S_IFMT(self.status.st_mode), "a directory" if self.is_directory() else "a file")
+
+    def close(self) -> None:
+        """Close the descriptor."""
+        if self.descriptor is not None:
+            os.close(self.descriptor)
+            self.descriptor = None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def walk(path: str, owners: Collection[int]) -> Walk:
+    """Walk an absolute path. Everything on it has to belong to one of the `owners`, and only they may write it.
+
+    Does not raise: what cannot be examined is a fault. A path that leads nowhere has one if others can complete it.
+    """
+    found = Walk(path)
+    walker = _Walker(found, owners)
+    try:
+        walker.go()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        found.faults.append(PathFault(path, f"cannot be examined ({reason})", "let the agent's user reach it"))
+    except ValueError as error:
+        found.faults.append(PathFault(path, f"cannot be examined ({error})", "write another path"))
+    finally:
+        walker.close()
+    return found
+
+
+class _Walker:
+    """One walk: the directory that it is in, and the names that are still to come, the next one last."""
+
+    def __init__(self, found: Walk, owners: Collection[int]) -> None:
+        self._found = found
+        self._owners = owners
+        self._pending = found.path.split("/")[::-1]
+        self._place: list[str] = []
+        self._here = -1
+        self._creators: list[PathFault] = []
+        self._unproven = False
+
+    def close(self) -> None:
+        if self._here != -1:
+            os.close(self._here)
+            self._here = -1
+
+    def go(self) -> None:
+        if not self._found.path.startswith("/"):
+            raise ValueError("it is not an absolute path")
+        self._enter(os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), [])
+        links = 0
+        while self._pending:
+            name = self._pending.pop()
+            if name in {"", "."}:
+                continue
+            if name == "..":
+                parent = os.open("..", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=self._here)
+                self._enter(parent, self._place[:-1])
+                continue
+            place = [*self._place, name]
+            try:
+                opened = os.open(name, os.O_PATH | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._here)
+            except OSError as error:
+                if error.errno not in _NOT_THERE:
+                    raise
+                self._miss(place)
+                return
+            mode = os.fstat(opened).st_mode
+            if stat.S_ISDIR(mode):
+                self._enter(opened, place)
+            elif stat.S_ISLNK(mode):
+                links += 1
+                self._follow(opened, place, links)
+            else:
+                self._end(opened, place)
+                return
+        # A directory is what was asked for: what others may put into it counts, also where they may not replace it.
+        self._found.faults += [each for each in self._creators if each not in self._found.faults]
+        self._found.descriptor, self._here = self._here, -1
+        self._found.status = os.fstat(self._found.descriptor)
+
+    def _enter(self, directory: int, place: list[str]) -> None:
+        self.close()
+        self._here, self._place = directory, place
+        faults, self._creators = self._judge(directory, place)
+        self._add(faults)
+
+    def _follow(self, link: int, place: list[str], links: int) -> None:
+        try:
+            status = os.fstat(link)
+            if status.st_uid not in self._owners:  # its mode means nothing (symlink(7))
+                element = _text(place)
+                self._add([PathFault(element, f"is a link of uid {status.st_uid}", _do("chown -h root", element))])
+            self._add(self._judge_file_system(link, place))
+            if links > MAX_LINKS:
+                raise OSError(errno.ELOOP, os.strerror(errno.ELOOP))
+            target = os.readlink("", dir_fd=link)
+        finally:
+            os.close(link)
+        self._pending += target.split("/")[::-1]
+        if target.startswith("/"):
+            self._enter(os.open("/", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC), [])
+
+    def _end(self, opened: int, place: list[str]) -> None:
+        self._found.descriptor = opened
+        self._found.status = os.fstat(opened)
+        self._add(self._judge(opened, place)[0])
+        if any(name not in {"", "."} for name in self._pending):  # a file where a directory should be leads nowhere
+            self._found.close()
+            self._found.status = None
+
+    def _miss(self, place: list[str]) -> None:
+        """Nothing is there: whoever may create it decides what will be."""
+        missing = _text(place)
+        told = {(each.element, each.problem) for each in self._found.faults}
+        for each in self._creators:
+            if (each.element, each.problem) in told:
+                continue
+            problem = f"does not exist and can be created, as {shown_path(each.element)} {each.problem}"
+            self._add([PathFault(missing, problem, each.remedy)])
+
+    def _add(self, faults: list[PathFault]) -> None:
+        self._found.faults += [each for each in faults if each not in self._found.faults]
+
+    def _judge_file_system(self, opened: int, place: list[str]) -> list[PathFault]:
+        """The fault of the first element on a file system that proves nothing, and none for what lies below."""
+        fault = "" if self._unproven else file_system_fault(opened, self._owners)
+        self._unproven = self._unproven or bool(fault)
+        return [PathFault(_text(place), fault, _ELSEWHERE)] if fault else []
+
+    def _judge(self, opened: int, place: list[str]) -> tuple[list[PathFault], list[PathFault]]:
+        """Faults of a file or directory; and those that count only if others create what it does not have yet."""
+        element = _text(place)
+        status = os.fstat(opened)
+        faults = self._judge_file_system(opened, place)
+        if status.st_uid not in self._owners:
+            faults.append(PathFault(element, f"belongs to uid {status.st_uid}", _do("chown root", element)))
+        if stat.S_ISSOCK(status.st_mode) or stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+            return faults, []  # what is written into these is not kept in them
+        writers = list(_writers(opened, status, element, self._owners))
+        if stat.S_ISDIR(status.st_mode) and status.st_mode & stat.S_ISVTX:
+            # As /tmp: others may add a name, but only its owner takes one away. It is meant to be writable.
+            return faults, faults + [each._replace(remedy=_ELSEWHERE) for each in writers]
+        return faults + writers, faults + writers
+
+
+def _writers(opened: int, status: os.stat_result, element: str, owners: Collection[int]) -> Iterator[PathFault]:
+    """Who may write by mode and ACL. A group is refused whichever it is: its members change without the file."""
+    if status.st_mode & stat.S_IWOTH:
+        yield PathFault(element, "is writable by everybody", _do("chmod o-w", element))
+    try:
+        acl = read_acl(opened)
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        yield PathFault(element, f"has an ACL that cannot be read ({reason})", _do("setfacl -b", element))
+        return
+    if acl.owning_group if acl is not None else status.st_mode & stat.S_IWGRP:
+        yield PathFault(element, f"is writable by its group (gid {status.st_gid})", _do("chmod g-w", element))
+    if acl is not None:
+        for user in sorted(acl.users - set(owners)):
+            yield PathFault(element, f"is writable by uid {user} (ACL)", _do("setfacl -b", element))
+        for group in sorted(acl.groups):
+            yield PathFault(element, f"is writable by gid {group} (ACL)", _do("setfacl -b", element))
+
+
+def shown_path(path: str) -> str:
+    """Return a path that cannot disturb a terminal or a log."""
+    return path if path.isprintable() else ascii(path)
+
+
+def _do(command: str, element: str) -> str:
+    return f"{command} {shown_path(shlex.quote(element))}"
+
+
+def _text(place: list[str]) -> str:
+    return "/" + "/".join(place)

@@ -1,0 +1,161 @@
+"""What a command of the configuration runs: its program, interpreters, and the files that its arguments name.
+
+What a program does by itself (a script that runs another one) cannot be known here. That is for whoever wrote it: root
+or the agent's user, as every file that can be known is changeable by nobody else.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import stat
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from gpuagent.acting.path_walk import Walk, shown_path, walk
+from gpuagent_alerts.receivers.program import SEARCH_PATH, WORKING_DIRECTORY
+
+_LANGUAGES = re.compile(
+    r"(?:python|pypy|perl|ruby|node|nodejs|lua|luajit|php|tclsh|expect|[gmn]?awk|Rscript|java|make|guile)[0-9.]*"
+)
+_LAUNCHERS = re.compile(
+    r"(?:ba|da|a|z|k|mk|fi|c|tc)?sh|busybox|cgexec|chroot|chrt|doas|env|flock|ionice|nice|nohup|nsenter|numactl|pkexec"
+    r"|prlimit|runuser|setarch|setpriv|setsid|stdbuf|su|sudo|systemd-run|taskset|time|timeout|unbuffer|unshare|watch"
+    r"|xargs"
+)
+"""Programs that run what their arguments name, shells among them; a name without `/` is looked for in PATH."""
+
+_HEAD_BYTES = 256
+"""As much of a script as the kernel looks at (BINPRM_BUF_SIZE, linux/binfmts.h)."""
+_MAX_DEPTH = 8
+"""The kernel follows five interpreters (fs/exec.c); `env` may be among them."""
+_INSIDE = re.compile(r"""(?:(?<=[\s=:,;|&<>()'"`])|(?<=^-\w))/[^\s=:,;|&<>()'"`]*""")
+"""Absolute paths inside an argument: `--config=/a`, `-f/a`, `PATH=/a:/b`, the text of `sh -c`."""
+
+
+_WORDS = re.compile(r"""[^\s=:,;|&<>()'"`]+""")
+_PLACES = re.compile(r"\{(?:pid|container_id|slurm_job)\}")
+"""What is filled in by the time that a command runs."""
+_HIDDEN = re.compile(
+    r"""(?:(?:^|(?<=[\s=:,;|&<>()'"`]))(?:~[^\s;]*|PATH=[^\s;]*|/[^\s=:,;|&<>()'"`]*[*?\[\]{}$][^\s;]*))"""
+)
+"""What a shell makes other paths of, and another PATH than the one that is searched here."""
+
+
+class ProgramCheck:
+    """Says what others than root and the agent's user can change of what a command runs."""
+
+    def __init__(self, own_uid: int | None = None, search_path: str = SEARCH_PATH) -> None:
+        """`search_path` is the PATH that programs are started with."""
+        self._owners = frozenset({0, os.geteuid() if own_uid is None else own_uid})
+        self._search_path = search_path
+
+    def __call__(self, command: Sequence[str]) -> str:
+        """Return every reason why a command must not be run, "" if there is none."""
+        return "; ".join(self.faults(command))
+
+    def faults(self, command: Sequence[str]) -> list[str]:
+        """Return every reason why a command must not be run, in the order of its words."""
+        return list(dict.fromkeys(_Command(self._owners, self._search_path).faults(command)))
+
+
+class _Command:
+    """One command, and those that it leads to; each file is examined once."""
+
+    def __init__(self, owners: Collection[int], search_path: str) -> None:
+        self._owners = owners
+        self._search_path = search_path
+        self._seen: set[str] = set()
+
+    def faults(self, command: Sequence[str], depth: int = 0) -> Iterator[str]:
+        program, *arguments = command
+        if not program.startswith("/"):
+            found = "" if "/" in program or "\0" in program else shutil.which(program, path=self._search_path)
+            yield f"{shown_path(program)} is not an absolute path: write {found or 'where it is, from / on'}"
+            names = {Path(program).name}
+        else:
+            with walk(program, self._owners) as walked:
+                names = {Path(program).name, _name_of(walked)}
+            yield from self._file(program, depth)
+        runs_others = any(_LAUNCHERS.fullmatch(name) for name in names)
+        interprets = runs_others or any(_LANGUAGES.fullmatch(name) for name in names)
+        for argument in arguments:
+            for path in _paths_in(argument):
+                yield from self._file(path, depth, may_be_directory=not interprets or path != argument)
+            if runs_others:
+                yield from self._words(argument, depth)
+            elif interprets:
+                yield from self._relative(argument)
+
+    def _words(self, argument: str, depth: int) -> Iterator[str]:
+        """What a launcher may make of an argument: programs in PATH, relative paths, what a shell expands."""
+        for hidden in dict.fromkeys(_HIDDEN.findall(_PLACES.sub("", argument))):
+            yield f"{shown_path(hidden)} in an argument cannot be examined: write whole paths, or a script that has it"
+        for word in _WORDS.findall(argument):
+            yield from self._relative(word)
+            yield from self._searched(word, depth)
+
+    def _file(self, path: str, depth: int, *, may_be_directory: bool = True) -> Iterator[str]:
+        """Faults of a file, of its interpreters if it is a script; the kernel takes it for a program in any place."""
+        if path in self._seen:
+            return
+        self._seen.add(path)
+        with walk(path, self._owners) as walked:
+            yield from map(str, walked.faults)
+            if walked.is_directory() and not may_be_directory:
+                yield f"{shown_path(path)} is a directory, whose files are not examined: name the file to run"
+            elif walked.kind() == "a FIFO":
+                yield f"{shown_path(path)} is a FIFO: name a file"
+            try:
+                head = _head(walked)
+            except OSError as error:
+                yield f"{shown_path(path)} cannot be read ({error.strerror}), so what runs it is unknown: chmod o+r it"
+                return
+        if head.startswith(b"#!") and depth < _MAX_DEPTH:
+            interpreter, *option = os.fsdecode(head[2:].split(b"\n")[0]).strip(" \t").split(maxsplit=1) or [""]
+            if interpreter.startswith("/"):
+                yield from self.faults([interpreter, *option, path], depth + 1)
+            elif interpreter:
+                yield f"{shown_path(path)} has the interpreter {shown_path(interpreter)}: write an absolute path"
+
+    def _relative(self, argument: str) -> Iterator[str]:
+        """An interpreter's script by a relative path: it would be searched in a directory that nobody named."""
+        if argument.startswith(("/", "-")) or not argument:
+            return
+        there = str(Path(WORKING_DIRECTORY, argument))
+        with suppress(OSError, ValueError):
+            if not stat.S_ISDIR(os.lstat(there).st_mode) or "/" in argument:
+                yield f"{shown_path(argument)} is a relative path to a file: write {shown_path(there)}"
+
+    def _searched(self, word: str, depth: int) -> Iterator[str]:
+        """A name that a launcher looks for in PATH: what it finds, and every directory in which it looks before."""
+        if "/" in word or "=" in word or "\0" in word or word.startswith("-"):
+            return
+        for directory in self._search_path.split(":"):
+            yield from self._file(str(Path(directory, word)), depth)
+            if shutil.which(word, path=directory):
+                return
+
+
+def _paths_in(argument: str) -> list[str]:
+    """Return every absolute path that an argument may name: all of it, a value of an option, what is inside."""
+    whole = [argument, argument.partition("=")[2], argument[2:] if argument.startswith("-") else ""]
+    found = [each for each in whole if each.startswith("/")] + _INSIDE.findall(argument)
+    return list(dict.fromkeys(each for each in found if "\0" not in each))
+
+
+def _name_of(walked: Walk) -> str:
+    """What a program is called once links are followed: `sh` may be `dash`, `pager` anything."""
+    if walked.descriptor is None:
+        return ""
+    return Path(f"/proc/self/fd/{walked.descriptor}").readlink().name
+
+
+def _head(walked: Walk) -> bytes:
+    """Return the begin of a program, nothing of what is none. Raises OSError."""
+    if walked.status is None or not walked.is_regular_file() or not walked.status.st_mode & 0o111:
+        return b""
+    with Path(f"/proc/self/fd/{walked.descriptor}").open("rb", buffering=0) as program:
+        return program.read(_HEAD_BYTES)
