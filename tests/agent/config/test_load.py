@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from gpuagent.config.faults import ConfigError, ConfigUnreadableError
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
-from tests.agent.config.loading import COMPLETE, NO_ENVIRONMENT, load, write
+from tests.agent.config.loading import COMPLETE, NO_ENVIRONMENT, faults_of, load, write
 
 
 def test_the_complete_example_loads() -> None:
