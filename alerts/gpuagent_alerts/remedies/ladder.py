@@ -20,7 +20,7 @@ from gpuagent_alerts.remedies.party import Doubt, Member, Party
 from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of
 from gpuagent_alerts.remedies.proof import answered, prove
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.target import Facts
+from gpuagent_alerts.remedies.target import Facts, Target
 from gpuagent_alerts.remedies.world import Condition, Done, Eyes, Gone, Hands, Sight
 from gpuagent_alerts.store.problem import StoreFailure
 
@@ -200,7 +200,7 @@ class Run:
         looked = await self._party.look()
         for member, facts, changed in looked:
             # Another member is judged by what it is, on the reading of the one that was chosen.
-            seen = sight if member.target.id == self.plan.target.id else replace(sight, target=member.target)
+            seen = sight if member.target.id == self.plan.target.id else replace(sight, target=_now(sight, member))
             against = self.rules.policy.refusals(
                 step, self.plan.order, seen, facts, self._tools.now(), self._tools.hands.protected()
             )
@@ -324,3 +324,8 @@ class Run:
     def _program(self) -> str:
         identity = self._party.members[0].identity if self._party.members else None
         return (identity.executable if identity else None) or self.plan.target.name
+
+
+def _now(sight: Sight, member: Member) -> Target:
+    """Return the member as this reading has it; as it was pinned where it holds no GPU memory any more."""
+    return next((each for each in sight.members if each.id == member.target.id), member.target)

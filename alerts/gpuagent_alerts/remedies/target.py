@@ -108,6 +108,10 @@ class Target:
     leaking: bool = False
     evidence: str = ""
     """Of the leak, by the detector's own word."""
+    gpu_pci: str = ""
+    """PCI address of the GPU that it was measured on: with the UUID it says which GPU that is. "" is unknown."""
+    idle_seconds: float | None = None
+    """How long every reading has observed it at 0 %, on every GPU that it is on; None if that is not known."""
 
     @property
     def pid(self) -> int:
