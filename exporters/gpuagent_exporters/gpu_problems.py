@@ -89,7 +89,8 @@ def _figures(gpu: GpuReading) -> Problem:
         "figures_untrusted",
         gpu.act_refusal,
         "Figures that cannot be true are not shown. Compare with nvidia-smi and look for Xid in the kernel log "
-        f"(dmesg); if it lasts, update the driver, or reset the GPU when it is idle: nvidia-smi -r -i {gpu.identity.index}.",
+        "(dmesg). If it lasts, update the driver, or reset the GPU when it is idle: "
+        f"nvidia-smi -r -i {gpu.identity.index}.",
         gpu=gpu.identity.index,
     )
 
