@@ -143,7 +143,7 @@ def test_no_sample_is_not_zero(open_gpu: Open) -> None:
 
 
 def test_a_whole_gpu_at_rest_is_zero_for_its_processes(open_gpu: Open) -> None:
-    """NUM-06: 0 % of the whole GPU in two readings in a row, without a gap between them; the first poll is not enough."""
+    """NUM-06: 0 % of the whole GPU in two readings in a row, without a gap; the first poll is not enough."""
     bench = open_gpu("{model: h100, processes: [{name: a, memory: 1GiB}]}")
 
     assert [utilization(bench, at_rest=rest) for rest in (True, True, False, True, True)] == [
