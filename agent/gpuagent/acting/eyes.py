@@ -40,7 +40,9 @@ class SnapshotEyes:
         if doubt := _another_gpu(gpus, target):
             return Sight(self._clock.now(), Condition.UNKNOWN, doubt)
         if snapshot is None or gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
-            state = gpu.reason or gpu.act_refusal or gpu.state if gpu is not None else "gone"
+            if gpu is not None and gpu.state is GpuState.OK and gpu.act_refusal:  # the figures are withheld
+                return Sight(self._clock.now(), Condition.UNKNOWN, gpu.act_refusal)
+            state = gpu.reason or gpu.state if gpu is not None else "gone"
             return Sight(self._clock.now(), Condition.UNKNOWN, f"GPU {target.gpu_index} cannot be read ({state})")
         condition, reason = self._condition(alert)
         listed = [each for each in snapshot.processes if each.key == target.key]

@@ -156,6 +156,8 @@ class Run:
             raise _Stop(Outcome(Result.RESOLVED, sight.reason or "the alert has ended", acted=self._acted))
         if sight.condition is Condition.UNKNOWN:
             raise self._refused(sight.reason or "the data behind the alert is in doubt", general=True)
+        if sight.act_refusal:  # of the GPU, not of this process: another one in its place is no answer
+            raise self._refused(sight.act_refusal, general=True)
         if sight.target is None:
             if self._party.have_ended():
                 raise _Stop(Outcome(Result.EXITED, "it ended by itself", acted=self._acted))

@@ -7,7 +7,9 @@ from dataclasses import replace
 
 import pytest
 
+from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.ladder import Run
+from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.policy import Policy
@@ -15,7 +17,7 @@ from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.victim import VictimPolicy, rank
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import KILL, ORDER, RELEASE, RULES, TERMINATE, World, target, tools
+from tests.alerts.remedies.world import GIB, KILL, ORDER, RELEASE, RULES, TERMINATE, World, target, tools
 
 IDLE = replace(ORDER, alertname="Full", victim="idle", labels={})
 
@@ -97,6 +99,32 @@ def test_figures_that_forbid_it() -> None:
             outcome = asyncio.run(Run(plan, RULES, tools(world, Store(None))).climb())
             assert (outcome.result, world.log) == (Result.REFUSED, [])
             assert "impossible" in outcome.detail
+
+
+def test_figures_that_forbid_it_forbid_the_next_one_too() -> None:
+    """NUM-12: the reason is the GPU's: the others of the ranking are not tried, and the record holds it once."""
+    largest, smaller = target(100, used_bytes=9 * GIB), target(101)
+    world = World(largest, smaller)
+    world.sight_changes = {"act_refusal": "the driver's figures were impossible"}
+    full = Alert({"alertname": "Full", "gpu": "0"}, {}, Status.FIRING, 1.7e9)
+    ladder = LadderRule(lambda labels: True, (KILL,), dry_run=False, victim=VictimPolicy.LARGEST)
+    told: list[tuple[int, str, bool]] = []
+
+    async def story() -> None:
+        remedies = Remedies(
+            [ladder], RULES, tools(world, Store(None)), proof_seconds=5.0,
+            told=lambda plan, run, outcome, again: told.append((plan.target.pid, outcome.result, again)),
+        )  # fmt: skip
+        for _ in range(10):
+            remedies.consider([Firing(full, 1e6, [largest, smaller])])
+            await remedies.idle()
+            world.clock.advance(30)
+
+    asyncio.run(story())
+
+    assert world.log == []
+    assert told[0] == (100, "refused", False)
+    assert {(pid, again) for pid, _, again in told[1:]} == {(100, True)}
 
 
 def test_the_default_is_five_minutes() -> None:
