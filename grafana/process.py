@@ -209,7 +209,8 @@ def use() -> Iterator[Panel]:
     """What it does with the GPU. By GPU, for a process that dies goes on under another name: [dead]."""
     yield lines(
         "Busy",
-        "Share of the multiprocessors' and of the memory's time. Not told under MIG.",
+        "Share of the multiprocessors' and of the memory's time. A gap is no 0: the driver had no sample then. Not "
+        "told under MIG.",
         "percentunit",
         query(
             f"max by (instance, gpu) (gpuagent_process_sm_utilization_ratio{{{PROCESS}}})", f"{LEGEND} multiprocessors"

@@ -18,6 +18,11 @@ from gpuagent.identity import NO_INSTANCE, ProcessId
 
 GIB = 1024**3
 
+WITHHELD = "cannot be true; withheld"
+"""Part of the reason of a collector run whose answer was not believed; `GpuReading.act_refusal` says why."""
+SHUFFLED_LIST = "this driver is known to shuffle its process list (535.43 to 535.98)"
+"""Refusal to act where `GpuReading.processes_trusted` is False."""
+
 
 class GpuState(StrEnum):
     """What can be said of a GPU at a tick."""
@@ -87,7 +92,7 @@ class GpuProcess(NamedTuple):
 
 
 class ProcessUtilization(NamedTuple):
-    """Newest accepted utilisation sample of one process on one GPU."""
+    """Newest accepted utilisation sample of one process on one GPU, or 0 throughout on a GPU observed at 0 %."""
 
     sm_ratio: float
     memory_ratio: float
@@ -108,6 +113,8 @@ class ProcessReading(NamedTuple):
     utilization: ProcessUtilization | None
     gpu_instance_id: int = NO_INSTANCE
     compute_instance_id: int = NO_INSTANCE
+    idle_since_seconds: float | None = None
+    """Clock (CLOCK_BOOTTIME) since which every reading has observed this very process at 0 %; None if unknown."""
 
     @property
     def key(self) -> MemoryKey:
@@ -338,6 +345,10 @@ class GpuReading:
     """The process list was read in this tick: a process that is not in it has gone."""
     processes_trusted: bool = True
     """False where the driver is known to shuffle its process list (535.43 to 535.98): show, never act."""
+    act_refusal: str = ""
+    """Why no process may be acted on by what this GPU's figures say; "" if nothing forbids it.
+
+    The text stays the same for as long as its cause does."""
     runs: tuple[CollectorRun, ...] = ()
     unsupported: tuple[tuple[str, str], ...] = ()
     """NVML calls that this GPU does not answer, each with the driver's reason."""

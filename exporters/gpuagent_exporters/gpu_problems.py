@@ -78,6 +78,21 @@ def of_reading(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator
             "Update the driver (later than 535.98). Until then nothing is done to a process on its word.",
             gpu=gpu.identity.index,
         )
+    elif gpu.act_refusal:
+        yield _figures(gpu)
+
+
+def _figures(gpu: GpuReading) -> Problem:
+    """Of a GPU whose figures contradict each other, or another GPU's."""
+    return Problem(
+        Severity.WARNING,
+        "figures_untrusted",
+        gpu.act_refusal,
+        "Figures that cannot be true are not shown. Compare with nvidia-smi and look for Xid in the kernel log "
+        "(dmesg). If it lasts, update the driver, or reset the GPU when it is idle: "
+        f"nvidia-smi -r -i {gpu.identity.index}.",
+        gpu=gpu.identity.index,
+    )
 
 
 def _ecc(gpu: GpuReading) -> Iterator[Problem]:

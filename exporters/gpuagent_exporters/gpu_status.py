@@ -67,6 +67,7 @@ def gpu_status(gpu: GpuReading, processes: Sequence[ProcessReading], now_seconds
         "recovery_action": recovery_name(ecc.recovery_action),
         "processes": len({process.pid for process in processes}) if gpu.processes_known else None,
         "processes_trusted": gpu.processes_trusted,
+        "act_refusal": gpu.act_refusal,
         "mig": [_instance(instance) for instance in gpu.mig],
     }
 

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from gpuagent.catalogue.frameworks import recogniser
-from gpuagent.reading import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
+from gpuagent.reading import WITHHELD, GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent.units import format_duration
 from gpuagent_exporters import gpu_problems
 from gpuagent_exporters.growth_problems import growth_problems
@@ -162,7 +162,7 @@ def _collectors(snapshot: Snapshot) -> Iterator[Problem]:
     for gpu in snapshot.gpus:
         if gpu.state is GpuState.OK:
             for run in gpu.runs:
-                if not run.ok:
+                if not run.ok and not (gpu.act_refusal and WITHHELD in run.reason):  # told as `figures_untrusted`
                     by_reason[run.reason].append((run.collector, gpu))
     for reason, failures in by_reason.items():
         names = joined(dict.fromkeys(name for name, _ in failures))

@@ -6,6 +6,7 @@ import pytest
 
 from gpuagent.reading import (
     GIB,
+    WITHHELD,
     Clocks,
     CollectorRun,
     Ecc,
@@ -215,6 +216,15 @@ def test_a_pid_namespace_of_its_own() -> None:
 def test_a_list_of_processes_that_is_not_trusted() -> None:
     """NUM-10: a driver that shuffles its process list is named as the reason."""
     assert found(snapshot([gpu(processes_trusted=False)])) == [(WARNING, "processes_untrusted")]
+
+
+def test_figures_that_cannot_be_true() -> None:
+    """NUM-12: told once, with what contradicts what, and not again as a collector that failed."""
+    runs = (CollectorRun("processes", False, 0.0, f"the driver's figures {WITHHELD}"),)
+    problem = only(snapshot([gpu(act_refusal="too much", processes_known=False, reconciliation=None, runs=runs)]))
+
+    assert (problem.severity, problem.kind, problem.text) == (WARNING, "figures_untrusted", "too much")
+    assert "nvidia-smi" in problem.advice
 
 
 @pytest.mark.parametrize(

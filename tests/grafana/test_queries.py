@@ -31,7 +31,7 @@ USUALLY_EMPTY = {
     },
     "gpu-process": {
         "Growth an hour", "GPU full in", "Leaking since", "Cached", "What the memory is for", "Slope", "Evidence",
-        "Allocations in trouble", "Alerts", "Remedies",
+        "Allocations in trouble", "Alerts", "Remedies", "Busy",
     },
 }  # fmt: skip
 
@@ -135,7 +135,7 @@ def test_a_node_that_is_well_fills_its_boards(seen: Fleet, name: str) -> None:
         ("leak", "gpu-node", {"Alerts", "Growth", "Time until a GPU is full", "Leaks", "First GPU full in"}),
         ("leak", "gpu-node", {"Remedies"}),
         ("leak", "gpu-process", {"Growth an hour", "GPU full in", "Leaking since", "Slope", "Evidence"}),
-        ("leak", "gpu-process", {"Alerts", "Remedies"}),
+        ("leak", "gpu-process", {"Alerts", "Remedies", "Busy"}),
         ("app", "gpu-node", {"Driver, reserved, allocated", "Cached, by app", "Allocations in trouble"}),
         ("app", "gpu-process", {"Cached", "What the memory is for", "Allocations in trouble"}),
         ("mig", "gpu-node", {"MIG instances, share in use"}),

@@ -66,6 +66,7 @@ ALL = (
     driver("garbage samples", _on_one(Kind.GARBAGE_SAMPLES), least_seconds=1.5),
     driver("the process list grows", _on_one(Kind.PROCESS_LIST_GROWS, by=500)),
     driver("the process list is shuffled", _on_one(Kind.PROCESS_STRIDE)),
+    driver("processes hold more than there is", _on_one(Kind.IMPOSSIBLE_MEMORY, size="200GiB")),
     driver("memory of processes is not told", _on_one(Kind.UNAVAILABLE_MEMORY)),
     driver("a name that is no text", _on_one(Kind.NON_UTF8_NAME)),
     driver(

@@ -13,7 +13,7 @@ from gpuagent.acting.budgets import belongs, name_of, uses
 from gpuagent.acting.configured import ladders_of, rules_of
 from gpuagent.acting.eyes import SnapshotEyes
 from gpuagent.acting.notes import Notes
-from gpuagent.acting.targets import target_of, targets_named, targets_on
+from gpuagent.acting.targets import measured, target_of, targets_named, targets_on
 from gpuagent.acting.window import Window
 from gpuagent.catalogue.remedies import RemedyCount, RemedyFigures
 from gpuagent.clock import Clock
@@ -219,7 +219,8 @@ class Acting:
         Of a budget only those that count towards it.
         """
         instance = alert.labels.get("gpu_instance_id", "")
-        found = targets_named(targets_on(snapshot, alert.labels.get("uuid", ""), instance), alert.labels)
+        on_gpu = targets_on(snapshot, alert.labels.get("uuid", ""), instance, alert.labels.get("gpu", ""))
+        found = targets_named(on_gpu, alert.labels)
         name = alert.labels.get("budget", "")
         if not name:
             return found
@@ -233,12 +234,14 @@ class Acting:
 
     def _find(self, pid: int, gpu: str) -> Target:
         snapshot = self._snapshot
-        processes = [each for each in snapshot.processes if each.pid == pid] if snapshot is not None else []
+        if snapshot is None:
+            raise NoSuchProcess("nothing has been measured yet")
+        processes = [each for each in snapshot.processes if each.pid == pid]
         if gpu:
             processes = [each for each in processes if gpu in {str(each.gpu_index), each.gpu_uuid}]
         processes.sort(key=lambda each: -(each.used_bytes or 0))
         for process in processes:
-            target = target_of(process, None)
+            target = target_of(process, None, measured(snapshot))
             if target is not None:
                 return target
         if processes:

@@ -40,6 +40,7 @@ def rules_of(remedies: Remedies) -> Rules:
             never=remedies.never,
             evidence=remedies.evidence,
             mps_clients=remedies.mps_clients,
+            idle_for_seconds=remedies.idle_for,
         ),
         Limits(
             pause_seconds=limits.pause,

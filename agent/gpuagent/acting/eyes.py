@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterable, Mapping
 
-from gpuagent.acting.targets import all_targets, members, relatives, successors, target_of
+from gpuagent.acting.targets import all_targets, members, relatives, successors
 from gpuagent.clock import Clock
 from gpuagent.reading import GpuReading, GpuState, Snapshot
 from gpuagent_alerts.remedies.judged import Judged
@@ -35,18 +35,22 @@ class SnapshotEyes:
     def look(self, target: Target, alert: str, scope: str = "process") -> Sight:
         """See `gpuagent_alerts.remedies.world.Eyes`."""
         snapshot = self._snapshot
-        gpu = _gpu(snapshot, target)
+        gpus = _gpus(snapshot, target)
+        gpu = gpus[0] if len(gpus) == 1 else None
+        if doubt := _another_gpu(gpus, target):
+            return Sight(self._clock.now(), Condition.UNKNOWN, doubt)
         if snapshot is None or gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
+            if gpu is not None and gpu.state is GpuState.OK and gpu.act_refusal:  # the figures are withheld
+                return Sight(self._clock.now(), Condition.UNKNOWN, gpu.act_refusal)
             state = gpu.reason or gpu.state if gpu is not None else "gone"
             return Sight(self._clock.now(), Condition.UNKNOWN, f"GPU {target.gpu_index} cannot be read ({state})")
         condition, reason = self._condition(alert)
         listed = [each for each in snapshot.processes if each.key == target.key]
-        seen = next(
-            (each for process in listed if (each := target_of(process, snapshot.growth.get(process.key)))), None
-        )
         everybody = list(all_targets(snapshot))
+        seen = next((each for each in everybody if each.key == target.key), None)
         on_it = [each for each in everybody if each.key.gpu_uuid == target.key.gpu_uuid]
         reconciled = gpu.reconciliation
+        fall_too = members(target, everybody, scope)
         return Sight(
             clock_seconds=gpu.measured_seconds if gpu.measured_seconds is not None else gpu.time_seconds,
             condition=condition,
@@ -59,8 +63,9 @@ class SnapshotEyes:
             host_pid_namespace=snapshot.node.host_pid_namespace,
             relatives=relatives(target, on_it),
             successors=successors(target, on_it),
-            members=members(target, everybody, scope),
+            members=fall_too,
             present=frozenset(each.id for each in on_it),
+            act_refusal=_act_refusal(snapshot, {target.key.gpu_uuid, *(each.key.gpu_uuid for each in fall_too)}),
         )
 
     async def next_sight(
@@ -112,6 +117,23 @@ class SnapshotEyes:
             self._news.notify_all()
 
 
-def _gpu(snapshot: Snapshot | None, target: Target) -> GpuReading | None:
+def _gpus(snapshot: Snapshot | None, target: Target) -> list[GpuReading]:
+    """Return every GPU with the target's UUID: there should be one."""
     gpus = snapshot.gpus if snapshot is not None else ()
-    return next((gpu for gpu in gpus if gpu.identity.uuid == target.key.gpu_uuid), None)
+    return [gpu for gpu in gpus if gpu.identity.uuid == target.key.gpu_uuid]
+
+
+def _another_gpu(gpus: list[GpuReading], target: Target) -> str:
+    """Say why it is not certain that this is the GPU that the target was measured on; "" if it is."""
+    if len(gpus) > 1:
+        indices = " and ".join(str(gpu.identity.index) for gpu in gpus)
+        return f"GPUs {indices} have the same UUID {target.key.gpu_uuid}: the process may be on either"
+    if gpus and target.gpu_pci and gpus[0].identity.pci_bus_id != target.gpu_pci:
+        now = gpus[0].identity.pci_bus_id or "unknown"
+        return f"the GPU with UUID {target.key.gpu_uuid} was at PCI address {target.gpu_pci}, which is {now} now"
+    return ""
+
+
+def _act_refusal(snapshot: Snapshot, uuids: set[str]) -> str:
+    """Return the first reason that a GPU has against acting on whoever holds its memory."""
+    return next((gpu.act_refusal for gpu in snapshot.gpus if gpu.act_refusal and gpu.identity.uuid in uuids), "")

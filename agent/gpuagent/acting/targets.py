@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 from gpuagent.growth import Growth, Verdict
 from gpuagent.identity import ProcessId
-from gpuagent.reading import ProcessReading, ProcessState, Snapshot
+from gpuagent.reading import GpuState, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.remedies.target import Target
 
 _FIGURES = re.compile(r"\d+")
@@ -27,16 +28,24 @@ _TOGETHER_SECONDS = 60.0
 
 def all_targets(snapshot: Snapshot) -> Iterator[Target]:
     """Every process on any GPU of which enough is known: what is not, is never acted on."""
+    known = measured(snapshot)
     for process in snapshot.processes:
-        target = target_of(process, snapshot.growth.get(process.key))
+        target = target_of(process, snapshot.growth.get(process.key), known)
         if target is not None:
             yield target
 
 
-def targets_on(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str = "") -> Iterator[Target]:
-    """Those of one GPU; `gpu_instance` is the number of a MIG GPU instance, "" for any."""
+def targets_on(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str = "", gpu: str = "") -> Iterator[Target]:
+    """Those of one GPU; `gpu_instance` is the number of a MIG GPU instance, "" for any.
+
+    `gpu` is the index that the alert gives. It decides where several GPUs have this UUID; otherwise an index that has
+    changed since is no doubt.
+    """
+    shared = sum(each.identity.uuid == gpu_uuid for each in snapshot.gpus) > 1
     for target in all_targets(snapshot):
-        if target.key.gpu_uuid == gpu_uuid and gpu_instance in {"", str(target.key.gpu_instance_id)}:
+        if target.key.gpu_uuid != gpu_uuid or (shared and gpu != str(target.gpu_index)):
+            continue
+        if gpu_instance in {"", str(target.key.gpu_instance_id)}:
             yield target
 
 
@@ -55,7 +64,43 @@ def targets_named(targets: Iterable[Target], labels: Mapping[str, str]) -> list[
     return [target for target in targets if all(labels[label] == of(target) for label, of in owners.items())]
 
 
-def target_of(process: ProcessReading, growth: Growth | None) -> Target | None:
+class Measured(NamedTuple):
+    """What a snapshot as a whole says of its processes."""
+
+    pci: Mapping[tuple[int, str], str]
+    """PCI addresses by index and UUID."""
+    idle: Mapping[ProcessId, float | None]
+    """How long each process has been observed at 0 %, on all of its GPUs; None if it is not known of one of them."""
+
+
+NOT_MEASURED = Measured({}, {})
+
+
+def measured(snapshot: Snapshot) -> Measured:
+    """Read the addresses of the GPUs, and for how long each process has been idle.
+
+    While the processes of a GPU cannot be read, any process may be at work there: nobody is known to be idle. On a GPU
+    that is lost or gone nothing works.
+    """
+    gpus = {(gpu.identity.index, gpu.identity.uuid): gpu for gpu in snapshot.gpus}
+    blind = any(
+        not (gpu.state is GpuState.OK and gpu.processes_known)
+        for gpu in snapshot.gpus
+        if gpu.state not in {GpuState.LOST, GpuState.GONE}
+    )
+    idle: dict[ProcessId, float | None] = {}
+    for process in snapshot.processes:
+        gpu = gpus.get((process.gpu_index, process.gpu_uuid))
+        if process.info is None or gpu is None:
+            continue
+        since = process.idle_since_seconds
+        here = None if blind or since is None else max(gpu.time_seconds - since, 0.0)
+        there = idle.get(process.info.id, here)
+        idle[process.info.id] = None if here is None or there is None else min(here, there)
+    return Measured({place: gpu.identity.pci_bus_id for place, gpu in gpus.items()}, idle)
+
+
+def target_of(process: ProcessReading, growth: Growth | None, known: Measured = NOT_MEASURED) -> Target | None:
     """None for what /proc does not know, for what hides its start time, and where the memory is not told."""
     info = process.info
     if info is None or process.state is not ProcessState.LIVE or process.used_bytes is None or info.id.start_ticks <= 0:
@@ -83,6 +128,8 @@ def target_of(process: ProcessReading, growth: Growth | None) -> Target | None:
         evidence=str(growth.evidence or "") if growth is not None else "",
         driver_confirms=growth is not None and growth.driver_confirms,
         proven_names=info.proven_names,
+        gpu_pci=known.pci.get((process.gpu_index, process.gpu_uuid), ""),
+        idle_seconds=known.idle.get(info.id),
     )
 
 

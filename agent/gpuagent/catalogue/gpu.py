@@ -87,6 +87,13 @@ def _lost(gpu: GpuReading) -> Value:
     return 0 if gpu.state is GpuState.OK else None
 
 
+def _figures_trusted(gpu: GpuReading) -> Value:
+    """Known of a GPU that was read, or that has a reason against acting."""
+    if gpu.act_refusal:
+        return 0
+    return 1 if gpu.state is GpuState.OK else None
+
+
 def _info(gpu: GpuReading) -> Iterable[Labelled]:
     identity = gpu.identity
     mig = "" if identity.mig_enabled is None else str(identity.mig_enabled).lower()
@@ -109,6 +116,9 @@ IDENTITY = (
     _labelled("gpu_processes_trusted", "processes", (),
               "0 where the driver is known to shuffle its process list: nothing is acted on.",
               single(lambda gpu: gpu.processes_trusted if gpu.processes_known else None)),
+    _labelled("gpu_figures_trusted", "identity", (),
+              "0 while nothing is acted on because the driver's figures are, or were within a minute, impossible.",
+              single(_figures_trusted)),
 )  # fmt: skip
 
 MEMORY = (

@@ -165,7 +165,7 @@ class Ladder(Section):
     victim: Literal["leaking", "largest", "newest", "idle"] | None = Field(
         default=None,
         description="Whom to choose where the alert names a GPU and no process: the steepest leak, the largest, the "
-        "newest, or the largest of those that do nothing. By default nobody.",
+        "newest, or the largest of those that have been idle for `idle_for`. By default nobody.",
     )
     scope: Literal["process", "container", "job"] = Field(
         default="process",
@@ -211,6 +211,12 @@ class Remedies(Section):
     )
     mps_clients: bool = Field(
         default=False, description="Permit acting on clients of MPS: ending one can harm the others."
+    )
+    idle_for: Duration = Field(
+        default=300.0,
+        ge=1,
+        description="How long every reading must have observed a process at 0 % before `victim: idle` may choose it. "
+        "A process of which the driver does not tell is never idle; readings more than 10 s apart start this anew.",
     )
     proof: Duration = Field(default=120.0, ge=1, description="Time to watch for the memory to come back.")
     limits: Limits = Field(default=Limits(), description=Limits.__doc__)

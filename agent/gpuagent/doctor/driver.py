@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gpuagent.doctor.finding import Finding, Level
-from gpuagent.reading import GpuReading, GpuState, NvmlState, Snapshot
+from gpuagent.reading import WITHHELD, GpuReading, GpuState, NvmlState, Snapshot
 
 
 def binding() -> Iterator[Finding]:
@@ -117,14 +117,17 @@ def gpu(reading: GpuReading) -> Iterator[Finding]:
     yield Finding(subject, Level.OK, name)
     if reading.identity.unified_memory:
         yield Finding(subject, Level.INFO, "it has no memory of its own: rules on device memory do not apply")
-    if not reading.processes_known:
+    if reading.act_refusal and reading.processes_trusted:
+        yield Finding(subject, Level.WARNING, reading.act_refusal,
+                      "compare with nvidia-smi; if it lasts, update the driver or reset the GPU")  # fmt: skip
+    elif not reading.processes_known:
         yield Finding(subject, Level.WARNING, "its process list cannot be read", "under MIG this needs root")
     if not reading.processes_trusted:
         yield Finding(subject, Level.WARNING,
                       "this driver shuffles its process list: processes are shown, never acted on",
                       "upgrade the driver to 535.104 or later")  # fmt: skip
     for run in reading.runs:
-        if not run.ok:
+        if not run.ok and not (reading.act_refusal and WITHHELD in run.reason):
             yield Finding(subject, Level.WARNING, f"collector {run.collector}: {run.reason}")
     by_reason: dict[str, list[str]] = {}
     for call, reason in reading.unsupported:

@@ -6,13 +6,14 @@ import dataclasses
 import logging
 
 from gpuagent.clock import Clock
+from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.monitor.worker import Threads, Worker
 from gpuagent.nvml.collect import COLLECTORS, Collected, Collector
 from gpuagent.nvml.events import Watched
 from gpuagent.nvml.failure import NO_PERMISSION, NvmlFailure
 from gpuagent.nvml.identity import HANDLE, open_device
 from gpuagent.nvml.library import Library
-from gpuagent.reading import CollectorRun, GpuIdentity, GpuReading, GpuState
+from gpuagent.reading import SHUFFLED_LIST, CollectorRun, GpuIdentity, GpuReading, GpuState
 
 log = logging.getLogger(__name__)
 
@@ -27,7 +28,15 @@ class GpuSlot:
     is used while it is younger than `fresh_seconds`, so that a slow GPU is slow and not blind.
     """
 
-    def __init__(self, library: Library, index: int, clock: Clock, threads: Threads, known: GpuIdentity | None) -> None:
+    def __init__(
+        self,
+        library: Library,
+        index: int,
+        clock: Clock,
+        threads: Threads,
+        known: GpuIdentity | None,
+        trusts: TrustRegistry,
+    ) -> None:
         self.index = index
         self.identity = known or GpuIdentity(index=index, uuid="")
         self.worker = Worker(threads)
@@ -45,6 +54,9 @@ class GpuSlot:
         self._state = GpuState.STARTING
         self._since = clock.now()
         self._reason = ""
+        self._trusts = trusts
+        self._trust = trusts.of(self.identity)
+        self._conflict = ""
 
     @property
     def watched(self) -> Watched | None:
@@ -76,17 +88,21 @@ class GpuSlot:
             return None
         if outcome.error is None:
             reading = outcome.value.reading
-            self.identity = reading.identity
+            self._identify(reading.identity)
             self._unsupported = reading.unsupported or self._unsupported
             self._reopen_slow_only = False
             if reading.state is GpuState.OK:
                 self._measured_seconds = reading.time_seconds
             fresh = self._clock.now() - reading.time_seconds <= fresh_seconds
+            self._trust.see(outcome.value.contradiction, reading.time_seconds, 2 * fresh_seconds)
+            if not fresh or reading.state is not GpuState.OK:
+                self._trust.interrupt()
             self._last = outcome.value if fresh else None
             if fresh:
                 self._become(reading.state, reading.reason)
             return None
         self._last = None
+        self._trust.interrupt()
         failure = outcome.error
         if isinstance(failure, NvmlFailure) and failure.ends_session:
             self._become(GpuState.FAILED, str(failure))
@@ -101,18 +117,39 @@ class GpuSlot:
             age = None if self._last is None else self._clock.now() - self._last.reading.time_seconds
             if age is None or age > fresh_seconds:
                 self._last = None
+                self._trust.interrupt()
                 if self._state is not GpuState.STARTING or self.worker.busy_seconds > _OPENING_SECONDS:
                     self._become(GpuState.BLIND, "a call into the driver has not come back")
         last = self._last
         if last is not None:
+            if self._conflict:
+                last = last.withheld(self._conflict)
             reading = dataclasses.replace(
                 last.reading,
                 since_seconds=self._since,
                 unsupported=self._unsupported,
                 measured_seconds=self._measured_seconds,
+                act_refusal=self._act_refusal(trusted=last.reading.processes_trusted),
             )
             return dataclasses.replace(last, reading=reading)
         return Collected(self.absent(self._state, self._reason))
+
+    def conflict(self, reason: str) -> None:
+        """Take note that another GPU answers by the same UUID or PCI address; "" if none does.
+
+        Whose processes are whose cannot be told then.
+        """
+        self._conflict = reason
+        if reason:
+            self._trust.see(reason, self._clock.now())
+
+    def _identify(self, identity: GpuIdentity) -> None:
+        before, self.identity = self.identity, identity
+        if (before.uuid, before.pci_bus_id) != (identity.uuid, identity.pci_bus_id):
+            self._trust = self._trusts.of(identity)
+
+    def _act_refusal(self, *, trusted: bool = True) -> str:
+        return self._trust.refusal or ("" if trusted else SHUFFLED_LIST)
 
     def absent(self, state: GpuState, reason: str) -> GpuReading:
         """A reading without values: the GPU is known, its figures are not."""
@@ -125,12 +162,14 @@ class GpuSlot:
             measured_seconds=self._measured_seconds,
             runs=tuple(CollectorRun(name, ok=False, duration_seconds=0.0, reason=reason) for name in COLLECTORS),
             unsupported=self._unsupported,
+            act_refusal=self._act_refusal(),
         )
 
     def session_ended(self, reason: str) -> None:
         """All handles are worthless; the next generation opens the GPU anew. No reason: it is about to."""
         self._last = None
         self._reopen_slow_only = False
+        self._trust.interrupt()
         self._become(GpuState.FAILED if reason else GpuState.STARTING, reason, quiet=True)
 
     def close(self) -> None:

@@ -40,9 +40,13 @@ class Inventory:
         return next((gpu for gpu in self._known.values() if gpu.index == index), None)
 
     def see(self, gpus: Iterable[GpuIdentity]) -> None:
-        """Note the GPUs that answer now."""
+        """Note the GPUs that answer now; of several with one UUID the first."""
         changed = False
+        seen: set[str] = set()
         for gpu in gpus:
+            if gpu.uuid in seen:
+                continue
+            seen.add(gpu.uuid)
             if gpu.uuid and self._known.get(gpu.uuid) != gpu:
                 self._known[gpu.uuid] = gpu
                 changed = True
@@ -81,6 +85,36 @@ class Inventory:
             new.replace(path)
         except OSError as error:
             log.warning("the list of known GPUs cannot be saved: %s", error)
+
+
+def find_conflicts(gpus: Iterable[GpuIdentity]) -> dict[int, str]:
+    """Return, by index, why a GPU cannot be told from another: they share a UUID or a PCI address, or it has no UUID.
+
+    A GPU is its UUID and its PCI address together; an address that the driver does not tell is shared by nobody.
+    """
+    gpus = tuple(gpus)
+    found: dict[int, str] = {}
+    for name, read in (("UUID", _uuid), ("PCI address", _pci_address)):
+        owners: dict[str, list[int]] = {}
+        for gpu in gpus:
+            owners.setdefault(read(gpu), []).append(gpu.index)
+        for value, indices in owners.items():
+            if value and len(indices) > 1:
+                who = " and ".join(str(index) for index in indices)
+                for index in indices:
+                    found.setdefault(index, f"GPUs {who} have the same {name} {value}")
+    for gpu in gpus:
+        if not gpu.uuid:
+            found[gpu.index] = f"GPU {gpu.index} has no UUID"
+    return found
+
+
+def _uuid(gpu: GpuIdentity) -> str:
+    return gpu.uuid
+
+
+def _pci_address(gpu: GpuIdentity) -> str:
+    return gpu.pci_bus_id.lower()
 
 
 def count_pci_gpus(root: Path = Path("/sys/bus/pci/devices")) -> int | None:

@@ -13,14 +13,16 @@ from gpuagent.backoff import Backoff
 from gpuagent.clock import Clock
 from gpuagent.monitor.crew import Crew
 from gpuagent.monitor.gpu import GpuSlot
-from gpuagent.monitor.inventory import Inventory
+from gpuagent.monitor.inventory import Inventory, find_conflicts
 from gpuagent.monitor.join import Joiner
 from gpuagent.monitor.listings import Listings
 from gpuagent.monitor.session import Session
+from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.monitor.worker import Worker
 from gpuagent.nvml.collect import Collected
 from gpuagent.nvml.events import XidWatcher
 from gpuagent.nvml.library import Library
+from gpuagent.nvml.process_utilization import LONGEST_GAP_SECONDS
 from gpuagent.procfs.kernel_log import Address, pci_address
 from gpuagent.reading import (
     CollectorRun,
@@ -103,7 +105,9 @@ class Monitor:
         self._listings = self._place.listings or Listings(None, self._place.boot_id)
         self._library = library
         self._processes = processes
-        self._joiner = Joiner(host_pid_namespace=processes.host_pid_namespace)
+        self._joiner = Joiner(
+            host_pid_namespace=processes.host_pid_namespace, longest_gap_seconds=LONGEST_GAP_SECONDS * clock.speed
+        )
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._answered = asyncio.Event()
@@ -112,6 +116,7 @@ class Monitor:
         self._nvml = Worker(self._session_crew)
         self.session = Session(library, clock, self._nvml)
         self._pool: dict[int, GpuSlot] = {}
+        self._trusts = TrustRegistry()
         self._slots: list[GpuSlot] = []
         self._generation = 0
         self._xids = XidWatcher(library, clock)
@@ -206,6 +211,9 @@ class Monitor:
             failure = slot.take(self.pace.fresh_seconds)
             if failure is not None:
                 self.session.failed_with(failure)
+        conflicts = find_conflicts(slot.identity for slot in self._slots if slot.watched)
+        for slot in self._slots:
+            slot.conflict(conflicts.get(slot.index, ""))
         self._inventory.see(slot.identity for slot in self._slots if slot.watched)
 
     def _follow_session(self) -> None:
@@ -220,7 +228,7 @@ class Monitor:
         for index in indices:
             if index not in self._pool:
                 known = self._inventory.at(index)
-                self._pool[index] = GpuSlot(self._library, index, self._clock, self._crew, known)
+                self._pool[index] = GpuSlot(self._library, index, self._clock, self._crew, known, self._trusts)
         self._slots = [self._pool[index] for index in indices]
         for slot in self._slots:
             slot.session_ended("")

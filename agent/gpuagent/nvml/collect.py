@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -23,8 +23,19 @@ from gpuagent.nvml import (
     utilization,
 )
 from gpuagent.nvml.device import Device
-from gpuagent.nvml.failure import NvmlFailure
-from gpuagent.reading import CollectorRun, GpuProcess, GpuReading, GpuState, ProcessUtilization, Utilization
+from gpuagent.nvml.failure import IMPOSSIBLE, NvmlFailure
+from gpuagent.nvml.figures import check_figures
+from gpuagent.nvml.values import NOT_BELIEVED
+from gpuagent.reading import (
+    WITHHELD,
+    CollectorRun,
+    GpuProcess,
+    GpuReading,
+    GpuState,
+    Memory,
+    ProcessUtilization,
+    Utilization,
+)
 
 T = TypeVar("T")
 
@@ -54,6 +65,15 @@ class Collected:
     """Of the processes."""
     listed_seconds: float = 0.0
     """Clock (CLOCK_BOOTTIME) just before the process lists were read."""
+    contradiction: str = ""
+    """What is impossible or doubtful about these figures, as a clause; "" if they can be true."""
+
+    def withheld(self, contradiction: str) -> Collected:
+        """Return the same without the processes, where `contradiction` says whose they are is not known."""
+        reading = replace(
+            self.reading, processes_known=False, runs=_with_failed(self.reading.runs, "processes", NOT_BELIEVED)
+        )
+        return Collected(reading, contradiction=contradiction)
 
 
 class Collector:
@@ -69,6 +89,11 @@ class Collector:
         self._runs: dict[str, CollectorRun] = {}
         self._listed: tuple[GpuProcess, ...] = ()
         self._pids: frozenset[int] = frozenset()
+        self._impossible = ""
+        self._doubtful = ""
+        """What contradicts itself in this collection."""
+        self._checked: tuple[tuple[GpuProcess, ...], Memory | None] | None = None
+        """The last figures that were found possible."""
 
     def collect(self, *, slow: bool) -> Collected:
         """Read the GPU once.
@@ -78,21 +103,25 @@ class Collector:
         """
         device = self.device
         started = device.clock.now()
+        self._impossible = self._doubtful = ""
         if slow or not self._slow_runs:
             slow = True
             self._collect_slow()
         memory_reading = self._run("memory", lambda: memory.collect(device))
         instances = self._run("mig", lambda: mig.collect(device, slow=slow)) or mig.MigDevices()
         listed_seconds = device.clock.now()
-        found = self._run(
-            "processes", lambda: processes.collect(device, slow=slow, mig_handles=instances.handles)
-        ) or processes.ProcessList((), known=False, trusted=True)
+        found, memory_reading = self._run("processes", lambda: self._list(memory_reading, instances, slow=slow)) or (
+            processes.ProcessList((), known=False, trusted=True),
+            memory_reading,
+        )
         busy = self._run("utilization", lambda: utilization.collect(device, slow=slow)) or Utilization()
         if found.processes is not self._listed:
             self._listed, self._pids = found.processes, frozenset(process.pid for process in found.processes)
         by_process = self._run(
             "process_utilization",
-            lambda: process_utilization.collect(device, self._pids, busy=bool(busy.gpu_ratio)),
+            lambda: process_utilization.collect(
+                device, self._pids, busy=bool(busy.gpu_ratio), at_rest=utilization.at_rest(device, busy)
+            ),
         )
         failed = not self._runs["memory"].ok
         reading = GpuReading(
@@ -109,7 +138,34 @@ class Collector:
             unsupported=device.unsupported() if slow else (),
             **self._slow_parts,
         )
-        return Collected(reading, found.processes, by_process, self._pids, listed_seconds)
+        if self._impossible:
+            return Collected(reading).withheld(f"the driver's figures were impossible ({self._impossible})")
+        doubt = f"the driver's figures were in doubt ({self._doubtful})" if self._doubtful else ""
+        return Collected(reading, found.processes, by_process, self._pids, listed_seconds, doubt)
+
+    def _list(
+        self, memory_reading: Memory | None, instances: mig.MigDevices, *, slow: bool
+    ) -> tuple[processes.ProcessList, Memory | None]:
+        """Read the process list and hold it against the memory, which comes back as the list confirms it."""
+        device = self.device
+        found = processes.collect(device, slow=slow, mig_handles=instances.handles)
+        checked = self._checked
+        # Mostly nothing has changed, which is seen at a glance; MIG instances use more or less memory by themselves.
+        same = checked is not None and checked[0] is found.processes and checked[1] == memory_reading
+        if not same or instances.instances:
+            verdict, memory_reading = check_figures(memory_reading, found.processes, instances.instances, self._memory)
+            self._checked = None if verdict.contradiction else (found.processes, memory_reading)
+            self._impossible = self._impossible or verdict.impossible
+            self._doubtful = verdict.doubtful
+        if found.implausible:
+            self._doubtful = f"one form of the process list {WITHHELD}"
+        return found, memory_reading
+
+    def _memory(self) -> Memory | None:
+        """Device memory once more; None where it could not be read."""
+        failures = len(self.device.failures)
+        again = memory.collect(self.device)
+        return again if len(self.device.failures) == failures else None
 
     def close(self) -> None:
         """Give back what the driver allocated for this GPU. Only while the library is initialised."""
@@ -139,5 +195,14 @@ class Collector:
             reason = f"{type(error).__name__}: {error}"
         if not reason and self.device.failures:
             reason = str(self.device.failures[0])
+        if any(failure.code == IMPOSSIBLE for failure in self.device.failures):
+            self._impossible = self._impossible or f"{name}: {NOT_BELIEVED}"
         self._runs[name] = CollectorRun(name, not reason, time.perf_counter() - start, reason)
         return value
+
+
+def _with_failed(runs: tuple[CollectorRun, ...], collector: str, reason: str) -> tuple[CollectorRun, ...]:
+    """Return the runs with this one as failed; one that has failed already keeps its reason."""
+    return tuple(
+        run._replace(ok=False, reason=reason) if run.collector == collector and run.ok else run for run in runs
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+IMPOSSIBLE = -2
+"""No code of NVML's: the call succeeded, and what it answered cannot be true."""
 SUCCESS = 0
 UNINITIALIZED = 1
 INVALID_ARGUMENT = 2
@@ -46,7 +48,10 @@ _TEXTS = {
 
 
 class NvmlFailure(Exception):
-    """An NVML call that did not answer with a value. `code` is the nvmlReturn_t, -1 if Python failed first."""
+    """An NVML call that did not answer with a value.
+
+    `code` is the nvmlReturn_t, -1 if Python failed first, IMPOSSIBLE if the answer cannot be true.
+    """
 
     def __init__(self, function: str, code: int, text: str = "") -> None:
         self.function = function

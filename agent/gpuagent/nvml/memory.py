@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuagent.nvml.device import Device
-from gpuagent.nvml.failure import UNKNOWN, NvmlFailure
+from gpuagent.nvml.failure import IMPOSSIBLE, UNKNOWN, NvmlFailure
 from gpuagent.nvml.values import NOT_BELIEVED, count, possible_memory
 from gpuagent.reading import Memory
 
@@ -55,7 +55,7 @@ def _read(device: Device, bar1_total: int | None, bar1_used: int | None) -> Memo
         return nothing
     total, used, free = count(info.total), count(info.used), count(info.free)
     if not possible_memory(total, used, free, reserved):
-        device.failures.append(NvmlFailure("nvmlDeviceGetMemoryInfo", -1, NOT_BELIEVED))
+        device.failures.append(NvmlFailure("nvmlDeviceGetMemoryInfo", IMPOSSIBLE, NOT_BELIEVED))
         return nothing
     return Memory(
         total_bytes=total,

@@ -11,7 +11,7 @@ from functools import partial
 
 from gpuagent.nvml import identity, profile
 from gpuagent.nvml.device import Device
-from gpuagent.nvml.failure import INVALID_ARGUMENT, NOT_FOUND, NvmlFailure
+from gpuagent.nvml.failure import IMPOSSIBLE, INVALID_ARGUMENT, NOT_FOUND, NvmlFailure
 from gpuagent.nvml.library import Handle, Library
 from gpuagent.nvml.values import NOT_BELIEVED, count, possible_memory
 from gpuagent.reading import Memory, MigInstance, Profile
@@ -80,7 +80,7 @@ def _memory(library: Library, handle: Handle) -> Memory:
         info = library.call("nvmlDeviceGetMemoryInfo", handle)
     total, used, free = count(info.total), count(info.used), count(info.free)
     if not possible_memory(total, used, free):
-        raise NvmlFailure("nvmlDeviceGetMemoryInfo", -1, NOT_BELIEVED)
+        raise NvmlFailure("nvmlDeviceGetMemoryInfo", IMPOSSIBLE, NOT_BELIEVED)
     return Memory(total_bytes=total, used_bytes=used, free_bytes=free)
 
 

@@ -13,8 +13,10 @@ from gpuagent.nvml.process_samples import Ring, Sample
 from gpuagent.reading import ProcessUtilization
 
 HOLD_SECONDS = 2.5
-"""A process without a newer sample for this long is idle. The driver stamps samples about once a second, so that
-a poll each second now and then meets none."""
+"""A process without a newer sample for this long is unknown. The driver stamps samples about once a second, so that
+a poll each second now and then meets none. No sample is no 0: the ring forgets, and on some GPUs it stays empty."""
+LONGEST_GAP_SECONDS = 10.0
+"""Two readings that are further apart say nothing of the time between them."""
 _OLDEST_MICROSECONDS = 10_000_000
 """Stamps may lag by up to 10 s (https://github.com/NVIDIA/go-nvml/issues/51); older ones say nothing of now."""
 _FUTURE_MICROSECONDS = 1_000_000
@@ -36,6 +38,8 @@ class Samples:
         self.ring = Ring()
         self.last_stamp = 0
         self.newest: dict[int, Accepted] = {}
+        self.rested_at: float | None = None
+        """Clock of the last reading, if the whole GPU was at rest in it."""
         self._ratios: dict[_Percent, ProcessUtilization] = {}
 
     def accept(self, samples: Iterable[Sample], pids: Collection[int], wall: float, now: float) -> None:
@@ -65,12 +69,28 @@ class Samples:
         for pid in newest.keys() - pids:
             del newest[pid]
 
-    def of(self, pids: Iterable[int], now: float) -> dict[int, ProcessUtilization]:
-        """Utilisation of listed processes: idle if the driver has not sampled one lately."""
+    def rest(self, now: float, *, at_rest: bool, longest_gap_seconds: float = LONGEST_GAP_SECONDS) -> bool:
+        """Take note of what the GPU as a whole did; returns whether it did nothing since the last reading, either.
+
+        One reading covers the second before it and no more: it takes two of them to observe what lies between.
+        """
+        since, self.rested_at = self.rested_at, now if at_rest else None
+        return at_rest and since is not None and now - since <= longest_gap_seconds
+
+    def of(self, pids: Iterable[int], now: float, *, rested: bool = False) -> dict[int, ProcessUtilization]:
+        """Return the utilisation of listed processes: by their own samples, or 0 where the whole GPU `rested`.
+
+        A process of which neither tells is not in it.
+        """
         get = self.newest.get
-        return {
-            pid: seen[2] if (seen := get(pid)) is not None and now - seen[1] < HOLD_SECONDS else IDLE for pid in pids
-        }
+        found = {}
+        for pid in pids:
+            seen = get(pid)
+            if seen is not None and now - seen[1] < HOLD_SECONDS:
+                found[pid] = seen[2]
+            elif rested:
+                found[pid] = IDLE
+        return found
 
     def _believed(self, percent: _Percent) -> ProcessUtilization | None:
         """As ratios; None for more than 100 %.
@@ -86,17 +106,22 @@ class Samples:
         return value
 
 
-def collect(device: Device, pids: Collection[int], *, busy: bool = False) -> dict[int, ProcessUtilization] | None:
-    """Utilisation of the listed pids; None where the GPU does not tell (MIG, integrated GPUs).
+def collect(
+    device: Device, pids: Collection[int], *, busy: bool = False, at_rest: bool = False
+) -> dict[int, ProcessUtilization] | None:
+    """Utilisation of the listed pids, as far as it is known; None where the GPU does not tell (MIG, integrated GPUs).
 
     A sample of an unlisted pid is dropped: in a pid namespace of its own the driver mixes namespaces here
-    (https://github.com/Project-HAMi/HAMi-core/issues/112). `busy` says that the GPU as a whole is not idle.
+    (https://github.com/Project-HAMi/HAMi-core/issues/112). `busy` says that the GPU as a whole is not idle, `at_rest`
+    that it was observed at 0 %: neither, where it does not tell.
     """
     state = device.state(Samples)
+    clock = device.clock
+    rested = state.rest(clock.now(), at_rest=at_rest, longest_gap_seconds=LONGEST_GAP_SECONDS * clock.speed)
     samples = state.ring.read(device, state.last_stamp, busy=busy and bool(pids))
     if samples is None:
         state.newest.clear()
-        return None
-    now = device.clock.now()
-    state.accept(samples, pids, device.clock.wall(), now)
-    return state.of(pids, now)
+        return dict.fromkeys(pids, IDLE) if rested else None
+    now = clock.now()
+    state.accept(samples, pids, clock.wall(), now)
+    return state.of(pids, now, rested=rested)

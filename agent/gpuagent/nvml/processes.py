@@ -19,6 +19,7 @@ from typing import NamedTuple
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.nvml.device import Device
 from gpuagent.nvml.failure import (
+    IMPOSSIBLE,
     INSUFFICIENT_SIZE,
     NO_PERMISSION,
     SUCCESS,
@@ -26,7 +27,7 @@ from gpuagent.nvml.failure import (
 )
 from gpuagent.nvml.library import Handle
 from gpuagent.nvml.values import NO_INSTANCE_U32, NOT_AVAILABLE_U64
-from gpuagent.reading import GpuProcess
+from gpuagent.reading import WITHHELD, GpuProcess
 
 _ENTRY = Struct("<IxxxxQII")  # nvmlProcessInfo_v2_t: pid, usedGpuMemory, gpuInstanceId, computeInstanceId
 _ROOM_PER_ENTRY = 32
@@ -58,6 +59,8 @@ class ProcessList:
     processes: tuple[GpuProcess, ...]
     known: bool
     trusted: bool
+    implausible: bool = False
+    """The driver gave a list that cannot be true, even if another call gave one that can."""
 
 
 class _Buffer:
@@ -89,7 +92,8 @@ def collect(device: Device, *, slow: bool = True, mig_handles: tuple[Handle, ...
     of the node under the driver's lock (4.5 ms on a laptop: https://github.com/flightlessmango/MangoHud/issues/2104).
     """
     buffer = device.state(_Buffer)
-    buffer.suspect = bool(_SHUFFLED_DRIVERS.match(device.driver_version))
+    shuffled = bool(_SHUFFLED_DRIVERS.match(device.driver_version))
+    buffer.suspect = False
     lists: list[tuple[str, list[Entry]]] = []
     known = True
     for kind, function in _LISTS:
@@ -106,7 +110,7 @@ def collect(device: Device, *, slow: bool = True, mig_handles: tuple[Handle, ...
     if lists != buffer.lists:
         buffer.merged = _merged(lists, buffer.merged)
         buffer.lists = lists
-    return ProcessList(buffer.merged, known, not buffer.suspect)
+    return ProcessList(buffer.merged, known, not (shuffled or buffer.suspect), buffer.suspect)
 
 
 def _merged(lists: list[tuple[str, list[Entry]]], before: tuple[GpuProcess, ...]) -> tuple[GpuProcess, ...]:
@@ -181,7 +185,7 @@ def _read_any_version(device: Device, buffer: _Buffer, handle: Handle, function:
         if told.plausible:
             return told.entries
         buffer.suspect = True
-        problem = NvmlFailure(function, -1, "the driver's process list cannot be true; withheld")
+        problem = NvmlFailure(function, IMPOSSIBLE, f"the driver's process list {WITHHELD}")
     raise problem or NvmlFailure(function, -1, "no answer")
 
 

@@ -6,6 +6,8 @@ from gpuagent.nvml.device import Device
 from gpuagent.nvml.values import ratio
 from gpuagent.reading import Utilization
 
+_MEDIA = tuple(f"nvmlDeviceGet{engine}Utilization" for engine in ("Encoder", "Decoder", "Jpg", "Ofa"))
+
 
 def collect(device: Device, *, slow: bool = True) -> Utilization:
     """Engine utilisation. Under MIG the driver answers none of this; GPM does (see `profile`).
@@ -14,9 +16,7 @@ def collect(device: Device, *, slow: bool = True) -> Utilization:
     """
     media = device.state(_Media)
     if slow:
-        media.ratios = tuple(
-            _sampled(device, f"nvmlDeviceGet{engine}Utilization") for engine in ("Encoder", "Decoder", "Jpg", "Ofa")
-        )
+        media.ratios = tuple(_sampled(device, function) for function in _MEDIA)
     rates = device.ask("nvmlDeviceGetUtilizationRates")
     encoder, decoder, jpeg, ofa = media.ratios
     return Utilization(
@@ -26,6 +26,20 @@ def collect(device: Device, *, slow: bool = True) -> Utilization:
         decoder_ratio=decoder,
         jpeg_ratio=jpeg,
         ofa_ratio=ofa,
+    )
+
+
+def at_rest(device: Device, busy: Utilization) -> bool:
+    """Return whether the GPU as a whole was observed to do nothing: no kernel, no memory access, no media engine.
+
+    A figure that is missing is no 0, unless the GPU has no such engine. Under MIG nothing is observed.
+    """
+    if device.identity.mig_enabled or busy.gpu_ratio != 0 or busy.memory_ratio != 0:
+        return False
+    media = (busy.encoder_ratio, busy.decoder_ratio, busy.jpeg_ratio, busy.ofa_ratio)
+    return all(
+        ratio == 0 or (ratio is None and not device.supports(function))
+        for ratio, function in zip(media, _MEDIA, strict=True)
     )
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 
+from gpuagent.reading import WITHHELD
+
 NOT_AVAILABLE_U64 = 2**64 - 1
 NO_INSTANCE_U32 = 2**32 - 1
 
@@ -42,7 +44,7 @@ def count(value: float | None) -> int | None:
     return int(value)
 
 
-NOT_BELIEVED = "the driver's figures cannot be true; withheld"
+NOT_BELIEVED = f"the driver's figures {WITHHELD}"
 
 
 def possible_memory(total: int | None, *parts: int | None) -> bool:

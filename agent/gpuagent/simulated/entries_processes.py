@@ -42,10 +42,12 @@ def _packed(device: Device, rows: list[Row], extra: int, *, wide: bool) -> bytes
     """The list as bytes; with `wide` entries of 32 bytes."""
     gpu = device.parent
     hidden = gpu.faults.find(Kind.UNAVAILABLE_MEMORY, gpu.index) is not None
+    impossible = gpu.faults.find(Kind.IMPOSSIBLE_MEMORY, gpu.index)
+    told = impossible.size if impossible is not None else None
     entries: list[tuple[int, ...]] = [
         (
             row.pid,
-            NOT_AVAILABLE if hidden or row.used_bytes is None else row.used_bytes,
+            NOT_AVAILABLE if hidden or row.used_bytes is None else told if told is not None else row.used_bytes,
             row.process.gpu_instance,
             row.process.compute_instance,
         )

@@ -18,7 +18,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from gpuagent.simulated.codes import Code, Refusal
-from gpuagent.simulated.fields import STRICT, ErrorCode, PositiveSeconds, Seconds
+from gpuagent.simulated.fields import STRICT, Bytes, ErrorCode, PositiveSeconds, Seconds
 from gpuagent.simulated.story import Story
 
 
@@ -40,6 +40,7 @@ class Kind(StrEnum):
     NON_UTF8_NAME = "non_utf8_name"
     PROCESS_STRIDE = "process_stride"
     UNAVAILABLE_MEMORY = "unavailable_memory"
+    IMPOSSIBLE_MEMORY = "impossible_memory"
     GARBAGE_VALUES = "garbage_values"
     FULL = "full"
 
@@ -56,6 +57,7 @@ _TAKES: dict[Kind, tuple[str, ...]] = {
     Kind.XID: ("xid", "count", "every"),
     Kind.PROCESS_LIST_GROWS: ("by",),
     Kind.GARBAGE_VALUES: ("calls",),
+    Kind.IMPOSSIBLE_MEMORY: ("size",),
 }
 _NEEDS: dict[Kind, tuple[str, ...]] = {
     Kind.SLOW: ("seconds",),
@@ -63,6 +65,7 @@ _NEEDS: dict[Kind, tuple[str, ...]] = {
     Kind.MISSING: ("calls",),
     Kind.INIT_ERROR: ("code",),
     Kind.XID: ("xid",),
+    Kind.IMPOSSIBLE_MEMORY: ("size",),
 }
 _NODE_WIDE = frozenset({Kind.MISSING, Kind.DRIVER_RELOAD, Kind.VERSION_MISMATCH, Kind.INIT_ERROR})
 
@@ -99,6 +102,8 @@ class Fault:
     every: PositiveSeconds = 1.0
     by: Annotated[int, Field(ge=1, le=100_000)] = 40
     """Entries by which the process list grows after each call that found its buffer too small."""
+    size: Bytes | None = None
+    """Memory that the process list gives for every process, whatever the device says."""
 
     __pydantic_config__ = STRICT
 

@@ -21,7 +21,7 @@ from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of
 from gpuagent_alerts.remedies.policy import NotMeant
 from gpuagent_alerts.remedies.proof import answered, prove
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.target import Facts
+from gpuagent_alerts.remedies.target import Facts, Target
 from gpuagent_alerts.remedies.world import Condition, Done, Eyes, Gone, Hands, Sight
 from gpuagent_alerts.store.problem import StoreFailure
 
@@ -157,6 +157,8 @@ class Run:
             raise _Stop(Outcome(Result.RESOLVED, sight.reason or "the alert has ended", acted=self._acted))
         if sight.condition is Condition.UNKNOWN:
             raise self._refused(sight.reason or "the data behind the alert is in doubt")
+        if sight.act_refusal:  # of the GPU, not of this process: another one in its place is no answer
+            raise self._refused(sight.act_refusal)
         if sight.target is None:
             if self._party.have_ended():
                 raise _Stop(Outcome(Result.EXITED, "it ended by itself", acted=self._acted))
@@ -205,7 +207,7 @@ class Run:
         looked = await self._party.look()
         for member, facts, changed in looked:
             # Another member is judged by what it is, on the reading of the one that was chosen.
-            seen = sight if member.target.id == self.plan.target.id else replace(sight, target=member.target)
+            seen = sight if member.target.id == self.plan.target.id else replace(sight, target=_now(sight, member))
             against = self.rules.policy.refusals(
                 step, self.plan.order, seen, facts, self._tools.now(), self._tools.hands.protected(), self.plan.scope
             )
@@ -340,3 +342,8 @@ class Run:
     def _program(self) -> str:
         identity = self._party.members[0].identity if self._party.members else None
         return (identity.executable if identity else None) or self.plan.target.name
+
+
+def _now(sight: Sight, member: Member) -> Target:
+    """Return the member as this reading has it; as it was pinned where it holds no GPU memory any more."""
+    return next((each for each in sight.members if each.id == member.target.id), member.target)

@@ -129,7 +129,7 @@ class Remedies:
 
     def ranking(self, policy: VictimPolicy, targets: Iterable[Target]) -> list[Candidate]:
         """For people: who would be chosen, and why."""
-        return rank(policy, targets, self.tools.now())
+        return rank(policy, targets, self.tools.now(), self.rules.policy.idle_for_seconds)
 
     def block(self, gpu_uuid: str, identity: ProcessId) -> None:
         """A process there could not be killed: nothing else is done on that GPU while it lives."""
@@ -151,7 +151,8 @@ class Remedies:
             return target if target is not None and self._attempts.is_due(alert.fingerprint, target.id) else None
         if ladder.victim is None:
             return None
-        for candidate in rank(ladder.victim, firing.processes, self.tools.now()):
+        idle_for = self.rules.policy.idle_for_seconds
+        for candidate in rank(ladder.victim, firing.processes, self.tools.now(), idle_for):
             identity = candidate.target.id
             if self._attempts.is_due(alert.fingerprint, identity):
                 return candidate.target

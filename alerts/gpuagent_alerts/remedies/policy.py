@@ -8,9 +8,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from gpuagent.units import format_bytes
+from gpuagent.reading import SHUFFLED_LIST
+from gpuagent.units import format_bytes, format_duration
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts, Target, names_container
+from gpuagent_alerts.remedies.victim import IDLE_FOR_SECONDS, VictimPolicy
 from gpuagent_alerts.remedies.world import Order, Sight, UnitPermission
 
 NEVER = (
@@ -93,6 +95,8 @@ class Policy:
     """Of a leak, for any step beyond `release_cache`."""
     mps_clients: bool = False
     """Ending a client of MPS can leave the others in an undefined state (NVIDIA's MPS manual)."""
+    idle_for_seconds: float = IDLE_FOR_SECONDS
+    """How long a process must have been observed at 0 % before the victim policy `idle` may choose it."""
 
     def refusals(
         self,
@@ -122,6 +126,7 @@ class Policy:
         if not (order.forced or self._may_be_asked_by_hand(step, order)):
             yield from self._not_allowed(target, facts, now_seconds)
         yield from self._evidence(step, order, target)
+        yield from _busy(order, target, self.idle_for_seconds)
         yield from _unproven(step, scope, target, facts)
         yield from self._wrong_step(step, order, target, facts)
 
@@ -228,8 +233,21 @@ class Policy:
 def _in_doubt(sight: Sight) -> Iterator[str]:
     if not sight.host_pid_namespace:
         yield "the agent is not in the host's pid namespace: the driver's pids are not its own"
-    if not sight.trusted:
-        yield "this driver is known to shuffle its process list (535.43 to 535.98)"
+    if sight.act_refusal:
+        yield sight.act_refusal
+    elif not sight.trusted:
+        yield SHUFFLED_LIST
+
+
+def _busy(order: Order, target: Target, idle_for_seconds: float) -> Iterator[str]:
+    """Whoever was chosen for being idle must be so still; of whom it is not known is not."""
+    if order.victim != VictimPolicy.IDLE:
+        return
+    idle, wanted = target.idle_seconds, format_duration(idle_for_seconds)
+    if idle is None:
+        yield f"it is no longer idle, or that cannot be told: victim idle needs {wanted} at 0 % (remedies.idle_for)"
+    elif idle < idle_for_seconds:
+        yield f"it has not been idle for {wanted} (remedies.idle_for)"
 
 
 def _beyond_reach(facts: Facts) -> Iterator[str]:

@@ -59,6 +59,8 @@ FACTS: Final = (
     Fact(
         "Target.driver_confirms", Writer.DRIVER, "permits: the driver's own figures of the process rise with the leak"
     ),
+    Fact("Target.gpu_pci", Writer.DRIVER, "withholds: with the UUID it says which GPU that is"),
+    Fact("Target.idle_seconds", Writer.DRIVER, "permits `victim: idle`: every reading of that time has observed 0 %"),
     Fact("Target.proven_names", Writer.ROOT, "permits: root owns every cgroup above the one that bears the name"),
     Fact("Facts.identity", Writer.KERNEL, "withholds: compared before every step"),
     Fact("Facts.state", Writer.KERNEL, "withholds: zombies and uninterruptible sleep"),
@@ -89,6 +91,7 @@ FACTS: Final = (
     Fact("Sight.gpu_used_bytes", Writer.DRIVER, "tells whether the memory came back"),
     Fact("Sight.gpu_unattributed_bytes", Writer.DRIVER, "tells whether the memory came back"),
     Fact("Sight.trusted", Writer.DRIVER, "withholds: a driver that shuffles its list"),
+    Fact("Sight.act_refusal", Writer.DRIVER, "withholds: figures that cannot be true, or whose GPU is in doubt"),
     Fact("Sight.host_pid_namespace", Writer.KERNEL, "withholds: the driver's pids are not the agent's"),
     Fact("Sight.relatives", Writer.AGENT, "is shown: who holds the memory after the act"),
     Fact("Sight.successors", Writer.AGENT, "is shown: who was started in its place"),

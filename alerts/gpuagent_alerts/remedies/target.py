@@ -129,6 +129,10 @@ class Target:
     proven_names: frozenset[str] = frozenset()
     """Which of `unit`, `container` and `job` only root can have chosen. Others are what somebody claims: they may keep
     a process from being acted on, and never permit it."""
+    gpu_pci: str = ""
+    """PCI address of the GPU that it was measured on: with the UUID it says which GPU that is. "" is unknown."""
+    idle_seconds: float | None = None
+    """How long every reading has observed it at 0 %, on every GPU that it is on; None if that is not known."""
 
     @property
     def proven_container_id(self) -> str:

@@ -19,7 +19,7 @@ class VictimPolicy(StrEnum):
     NEWEST = "newest"
     """The last to come is the one that did not fit."""
     IDLE = "idle"
-    """Those whose own utilisation is known to be nil, the largest first."""
+    """Those that have been observed at 0 % for long enough, the largest first."""
 
 
 class Candidate(NamedTuple):
@@ -29,24 +29,30 @@ class Candidate(NamedTuple):
     reason: str
 
 
-_IDLE_RATIO = 0.01
+IDLE_FOR_SECONDS = 300.0
+"""Default of `remedies.idle_for`."""
 
 
-def rank(policy: VictimPolicy, targets: Iterable[Target], now_seconds: float) -> list[Candidate]:
+def rank(
+    policy: VictimPolicy,
+    targets: Iterable[Target],
+    now_seconds: float,
+    idle_for_seconds: float = IDLE_FOR_SECONDS,
+) -> list[Candidate]:
     """Best first; whom the policy cannot speak about is not in it. Equal ones go by pid: it is always the same.
 
     `now_seconds` is CLOCK_BOOTTIME.
     """
-    chosen = sorted((each for each in targets if _eligible(policy, each)), key=_key(policy))
+    chosen = sorted((each for each in targets if _eligible(policy, each, idle_for_seconds)), key=_key(policy))
     return [Candidate(each, _reason(policy, each, now_seconds)) for each in chosen]
 
 
-def _eligible(policy: VictimPolicy, target: Target) -> bool:
+def _eligible(policy: VictimPolicy, target: Target, idle_for_seconds: float) -> bool:
     if policy is VictimPolicy.LEAKING:
-        return target.leaking
+        return target.leaking and target.driver_confirms
     if policy is VictimPolicy.IDLE:
-        # Not known is not idle, and the device's utilisation is not the process's.
-        return target.sm_ratio is not None and target.sm_ratio < _IDLE_RATIO
+        # Not known is not idle: a process that the driver has not sampled may be the one that works.
+        return target.idle_seconds is not None and target.idle_seconds >= idle_for_seconds
     return True
 
 
@@ -65,5 +71,5 @@ def _reason(policy: VictimPolicy, target: Target, now_seconds: float) -> str:
     if policy is VictimPolicy.NEWEST:
         return f"started {format_duration(max(now_seconds - target.started_seconds, 0.0))} ago, holds {held}"
     if policy is VictimPolicy.IDLE:
-        return f"does nothing, holds {held}"
+        return f"idle for {format_duration(target.idle_seconds or 0.0)}, holds {held}"
     return f"holds {held}, the most"

@@ -61,6 +61,8 @@ class Sight:
     """Who falls with the target, by the scope that was asked for, on whichever GPU; also itself, on other GPUs."""
     present: frozenset[ProcessId] = frozenset()
     """Every process that holds memory of this GPU."""
+    act_refusal: str = ""
+    """Why nobody may be acted on by the figures of the GPUs that this is about; "" if nothing forbids it."""
 
 
 class Held(Protocol):

@@ -114,6 +114,7 @@ STATUS_SCHEMAS: dict[str, Schema] = {
         recovery_action=text("What the driver asks for after an error.", null=True),
         processes=integer("Number of processes; null where the driver does not tell.", null=True),
         processes_trusted=flag("False for drivers that are known to shuffle their list (535.43 to 535.98)."),
+        act_refusal=text("Why no process on it may be acted on by what its figures say; empty if nothing forbids it."),
         mig=listing(ref("MigInstance")),
         **_GROWTH,
         xids=listing(

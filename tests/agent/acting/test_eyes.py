@@ -9,14 +9,14 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.acting.eyes import SnapshotEyes
-from gpuagent.acting.targets import members, target_of, targets_on
+from gpuagent.acting.targets import all_targets, members, target_of, targets_on
 from gpuagent.acting.window import Window
 from gpuagent.clock import ManualClock
-from gpuagent.reading import GpuState, ProcessReading, Snapshot
+from gpuagent.reading import GpuReading, GpuState, ProcessReading, Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.world import Condition
+from gpuagent_alerts.remedies.world import Condition, Sight
 from tests.fakes.snapshots import full_snapshot
 
 ALERT = Alert({"alertname": "Full"}, {}, Status.FIRING, 1.7e9, value=2.0)
@@ -81,6 +81,101 @@ def test_old_readings_are_not_waited_for_in_vain() -> None:
         assert await eyes.next_sight(target, "", seen.clock_seconds - 1, 0.1) is not None
 
     asyncio.run(story())
+
+
+def on_gpu(snapshot: Snapshot, target: Target, **changes: object) -> Snapshot:
+    """The snapshot with another identity for the target's GPU."""
+    return replace(
+        snapshot,
+        gpus=tuple(
+            replace(gpu, identity=replace(gpu.identity, **changes))  # type: ignore[arg-type]
+            if gpu.identity.index == target.gpu_index
+            else gpu
+            for gpu in snapshot.gpus
+        ),
+    )
+
+
+def look(snapshot: Snapshot, target: Target) -> Sight:
+    """What a person who asked for it would see."""
+    eyes = SnapshotEyes(ManualClock())
+    asyncio.run(eyes.see(snapshot))
+    return eyes.look(target, "")
+
+
+def test_a_gpu_is_its_uuid_and_its_address() -> None:
+    """GPU-13: the UUID at another PCI address, or at two GPUs, is another GPU: unknown, and the reason names it."""
+    snapshot, _ = healthy()
+    target = next(iter(targets_on(snapshot, known(snapshot).gpu_uuid)))
+    here = on_gpu(snapshot, target, pci_bus_id="00000000:18:00.0")
+    target = replace(target, gpu_pci="00000000:18:00.0")
+    moved = look(on_gpu(snapshot, target, pci_bus_id="00000000:20:00.0"), target)
+    other = replace(here.gpus[0], identity=replace(here.gpus[0].identity, index=9, uuid=target.key.gpu_uuid))
+    shared = look(replace(here, gpus=(*here.gpus, other)), target)
+
+    assert look(here, target).condition is Condition.HOLDS
+    assert (moved.condition, "00000000:20:00.0" in moved.reason) == (Condition.UNKNOWN, True)
+    assert (shared.condition, "same UUID" in shared.reason) == (Condition.UNKNOWN, True)
+
+
+def test_a_target_knows_its_gpu() -> None:
+    """GPU-13: the address of the GPU on which it was measured goes with it."""
+    snapshot, target = healthy()
+    snapshot = on_gpu(snapshot, target, pci_bus_id="00000000:18:00.0")
+
+    assert {each.gpu_pci for each in targets_on(snapshot, target.key.gpu_uuid)} == {"00000000:18:00.0"}
+
+
+def test_an_alert_on_one_gpu_reaches_nobody_on_another() -> None:
+    """GPU-13: where two GPUs share a UUID, the alert's index says which is meant, and without one nobody is."""
+    snapshot, target = healthy()
+    one = known(snapshot)
+    twin = replace(snapshot.gpus[0], identity=replace(snapshot.gpus[0].identity, index=9, uuid=one.gpu_uuid))
+    shared = replace(snapshot, gpus=(*snapshot.gpus, twin), processes=(one, one._replace(gpu_index=9)))
+    found = {gpu: [each.gpu_index for each in targets_on(shared, one.gpu_uuid, gpu=gpu)] for gpu in ("9", "5", "")}
+
+    assert found == {"9": [9], "5": [], "": []}
+    assert list(targets_on(snapshot, target.key.gpu_uuid, gpu="5"))  # a driver reload has changed the index
+
+
+def test_figures_that_forbid_it() -> None:
+    """NUM-12: the reason of the target's GPU is handed on; while its list is withheld nothing is known of it."""
+    snapshot, target = healthy()
+    doubtful = replace(snapshot, gpus=tuple(replace(gpu, act_refusal="impossible") for gpu in snapshot.gpus))
+    withheld = replace(doubtful, gpus=tuple(replace(gpu, processes_known=False) for gpu in doubtful.gpus), processes=())
+
+    assert look(snapshot, target).act_refusal == ""
+    assert look(doubtful, target).act_refusal == "impossible"
+    assert look(withheld, target).condition is Condition.UNKNOWN
+    assert "impossible" in look(withheld, target).reason
+
+
+def idle_for(snapshot: Snapshot, process: ProcessReading) -> float | None:
+    """How long the process counts as idle."""
+    return next(each.idle_seconds for each in all_targets(snapshot) if each.key == process.key)
+
+
+def test_idle_on_every_gpu_or_not_at_all() -> None:
+    """KILL-08: who waits on one GPU and works on another, or may do so where nothing can be read, is not idle."""
+    snapshot, _ = healthy()
+    (first,) = snapshot.gpus
+    now = first.time_seconds
+    second = replace(first, identity=replace(first.identity, index=1, uuid="GPU-1"))
+    here = known(snapshot)._replace(
+        gpu_index=first.identity.index, gpu_uuid=first.identity.uuid, idle_since_seconds=now - 600
+    )
+    there = here._replace(gpu_index=second.identity.index, gpu_uuid=second.identity.uuid)
+
+    def both(other: ProcessReading | None, gpu: GpuReading = second) -> Snapshot:
+        processes = (here,) if other is None else (here, other)
+        return replace(snapshot, gpus=(first, gpu), processes=processes)
+
+    assert idle_for(both(None), here) == 600
+    assert idle_for(both(there._replace(idle_since_seconds=now - 60)), here) == 60
+    assert idle_for(both(there._replace(idle_since_seconds=None)), here) is None
+    assert idle_for(both(None, replace(second, processes_known=False)), here) is None
+    assert idle_for(both(None, replace(second, state=GpuState.BLIND)), here) is None
+    assert idle_for(both(None, replace(second, state=GpuState.LOST)), here) == 600
 
 
 def targets(*changes: dict[str, object]) -> list[Target]:

@@ -49,6 +49,18 @@ def test_a_gpu_that_moved_is_known_by_its_last_index(path: Path) -> None:
     assert set(inventory.known) == {A, moved}
 
 
+def test_of_two_gpus_with_one_uuid_the_first_is_noted(path: Path) -> None:
+    """GPU-13: the list does not change from one tick to the next, and is not written each second."""
+    twin = GpuIdentity(index=1, uuid="GPU-a", name="H100", pci_bus_id="00000000:20:00.0")
+    inventory = Inventory(path, "boot")
+    inventory.see([A, twin])
+    path.unlink()
+    inventory.see([A, twin])
+
+    assert inventory.known == (A,)
+    assert not path.exists()
+
+
 def test_a_gpu_without_uuid_is_not_noted(path: Path) -> None:
     """One that was never opened has no identity yet."""
     inventory = Inventory(path, "boot")

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.nvml.process_samples import Ring, Sample
-from gpuagent.nvml.process_utilization import HOLD_SECONDS, IDLE, Samples, collect
+from gpuagent.nvml.process_utilization import HOLD_SECONDS, IDLE, LONGEST_GAP_SECONDS, Samples, collect
 from gpuagent.reading import ProcessUtilization
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
@@ -51,7 +51,7 @@ def after(samples: Sequence[Sample], *, state: Samples | None = None, wall: floa
 )
 def test_rubbish_is_refused(rubbish: Sample) -> None:
     """NUM-03: alone, and beside a good sample, in whatever order."""
-    assert after([rubbish]).of([PID], NOW)[PID] == IDLE
+    assert after([rubbish]).of([PID], NOW) == {}
     assert after([sample(-1), rubbish]).of([PID], NOW)[PID] == HALF
     assert after([rubbish, sample(-1)]).of([PID], NOW)[PID] == HALF
 
@@ -71,15 +71,15 @@ def test_a_sample_is_taken_once() -> None:
     state = after([sample(-1)])
     state.accept([sample(-1)], {PID}, WALL + 5, NOW + 5)
 
-    assert state.of([PID], NOW + 5)[PID] == IDLE
+    assert state.of([PID], NOW + 5) == {}
 
 
 def test_a_value_is_held_for_as_long_as_the_driver_may_be_silent() -> None:
-    """NUM-06: samples come about once a second, so that a poll may meet none; after that the process is idle."""
+    """NUM-06: samples come about once a second, so that a poll may meet none; after that nothing is known."""
     state = after([sample(-1)])
 
     assert state.of([PID], NOW + HOLD_SECONDS - 0.1)[PID] == HALF
-    assert state.of([PID], NOW + HOLD_SECONDS)[PID] == IDLE
+    assert state.of([PID], NOW + HOLD_SECONDS) == {}
 
 
 def test_a_clock_that_was_set_back() -> None:
@@ -107,7 +107,7 @@ def test_whatever_the_ring_holds(samples: list[Sample]) -> None:
     state = after(samples)
 
     assert set(state.newest) <= {PID}
-    assert all(0 <= value <= 1 for value in state.of([PID], NOW)[PID])
+    assert all(0 <= value <= 1 for found in state.of([PID], NOW).values() for value in found)
 
 
 def test_processes_that_go_are_forgotten() -> None:
@@ -121,12 +121,12 @@ def test_processes_that_go_are_forgotten() -> None:
 # ---- over the driver's calls ------------------------------------------------------------------------------------
 
 
-def utilization(bench: Bench, seconds: float = 1.0) -> ProcessUtilization | None:
-    """What the first process of the GPU is told to do."""
+def utilization(bench: Bench, seconds: float = 1.0, *, at_rest: bool = False) -> ProcessUtilization | None:
+    """What the first process of the GPU is told to do; None if that is not known."""
     bench.clock.advance(seconds)
     pid = 4_194_305
-    found = collect(bench.device, {pid}, busy=True)
-    return None if found is None else found[pid]
+    found = collect(bench.device, {pid}, busy=not at_rest, at_rest=at_rest)
+    return None if found is None else found.get(pid)
 
 
 def test_a_busy_process(open_gpu: Open) -> None:
@@ -134,12 +134,36 @@ def test_a_busy_process(open_gpu: Open) -> None:
     assert utilization(open_gpu(ONE_BUSY)) == ProcessUtilization(0.6, 0.3, 0.0, 0.05)
 
 
-def test_nobody_active_is_zero(open_gpu: Open) -> None:
-    """NUM-06: NOT_FOUND means that nobody was active, and is no failure."""
+def test_no_sample_is_not_zero(open_gpu: Open) -> None:
+    """NUM-06: NOT_FOUND is no failure, and says nothing of a process while the GPU as a whole is at work."""
     bench = open_gpu("{model: h100, processes: [{name: a, memory: 1GiB}]}")
 
-    assert utilization(bench) == IDLE
+    assert utilization(bench) is None
     assert bench.device.failures == []
+
+
+def test_a_whole_gpu_at_rest_is_zero_for_its_processes(open_gpu: Open) -> None:
+    """NUM-06: 0 % of the whole GPU in two readings in a row, without a gap; the first poll is not enough."""
+    bench = open_gpu("{model: h100, processes: [{name: a, memory: 1GiB}]}")
+
+    assert [utilization(bench, at_rest=rest) for rest in (True, True, False, True, True)] == [
+        None, IDLE, None, None, IDLE,
+    ]  # fmt: skip
+    assert utilization(bench, LONGEST_GAP_SECONDS + 1, at_rest=True) is None
+
+
+def test_a_gpu_at_rest_without_samples_to_give(open_gpu: Open) -> None:
+    """GPU-09: 0 % of the whole GPU is an observation of its processes also where neither call is there."""
+    bench = open_gpu(ONE_BUSY, Fault(Kind.MISSING, calls=(OLD, NEW)))
+
+    assert [utilization(bench, at_rest=True) for _ in range(2)] == [None, IDLE]
+
+
+def test_its_own_sample_counts_more_than_the_whole_gpu(open_gpu: Open) -> None:
+    """KILL-04: a process that was sampled at work is not idle, whatever the GPU says."""
+    bench = open_gpu(ONE_BUSY)
+
+    assert [utilization(bench, at_rest=True) for _ in range(2)] == [ProcessUtilization(0.6, 0.3, 0.0, 0.05)] * 2
 
 
 def test_the_driver_s_garbage(open_gpu: Open) -> None:
@@ -182,7 +206,7 @@ def test_the_newer_call_where_the_older_one_stays_empty(open_gpu: Open) -> None:
     bench.fail(Kind.ERROR, calls=(OLD,), code=Code.NOT_FOUND)
     told = [utilization(bench) for _ in range(15)]
 
-    assert told[0] == IDLE
+    assert told[0] is None
     assert told[-1] == ProcessUtilization(0.6, 0.3, 0.0, 0.05)
     assert bench.device.state(Samples).ring.prefer_new
 

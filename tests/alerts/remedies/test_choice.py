@@ -35,9 +35,9 @@ def on_gpu(pid: int, **changes: Any) -> Target:
 
 
 LARGE = on_gpu(1001, used_bytes=9 * GIB, sm_ratio=0.8)
-NEW = on_gpu(1002, used_bytes=1 * GIB, started_seconds=NOW - 60, sm_ratio=0.0)
-LEAKER = on_gpu(1003, used_bytes=3 * GIB, leaking=True, slope_bytes_per_second=1e6)
-UNKNOWN = on_gpu(1004, used_bytes=8 * GIB, sm_ratio=None)
+NEW = on_gpu(1002, used_bytes=1 * GIB, started_seconds=NOW - 60, sm_ratio=0.0, idle_seconds=300.0)
+LEAKER = on_gpu(1003, used_bytes=3 * GIB, sm_ratio=0.0, idle_seconds=299.0, leaking=True, slope_bytes_per_second=1e6)
+UNKNOWN = on_gpu(1004, used_bytes=8 * GIB, sm_ratio=0.0, idle_seconds=None)
 
 
 @pytest.mark.parametrize(
@@ -50,7 +50,7 @@ UNKNOWN = on_gpu(1004, used_bytes=8 * GIB, sm_ratio=None)
     ],
 )
 def test_ranking(policy: VictimPolicy, pids: list[int]) -> None:
-    """KILL-04: by what the policy says; a process whose own utilisation is unknown is not idle. Each has its reason."""
+    """KILL-04: by what the policy says; who has not been at 0 % for long enough is not idle. Each has its reason."""
     ranking = rank(policy, [UNKNOWN, LEAKER, NEW, LARGE], NOW)
     assert [candidate.target.pid for candidate in ranking] == pids
     assert all("holds" in candidate.reason for candidate in ranking)
