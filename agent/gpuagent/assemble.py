@@ -123,7 +123,10 @@ def assemble(
     client_commands = ClientCommands(clients, node.clock)
     sources = Sources(config.sources)
     try:
-        acting = acting_of(config, node, alerting.store, client_commands, durable=where.state_file is not None)
+        acting = acting_of(
+            config, node, alerting.store, client_commands,
+            durable=where.state_file is not None, config_file=path or DEFAULT_PATH,
+        )  # fmt: skip
     except ValueError as error:
         raise StartError(f"remedies: {error}") from None
 

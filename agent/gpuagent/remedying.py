@@ -12,6 +12,7 @@ from gpuagent.acting.notes import Notes
 from gpuagent.acting.permissions import writable_by_others
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.node import Node
+from gpuagent.procfs.namespace import own_namespace
 from gpuagent_alerts.remedies.world import Hands
 from gpuagent_alerts.store.database import Store
 
@@ -40,8 +41,10 @@ class ClientApps:
         return await self._commands.notice(pid, reason, seconds)
 
 
-def acting_of(config: Config, node: Node, store: Store, commands: ClientCommands, *, durable: bool) -> Acting:
-    """Remedies over this node. Raises ValueError for ladders whose matchers are no regular expressions."""
+def acting_of(
+    config: Config, node: Node, store: Store, commands: ClientCommands, *, durable: bool, config_file: Path
+) -> Acting:
+    """Put remedies together over this node. Raises ValueError for ladders whose matchers are no regular expressions."""
 
     def hands(notes: Notes) -> Hands:
         return AgentHands(
@@ -52,7 +55,11 @@ def acting_of(config: Config, node: Node, store: Store, commands: ClientCommands
             may_touch=lambda pid: node.bound is None or pid in node.bound,
         )
 
-    return Acting(config, Around(store, node.clock, node.place.boot_id, hands, durable))
+    around = Around(
+        store, node.clock, node.place.boot_id, hands, durable,
+        pid_namespace=own_namespace(), config_file=str(config_file),
+    )  # fmt: skip
+    return Acting(config, around)
 
 
 def check_permissions(config: Config, files: Sequence[Path]) -> None:
