@@ -85,7 +85,9 @@ def test_documents_of_a_busy_agent(agent: Agent) -> None:
             "Acknowledged": told(agent, "POST", "/api/v1/acks", {"alert": "Watchdog"}),
             "ReceiverTest": told(agent, "POST", "/api/v1/receivers/hook/test"),
             "Replayed": told(agent, "POST", "/api/v1/receivers/replay"),
-            "Remedied": told(agent, "POST", f"/api/v1/processes/{pid}/kill", {"dry_run": True, **identity}),
+            "Remedied": told(
+                agent, "POST", f"/api/v1/processes/{pid}/kill", {"dry_run": True, "force": True, **identity}
+            ),
             "Unacknowledged": told(agent, "DELETE", "/api/v1/acks/Watchdog"),
             "Error": told(agent, "POST", f"/api/v1/processes/{pid}/kill", {"steps": [{}]}),
             "Alerts": told(agent, "GET", "/api/v1/alerts"),

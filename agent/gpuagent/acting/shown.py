@@ -47,14 +47,17 @@ def read_shown(request: Mapping[str, Any]) -> ShownProcess:
             " GET /api/v1/processes/identified"
         )
     ticks, boot_id, namespace = (request[name] for name in FIELDS)
-    if not _is_whole(ticks, 2**63 - 1):
+    if (start := _whole(ticks, 2**63 - 1)) is None:
         raise ValueError("start_ticks must be a whole number above 0")
     if not isinstance(boot_id, str) or not boot_id:
         raise ValueError("boot_id must be a text")
-    if namespace is not None and not _is_whole(namespace, 2**32 - 1):
+    if namespace is not None and (namespace := _whole(namespace, 2**32 - 1)) is None:
         raise ValueError("pid_namespace must be a whole number above 0, or null where it was shown as null")
-    return ShownProcess(ticks, boot_id, namespace)
+    return ShownProcess(start, boot_id, namespace)
 
 
-def _is_whole(value: object, most: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 < value <= most
+def _whole(value: object, most: int) -> int | None:
+    """Return a whole number from 1 on, also one that JSON has as 7.0; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most or value != int(value):
+        return None
+    return int(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
@@ -33,10 +34,11 @@ def test_a_pid_alone_names_no_process(tmp_path: Path, name: str) -> None:
     async def story(pid: int) -> None:
         async with stage(read({}), Store(tmp_path / "state.db"), {"leaker": pid}) as one:
             commands = RemedyCommands(one.acting)
-            for given in ({}, {"force": True}, *({key: GOOD[key]} for key in FIELDS)):
+            some: list[dict[str, Any]] = [{}, {"force": True}, *({key: GOOD[key]} for key in FIELDS)]
+            for given in some:
                 missing = ", ".join(key for key in FIELDS if key not in given)
                 with pytest.raises(ValueError, match=f"missing: {missing};"):
-                    await ask(commands, name)(pid, dict(given), 0)
+                    await ask(commands, name)(pid, given, 0)
             assert (await one.acting.document())["remedies"] == []
 
     with running(PLAIN) as leaker:
@@ -78,13 +80,15 @@ def test_another_process_is_refused(
 @pytest.mark.parametrize(
     "change",
     [
-        {"start_ticks": 0}, {"start_ticks": "1234"}, {"start_ticks": True}, {"start_ticks": 2**63}, {"boot_id": ""},
+        {"start_ticks": 0}, {"start_ticks": 7.5}, {"start_ticks": math.inf}, {"start_ticks": math.nan},
+        {"start_ticks": "1234"}, {"start_ticks": True}, {"start_ticks": 2**63}, {"boot_id": ""},
         {"boot_id": 7}, {"boot_id": None}, {"pid_namespace": 0}, {"pid_namespace": 2**32}, {"pid_namespace": "x"},
     ],
 )  # fmt: skip
 def test_what_names_no_process_is_no_request(change: dict[str, Any]) -> None:
     """A field of another kind is a fault of the caller's, never taken for a match or for unknown."""
     assert tuple(read_shown(GOOD)) == tuple(GOOD.values())
+    assert tuple(read_shown(GOOD | {"start_ticks": 1234.0})) == tuple(GOOD.values())
     assert read_shown(GOOD | {"pid_namespace": None}).pid_namespace is None
     with pytest.raises(ValueError, match=f"{next(iter(change))} must be"):
         read_shown(GOOD | change)

@@ -70,7 +70,8 @@ def test_every_refusal_has_a_way_out(text: str) -> None:
     ("reason", "advice"),
     [
         ("svc is not in remedies.allow.users", f"Say --force, or add it to remedies.allow.users in {FILE}."),
-        ("it is 3 s old, younger than remedies.allow.min_age", f"Say --force, or lower remedies.allow.min_age in {FILE}."),
+        ("it is 3 s old, younger than remedies.allow.min_age",
+         f"Say --force, or lower remedies.allow.min_age in {FILE}."),
         ("systemd supervises it (a.service): a bare SIGTERM could leave it down; use restart_unit",
          "Say --restart-unit, or stop the unit yourself: systemctl stop a.service."),
         ("it is a client of MPS: ending one can harm the others (remedies.mps_clients permits it)",
