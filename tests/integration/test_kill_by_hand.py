@@ -113,6 +113,19 @@ def test_the_pid_changes_hands_between_the_question_and_yes(folder: Path) -> Non
         assert (again.returncode, other.wait(10)) == (0, -signal.SIGTERM), again
 
 
+def test_a_pid_that_was_typed_in_another_namespace(folder: Path) -> None:
+    """In a container the same number is somebody else: the command is refused there, forced or not, and all live."""
+    unshare = ["unshare", "--pid", "--fork", "--mount-proc"]
+    if subprocess.run([*unshare, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip("pid namespaces are not permitted here")
+    with running(PLAIN) as one, node(folder, {"one": one.pid}) as agent:
+        words = ["kill", str(one.pid), "--yes", "--force", "--socket", str(agent.control_socket)]
+        inside = subprocess.run([*unshare, *GPUAGENT, *words], capture_output=True, text=True, timeout=60, check=False)
+        assert (inside.returncode, "namespace" in inside.stderr) == (1, True), inside
+        assert one.poll() is None
+        assert record(agent) == []
+
+
 @contextmanager
 def stranger(pid: int) -> Iterator[subprocess.Popen[bytes]]:
     """A process that was given this pid by the kernel."""

@@ -14,7 +14,6 @@ import typer
 
 from gpuagent.ask import NoAgent, default_socket, fetch_document
 from gpuagent.cli.source import tell
-from gpuagent.procfs.namespace import own_namespace
 
 Document = dict[str, Any]
 
@@ -43,7 +42,14 @@ class Chosen(NamedTuple):
         return {name: self.first.get(name) for name in _FIELDS}
 
 
-def fetch_identified(socket: Path | None, own: Callable[[], int] = own_namespace) -> Document:
+def read_own_namespace() -> int:
+    """Return the inode of this command's pid namespace; 0 where /proc does not tell."""
+    from gpuagent.procfs.namespace import own_namespace  # all of procfs: only where it is needed
+
+    return own_namespace()
+
+
+def fetch_identified(socket: Path | None, own: Callable[[], int] = read_own_namespace) -> Document:
     """Return the agent's document. End the command with 1 where there is none, or where its pids are not ours."""
     try:
         document: Any = fetch_document(socket or default_socket(), _PATH)
