@@ -21,6 +21,7 @@ from gpuagent.clients.automatic import AutomaticBlame
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clock import Clock
 from gpuagent.config.apart import load_config_apart, load_config_here, read_apart
+from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
 from gpuagent.doors import Doors
 from gpuagent.leaks.leaks import Leaks
@@ -124,7 +125,10 @@ def assemble(
     client_commands = ClientCommands(clients, node.clock)
     sources = Sources(config.sources)
     try:
-        acting = acting_of(config, node, alerting.store, client_commands, durable=where.state_file is not None)
+        acting = acting_of(
+            config, node, alerting.store, client_commands,
+            durable=where.state_file is not None, config_file=path or DEFAULT_PATH,
+        )  # fmt: skip
     except ValueError as error:
         raise StartError(f"remedies: {error}") from None
 

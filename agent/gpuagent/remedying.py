@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuagent.acting.agent import Acting, Around
@@ -15,6 +16,7 @@ from gpuagent.acting.programs import ProgramCheck
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.node import STATE_FILE, Node
 from gpuagent.procfs.docker import docker_main_pid
+from gpuagent.procfs.namespace import own_namespace
 from gpuagent_alerts.remedies.world import Hands
 from gpuagent_alerts.store.database import Store
 
@@ -43,8 +45,10 @@ class ClientApps:
         return await self._commands.notice(pid, reason, seconds)
 
 
-def acting_of(config: Config, node: Node, store: Store, commands: ClientCommands, *, durable: bool) -> Acting:
-    """Remedies over this node. Raises ValueError for ladders whose matchers are no regular expressions."""
+def acting_of(
+    config: Config, node: Node, store: Store, commands: ClientCommands, *, durable: bool, config_file: Path
+) -> Acting:
+    """Put remedies together over this node. Raises ValueError for ladders whose matchers are no regular expressions."""
     socket = config.processes.container_socket
 
     def hands(notes: Notes) -> Hands:
@@ -58,7 +62,11 @@ def acting_of(config: Config, node: Node, store: Store, commands: ClientCommands
             program_check=ProgramCheck(),
         )
 
-    return Acting(config, Around(store, node.clock, node.place.boot_id, hands, durable))
+    around = Around(
+        store, node.clock, node.place.boot_id, hands, durable,
+        pid_namespace=own_namespace(), config_file=str(config_file),
+    )  # fmt: skip
+    return Acting(config, around)
 
 
 def check_permissions(config: Config, files: CheckedFiles, programs: ProgramCheck | None = None) -> None:

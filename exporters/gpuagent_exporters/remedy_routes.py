@@ -40,6 +40,10 @@ class RemedySource(Protocol):
         """Raises NotDone."""
         ...
 
+    async def identified(self) -> Document:
+        """Return the GPU processes with what tells each from every other process."""
+        ...
+
     async def kill(self, pid: int, request: Mapping[str, Any], uid: int) -> Document:
         """Raises NotDone, and ValueError for a request that is none."""
         ...
@@ -84,11 +88,16 @@ def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:
         document, pid = await source.remedies(), request.path_params["pid"]
         return json_answer({**document, "remedies": [run for run in document["remedies"] if run["pid"] == pid]})
 
+    async def identified(_: Request) -> Response:
+        """What a person is shown, and sends back with a request: for the control socket alone, like the requests."""
+        return json_answer(await source.identified())
+
     async def reset(request: Request) -> Response:
         await source.reset(_uid(request))
         return json_answer({"reset": True})
 
     return (
+        Route("/api/v1/processes/identified", _answered(identified), methods=["GET"]),
         Route(f"/api/v1/processes/{PID}/remedies", _answered(on_record), methods=["GET"]),
         Route(f"/api/v1/processes/{PID}/kill", acting(source.kill), methods=["POST"]),
         # What is asked of an app to give memory back is a remedy: there is no way past the refusals and the record.

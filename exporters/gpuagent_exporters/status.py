@@ -96,14 +96,19 @@ def processes_document(
     poll_interval_seconds: float = 1.0,
     simulated: str = "",
     preallocates: tuple[str, ...] = (),
+    identified: bool = False,
 ) -> Document:
-    """The GPU processes alone, with what it takes to judge them: whose figures these are, and how old."""
+    """Return the GPU processes alone, with what it takes to judge them: whose figures these are, and how old.
+
+    With `identified` each has what tells it from every other process, for requests that act on it: never to be told on
+    an address that everybody can reach.
+    """
     document: Document = {
         "schema": SCHEMA,
         "source": source,
         "agent": {"simulated": snapshot.simulated if snapshot else simulated},
         **_times(snapshot, now_seconds, poll_interval_seconds),
-        "processes": _processes(snapshot, recogniser(preallocates)) if snapshot else [],
+        "processes": _processes(snapshot, recogniser(preallocates), identified=identified) if snapshot else [],
     }
     return {key: finite(value) for key, value in document.items()}
 
@@ -169,7 +174,7 @@ def _gpus(
     return documents
 
 
-def _processes(snapshot: Snapshot, recognise: Recognise) -> list[Document]:
+def _processes(snapshot: Snapshot, recognise: Recognise, *, identified: bool = False) -> list[Document]:
     """By GPU, the largest first; those of which the driver tells no memory are last."""
     ordered = sorted(
         snapshot.processes,
@@ -185,6 +190,7 @@ def _processes(snapshot: Snapshot, recognise: Recognise) -> list[Document]:
         | growth_status(snapshot.growth.get(process.key))
         | _framework(framework_of(process, snapshot.clients, recognise))
         | allocator_status(snapshot, process)
+        | (_identity(process) if identified else {})
         for process in ordered
     ]
 
@@ -221,6 +227,18 @@ def _process(process: ProcessReading, time_seconds: float) -> Document:
         "command": info.command if info else "",
         "age_seconds": age,
         "host_memory_bytes": info.resident_bytes if info else None,
+    }
+
+
+def _identity(process: ProcessReading) -> Document:
+    """Null is unknown, as for a process that hides its start time: such a one cannot be named, nor acted on."""
+    info = process.info
+    ticks = info.id.start_ticks if info else 0
+    return {
+        "start_ticks": ticks if ticks > 0 else None,
+        "boot_id": (info.id.boot_id or None) if info else None,
+        "pid_namespace": (info.pid_namespace or None) if info else None,
+        "parent_pid": (info.parent_pid or None) if info else None,
     }
 
 

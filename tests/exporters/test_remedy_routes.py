@@ -14,6 +14,7 @@ from starlette.routing import BaseRoute
 from gpuagent_exporters.http import build_app
 from gpuagent_exporters.remedy_routes import NotDone, remedy_command_routes, remedy_routes
 from tests.exporters.wire import Answer, ask, connected, run, serving
+from tests.fakes.identified import identified, row
 from tests.fakes.source import FakeSource
 
 TOLD = {"id": "1", "time_seconds": 1.0, "pid": 7, "name": "half \ud800", "gpu": 0, "unit": "", "used_bytes": 5}
@@ -36,6 +37,9 @@ class FakeRemedies:
 
     async def remedies(self) -> dict[str, Any]:
         return {"schema": 1, "stopped": "", "remedies": [RUN, GOES_ON]}
+
+    async def identified(self) -> dict[str, Any]:
+        return identified(row(7))
 
     async def kill(self, pid: int, request: Mapping[str, Any], uid: int) -> dict[str, Any]:
         if pid != 7:
@@ -122,6 +126,22 @@ def test_reading(tmp_path: Path) -> None:
         for path in ("remedies", "processes/8/remedies", "processes/99/remedies")
     }
     assert told == {"remedies": [RUN, GOES_ON], "processes/8/remedies": [GOES_ON], "processes/99/remedies": []}
+
+
+def test_what_names_a_process_is_for_who_commands(tmp_path: Path) -> None:
+    """Start time, boot and namespace are told on the control socket, and at no path of any address that reads."""
+
+    async def public() -> list[Answer]:
+        routes = remedy_routes(FakeRemedies())
+        async with serving(build_app(FakeSource(), extra_routes=routes)) as server:
+            paths = ("processes/identified", "processes", "status", "remedies")
+            return [await ask(server, f"/api/v1/{path}") for path in paths]
+
+    told = json.loads(asked(tmp_path, FakeRemedies(), "GET", "/api/v1/processes/identified").body)
+    assert told == identified(row(7))
+    absent, *readable = run(public())
+    assert absent.status == 404
+    assert [b"pid_namespace" in answer.body for answer in readable] == [False] * 3
 
 
 def test_an_open_address_says_no_more_than_metrics() -> None:

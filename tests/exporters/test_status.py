@@ -26,6 +26,7 @@ from gpuagent.reading import (
 from gpuagent_exporters.status import processes_document, status_document
 from tests.fakes.any_snapshot import snapshots
 from tests.fakes.readings import NOW, WALL, absent_gpu, gpu, identity, memory, mig_instance, process, snapshot
+from tests.fakes.snapshots import full_snapshot
 
 TOP_KEYS = [
     "schema",
@@ -230,6 +231,20 @@ def test_the_processes_alone() -> None:
     assert small["processes"] == document(here)["processes"]
     assert (small["schema"], small["agent"], small["stale"]) == (1, {"simulated": "leak"}, True)
     assert processes_document(None, now_seconds=NOW)["processes"] == []
+
+
+def test_identities_are_told_only_where_they_are_asked_for() -> None:
+    """What names a process for a request is in the document for who commands, and in none that others read."""
+    keys = {"start_ticks", "boot_id", "pid_namespace", "parent_pid"}
+    here = full_snapshot()
+    identified = processes_document(here, now_seconds=NOW, identified=True)["processes"]
+    others = processes_document(here, now_seconds=NOW)["processes"]
+    assert isinstance(identified, list)
+    assert isinstance(others, list)
+    assert all(keys <= set(row) for row in identified)
+    assert any(row["start_ticks"] for row in identified)
+    assert [{key: row[key] for key in row if key not in keys} for row in identified] == others
+    assert [keys & set(row) for row in (*others, *document(here)["processes"])] == [set()] * 2 * len(others)
 
 
 def test_what_json_cannot_say_is_null() -> None:

@@ -69,7 +69,9 @@ def test_both_doors_serve_what_is_described(agent: Agent) -> None:
 
 def test_documents_of_a_busy_agent(agent: Agent) -> None:
     """Alerts, silences, apps and remedies with something in them have the keys that are described, and no others."""
-    pid = agent.status()["processes"][0]["pid"]
+    shown = told(agent, "GET", "/api/v1/processes/identified")[1]["processes"][0]
+    pid = shown["pid"]
+    identity = {name: shown[name] for name in ("start_ticks", "boot_id", "pid_namespace")}
     uuid = agent.status()["gpus"][0]["uuid"]
     with FakeApp(agent.folder / "cl" / "client.sock") as app:
         app.send(hello())
@@ -83,7 +85,9 @@ def test_documents_of_a_busy_agent(agent: Agent) -> None:
             "Acknowledged": told(agent, "POST", "/api/v1/acks", {"alert": "Watchdog"}),
             "ReceiverTest": told(agent, "POST", "/api/v1/receivers/hook/test"),
             "Replayed": told(agent, "POST", "/api/v1/receivers/replay"),
-            "Remedied": told(agent, "POST", f"/api/v1/processes/{pid}/kill", {"dry_run": True, "force": True}),
+            "Remedied": told(
+                agent, "POST", f"/api/v1/processes/{pid}/kill", {"dry_run": True, "force": True, **identity}
+            ),
             "Unacknowledged": told(agent, "DELETE", "/api/v1/acks/Watchdog"),
             "Error": told(agent, "POST", f"/api/v1/processes/{pid}/kill", {"steps": [{}]}),
             "Alerts": told(agent, "GET", "/api/v1/alerts"),
@@ -92,6 +96,7 @@ def test_documents_of_a_busy_agent(agent: Agent) -> None:
             "Remedies": told(agent, "GET", "/api/v1/remedies"),
             "Status": told(agent, "GET", "/api/v1/status"),
             "Processes": told(agent, "GET", "/api/v1/processes"),
+            "IdentifiedProcesses": told(agent, "GET", "/api/v1/processes/identified"),
             "History": told(agent, "GET", "/api/v1/history"),
         }
     refused = {name: status for name, (status, _) in answers.items() if status >= 400}

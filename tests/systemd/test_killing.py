@@ -56,12 +56,13 @@ def test_with_the_right(machine: Machine) -> None:
 
 
 def test_without_the_right(machine: Machine) -> None:
-    """The unit as it is shipped: the kernel refuses, it is said and recorded, nothing is tried again, and all live."""
+    """The unit as it is shipped: the kernel refuses, it is said and recorded, rules are stopped, and all live."""
     with holder(machine) as pid, adjusted(machine, arguments=f"--bind holder={pid}", config=CONFIG, scenario=SCENARIO):
         machine.until(f'"pid": {pid}', "gpuagent", "ps", "--json")
         done = machine.try_run("gpuagent", "kill", pid, "--yes", user="oper")
         assert (done.returncode, "not permitted" in done.stdout) == (1, True), done
         again = machine.try_run("gpuagent", "kill", pid, "--yes", user="oper")
-        assert "remedies are stopped" in again.stdout
+        assert (again.returncode, "kill.conf" in again.stdout) == (1, True), again
+        assert "remedies are stopped" in machine.try_run("gpuagent", "remedies").stderr  # rules are, people are not
         machine.run("test", "-d", f"/proc/{pid}")
         machine.run("gpuagent", "remedies", "reset")

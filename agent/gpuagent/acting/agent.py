@@ -13,13 +13,16 @@ from gpuagent.acting.budgets import belongs, name_of, uses
 from gpuagent.acting.configured import ladders_of, rules_of
 from gpuagent.acting.eyes import SnapshotEyes
 from gpuagent.acting.notes import Notes
+from gpuagent.acting.shown import ShownProcess
 from gpuagent.acting.targets import measured, target_of, targets_named, targets_on
 from gpuagent.acting.window import Window
 from gpuagent.catalogue.remedies import RemedyCount, RemedyFigures
 from gpuagent.clock import Clock
+from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.identity import ProcessId
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.remedies.advice import advice_on
 from gpuagent_alerts.remedies.audit import Audit, runs
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.ladder import Run, Tools
@@ -33,6 +36,7 @@ from gpuagent_alerts.remedies.world import Hands, Order
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.kept import Kept
 from gpuagent_alerts.store.problem import StoreFailure
+from gpuagent_exporters.status import processes_document
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
@@ -49,6 +53,10 @@ class NoSuchProcess(Exception):
     """No process with this pid is on a GPU, as far as the agent can see."""
 
 
+class AnotherProcess(Exception):
+    """The pid belongs to another process than the one that the person was shown."""
+
+
 @dataclass(frozen=True, slots=True)
 class Around:
     """What remedies stand on."""
@@ -59,6 +67,10 @@ class Around:
     hands: Callable[[Notes], Hands]
     durable: bool
     """There is a state file: without one nothing can be recorded, so nothing is done."""
+    pid_namespace: int = 0
+    """Inode of the agent's own pid namespace: pids mean the same only to those who are in it. 0 is unknown."""
+    config_file: str = str(DEFAULT_PATH)
+    """Where a person finds the keys that a refusal names."""
 
 
 class Acting:
@@ -74,6 +86,8 @@ class Acting:
         self._clock = around.clock
         self._durable = around.durable
         self._boot_id = around.boot_id
+        self._pid_namespace = around.pid_namespace
+        self._config_file = around.config_file
         self._snapshot: Snapshot | None = None
         self._stopped = ""
         self._later: set[asyncio.Task[None]] = set()
@@ -152,21 +166,38 @@ class Acting:
             self.remedies.consider(firing, also=[each.alert.fingerprint for each in judged])
 
     async def kill(
-        self, pid: int, steps: Sequence[Step], *, uid: int, force: bool, dry_run: bool, gpu: str = ""
+        self,
+        pid: int,
+        steps: Sequence[Step],
+        shown: ShownProcess,
+        *,
+        uid: int,
+        force: bool,
+        dry_run: bool,
+        gpu: str = "",
     ) -> dict[str, Any]:
-        """By hand: the same ladder, the same refusals; and what the app said, if it was asked. Raises NoSuchProcess."""
-        target = self._find(pid, gpu)
+        """Run a ladder by hand, by the same refusals; return what came of it, and what the app said if it was asked.
+
+        Raises:
+            NoSuchProcess: nothing is on record.
+            AnotherProcess: `pid` is not the process that was shown; nothing is on record.
+        """
+        target = self._find(pid, gpu, shown)
         order = Order(asked_by=f"{_user(uid)} (uid {uid})", forced=force)
         plan = Plan(order, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
         if self._durable:
             outcome = await self.remedies.by_hand(plan)
         else:
-            outcome = Outcome(Result.REFUSED, "there is no state directory to record it in, so it is not done")
+            why = "there is no state directory to record it in, so it is not done"
+            outcome = Outcome(Result.REFUSED, why, reasons=(why,))
+        advice: list[str] = []
+        if outcome.result in {Result.REFUSED, Result.FAILED}:
+            advice = advice_on(outcome.reasons or (outcome.detail,), target, self._config_file)
         return {
             **outcome.answer,
             "pid": pid, "gpu": target.gpu_index, "name": target.name, "result": outcome.result,
             "detail": outcome.detail, "released_bytes": outcome.released_bytes, "seconds": outcome.seconds,
-            "dry_run": dry_run,
+            "dry_run": dry_run, "advice": advice,
         }  # fmt: skip
 
     async def reset(self, uid: int) -> None:
@@ -184,6 +215,18 @@ class Acting:
             "proof_seconds": self.remedies.proof_seconds,
             "remedies": await asyncio.to_thread(self._record.get),
         }
+
+    def identified(self) -> dict[str, Any]:
+        """Return the GPU processes with what tells each from every other one: for who commands, and nobody else."""
+        document: dict[str, Any] = processes_document(
+            self._snapshot,
+            now_seconds=self._clock.now(),
+            poll_interval_seconds=self.config.poll_interval,
+            preallocates=self.config.preallocates,
+            identified=True,
+        )
+        document["agent"] = {**document["agent"], "pid_namespace": self._pid_namespace or None}
+        return document
 
     def figures(self) -> RemedyFigures:
         """For the series."""
@@ -232,7 +275,7 @@ class Acting:
         }
         return [target for target in found if target.key in members]
 
-    def _find(self, pid: int, gpu: str) -> Target:
+    def _find(self, pid: int, gpu: str, shown: ShownProcess) -> Target:
         snapshot = self._snapshot
         if snapshot is None:
             raise NoSuchProcess("nothing has been measured yet")
@@ -241,6 +284,8 @@ class Acting:
             processes = [each for each in processes if gpu in {str(each.gpu_index), each.gpu_uuid}]
         processes.sort(key=lambda each: -(each.used_bytes or 0))
         for process in processes:
+            if different := shown.difference(pid, process.info):
+                raise AnotherProcess(different)
             target = target_of(process, None, measured(snapshot))
             if target is not None:
                 return target

@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuagent.acting.agent import Acting, NoSuchProcess
+from gpuagent.acting.agent import Acting, AnotherProcess, NoSuchProcess
+from gpuagent.acting.shown import FIELDS, read_shown
 from gpuagent_alerts.remedies.audit import NotRecorded
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.store.problem import StoreFailure
@@ -14,8 +15,8 @@ from gpuagent_exporters.remedy_routes import NotDone
 
 Document = dict[str, Any]
 
-_KILL = frozenset({"force", "dry_run", "gpu", "steps"})
-_ASK = frozenset({"force", "dry_run", "gpu"})
+_ASK = frozenset({"force", "dry_run", "gpu", *FIELDS})
+_KILL = _ASK | {"steps"}
 _RELEASE = _ASK | {"collect"}
 _STEPS = {
     "release_cache": Step(Kind.RELEASE_CACHE, 30.0),
@@ -37,6 +38,9 @@ class RemedyCommands:
             return await self._acting.document()
         except StoreFailure as error:
             raise NotDone(503, f"the record cannot be read: {error}") from None
+
+    async def identified(self) -> Document:
+        return self._acting.identified()
 
     async def kill(self, pid: int, request: Mapping[str, Any], uid: int) -> Document:
         _only(request, _KILL)
@@ -65,10 +69,13 @@ class RemedyCommands:
         if not isinstance(gpu, str):
             raise ValueError("gpu must be a text: an index or a UUID")
         force, dry_run = _flag(request, "force"), _flag(request, "dry_run")
+        shown = read_shown(request)
         try:
-            return await self._acting.kill(pid, steps, uid=uid, force=force, dry_run=dry_run, gpu=gpu)
+            return await self._acting.kill(pid, steps, shown, uid=uid, force=force, dry_run=dry_run, gpu=gpu)
         except NoSuchProcess as error:
             raise NotDone(404, str(error)) from None
+        except AnotherProcess as error:
+            raise NotDone(409, f"{error}; nothing was done") from None
 
 
 def _only(request: Mapping[str, Any], known: frozenset[str]) -> None:

@@ -18,6 +18,10 @@ _TIMEOUT_SECONDS = 10.0
 """Longer than a question takes: an answer may wait for a disk."""
 
 
+class Refused(Exception):
+    """No agent answers, or it says no: the text says which and why, and is fit for a terminal."""
+
+
 def ask_agent(
     method: str,
     path: str,
@@ -27,21 +31,35 @@ def ask_agent(
     timeout_seconds: float = _TIMEOUT_SECONDS,
     also: Collection[int] = (),
 ) -> Document:
-    """The agent's answer. Where there is none, or a refusal with a status not in `also`, the command ends with 1."""
+    """Return the agent's answer. Where there is none, or a refusal whose status is not in `also`, end with status 1."""
+    try:
+        return answer_of(method, path, socket, body, timeout_seconds=timeout_seconds, also=also)
+    except Refused as error:
+        typer.echo(str(error), err=True)
+        raise typer.Exit(1) from None
+
+
+def answer_of(
+    method: str,
+    path: str,
+    socket: Path | None,
+    body: Any = None,
+    *,
+    timeout_seconds: float = _TIMEOUT_SECONDS,
+    also: Collection[int] = (),
+) -> Document:
+    """Return the agent's answer, also one of a refusal whose status is in `also`. Raises Refused."""
     try:
         status, received = request(socket or default_socket(), method, path, timeout_seconds, body=body)
     except NoAgent as error:
-        typer.echo(f"the agent cannot be told: {error}", err=True)
-        raise typer.Exit(1) from None
+        raise Refused(f"the agent cannot be told: {error}") from None
     try:
         answer = json.loads(received)
     except (ValueError, RecursionError):
         answer = None
     if not isinstance(answer, dict):
-        typer.echo(f"the agent cannot be told: what answers is no gpuagent (HTTP {status})", err=True)
-        raise typer.Exit(1)
+        raise Refused(f"the agent cannot be told: what answers is no gpuagent (HTTP {status})")
     if status >= 300 and status not in also:
         words = answer.get("message") or answer.get("error") or f"HTTP {status}"
-        typer.echo(f"the agent refused: {clean(words)}", err=True)
-        raise typer.Exit(1)
+        raise Refused(f"the agent refused: {clean(words)}")
     return answer

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import json
 import sys
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Annotated, Any
 
 import typer
 
-from gpuagent.ask import NoAgent, default_socket, fetch_document
-from gpuagent.cli.attended import attend
-from gpuagent.cli.cells import clean
+from gpuagent.cli.attended import Answer, Request, attend
+from gpuagent.cli.cells import clean, width_of
+from gpuagent.cli.control import Refused
+from gpuagent.cli.identified import Chosen, Unidentified, choose, fetch_identified
+from gpuagent.cli.kill_prompt import question
 from gpuagent.cli.source import Socket, tell
 from gpuagent.units import format_bytes, format_duration
 
@@ -21,39 +23,72 @@ _DONE = frozenset({"released", "resolved", "exited", "dry_run"})
 
 
 def kill(
-    pid: Annotated[int, typer.Argument(help="The process, as `gpuagent ps` shows it")],
+    pids: Annotated[list[int], typer.Argument(metavar="PID", help="The processes, as `gpuagent ps` shows them")],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and record, but do nothing")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Whoever it is, if not on the never-list")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Ignore the allow list. The never-list still applies.")
+    ] = False,
     restart_unit: Annotated[
         bool, typer.Option("--restart-unit", help="Have systemd restart the unit that runs it, instead")
     ] = False,
     gpu: Annotated[str, typer.Option("--gpu", help="Watch the memory of this GPU: an index or a UUID")] = "",
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="What became of it, as a JSON document")] = False,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="What became of it, as a JSON document; of several, as a list of them")
+    ] = False,
     socket: Socket = None,
 ) -> None:
-    """End a process and see its memory come back: SIGTERM, after 30 s SIGKILL, the same checks before each as by rule.
+    """End processes and see their memory come back: SIGTERM, after 30 s SIGKILL, the same checks before each.
 
-    It is refused for what `remedies.allow` does not name, unless forced; for what is on the never-list; and wherever
-    there is doubt about who it is. What is done is recorded with your name: see `gpuagent remedies`.
+    You are shown each process and asked once about all of them. What is ended is what you were shown: if a pid belongs
+    to another process by then, the agent refuses. None waits until the memory of another has come back.
+
+    Without `remedies.allow` your word is enough; an allow list that is given is kept to, unless forced. The never-list,
+    and any doubt about who the process is, stand in every case. Pauses, limits per hour and day, cool-downs and the
+    breaker bound rules, not you. What is done is recorded with your name, and counts for the rules that come after it:
+    see `gpuagent remedies`.
 
     Each step is told on standard error when it is taken. Ctrl-C stops looking, not the agent.
 
-    Exit status: 0 the memory is back (or it was a dry run), 1 not, 2 nobody was there to be asked, 130 Ctrl-C.
+    Exit status: 0 the memory of all is back (or it was a dry run), 1 not, 2 nobody was there to be asked, 130 Ctrl-C.
     """
-    if not (yes or dry_run):
-        _confirm(pid, socket)
+    asks = not (yes or dry_run)
+    if asks and not sys.stdin.isatty():
+        tell("there is no terminal to ask on: say --yes if you mean it")
+        raise typer.Exit(2)
+    document = fetch_identified(socket)
+    chosen, missed = [], False
+    for pid in dict.fromkeys(pids):
+        try:
+            chosen.append(choose(document, pid, gpu))
+        except Unidentified as error:
+            missed = True
+            tell(str(error))
+    if restart_unit:
+        chosen = _one_of_each_unit(chosen)
+    if not chosen:
+        raise typer.Exit(1)
+    if asks:
+        for line in question(chosen, document, width_of(sys.stderr), restart_unit=restart_unit):
+            tell(line)
+        typer.confirm("End it?" if len(chosen) == 1 else f"End all {len(chosen)} of them?", abort=True, err=True)
     steps = ["restart_unit"] if restart_unit else ["terminate", "kill"]
-    body = {"dry_run": dry_run, "force": force, "steps": steps, "gpu": gpu}
-    waits_seconds = [_WAITS_SECONDS[step] for step in steps]
-    answer = attend(pid, f"/api/v1/processes/{pid}/kill", body, socket, waits_seconds)
-    typer.echo(json.dumps(answer, indent=1) if as_json else report(answer))
-    if answer.get("result") not in _DONE:
+    requests = [
+        Request(
+            each.pid, f"/api/v1/processes/{each.pid}/kill",
+            {"dry_run": dry_run, "force": force, "steps": steps, "gpu": gpu, **each.identity},
+        )
+        for each in chosen
+    ]  # fmt: skip
+    answers = attend(requests, socket, [_WAITS_SECONDS[step] for step in steps], _Report(requests, as_json=as_json))
+    if as_json:
+        _print_json(requests, answers)
+    if missed or not all(_succeeded(each) for each in answers):
         raise typer.Exit(1)
 
 
 def report(answer: dict[str, Any]) -> str:
-    """One line for people."""
+    """Return one line for people, and one for each way out of a refusal."""
     who = f"pid {answer['pid']} ({clean(answer['name'])}) on GPU {answer['gpu']}"
     words = str(answer["result"]).replace("_", " ")
     freed, seconds = answer.get("released_bytes"), answer.get("seconds")
@@ -62,22 +97,49 @@ def report(answer: dict[str, Any]) -> str:
     if seconds is not None:
         words += f" in {format_duration(seconds)}"
     detail = f": {clean(answer['detail'])}" if answer.get("detail") else ""
-    return f"{who}: {words}{detail}"
+    return "\n".join([f"{who}: {words}{detail}", *advice(answer)])
 
 
-def _confirm(pid: int, socket: Path | None) -> None:
-    """Show who it is, and ask. Without a terminal nobody can say yes."""
-    if not sys.stdin.isatty():
-        tell("there is no terminal to ask on: say --yes if you mean it")
-        raise typer.Exit(2)
-    try:
-        document: Any = fetch_document(socket or default_socket(), "/api/v1/processes")
-    except NoAgent as error:
-        tell(f"no agent answers: {error}")
-        raise typer.Exit(1) from None
-    for process in document.get("processes", ()):
-        if process.get("pid") == pid:
-            held = process.get("memory_used_bytes")
-            size = format_bytes(held) if held is not None else "an unknown amount"
-            tell(f"pid {pid}: {clean(process.get('process') or '?')} of {clean(process.get('user') or '?')}, {size}")
-    typer.confirm("End it?", abort=True, err=True)
+def advice(answer: dict[str, Any]) -> list[str]:
+    """Return what the agent says would lift a refusal, a line each."""
+    return [f"  what to do: {clean(each)}" for each in answer.get("advice") or ()]
+
+
+class _Report:
+    """Prints each answer when it comes; as JSON they are printed together in the end."""
+
+    def __init__(self, requests: Sequence[Request], *, as_json: bool) -> None:
+        self._named = len(requests) > 1
+        self._as_json = as_json
+
+    def __call__(self, request: Request, answer: Answer) -> None:
+        if isinstance(answer, Refused):
+            tell(f"pid {request.pid}: {answer}" if self._named else str(answer))
+        elif not self._as_json:
+            typer.echo(report(answer))
+
+
+def _one_of_each_unit(chosen: Sequence[Chosen]) -> list[Chosen]:
+    """Return one process of each unit: a restart ends all that a unit runs, and is wanted once."""
+    kept: dict[str, Chosen] = {}
+    for each in chosen:
+        unit = each.first.get("unit") or f"pid {each.pid}"
+        if unit in kept:
+            tell(f"pid {each.pid} is restarted with pid {kept[unit].pid}: both are of {clean(unit)}")
+        kept.setdefault(unit, each)
+    return list(kept.values())
+
+
+def _print_json(requests: Sequence[Request], answers: Sequence[Answer]) -> None:
+    documents = [
+        {"pid": request.pid, "error": str(answer)} if isinstance(answer, Refused) else answer
+        for request, answer in zip(requests, answers, strict=True)
+    ]
+    if len(documents) > 1:
+        typer.echo(json.dumps(documents, indent=1))
+    elif not isinstance(answers[0], Refused):
+        typer.echo(json.dumps(documents[0], indent=1))
+
+
+def _succeeded(answer: Answer) -> bool:
+    return not isinstance(answer, Refused) and answer.get("result") in _DONE

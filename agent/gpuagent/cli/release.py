@@ -7,10 +7,13 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuagent.cli.attended import attend
+from gpuagent.cli.attended import Request, attend
 from gpuagent.cli.cells import clean
 from gpuagent.cli.clients import ABSENT
-from gpuagent.cli.source import Socket
+from gpuagent.cli.control import Refused
+from gpuagent.cli.identified import Unidentified, choose, fetch_identified
+from gpuagent.cli.kill import advice
+from gpuagent.cli.source import Socket, tell
 from gpuagent.units import format_bytes
 
 _WAIT_SECONDS = 30.0
@@ -24,7 +27,9 @@ def release(
         bool, typer.Option("--collect", help="Run Python's garbage collector first: the app stands still for it")
     ] = False,
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and record, but do not ask the app")] = False,
-    force: Annotated[bool, typer.Option("--force", help="Also what `remedies.allow` does not name")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Ignore the allow list. The never-list still applies.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="What was before and after, as a JSON document")] = False,
     socket: Socket = None,
 ) -> None:
@@ -36,12 +41,20 @@ def release(
 
     Exit status: 0 done, 1 not done, 130 Ctrl-C.
     """
-    body = {"collect": collect, "dry_run": dry_run, "force": force}
-    answer = attend(pid, f"/api/v1/clients/{pid}/release", body, socket, [_WAIT_SECONDS])
+    try:
+        chosen = choose(fetch_identified(socket), pid)
+    except Unidentified as error:
+        tell(str(error))
+        raise typer.Exit(1) from None
+    body = {"collect": collect, "dry_run": dry_run, "force": force, **chosen.identity}
+    (answer,) = attend([Request(pid, f"/api/v1/clients/{pid}/release", body)], socket, [_WAIT_SECONDS])
+    if isinstance(answer, Refused):
+        tell(str(answer))
+        raise typer.Exit(1)
     if as_json:
         typer.echo(json.dumps(answer, indent=1))
     elif (why := refusal(answer)) is not None:
-        typer.echo(why, err=True)
+        tell("\n".join([why, *advice(answer)]))
     else:
         typer.echo("\n".join(report(answer)))
     if answer.get("result") in _NOT_DONE:

@@ -51,7 +51,7 @@ class Budget(Section):
 
 
 class Allow(Section):
-    """Which processes may be acted on. All keys given must hold; with none, nothing is allowed."""
+    """Which processes may be acted on. All keys given must hold; with none, rules may act on nothing."""
 
     users: tuple[Text, ...] = Field(default=(), description="Names of users: one of them owns it.")
     units: tuple[Text, ...] = Field(default=(), description="systemd units: it runs in one of them.")
@@ -175,13 +175,15 @@ class Ladder(Section):
 
 
 class Limits(Section):
-    """How often the agent acts at most. An action is one run of a ladder that got beyond `release_cache`."""
+    """How often rules act at most. An action is one run of a ladder that got beyond `release_cache`, also by hand."""
 
     pause: Duration = Field(default=60.0, description="Time on this node after an action before the next.")
     per_hour: int = Field(default=2, ge=0, le=250, description="Actions on this node in an hour.")
     per_day: int = Field(default=5, ge=0, le=250, description="Actions on this node in a day.")
     unit_per_hour: int = Field(default=1, ge=0, le=250, description="Actions on one unit in an hour.")
-    cooldown: Duration = Field(default=900.0, description="Time after an action before the same program is next.")
+    cooldown: Duration = Field(
+        default=900.0, description="Time after an action before the same unit, container or command of a user is next."
+    )
     breaker: int = Field(
         default=3,
         ge=1,

@@ -127,7 +127,7 @@ class Audit:
             age_seconds=self._age(newest),
             gpu_uuid=str(data.get("gpu_uuid", "")),
             unit=str(data.get("unit", "")),
-            program=str(data.get("program", "")),
+            cooldown_key=str(data.get("cooldown_key", "")),
             container_id=str(data.get("container_id", "")),
             helped=_helped(end),
             failed_rights=bool(end and end.data.get("not_permitted")),

@@ -13,7 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
 from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit, NotRecorded
-from gpuagent_alerts.remedies.limits import broken
+from gpuagent_alerts.remedies.limits import broken, cooldown_key
 from gpuagent_alerts.remedies.limits import refusals as limit_refusals
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.party import Doubt, Member, Party
@@ -72,6 +72,8 @@ class Run:
         """Those in force: they may change while it climbs."""
         self.gpus = frozenset({plan.target.key.gpu_uuid})
         """On which its processes are."""
+        self.shares_gpu = False
+        """Another run that a person asked for ends processes on the same GPU meanwhile."""
         self._judged_by = rules
         """Those by which the step that is being taken was permitted."""
         self._tools = tools
@@ -231,15 +233,19 @@ class Run:
         return [f"pid {member.target.pid}, which falls with it: {reason}" for reason in reasons]
 
     def _check_limits(self, step: Step) -> None:
-        """In a thread, and inside the gate. A run is one action, however many steps it takes."""
-        if not step.disrupts or self._acted:
+        """Raise _Stop at a limit. In a thread, and inside the gate. A run is one action, however many steps it takes.
+
+        Limits bound what happens while nobody looks. A person who has confirmed the process looks: their act is counted
+        against the rules that come after it, and is bounded by none of them itself.
+        """
+        if not step.disrupts or self._acted or self.plan.order.by_hand:
             return
         audit, limits = self._tools.audit, self.rules.limits
         if why := broken(limits, audit.past(dry_run=False, since_reset=True)):
             text = f"remedies are stopped: {why}; after a look, `gpuagent remedies reset` lets them go on"
             raise self._refused(text)
         past = audit.past(dry_run=self.plan.dry_run)
-        against = list(limit_refusals(limits, past, unit=self.plan.target.unit, program=self._program()))
+        against = list(limit_refusals(limits, past, unit=self.plan.target.unit, cooldown_key=self._cooldown_key()))
         if against:
             raise self._refused(*against)
 
@@ -247,7 +253,7 @@ class Run:
         """In a thread: on the disk before anything is done. Raises NotRecorded."""
         audit, pids = self._tools.audit, [member.target.pid for member in self._party.members]
         if not self.id:
-            self.id = audit.begin(description(self.plan, self._program(), pids))
+            self.id = audit.begin(description(self.plan, self._cooldown_key(), pids))
         note = "the process ignores this signal: there is no use in waiting" if useless else ""
         audit.write(self.id, INTENT, {
             "step": str(step), "disrupts": step.disrupts, "dry_run": self.plan.dry_run, "pids": pids,
@@ -257,7 +263,7 @@ class Run:
     async def _do(self, step: Step) -> Done:
         """Act, and write down what came of it: also where the very last look forbade it."""
         try:
-            done = Done(ok=True, detail="dry run") if self.plan.dry_run else await self._act(step)
+            done = await self._act(step)
         except (Doubt, Gone) as reason:
             await self._result(step, Done(ok=False, detail=f"not done: {str(reason) or 'it has ended by itself'}"))
             raise
@@ -268,12 +274,14 @@ class Run:
         data = {"step": str(step), "ok": done.ok, "errno": done.errno, "detail": done.detail}
         await asyncio.to_thread(self._tools.audit.write, self.id, RESULT, data)
 
-    async def _act(self, step: Step) -> Done:
+    async def _act(self, step: Step) -> Done:  # noqa: PLR0911  one for each kind
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
         target, hands = self.plan.target, self._tools.hands
         await self._party.same_still()
         if self._called_off or self.rules != self._judged_by:
             raise Doubt(self._called_off or "the configuration has changed since it was decided")
+        if self.plan.dry_run:
+            return self._rehearse(step)
         if step.sends is not None:
             return self._party.send(step.sends)
         if step.kind is Kind.NOTIFY:
@@ -287,6 +295,11 @@ class Run:
             return await hands.restart_unit(target, permission, step.wait_seconds)
         return await hands.execute(step.command, target, step.wait_seconds)
 
+    def _rehearse(self, step: Step) -> Done:
+        """Do what a dry run may: ask the kernel (signal 0) whether the signal would be permitted."""
+        asked = self._party.send(0) if step.sends is not None else Done(ok=True)
+        return replace(asked, detail=asked.detail or "dry run")
+
     async def _watch(self, step: Step, wait_seconds: float) -> Outcome | None:
         """Wait for the effect. None: there was none in time."""
         tools, plan = self._tools, self.plan
@@ -296,7 +309,10 @@ class Run:
             left = max(end - tools.now(), 0.0)
             sight = await tools.eyes.next_sight(plan.target, plan.order.alert, self._last_look, left, judged=False)
             if not plan.dry_run and self._party.have_ended():
-                return await prove(plan, tools.eyes, self._before, started=started, now=tools.now, held=self._share())
+                return await prove(
+                    plan, tools.eyes, self._before,
+                    started=started, now=tools.now, held=self._share(), shared=lambda: self.shares_gpu,
+                )  # fmt: skip
             if sight is not None:
                 self._last_look = sight.clock_seconds
                 if sight.condition is Condition.OVER:
@@ -320,7 +336,7 @@ class Run:
         return sum(each.used_bytes for each in targets if each.key.gpu_uuid == gpu)
 
     def _refused(self, *reasons: str, general: bool = True) -> _Stop:
-        outcome = Outcome(Result.REFUSED, "; ".join(reasons), general=general, acted=self._acted)
+        outcome = Outcome(Result.REFUSED, "; ".join(reasons), general=general, acted=self._acted, reasons=reasons)
         return _Stop(outcome, reasons=list(reasons))
 
     async def _end(self, outcome: Outcome, data: dict[str, object]) -> None:
@@ -329,7 +345,7 @@ class Run:
         try:
             if not self.id:  # refused before it began: the refusal is worth a record too
                 pids = [member.target.pid for member in self._party.members]
-                row = description(self.plan, self._program(), pids)
+                row = description(self.plan, self._cooldown_key(), pids)
                 self.id = await asyncio.to_thread(self._tools.audit.begin, row)
             row = end_of(outcome) | data | {"step": self.name_of_step}
             await asyncio.to_thread(self._tools.audit.write, self.id, END, row)
@@ -339,9 +355,9 @@ class Run:
     def _ids(self) -> set[object]:
         return {member.target.id for member in self._party.members}
 
-    def _program(self) -> str:
-        identity = self._party.members[0].identity if self._party.members else None
-        return (identity.executable if identity else None) or self.plan.target.name
+    def _cooldown_key(self) -> str:
+        members = self._party.members
+        return cooldown_key(self.plan.target, members[0].identity.command_digest if members else "")
 
 
 def _now(sight: Sight, member: Member) -> Target:

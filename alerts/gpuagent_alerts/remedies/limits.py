@@ -10,9 +10,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from gpuagent.units import format_duration
+from gpuagent_alerts.remedies.target import SHORT_ID, Target
 
 HOUR = 3600.0
 DAY = 24 * HOUR
+_UNIT, _CONTAINER, _USER = "unit:", "container:", "user:"
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +27,7 @@ class Limits:
     per_day: int = 5
     unit_per_hour: int = 1
     cooldown_seconds: float = 900.0
-    """For the same executable (or name, where the executable may not be read)."""
+    """For the same unit, container, or command of a user: see `cooldown_key`."""
     breaker: int = 3
     """Actions in a row without memory coming back, after which a person has to look."""
 
@@ -37,7 +39,8 @@ class Past:
     age_seconds: float
     gpu_uuid: str
     unit: str = ""
-    program: str = ""
+    cooldown_key: str = ""
+    """What cools down; "" for an action that an older version recorded."""
     container_id: str = ""
     helped: bool | None = None
     """Whether the memory came back; None while nobody knows, or where nothing was really done."""
@@ -45,7 +48,7 @@ class Past:
     """EPERM: no further try can work."""
 
 
-def refusals(limits: Limits, past: Sequence[Past], *, unit: str = "", program: str = "") -> Iterator[str]:
+def refusals(limits: Limits, past: Sequence[Past], *, unit: str = "", cooldown_key: str = "") -> Iterator[str]:
     """Every limit that an action now would break. `past` are actions of the same kind (real ones, or dry runs)."""
     early = limits.pause_seconds - min((each.age_seconds for each in past), default=math.inf)
     if early > 0:
@@ -58,11 +61,31 @@ def refusals(limits: Limits, past: Sequence[Past], *, unit: str = "", program: s
         count = sum(each.unit == unit and each.age_seconds < HOUR for each in past)
         if count >= limits.unit_per_hour:
             yield f"{unit} was acted on {count} times in the last hour: unit_per_hour is {limits.unit_per_hour}"
-    if program:
-        ages = [each.age_seconds for each in past if each.program == program]
+    if cooldown_key:
+        ages = [each.age_seconds for each in past if each.cooldown_key == cooldown_key]
         if ages and min(ages) < limits.cooldown_seconds:
             left = format_duration(limits.cooldown_seconds - min(ages))
-            yield f"{program} was acted on {min(ages):.0f} s ago: it cools down for another {left}"
+            yield f"{_described(cooldown_key)} was acted on {min(ages):.0f} s ago: it cools down for another {left}"
+
+
+def cooldown_key(target: Target, command_digest: str) -> str:
+    """Return what cools down after an action: the unit, the container, or this command line of this user.
+
+    Never the executable: every Python job of a node shares the interpreter.
+    """
+    if target.unit:
+        return f"{_UNIT}{target.unit}"
+    if target.container_id:
+        return f"{_CONTAINER}{target.container_id}"
+    return f"{_USER}{target.uid}:{command_digest}"
+
+
+def _described(key: str) -> str:
+    if key.startswith(_CONTAINER):
+        return f"container {key.removeprefix(_CONTAINER)[:SHORT_ID]}"
+    if key.startswith(_USER):
+        return f"this command of uid {key.split(':')[1]}"
+    return key.removeprefix(_UNIT)
 
 
 def broken(limits: Limits, past: Sequence[Past]) -> str:

@@ -14,7 +14,7 @@ from gpuagent_alerts.remedies.attempts import Attempts
 from gpuagent_alerts.remedies.ladder import Run, Tools
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
-from gpuagent_alerts.remedies.steps import Step
+from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.victim import Candidate, VictimPolicy, rank
 from gpuagent_alerts.remedies.world import Order
@@ -99,14 +99,17 @@ class Remedies:
             if ladder is None:
                 continue
             target = self._choose(ladder, each)
-            if target is not None and not self._claimed(None, frozenset({target.key.gpu_uuid}), ladder.dry_run):
-                order = _order(each, "" if each.alert.labels.get("pid") else str(ladder.victim or ""))
-                self._begin(Plan(order, target, ladder.steps, ladder.dry_run, ladder.scope, self.proof_seconds))
+            if target is None:
+                continue
+            order = _order(each, "" if each.alert.labels.get("pid") else str(ladder.victim or ""))
+            plan = Plan(order, target, ladder.steps, ladder.dry_run, ladder.scope, self.proof_seconds)
+            if not self._claimed(None, plan, frozenset({target.key.gpu_uuid})):
+                self._begin(plan)
 
     async def by_hand(self, plan: Plan) -> Outcome:
-        """What a person asked for goes the same way, with the same refusals."""
-        if taken := self._claimed(None, frozenset({plan.target.key.gpu_uuid}), plan.dry_run):
-            return Outcome(Result.REFUSED, taken)
+        """Run what a person asked for: the same way, with the same refusals, a dry run like a real one."""
+        if taken := self._claimed(None, plan, frozenset({plan.target.key.gpu_uuid})):
+            return Outcome(Result.REFUSED, taken, reasons=(taken,))
         task = self._begin(plan)
         try:
             return await asyncio.shield(task)
@@ -168,19 +171,31 @@ class Remedies:
                 return target if self._attempts.is_meant(alert.fingerprint, target.id) else None
         return None
 
-    def _claimed(self, run: Run | None, gpus: frozenset[str], dry_run: bool) -> str:
-        """Why these GPUs cannot be had; "" if they can. A dry run does nothing, and stands in nobody's way."""
+    def _claimed(self, run: Run | None, plan: Plan, gpus: frozenset[str]) -> str:
+        """Return why these GPUs cannot be had for this plan; "" if they can.
+
+        What a person confirms may share a GPU with what a person confirmed before: who clears eight hung ranks does not
+        wait for eight proofs. Rules wait for all of it, and a person for a rule's run.
+        """
         for other in self._running:
-            if other is not run and other.plan.dry_run == dry_run and other.gpus & gpus:
+            if other is not run and other.gpus & gpus and _excludes(other.plan, plan):
                 target = other.plan.target
                 return f"another remedy is under way on GPU {target.gpu_index}, for pid {target.pid}"
-        for gpu in gpus & self._blocked.keys():
+        for gpu in gpus & self._blocked.keys() if not plan.order.by_hand else ():
             return f"pid {self._blocked[gpu].pid} could not be killed, and holds GPU {gpu}"
         return ""
 
+    def _share(self, run: Run, gpus: frozenset[str]) -> None:
+        """Tell runs that end processes on the same GPUs of each other: none may take the other's memory for its own."""
+        for other in self._running:
+            if other is not run and other.gpus & gpus and not (other.plan.dry_run or run.plan.dry_run):
+                other.shares_gpu = run.shares_gpu = True
+
     def _begin(self, plan: Plan) -> asyncio.Task[Outcome]:
         def claim(run: Run, gpus: frozenset[str]) -> str:
-            return self._claimed(run, gpus, plan.dry_run)
+            if not (taken := self._claimed(run, plan, gpus)):
+                self._share(run, gpus)
+            return taken
 
         known = self._attempts.gist(plan.order.alert, plan.target.id) if plan.order.alert else ""
         run = Run(plan, self.rules, self.tools, claim=claim, known=known)
@@ -206,6 +221,25 @@ class Remedies:
             for gpu in run.gpus:
                 self.block(gpu, plan.target.id)
         self._told(plan, run, outcome, again)
+
+
+def _excludes(other: Plan, plan: Plan) -> bool:
+    """Return whether a plan has to wait for the end of another one on the same GPU.
+
+    A dry run does nothing, and stands only in the way of its like: the dry runs of rules tell what rules would do. The
+    dry run of a person tells what the same command would do for real, so it waits for what that would wait for.
+    """
+    if plan.order.by_hand:
+        return not other.dry_run and (not other.order.by_hand or _same_deed(other, plan))
+    if other.dry_run:
+        return plan.dry_run and not other.order.by_hand
+    return not plan.dry_run
+
+
+def _same_deed(other: Plan, plan: Plan) -> bool:
+    """Return whether two people, or one twice, ask for the same: an end to one process, or a restart of one unit."""
+    restart = all(any(step.kind is Kind.RESTART_UNIT for step in each.steps) for each in (other, plan))
+    return other.target.id == plan.target.id or (restart and other.target.unit == plan.target.unit)
 
 
 def _order(firing: Firing, victim: str) -> Order:

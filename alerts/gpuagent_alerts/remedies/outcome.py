@@ -61,6 +61,8 @@ class Outcome:
     """A step beyond `release_cache` was taken (or would have been, in a dry run)."""
     answer: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What the app said, where a person had it asked."""
+    reasons: tuple[str, ...] = field(default=(), compare=False)
+    """Of a refusal, one by one: `detail` has all of them."""
 
     @property
     def gist(self) -> str:

@@ -50,7 +50,7 @@ class Rules:
     limits: Limits
 
 
-def description(plan: Plan, program: str, members: Sequence[int]) -> dict[str, Any]:
+def description(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[str, Any]:
     """The row that begins a run."""
     target, order = plan.target, plan.order
     return {
@@ -64,7 +64,7 @@ def description(plan: Plan, program: str, members: Sequence[int]) -> dict[str, A
         "command": target.command, "cgroup": target.cgroup, "unit": target.unit,
         "container_id": target.container_id, "container_name": target.container_name,
         "gpu": target.gpu_index, "gpu_uuid": target.key.gpu_uuid,
-        "used_bytes": target.used_bytes, "program": program, "members": list(members),
+        "used_bytes": target.used_bytes, "cooldown_key": cooldown_key, "members": list(members),
     }  # fmt: skip
 
 

@@ -123,7 +123,7 @@ class Policy:
         yield from _beyond_reach(facts)
         if "M" in target.kinds and step.disrupts and not self.mps_clients:
             yield "it is a client of MPS: ending one can harm the others (remedies.mps_clients permits it)"
-        if not (order.forced or self._may_be_asked_by_hand(step, order)):
+        if not (order.forced or self._may_be_asked_by_hand(order)):
             yield from self._not_allowed(target, facts, now_seconds)
         yield from self._evidence(step, order, target)
         yield from _busy(order, target, self.idle_for_seconds)
@@ -151,9 +151,9 @@ class Policy:
                 yield f"{name} is on the never-list ({pattern})"
                 return
 
-    def _may_be_asked_by_hand(self, step: Step, order: Order) -> bool:
-        """Without any allow list a person's word is enough for what loses nothing; one that is given is kept to."""
-        return order.by_hand and not step.disrupts and self.allow == Allow()
+    def _may_be_asked_by_hand(self, order: Order) -> bool:
+        """Return whether a person's word is enough: where no allow list is given. One that is given is kept to."""
+        return order.by_hand and self.allow == Allow()
 
     def _not_allowed(self, target: Target, facts: Facts, now_seconds: float) -> Iterator[str]:
         allow = self.allow

@@ -21,9 +21,20 @@ _ENOUGH = 0.8
 
 
 async def prove(
-    plan: Plan, eyes: Eyes, before: Sight | None, *, started: float, now: Callable[[], float], held: int
+    plan: Plan,
+    eyes: Eyes,
+    before: Sight | None,
+    *,
+    started: float,
+    now: Callable[[], float],
+    held: int,
+    shared: Callable[[], bool] = lambda: False,
 ) -> Outcome:
-    """Watch the GPU after the end of those who held so many bytes; `before` is what was seen just before the step."""
+    """Watch the GPU after the end of those who held so many bytes; `before` is what was seen just before the step.
+
+    Where `shared`, other processes are ended on the same GPU meanwhile: what comes back may be theirs. Then no more is
+    counted than was held, and only once no memory is left that has no owner.
+    """
     last: Sight | None = None
     after = now()
     deadline = after + plan.proof_seconds
@@ -33,10 +44,12 @@ async def prove(
             break
         last, after = sight, sight.clock_seconds
         freed = _freed(before, sight)
+        if shared():
+            freed = _own_share(freed, held, _rise_of_unowned(before, sight))
         if not sight.target_listed and freed is not None and freed >= _ENOUGH * held:
             seconds = now() - started
             return Outcome(Result.RELEASED, _told(plan.target, before, sight), freed, seconds, acted=True)
-    return _without(plan, held, before, last)
+    return _without(plan, held, before, last, shared=shared())
 
 
 def answered(step: Step, done: Done, seconds: float) -> Outcome:
@@ -56,11 +69,20 @@ def _freed(before: Sight | None, now: Sight) -> int | None:
     return before.gpu_used_bytes - now.gpu_used_bytes
 
 
-def _without(plan: Plan, held: int, before: Sight | None, last: Sight | None) -> Outcome:
+def _own_share(freed: int | None, held: int, unowned: int | None) -> int | None:
+    """None where it cannot be told whose memory came back: some is left that nobody owns, or may be."""
+    if freed is None or unowned is None or unowned >= (1 - _ENOUGH) * held:
+        return None
+    return min(freed, held)
+
+
+def _without(plan: Plan, held: int, before: Sight | None, last: Sight | None, *, shared: bool) -> Outcome:
     """The time is up, and the GPU's used memory is not down by as much as the process held."""
     if last is None:
         return Outcome(Result.UNACCOUNTED, "the GPU could not be read since", acted=True)
     freed = _freed(before, last)
+    if shared and freed is not None:
+        freed = min(freed, held)
     if last.target_listed:
         detail = "the process has ended, and the driver still counts its memory"
         return Outcome(Result.STILL_LISTED, detail, freed, acted=True)

@@ -44,16 +44,20 @@ def _remedy(path: str, operation: str, summary: str, description: str, **fields:
         "Remedies", "POST", path, operation, summary,
         {
             200: json_of("Remedied", "It was tried: `result` says what came of it."),
-            400: fault("An argument is none."),
+            400: fault("An argument is none, or one of the three is missing that name the process."),
             404: fault("No process with this pid is on a GPU."),
+            409: fault("The pid belongs to another process than the three name: nothing is done, nor recorded."),
             503: fault("It could not be recorded, so it is not done."),
         },
         description, (_PID,),
         closed(request(
             "What to do.", **fields, gpu=text("Index or UUID, where the process is on several."),
             force=flag("Set the allow list aside. Nothing else."), dry_run=flag("Only say what would be done."),
-        )),
-        control_only=True, route=path.replace("{pid}", PID),
+            start_ticks=whole("As `/api/v1/processes/identified` shows it.", minimum=1, maximum=2**63 - 1),
+            boot_id=text("As shown there.", minLength=1),
+            pid_namespace=whole("As shown there, also where that is null.", null=True, minimum=1, maximum=2**32 - 1),
+        ), "start_ticks", "boot_id", "pid_namespace"),
+        body_required=True, control_only=True, route=path.replace("{pid}", PID),
     )  # fmt: skip
 
 
@@ -95,6 +99,13 @@ APP_OPERATIONS = (
 )  # fmt: skip
 
 COMMAND_OPERATIONS = (
+    Operation(
+        "Remedies", "GET", "/api/v1/processes/identified", "getIdentifiedProcesses",
+        "The GPU processes, with what a request that acts on one of them has to carry",
+        {200: json_of("IdentifiedProcesses", "At this moment.")},
+        "What `gpuagent kill` shows before it asks. A pid names a process only until the kernel gives it to another.",
+        control_only=True,
+    ),
     Operation(
         "Remedies", "GET", "/api/v1/processes/{pid}/remedies", "getRemediesOfProcess",
         "What was done to one process, or is being done",

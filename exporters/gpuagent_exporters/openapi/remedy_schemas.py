@@ -15,7 +15,7 @@ from gpuagent_exporters.openapi.schema import (
     text,
     without,
 )
-from gpuagent_exporters.openapi.status_schemas import VERSION
+from gpuagent_exporters.openapi.status_schemas import STATUS_SCHEMAS, TIMES, VERSION
 
 RESULTS = (
     "released", "resolved", "still_listed", "held_by_other", "unaccounted", "unkillable", "no_effect", "refused",
@@ -24,7 +24,7 @@ RESULTS = (
 """How a run may end, in the order of docs/remedies.md."""
 
 _HIDDEN = (
-    "labels", "expression", "asked_by", "user", "uid", "command", "cgroup", "program", "members", "start_ticks",
+    "labels", "expression", "asked_by", "user", "uid", "command", "cgroup", "cooldown_key", "members", "start_ticks",
     "boot_id",
 )  # fmt: skip
 """Keys that an address does not tell where commands are not shown."""
@@ -71,7 +71,7 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
         gpu=integer("NVML's index."),
         gpu_uuid=text(),
         used_bytes=integer("When the run began."),
-        program=text("The file that it runs."),
+        cooldown_key=text("What cools down: `unit:NAME`, `container:ID`, or `user:UID:` and a command's digest."),
         members=listing(integer(), "Pids that fall with it."),
         steps=listing(without(record(
             "An intent, written before it is done; or its result.",
@@ -110,5 +110,27 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
         released_bytes=integer(null=True),
         seconds=number("From the last step to the memory's return.", null=True),
         dry_run=flag(),
+        advice=listing(text(), "What lifts a refusal: the option, or the key and its file."),
+    ),
+    "IdentifiedProcesses": record(
+        "The GPU processes with what tells each from every other one that ever had its pid: what a request that acts "
+        "on one of them has to carry.",
+        schema=VERSION,
+        source=one_of(["agent"], "Who has measured."),
+        agent=record(
+            "The agent itself.",
+            simulated=text('The scenario; "" on a real node.'),
+            pid_namespace=integer("Inode of the pid namespace in which its pids count; null is unknown.", null=True),
+        ),
+        **TIMES,
+        processes=listing(ref("IdentifiedProcess"), "By GPU, the largest first."),
+    ),
+    "IdentifiedProcess": record(
+        "One process on one GPU.",
+        **STATUS_SCHEMAS["Process"]["properties"],
+        start_ticks=integer("Start in clock ticks since the boot; null where it is hidden.", null=True),
+        boot_id=text(null=True),
+        pid_namespace=integer("Inode of its pid namespace; null where the agent may not read it.", null=True),
+        parent_pid=integer(null=True),
     ),
 }  # fmt: skip

@@ -27,7 +27,7 @@ _GROWTH: Schema = {
     "reasons": listing(text(), "Why the detector says so, in words."),
 }  # fmt: skip
 
-_TIMES: Schema = {
+TIMES: Schema = {
     "time_seconds": number("Unix time of the measurement; null before the first one.", null=True),
     "age_seconds": number("Age of the newest measurement of a GPU; null while there is none.", null=True),
     "stale": flag("The newest measurement is too old to be the node as it is."),
@@ -46,7 +46,7 @@ STATUS_SCHEMAS: dict[str, Schema] = {
             simulated=text('The scenario, where the node is simulated; "" on a real one.'),
             poll_interval_seconds=number("How often it measures."),
         ),
-        **_TIMES,
+        **TIMES,
         node=ref("Node"),
         problems=listing(ref("Problem"), "What is wrong, gravest first."),
         gpus=listing(ref("Gpu"), "Every GPU that was seen since the start, also those that have gone."),
@@ -58,7 +58,7 @@ STATUS_SCHEMAS: dict[str, Schema] = {
         schema=VERSION,
         source=one_of(["agent", "direct"], "Who has measured."),
         agent=record("The agent itself.", simulated=text('The scenario; "" on a real node.')),
-        **_TIMES,
+        **TIMES,
         processes=listing(ref("Process"), "By GPU, the largest first."),
     ),
     "Node": record(

@@ -18,6 +18,7 @@ import pytest
 from gpuagent.acting.agent import Acting, Around
 from gpuagent.acting.hands import AgentHands, Apps
 from gpuagent.acting.notes import Notes
+from gpuagent.acting.shown import FIELDS
 from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
 from gpuagent.procfs.boot import boot_id, boot_time_seconds
@@ -108,6 +109,12 @@ class Stage:
     def ended(self) -> list[str]:
         """What remedies came to."""
         return [note.result for note in self.acting.notes.recent()]
+
+    def shown(self, pid: int) -> dict[str, Any]:
+        """What a request about a process has to carry, as a person was shown it just now."""
+        rows: list[dict[str, Any]] = self.acting.identified()["processes"]
+        found = next((row for row in rows if row["pid"] == pid), {"start_ticks": 1, "boot_id": "b", "pid_namespace": 1})
+        return {name: found[name] for name in FIELDS}
 
     def held(self, pid: int) -> int:
         """Memory that a process has on the GPU."""

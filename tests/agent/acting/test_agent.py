@@ -10,6 +10,7 @@ import pytest
 
 from gpuagent.acting.agent import NoSuchProcess
 from gpuagent.acting.configured import step_of
+from gpuagent.acting.shown import read_shown
 from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.reading import GpuState
 from gpuagent_alerts.alert import Alert, Status
@@ -135,13 +136,14 @@ def test_by_hand(store: Store) -> None:
 
     async def story(leaker: int) -> None:
         async with stage(config("nobody-else"), store, {"leaker": leaker}) as one:
+            shown = read_shown(one.shown(leaker))
             with pytest.raises(NoSuchProcess):
-                await one.acting.kill(1, [], uid=0, force=True, dry_run=False)
+                await one.acting.kill(1, [], read_shown(one.shown(1)), uid=0, force=True, dry_run=False)
             with pytest.raises(NoSuchProcess, match="is on GPU 7"):
-                await one.acting.kill(leaker, [], uid=0, force=True, dry_run=False, gpu="7")
+                await one.acting.kill(leaker, [], shown, uid=0, force=True, dry_run=False, gpu="7")
             steps = [step_of(step) for step in one.acting.config.remedies.ladders[0].steps]
             for force, result in ((False, "refused"), (True, "released")):
-                kill = asyncio.create_task(one.acting.kill(leaker, steps, uid=0, force=force, dry_run=False))
+                kill = asyncio.create_task(one.acting.kill(leaker, steps, shown, uid=0, force=force, dry_run=False))
                 await one.until(kill.done)
                 assert (await kill)["result"] == result
             runs = (await one.acting.document())["remedies"]

@@ -44,7 +44,7 @@ def test_release_goes_on_record(store: Store) -> None:
             commands = RemedyCommands(one.acting)
             answers = []
             for request in ({"collect": True}, {}):
-                asking = asyncio.create_task(commands.release(pid, request, 0))
+                asking = asyncio.create_task(commands.release(pid, request | one.shown(pid), 0))
                 await one.until(asking.done)
                 answers.append(await asking)
             assert answers[0]["result"] == "released"
@@ -67,7 +67,7 @@ def test_release_of_what_has_no_client(store: Store) -> None:
 
     async def story(pid: int) -> None:
         async with stage(config(as_target(pid).user), store, {"leaker": pid}) as one:
-            asking = asyncio.create_task(RemedyCommands(one.acting).release(pid, {}, 0))
+            asking = asyncio.create_task(RemedyCommands(one.acting).release(pid, one.shown(pid), 0))
             await one.until(asking.done)
             answer = await asking
             assert (answer["result"], answer["reason"]) == ("failed", "absent")
@@ -78,11 +78,11 @@ def test_release_of_what_has_no_client(store: Store) -> None:
 
 
 def test_unloading_disrupts(store: Store) -> None:
-    """An app that is to unload its model is asked by the rules of a kill: the allow list, and the budgets."""
+    """An app that is to unload its model is asked by the rules of a kill: an allow list that is given is kept to."""
 
     async def story(pid: int) -> None:
         async with stage(config("nobody-else"), store, {"leaker": pid}, apps=OneApp()) as one:
-            asking = asyncio.create_task(RemedyCommands(one.acting).unload(pid, {}, 0))
+            asking = asyncio.create_task(RemedyCommands(one.acting).unload(pid, one.shown(pid), 0))
             await one.until(asking.done)
             assert (await asking)["result"] == "refused"
 
@@ -102,7 +102,7 @@ def test_requests_that_are_none(store: Store) -> None:
             with pytest.raises(ValueError, match="unknown"):
                 await commands.unload(1, {"collect": True}, 0)
             with pytest.raises(NotDone, match="is on a GPU"):
-                await commands.release(1, {}, 0)
+                await commands.release(1, one.shown(1), 0)
             assert (await one.acting.document())["remedies"] == []
 
     asyncio.run(story())

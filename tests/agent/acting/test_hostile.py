@@ -15,6 +15,7 @@ from typing import IO
 import pytest
 
 from gpuagent.acting.configured import step_of
+from gpuagent.acting.shown import read_shown
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import IGNORES_TERM, PLAIN, ZOMBIE_LEADER, as_target, running
 from tests.agent.acting.staging import config, stage
@@ -137,7 +138,9 @@ def test_the_init_of_a_container(store: Store) -> None:
         async def story() -> None:
             async with stage(config("nobody-else"), store, {"leaker": pid}) as one:
                 steps = [step_of(step) for step in one.acting.config.remedies.ladders[0].steps]
-                kill = asyncio.create_task(one.acting.kill(pid, steps, uid=0, force=True, dry_run=False))
+                kill = asyncio.create_task(
+                    one.acting.kill(pid, steps, read_shown(one.shown(pid)), uid=0, force=True, dry_run=False)
+                )
                 await one.until(kill.done)
                 assert (await kill)["result"] == "released"
                 (run,) = (await one.acting.document())["remedies"]

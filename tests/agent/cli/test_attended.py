@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from tests.fakes.answering import read_request
+from tests.fakes.identified import identified, row
 
 OLD: dict[str, Any] = {"id": "old", "pid": 7, "alertname": "", "steps": [{"kind": "intent", "step": "SIGKILL"}]}
 NEW: dict[str, Any] = {
@@ -57,6 +58,9 @@ class FakeAgent:
                 self.killing.set()
                 self.answer.wait(60)
                 _say(connection, ANSWER)
+                return
+            if request.startswith(b"GET /api/v1/processes/identified "):
+                _say(connection, identified(row(7)))
                 return
             if not request.startswith(b"GET /api/v1/processes/7/remedies "):
                 return  # the whole record may be large, and is asked for each second

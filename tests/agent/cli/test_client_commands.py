@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 from gpuagent.cli.app import app
 from gpuagent.cli.workers import VARIABLE, fitting
 from tests.fakes.answering import answering, says
+from tests.fakes.identified import identified, identity, row, shows
 from tests.fakes.source import status_document
 
 GIB = 2**30
@@ -43,7 +44,9 @@ def run(*words: str, **environment: str) -> tuple[int, str, str]:
 def asked(answer: Any, *words: str, status: str = "200 OK") -> tuple[int, str, str, bytes]:
     """The same, of an agent that answers so; and what it was asked."""
     requests: list[bytes] = []
-    with answering(says(answer, status, requests)) as place:
+    is_remedy = words[0] == "release"
+    agent = shows(identified(row(7)), answer, status, requests) if is_remedy else says(answer, status, requests)
+    with answering(agent) as place:
         result = run(*words, "--socket", str(place))
     return *result, requests[-1]
 
@@ -55,7 +58,7 @@ def test_release_says_how_much_came_back() -> None:
     assert (code, errors) == (0, "")
     assert request.startswith(b"POST /api/v1/clients/7/release ")
     body = json.loads(request.partition(b"\r\n\r\n")[2])
-    assert body == {"collect": True, "dry_run": False, "force": False}
+    assert body == {"collect": True, "dry_run": False, "force": False, **identity(7)}
     assert output.splitlines() == [
         "the allocator gave back 5.0 GiB in 12 ms: 8.0 GiB reserved before, 3.0 GiB now",
         "by the driver's count 5.0 GiB came back",
@@ -100,12 +103,16 @@ def test_an_app_that_refuses() -> None:
 
 def test_a_release_that_the_agent_refuses() -> None:
     """By the same checks as a kill: the reason is said, and the exit status is 1."""
-    refused = {"pid": 7, "result": "refused", "detail": "bob is not in remedies.allow.users", "dry_run": False}
+    refused = {
+        "pid": 7, "result": "refused", "detail": "bob is not in remedies.allow.users", "dry_run": False,
+        "advice": ["Say --force."],
+    }  # fmt: skip
     code, output, errors, request = asked(refused, "release", "7", "--dry-run", "--force")
 
     assert (code, output) == (1, "")
-    assert errors == "the agent did not ask the app: bob is not in remedies.allow.users\n"
-    assert json.loads(request.partition(b"\r\n\r\n")[2]) == {"collect": False, "dry_run": True, "force": True}
+    assert errors == ("the agent did not ask the app: bob is not in remedies.allow.users\n  what to do: Say --force.\n")
+    body = json.loads(request.partition(b"\r\n\r\n")[2])
+    assert body == {"collect": False, "dry_run": True, "force": True, **identity(7)}
 
 
 def test_a_dry_run_of_a_release() -> None:

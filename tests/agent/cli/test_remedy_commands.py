@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 from gpuagent.cli.app import app
 from tests.fakes.answering import answering, says
 from tests.fakes.golden import assert_golden
+from tests.fakes.identified import identified, identity, row, shows
 
 GIB = 2**30
 TIME = 1_764_000_000.0
@@ -49,7 +50,9 @@ DOCUMENT = {"schema": 1, "stopped": "the last 3 actions gave no memory back", "d
 def asked(answer: Any, *words: str, status: str = "200 OK", typed: str = "") -> tuple[int, str, str, bytes]:
     """Exit status, both outputs, and what the agent was asked last."""
     requests: list[bytes] = []
-    with answering(says(answer, status, requests)) as place:
+    is_kill = words[0] == "kill"
+    agent = shows(identified(row(7)), answer, status, requests) if is_kill else says(answer, status, requests)
+    with answering(agent) as place:
         result = CliRunner().invoke(
             app, [*words, "--socket", str(place)], input=typed, env={"TZ": "UTC", "COLUMNS": "80"}
         )
@@ -62,7 +65,7 @@ def test_kill_says_what_came_back() -> None:
     assert (code, errors) == (0, "")
     assert request.startswith(b"POST /api/v1/processes/7/kill ")
     body = json.loads(request.partition(b"\r\n\r\n")[2])
-    assert body == {"dry_run": False, "force": False, "steps": ["terminate", "kill"], "gpu": ""}
+    assert body == {"dry_run": False, "force": False, "steps": ["terminate", "kill"], "gpu": "", **identity(7)}
     assert "released, 5.0 GiB came back in 9 s" in output
     assert "\x1b" not in output
 
@@ -72,7 +75,7 @@ def test_kill_says_what_came_back() -> None:
     [
         (("--restart-unit",), {"steps": ["restart_unit"]}),
         (("--force",), {"force": True}),
-        (("--gpu", "1"), {"gpu": "1"}),
+        (("--gpu", "0"), {"gpu": "0"}),
         (("--dry-run",), {"dry_run": True}),
     ],
 )
@@ -107,11 +110,13 @@ def test_kill_as_json() -> None:
 
 
 def test_kill_of_what_is_not_there() -> None:
-    """The agent's own words, exit status 1."""
+    """Said, exit status 1, whether the agent or the command finds out; the agent is not asked about nobody."""
     answer = {"error": "not done", "message": "no process with pid 7 is on a GPU"}
     code, _, errors, _ = asked(answer, "kill", "7", "--yes", status="404 Not Found")
-    assert code == 1
-    assert "no process with pid 7 is on a GPU" in errors
+    assert (code, "no process with pid 7 is on a GPU" in errors) == (1, True)
+    code, _, errors, request = asked(answer, "kill", "8", "--yes")
+    assert (code, "no process with pid 8 is on a GPU" in errors) == (1, True)
+    assert request.startswith(b"GET /api/v1/processes/identified ")
 
 
 def test_the_screen_of_remedies() -> None:

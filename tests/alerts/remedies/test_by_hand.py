@@ -63,15 +63,24 @@ def test_an_answer_that_gave_nothing(store: Store, done: Done, result: Result, w
 
 
 def test_an_allow_list_that_is_given_is_kept_to(store: Store) -> None:
-    """Whom it does not name is not asked, unless forced; without any list a person may ask, and end nobody."""
+    """Whom it does not name is left alone at every step, unless forced."""
     world = World()
-    assert climb(world, by_hand(RELEASE), store, OTHERS).result is Result.REFUSED
-    assert climb(world, by_hand(RESET), store, NOBODY).result is Result.REFUSED
-    assert climb(world, by_hand(TERMINATE), store, NOBODY).result is Result.REFUSED
+    for step in (RELEASE, RESET, TERMINATE):
+        assert climb(world, by_hand(step), store, OTHERS).result is Result.REFUSED
     assert world.log == []
-    climb(world, by_hand(RELEASE, forced=True), store, OTHERS)
-    climb(world, by_hand(RESET, forced=True), store, NOBODY)
-    assert world.log == [("release_cache", 100), ("reset", 100)]
+    for step in (RELEASE, RESET, TERMINATE):
+        climb(world, by_hand(step, forced=True), store, OTHERS)
+    assert world.log == [("release_cache", 100), ("reset", 100), ("SIGTERM", 100)]
+
+
+def test_without_an_allow_list_a_persons_word_is_enough(store: Store) -> None:
+    """At every step; a list that only says how old or large a process must be is a list that is given."""
+    world = World()
+    for step in (RELEASE, RESET, TERMINATE):
+        climb(world, by_hand(step), store, NOBODY)
+    assert world.log == [("release_cache", 100), ("reset", 100), ("SIGTERM", 100)]
+    old = replace(RULES, policy=Policy(Allow(min_age_seconds=1e12)))
+    assert climb(World(), by_hand(TERMINATE), store, old).result is Result.REFUSED
 
 
 def test_a_rule_needs_the_allow_list_even_to_ask(store: Store) -> None:

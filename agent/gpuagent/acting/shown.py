@@ -1,0 +1,63 @@
+"""The process that a person was shown, as the request of theirs names it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from gpuagent.reading import ProcessInfo
+
+FIELDS = ("start_ticks", "boot_id", "pid_namespace")
+"""What a request has to carry besides the pid, which the kernel gives to another process sooner or later."""
+
+
+class ShownProcess(NamedTuple):
+    """What tells a process from every other one that ever had its pid."""
+
+    start_ticks: int
+    """Start in clock ticks since the boot, as in /proc/PID/stat."""
+    boot_id: str
+    pid_namespace: int | None
+    """Inode of its pid namespace; None where the agent may not read it, and said so."""
+
+    def difference(self, pid: int, info: ProcessInfo | None) -> str:
+        """Return why the process that has this pid now is not the one that was shown; "" if it is."""
+        if info is None:
+            return f"pid {pid} was shown as a process that runs, and /proc no longer knows it"
+        now = shown_as(info)
+        if self.boot_id != now.boot_id:
+            return f"pid {pid} was shown before the machine was started again: it is another process now"
+        if self.start_ticks != now.start_ticks:
+            return f"pid {pid} is another process now: {info.name} of {info.user or info.uid}, started since"
+        if self.pid_namespace != now.pid_namespace:
+            return f"pid {pid} is in another pid namespace than the process that was shown"
+        return ""
+
+
+def shown_as(info: ProcessInfo) -> ShownProcess:
+    """Return what the agent tells of a process for a later request."""
+    return ShownProcess(info.id.start_ticks, info.id.boot_id, info.pid_namespace or None)
+
+
+def read_shown(request: Mapping[str, Any]) -> ShownProcess:
+    """Read the three fields of a request. Raises ValueError: says all that are missing, or what one must be."""
+    if missing := [name for name in FIELDS if name not in request]:
+        raise ValueError(
+            f"missing: {', '.join(missing)}; a pid alone names no process: take them from"
+            " GET /api/v1/processes/identified"
+        )
+    ticks, boot_id, namespace = (request[name] for name in FIELDS)
+    if (start := _whole(ticks, 2**63 - 1)) is None:
+        raise ValueError("start_ticks must be a whole number above 0")
+    if not isinstance(boot_id, str) or not boot_id:
+        raise ValueError("boot_id must be a text")
+    if namespace is not None and (namespace := _whole(namespace, 2**32 - 1)) is None:
+        raise ValueError("pid_namespace must be a whole number above 0, or null where it was shown as null")
+    return ShownProcess(start, boot_id, namespace)
+
+
+def _whole(value: object, most: int) -> int | None:
+    """Return a whole number from 1 on, also one that JSON has as 7.0; None for anything else."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most or value != int(value):
+        return None
+    return int(value)

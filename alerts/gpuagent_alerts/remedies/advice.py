@@ -1,0 +1,72 @@
+"""The way out of a refusal, for the person who asked: the option, or the key and its file.
+
+By the words of the refusal, which only this package writes: one entry for each, and a test that looks for every refusal
+without one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+
+from gpuagent_alerts.remedies.target import Target
+
+_LOOK_AGAIN = "Look again with `gpuagent ps`, and ask again if it is still meant."
+_NOTHING_LIFTS = "Nothing lifts this. End it with what started it: systemctl, its job manager, its container runtime."
+_OWN_HAND = "If you mean it, do it yourself: systemctl restart {unit}."
+_NAMED_BY_ITS_USER = "Act on the process alone, without a scope or an id: gpuagent kill PID."
+_DOCTOR = "`gpuagent doctor` says why."
+
+_ADVICE = tuple(
+    (re.compile(pattern), advice)
+    for pattern, advice in (
+        (r"remedies\.allow names no", "Say --force, or name its user in remedies.allow.users in {file}."),
+        (r"remedies\.allow\.(?P<key>min_\w+)", "Say --force, or lower remedies.allow.{key} in {file}."),
+        (r"remedies\.allow\.(?P<key>\w+)", "Say --force, or add it to remedies.allow.{key} in {file}."),
+        (r"remedies\.mps_clients", "Set remedies.mps_clients: true in {file}; --force does not lift this."),
+        (r"remedies\.idle_for", "Only rules choose idle processes: ask for it by its pid."),
+        (r"do not confirm the leak", "Wait until `gpuagent ps` shows its memory growing, or ask for it by its pid."),
+        (r"the rights of more than one user|whether it runs in a container", "Say --force if you know what it is."),
+        (r"made the cgroup of (container|job)|others than root may have chosen", _NAMED_BY_ITS_USER),
+        (r"made the cgroup of", "Say --force, or name its user in remedies.allow.users in {file}."),
+        (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
+        (r"^systemd supervises it", "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."),
+        (r"^no systemd unit runs it", "Leave out --restart-unit: a signal is enough here."),
+        (r"belongs to a user's own manager", "As {user}: systemctl --user restart the unit, or stop it."),
+        (r"on the never-list .*: others depend on it|refuses to be restarted by hand", _OWN_HAND),
+        (r"on the never-list|oom_score_adj", _NOTHING_LIFTS),
+        (r"within its start limit", f"Wait until the interval of its start limit is over. {_OWN_HAND}"),
+        (r"^systemd (cannot be asked about|has no unit)|is not the name of a service", _OWN_HAND),
+        (r"the agent itself or one of its ancestors", "Stop the agent: systemctl stop gpuagent."),
+        (r"it is a kernel thread", "No signal ends a kernel thread: its driver has to be unloaded."),
+        (r"it is a zombie", "End or restart its parent, pid {parent}: only the parent can reap it."),
+        (
+            r"uninterruptible sleep|could not be killed",
+            "Wait for its call into the kernel to return, or reboot.",
+        ),
+        (r"not in the host's pid namespace", 'Run the agent on the host, or with the host\'s pids ("hostPID: true").'),
+        (r"known to shuffle its process list", "Upgrade the driver."),
+        (r"no fresh reading|cannot be read \(|cannot be held|cannot be looked at|behind the alert", _DOCTOR),
+        (r"another remedy is under way", "Wait for its end: `gpuagent remedies` shows it."),
+        (r"no longer on the GPU|is another process now|has changed|have joined it|cannot be read now", _LOOK_AGAIN),
+        (r"remedies are stopped", "`gpuagent remedies reset` lets them go on."),
+        (r"not permitted", "Give the agent the right to signal: systemd/gpuagent-kill.conf as a drop-in (CAP_KILL)."),
+        (r"no state directory", "Set state_dir in {file} to a directory that the agent may write."),
+        (r"^not recorded, so not done", "See that the agent's state_dir has room and can be written."),
+    )
+)
+
+
+def advice_on(reasons: Iterable[str], target: Target, config_file: str) -> list[str]:
+    """Return what lifts each of these refusals, without repeats; nothing for one that has no way out on record."""
+    found: dict[str, None] = {}
+    for reason in reasons:
+        for pattern, advice in _ADVICE:
+            if match := pattern.search(reason):
+                words = {
+                    "key": "", "file": config_file, "unit": target.unit or "UNIT", "user": target.user or "its user",
+                    "parent": target.parent_pid,
+                }  # fmt: skip
+                found[advice.format_map(words | match.groupdict())] = None
+                break
+    return list(found)

@@ -1,0 +1,154 @@
+"""Several pids at once: one question, one request for each with its own identity, and one answer for each."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import socket
+import subprocess
+import sys
+import threading
+from typing import Any
+
+import pytest
+from typer.testing import CliRunner
+
+from gpuagent.cli.app import app
+from tests.fakes.answering import Answer, answering, read_request
+from tests.fakes.identified import identified, identity, row
+
+ANSWER: dict[str, Any] = {
+    "gpu": 0, "name": "python3", "result": "released", "detail": "", "released_bytes": 2**30, "seconds": 2.0,
+    "dry_run": False, "advice": [],
+}  # fmt: skip
+
+
+class FakeAgent:
+    """Shows processes, and answers each request for a kill by the pid in its path."""
+
+    def __init__(self, document: dict[str, Any], answers: dict[int, tuple[str, dict[str, Any]]]) -> None:
+        self.document = document
+        self.answers = answers
+        self.killed: dict[int, dict[str, Any]] = {}
+        self.lock = threading.Lock()
+
+    def __call__(self, connection: socket.socket, _: threading.Event) -> None:
+        request = read_request(connection)
+        found = re.match(rb"POST /api/v1/processes/(\d+)/kill ", request)
+        if found:
+            pid = int(found[1])
+            with self.lock:
+                self.killed[pid] = json.loads(request.partition(b"\r\n\r\n")[2])
+            status, answer = self.answers.get(pid, ("200 OK", {}))
+            answer = {**ANSWER, "pid": pid, **answer} if status == "200 OK" else answer
+        elif request.startswith(b"GET /api/v1/processes/identified "):
+            status, answer = "200 OK", self.document
+        else:
+            status, answer = "200 OK", {"schema": 1, "remedies": [], "look_seconds": 1.0, "proof_seconds": 1.0}
+        data = json.dumps(answer).encode()
+        connection.sendall(f"HTTP/1.1 {status}\r\nContent-Length: {len(data)}\r\n\r\n".encode() + data)
+
+
+def asked(agent: Answer, *words: str) -> tuple[int, str, str]:
+    """Exit status and both outputs."""
+    with answering(agent) as place:
+        result = CliRunner().invoke(app, ["kill", *words, "--socket", str(place)])
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_each_with_its_own_identity() -> None:
+    """Eight ranks: eight requests, eight lines; a pid that is named twice is meant once."""
+    ranks = list(range(100, 108))
+    agent = FakeAgent(identified(*(row(pid) for pid in ranks)), {})
+    code, output, errors = asked(agent, *map(str, ranks), "100", "--yes")
+    assert (code, errors) == (0, "")
+    assert {pid: {key: body[key] for key in identity()} for pid, body in agent.killed.items()} == {
+        pid: identity(pid) for pid in ranks
+    }
+    assert sorted(line.split()[1] for line in output.splitlines()) == [str(pid) for pid in ranks]
+
+
+def test_zero_only_if_all_succeeded() -> None:
+    """One refused, one that is another process by now, one that is not there: each is told, the others are done."""
+    refused = {
+        "result": "refused",
+        "detail": "svc-ml is not in remedies.allow.users",
+        "released_bytes": None,
+        "seconds": None,
+        "advice": ["Say --force, or add it to remedies.allow.users in /etc/gpuagent/x.yaml."],
+    }
+    other = {"error": "not done", "message": "pid 8 is another process now\x1b[2J; nothing was done"}
+    agent = FakeAgent(identified(row(7), row(8), row(9)), {7: ("200 OK", refused), 8: ("409 Conflict", other)})
+    code, output, errors = asked(agent, "7", "8", "9", "10", "--yes")
+    assert code == 1
+    assert output.count("released, 1.0 GiB came back in 2 s") == 1
+    assert "  what to do: Say --force, or add it to remedies.allow.users in /etc/gpuagent/x.yaml." in output
+    assert "pid 8: the agent refused: pid 8 is another process now?[2J; nothing was done" in errors
+    assert "no process with pid 10 is on a GPU" in errors
+    assert set(agent.killed) == {7, 8, 9}
+    assert asked(FakeAgent(identified(row(7), row(9)), {}), "7", "9", "--yes")[0] == 0
+    assert asked(FakeAgent(identified(row(7)), {}), "7", "9", "--yes")[0] == 1
+
+
+def test_as_json() -> None:
+    """One document for one, a list for several; a refused request has its reason in its place."""
+    agent = FakeAgent(identified(row(7), row(8)), {8: ("409 Conflict", {"error": "not done", "message": "gone"})})
+    code, output, _ = asked(agent, "7", "8", "--yes", "--json")
+    assert (code, json.loads(output)) == (1, [{**ANSWER, "pid": 7}, {"pid": 8, "error": "the agent refused: gone"}])
+    assert json.loads(asked(agent, "7", "--yes", "--json")[1]) == {**ANSWER, "pid": 7}
+
+
+def test_a_unit_is_restarted_once() -> None:
+    """Two processes of one unit are one restart; the second is told with which it goes."""
+    agent = FakeAgent(identified(row(7, unit="a.service"), row(8, unit="a.service"), row(9, unit="b.service")), {})
+    code, _, errors = asked(agent, "7", "8", "9", "--yes", "--restart-unit")
+    assert (code, set(agent.killed)) == (0, {7, 9})
+    assert "pid 8 is restarted with pid 7: both are of a.service" in errors
+
+
+@pytest.mark.parametrize("namespace", [0, 4026532999])
+def test_another_pid_namespace(namespace: int) -> None:
+    """A number that means another process to the agent, or may, is sent by no command: also with --yes and --force."""
+    for command in ("kill", "release"):
+        agent = FakeAgent(identified(row(7), namespace=namespace), {})
+        with answering(agent) as place:
+            words = [command, "7", "--force", *(["--yes"] if command == "kill" else []), "--socket", str(place)]
+            result = CliRunner().invoke(app, words)
+        assert (result.exit_code, agent.killed) == (1, {})
+        assert "pid namespace" in result.stderr
+
+
+@pytest.mark.parametrize(("typed", "status", "killed"), [("y\n", 0, {7, 8}), ("n\n", 1, set()), ("\x04", 1, set())])
+def test_one_question(typed: str, status: int, killed: set[int]) -> None:
+    """On a terminal, after all that there is to see; anything but yes ends nobody."""
+    agent = FakeAgent(identified(row(7), row(8), row(9, user="alice")), {})
+    with answering(agent) as place:
+        command = [sys.executable, "-m", "gpuagent", "kill", "7", "8", "--socket", str(place)]
+        seen, code = on_terminal(command, "End all 2 of them?", typed)
+    assert (code, set(agent.killed)) == (status, killed)
+    assert seen.count("[y/N]") == 1
+    assert "pid 9  alice" in seen
+
+
+def on_terminal(command: list[str], question: str, typed: str) -> tuple[str, int]:
+    """Run a command on a terminal of its own, and type when the question is there."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
+    os.close(theirs)
+    seen = b""
+    try:
+        while True:
+            try:
+                seen += os.read(ours, 4096)
+            except OSError:  # EIO: the other end is closed
+                break
+            if typed and question.encode() in seen:
+                os.write(ours, typed.encode())
+                typed = ""
+        return seen.decode(), process.wait(30)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(ours)

@@ -1,0 +1,96 @@
+"""Every refusal that a person can meet names its way out: the option, or the key and its file."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Iterator
+from types import ModuleType
+
+import pytest
+
+from gpuagent_alerts.remedies import ladder, manager, party, policy
+from gpuagent_alerts.remedies import target as target_module
+from gpuagent_alerts.remedies.advice import advice_on
+from tests.alerts.remedies.world import target
+
+FILE = "/etc/gpuagent/gpuagent.yaml"
+RULES_ONLY = "x needs x, and the process has none"
+"""What a person cannot ask for: a program of the configuration."""
+ELSEWHERE = (
+    "GPU 0 cannot be read (blind)", "systemd has no unit a.service", "a.service refuses to be restarted by hand",
+    "systemd cannot be asked about a.service: no answer", "'a' is not the name of a service",
+    "a.service was started up to 4 times within its start limit of 5: one more could leave it down",
+    "there is no state directory to record it in, so it is not done", "not recorded, so not done: disk full",
+    "the configuration has changed since it was decided",
+)  # fmt: skip
+"""What the eyes, systemd's unit and the store add."""
+
+
+def words(node: ast.expr) -> str:
+    """A text of the code, with an x in each place that is filled in."""
+    if isinstance(node, ast.Constant) and isinstance(node.value, str):
+        return node.value
+    if isinstance(node, ast.JoinedStr):
+        return "".join(words(each) if isinstance(each, ast.Constant) else "x" for each in node.values)
+    return ""
+
+
+def refusals(module: ModuleType) -> Iterator[str]:
+    """Every text that a function of this module yields, or refuses or doubts with."""
+    for node in ast.walk(ast.parse(inspect.getsource(module))):
+        if isinstance(node, ast.Yield) and node.value is not None:
+            yield words(node.value)
+        elif isinstance(node, ast.Call):
+            called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
+            if called in {"_refused", "Doubt"}:
+                yield from (words(each) for each in node.args)
+        elif isinstance(node, ast.Return) and isinstance(node.value, ast.JoinedStr) and module is manager:
+            yield words(node.value)
+
+
+FOUND = sorted({text for module in (policy, ladder, party, manager, target_module) for text in refusals(module)} - {""})
+
+
+def test_there_are_refusals() -> None:
+    """The search finds those of every module: a search that finds nothing shows nothing."""
+    for part in ("allow.users", "systemd supervises it", "fresh reading", "cannot be held", "under way", "has changed"):
+        assert any(part in text.replace("allow.x", "allow.users") for text in FOUND), part
+
+
+@pytest.mark.parametrize("text", [text for text in (*FOUND, *ELSEWHERE) if text != RULES_ONLY])
+def test_every_refusal_has_a_way_out(text: str) -> None:
+    """One text, with nothing left to fill in."""
+    (advice,) = advice_on([text], target(unit="a.service", parent_pid=7), FILE)
+    assert advice.endswith(".")
+    assert "{" not in advice
+
+
+@pytest.mark.parametrize(
+    ("reason", "advice"),
+    [
+        ("svc is not in remedies.allow.users", f"Say --force, or add it to remedies.allow.users in {FILE}."),
+        ("it is 3 s old, younger than remedies.allow.min_age",
+         f"Say --force, or lower remedies.allow.min_age in {FILE}."),
+        ("systemd supervises it (a.service): a bare SIGTERM could leave it down; use restart_unit",
+         "Say --restart-unit, or stop the unit yourself: systemctl stop a.service."),
+        ("it is a client of MPS: ending one can harm the others (remedies.mps_clients permits it)",
+         f"Set remedies.mps_clients: true in {FILE}; --force does not lift this."),
+        ("it is a zombie: its parent has to reap it, and no signal helps",
+         "End or restart its parent, pid 7: only the parent can reap it."),
+        ("SIGTERM: not permitted: Operation not permitted",
+         "Give the agent the right to signal: systemd/gpuagent-kill.conf as a drop-in (CAP_KILL)."),
+    ],
+)  # fmt: skip
+def test_the_way_out(reason: str, advice: str) -> None:
+    """By name: what a person types or writes next."""
+    assert advice_on([reason], target(unit="a.service", parent_pid=7), FILE) == [advice]
+
+
+def test_each_is_said_once() -> None:
+    """Two reasons with one way out, and a name that looks like a place to fill in."""
+    of = target(unit="{file}.service")
+    both = ["container x is not in remedies.allow.containers", "and remedies.allow.containers names none"]
+    assert len(advice_on(both, of, FILE)) == 1
+    assert "{file}.service" in advice_on(["systemd supervises it (x): ..."], of, FILE)[0]
+    assert advice_on(["something that nobody knows"], of, FILE) == []

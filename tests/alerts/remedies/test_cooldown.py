@@ -1,0 +1,78 @@
+"""What cools down is a unit, a container, or one command of one user: never the interpreter that all jobs share."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuagent_alerts.remedies.audit import BEGIN, INTENT, Audit
+from gpuagent_alerts.remedies.limits import cooldown_key
+from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.store.database import Store
+from tests.alerts.remedies.world import BOOT, KILL, RESTART, RULES, World, climb, plan, target
+
+COOLS = replace(RULES, limits=replace(RULES.limits, cooldown_seconds=900.0))
+ID = "c0ffee" + "0" * 58
+
+
+def acted(store: Store, digest: str = "digest", **changes: Any) -> Result:
+    """What a rule comes to on a process like this."""
+    of = target(**changes)
+    world = World(of)
+    world.bodies[100].identity = replace(world.bodies[100].identity, command_digest=digest)
+    policy = replace(
+        COOLS.policy, allow=replace(COOLS.policy.allow, containers=("c0ffee000000",) if of.container_id else ())
+    )
+    step = RESTART if of.unit else KILL
+    return climb(world, plan(step, of=of), store, replace(COOLS, policy=policy)).result
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"digest": "another"}, {"uid": 2000}, {"unit": "a.service"}, {"container_id": ID}],
+    ids=["another command", "another user", "a unit", "a container"],
+)
+def test_another_job_of_the_same_interpreter_is_not_cooling(store: Store, other: dict[str, Any]) -> None:
+    """Two Python jobs have /usr/bin/python3 in common, and nothing else."""
+    assert acted(store) is Result.RELEASED
+    assert acted(store, **other) is Result.RELEASED
+
+
+@pytest.mark.parametrize(
+    "same",
+    [{}, {"unit": "a.service"}, {"container_id": ID}],
+    ids=["command", "unit", "container"],
+)
+def test_the_same_job_cools_down(store: Store, same: dict[str, Any]) -> None:
+    """The same command of the same user; a unit or a container whatever runs in it."""
+    assert acted(store, **same) is Result.RELEASED
+    assert acted(store, digest="digest" if not same else "another", **same) is Result.REFUSED
+
+
+def test_the_key() -> None:
+    """The unit before the container, that before the command: who restarts a container gives it another id."""
+    assert cooldown_key(target(unit="a.service", container_id=ID), "d") == "unit:a.service"
+    assert cooldown_key(target(container_id=ID), "d") == f"container:{ID}"
+    assert cooldown_key(target(uid=7), "d") == "user:7:d"
+
+
+def test_rows_of_an_older_version(store: Store) -> None:
+    """They have a program in the place of the key: they still count for the hour, and cool nobody down."""
+    audit = Audit(store, World().clock, BOOT)
+    run = audit.begin({"gpu_uuid": "GPU-0", "unit": "", "program": "/usr/bin/python3", "dry_run": False})
+    audit.write(run, INTENT, {"step": "SIGKILL", "disrupts": True, "dry_run": False})
+    (past,) = audit.past(dry_run=False)
+    assert past.cooldown_key == ""
+    assert acted(store) is Result.RELEASED
+    hourly = replace(COOLS, limits=replace(COOLS.limits, per_hour=1))
+    assert climb(World(), plan(KILL), store, hourly).result is Result.REFUSED
+
+
+def test_the_record_has_the_key_and_not_the_command(store: Store) -> None:
+    """A digest: the raw command line may hold secrets."""
+    assert acted(store) is Result.RELEASED
+    (begin,) = [event for event in Audit(store, World().clock, BOOT).events() if event.kind == BEGIN]
+    assert begin.data["cooldown_key"] == "user:1000:digest"
+    assert "program" not in begin.data

@@ -1,0 +1,207 @@
+"""By hand is not by rule: limits bound rules, a person's acts count for them, and neither is taken for the other."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuagent.growth import MemoryKey
+from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.limits import Limits
+from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
+from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.plan import Plan, Rules
+from gpuagent_alerts.remedies.steps import Step
+from gpuagent_alerts.remedies.world import Order
+from gpuagent_alerts.store.database import Store
+from tests.alerts.remedies.world import BOOT, GIB, KILL, RESTART, RULES, TERMINATE, World, climb, plan, target, tools
+
+PERSON = Order(asked_by="alice (uid 1000)")
+STRICT = replace(
+    RULES,
+    limits=Limits(pause_seconds=60, per_hour=2, per_day=5, unit_per_hour=1, cooldown_seconds=900, breaker=2),
+)
+RANKS = tuple(target(pid, key=MemoryKey("GPU-0", pid), used_bytes=10 * GIB) for pid in range(100, 108))
+
+
+def asked(world: World, pid: int, *steps: Step, **changes: Any) -> Plan:
+    """What a person asks for, about a process of this world."""
+    return replace(plan(*(steps or (TERMINATE, KILL)), of=world.bodies[pid].target, order=PERSON), **changes)
+
+
+def manager(world: World, store: Store, ends: list[str], rules: Rules = RULES, steps: Sequence[Step] = ()) -> Remedies:
+    """With one ladder for every alert; how each run ended is added to `ends`."""
+
+    def told(plan: Plan, _: object, outcome: Outcome, __: bool) -> None:
+        ends.append(f"{plan.target.pid} {outcome.result}")
+
+    ladder = LadderRule(lambda labels: True, tuple(steps) or (TERMINATE, KILL), dry_run=False)
+    return Remedies([ladder], rules, tools(world, store), proof_seconds=20.0, told=told)
+
+
+def fire(made: Remedies, world: World, pid: int) -> None:
+    """An alert about a process, with evidence."""
+    labels = {"alertname": "Full", "pid": str(pid)}
+    seen = [body.target for body in world.bodies.values() if body.alive]
+    made.consider([Firing(Alert(labels, {}, Status.FIRING, world.clock.wall()), 1e9, seen)])
+
+
+async def begun(made: Remedies, number: int) -> None:
+    """So many runs are under way."""
+    for _ in range(100_000):
+        if len(made.running) == number:
+            return
+        await asyncio.sleep(0)
+    pytest.fail(f"{len(made.running)} runs are under way, not {number}")
+
+
+def test_no_limit_bounds_a_person(store: Store) -> None:
+    """Eight ranks of one interpreter, user and command within a minute: no pause, budget, cool-down or breaker."""
+    for rank in RANKS:
+        world = World(rank)
+        world.back_after = 1e9  # nothing comes back: for rules the breaker would open
+        assert climb(world, asked(world, rank.pid), store, STRICT).result is Result.STILL_LISTED
+        assert world.log == [("SIGTERM", rank.pid)]
+
+
+@pytest.mark.parametrize(
+    ("limits", "word"),
+    [
+        ({"pause_seconds": 600.0}, "remedies.limits.pause"),
+        ({"per_hour": 1}, "per_hour is 1"),
+        ({"per_day": 1}, "per_day is 1"),
+        ({"cooldown_seconds": 600.0}, "cools down"),
+        ({"breaker": 1}, "remedies are stopped"),
+    ],
+)
+def test_what_a_person_does_counts_for_rules(store: Store, limits: dict[str, Any], word: str) -> None:
+    """Each limit of a rule sees the act by hand; a dry run by hand is none."""
+    rules = replace(RULES, limits=replace(RULES.limits, **limits))
+    rehearsal, world, after = World(), World(), World()
+    world.back_after = 1e9
+    climb(rehearsal, asked(rehearsal, 100, dry_run=True), store, rules)
+    assert Audit(store, rehearsal.clock, BOOT).past(dry_run=False) == []
+    climb(world, asked(world, 100), store, rules)
+    outcome = climb(after, plan(KILL), store, rules)
+    assert (outcome.result, word in outcome.detail) == (Result.REFUSED, True)
+    assert after.log == []
+
+
+def test_eight_ranks_do_not_wait_for_eight_proofs(store: Store) -> None:
+    """All are signalled while the first is still being proved, and each counts its own memory, not the others'."""
+    world = World(*RANKS)
+    world.back_after = 1e9
+
+    def give_back(world: World) -> None:
+        """No memory comes back before all have ended: whoever waits for a proof first never gets there."""
+        if not any(body.alive for body in world.bodies.values()):
+            world.back_after = 0.0
+
+    world.events = [give_back] * 5000
+
+    async def story() -> None:
+        ends: list[str] = []
+        made = manager(world, store, ends)
+        runs = [asyncio.create_task(made.by_hand(asked(world, rank.pid, proof_seconds=1e6))) for rank in RANKS]
+        outcomes = await asyncio.gather(*runs)
+        assert [(each.result, each.released_bytes) for each in outcomes] == [(Result.RELEASED, 10 * GIB)] * 8
+        assert made.released_bytes == 80 * GIB
+
+    asyncio.run(story())
+    assert sorted(world.log) == [("SIGTERM", rank.pid) for rank in RANKS]
+
+
+def test_what_others_give_back_is_no_proof(store: Store) -> None:
+    """Two fall together and the memory of one is held by nobody: neither is told to have given back all of it."""
+    world = World(*RANKS[:2])
+    world.sight_changes = {"gpu_unattributed_bytes": 0}
+
+    def lost(world: World) -> None:
+        if not world.bodies[100].alive:
+            world.sight_changes = {"gpu_unattributed_bytes": 10 * GIB}
+
+    world.events = [lost] * 500
+
+    async def story() -> None:
+        made = manager(world, store, [])
+        runs = [asyncio.create_task(made.by_hand(asked(world, pid))) for pid in (100, 101)]
+        assert {(await run).result for run in runs} == {Result.UNACCOUNTED}
+
+    asyncio.run(story())
+
+
+def test_rules_wait_for_a_person(store: Store) -> None:
+    """While people act on a GPU no rule begins there; when the last of them is done, it may."""
+    world = World(*RANKS[:3])
+    for body in world.bodies.values():
+        body.stubborn = True
+
+    async def story() -> None:
+        ends: list[str] = []
+        made = manager(world, store, ends)
+        people = [asyncio.create_task(made.by_hand(asked(world, pid))) for pid in (100, 101)]
+        await begun(made, 2)
+        fire(made, world, 102)
+        assert {run.plan.target.pid for run in made.running} == {100, 101}
+        await asyncio.gather(*people)
+        fire(made, world, 102)
+        assert {run.plan.target.pid for run in made.running} == {102}
+        await made.close()
+
+    asyncio.run(story())
+
+
+def test_a_person_waits_for_a_rule(store: Store) -> None:
+    """What a rule has begun on the GPU comes to its end first; a person's dry run tells the same."""
+    world = World(*RANKS[:2])
+
+    async def story() -> None:
+        made = manager(world, store, [])
+        fire(made, world, 100)
+        for dry_run in (True, False):
+            outcome = await made.by_hand(asked(world, 101, dry_run=dry_run))
+            assert outcome == Outcome(Result.REFUSED, "another remedy is under way on GPU 0, for pid 100")
+        await made.idle()
+
+    asyncio.run(story())
+
+
+def test_the_same_deed_is_done_once(store: Store) -> None:
+    """Two people end one process, or restart one unit: the second is told, for real and in a dry run."""
+    units = (target(100, unit="a.service"), target(101, key=MemoryKey("GPU-0", 101), unit="a.service"))
+    for world, first, second in (
+        (World(*RANKS[:2]), (100, KILL), (100, KILL)),
+        (World(*units), (100, RESTART), (101, RESTART)),
+    ):
+
+        async def story(world: World, first: tuple[int, Step], second: tuple[int, Step]) -> None:
+            made = manager(world, store, [])
+            one = asyncio.create_task(made.by_hand(asked(world, *first)))
+            await begun(made, 1)
+            for dry_run in (True, False):
+                assert "under way" in (await made.by_hand(asked(world, *second, dry_run=dry_run))).detail
+            assert (await one).result is Result.RELEASED
+
+        asyncio.run(story(world, first, second))
+        assert len(world.log) == 1
+
+
+def test_one_that_cannot_be_killed_keeps_rules_away_and_nobody_else(store: Store) -> None:
+    """Seven ranks beside one in state D: a person clears them, rules leave the GPU alone."""
+    world = World(*RANKS[:3])
+    world.bodies[100].immortal = True
+
+    async def story() -> None:
+        ends: list[str] = []
+        made = manager(world, store, ends)
+        assert (await made.by_hand(asked(world, 100))).result is Result.UNKILLABLE
+        fire(made, world, 102)
+        assert made.running == ()
+        assert (await made.by_hand(asked(world, 101))).result is Result.RELEASED
+
+    asyncio.run(story())
