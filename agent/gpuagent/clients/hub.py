@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 REFUSED = ("crowded", "gone", "pid", "rate", "unknown")
 """Why a connection never became a client: too many of one user or in all; ended; a false pid; connects too often; in
 a pid namespace that the agent does not see."""
-DROPPED = ("crowded", "failed", "flood", "malformed", "replaced", "sender", "silent", "stalled")
+DROPPED = ("crowded", "failed", "malformed", "replaced", "sender", "silent", "stalled")
 """Why the agent ended a connection. crowded: it gave up its place to another; sender: another process than the one that
 connected has sent something; silent: it did not say hello in time."""
 _LINES_OF_A_CONNECT = 5

@@ -124,19 +124,18 @@ def test_an_app_whose_gpu_cannot_be_read_keeps_its_standing() -> None:
     """GPU: the driver is silent for a tick, so its list of processes lacks one: that is not news of the process."""
 
     async def scene(opened: Stage) -> None:
-        await opened.tick(on_gpu(ME))
-        with await opened.client():
-            client = opened.hub.client(ME)
-            blind = on_gpu()
-            await opened.tick(replace(blind, gpus=(replace(blind.gpus[0], state=GpuState.BLIND), *blind.gpus[1:])))
-            async with swarm(opened.path, 2, 0, TALKING) as others:
-                assert opened.hub.client(ME) is client
-                assert [pid for pid in others if opened.hub.client(pid)] == []
-            await opened.tick(on_gpu())
-            async with swarm(opened.path, 1, USERS[0], TALKING), swarm(opened.path, 1, USERS[1], TALKING):
-                assert opened.hub.client(ME) is client, "one place is not taken from an account that has one"
+        async with swarm(opened.path, 1, 0, TALKING) as others:
+            with await opened.client():
+                await opened.tick(on_gpu(ME))
+                blind = on_gpu()
+                await opened.tick(replace(blind, gpus=(replace(blind.gpus[0], state=GpuState.BLIND),)))
+                async with swarm(opened.path, 1, USERS[0], TALKING):
+                    assert {client.peer.pid for client in opened.hub.clients} == {*others, ME}
+                await opened.tick(on_gpu())  # read again, and not on it any more: one app like others
+                async with swarm(opened.path, 1, USERS[1], TALKING) as newcomer:
+                    assert {client.peer.pid for client in opened.hub.clients} == {*others, *newcomer}
 
-    play(scene, Limits(max_connections=1))
+    play(scene, Limits(max_connections=2))
 
 
 def test_all_users_of_other_user_namespaces_are_one_account() -> None:
@@ -175,6 +174,18 @@ def test_an_app_is_heard_while_another_user_floods_the_door_with_connects() -> N
                 await heard(opened)
 
     play(scene, Limits(user=Rate(100, 10**6, burst_seconds=1.0)))
+
+
+def test_an_app_on_a_gpu_is_heard_while_its_own_user_floods_the_door_with_connects() -> None:
+    """Its connects are not counted as its user's."""
+
+    async def scene(opened: Stage) -> None:
+        await opened.tick(on_gpu(ME))
+        async with swarm(opened.path, 1, 0, FLOOD):
+            await until(lambda: opened.hub.refusals["rate"] > 100)
+            await heard(opened)
+
+    play(scene, Limits(user=Rate(0.001, 10**6, burst_seconds=10_000.0)))
 
 
 def test_an_app_is_heard_though_others_use_up_what_all_may_send() -> None:

@@ -104,6 +104,20 @@ def test_a_pid_cannot_be_changed_afterwards() -> None:
     play(scene)
 
 
+def test_a_child_does_not_speak_for_its_parent() -> None:
+    """The parent connects, and its child says hello under the parent's pid over the inherited connection."""
+    fork = "parent = os.getpid()\nif os.fork(): sys.stdin.read(); os._exit(0)\nos.getpid = lambda: parent"
+
+    async def scene(opened: Stage) -> None:
+        with child(*command(opened, program(after=fork))) as process:
+            pid, answer = await in_thread(lambda: read(process))
+            assert (pid, answer) == (process.pid, {})
+            assert (opened.hub.drops["sender"], opened.hub.lines) == (1, 0)
+            assert not list(opened.hub.clients)
+
+    play(scene)
+
+
 def test_the_end_of_a_process_is_seen_though_a_child_holds_its_connection() -> None:
     """The pidfd tells: the socket alone would stay open for as long as the child lives."""
     after = "s2 = os.dup(s.fileno())\nfork = os.fork\n"
