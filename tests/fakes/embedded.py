@@ -32,7 +32,8 @@ class FakeApp:
 
     def __init__(self, path: Path, timeout_seconds: float = 20.0) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("@ll", int(timeout_seconds), 0))
+        timeval = struct.pack("@ll", max(1, int(timeout_seconds)), 0)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         try:
             self.socket.connect(str(path))  # waits where the agent's queue is full; with settimeout(3) it would not
         except OSError:
