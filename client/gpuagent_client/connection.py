@@ -5,12 +5,15 @@ from __future__ import annotations
 import os
 import select
 import socket
+import struct
 
 from gpuagent_client.protocol import LineReader, Message
 
 MAX_UNSENT_BYTES = 256 * 1024
 """Answers that an agent does not fetch end the connection; figures are dropped long before."""
 _RECEIVE_BYTES = 64 * 1024
+_CONNECT_TIMEOUT = struct.pack("@ll", 2, 0)
+"""struct timeval. connect(2) on a Unix socket waits so long for a place in the queue (socket(7), SO_SNDTIMEO)."""
 
 
 class Lost(OSError):
@@ -28,13 +31,17 @@ class Connection:
         self._poll = select.poll()  # not select: an app may have more than 1024 descriptors
 
     def open(self, path: str) -> None:
-        """Connect. A Unix socket answers at once, or says that the agent's queue is full.
+        """Connect. A Unix socket answers at once, unless the agent's queue is full: then wait for a place in it.
+
+        A socket that does not wait would seldom find a place while somebody floods the agent with connects.
 
         Raises:
-            OSError: nobody listens there.
+            OSError: nobody listens there, or the queue has been full for too long.
         """
-        self._socket.setblocking(False)
+        self._socket.setblocking(True)  # whatever socket.setdefaulttimeout(3) says
+        self._socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, _CONNECT_TIMEOUT)
         self._socket.connect(path)
+        self._socket.setblocking(False)
         self._poll.register(self._socket.fileno(), select.POLLIN)
 
     @property

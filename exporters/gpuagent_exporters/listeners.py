@@ -136,10 +136,11 @@ class UnixListener(NamedTuple):
                 self.path.unlink()
 
 
-def open_unix(path: Path, *, mode: int, group: str | None) -> UnixListener:
+def open_unix(path: Path, *, mode: int, group: str | None, pass_credentials: bool = False) -> UnixListener:
     """Listen on a unix socket whose file is at no moment more open than `mode`.
 
-    What an agent that was killed left behind is replaced. Raises ListenError.
+    With `pass_credentials` the kernel attaches its sender to each message, from the first one on: accepted sockets
+    inherit the option. What an agent that was killed left behind is replaced. Raises ListenError.
     """
     if len(os.fsencode(path)) > _MAX_PATH_BYTES:
         raise ListenError(f"cannot listen on {path}: longer than {_MAX_PATH_BYTES} bytes, the kernel's limit")
@@ -156,6 +157,8 @@ def open_unix(path: Path, *, mode: int, group: str | None) -> UnixListener:
             if group is not None and path.lstat().st_gid != (group_id := _group_id(group)):
                 os.chown(path, -1, group_id)
             path.chmod(mode)
+            if pass_credentials:
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
             listener.listen(BACKLOG)
     except OSError as error:
         listener.close()

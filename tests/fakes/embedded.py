@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import socket
+import struct
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -31,12 +32,14 @@ class FakeApp:
 
     def __init__(self, path: Path, timeout_seconds: float = 20.0) -> None:
         self.socket = socket.socket(socket.AF_UNIX)
-        self.socket.settimeout(timeout_seconds)
+        timeval = struct.pack("@ll", max(1, int(timeout_seconds)), 0)
+        self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeval)
         try:
-            self.socket.connect(str(path))
+            self.socket.connect(str(path))  # waits where the agent's queue is full; with settimeout(3) it would not
         except OSError:
             self.socket.close()
             raise
+        self.socket.settimeout(timeout_seconds)
         self._lines = self.socket.makefile("rb")
 
     def send(self, *messages: dict[str, Any] | bytes) -> None:

@@ -22,7 +22,7 @@ _SAME_USER = frozenset() if os.getuid() == 0 else frozenset({Cost.APPS})
 
 @contextmanager
 def _thousand(stage: Stage) -> Iterator[None]:
-    """Connections that say nothing: more than one user may have."""
+    """Connections that say nothing: one process has one place, which its newest connection takes."""
     with ExitStack() as stack:
         for _ in range(1000):
             one = stack.enter_context(socket.socket(socket.AF_UNIX))
@@ -96,10 +96,10 @@ def _stalled(stage: Stage) -> Iterator[None]:
 
 ALL = (
     Trouble(
-        "a thousand apps",
+        "a thousand connections",
         _thousand,
         _SAME_USER,
-        sign=rises('gpuagent_client_connections_refused_total{reason="crowded"}'),
+        sign=rises('gpuagent_client_connections_dropped_total{reason="replaced"}'),
     ),
     Trouble(
         "apps that send garbage",

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import resource
 from typing import TYPE_CHECKING
 
 from gpuagent.clients.door import ClientDoor
-from gpuagent.clients.hub import Hub, Limits
+from gpuagent.clients.hub import MOST_WAITING, Hub, Limits
 from gpuagent.clock import Clock
 from gpuagent.procfs.boot import boot_time_seconds
 from gpuagent.procfs.files import RealProc
@@ -36,8 +37,14 @@ def client_door(config: Config, clock: Clock, boot_id: str) -> ClientDoor:
 
 
 def limits_of(config: Config) -> Limits:
-    """What apps may cost, by the configuration."""
+    """What apps may cost, by the configuration and by the descriptors that the agent may open.
+
+    A connection takes two, its socket and a pidfd. Apps get a quarter of the descriptors at most, and connections that
+    have not said hello a sixteenth: the rest is for /proc, pidfds of processes on GPUs, and HTTP.
+    """
+    descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     return Limits(
-        max_connections=config.clients.max_connections,
+        max_connections=max(1, min(config.clients.max_connections, descriptors // 8)),
         max_connections_per_user=config.clients.max_connections_per_user,
+        max_waiting=max(1, min(MOST_WAITING, descriptors // 32)),
     )

@@ -1,28 +1,28 @@
 """The agent's end of one app's connection.
 
 It never waits for the app: who is slow to read is dropped, who sends too much is not read from for a while, and who
-says what cannot be understood loses the connection and nothing else happens.
+says what cannot be understood loses the connection and nothing else happens. Nor does it take another process's word:
+each message must come from the process that connected, and that process must be alive.
 """
 
 from __future__ import annotations
 
 import asyncio
+import functools
 from collections import deque
-from collections.abc import Mapping
-from typing import Any, Protocol, cast
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from gpuagent.clients.allowance import Allowance
 from gpuagent.clients.frames import LineBuffer, Malformed, decode, encode
 from gpuagent.clients.messages import VERSION, Event, Hello, Result, Stats, read_message
 from gpuagent.clients.peer import Peer, RefusedPeer
+from gpuagent.clients.wire import Wire
 from gpuagent.reading import ProcessInfo
 from gpuagent_exporters.client_routes import CommandFailure
-from gpuagent_exporters.peers import HasSocketOptions
 
 _LINES_AT_ONCE = 32
 """Then others have their turn."""
-_MOST_PENDING_BYTES = 512 * 1024
-"""More than one read and the longest line; a sender that is waited with cannot exceed it."""
 _MOST_UNREAD_BYTES = 64 * 1024
 """Beyond what the kernel keeps for a client that does not read."""
 _EVENTS_KEPT = 16
@@ -36,16 +36,12 @@ class Host(Protocol):
         """What is read goes here first: one for all, of a fixed size. asyncio's own takes 256 KiB for each read."""
         ...
 
-    def admit(self, connection: Connection, sock: HasSocketOptions) -> tuple[Peer, Allowance]:
-        """Who it is, and what they may cost. Raises RefusedPeer."""
-        ...
-
     def identify(self, peer: Peer, claimed_pid: int) -> ProcessInfo:
         """The process behind a hello. Raises RefusedPeer."""
         ...
 
     def joined(self, connection: Connection) -> float:
-        """It has said hello; returns the seconds between two figures."""
+        """It has said hello; returns the seconds between two figures. Raises RefusedPeer."""
         ...
 
     def left(self, connection: Connection) -> None:
@@ -56,7 +52,7 @@ class Host(Protocol):
         """A line was understood (None: of a kind that is not known)."""
         ...
 
-    def refused(self, connection: Connection, reason: str, text: str) -> None:
+    def refused(self, reason: str, text: str) -> None:
         """It was not taken as a client."""
         ...
 
@@ -73,11 +69,16 @@ class Host(Protocol):
         ...
 
 
-class Connection(asyncio.BufferedProtocol):
+class Connection:
     """One app, from connect to end. `info` and `hello` are None until it has said who it is."""
 
-    def __init__(self, host: Host, *, hello_seconds: float) -> None:
-        self.peer: Peer | None = None
+    def __init__(
+        self, host: Host, wire: Wire, peer: Peer, account: str, allowance: Allowance, *, hello_seconds: float
+    ) -> None:
+        """Own the wire and the peer from now on; `open` begins."""
+        self.peer = peer
+        self.account = account
+        """Where its place is counted."""
         self.info: ProcessInfo | None = None
         self.hello: Hello | None = None
         self.stats: Stats | None = None
@@ -93,50 +94,29 @@ class Connection(asyncio.BufferedProtocol):
         """It has been told once how much room there is."""
         self.events: deque[tuple[float, Event]] = deque(maxlen=_EVENTS_KEPT)
         self._host = host
-        self._hello_seconds = hello_seconds
         self._loop = asyncio.get_running_loop()
-        self._transport: asyncio.Transport | None = None
+        self._wire = wire
         self._buffer = LineBuffer()
-        self._allowance: Allowance | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._allowance = allowance
         self._again: asyncio.Handle | None = None
         self._asked: tuple[int, str, asyncio.Future[Result]] | None = None
         self._claimed_pid = 0
-
-    # What asyncio tells
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._transport = cast("asyncio.Transport", transport)
-        try:
-            self.peer, self._allowance = self._host.admit(self, transport.get_extra_info("socket"))
-        except RefusedPeer as refusal:
-            self._refuse(refusal)
-            return
-        self._loop.add_reader(self.peer.pidfd, self.close)
-        self._timer = self._loop.call_later(self._hello_seconds, self.drop, "silent", "it has not said hello")
-
-    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  asyncio's
-        return self._host.read_buffer
-
-    def buffer_updated(self, nbytes: int) -> None:
-        if self._transport is None:
-            return
-        self._buffer.feed(self._host.read_buffer[:nbytes])
-        if self._again is None:
-            self._work()
-
-    def connection_lost(self, error: Exception | None) -> None:  # noqa: ARG002  asyncio's
-        self._end()
+        self._timer = self._loop.call_later(hello_seconds, self.drop, "silent", "it has not said hello")
 
     # What the agent does
 
+    def open(self) -> None:
+        """Begin to read, and to watch for the end of the process. Raises OSError."""
+        self._loop.add_reader(self.peer.pidfd, self.close)
+        self._wire.open(functools.partial(self._guard, self._read), self.close)
+
     def send(self, line: bytes) -> None:
         """Send without waiting; an app that has not read for long is dropped."""
-        transport = self._transport
-        if transport is None or transport.is_closing():
-            return
-        transport.write(line)
-        if transport.get_write_buffer_size() > _MOST_UNREAD_BYTES:
+        try:
+            self._wire.send(line)
+        except OSError:
+            self.close()
+        if self._wire.unsent_bytes > _MOST_UNREAD_BYTES:
             self.drop("stalled", "it does not read")
 
     async def ask(self, number: int, name: str, args: Mapping[str, Any], deadline_seconds: float) -> Mapping[str, Any]:
@@ -147,7 +127,7 @@ class Connection(asyncio.BufferedProtocol):
         """
         if self._asked is not None:
             raise CommandFailure("busy", f"the app is busy with {self._asked[1]}: try again when that is done")
-        if self._transport is None or self.hello is None:
+        if self._wire.closed or self.hello is None:
             raise CommandFailure("gone", "the app's connection has ended")
         if name not in self.hello.capabilities:
             raise CommandFailure("forbidden", f"the app does not allow {name}, or its client does not know it")
@@ -181,55 +161,93 @@ class Connection(asyncio.BufferedProtocol):
 
     def drop(self, reason: str, text: str) -> None:
         """End it, counted under `reason`."""
-        if self._transport is not None:
+        if not self._wire.closed:
             self._host.dropped(self, reason, text)
             self.close()
 
     def close(self) -> None:
         """End it at once."""
-        if self._transport is not None:
-            self._transport.abort()
-        self._end()
+        if self._wire.closed:
+            return
+        self._wire.close()
+        self._timer.cancel()
+        if self._again is not None:
+            self._again.cancel()
+        self._buffer.clear()
+        if self._asked is not None and not self._asked[2].done():
+            number = self._asked[0]
+            self._asked[2].set_result(Result(number, ok=False, error="the app has ended, or closed the connection"))
+        self._loop.remove_reader(self.peer.pidfd)
+        self.peer.close()
+        self._host.left(self)
 
     # Inside
+
+    def _guard(self, work: Callable[[], None]) -> None:
+        """Do a part of the work; a defect costs this connection, for the loop would call again for ever."""
+        try:
+            work()
+        except Exception as error:  # noqa: BLE001  see above
+            self.drop("failed", f"what it says cannot be taken: {error!r}")
+
+    def _read(self) -> None:
+        """Read once, and take it if the process that connected has sent it."""
+        buffer = self._host.read_buffer
+        try:
+            received = self._wire.receive(buffer)
+        except (BlockingIOError, InterruptedError):
+            return
+        except OSError:
+            self.close()
+            return
+        if received.size_bytes == 0:
+            self.close()
+        elif received.pid != self.peer.pid:
+            self.drop("sender", f"process {received.pid} has sent something over its connection")
+        elif received.passes_more:
+            self.drop("malformed", "it passes descriptors")
+        elif self.peer.ended:  # its number may be another's, who has the connection from it
+            self.close()
+        else:
+            self._buffer.feed(buffer[: received.size_bytes])
+            if self._again is None:
+                self._work()
 
     def _work(self) -> None:
         """Take some of the lines that have come; the rest later, when there is a share left or others had a turn."""
         self._again = None
-        transport, allowance = self._transport, self._allowance
-        if transport is None or allowance is None:
-            return
         try:
-            done = self._take_some(allowance)
+            done = self._take_some()
         except Malformed as fault:
             self.drop("malformed", str(fault))
             return
         except RefusedPeer as refusal:
-            self._refuse(refusal)
+            self._host.refused(refusal.reason, str(refusal))
+            self.close()
             return
-        wait_seconds = allowance.wait_seconds()
-        if self._transport is None or (done and not wait_seconds):
-            if self._transport is not None:
-                transport.resume_reading()
+        if self._wire.closed:
             return
-        if self._buffer.pending_bytes > _MOST_PENDING_BYTES:
-            self.drop("flood", "it sends more than can be kept")
+        wait_seconds = self._allowance.wait_seconds()
+        if done and not wait_seconds:
+            self._wire.resume_reading()
             return
-        transport.pause_reading()
+        self._wire.pause_reading()
         if wait_seconds:
             self._host.throttled()
-        self._again = self._loop.call_later(wait_seconds, self._work)
+        self._again = self._loop.call_later(wait_seconds, self._guard, self._work)
 
-    def _take_some(self, allowance: Allowance) -> bool:
-        """True if no whole line is left."""
+    def _take_some(self) -> bool:
+        """Take lines as far as the share goes; True if no whole line is left."""
         for _ in range(_LINES_AT_ONCE):
             line = self._buffer.take()
             if line is None:
                 return True
-            allowance.spend(1, len(line) + 1)
+            self._allowance.spend(1, len(line) + 1)
             self._hear(line)
-            if self._transport is None:
+            if self._wire.closed:
                 return True
+            if self._allowance.wait_seconds():
+                return False
         return False
 
     def _hear(self, line: bytes) -> None:
@@ -255,35 +273,14 @@ class Connection(asyncio.BufferedProtocol):
 
     def _meet(self, hello: Hello) -> None:
         """The first hello says who it is; later ones only what has changed."""
-        assert self.peer is not None  # noqa: S101  a line comes after connection_made
         if self.info is None:
             self.info = self._host.identify(self.peer, hello.pid)
             self.hello, self._claimed_pid = hello, hello.pid
             self.since_seconds = self._host.now()
-            if self._timer is not None:
-                self._timer.cancel()
-            self.welcome(self._host.joined(self))
+            interval_seconds = self._host.joined(self)
+            self._timer.cancel()
+            self.welcome(interval_seconds)
         elif hello.pid != self._claimed_pid:
             raise RefusedPeer("pid", f"pid {self.peer.pid} has changed its mind about its pid: it says {hello.pid}")
         else:
             self.hello = hello
-
-    def _refuse(self, refusal: RefusedPeer) -> None:
-        self._host.refused(self, refusal.reason, str(refusal))
-        self.close()
-
-    def _end(self) -> None:
-        if self._transport is None:
-            return
-        self._transport = None
-        for handle in (self._timer, self._again):
-            if handle is not None:
-                handle.cancel()
-        self._buffer.clear()
-        if self._asked is not None and not self._asked[2].done():
-            number = self._asked[0]
-            self._asked[2].set_result(Result(number, ok=False, error="the app has ended, or closed the connection"))
-        if self.peer is not None:
-            self._loop.remove_reader(self.peer.pidfd)
-            self.peer.close()
-            self._host.left(self)

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from gpuagent.catalogue.clients import ClientFigures
+from gpuagent.clients.accept import Acceptor
 from gpuagent.clients.figures import read_clients
 from gpuagent.clients.frames import encode
 from gpuagent.clients.hub import Hub, Limits
@@ -23,8 +24,6 @@ log = logging.getLogger(__name__)
 
 _QUEUED = 1024
 """All apps of a node come back at the same moment when the agent starts again; the kernel keeps them waiting."""
-_ACCEPTED_AT_ONCE = 64
-"""Then the loop does something else."""
 
 
 class ClientDoor:
@@ -36,14 +35,14 @@ class ClientDoor:
         self._directory = directory
         self._clock = clock
         self._listener: UnixListener | None = None
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._room = Room()
         self._waiting: set[asyncio.Future[Snapshot]] = set()
 
     @property
     def listening(self) -> bool:
         """Whether apps can connect."""
-        return self._server is not None
+        return self._acceptor is not None
 
     async def open(self) -> None:
         """Listen. Where that cannot be, it is said in the log and as a metric."""
@@ -53,23 +52,21 @@ class ClientDoor:
             log.warning("apps with the embedded client cannot connect: %s", error)
             return
         listening = self._listener.socket
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_unix_server(self.hub.protocol, sock=listening, backlog=_ACCEPTED_AT_ONCE)
-        listening.listen(_QUEUED)  # asyncio has one number for both
+        listening.listen(_QUEUED)
+        self._acceptor = Acceptor(listening, self.hub.accept, self.hub.drop_waiting, self.hub.connecting)
         log.info("embedded clients may connect to %s", self._directory / SOCKET_NAME)
 
     async def close(self) -> None:
         """End all connections. The apps notice, and look for the next agent."""
-        server, self._server = self._server, None
-        if server is not None:
-            server.close()
+        acceptor, self._acceptor = self._acceptor, None
+        if acceptor is not None:
+            acceptor.close()
         self.hub.close()
         if self._listener is not None:
             self._listener.close()
             self._listener = None
         for waiting in self._waiting:
             waiting.cancel()
-        await asyncio.sleep(0)  # aborted transports close their sockets in the loop's next turn
 
     def use(self, limits: Limits, interval_seconds: float) -> None:
         """Other limits, and another interval."""
@@ -77,6 +74,7 @@ class ClientDoor:
 
     def readings(self, snapshot: Snapshot) -> Mapping[int, ClientReading]:
         """What the apps tell, by pid, to go into this snapshot; and tell them how much room there is."""
+        self.hub.observe(snapshot)
         found = read_clients(
             self.hub.clients,
             snapshot,
@@ -126,7 +124,7 @@ class ClientDoor:
         is_news = self._room.news(snapshot)
         lines: dict[str, bytes] = {}
         for connection in list(self.hub.clients):
-            reading = readings.get(connection.peer.pid) if connection.peer else None
+            reading = readings.get(connection.peer.pid)
             if reading is None:
                 continue
             level = level_of(reading, snapshot, connection.level)

@@ -2,41 +2,54 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import logging
+import socket
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from gpuagent.clients.accept import CpuShare
 from gpuagent.clients.allowance import Allowance, Rate
 from gpuagent.clients.connection import Connection
 from gpuagent.clients.messages import Event
-from gpuagent.clients.peer import Peer, Reader, RefusedPeer, hold_peer, identify
+from gpuagent.clients.peer import Accounts, Peer, Reader, RefusedPeer, hold_peer, identify
+from gpuagent.clients.places import Crowded, Places
+from gpuagent.clients.wire import Wire
 from gpuagent.clock import Clock
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.reading import ProcessInfo
+from gpuagent.reading import GpuState, ProcessInfo, Snapshot
 from gpuagent_exporters.client_routes import CommandFailure
-from gpuagent_exporters.peers import HasSocketOptions
 
 log = logging.getLogger(__name__)
 
 REFUSED = ("crowded", "gone", "pid", "rate", "unknown")
 """Why a connection never became a client: too many of one user or in all; ended; a false pid; connects too often; in
 a pid namespace that the agent does not see."""
-DROPPED = ("flood", "malformed", "replaced", "silent", "stalled")
-"""Why the agent ended a connection."""
+DROPPED = ("crowded", "failed", "malformed", "replaced", "sender", "silent", "stalled")
+"""Why the agent ended a connection. crowded: it gave up its place to another; sender: another process than the one that
+connected has sent something; silent: it did not say hello in time."""
 _LINES_OF_A_CONNECT = 5
 """A connection costs about as much as so many lines."""
 _QUIET_SECONDS = 60.0
-_READ_BYTES = 64 * 1024
+_READ_BYTES = 16 * 1024
+"""With a line of 64 KiB, a connection holds at most 80 KiB of what its app has sent."""
 
 
 _PER_USER = Rate(1500, 4 * 1024**2)
 _PER_CONNECTION = Rate(100, 1024**2)
+_ASSURED = Rate(2, 8 * 1024, burst_seconds=2.0)
+"""Taken from every connection, whatever others send: figures of 16 GPUs once a second. 1024 apps: 5 % of a core."""
 _IN_ALL = Rate(2000, 8 * 1024**2)
 """At about 25 us a line, 5 % of a core. An app sends one line a second, and one for each thing it measures."""
+MOST_WAITING = 256
+"""Connections that have not said hello: with 80 KiB each, 20 MiB at most."""
+_CONNECTING_RATIO = 0.2
+_CONNECTING_BURST_SECONDS = 1.0
+"""1000 apps that come back at once, when the agent has started again: 0.5 ms each for accept, hello and /proc."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,8 +61,11 @@ class Limits:
     user: Rate = _PER_USER
     connection: Rate = _PER_CONNECTION
     total: Rate = _IN_ALL
-    hello_seconds: float = 10.0
+    hello_seconds: float = 5.0
     """A connection that says nothing is no app."""
+    max_waiting: int = MOST_WAITING
+    """Connections that have not said hello yet, beside those that have."""
+    assured: Rate = _ASSURED
 
 
 class Hub:
@@ -75,17 +91,23 @@ class Hub:
         self.refusals: Counter[str] = Counter(dict.fromkeys(REFUSED, 0))
         self.drops: Counter[str] = Counter(dict.fromkeys(DROPPED, 0))
         self.commands: Counter[tuple[str, str]] = Counter()
+        self.connecting = CpuShare(_CONNECTING_RATIO, _CONNECTING_BURST_SECONDS)
+        """What connecting and hellos may cost in all."""
         self.read_buffer = memoryview(bytearray(_READ_BYTES))
         self._clock = clock
         self._seconds = monotonic
         self._reader = reader
         self._files = files
         self._numbers = itertools.count(1)
-        self._connections: set[Connection] = set()
+        self._accounts = Accounts(files)
+        self._waiting: dict[int, Connection] = {}
+        self._waiting_places = Places()
         self._by_pid: dict[int, Connection] = {}
-        self._by_user: Counter[int] = Counter()
+        self._places = Places()
+        self._by_account: Counter[str] = Counter()
         self._total = Allowance(self.limits.total, self._seconds)
-        self._allowances: dict[int, Allowance] = {}
+        self._allowances: dict[str, Allowance] = {}
+        self._gpu_pids: frozenset[int] = frozenset()
         self._complained: dict[str, float] = {}
 
     @property
@@ -96,15 +118,51 @@ class Hub:
     @property
     def connections(self) -> int:
         """Open ones, those without a hello too."""
-        return len(self._connections)
+        return len(self._waiting) + len(self._by_pid)
 
     def client(self, pid: int) -> Connection | None:
         """The app with this pid."""
         return self._by_pid.get(pid)
 
-    def protocol(self) -> Connection:
-        """For each connection that is accepted."""
-        return Connection(self, hello_seconds=self.limits.hello_seconds)
+    def accept(self, sock: socket.socket) -> None:
+        """Own a connection that was accepted: it becomes an app's, or is refused and closed."""
+        self.accepted += 1
+        try:
+            wire = Wire(sock, asyncio.get_running_loop())
+            peer = hold_peer(sock)
+        except (OSError, RefusedPeer) as error:
+            reason = error.reason if isinstance(error, RefusedPeer) else "gone"
+            self._refuse(sock, RefusedPeer(reason, str(error)))
+            return
+        account = f"pid {peer.pid}" if peer.pid in self._gpu_pids else self._accounts.of(peer)
+        try:
+            allowance = self._admit(account)
+        except RefusedPeer as refusal:
+            peer.close()
+            self._refuse(sock, refusal)
+            return
+        self._make_room_to_wait(peer.pid)
+        own = Allowance(self.limits.connection, self._seconds, allowance, self.limits.assured)
+        connection = Connection(self, wire, peer, account, own, hello_seconds=self.limits.hello_seconds)
+        self._waiting[peer.pid] = connection
+        self._waiting_places.add(peer.pid, account)
+        self._by_account[account] += 1
+        try:
+            connection.open()
+        except OSError as error:  # the event loop has no room for it: fs.epoll.max_user_watches
+            connection.drop("failed", str(error))
+
+    def observe(self, snapshot: Snapshot) -> None:
+        """Learn which processes are on a GPU: these always find a place."""
+        pids = frozenset(process.pid for process in snapshot.processes)
+        if any(gpu.state is not GpuState.OK for gpu in snapshot.gpus):  # its processes are not known, so they stay
+            pids |= {pid for pid in self._gpu_pids if pid in self._by_pid or pid in self._waiting}
+        self._gpu_pids = pids
+
+    def drop_waiting(self) -> None:
+        """End all connections that have not said hello: their descriptors are needed."""
+        for connection in list(self._waiting.values()):
+            connection.drop("crowded", "there are no descriptors left, and it has not said hello")
 
     def use(self, limits: Limits, interval_seconds: float) -> None:
         """Other limits, for who connects from now on; another interval, for those too that are connected."""
@@ -117,7 +175,7 @@ class Hub:
 
     def close(self) -> None:
         """End all of them."""
-        for connection in list(self._connections):
+        for connection in [*self._waiting.values(), *self._by_pid.values()]:
             connection.close()
 
     async def ask(self, pid: int, name: str, args: Mapping[str, Any], deadline_seconds: float) -> Mapping[str, Any]:
@@ -140,59 +198,54 @@ class Hub:
 
     # What connections tell
 
-    def admit(self, connection: Connection, sock: HasSocketOptions) -> tuple[Peer, Allowance]:
-        self.accepted += 1
-        peer = hold_peer(sock)
-        try:
-            self._check_room(peer.uid)
-            allowance = self._allowances.get(peer.uid)
-            if allowance is None:
-                allowance = self._allowances[peer.uid] = Allowance(self.limits.user, self._seconds, self._total)
-            if allowance.wait_seconds():
-                raise RefusedPeer("rate", f"user {peer.uid} connects too often")
-        except RefusedPeer:
-            peer.close()
-            raise
-        allowance.spend(_LINES_OF_A_CONNECT, 0)
-        self._connections.add(connection)
-        self._by_user[peer.uid] += 1
-        return peer, Allowance(self.limits.connection, self._seconds, allowance)
-
     def identify(self, peer: Peer, claimed_pid: int) -> ProcessInfo:
-        return identify(peer, claimed_pid, self._reader, self._files)
+        with self.connecting.spending():
+            return identify(peer, claimed_pid, self._reader, self._files)
 
     def joined(self, connection: Connection) -> float:
-        pid = connection.peer.pid if connection.peer else 0
-        before = self._by_pid.pop(pid, None)
+        pid = connection.peer.pid
+        before = self._by_pid.get(pid)
         if before is not None:
             before.drop("replaced", f"pid {pid} has connected anew")
+        try:
+            leaving = self._places.newest_of_largest(
+                pid, connection.account, self._gpu_pids,
+                most=self.limits.max_connections, most_of_account=self.limits.max_connections_per_user,
+            )  # fmt: skip
+        except Crowded as crowded:
+            raise RefusedPeer("crowded", str(crowded)) from None
+        if leaving is not None:
+            self._by_pid[leaving].drop("crowded", "others have fewer places, or are on a GPU")
+        del self._waiting[pid]
+        self._waiting_places.remove(pid)
         self._by_pid[pid] = connection
+        self._places.add(pid, connection.account)
         return self.interval_seconds
 
     def left(self, connection: Connection) -> None:
-        self._connections.discard(connection)
-        if connection.peer is None:
-            return
-        pid, uid = connection.peer.pid, connection.peer.uid
+        pid, account = connection.peer.pid, connection.account
+        if self._waiting.get(pid) is connection:
+            del self._waiting[pid]
+            self._waiting_places.remove(pid)
         if self._by_pid.get(pid) is connection:
             del self._by_pid[pid]
-        self._by_user[uid] -= 1
-        if self._by_user[uid] <= 0:
-            del self._by_user[uid]
+            self._places.remove(pid)
+        self._by_account[account] -= 1
+        if self._by_account[account] <= 0:
+            del self._by_account[account]
             self._forget_rested()
 
     def heard(self, said: object) -> None:
         self.lines += 1
         self.events += isinstance(said, Event)
 
-    def refused(self, connection: Connection, reason: str, text: str) -> None:  # noqa: ARG002  part of the protocol
+    def refused(self, reason: str, text: str) -> None:
         self.refusals[reason] += 1
         self._complain(reason, f"an embedded client was refused: {text}")
 
     def dropped(self, connection: Connection, reason: str, text: str) -> None:
         self.drops[reason] += 1
-        who = f"pid {connection.peer.pid}" if connection.peer else "nobody"
-        self._complain(reason, f"the embedded client of {who} was dropped: {text}")
+        self._complain(reason, f"the embedded client of pid {connection.peer.pid} was dropped: {text}")
 
     def throttled(self) -> None:
         self.throttlings += 1
@@ -202,16 +255,37 @@ class Hub:
 
     # Inside
 
-    def _check_room(self, uid: int) -> None:
-        if len(self._connections) >= self.limits.max_connections:
-            raise RefusedPeer("crowded", f"there are {len(self._connections)} clients already")
-        if self._by_user[uid] >= self.limits.max_connections_per_user:
-            raise RefusedPeer("crowded", f"user {uid} has {self._by_user[uid]} connections already")
+    def _refuse(self, sock: socket.socket, refusal: RefusedPeer) -> None:
+        sock.close()
+        self.refused(refusal.reason, str(refusal))
+
+    def _admit(self, account: str) -> Allowance:
+        """What all connections of an account may send together.
+
+        Raises:
+            RefusedPeer: it connects too often.
+        """
+        allowance = self._allowances.get(account)
+        if allowance is None:
+            allowance = self._allowances[account] = Allowance(self.limits.user, self._seconds, self._total)
+        if allowance.in_debt:
+            raise RefusedPeer("rate", f"{account} connects too often")
+        allowance.spend(_LINES_OF_A_CONNECT, 0)
+        return allowance
+
+    def _make_room_to_wait(self, pid: int) -> None:
+        before = self._waiting.get(pid)
+        if before is not None:
+            before.drop("replaced", f"pid {pid} has connected anew")
+        leaving = self._waiting_places.oldest_of_largest(self.limits.max_waiting, self._gpu_pids)
+        if leaving is not None:
+            self._waiting[leaving].drop("crowded", "it has not said hello, and others wait")
 
     def _forget_rested(self) -> None:
-        """Allowances of users that are gone and owe nothing."""
-        for uid in [uid for uid in self._allowances if uid not in self._by_user and self._allowances[uid].full]:
-            del self._allowances[uid]
+        """Drop the allowances of accounts without a connection that owe nothing."""
+        allowances = self._allowances
+        for account in [each for each in allowances if each not in self._by_account and allowances[each].full]:
+            del allowances[account]
 
     def _complain(self, reason: str, text: str) -> None:
         """One line a minute for each reason: whoever may connect must not be able to fill the log."""

@@ -1,9 +1,10 @@
 """Who is at the other end: the kernel's word, never the app's.
 
 SO_PEERCRED names the pid, uid and gid at the time of connect(2), in the agent's own namespaces (unix(7)). A pid may be
-given away again, so the process is held by a pidfd; Linux 6.5 hands out the pidfd of the very peer (SO_PEERPIDFD). A
-child that inherits a connection speaks under its parent's credentials: the client in a child connects anew, and one
-that does not is found by its pid.
+given away again, so the process is held by a pidfd; Linux 6.5 hands out the pidfd of the very peer (SO_PEERPIDFD). All
+of these are of the process that connected, also when a child has inherited the connection: who sent a message is asked
+of each message (`wire.py`). A process that calls execve(2) with the connection open stays the same process, by pid and
+start time: what it says is still about itself.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from gpuagent_exporters.peers import HasSocketOptions, peer_credentials
 _SO_PEERPIDFD = 77
 """include/uapi/asm-generic/socket.h; Python 3.11 has no name for it."""
 _INT = struct.Struct("i")
+_FOREIGN = "users of other user namespaces"
 
 
 class RefusedPeer(Exception):
@@ -111,3 +113,25 @@ def identify(peer: Peer, claimed_pid: int, reader: Reader, files: ProcFiles) -> 
     if claimed_pid != own_pids[-1]:
         raise RefusedPeer("pid", f"pid {peer.pid} says that it is {claimed_pid}, and calls itself {own_pids[-1]}")
     return info
+
+
+class Accounts:
+    """On whose account a process connects: what it costs, and how many places it takes, is counted there."""
+
+    def __init__(self, files: ProcFiles) -> None:
+        self._files = files
+        self._own_map = self._uid_map(os.getpid())
+
+    def of(self, peer: Peer) -> str:
+        """Return the user, if the process lives in the agent's user namespace; else one account for all that do not.
+
+        Anybody may make a user namespace and be 65536 users in it (subuid(5)). In there, /proc shows another uid_map.
+        """
+        uid_map = self._uid_map(peer.pid)
+        return f"user {peer.uid}" if uid_map is not None and uid_map == self._own_map else _FOREIGN
+
+    def _uid_map(self, pid: int) -> bytes | None:
+        try:
+            return self._files.read(pid, "uid_map")
+        except OSError:
+            return None

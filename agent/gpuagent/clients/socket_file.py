@@ -28,7 +28,7 @@ def open_client_socket(directory: Path) -> UnixListener:
         _make_directory(directory)
     except OSError as error:
         raise ListenError(f"{directory}: {error.strerror}; set client_dir to a directory this user may write") from None
-    return open_unix(directory / SOCKET_NAME, mode=_SOCKET_MODE, group=None)
+    return open_unix(directory / SOCKET_NAME, mode=_SOCKET_MODE, group=None, pass_credentials=True)
 
 
 def _make_directory(path: Path) -> None:

@@ -17,13 +17,19 @@ class Clients(Section):
         default=1.0, ge=0.2, le=60, description="How often apps are asked to tell their allocator's figures."
     )
     max_connections: int = Field(
-        default=1024, ge=1, le=10_000, description="Apps at a time; further ones are refused, and try again later."
+        default=1024,
+        ge=1,
+        le=10_000,
+        description="Apps at a time, as far as an eighth of the descriptors that the agent may open allows. When all "
+        "places are taken, the user with the most gives one up to a user that has fewer, or to a process on a GPU; "
+        "others are refused, and try again later.",
     )
     max_connections_per_user: int = Field(
         default=512,
         ge=1,
         le=10_000,
-        description="Of these, the most of one user: the root of every container is one and the same.",
+        description="Of these, the most of one user, processes on a GPU not counted: the root of every container is "
+        "one and the same, and all users of other user namespaces count as one.",
     )
 
 

@@ -14,7 +14,8 @@ from gpuagent.clients.hub import Limits
 from gpuagent.clients.socket_file import open_client_socket
 from gpuagent_exporters.listeners import ListenError
 from tests.agent.clients.parts import Stage, in_thread, stage, until
-from tests.fakes.embedded import FakeApp, hello, stats
+from tests.agent.clients.swarm import TALKING, swarm
+from tests.fakes.embedded import hello, stats
 from tests.fakes.snapshots import full_snapshot
 
 
@@ -181,22 +182,6 @@ def test_a_flood_waits_and_loses_nothing() -> None:
     play(scene, limits)
 
 
-def test_a_user_may_have_so_many_connections() -> None:
-    """Further ones are refused, until one of them ends."""
-
-    async def scene(opened: Stage) -> None:
-        with await opened.client(), await opened.app() as second:
-            with await opened.app() as third:
-                assert await in_thread(third.receive) == {}
-            assert opened.hub.refusals["crowded"] == 1
-            second.close()
-            await until(lambda: opened.hub.connections == 1)
-            with await opened.app() as fourth:
-                assert (await in_thread(fourth.meet))["t"] == "welcome"
-
-    play(scene, Limits(max_connections_per_user=2))
-
-
 def test_whoever_connects_too_often_is_refused() -> None:
     """A loop of connect and close does not cost the agent its time."""
 
@@ -209,18 +194,16 @@ def test_whoever_connects_too_often_is_refused() -> None:
     play(scene, Limits(user=Rate(0.001, 1000, burst_seconds=6000)))
 
 
-def test_300_connections() -> None:
+def test_100_connections() -> None:
     """All are taken, all are gone afterwards, and an honest app among them is served."""
 
     async def scene(opened: Stage) -> None:
-        apps = await in_thread(lambda: [FakeApp(opened.path) for _ in range(300)])
-        await until(lambda: opened.hub.connections == 300)
-        with await opened.client() as app:
-            app.send(stats())
-            client = opened.hub.client(os.getpid())
-            await until(lambda: client and client.stats)
-        for each in apps:
-            each.close()
+        async with swarm(opened.path, 100, 0, TALKING) as pids:
+            assert {client.peer.pid for client in opened.hub.clients} == set(pids)
+            with await opened.client() as app:
+                app.send(stats())
+                client = opened.hub.client(os.getpid())
+                await until(lambda: client and client.stats)
         await until(lambda: not opened.hub.connections)
 
     play(scene)

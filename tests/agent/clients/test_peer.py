@@ -32,7 +32,6 @@ print(json.dumps([os.getpid(), s.makefile("rb").readline().decode()]), flush=Tru
 sys.stdin.read()
 """
 """Connects, says hello (with its own pid unless another is given), tells what came back, and waits."""
-FORK = "if os.fork(): sys.stdin.read(); os._exit(0)"
 
 
 def program(before: str = "", after: str = "") -> str:
@@ -106,13 +105,15 @@ def test_a_pid_cannot_be_changed_afterwards() -> None:
 
 
 def test_a_child_does_not_speak_for_its_parent() -> None:
-    """A connection that was made before a fork is the parent's: the child's pid is not that of the kernel's word."""
+    """The parent connects, and its child says hello under the parent's pid over the inherited connection."""
+    fork = "parent = os.getpid()\nif os.fork(): sys.stdin.read(); os._exit(0)\nos.getpid = lambda: parent"
 
     async def scene(opened: Stage) -> None:
-        with child(*command(opened, program(after=FORK))) as process:
-            _, answer = await in_thread(lambda: read(process))
-            assert answer == {}
-            assert opened.hub.refusals["pid"] == 1
+        with child(*command(opened, program(after=fork))) as process:
+            pid, answer = await in_thread(lambda: read(process))
+            assert (pid, answer) == (process.pid, {})
+            assert (opened.hub.drops["sender"], opened.hub.lines) == (1, 0)
+            assert not list(opened.hub.clients)
 
     play(scene)
 

@@ -1,0 +1,138 @@
+"""Reads and writes one app's socket, and tells which process sent what was read.
+
+SO_PEERCRED names the process that connected, once. A forked child inherits the descriptor, and SCM_RIGHTS passes it to
+any process, so every read also asks who sent the data: with SO_PASSCRED the kernel attaches SCM_CREDENTIALS to it
+(unix(7)), and one read never returns data of two senders (`unix_skb_scm_eq` in net/unix/af_unix.c). Only a process with
+CAP_SYS_ADMIN over its pid namespace can name another sender, and only one inside that namespace (`scm_check_creds` in
+net/core/scm.c).
+
+The option is set on the listening socket, before listen(2). Measured on Linux 6.18: accepted sockets inherit it, and
+what was sent before accept(2) has its sender in any case; what is sent between accept(2) and a later setsockopt(2)
+reads pid 0. Pid 0 is nobody's, so such data would cost the connection.
+
+asyncio's transports read without ancillary data, so this one registers the descriptor with the loop itself.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import struct
+from collections.abc import Callable
+from typing import NamedTuple
+
+_UCRED = struct.Struct("3i")  # struct ucred: pid, uid, gid
+_ANCILLARY_BYTES = socket.CMSG_LEN(_UCRED.size)
+"""Room for the credentials alone. The kernel writes them first, and closes passed descriptors that have no room."""
+
+
+class Received(NamedTuple):
+    """What one read returned; its bytes are in the buffer."""
+
+    size_bytes: int
+    """0: the other end has closed the connection."""
+    pid: int
+    """The process that sent it, in the agent's pid namespace; 0 where the kernel does not tell."""
+    passes_more: bool
+    """Whether descriptors or other ancillary data came with it; they were discarded."""
+
+
+class Wire:
+    """A connected, non-blocking AF_UNIX stream socket in an event loop. Whoever makes it closes it."""
+
+    def __init__(self, sock: socket.socket, loop: asyncio.AbstractEventLoop) -> None:
+        sock.setblocking(False)
+        sock.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+        self._sock = sock
+        self._loop = loop
+        self._unsent = bytearray()
+        self._on_readable: Callable[[], None] | None = None
+        self._on_lost: Callable[[], None] | None = None
+        self._reading = False
+        self.closed = False
+
+    def open(self, on_readable: Callable[[], None], on_lost: Callable[[], None]) -> None:
+        """Begin to read.
+
+        Args:
+            on_readable: called while there is something to receive, and nobody has paused reading.
+            on_lost: called when what was left to send cannot be sent any more.
+        """
+        self._on_readable, self._on_lost = on_readable, on_lost
+        self.resume_reading()
+
+    def pause_reading(self) -> None:
+        """Leave what comes to the kernel's buffer: then the sender waits."""
+        if self._reading:
+            self._reading = False
+            self._loop.remove_reader(self._sock)
+
+    def resume_reading(self) -> None:
+        """Undo `pause_reading`."""
+        if not self._reading and not self.closed and self._on_readable is not None:
+            self._reading = True
+            self._loop.add_reader(self._sock, self._on_readable)
+
+    def receive(self, buffer: memoryview) -> Received:
+        """Read once, into `buffer`: data of one sender.
+
+        Raises:
+            BlockingIOError: there is nothing to read.
+            OSError: the connection is over.
+        """
+        size_bytes, ancillary, flags, _ = self._sock.recvmsg_into([buffer], _ANCILLARY_BYTES)
+        return Received(size_bytes, sender_pid(ancillary), bool(flags & socket.MSG_CTRUNC))
+
+    def send(self, data: bytes) -> None:
+        """Send now what the kernel takes, and the rest when it takes more.
+
+        Raises:
+            OSError: the connection is over.
+        """
+        if self.closed:
+            return
+        if not self._unsent:
+            data = data[self._send(data) :]
+            if data:
+                self._loop.add_writer(self._sock, self._flush)
+        self._unsent += data
+
+    @property
+    def unsent_bytes(self) -> int:
+        """What waits for the other end to read."""
+        return len(self._unsent)
+
+    def close(self) -> None:
+        """Close the socket, and forget what was not sent."""
+        if self.closed:
+            return
+        self.closed = True
+        self.pause_reading()
+        self._loop.remove_writer(self._sock)
+        self._unsent.clear()
+        self._on_readable = self._on_lost = None
+        self._sock.close()
+
+    def _send(self, data: bytes | bytearray) -> int:
+        try:
+            return self._sock.send(data)
+        except (BlockingIOError, InterruptedError):
+            return 0
+
+    def _flush(self) -> None:
+        try:
+            del self._unsent[: self._send(self._unsent)]
+        except OSError:
+            if self._on_lost is not None:
+                self._on_lost()
+            return
+        if not self._unsent:
+            self._loop.remove_writer(self._sock)
+
+
+def sender_pid(ancillary: list[tuple[int, int, bytes]]) -> int:
+    """Return the pid in the SCM_CREDENTIALS of a read; 0 if there are none, or they are cut off."""
+    for level, kind, data in ancillary:
+        if (level, kind) == (socket.SOL_SOCKET, socket.SCM_CREDENTIALS) and len(data) == _UCRED.size:
+            return int(_UCRED.unpack(data)[0])
+    return 0
