@@ -8,7 +8,6 @@ TensorFlow or JAX looks like any other: its embedded client tells, else `process
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from gpuagent.catalogue.family import Family, Kind, Labelled
 from gpuagent.catalogue.process import PROCESS_LABELS
 from gpuagent.embedded import ClientReading
 from gpuagent.reading import ProcessInfo, ProcessReading
+from gpuagent.regexes import TextRegex
 
 CONFIGURED = "configured"
 """The framework of a process that a pattern of the user's names."""
@@ -56,10 +56,10 @@ _REMEMBERED = 1024
 def recogniser(patterns: tuple[str, ...] = ()) -> Recognise:
     """A function that tells what a process runs, as far as its name and command line tell.
 
-    `patterns` are regular expressions of the user's for processes that preallocate. Raises re.error.
+    `patterns` are regular expressions of the configuration for processes that preallocate. Raises ValueError.
     """
-    known = [(name, part, re.compile(pattern), takes) for name, part, pattern, takes in _KNOWN]
-    configured = [re.compile(pattern) for pattern in patterns]
+    known = [(name, part, TextRegex(pattern), takes) for name, part, pattern, takes in _KNOWN]
+    configured = [TextRegex(pattern) for pattern in patterns]
 
     @lru_cache(maxsize=_REMEMBERED)
     def look(name: str, command: str) -> Framework | None:
@@ -67,10 +67,10 @@ def recogniser(patterns: tuple[str, ...] = ()) -> Recognise:
         lower = text.lower()
         found = next(
             # Mostly none is there: that takes 5 µs where nine searches take up to 100.
-            (Framework(each, takes) for each, part, pattern, takes in known if part in lower and pattern.search(text)),
+            (Framework(each, takes) for each, part, pattern, takes in known if part in lower and pattern.is_in(text)),
             None,
         )
-        if any(pattern.search(text) for pattern in configured):
+        if any(pattern.is_in(text) for pattern in configured):
             return Framework(found.name if found else CONFIGURED, preallocates=True)
         return found
 

@@ -19,6 +19,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from gpuagent.procfs.printable import decode, printable
+from gpuagent.regexes import TextRegex
 
 COMMAND_LIMIT_BYTES = 256
 MASK = "[redacted]"
@@ -55,9 +56,9 @@ class Redactor:
     def __init__(self, patterns: Sequence[str] = (), limit_bytes: int = COMMAND_LIMIT_BYTES) -> None:
         """Take the operator's further `patterns`: whatever matches one is replaced.
 
-        Raises re.error for a pattern that is no regular expression.
+        Raises ValueError for a pattern that RE2 does not take.
         """
-        self._patterns = tuple(re.compile(pattern) for pattern in patterns)
+        self._patterns = tuple(TextRegex(pattern) for pattern in patterns)
         self._limit_bytes = limit_bytes
 
     def command(self, raw: bytes) -> str:
@@ -73,7 +74,7 @@ class Redactor:
     def text(self, text: str) -> str:
         """Apply the operator's patterns alone, then escape and cut."""
         for pattern in self._patterns:
-            text = pattern.sub(_mask_unless_empty, text)
+            text = pattern.replaced(text, MASK)
         return printable(text, self._limit_bytes)
 
 
@@ -167,8 +168,3 @@ def _masked_from(text: str, name: re.Match[str]) -> str:
 def _is_count(name: str, value: str) -> bool:
     """`--max-num-batched-tokens 8192` counts tokens and holds none."""
     return _COUNT.search(name) is not None and value.isdigit() and len(value) <= _COUNT_DIGITS
-
-
-def _mask_unless_empty(match: re.Match[str]) -> str:
-    """Leave out the empty matches of a pattern such as `x*`, which hide no secret."""
-    return MASK if match[0] else ""

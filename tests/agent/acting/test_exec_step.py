@@ -19,13 +19,13 @@ from tests.agent.acting.processes import as_target, reader
 class _NoApps:
     """No app has the client."""
 
-    async def release(self, pid: int, *, collect: bool = False) -> Mapping[str, Any]:  # noqa: ARG002  the protocol's
+    async def release(self, pid: int, *, collect: bool = False) -> Mapping[str, Any]:
         raise KeyError(pid)
 
     async def reset(self, pid: int) -> Mapping[str, Any]:
         raise KeyError(pid)
 
-    async def notice(self, pid: int, reason: str, seconds: float) -> Mapping[str, Any]:  # noqa: ARG002  the protocol's
+    async def notice(self, pid: int, reason: str, seconds: float) -> Mapping[str, Any]:
         raise KeyError(pid)
 
 
