@@ -28,6 +28,8 @@ class Framework(NamedTuple):
     name: str
     preallocates: bool
     """It takes most of the GPU at its start, and then looks the same whether it works or not."""
+    confirmed: bool = False
+    """The systemd unit says what it is, which root wrote; name and command line are what a process calls itself."""
 
 
 Recognise = Callable[[ProcessInfo], Framework | None]
@@ -56,13 +58,14 @@ _REMEMBERED = 1024
 def recogniser(patterns: tuple[str, ...] = ()) -> Recognise:
     """A function that tells what a process runs, as far as its name and command line tell.
 
-    `patterns` are regular expressions of the configuration for processes that preallocate. Raises ValueError.
+    `patterns` are regular expressions of the configuration for processes that preallocate: by name and command line, or
+    by the unit of the system's manager that runs them. Raises ValueError.
     """
     known = [(name, part, TextRegex(pattern), takes) for name, part, pattern, takes in _KNOWN]
     configured = [TextRegex(pattern) for pattern in patterns]
 
     @lru_cache(maxsize=_REMEMBERED)
-    def look(name: str, command: str) -> Framework | None:
+    def look(name: str, command: str, unit: str) -> Framework | None:
         text = f"{name} {command}"
         lower = text.lower()
         found = next(
@@ -70,11 +73,17 @@ def recogniser(patterns: tuple[str, ...] = ()) -> Recognise:
             (Framework(each, takes) for each, part, pattern, takes in known if part in lower and pattern.is_in(text)),
             None,
         )
-        if any(pattern.is_in(text) for pattern in configured):
-            return Framework(found.name if found else CONFIGURED, preallocates=True)
+        confirmed = bool(unit) and any(pattern.is_in(unit) for pattern in configured)
+        if confirmed or any(pattern.is_in(text) for pattern in configured):
+            return Framework(found.name if found else CONFIGURED, preallocates=True, confirmed=confirmed)
         return found
 
-    return lambda info: look(info.name, info.command)
+    return lambda info: look(info.name, info.command, _system_unit(info))
+
+
+def _system_unit(info: ProcessInfo) -> str:
+    """Return the unit if root wrote it: `user@1000.service/a.service` is of a user's own manager."""
+    return "" if "/" in info.unit else info.unit
 
 
 def framework_of(
@@ -86,7 +95,7 @@ def framework_of(
     if client is None or not client.frameworks:
         return found
     name, takes = max(client.frameworks.items(), key=lambda each: each[1])
-    return Framework(found.name if found else name, takes)
+    return Framework(found.name if found else name, takes, confirmed=found is not None and found.confirmed)
 
 
 def _preallocates(framework: Framework) -> Iterable[Labelled]:
