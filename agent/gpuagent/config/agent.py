@@ -107,7 +107,8 @@ class Processes(Section):
     redact: tuple[Pattern, ...] = Field(
         default=(),
         max_length=100,
-        description="What matches one of these is blotted out of command lines too.",
+        description="What matches one of these is blotted out of command lines too. Of a long one they are given the "
+        "first 1024 characters.",
     )
     container_socket: FilePath | None = Field(
         default=None,
