@@ -10,7 +10,8 @@ from gpuagent.procfs.redact import Redactor
 
 REPEATED = (
     '"', "'", "\"'", "'\"'\"'", "\\", '\\"', "=", ":", "://", "://a@", "@", "--password ", "--password=",
-    "--password\0x\0", "key", "key.", 'key"', "passw", "aaa:", "aaa:key", "a ", "\ta", '"a" ', 'a"b"', "\0x", "eyJ.", "hf_abcdefghijkl,",
+    "--password\0x\0", "key", "key.", 'key"', "passw", "aaa:", "aaa:key",
+    "a ", "\ta", '"a" ', 'a"b"', "\0x", "eyJ.", "hf_abcdefghijkl,",
     "AKIA", '{"a":"b"},', "token ", "tokens=1 ", "\u00e9", "\U0001f600", "\x01", "key" + "a" * 61,
 )  # fmt: skip
 BEFORE = ("", '"', "'\"", "--auth ", "sh\0-c\0")

@@ -82,7 +82,7 @@ class Redactor:
         tokens = _Arguments(arguments)
         room = max(_PATTERN_ROOM, self._limit_bytes) if self._patterns else self._limit_bytes
         text = _walk(tokens, _argument, room)
-        return self.text(text if tokens.ended else f"{text} ...")
+        return self.text(text if tokens.ended and len(text) <= room else f"{text} ...")
 
     def text(self, text: str) -> str:
         """Apply the operator's patterns alone, then escape and cut."""
