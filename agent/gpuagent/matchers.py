@@ -10,6 +10,8 @@ from collections.abc import Callable
 from enum import StrEnum
 from typing import NamedTuple
 
+from gpuagent.regexes import RegexError, compile_regex
+
 MATCHER_HELP = 'name="value", name!="value", name=~"regex" or name!~"regex"'
 
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
@@ -72,17 +74,10 @@ def _unquote(value: str) -> str:
 
 def compile_pattern(matcher: Matcher) -> Callable[[str], object]:
     """By RE2: from a text to its match as a whole, or None. Raises ValueError for what RE2 does not take."""
-    import re2  # noqa: PLC0415  commands that compile nothing start without it
-
-    options = re2.Options()
-    options.log_errors = False  # they go to standard error
     try:
-        fullmatch: Callable[[str], object] = re2.compile(matcher.value, options).fullmatch
-    except re2.error as error:
-        why = error.args[0]
-        why = why.decode("utf-8", "replace") if isinstance(why, bytes) else str(why)
-        raise ValueError(f"{matcher}: not a regular expression as RE2 has them: {why}") from None
-    return fullmatch
+        return compile_regex(matcher.value).fullmatch
+    except RegexError as error:
+        raise ValueError(f"{matcher}: not a regular expression as RE2 has them: {error}") from None
 
 
 def is_label_name(text: str) -> bool:

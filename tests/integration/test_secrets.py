@@ -25,7 +25,16 @@ S = "5eCr3t"
 PASSWORD = f"open-{S}-sesame"
 SIGNING_KEY = base64.b64encode(f"a signing key {S} of 24 bytes or more".encode()).decode()
 HASH = bcrypt.hashpw(PASSWORD.encode(), bcrypt.gensalt(4)).decode()
-TELLTALES = (S, base64.b64encode(S.encode()).decode().rstrip("="), SIGNING_KEY, HASH)
+CREDENTIALS = f"user:{S}-user"
+"""Of the receivers' URLs: httpx makes `Authorization: Basic` of them."""
+TELLTALES = (
+    S,
+    base64.b64encode(S.encode()).decode().rstrip("="),
+    base64.b64encode(CREDENTIALS.encode()).decode().rstrip("="),
+    CREDENTIALS.encode().hex(),
+    SIGNING_KEY,
+    HASH,
+)
 
 SCENARIO = f"""
 gpus:
@@ -51,7 +60,9 @@ COMMANDS: tuple[tuple[str, ...], ...] = (
 
 def _repeats_what_it_was_sent(request: Received) -> Reply:
     """A receiver that refuses, and quotes address, headers and body: none of that may end up anywhere."""
-    quoted = f"no: {request.path} {request.headers} ".encode() + request.body
+    credentials = request.headers.get("authorization", "").removeprefix("Basic ")
+    decoded = base64.b64decode(credentials)
+    quoted = f"no: {credentials} {decoded.hex()} {request.path} {request.headers} ".encode() + request.body
     return Reply(400 if "status" in request.path else 500, body=quoted)
 
 
@@ -70,7 +81,7 @@ def _secret_file(folder: Path, name: str, text: str) -> str:
 
 
 def _keys(folder: Path, receiver: Sink) -> dict[str, Any]:
-    at = f"http://user:{S}-user@127.0.0.1:{receiver.port}"
+    at = f"http://{CREDENTIALS}@127.0.0.1:{receiver.port}"
     web = {"basic_auth_users": {"scraper": HASH}}
     hook = {"url": f"{at}/{S}-path?token={S}-query", "secret_file": _secret_file(folder, "key", f"whsec_{SIGNING_KEY}")}
     return {

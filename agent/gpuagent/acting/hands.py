@@ -16,7 +16,9 @@ from gpuagent.identity import ProcessId
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.stat import parse_stat
 from gpuagent.units import format_bytes
+from gpuagent_alerts.receivers.masker import Masker
 from gpuagent_alerts.receivers.program import run_program
+from gpuagent_alerts.receivers.secret_forms import argument_secrets
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Done, Held, NotPermitted, UnitPermission
 from gpuagent_exporters.client_routes import CommandFailure
@@ -142,7 +144,7 @@ class AgentHands:
         finished = await run_program(filled, json.dumps(document).encode(), deadline_seconds)
         if finished.status is None:
             return Done(ok=False, detail=f"the program was ended after {deadline_seconds:g} s")
-        said = finished.said.strip()[-_SAID:]
+        said = Masker().hide(finished.said, argument_secrets(command), starts=finished.whole)[-_SAID:]
         return Done(
             ok=finished.status == 0, detail=said if finished.status == 0 else f"status {finished.status} {said}"
         )

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gpuagent_alerts.receivers.build import Builder
     from gpuagent_alerts.receivers.heartbeat import Heartbeat
     from gpuagent_alerts.receivers.http import Http
+    from gpuagent_alerts.receivers.masker import Masker
 
 
 class Receivers:
@@ -22,6 +23,7 @@ class Receivers:
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._http: Http | None = None
+        self._masker: Masker | None = None
 
     def recipients(self, configured: Sequence[Receiver]) -> list[Recipient]:
         """What routing has to know of them."""
@@ -35,14 +37,14 @@ class Receivers:
         """What sends messages; a heartbeat takes none."""
         if not configured:
             return []
-        builder = self._builder()
+        builder = self._builder(configured)
         return [sender for receiver in configured if (sender := builder.receiver(receiver)) is not None]
 
     def heartbeats(self, configured: Sequence[Receiver], alive: Callable[[], bool]) -> list[Heartbeat]:
         """What calls a URL while the agent is alive."""
         if not configured:
             return []
-        builder = self._builder()
+        builder = self._builder(configured)
         return [beat for receiver in configured if (beat := builder.heartbeat(receiver, alive)) is not None]
 
     async def close(self) -> None:
@@ -50,10 +52,15 @@ class Receivers:
         if self._http is not None:
             await self._http.close()
 
-    def _builder(self) -> Builder:
-        from gpuagent_alerts.receivers.build import Builder  # noqa: PLC0415
+    def _builder(self, configured: Sequence[Receiver]) -> Builder:
+        from gpuagent_alerts.receivers.build import Builder, secret_arguments, secrets_of  # noqa: PLC0415
         from gpuagent_alerts.receivers.http import Http  # noqa: PLC0415
+        from gpuagent_alerts.receivers.masker import Masker  # noqa: PLC0415
 
+        if self._masker is None:
+            self._masker = Masker()
+        # Receivers that stay as they are over a reload share it too: what one of them says may quote any secret.
+        self._masker.use(secrets_of(configured), secret_arguments(configured))
         if self._http is None:
-            self._http = Http(clock=self._clock)
-        return Builder(self._http, self._clock)
+            self._http = Http(clock=self._clock, masker=self._masker)
+        return Builder(self._http, self._clock, masker=self._masker)

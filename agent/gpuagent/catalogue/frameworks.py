@@ -8,7 +8,6 @@ TensorFlow or JAX looks like any other: its embedded client tells, else `process
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
@@ -17,6 +16,7 @@ from gpuagent.catalogue.family import Family, Kind, Labelled
 from gpuagent.catalogue.process import PROCESS_LABELS
 from gpuagent.embedded import ClientReading
 from gpuagent.reading import ProcessInfo, ProcessReading
+from gpuagent.regexes import TextRegex
 
 CONFIGURED = "configured"
 """The framework of a process that a pattern of the user's names."""
@@ -28,6 +28,8 @@ class Framework(NamedTuple):
     name: str
     preallocates: bool
     """It takes most of the GPU at its start, and then looks the same whether it works or not."""
+    confirmed: bool = False
+    """The systemd unit says what it is, which root wrote; name and command line are what a process calls itself."""
 
 
 Recognise = Callable[[ProcessInfo], Framework | None]
@@ -56,25 +58,32 @@ _REMEMBERED = 1024
 def recogniser(patterns: tuple[str, ...] = ()) -> Recognise:
     """A function that tells what a process runs, as far as its name and command line tell.
 
-    `patterns` are regular expressions of the user's for processes that preallocate. Raises re.error.
+    `patterns` are regular expressions of the configuration for processes that preallocate: by name and command line, or
+    by the unit of the system's manager that runs them. Raises ValueError.
     """
-    known = [(name, part, re.compile(pattern), takes) for name, part, pattern, takes in _KNOWN]
-    configured = [re.compile(pattern) for pattern in patterns]
+    known = [(name, part, TextRegex(pattern), takes) for name, part, pattern, takes in _KNOWN]
+    configured = [TextRegex(pattern) for pattern in patterns]
 
     @lru_cache(maxsize=_REMEMBERED)
-    def look(name: str, command: str) -> Framework | None:
+    def look(name: str, command: str, unit: str) -> Framework | None:
         text = f"{name} {command}"
         lower = text.lower()
         found = next(
             # Mostly none is there: that takes 5 µs where nine searches take up to 100.
-            (Framework(each, takes) for each, part, pattern, takes in known if part in lower and pattern.search(text)),
+            (Framework(each, takes) for each, part, pattern, takes in known if part in lower and pattern.is_in(text)),
             None,
         )
-        if any(pattern.search(text) for pattern in configured):
-            return Framework(found.name if found else CONFIGURED, preallocates=True)
+        confirmed = bool(unit) and any(pattern.is_in(unit) for pattern in configured)
+        if confirmed or any(pattern.is_in(text) for pattern in configured):
+            return Framework(found.name if found else CONFIGURED, preallocates=True, confirmed=confirmed)
         return found
 
-    return lambda info: look(info.name, info.command)
+    return lambda info: look(info.name, info.command, _system_unit(info))
+
+
+def _system_unit(info: ProcessInfo) -> str:
+    """Return the unit if root wrote it: `user@1000.service/a.service` is of a user's own manager."""
+    return "" if "/" in info.unit else info.unit
 
 
 def framework_of(
@@ -86,7 +95,7 @@ def framework_of(
     if client is None or not client.frameworks:
         return found
     name, takes = max(client.frameworks.items(), key=lambda each: each[1])
-    return Framework(found.name if found else name, takes)
+    return Framework(found.name if found else name, takes, confirmed=found is not None and found.confirmed)
 
 
 def _preallocates(framework: Framework) -> Iterable[Labelled]:

@@ -148,11 +148,12 @@ NODE_FAMILIES: tuple[NodeFamily, ...] = (
     _family("dead_processes", "Processes that the driver lists and /proc does not know.", _dead_processes,
             GPU_LABELS, collector="processes"),
     _family("gpu_memory_preallocated",
-            "1 if servers that take most of the GPU by design (vLLM and the like) hold most of what is used.",
+            "1 if servers that take most of the GPU by design (vLLM and the like) hold 80 % or more of what is used "
+            "and other users and pods 2 % at most. On a GPU that several share, the servers' units have to be named.",
             _preallocated, GPU_LABELS, collector="processes"),
     _family("gpu_memory_fast_growth_expected",
             "While growth would fill the GPU within minutes: 1 if all that grows so fast are servers that take most of "
-            "the GPU by design and have started less than half an hour ago.",
+            "the GPU by design, have started less than half an hour ago, and have the GPU to themselves.",
             _fast_growth_expected, GPU_LABELS, collector="processes"),
     _family("processes_seen_total", "Processes with GPU memory since the agent started.",
             _of(lambda snapshot: snapshot.processes_seen), kind=Kind.COUNTER, collector="procfs"),

@@ -118,7 +118,8 @@ class Processes(Section):
     redact: tuple[Pattern, ...] = Field(
         default=(),
         max_length=100,
-        description="What matches one of these is blotted out of command lines too.",
+        description="What matches one of these is blotted out of command lines too. Of a long one they are given the "
+        "first 1024 characters.",
     )
     container_socket: FilePath | None = Field(
         default=None,
@@ -128,7 +129,8 @@ class Processes(Section):
     preallocates: tuple[Pattern, ...] = Field(
         default=(),
         max_length=100,
-        description="Processes whose name and command line match one of these take the whole GPU by design "
-        "(TensorFlow, JAX): where they hold it, a full GPU is no alarm. vLLM, SGLang, TensorRT-LLM, LMDeploy, TGI, "
-        "TensorFlow Serving and MaxText are known, and apps with the embedded client say it themselves.",
+        description="Processes whose name and command line, or whose systemd unit, match one of these take the whole "
+        "GPU by design (TensorFlow, JAX): where they hold it, a full GPU is no alarm. vLLM, SGLang, TensorRT-LLM, "
+        "LMDeploy, TGI, TensorFlow Serving and MaxText are known, and apps with the embedded client say it themselves. "
+        "A process chooses its name: on a GPU that several users or pods share, only the unit counts.",
     )

@@ -6,8 +6,6 @@ print it, so that they never say different things. Values are written back as th
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +24,7 @@ from gpuagent.config.addresses import (
 )
 from gpuagent.config.faults import shown
 from gpuagent.matchers import MATCHER_HELP, Matcher, compile_pattern, is_label_name, parse_matcher
+from gpuagent.regexes import REGEX_HELP, check_regex
 from gpuagent.units import parse_bytes, parse_duration, write_bytes, write_duration
 
 _MAX_PATTERN = 1000
@@ -111,15 +110,7 @@ def _path_text(value: object) -> str | Path:
 def _pattern(text: str) -> str:
     if len(text) > _MAX_PATTERN:
         raise ValueError(f"is longer than {_MAX_PATTERN} characters")
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # of what a later Python may read differently
-            re.compile(text)
-    except re.error as error:
-        raise ValueError(f"is not a regular expression: {error.msg}") from None
-    except (RecursionError, OverflowError):
-        raise ValueError("is not a regular expression that can be used here") from None
-    return text
+    return check_regex(text)
 
 
 def _not_empty(text: str) -> str:
@@ -189,7 +180,7 @@ SecretFilePath = Annotated[
 
 Text = Annotated[str, _from_text(_not_empty), Allowed("text")]
 
-Pattern = Annotated[str, _from_text(_pattern), Allowed("a regular expression, as Python's re")]
+Pattern = Annotated[str, _from_text(_pattern), Allowed(REGEX_HELP)]
 """Kept as text: whoever uses it compiles it."""
 
 LabelName = Annotated[str, _from_text(_label), Allowed("the name of a label")]

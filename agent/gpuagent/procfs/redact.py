@@ -10,37 +10,49 @@ argument goes, after `X_TOKEN=` the whole rest of it. An argument that is a text
 "..."`, JSON, or the title that a process wrote over its arguments) is split at spaces and quotes
 and treated the same way.
 
-A local user chooses the input, so every pattern here takes time linear in its length.
+A local user chooses the input, so all of this takes time linear in its length, and no more than it takes to fill what
+is shown: what stands behind that is not looked at, unless a pattern of the operator's may match across it.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from gpuagent.procfs.printable import decode, printable
+from gpuagent.regexes import TextRegex
 
 COMMAND_LIMIT_BYTES = 256
 MASK = "[redacted]"
 
 _INPUT_LIMIT_BYTES = 4 * 1024
-"""Far more than is shown, and little enough to cost a few milliseconds at worst."""
+_PATTERN_ROOM = 1024
+"""Characters that the operator's patterns are given: what they match may end behind what is shown."""
+
 
 _SENSITIVE = re.compile(
-    r"passw|passphrase|passcode|pwd|secret|token(?!iz)|key|credential|auth(?!ors?\b)", re.IGNORECASE
+    r"p(?:assw|assphrase|asscode|wd)|secret|token(?!iz)|key|credential|auth(?!ors?\b)"  # of a folded text
 )
-_ASSIGNMENT = re.compile(rf"(?:{_SENSITIVE.pattern})[\w.\-\[\]]{{0,64}}[\"']?[=:]", re.IGNORECASE)
-_OPTION = re.compile(r"--?[A-Za-z][\w.-]*\Z")
+_ASSIGNMENT = re.compile(
+    # From right to left, because then each run of letters is read once, for the sign behind it.
+    r"[=:](?=[\"']?[\w.\-\[\]]{3})[\"']?[\w.\-\[\]]{0,64}?"
+    r"(?:(?:wssa|esarhpssa|edocssa|dw)p|terces|(?<!zi)nekot|yek|laitnederc|(?<!\bro)(?<!\bsro)htua)"
+)
+_ASSIGNMENT_REACH = 80
+"""Characters of the longest assignment, and a few more."""
+_OPTION = re.compile(r"--?[A-Za-z][\w.-]*+\Z")
 _NEXT_OPTION = re.compile(r"[\"']?--[A-Za-z]")
 _SCHEME = re.compile(r"(?:bearer|basic|digest|token)\Z", re.IGNORECASE)
 _JOINTS = frozenset({"=", ":", ","})
 _COUNT = re.compile(r"tokens\W?\Z", re.IGNORECASE)
 _COUNT_DIGITS = 7
-_USER_INFO = re.compile(r"(?<=://)(?![\w.-]+(?::\d{1,5})?(?:/|\Z))")  # not a plain host and port
+_USER_INFO = re.compile(r"(?<=://)(?![\w.-]++(?::\d{1,5})?(?:/|\Z))")  # not a plain host and port
 _SPACE = re.compile(r"\s")
 _TEXT = re.compile(r"[\s\"']")
-_QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*(?:\"|\\?\Z)|'[^']*(?:'|\Z)", re.DOTALL)
-_TOKENS = re.compile(rf"\s+|{_QUOTED.pattern}|(?:\\.|[^\s\"'\\])+|\\", re.DOTALL)
+_QUOTED = re.compile(r"\"(?:[^\"\\]++|\\.)*+(?:\"|\\?\Z)|'[^']*+(?:'|\Z)", re.DOTALL)
+_TOKEN = re.compile(rf"\s++|{_QUOTED.pattern}|(?:[^\s\"'\\]++|\\.)++|\\", re.DOTALL)
+_REST_OF_WORD = re.compile(rf"(?:{_QUOTED.pattern}|[^\s\"'\\]++|\\.|\\)*+", re.DOTALL)
 _SHAPES = re.compile(
     # Keys whose first letters say what they are, so that a bare argument is recognised too.
     r"\b(?:hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abpr]-|nvapi-)[\w-]{12,}"
@@ -55,9 +67,9 @@ class Redactor:
     def __init__(self, patterns: Sequence[str] = (), limit_bytes: int = COMMAND_LIMIT_BYTES) -> None:
         """Take the operator's further `patterns`: whatever matches one is replaced.
 
-        Raises re.error for a pattern that is no regular expression.
+        Raises ValueError for a pattern that RE2 does not take.
         """
-        self._patterns = tuple(re.compile(pattern) for pattern in patterns)
+        self._patterns = tuple(TextRegex(pattern) for pattern in patterns)
         self._limit_bytes = limit_bytes
 
     def command(self, raw: bytes) -> str:
@@ -67,86 +79,165 @@ class Redactor:
             # The word at the cut is dropped: of half a word nobody can tell whether it is a secret.
             whole = arguments[-1].rsplit(None, 1)[:-1]
             arguments[-1] = b" ".join([*whole, b"..."])
-        tokens = [token for argument in arguments for token in (decode(argument), " ")]
-        return self.text("".join(_walk(tokens[:-1], _argument)))
+        tokens = _Arguments(arguments)
+        room = max(_PATTERN_ROOM, self._limit_bytes) if self._patterns else self._limit_bytes
+        text = _walk(tokens, _argument, room)
+        return self.text(text if tokens.ended and len(text) <= room else f"{text} ...")
 
     def text(self, text: str) -> str:
         """Apply the operator's patterns alone, then escape and cut."""
         for pattern in self._patterns:
-            text = pattern.sub(_mask_unless_empty, text)
+            text = pattern.replaced(text, MASK)
         return printable(text, self._limit_bytes)
 
 
-def _walk(tokens: Iterable[str], treat: Callable[[str], str]) -> Iterator[str]:
-    """Yield tokens, of which those of white space part the words, with the secret ones masked.
+class _Tokens(Protocol):
+    """Tokens in their order, of which those of white space part the words."""
+
+    def take(self) -> str | None:
+        """Return the next token; None at the end."""
+        ...
+
+    def skip_word(self) -> None:
+        """Leave out what follows up to the next token of white space."""
+        ...
+
+
+class _Arguments:
+    """Each argument is a token, with a space between two."""
+
+    def __init__(self, arguments: Sequence[bytes]) -> None:
+        self._arguments = arguments
+        self._place = 0
+        self._space = False
+
+    @property
+    def ended(self) -> bool:
+        """Whether all have been taken."""
+        return self._place == len(self._arguments)
+
+    def take(self) -> str | None:
+        if self.ended:
+            return None
+        if self._space:
+            self._space = False
+            return " "
+        self._place += 1
+        self._space = True
+        return decode(self._arguments[self._place - 1])
+
+    def skip_word(self) -> None:
+        """Do nothing: an argument is a word."""
+
+
+class _TextTokens:
+    """White space, what stands in quotes, and what does not."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._place = 0
+
+    def take(self) -> str | None:
+        found = _TOKEN.match(self._text, self._place)
+        if found is None:
+            return None
+        self._place = found.end()
+        return found[0]
+
+    def skip_word(self) -> None:
+        found = _REST_OF_WORD.match(self._text, self._place)
+        self._place = found.end() if found else self._place
+
+
+def _walk(tokens: _Tokens, treat: Callable[[str, int], str], room: int) -> str:
+    """Return the text of the tokens with the secret ones masked, or as much of it as has more than `room` characters.
 
     `treat` redacts inside a single token. A value reaches from its first token to the next space.
     """
     awaited = ""  # the name whose value comes next
     previous = ""
-    masking = False
-    for token in tokens:
-        if not token or token.isspace():
-            masking = False
-            yield token
-            continue
-        if masking:
-            continue
-        if awaited and _NEXT_OPTION.match(token):
-            awaited = ""
-        if awaited and (token in _JOINTS or _SCHEME.match(token)):
-            yield token  # "Authorization: Bearer xyz": the value is one word further
-            continue
-        if awaited:
-            masking = not _is_count(awaited, token)
-            awaited = ""
-            yield MASK if masking else token
-            continue
-        treated = treat(token)
-        masking = treated.endswith(MASK) and treated != token
-        awaited = _awaited(token, previous)
-        previous = token
-        yield treated
+    parts: list[str] = []
+    while room >= 0:
+        token = tokens.take()
+        if token is None:
+            break
+        shown = token
+        if token and not token.isspace():
+            if awaited and _NEXT_OPTION.match(token):
+                awaited = ""
+            if not awaited:
+                shown = treat(token, room)
+                if shown != token and shown.endswith(MASK):
+                    tokens.skip_word()
+                awaited = _awaited(token, previous)
+                previous = token
+            elif token not in _JOINTS and not _SCHEME.match(token):  # "Authorization: Bearer xyz": one word further
+                if not _is_count(awaited, token):
+                    shown = MASK
+                    tokens.skip_word()
+                awaited = ""
+        parts.append(shown)
+        room -= len(shown)
+    return "".join(parts)
 
 
 def _awaited(token: str, previous: str) -> str:
     """Name the value that comes next: after `--password`, `password=` or `password` and `=`."""
     if token in _JOINTS:
-        return previous if _SENSITIVE.search(previous) else ""
+        return previous if _SENSITIVE.search(_folded(previous)) else ""
     if token[-1] in "=:":
-        found = _ASSIGNMENT.search(token)
-        return token if found and found.end() == len(token) else ""  # a key in base64 ends so too
+        tail = token[-_ASSIGNMENT_REACH:]  # most are told by it: a key in base64 ends so too
+        return token if _assigned(tail) == len(tail) and _assigned(token) == len(token) else ""
     name = token.rsplit(maxsplit=1)[-1].strip("\"'")
-    return name if _OPTION.match(name) and _SENSITIVE.search(name) else ""
+    return name if _OPTION.match(name) and _SENSITIVE.search(_folded(name)) else ""
 
 
-def _argument(text: str) -> str:
-    """Redact one argument: the rest behind a sensitive name, else what it holds as a text."""
+def _argument(text: str, room: int, *, named: bool = True) -> str:
+    """Redact one argument: the rest behind a sensitive name, else what it holds as a text.
+
+    Where it is known that no such name is in it, `named` is False.
+    """
     first = len(text) - len(text.lstrip())
-    end = next((found.start() for found in _SPACE.finditer(text, first)), len(text))
+    space = _SPACE.search(text, first)
+    end = space.start() if space else len(text)
     head = _without_known_secrets(text[:end])
-    found = _ASSIGNMENT.search(head)
-    if found:
-        return _masked_from(head + text[end:], found)
-    if _TEXT.search(text):
-        return "".join(_walk(_TOKENS.findall(text), _text_token))
-    return _word(text)
+    assigned = _assigned(head) if named else 0
+    if assigned:
+        return _masked_from(head + text[end:], assigned)
+    if not _TEXT.search(text):
+        return head
+    named = named and (space is not None or head != text)
+    return _walk(_TextTokens(text), lambda token, left: _text_token(token, left, named=named), room)
 
 
-def _text_token(token: str) -> str:
+def _text_token(token: str, room: int, *, named: bool) -> str:
     """Redact a token of a text; what stands in quotes is an argument in its turn."""
-    if not _QUOTED.fullmatch(token):
-        return _word(token)
     quote = token[0]
+    if quote not in "\"'":
+        return _word(token) if named else _without_known_secrets(token)
     closing = quote if len(token) > 1 and token[-1] == quote else ""
-    return quote + _argument(token[1 : len(token) - len(closing)]) + closing
+    return quote + _argument(token[1 : len(token) - len(closing)], room, named=named) + closing
 
 
 def _word(word: str) -> str:
     """Redact one word: an assignment, the user part of a URL, a key known by its shape."""
     word = _without_known_secrets(word)
-    found = _ASSIGNMENT.search(word)
-    return _masked_from(word, found) if found else word
+    assigned = _assigned(word)
+    return _masked_from(word, assigned) if assigned else word
+
+
+def _assigned(text: str) -> int:
+    """Return where the value behind the first sensitive name and its sign begins; 0 if there is none."""
+    backwards = _folded(text)[::-1]
+    places = [found.start() for found in _ASSIGNMENT.finditer(backwards)]
+    return len(text) - places[-1] if places else 0
+
+
+def _folded(text: str) -> str:
+    """Return the text in lower case, of the same length, as re.IGNORECASE compares it."""
+    if text.isascii():
+        return text.lower()
+    return text.replace("\u0130", "i").lower().replace("\u0131", "i").replace("\u017f", "s")
 
 
 def _without_known_secrets(word: str) -> str:
@@ -157,18 +248,14 @@ def _without_known_secrets(word: str) -> str:
     return _SHAPES.sub(MASK, word)
 
 
-def _masked_from(text: str, name: re.Match[str]) -> str:
-    value = text[name.end() :]
-    if not value or _is_count(name[0], value):
+def _masked_from(text: str, place: int) -> str:
+    """Mask all that stands behind a name, unless it is a count."""
+    value = text[place:]
+    if not value or _is_count(text[:place], value):
         return text
-    return text[: name.end()] + MASK
+    return text[:place] + MASK
 
 
 def _is_count(name: str, value: str) -> bool:
     """`--max-num-batched-tokens 8192` counts tokens and holds none."""
     return _COUNT.search(name) is not None and value.isdigit() and len(value) <= _COUNT_DIGITS
-
-
-def _mask_unless_empty(match: re.Match[str]) -> str:
-    """Leave out the empty matches of a pattern such as `x*`, which hide no secret."""
-    return MASK if match[0] else ""

@@ -88,7 +88,7 @@ class ProcessTable:
         """Start empty. What is None is read from the machine.
 
         `command` says whether command lines are read at all, `redact` are regular expressions of
-        what to hide in them beyond the built-in ones. Raises re.error where one is none.
+        what to hide in them beyond the built-in ones. Raises ValueError where RE2 does not take one.
         """
         if host_pid_namespace is None:
             host_pid_namespace = in_host_pid_namespace()

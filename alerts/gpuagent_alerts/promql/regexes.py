@@ -1,19 +1,13 @@
-"""Regular expressions of matchers and label_replace: the one module that knows RE2, the engine of Prometheus.
-
-RE2 takes linear time whatever the pattern; Python's re differs in what it takes and can be made to hang.
-"""
+"""Regular expressions of matchers and label_replace, as Prometheus takes them: by RE2 (`gpuagent.regexes`)."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable
 
-import re2
-
+from gpuagent.regexes import RegexError, compile_regex
 from gpuagent_alerts.promql.errors import ExpressionError
 
-_OPTIONS = re2.Options()
-_OPTIONS.log_errors = False  # they are raised
 # C++ takes these and Go does not. What is quoted, a pair with a backslash or \Q...\E, is skipped first.
 _FOREIGN = re.compile(r"(?P<foreign>\\C|\(\?<)|\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|\[:\^?\w*:\]|[^\]\\])*\]", re.DOTALL)
 _REFERENCE = re.compile(r"\$(?:\$|\{(?P<braced>\w+)\}|(?P<plain>\w+))?")
@@ -28,10 +22,10 @@ class Pattern:
         """Raises ExpressionError for what Prometheus would not compile."""
         try:
             # By itself first: `a)|(b` is no pattern, though it is one inside the parentheses.
-            re2.compile(pattern, _OPTIONS)
-            self._regex = re2.compile(f"(?:{pattern})", _OPTIONS)
-        except re2.error as error:
-            raise ExpressionError(f"the regular expression {pattern!r} is wrong: {_reason(error)}") from None
+            compile_regex(pattern)
+            self._regex = compile_regex(f"(?:{pattern})")
+        except RegexError as error:
+            raise ExpressionError(f"the regular expression {pattern!r} is wrong: {error}") from None
         foreign = next((match["foreign"] for match in _FOREIGN.finditer(pattern) if match["foreign"]), None)
         if foreign is not None:
             raise ExpressionError(f"the regular expression {pattern!r} has {foreign}, which Prometheus does not know")
@@ -53,7 +47,7 @@ class Pattern:
 
     def template(self, template: str) -> Callable[[list[str]], str]:
         r"""How Go expands a replacement: `$1`, `${1}x`, `$name`, `$$`; a group that is not there is empty."""
-        names: dict[str, int] = self._regex.groupindex
+        names = self._regex.groupindex
         count = self._regex.groups
         parts: list[str | int] = []
         end = 0
@@ -70,8 +64,3 @@ class Pattern:
                 parts.append(names[name])
         parts.append(template[end:])
         return lambda groups: "".join([groups[part] if isinstance(part, int) else part for part in parts])
-
-
-def _reason(error: Exception) -> str:
-    reason = error.args[0] if error.args else ""
-    return reason.decode(errors="replace") if isinstance(reason, bytes) else str(reason)

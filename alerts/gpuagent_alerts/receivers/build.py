@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, field
 
 from gpuagent.clock import Clock
 from gpuagent_alerts.outbox.sender import DAY_SECONDS, Pace
@@ -13,9 +13,11 @@ from gpuagent_alerts.receivers.config import HeartbeatConfig, ReceiverConfig, Ur
 from gpuagent_alerts.receivers.exec import Exec
 from gpuagent_alerts.receivers.heartbeat import Heartbeat
 from gpuagent_alerts.receivers.http import Http
+from gpuagent_alerts.receivers.masker import Masker
 from gpuagent_alerts.receivers.pagerduty import EVENTS_URL, Pagerduty
 from gpuagent_alerts.receivers.receiver import Kind, Receiver
 from gpuagent_alerts.receivers.secret import Secret
+from gpuagent_alerts.receivers.secret_forms import argument_secrets
 from gpuagent_alerts.receivers.slack import Slack
 from gpuagent_alerts.receivers.webhook import Webhook
 from gpuagent_alerts.routing.route import Recipient
@@ -37,20 +39,21 @@ class Builder:
     http: Http
     clock: Clock
     pagerduty_url: str = EVENTS_URL
+    masker: Masker = field(default_factory=Masker)
+    """Hides secrets in what programs write."""
 
     def receiver(self, config: ReceiverConfig) -> Receiver | None:
         """What sends messages; None of a heartbeat, which takes none. Raises ValueError if no kind is set."""
         address = _address(config)
         kind = self._web(config, address) if address is not None else None
         if kind is None and config.exec is not None:
-            kind = Exec(config.exec.command, config.exec.timeout)
+            kind = Exec(config.exec.command, config.exec.timeout, self.masker)
         name = kind_of(config)
         return None if kind is None else Receiver(config.name, kind, _PACES.get(name, Pace()), address)
 
     def _web(self, config: ReceiverConfig, address: Secret) -> Kind | None:
         if config.webhook is not None:
-            file = config.webhook.secret_file
-            return Webhook(self.http, address, None if file is None else Secret("key for signatures", None, file))
+            return Webhook(self.http, address, _signing_key(config))
         if config.slack is not None:
             return Slack(self.http, address)
         if config.alertmanager is not None:
@@ -62,9 +65,9 @@ class Builder:
     def heartbeat(self, config: ReceiverConfig, alive: Callable[[], bool]) -> Heartbeat | None:
         """What calls a URL; None of every other kind."""
         beat: HeartbeatConfig | None = config.heartbeat
-        if beat is None:
+        url = _heartbeat_url(config)
+        if beat is None or url is None:
             return None
-        url = Secret("URL", beat.url, beat.url_file)
         return Heartbeat(config.name, self.http, url, beat.interval, self.clock, alive)
 
 
@@ -74,6 +77,31 @@ def _address(config: ReceiverConfig) -> Secret | None:
         return Secret("routing key", config.pagerduty.routing_key, config.pagerduty.routing_key_file)
     urls: tuple[UrlConfig | None, ...] = (config.webhook, config.slack, config.alertmanager, config.apprise)
     return next((Secret("URL", one.url, one.url_file) for one in urls if one is not None), None)
+
+
+def _heartbeat_url(config: ReceiverConfig) -> Secret | None:
+    beat = config.heartbeat
+    return None if beat is None else Secret("URL", beat.url, beat.url_file)
+
+
+def _signing_key(config: ReceiverConfig) -> Secret | None:
+    file = None if config.webhook is None else config.webhook.secret_file
+    return None if file is None else Secret("key for signatures", None, file)
+
+
+def secrets_of(configs: Iterable[ReceiverConfig]) -> Iterator[Secret]:
+    """Yield every secret of these receivers that stands in a key of its own or in a file."""
+    for config in configs:
+        for secret in (_address(config), _heartbeat_url(config), _signing_key(config)):
+            if secret is not None:
+                yield secret
+
+
+def secret_arguments(configs: Iterable[ReceiverConfig]) -> Iterator[str]:
+    """Yield what looks like a secret in the command lines of these receivers."""
+    for config in configs:
+        if config.exec is not None:
+            yield from argument_secrets(config.exec.command)
 
 
 def recipient(config: ReceiverConfig) -> Recipient | None:

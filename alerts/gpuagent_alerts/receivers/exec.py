@@ -6,13 +6,14 @@ The JSON is that of the webhook, and `id`, which stays the same when the program
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from gpuagent_alerts.alert import Message
 from gpuagent_alerts.outbox.outcome import DELIVERED, Outcome, Reason
 from gpuagent_alerts.outbox.sender import Context
+from gpuagent_alerts.receivers.masker import Masker
 from gpuagent_alerts.receivers.program import run_program
-from gpuagent_alerts.receivers.redact import redact
+from gpuagent_alerts.receivers.secret_forms import argument_secrets
 from gpuagent_alerts.receivers.webhook import version_4
 
 _SHOWN = 160
@@ -24,6 +25,7 @@ class Exec:
 
     command: tuple[str, ...]
     timeout_seconds: float = 10.0
+    masker: Masker = field(default_factory=Masker, repr=False, compare=False)
 
     async def send(self, message: Message, context: Context) -> Outcome:
         """Run it once."""
@@ -34,5 +36,7 @@ class Exec:
         if finished.status is None:
             return Outcome(Reason.TIMED_OUT, f"the program was ended after {self.timeout_seconds:g} s")
         how = f"status {finished.status}" if finished.status > 0 else f"signal {-finished.status}"
-        last = redact(finished.said.strip().rpartition("\n")[2], ())[:_SHOWN]
+        _, newline, last = finished.said.rstrip().rpartition("\n")
+        whole = finished.whole or bool(newline)
+        last = self.masker.hide(last, argument_secrets(self.command), starts=whole)[:_SHOWN]
         return Outcome(Reason.FAILED, f"the program ended with {how}" + (f": {last}" if last else ""))

@@ -21,7 +21,7 @@ from gpuagent.clock import Clock, SystemClock
 from gpuagent_alerts.outbox.outcome import DELIVERED, Outcome, Reason
 from gpuagent_alerts.receivers.addresses import ForbiddenAddressError, Resolve, Resolver, allowed_addresses
 from gpuagent_alerts.receivers.lean import httpx
-from gpuagent_alerts.receivers.redact import redact
+from gpuagent_alerts.receivers.masker import Masker
 
 DEADLINE_SECONDS = 15.0
 MAX_ANSWER_BYTES = 4096
@@ -40,7 +40,7 @@ class Request:
     headers: Mapping[str, str] = field(default_factory=dict, repr=False)
     method: str = "POST"
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    """What must not be shown besides the URL, should the answer repeat it."""
+    """Secrets of this request besides the URL and those that the masker knows."""
 
 
 class Http:
@@ -53,13 +53,16 @@ class Http:
         deadline_seconds: float = DEADLINE_SECONDS,
         trust: ssl.SSLContext | None = None,
         resolve: Resolve | None = None,
+        masker: Masker | None = None,
     ) -> None:
+        """Make no connection yet. `masker` hides secrets in what receivers answer."""
         self._clock = clock or SystemClock()
         self._deadline_seconds = deadline_seconds
         self._trust = trust
         self._clients: dict[str, httpx.AsyncClient] = {}
         self._resolver = Resolver()
         self._resolve = resolve or self._resolver
+        self._masker = masker or Masker()
 
     async def send(self, request: Request) -> Outcome:
         """Try once. Whatever goes wrong is an outcome."""
@@ -108,7 +111,8 @@ class Http:
             if response.is_success:
                 await _excerpt(response)  # read to its end, so that the connection can be used again
                 return DELIVERED
-            said = redact(await _excerpt(response), [request.url, *request.secrets])[:_SHOWN]
+            excerpt, whole = await _excerpt(response)
+            said = self._masker.hide(excerpt, [request.url, *request.secrets], ends=whole)[:_SHOWN]
             return self._judge(response, f": {said}" if said else "")
 
     def _client(self, scheme: str) -> httpx.AsyncClient:
@@ -159,17 +163,21 @@ def _new_client(trust: ssl.SSLContext) -> httpx.AsyncClient:
     )
 
 
-async def _excerpt(response: httpx.Response) -> str:
+async def _excerpt(response: httpx.Response) -> tuple[bytes, bool]:
+    """Return the beginning of the answer, and whether that is all of it."""
     kept = b""
+    whole = False
     try:
         async with asyncio.timeout(_ANSWER_SECONDS):
             async for chunk in response.aiter_raw(MAX_ANSWER_BYTES):
                 kept += chunk
                 if len(kept) >= MAX_ANSWER_BYTES:
                     break
+            else:
+                whole = True
     except (TimeoutError, httpx.HTTPError):
         pass  # the status has come, and counts
-    return kept[:MAX_ANSWER_BYTES].decode("utf-8", "replace")
+    return kept[:MAX_ANSWER_BYTES], whole
 
 
 def _why(error: BaseException | None) -> str:

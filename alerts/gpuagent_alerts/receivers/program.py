@@ -30,6 +30,8 @@ class Finished:
     """Its exit status, negative for a signal; None when it took too long and was killed."""
     said: str
     """The end of what it wrote to its standard error."""
+    whole: bool = True
+    """Whether `said` is all that it wrote there."""
 
 
 async def run_program(command: Sequence[str], stdin: bytes, timeout_seconds: float) -> Finished:
@@ -60,7 +62,7 @@ async def run_program(command: Sequence[str], stdin: bytes, timeout_seconds: flo
                 os.killpg(transport.get_pid(), signal.SIGKILL)
             await asyncio.shield(watch.exited.wait())
         transport.close()
-    return Finished(status, watch.tail.decode("utf-8", "replace"))
+    return Finished(status, watch.tail.decode("utf-8", "replace"), watch.whole)
 
 
 def _feed(transport: asyncio.SubprocessTransport, data: bytes) -> None:
@@ -78,11 +80,13 @@ class _Watch(asyncio.SubprocessProtocol):
 
     def __init__(self) -> None:
         self.tail = bytearray()
+        self.whole = True
         self.exited = asyncio.Event()
         self.silent = asyncio.Event()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:  # noqa: ARG002 (asyncio's)
         self.tail += data
+        self.whole = self.whole and len(self.tail) <= _KEPT_BYTES
         del self.tail[:-_KEPT_BYTES]
 
     def pipe_connection_lost(self, fd: int, exc: Exception | None) -> None:  # noqa: ARG002 (asyncio's)

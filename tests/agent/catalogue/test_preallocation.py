@@ -5,6 +5,8 @@ from __future__ import annotations
 import dataclasses
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gpuagent.catalogue.frameworks import CONFIGURED, Framework, framework_of, recogniser
 from gpuagent.catalogue.preallocation import fast_growth_expected, preallocated
@@ -31,11 +33,16 @@ GPU = GpuReading(
 
 
 def info(name: str, command: str = "") -> ProcessInfo:
-    """A process by its name and command line."""
+    """A process of alice's by its name and command line."""
     return ProcessInfo(ProcessId("boot", 7, 1), name, 1000, "alice", command)
 
 
-def holds(used_bytes: int, of: ProcessInfo | None, uuid: str = "GPU-a") -> ProcessReading:
+def of(owner: ProcessInfo, uid: int = 1001, *, unit: str = "", pod_uid: str = "") -> ProcessInfo:
+    """The same process of another owner's."""
+    return dataclasses.replace(owner, uid=uid, user=f"user{uid}", unit=unit, pod_uid=pod_uid)
+
+
+def holds(used_bytes: int | None, of: ProcessInfo | None, uuid: str = "GPU-a") -> ProcessReading:
     """That process on a GPU."""
     return ProcessReading(0, uuid, 7, Process.LIVE if of else Process.DEAD, of, used_bytes, "C", None)
 
@@ -126,16 +133,109 @@ def test_a_gpu_counts_while_such_servers_hold_most_of_it() -> None:
     assert told(holds(70 * GIB, server), gpu=dataclasses.replace(GPU, memory=None)) == []
 
 
+BOB = 1001
+SERVER, OTHER = info("vllm"), info("python3", "python3 train.py")
+
+
+@pytest.mark.parametrize(
+    ("processes", "expected"),
+    [
+        ([(70, SERVER), (2, of(OTHER))], False),
+        ([(70, SERVER), (1.4, of(OTHER))], True),
+        ([(70, SERVER), (1.4, of(OTHER)), (0.5, of(OTHER, 1002))], False),
+        ([(60, of(OTHER)), (10, SERVER)], False),
+        ([(70, of(OTHER)), (0.1, SERVER)], False),
+        ([(57, SERVER), (15, OTHER)], False),
+        ([(58, SERVER), (14, OTHER)], True),
+        ([(36, SERVER), (36, SERVER)], True),
+        ([(36, SERVER), (36, of(SERVER))], False),
+        ([(70, SERVER), (2, None)], False),
+        ([(70, SERVER), (None, of(OTHER))], False),
+        ([(70, SERVER), (None, OTHER)], True),
+        ([(None, SERVER)], False),
+        ([(70, of(SERVER, 0, pod_uid="a")), (2, of(OTHER, 0, pod_uid="b"))], False),
+        ([(70, of(SERVER, 0, pod_uid="a")), (2, of(OTHER, 0, pod_uid="a"))], True),
+    ],
+    ids=[
+        "a neighbor has memory", "a display beside it", "neighbors have memory together", "a small share by the name",
+        "next to nothing by the name", "less than most", "enough of it", "two servers of one user",
+        "two servers of two users", "a dead process has memory", "nobody knows how much a neighbor has",
+        "nor how much of its own", "nor of the server", "two pods, both root", "one pod",
+    ],
+)  # fmt: skip
+def test_a_name_silences_nothing_for_others(
+    processes: list[tuple[float | None, ProcessInfo | None]], expected: bool
+) -> None:
+    """ALERT-01: what a process calls itself counts only where its owner has the GPU to themselves."""
+    held = [holds(None if gib is None else int(gib * GIB), owner) for gib, owner in processes]
+
+    assert [value for _, value in preallocated([GPU], held, {}, recogniser())] == [expected]
+
+
+def test_what_an_app_says_of_itself_silences_nothing_for_others() -> None:
+    """ALERT-01: the embedded client speaks for the process, as its name does."""
+    client = ClientReading(ProcessId("boot", 7, 1), "app", frameworks={"jax": True})
+    alone = [holds(70 * GIB, OTHER)]
+    shared = [*alone, holds(2 * GIB, of(OTHER))._replace(pid=8)]
+
+    assert [value for _, value in preallocated([GPU], alone, {7: client}, recogniser())] == [True]
+    assert [value for _, value in preallocated([GPU], shared, {7: client}, recogniser())] == [False]
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"),
+    [
+        ("vllm-a.service", True),
+        ("user@1000.service/vllm-a.service", False),
+        ("other.service", False),
+        ("", False),
+    ],
+)
+def test_a_unit_that_root_named_counts_for_all(unit: str, expected: bool) -> None:
+    """ALERT-01: on a shared GPU the unit says what the process cannot; one of a user's own manager is a name."""
+    recognise = recogniser((r"^vllm-a\.service$",))
+    process = of(SERVER, 1000, unit=unit)
+    held = [holds(60 * GIB, process), holds(12 * GIB, of(OTHER))]
+
+    assert [value for _, value in preallocated([GPU], held, {}, recognise)] == [expected]
+
+
+def test_two_servers_with_units_share_a_gpu() -> None:
+    """ALERT-01: of two users, both named by root: full by design; with a third user's memory it still is."""
+    recognise = recogniser((r"^vllm-\w+\.service$",))
+    servers = [holds(32 * GIB, of(SERVER, uid, unit=f"vllm-{uid}.service")) for uid in (1, 2)]
+    third = holds(8 * GIB, of(OTHER, 3))
+
+    assert [value for _, value in preallocated([GPU], [*servers, third], {}, recognise)] == [True]
+    assert [value for _, value in preallocated([GPU], [servers[0], third], {}, recognise)] == [False]
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 72), st.integers(0, 3), st.booleans()), max_size=6),
+    st.integers(0, 3),
+)
+def test_no_name_of_one_user_changes_what_a_neighbor_is_told(shares: list[tuple[int, int, bool]], victim: int) -> None:
+    """ALERT-01: while a user has more than 2 % of a GPU and no such server, no name of another's makes it silent."""
+    mine = sum(share for share, uid, _ in shares if uid == victim)
+    held = [holds(share * GIB, of(SERVER if named and uid != victim else OTHER, uid)) for share, uid, named in shares]
+    ((_, silent),) = preallocated([GPU], held, {}, recogniser())
+
+    assert not (silent and mine > 0.02 * 72)
+
+
 NOW = 1_700_000_000.0
 FAST = Growth(Verdict.LEARNING, fast=True, fast_exhaustion_seconds=8.0)
 
 
-def grows(*growing: tuple[int, str, float], gpu: Growth = FAST) -> Snapshot:
+def grows(*growing: tuple[int, str, float], gpu: Growth = FAST, beside_uid: int = 1000, unit: str = "") -> Snapshot:
     """Processes (pid, name, age in seconds) that grow fast on one GPU, beside one that does not."""
     processes = [
         ProcessReading(
             0, "GPU-a", pid, Process.LIVE,
-            ProcessInfo(ProcessId("boot", pid, pid), name, 1000, "alice", start_time_seconds=NOW - age_seconds),
+            ProcessInfo(
+                ProcessId("boot", pid, pid), name, beside_uid if pid == 9 else 1000, "alice",
+                start_time_seconds=NOW - age_seconds, unit=unit if pid != 9 else "",
+            ),
             20 * GIB, "C", None,
         )
         for pid, name, age_seconds in (*growing, (9, "train.py", 50.0))
@@ -162,3 +262,13 @@ def grows(*growing: tuple[int, str, float], gpu: Growth = FAST) -> Snapshot:
 def test_a_server_that_starts_excuses_its_own_growth(snapshot: Snapshot, expected: list[bool]) -> None:
     """For half an hour, and nobody else's; where nothing would fill the GPU within minutes, nothing is said."""
     assert [value for _, value in fast_growth_expected(snapshot, recogniser())] == expected
+
+
+@pytest.mark.parametrize(
+    ("unit", "expected"), [("", False), ("vllm.service", True), ("user@7.service/vllm.service", False)]
+)
+def test_a_server_that_starts_beside_somebody_else_is_told(unit: str, expected: bool) -> None:
+    """LEAK-04: the neighbor's memory is at stake, whatever the process calls itself; a unit of root's excuses it."""
+    snapshot = grows((1, "VLLM::EngineCor", 200.0), beside_uid=BOB, unit=unit)
+
+    assert [value for _, value in fast_growth_expected(snapshot, recogniser((r"^vllm\.service$",)))] == [expected]

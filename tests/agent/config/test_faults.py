@@ -57,7 +57,7 @@ def test_twenty_faults(tmp_path: Path) -> None:
         "5: alerting: 'nodes' is unknown; did you mean node?",
         "7: processes.top: must be a whole number, not text",
         "8: processes.command: must be true or false, not text",
-        "9: processes.redact[0]: is not a regular expression: missing ), unterminated subpattern",
+        "9: processes.redact[0]: is not a regular expression as RE2 has them: missing ): (",
         "10: leaks: must be a mapping, not text",
         "13: receivers[0].slack.url_fle: unknown key; did you mean url_file?",
         "14: receivers[1].name: 'ops' is already the name of receivers[0]",

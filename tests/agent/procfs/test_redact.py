@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.procfs.redact import COMMAND_LIMIT_BYTES, MASK, Redactor
+from tests.agent.procfs.plain_redact import redacted
 
 Form = Callable[[str, str], list[str]]
 SECRET = "h7Qz-93.kLw"
@@ -114,7 +115,7 @@ def test_a_pattern_that_matches_nothing_hides_nothing() -> None:
 
 def test_a_pattern_that_is_none_is_refused_at_start() -> None:
     """A mistake in the configuration is found when it is loaded, not at the first process."""
-    with pytest.raises(re.error):
+    with pytest.raises(ValueError, match="RE2"):
         Redactor(["("])
 
 
@@ -166,3 +167,40 @@ def test_short_clean_text_is_not_cut(words: list[str]) -> None:
     shown = command(*words)
 
     assert shown == text or (len(text) > COMMAND_LIMIT_BYTES and shown.endswith("..."))
+
+
+WORDS = """
+    --password --api-key key token= tokens=12 max_tokens: auth author= authors --auth = : , Bearer basic x ' " \\ @ { }
+    http://u:p@h/ http://h:80/ :// hf_abcdefghijklmnop eyJabcdefghijklmnopqrst AKIAIOSFODNN7EXAMPLE --x --password= [k]
+    secret Secret PASSWD \u0130 \u212aey= \u017fecret= tokenizer= \u0131z --env X_TOKEN= _ . sh -c 1234567
+    authorization: credential pwd passphrase:
+"""
+OTHERS = ("a" * 60, "a" * 70, " ", "  ", "\t", "\n", "\0", "\0", "\0", "\0--", "\\ ", "\udcff")
+PIECES = st.sampled_from([*WORDS.split(), *OTHERS])
+LINES = st.one_of(
+    st.lists(PIECES, max_size=60).map("".join),
+    st.lists(PIECES, max_size=60).map(" ".join),
+    st.lists(PIECES, max_size=300).map("\0".join),
+    st.lists(st.sampled_from(['"', "'", "a", " ", "\\", "key="]), max_size=400).map("".join),
+).map(lambda text: text.encode("utf-8", "surrogateescape"))
+
+
+@given(st.one_of(LINES, LINES.map(lambda line: (line * 50)[:5000]), st.binary(max_size=300)), st.integers(3, 300))
+def test_what_is_not_shown_is_not_needed(raw: bytes, limit: int) -> None:
+    """PROC-07: the result is that of the same rules applied to all of the command line."""
+    assert Redactor(limit_bytes=limit).command(raw) == redacted(raw, limit)
+
+
+@given(LINES)
+def test_the_plain_rules_hold_with_a_pattern_too(raw: bytes) -> None:
+    """PROC-07: a pattern that matches nothing changes nothing, though more is looked at for it."""
+    assert Redactor(["never-there"]).command(raw) == redacted(raw, COMMAND_LIMIT_BYTES)
+
+
+def test_a_pattern_may_match_behind_what_is_shown() -> None:
+    """PROC-07: what begins in sight and ends a thousand characters further is hidden as a whole."""
+    line = b"\0".join([b"begin", *[b"word"] * 150, b"end", *[b"more"] * 500])
+    shown = Redactor([r"begin .* end"]).command(line)
+
+    assert shown.startswith(f"{MASK} more more")
+    assert shown.endswith("...")

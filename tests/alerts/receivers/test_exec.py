@@ -15,6 +15,8 @@ import pytest
 from gpuagent_alerts.outbox.outcome import Outcome, Reason
 from gpuagent_alerts.receivers import confine
 from gpuagent_alerts.receivers.exec import Exec
+from gpuagent_alerts.receivers.masker import Masker
+from gpuagent_alerts.receivers.secret import Secret
 from tests.alerts.messages import CONTEXT, message
 from tests.alerts.receivers.sink import PATIENCE_SECONDS
 
@@ -177,3 +179,21 @@ def test_where_nothing_can_be_taken_away_nothing_is_run() -> None:
     done = subprocess.run([sys.executable, "-c", judge], capture_output=True, text=True, check=True)
 
     assert done.stdout.split() == ["False", "True"]
+
+
+@pytest.mark.parametrize(
+    ("said", "shown"),
+    [
+        ("cannot post with abc-def-123", "cannot post with <hidden>"),
+        ("joe@h3: t0k3n-of-another refused", "joe@h3: <hidden> refused"),
+        ("x" * 5000 + "end of a token refused", "of a token refused"),
+    ],
+    ids=["its own argument", "another receiver's secret", "the word at the cut"],
+)
+def test_what_it_writes_is_shown_without_secrets(said: str, shown: str) -> None:
+    """ALERT-07: neither its own arguments nor another receiver's secret nor half a word of a long line is shown."""
+    command = (sys.executable, "-c", f"import sys; sys.stderr.write({said!r}); sys.exit(1)", "X-Api-Key: abc-def-123")
+    program = Exec(command, masker=Masker([Secret("key", "t0k3n-of-another")]))
+    outcome = asyncio.run(program.send(message(), CONTEXT))
+
+    assert outcome.detail == f"the program ended with status 1: {shown}"

@@ -14,7 +14,9 @@ import pytest
 from gpuagent.clock import ManualClock
 from gpuagent_alerts.outbox.outcome import Outcome, Reason
 from gpuagent_alerts.receivers.http import Http, Request
-from tests.alerts.receivers.sink import Reply, Sink, always, sink
+from gpuagent_alerts.receivers.masker import Masker
+from gpuagent_alerts.receivers.secret import Secret
+from tests.alerts.receivers.sink import Received, Reply, Sink, always, sink
 from tests.exporters.certificates import Authority
 
 SECRET_PATH = "/services/T00000000/B00000000/tops3cretpath"
@@ -224,3 +226,39 @@ def test_no_secret_in_any_text(reply: Reply, caplog: pytest.LogCaptureFixture) -
         texts = repr(asyncio.run(once())) + caplog.text
     for piece in (SECRET_PATH, "tops3cret", "T00000000", "B00000000", str(receiver.port)):
         assert piece not in texts
+
+
+@pytest.mark.parametrize("user_info", ["user:passw0rd", "user:p%40ss%2Fw0rd", "user:", "t0ken-as-user"])
+@pytest.mark.parametrize("spaces", [0, 4050])
+def test_the_header_made_of_the_urls_user_is_not_shown(user_info: str, spaces: int) -> None:
+    """ALERT-07: a receiver that quotes our own credentials gives away neither the header nor what it is made of.
+
+    That includes a header of which the end was not read any more.
+    """
+
+    def quote_headers(request: Received) -> Reply:
+        header = request.headers["authorization"]
+        return Reply(403, body=b"not you:" + b" " * spaces + header.removeprefix("Basic ").encode() + b"." * 100)
+
+    with sink(quote_headers) as receiver:
+        outcome = post(receiver.url.replace("://", f"://{user_info}@"))
+        header = receiver.asked[0].headers["authorization"].removeprefix("Basic ")
+
+    assert outcome.detail.startswith("it refused the message (403): not you:")
+    assert header[:4] not in outcome.detail
+
+
+def test_what_the_masker_knows_is_hidden_in_every_answer() -> None:
+    """ALERT-07: a receiver may quote the secret of another one, as a gateway in front of both does."""
+
+    async def once(url: str) -> Outcome:
+        http = Http(masker=Masker([Secret("key", "0ther-receivers-key")]))
+        try:
+            return await http.send(Request(url))
+        finally:
+            await http.close()
+
+    with sink(always(Reply(403, body=b"0ther-receivers-key is no key"))) as receiver:
+        outcome = asyncio.run(once(receiver.url))
+
+    assert outcome.detail == "it refused the message (403): <hidden> is no key"

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
 
-from gpuagent_alerts.receivers.redact import redact
+from gpuagent_alerts.receivers.masker import Masker
 from gpuagent_alerts.receivers.secret import Misconfigured, Secret
 
 URL = "https://user:passw0rd@hooks.example.org/services/T0000/B0000/tops3cret?token=s3cond%20one"
@@ -73,7 +73,7 @@ def test_redacting_leaves_no_piece(before: str, after: str) -> None:
     """Host, user, password, path, query and its values: none of them is left, wherever they stand."""
     pieces = ("passw0rd", "hooks.example.org", "/services/T0000/B0000/tops3cret", "tops3cret", "s3cond one", URL)
     for piece in pieces:
-        text = redact(f"{before} {piece} {after}", [URL])
+        text = Masker([Secret("URL", URL)]).hide(f"{before} {piece} {after}")
 
         assert piece not in text
         assert text.isprintable()
@@ -81,4 +81,4 @@ def test_redacting_leaves_no_piece(before: str, after: str) -> None:
 
 def test_redacting_hides_every_url() -> None:
     """Also of receivers that this text is not about."""
-    assert redact("curl: https://other.example/x failed", []) == "curl: <hidden> failed"
+    assert Masker().hide("curl: https://other.example/x failed") == "curl: <hidden> failed"

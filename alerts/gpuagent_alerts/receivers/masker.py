@@ -1,0 +1,165 @@
+"""The one place through which a text from outside goes before it is logged, stored, exported or shown.
+
+A receiver that refuses a message may quote it, with address and headers: the secrets of the whole configuration are
+hidden in every form that `secret_forms` and `encoded_text` know, and besides them whatever looks like a credential.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from gpuagent_alerts.receivers.encoded_text import View, views
+from gpuagent_alerts.receivers.secret import Misconfigured, Secret
+from gpuagent_alerts.receivers.secret_forms import Forms, forms
+
+HIDDEN = "<hidden>"
+_KEPT_VALUES = 2
+"""Of each secret: the one in use, and the one before it, which a late answer may still quote."""
+_SHORTEST_PART = 4
+"""Of a secret that is cut off at an end of the text."""
+
+# Each takes time linear in the text: where a match can begin, what stands before it says that it has not begun yet.
+_CREDENTIALS = (
+    re.compile(rb"(?<![A-Za-z0-9+.-])[A-Za-z0-9+.-]*://\S+"),
+    re.compile(rb"(?<![^\s/@\"'<>])[^\s/:@\"'<>]+:[^\s/@\"'<>]+@"),  # user:password@
+    re.compile(
+        rb"\bauthorization[\"'\]\\]{0,4}[ \t]{0,8}[:=]>?[ \t]{0,8}(\"[^\"\r\n]+|'[^'\r\n]+|[^\s\"'][^\r\n]*)",
+        re.IGNORECASE,
+    ),
+    re.compile(
+        rb"\b(?:basic|bearer|negotiate)[\s+:]{1,8}(?!(?:auth\w*|realm|token|error|required|is|or|and|header)\b)"
+        rb"([\w.~+/=-]{3,})",
+        re.IGNORECASE,
+    ),
+    re.compile(rb"\bdigest[\s+]{1,8}(\w+=[^\r\n]+)", re.IGNORECASE),
+)
+_BASE64 = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_=")
+
+Span = tuple[int, int]
+
+
+@dataclass(slots=True)
+class _Known:
+    secret: Secret
+    values: list[str] = field(default_factory=list, repr=False)
+    """The latest first."""
+
+    def refresh(self) -> None:
+        try:
+            value = self.secret.read()
+        except Misconfigured:  # the values of before still count
+            return
+        if value not in self.values:
+            self.values = [value, *self.values][:_KEPT_VALUES]
+
+
+class Masker:
+    """Hides the secrets of a configuration, and what looks like a credential. For one thread."""
+
+    def __init__(self, secrets: Iterable[Secret] = ()) -> None:
+        self._known: list[_Known] = []
+        self._texts: tuple[str, ...] = ()
+        self.use(secrets)
+
+    def use(self, secrets: Iterable[Secret], texts: Iterable[str] = ()) -> None:
+        """Hide these from now on, and `texts`, which stand in the configuration as they are."""
+        before = {known.secret: known for known in self._known}
+        self._known = [before.get(secret) or _Known(secret) for secret in dict.fromkeys(secrets)]
+        self._texts = tuple(texts)
+
+    def hide(self, text: str | bytes, further: Iterable[str] = (), *, starts: bool = True, ends: bool = True) -> str:
+        """Return the text on one line, without any of the secrets.
+
+        `further` are secrets beside those of the configuration. Where the text does not start or end as it did when it
+        was written, `starts` or `ends` is False: the word at the cut is left out, and what began there is hidden.
+        """
+        data = text.encode("utf-8", "surrogateescape") if isinstance(text, str) else text
+        wanted = [forms(secret) for secret in dict.fromkeys([*self._secrets(), *further]) if secret]
+        spans = [span for view in views(data) for span in _spans(view, wanted, starts=starts, ends=ends)]
+        hidden = _replaced(data, spans).decode("utf-8", "replace")
+        line = " ".join("".join(c if c.isprintable() else " " for c in hidden).split(" "))
+        if not starts:
+            line = line.partition(" ")[2]
+        if not ends:
+            line = line.rpartition(" ")[0]
+        return " ".join(line.split())
+
+    def _secrets(self) -> Iterator[str]:
+        for known in self._known:
+            known.refresh()
+            for value in known.values:
+                yield from [value, *value.split()]
+        yield from self._texts
+
+
+def _spans(view: View, wanted: Iterable[Forms], *, starts: bool, ends: bool) -> Iterator[Span]:
+    """Yield where the original has something to hide."""
+    data = view.data
+    lower = data.lower()
+    for pattern in _CREDENTIALS:
+        for found in pattern.finditer(data):
+            yield view.span(*found.span(pattern.groups))
+    for each in wanted:
+        for start, end in _places(data, lower, each):
+            yield view.span(start, end)
+        if not (starts and ends):
+            for start, end in _cut_places(data, each, starts=starts, ends=ends):
+                yield view.span(start, end)
+
+
+def _places(data: bytes, lower: bytes, wanted: Forms) -> Iterator[Span]:
+    for form in wanted.literal:
+        yield from _occurrences(data, form)
+    for form in wanted.lower:
+        yield from _occurrences(lower, form)
+    for word in wanted.words:
+        for found in re.finditer(rb"(?<![0-9A-Za-z])" + re.escape(word) + rb"(?![0-9A-Za-z])", data):
+            yield found.span()
+    for core in wanted.base64:
+        start = data.find(core)
+        while start >= 0:
+            start, end = _extended(data, start, start + len(core))
+            yield start, end
+            start = data.find(core, end)
+
+
+def _cut_places(data: bytes, wanted: Forms, *, starts: bool, ends: bool) -> Iterator[Span]:
+    """Yield the beginning of the text if it is the end of a secret, and its end if a secret begins there.
+
+    The word at the cut is left out anyway, so this is about secrets of several words.
+    """
+    for form in wanted.spaced:
+        lengths = range(min(len(form), len(data)), _SHORTEST_PART - 1, -1)
+        if not ends:
+            yield from ((len(data) - k, len(data)) for k in lengths if data.endswith(form[:k]))
+        if not starts:
+            yield from ((0, k) for k in lengths if data.startswith(form[-k:]))
+
+
+def _occurrences(data: bytes, form: bytes) -> Iterator[Span]:
+    start = data.find(form)
+    while start >= 0:
+        yield start, start + len(form)
+        start = data.find(form, start + len(form))
+
+
+def _extended(data: bytes, start: int, end: int) -> Span:
+    """Take in the base64 on both sides, which holds the first and the last bits."""
+    while start > 0 and data[start - 1] in _BASE64:
+        start -= 1
+    while end < len(data) and data[end] in _BASE64:
+        end += 1
+    return start, end
+
+
+def _replaced(data: bytes, spans: Iterable[Span]) -> bytes:
+    """Put `<hidden>` in the place of each span, and of spans that overlap only once."""
+    parts: list[bytes] = []
+    copied = 0
+    for start, end in sorted(spans):
+        if start >= copied:
+            parts += [data[copied:start], HIDDEN.encode()]
+        copied = max(copied, end)
+    return b"".join([*parts, data[copied:]])

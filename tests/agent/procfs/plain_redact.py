@@ -1,0 +1,137 @@
+"""The built-in rules of redaction, written down plainly: what `gpuagent.procfs.redact` does in bounded time.
+
+Every token of the whole command line is looked at, however little of it is shown: some 10 ms for 4 KiB of quotes.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator
+
+from gpuagent.procfs.printable import decode, printable
+from gpuagent.procfs.redact import MASK
+
+_INPUT_LIMIT_BYTES = 4 * 1024
+_SENSITIVE = re.compile(
+    r"passw|passphrase|passcode|pwd|secret|token(?!iz)|key|credential|auth(?!ors?\b)", re.IGNORECASE
+)
+_ASSIGNMENT = re.compile(rf"(?:{_SENSITIVE.pattern})[\w.\-\[\]]{{0,64}}[\"']?[=:]", re.IGNORECASE)
+_OPTION = re.compile(r"--?[A-Za-z][\w.-]*\Z")
+_NEXT_OPTION = re.compile(r"[\"']?--[A-Za-z]")
+_SCHEME = re.compile(r"(?:bearer|basic|digest|token)\Z", re.IGNORECASE)
+_JOINTS = frozenset({"=", ":", ","})
+_COUNT = re.compile(r"tokens\W?\Z", re.IGNORECASE)
+_COUNT_DIGITS = 7
+_USER_INFO = re.compile(r"(?<=://)(?![\w.-]+(?::\d{1,5})?(?:/|\Z))")  # not a plain host and port
+_SPACE = re.compile(r"\s")
+_TEXT = re.compile(r"[\s\"']")
+_QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*(?:\"|\\?\Z)|'[^']*(?:'|\Z)", re.DOTALL)
+_TOKENS = re.compile(rf"\s+|{_QUOTED.pattern}|(?:\\.|[^\s\"'\\])+|\\", re.DOTALL)
+_SHAPES = re.compile(
+    # Keys whose first letters say what they are, so that a bare argument is recognised too.
+    r"\b(?:hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abpr]-|nvapi-)[\w-]{12,}"
+    r"|\bAKIA[0-9A-Z]{16}\b"  # AWS access key id
+    r"|\beyJ[\w.-]{16,}"  # JSON web token (RFC 7519): base64 of '{"'
+)
+
+
+def redacted(raw: bytes, limit_bytes: int) -> str:
+    """Return what is shown of /proc/<pid>/cmdline."""
+    arguments = raw[:_INPUT_LIMIT_BYTES].rstrip(b"\0").split(b"\0")
+    if len(raw) > _INPUT_LIMIT_BYTES:
+        whole = arguments[-1].rsplit(None, 1)[:-1]
+        arguments[-1] = b" ".join([*whole, b"..."])
+    tokens = [token for argument in arguments for token in (decode(argument), " ")]
+    return printable("".join(_walk(tokens[:-1], _argument)), limit_bytes)
+
+
+def _walk(tokens: Iterable[str], treat: Callable[[str], str]) -> Iterator[str]:
+    """Yield tokens, of which those of white space part the words, with the secret ones masked.
+
+    `treat` redacts inside a single token. A value reaches from its first token to the next space.
+    """
+    awaited = ""  # the name whose value comes next
+    previous = ""
+    masking = False
+    for token in tokens:
+        if not token or token.isspace():
+            masking = False
+            yield token
+            continue
+        if masking:
+            continue
+        if awaited and _NEXT_OPTION.match(token):
+            awaited = ""
+        if awaited and (token in _JOINTS or _SCHEME.match(token)):
+            yield token  # "Authorization: Bearer xyz": the value is one word further
+            continue
+        if awaited:
+            masking = not _is_count(awaited, token)
+            awaited = ""
+            yield MASK if masking else token
+            continue
+        treated = treat(token)
+        masking = treated.endswith(MASK) and treated != token
+        awaited = _awaited(token, previous)
+        previous = token
+        yield treated
+
+
+def _awaited(token: str, previous: str) -> str:
+    """Name the value that comes next: after `--password`, `password=` or `password` and `=`."""
+    if token in _JOINTS:
+        return previous if _SENSITIVE.search(previous) else ""
+    if token[-1] in "=:":
+        found = _ASSIGNMENT.search(token)
+        return token if found and found.end() == len(token) else ""  # a key in base64 ends so too
+    name = token.rsplit(maxsplit=1)[-1].strip("\"'")
+    return name if _OPTION.match(name) and _SENSITIVE.search(name) else ""
+
+
+def _argument(text: str) -> str:
+    """Redact one argument: the rest behind a sensitive name, else what it holds as a text."""
+    first = len(text) - len(text.lstrip())
+    end = next((found.start() for found in _SPACE.finditer(text, first)), len(text))
+    head = _without_known_secrets(text[:end])
+    found = _ASSIGNMENT.search(head)
+    if found:
+        return _masked_from(head + text[end:], found)
+    if _TEXT.search(text):
+        return "".join(_walk(_TOKENS.findall(text), _text_token))
+    return _word(text)
+
+
+def _text_token(token: str) -> str:
+    """Redact a token of a text; what stands in quotes is an argument in its turn."""
+    if not _QUOTED.fullmatch(token):
+        return _word(token)
+    quote = token[0]
+    closing = quote if len(token) > 1 and token[-1] == quote else ""
+    return quote + _argument(token[1 : len(token) - len(closing)]) + closing
+
+
+def _word(word: str) -> str:
+    """Redact one word: an assignment, the user part of a URL, a key known by its shape."""
+    word = _without_known_secrets(word)
+    found = _ASSIGNMENT.search(word)
+    return _masked_from(word, found) if found else word
+
+
+def _without_known_secrets(word: str) -> str:
+    """Mask what needs no name in front: everything from `://` to the last `@`, and the shapes."""
+    found, last = _USER_INFO.search(word), word.rfind("@")
+    if found and found.end() <= last:
+        word = word[: found.end()] + MASK + word[last:]
+    return _SHAPES.sub(MASK, word)
+
+
+def _masked_from(text: str, name: re.Match[str]) -> str:
+    value = text[name.end() :]
+    if not value or _is_count(name[0], value):
+        return text
+    return text[: name.end()] + MASK
+
+
+def _is_count(name: str, value: str) -> bool:
+    """`--max-num-batched-tokens 8192` counts tokens and holds none."""
+    return _COUNT.search(name) is not None and value.isdigit() and len(value) <= _COUNT_DIGITS
