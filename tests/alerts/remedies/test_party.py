@@ -139,7 +139,7 @@ def test_refusals_do_not_push_actions_out_of_the_budget(store: Store) -> None:
     assert climb(World(), plan(KILL), store, rules).result is Result.RELEASED
     audit = Audit(store, World().clock, BOOT)
     for _ in range(1100):
-        audit.write("x", BEGIN, {})
+        audit.write("x", BEGIN, BEGUN)
     world = World()
     assert "per_day" in climb(world, plan(KILL), store, rules).detail
     assert world.log == []
@@ -149,9 +149,9 @@ def test_an_action_under_way_is_an_action_now(store: Store) -> None:
     """The pause goes from the last thing that a run did, not from its beginning."""
     world = World()
     audit = Audit(store, world.clock, BOOT)
-    run = audit.begin({"dry_run": False, "program": "p"})
+    run = audit.begin({**BEGUN, "program": "p"})
     world.clock.advance(100)
-    audit.write(run, INTENT, {"disrupts": True})
+    audit.write(run, INTENT, {"step": "kill", "disrupts": True})
     (past,) = audit.past(dry_run=False)
     assert past.age_seconds == 0
 
@@ -317,8 +317,8 @@ def test_a_limit_is_no_reason_for_the_next_one(store: Store) -> None:
         alert = Alert({"alertname": "Full"}, {}, Status.FIRING, 1.7e9)
         what = Firing(alert, 1e9, [body.target for body in world.bodies.values()])
         audit = Audit(store, world.clock, BOOT)
-        run = audit.begin({"dry_run": False})
-        audit.write(run, INTENT, {"disrupts": True})
+        run = audit.begin(BEGUN)
+        audit.write(run, INTENT, {"step": "kill", "disrupts": True})
         made.use([largest], spent, 5.0)
         for _ in range(3):
             made.consider([what])
