@@ -95,12 +95,10 @@ class Audit:
 
     def close_open(self) -> list[str]:
         """Close the runs that a dead agent left open; returns their ids."""
-        rows = self._store.execute(
-            "SELECT DISTINCT run FROM remedy_audit WHERE kind = ? AND typeof(run) = 'text'"
-            " AND run NOT IN (SELECT run FROM remedy_audit WHERE kind = ? AND typeof(run) = 'text')",
-            (BEGIN, END),
-        )
-        left = [run for (run,) in rows if isinstance(run, str)]
+        rows = self._store.execute("SELECT seq, run, kind FROM remedy_audit WHERE kind IN (?, ?)", (BEGIN, END))
+        unreadable = {_seq(row) for row in self._look_for_damage()}
+        ended = {run for seq, run, kind in rows if kind == END and seq not in unreadable}
+        left = [run for _, run, kind in rows if kind == BEGIN and isinstance(run, str) and run not in ended]
         for run in left:
             try:
                 self.write(run, END, {"result": Result.INTERRUPTED, "acted": self._acted(run)})
@@ -149,9 +147,8 @@ class Audit:
             if run not in begins or bool(begins[run].data.get("dry_run")) == dry_run
         ]
         # An action whose rows are all damaged, or whose intents are.
-        unseen = [
-            row for row in damaged if row.cells["kind"] not in KINDS - {INTENT} and row.cells["run"] not in newest
-        ]
+        suspects = [row for row in damaged if row.cells["kind"] not in _NO_ACTION]
+        unseen = [row for row in suspects if row.cells["run"] not in newest]
         found += [(_seq(row), Past(self._age_of_damaged(row), "", unknown=True, helped=False)) for row in unseen]
         lost = [Past(0.0, "", record_lost=True)] if self._store.has_lost_rows else []
         return [*lost, *(past for _, past in sorted(found, key=itemgetter(0), reverse=True))]
@@ -166,7 +163,7 @@ class Audit:
             unit=str(data.get("unit", "")),
             program=str(data.get("program", "")),
             container_id=str(data.get("container_id", "")),
-            helped=False if useless and end is None else _helped(end),
+            helped=False if useless else _helped(end),
             failed_rights=bool(end and end.data.get("not_permitted")),
         )
 

@@ -34,6 +34,10 @@ from tests.alerts.remedies.world import (
 )
 
 NOTIFY = Step(Kind.NOTIFY, 30.0)
+BEGUN = {
+    "pid": 1, "start_ticks": 1, "boot_id": "b", "gpu": 0, "gpu_uuid": "g", "name": "p", "dry_run": False,
+    "ladder": ["kill"],
+}  # fmt: skip
 RANK0, RANK1 = target(100), target(101, key=MemoryKey("GPU-1", 101), gpu_index=1)
 
 
