@@ -60,7 +60,9 @@ class Outbox:
         self._counters: defaultdict[str, Counters] = defaultdict(Counters)
         self.on_queued: Callable[[Collection[str]], None] = lambda _: None
         """Called with the names of receivers that have something new, once it is kept."""
-        store.at_start(lambda: set_damaged_aside(store), None)
+        nothing: frozenset[tuple[str, str]] = frozenset()
+        self.lost = store.at_start(lambda: set_damaged_aside(store), nothing)
+        """Receiver and group of messages that waited and could not be read at the start."""
         store.at_start(self._clamp, None)
 
     # ---- in ----------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from gpuagent_alerts.outbox.entry import Occasion, Queued, State
 from gpuagent_alerts.outbox.pacing import MAX_RETRY_AFTER_SECONDS
 from gpuagent_alerts.store.checks import array, integer, number, parsed, text, unix_time, word
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.rows import Column, DamagedRow, Table
+from gpuagent_alerts.store.rows import Column, Table
 
 _KEPT = frozenset({State.QUEUED, State.DEAD})
 """In these a message has a body."""
@@ -61,19 +61,13 @@ OUTBOX = Table(
 )
 
 
-def set_damaged_aside(store: Store) -> None:
-    """Look at every message before SQL counts and orders them.
+def set_damaged_aside(store: Store) -> frozenset[tuple[str, str]]:
+    """Look at every message before SQL counts and orders them. Raises StoreFailure.
 
-    What a message told of that is lost is taken for untold: while it still fires, it is told again. Raises
-    StoreFailure.
+    Returns the receiver and group of each message that waited and is lost: what it told of is taken for untold.
     """
     with store.transaction():
-        for row in (*store.check(OUTBOX, _WITH_BODY), *store.check(OUTBOX, _WITHOUT)):
-            if row.cells["state"] not in _SETTLED:
-                _forget_told(store, row)
-
-
-def _forget_told(store: Store, row: DamagedRow) -> None:
-    receiver, group = row.cells["receiver"], row.cells["group_key"]
-    if isinstance(receiver, str) and isinstance(group, str):
-        store.execute("DELETE FROM told WHERE receiver = ? AND group_key = ?", (receiver, group))
+        damaged = [*store.check(OUTBOX, _WITH_BODY), *store.check(OUTBOX, _WITHOUT)]
+    waited = [row.cells for row in damaged if row.cells["state"] not in _SETTLED]
+    places = [(cells["receiver"], cells["group_key"]) for cells in waited]
+    return frozenset((name, group) for name, group in places if isinstance(name, str) and isinstance(group, str))

@@ -58,7 +58,9 @@ class Notifier:
         self._quiet = quiet
         self._node_labels = dict(node_labels)
         self._steps = WallSteps(clock)
-        self._told = load_told(store, clock.wall())
+        told = load_told(store, clock.wall())
+        # While it still fires, it is told again, under the same id.
+        self._told = {key: one for key, one in told.items() if key not in outbox.lost}
         self._idle: _Idle | None = None
 
     def is_due(self, firing: Collection[str]) -> bool:
