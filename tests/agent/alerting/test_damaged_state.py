@@ -50,7 +50,7 @@ VALUES = st.one_of(
     st.builds(
         Value,
         st.one_of(
-            st.text(st.characters(exclude_categories=("Cs",)), max_size=20),
+            st.text(st.characters(exclude_categories=["Cs"]), max_size=20),
             st.binary(max_size=20),
             st.integers(-(2**63), 2**63 - 1),
             st.floats(allow_nan=False),
@@ -209,12 +209,13 @@ def test_a_damaged_action_is_an_action(original: Path, tmp_path: Path, column: s
     path = Path(shutil.copy(original, tmp_path / "state.db"))
     damage(path, "remedy_audit", column, b"\xff", all_rows=True)
     store, clock = Store(path), ManualClock()
-    past = Audit(store, clock, BOOT_ID).past(dry_run=False)
+    audit = Audit(store, clock, BOOT_ID)
+    past = audit.past(dry_run=False)
     assert any(each.unknown for each in past)
     assert list(refusals(Limits(per_day=1, pause_seconds=0.0), past, unit="other.service", program="other"))
-    assert list(refusals(Limits(pause_seconds=0.0), Audit(store, clock, BOOT_ID).past(dry_run=True), program="other"))
+    assert list(refusals(Limits(pause_seconds=0.0), audit.past(dry_run=True), program="other"))
     clock.advance(86_401.0)
-    assert not list(refusals(Limits(), Audit(store, clock, BOOT_ID).past(dry_run=False)[:0], program="other"))
+    assert not list(refusals(Limits(), audit.past(dry_run=False), unit="other.service", program="other"))
     store.close()
 
 
