@@ -57,6 +57,7 @@ class View:
     def status(self) -> dict[str, object]:
         """The document behind `gpuagent status`."""
         now = self._clock.now()
+        alerting = self._alerting()
         return status_document(
             self._snapshot,
             now_seconds=now,
@@ -69,6 +70,7 @@ class View:
             history_interval_seconds=self.history.interval_seconds,
             simulated=self._simulated,
             preallocates=self.config.preallocates,
+            state_problem="" if alerting is None else alerting.store_problem,
         )
 
     def processes(self) -> dict[str, object]:

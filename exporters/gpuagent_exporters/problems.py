@@ -35,14 +35,17 @@ def find_problems(
     *,
     poll_interval_seconds: float = 1.0,
     preallocates: tuple[str, ...] = (),
+    state_problem: str = "",
 ) -> list[Problem]:
     """Everything that is wrong, gravest first.
 
-    `now_seconds` is CLOCK_BOOTTIME, as in the snapshot; `preallocates` are patterns as for the status document.
+    `now_seconds` is CLOCK_BOOTTIME, as in the snapshot; `preallocates` are patterns as for the status document;
+    `state_problem` is what is wrong with the agent's state file, in words.
     """
+    state = list(_state(state_problem))
     if snapshot is None:
         text = "nothing has been measured yet: the agent has just started"
-        return [Problem(Severity.INFO, "not_measured", text, "The first figures come in a few seconds.")]
+        return [*state, Problem(Severity.INFO, "not_measured", text, "The first figures come in a few seconds.")]
     return most_severe_first(
         (
             *_nvml(snapshot),
@@ -53,8 +56,19 @@ def find_problems(
             *growth_problems(snapshot, recogniser(preallocates)),
             *_xids(snapshot),
             *_collectors(snapshot),
+            *state,
         )
     )
+
+
+def _state(problem: str) -> Iterator[Problem]:
+    if problem:
+        yield Problem(
+            Severity.WARNING,
+            "state",
+            f"the agent's state: {problem}",
+            "Alerts go on. docs/troubleshooting.md says what is kept aside and where.",
+        )
 
 
 def _nvml(snapshot: Snapshot) -> Iterator[Problem]:

@@ -39,6 +39,7 @@ def status_document(
     history_interval_seconds: float,
     simulated: str = "",
     preallocates: tuple[str, ...] = (),
+    state_problem: str = "",
 ) -> Document:
     """Everything that a person asks of the node first.
 
@@ -54,9 +55,14 @@ def status_document(
         history_interval_seconds: Between two of those points.
         simulated: Name of the scenario, for as long as no snapshot tells it.
         preallocates: Patterns of processes that take most of the GPU by design, beyond those that are known.
+        state_problem: What is wrong with the agent's state file, in words; "" where nothing is.
     """
     problems = find_problems(
-        snapshot, now_seconds, poll_interval_seconds=poll_interval_seconds, preallocates=preallocates
+        snapshot,
+        now_seconds,
+        poll_interval_seconds=poll_interval_seconds,
+        preallocates=preallocates,
+        state_problem=state_problem,
     )
     document: Document = {
         "schema": SCHEMA,

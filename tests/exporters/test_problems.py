@@ -326,6 +326,14 @@ def test_old_data_is_explained_once() -> None:
     assert found(here) == [(CRITICAL, "gpu_blind")]
 
 
+def test_what_is_wrong_with_the_state_file_is_told() -> None:
+    """ALERT-08: with and without a measurement, and nothing where nothing is wrong."""
+    for seen in (None, snapshot()):
+        kinds = {found.kind: found.text for found in find_problems(seen, NOW, state_problem="1 of told (no JSON)")}
+        assert kinds["state"] == "the agent's state: 1 of told (no JSON)"
+        assert "state" not in {found.kind for found in find_problems(seen, NOW)}
+
+
 def test_the_gravest_come_first() -> None:
     """At 3 a.m. only the first line is read."""
     here = snapshot(

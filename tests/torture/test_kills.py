@@ -85,7 +85,7 @@ def live_and_die(agents: Zygote, chance: random.Random, faults: Faults, state: P
     assert agents.reap() == signal.SIGKILL
     if not state.exists():
         return
-    assert not state.with_name("state.db.corrupt").exists()
+    assert not list(state.parent.glob("state.db.corrupt*"))
     assert {stat.S_IMODE(path.stat().st_mode) for path in state.parent.glob("state.db*")} == {0o600}
     db = sqlite3.connect(state)
     try:

@@ -62,7 +62,7 @@ class Notes:
             if end is None or end["result"] in QUIET or not (run.get("fingerprint") or end.get("acted")):
                 continue
             # The same words as before the restart, or it would be told once more. An interrupted run ended in silence.
-            step = end.get("step") or (run["steps"][-1]["step"] if run["steps"] else run["ladder"][0])
+            step = str(end.get("step") or (run["steps"][-1]["step"] if run["steps"] else run["ladder"][0]))
             found = About(*(str(run.get(name, "")) for name in ("gpu", "gpu_uuid", "pid", "name", "user", "unit")))
             dry_run = bool(run["dry_run"])
             note = RemedyNote(found, run["id"], step, end["result"], dry_run, end["time_seconds"])

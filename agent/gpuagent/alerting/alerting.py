@@ -221,6 +221,16 @@ class Alerting:
             if instance.state is State.FIRING
         )
 
+    def _pending(self) -> set[str]:
+        """Fingerprints of what is true and has not held for long enough."""
+        return {
+            instance.fingerprint
+            for running in self.engine.rules()
+            if running.states is not None
+            for instance in running.states.instances
+            if instance.state is State.PENDING
+        }
+
     def _judged(self, measured_seconds: float) -> list[Judged]:
         """All that fires, each with the time of the data that its rule has seen."""
         judged = []
@@ -298,7 +308,7 @@ class Alerting:
             alerts = [handed_over(one, wall) if one.status is Status.FIRING else one for one in alerts]
         with self.store.transaction():
             self._keeper.save_if_due()
-            self._notifier.notify(alerts)
+            self._notifier.notify(alerts, self._pending())
         self._ended = {name: alert for name, alert in self._ended.items() if self._notifier.is_open(name)}
 
     def _note_ended(self, transitions: Iterable[Transition]) -> None:
@@ -340,4 +350,6 @@ class Alerting:
             ),
             receivers=receivers,
             store_ok=self.store.problem is None or not self.store.problem.in_memory,
+            store_problem=self.store.problem_text,
+            rows_set_aside=tuple(sorted(self.store.set_aside_rows.items())),
         )

@@ -60,7 +60,7 @@ def alerts_document(
             for running in alerting.engine.rules()
             if running.last_error
         ],
-        "store_problem": str(alerting.store.problem or ""),
+        "store_problem": alerting.store.problem_text,
     }
 
 

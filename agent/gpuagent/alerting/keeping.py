@@ -12,15 +12,17 @@ from collections.abc import Hashable
 
 from gpuagent.clock import Clock
 from gpuagent_alerts.states.engine import InstanceRecord, RuleEngine
+from gpuagent_alerts.states.instance import load_instance
+from gpuagent_alerts.store.checks import document, parsed
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.instances import Instances
+from gpuagent_alerts.store.instances import InstanceKey, Instances
 
 LATEST_SECONDS = 30.0
 """The clocks on disk are never older than this."""
 
 
 class Keeper:
-    """The instances of an engine in the store. Its calls raise StoreFailure."""
+    """The instances of an engine in the store. Calls that write raise StoreFailure."""
 
     def __init__(self, store: Store, engine: RuleEngine, clock: Clock) -> None:
         self._store = store
@@ -31,11 +33,8 @@ class Keeper:
         self._kept_at = clock.now()
 
     def load(self) -> list[InstanceRecord]:
-        """What the last agent left."""
-        return [
-            InstanceRecord(group, rule, fingerprint, json.loads(dump))
-            for (group, rule, fingerprint), dump in self._instances.load().items()
-        ]
+        """What the last agent left. What cannot be read of it is set aside."""
+        return self._instances.load(_record)
 
     def is_due(self) -> bool:
         """Whether what is on disk will not do."""
@@ -66,3 +65,12 @@ class Keeper:
     def forget(self) -> None:
         """What is kept may be of other instances: the next time it is due."""
         self._kept = None
+
+
+def _record(key: InstanceKey, dump: str) -> InstanceRecord:
+    """Raises ValueError for what no engine has dumped."""
+    group, rule, fingerprint = key
+    found = document(parsed(dump))
+    if load_instance(found, 0.0).labels.get("alertname") != rule:
+        raise ValueError("an instance of another rule")
+    return InstanceRecord(group, rule, fingerprint, found)

@@ -48,6 +48,10 @@ class AlertingFigures:
     failures: tuple[RuleFailures, ...] = ()
     receivers: tuple[ReceiverCounts, ...] = ()
     store_ok: bool = True
+    store_problem: str = ""
+    """What is wrong with the state file, or was found wrong in it; "" where nothing is."""
+    rows_set_aside: tuple[tuple[str, int], ...] = ()
+    """By table, how many rows could not be read since the start."""
 
 
 AlertingFamily = Family[AlertingFigures]
@@ -96,4 +100,6 @@ ALERTING_FAMILIES: tuple[AlertingFamily, ...] = (
             _receivers(lambda counts: counts.oldest_seconds), _RECEIVER),
     _family("store_healthy", "0 while the state of alerts cannot be kept on disk.",
             single(lambda figures: figures.store_ok)),
+    _family("store_rows_set_aside_total", "Rows of the state that could not be read, by table.",
+            lambda figures: (((table,), number) for table, number in figures.rows_set_aside), ("table",), Kind.COUNTER),
 )  # fmt: skip

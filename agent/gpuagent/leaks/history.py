@@ -8,7 +8,9 @@ that it was spared: it knows since when.
 
 from __future__ import annotations
 
+import logging
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,6 +19,8 @@ from gpuagent.identity import ProcessId
 from gpuagent.leaks.detectors import Beginning, Detector
 from gpuagent_alerts.leak.history import FIRST_BLACKOUT_SECONDS
 from gpuagent_alerts.store.leaks import LeakHistory, LeakKey
+
+log = logging.getLogger(__name__)
 
 AGAIN_SECONDS: Final = 5
 """A third of a detector's block, which begins with one of these."""
@@ -49,6 +53,8 @@ class History:
     """Until then it is given every reading: its blocks have not begun."""
     kept_seconds: float = 0.0
     """When it was last written down; 0 for never."""
+    begin_anew: Callable[[], Detector] | None = None
+    """Makes a new detector in place of one that was restored and fails; None for a detector that was not restored."""
 
     @property
     def address(self) -> LeakKey:
@@ -62,10 +68,11 @@ class History:
 
         The same object as before while nothing has changed.
         """
-        detector = self.detector
-        if self.seen_seconds > self.given_seconds and used_bytes != self.used_bytes:
-            detector.update(self.seen_seconds, self.used_bytes, self.free_bytes)
-        said = detector.update(time_seconds, used_bytes, free_bytes, *figures)
+        try:
+            said = self._give(time_seconds, used_bytes, free_bytes, figures)
+        except Exception as error:  # noqa: BLE001  raised again, unless the detector was restored
+            self._restart(error)
+            said = self._give(time_seconds, used_bytes, free_bytes, figures)
         if not self.given_seconds:
             self.all_until_seconds = time_seconds + FIRST_BLACKOUT_SECONDS
         self.seen_seconds = self.given_seconds = time_seconds
@@ -76,6 +83,23 @@ class History:
             phase = self.beginning.phase
             self.again_seconds = (math.floor((time_seconds - phase) / AGAIN_SECONDS) + 1) * AGAIN_SECONDS + phase
         return said
+
+    def _give(
+        self, time_seconds: float, used_bytes: int | None, free_bytes: int | None, figures: tuple[int | None, ...]
+    ) -> Growth:
+        if self.seen_seconds > self.given_seconds and used_bytes != self.used_bytes:
+            self.detector.update(self.seen_seconds, self.used_bytes, self.free_bytes)
+        return self.detector.update(time_seconds, used_bytes, free_bytes, *figures)
+
+    def _restart(self, error: Exception) -> None:
+        """Go on with a new detector: a dump may be well formed and hold what no history comes to."""
+        if self.begin_anew is None:
+            raise error
+        log.error(
+            "the restored history of pid %d on %s fails and begins anew: %r", self.id.pid, self.key.gpu_uuid, error
+        )
+        self.detector, self.begin_anew = self.begin_anew(), None
+        self.given_seconds = self.seen_seconds = 0.0
 
     def hide(self) -> None:
         """Nothing is said of it until the next reading, whatever that is."""
@@ -99,4 +123,9 @@ class History:
     def kept(self, clock_seconds: float) -> LeakHistory:
         """For a restart."""
         evidence = tuple(str(one) for one in self.told)
-        return LeakHistory(self.address, clock_seconds, evidence, self.detector.dump())
+        try:
+            dump = self.detector.dump()
+        except Exception as error:  # noqa: BLE001  likewise
+            self._restart(error)
+            dump = self.detector.dump()
+        return LeakHistory(self.address, clock_seconds, evidence, dump)

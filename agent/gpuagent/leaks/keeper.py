@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 
 from gpuagent.clock import Clock
 from gpuagent.leaks.registry import Histories
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.leaks import LeakHistories
+from gpuagent_alerts.store.leaks import LeakHistories, LeakHistory, LeakKey
 from gpuagent_alerts.store.problem import StoreFailure
 
 log = logging.getLogger(__name__)
@@ -31,25 +32,26 @@ class Keeper:
 
     def open(self) -> None:
         """Go on with what the agent before has kept, in this boot."""
-        try:
-            rows = self._kept.load(self._boot_id)
-        except StoreFailure as error:
-            log.warning("what the leak detector remembers cannot be read, and begins anew: %s", error)
-            return
-        self._histories.restore(rows, self._clock.now())
+        self._histories.restore(self._kept.load(self._boot_id), self._clock.now())
 
     async def keep(self, most: int | None = MOST_AT_A_TIME) -> None:
         """Write down those that were written down longest ago. To be called every `KEEP_SECONDS`."""
         rows = self._histories.to_keep(self._clock.now(), most)
         gone = self._histories.take_gone()
+        broken = self._histories.take_broken()
         try:
-            await asyncio.to_thread(self._kept.save, rows, gone)
+            await asyncio.to_thread(self._save, rows, gone, broken)
         except StoreFailure as error:
             if not self._failing:
                 log.warning("what the leak detector remembers cannot be kept: %s", error)
             self._failing = True
         else:
             self._failing = False
+
+    def _save(self, rows: list[LeakHistory], gone: set[LeakKey], broken: Mapping[LeakKey, str]) -> None:
+        for key, reason in broken.items():
+            self._kept.set_aside(key, reason)
+        self._kept.save(rows, gone)
 
     async def close(self) -> None:
         """Write all of them down."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Iterable, Iterator
+from functools import partial
 from operator import attrgetter
 
 from gpuagent.growth import Evidence, MemoryKey, Watching
@@ -33,6 +34,8 @@ class Histories:
         self._restored: dict[LeakKey, LeakHistory] = {}
         self._restored_seconds: float | None = None
         self._gone: set[LeakKey] = set()
+        self._broken: dict[LeakKey, str] = {}
+        """Histories that were restored and are no dumps of a detector, and why."""
         self._full = False
         """No history can be spared, as of the last look."""
         self._refused: set[ProcessId] = set()
@@ -110,6 +113,11 @@ class Histories:
         gone, self._gone = self._gone, set()
         return gone
 
+    def take_broken(self) -> dict[LeakKey, str]:
+        """What was restored and could not be resumed, and why; told once."""
+        broken, self._broken = self._broken, {}
+        return broken
+
     def __iter__(self) -> Iterator[History]:
         return iter(self._all.values())
 
@@ -129,7 +137,9 @@ class Histories:
         try:
             detector = self._detectors.resume(kept.dump, beginning)
             told = tuple(Evidence(text) for text in kept.evidence)
-        except ValueError as error:
+        except Exception as error:  # noqa: BLE001  bytes that nobody foresaw must not cost the other histories
             log.warning("the history of pid %d on %s begins anew: %s", who.pid, key.gpu_uuid, error)
+            self._broken[kept.key] = str(error)
             return None
-        return History(who, key, beginning, detector, told)
+        anew = partial(self._detectors.begin, beginning)
+        return History(who, key, beginning, detector, told, begin_anew=anew)

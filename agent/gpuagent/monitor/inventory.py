@@ -67,7 +67,7 @@ class Inventory:
                     self._known[gpu.uuid] = gpu
         except FileNotFoundError:
             return
-        except (OSError, ValueError, KeyError, TypeError, OverflowError) as error:
+        except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             log.warning("%s cannot be read and is started anew: %s", path, error)
 
     def _save(self, path: Path) -> None:

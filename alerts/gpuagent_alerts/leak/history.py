@@ -193,6 +193,8 @@ class MemoryLeakDetector:
         take_fast(reader, made._fast)
         made._slow = take_growth(reader)
         reader.end()
+        if not (made._last_seconds < MOST_SECONDS and made._block_end < MOST_SECONDS):  # nor NaN
+            raise ValueError("state of a leak detector: a time that cannot be")
         made._tell_fast()
         return made
 

@@ -7,6 +7,18 @@ import math
 from typing import Any
 
 from gpuagent_alerts.alert import Alert, Message, Status
+from gpuagent_alerts.store.checks import (
+    array,
+    document,
+    labels,
+    measured,
+    member,
+    parsed,
+    texts,
+    unix_time,
+    unix_time_or_none,
+    word,
+)
 
 
 def dump_message(message: Message) -> str:
@@ -20,10 +32,10 @@ def dump_message(message: Message) -> str:
 
 
 def load_message(text: str, *, message_id: str, receiver: str, group: str) -> Message:
-    """Read it back."""
-    document = json.loads(text)
-    alerts = tuple(load_alert(alert) for alert in document["alerts"])
-    return Message(message_id, receiver, group, alerts, document["group_labels"])
+    """Read it back. Raises ValueError for what is no message, and RecursionError."""
+    found = document(parsed(text))
+    alerts = tuple(load_alert(alert) for alert in array(member(found, "alerts")))
+    return Message(message_id, receiver, group, alerts, texts(member(found, "group_labels")))
 
 
 def dump_alert(alert: Alert) -> dict[str, Any]:
@@ -38,15 +50,16 @@ def dump_alert(alert: Alert) -> dict[str, Any]:
     }
 
 
-def load_alert(document: dict[str, Any]) -> Alert:
-    """Read it back."""
+def load_alert(value: object) -> Alert:
+    """Read it back. Raises ValueError for what is no alert."""
+    found = document(value)
     return Alert(
-        labels=document["labels"],
-        annotations=document["annotations"],
-        status=Status(document["status"]),
-        starts_at=document["starts_at"],
-        ends_at=document["ends_at"],
-        value=float(document["value"]),
+        labels=labels(member(found, "labels")),
+        annotations=texts(member(found, "annotations")),
+        status=Status(word(member(found, "status"))),
+        starts_at=unix_time(member(found, "starts_at")),
+        ends_at=unix_time_or_none(member(found, "ends_at")),
+        value=measured(member(found, "value")),
     )
 
 

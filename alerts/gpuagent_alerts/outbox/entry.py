@@ -54,6 +54,10 @@ class Queued:
     next_at: float
     """Unix time before which it is not tried again."""
     last_error: str
+    news: tuple[str, ...] = ()
+    """As in `Entry`."""
+    size_bytes: int = 0
+    """Of its body."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,16 +17,18 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 
 from gpuagent.clock import Clock
-from gpuagent_alerts.outbox.body import dump_message, load_message
+from gpuagent_alerts.alert import Message
+from gpuagent_alerts.outbox.body import dump_message
 from gpuagent_alerts.outbox.counters import Counters, Figures
 from gpuagent_alerts.outbox.entry import Entry, Loss, Occasion, Queued, State
+from gpuagent_alerts.outbox.ids import message_id
 from gpuagent_alerts.outbox.outcome import Outcome
 from gpuagent_alerts.outbox.pacing import WallSteps, wait_seconds
 from gpuagent_alerts.outbox.room import Bounds, make_room
-from gpuagent_alerts.store.database import Row, Store
+from gpuagent_alerts.outbox.table import OUTBOX, set_damaged_aside
+from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.kept import Kept
 
-_COLUMNS = "seq, id, receiver, group_key, reason, body, created, attempts, next_at, state, last_error"
 _HEADS = "SELECT min(seq) FROM outbox WHERE state = 'queued' AND receiver = ? GROUP BY group_key"
 _WAITING = (
     "SELECT receiver, sum(state = 'queued'), sum(state = 'dead'),"
@@ -58,7 +60,10 @@ class Outbox:
         self._counters: defaultdict[str, Counters] = defaultdict(Counters)
         self.on_queued: Callable[[Collection[str]], None] = lambda _: None
         """Called with the names of receivers that have something new, once it is kept."""
-        store.insist(self._clamp)
+        nothing: frozenset[tuple[str, str]] = frozenset()
+        self.lost = store.at_start(lambda: set_damaged_aside(store), nothing)
+        """Receiver and group of messages that waited and could not be read at the start."""
+        store.at_start(self._clamp, None)
 
     # ---- in ----------------------------------------------------------------------------------------------
 
@@ -95,14 +100,36 @@ class Outbox:
         # A repeat of a repeat goes on with its back-off; what is new is tried at once.
         attempts, next_at, wait = before if before and entry.occasion is Occasion.REPEAT else (0, now, 0.0)
         message, body = entry.message, dump_message(entry.message)
+        name = self._free_id(message, now)
+        if name is None:
+            return
         self._store.execute(
             "INSERT INTO outbox (id, receiver, group_key, reason, news, body, bytes, created, attempts, next_at, wait)"
             " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
-                *(message.id, message.receiver, message.group, entry.occasion, json.dumps(entry.news)),
+                *(name, message.receiver, message.group, entry.occasion, json.dumps(entry.news)),
                 *(body, len(body), now, attempts, next_at, wait),
             ),
         )
+
+    def _free_id(self, message: Message, now: float) -> str | None:
+        """The id under which a message is put in; None where it waits already.
+
+        What is told again, as nobody knows any more that it was told, has the id that it had. Where something else of
+        its group was told since, it is news, and no repeat.
+        """
+        if not self._store.execute("SELECT 1 FROM outbox WHERE id = ?", (message.id,)):
+            return message.id
+        ((last, state),) = self._store.execute(
+            "SELECT id, state FROM outbox WHERE receiver = ? AND group_key = ? ORDER BY seq DESC LIMIT 1",
+            (message.receiver, message.group),
+        ) or (("", ""),)
+        if last != message.id:
+            return message_id(now)
+        if state == State.QUEUED:
+            return None
+        self._store.execute("DELETE FROM outbox WHERE id = ?", (message.id,))
+        return message.id
 
     # ---- out ---------------------------------------------------------------------------------------------
 
@@ -110,11 +137,11 @@ class Outbox:
         """What to send now: of each group the oldest, if its time has come. They are in flight until settled."""
         with self._store.transaction():
             self._follow_clock()
-            rows = self._store.execute(
-                f"SELECT {_COLUMNS} FROM outbox WHERE seq IN ({_HEADS}) AND next_at <= ? ORDER BY seq LIMIT ?",  # noqa: S608
+            taken = self._store.read(
+                OUTBOX,
+                f"WHERE seq IN ({_HEADS}) AND next_at <= ? ORDER BY seq LIMIT ?",
                 (receiver, self._clock.wall(), count),
             )
-        taken = [_queued(row) for row in rows]
         with self._lock:
             self._in_flight.update(entry.seq for entry in taken)
         return taken
@@ -186,20 +213,17 @@ class Outbox:
 
     def dead(self, receiver: str | None = None) -> list[Queued]:
         """What could not be delivered, oldest first."""
-        rows = self._store.execute(
-            f"SELECT {_COLUMNS} FROM outbox WHERE state = 'dead' AND receiver = ifnull(?, receiver) ORDER BY seq",  # noqa: S608
-            (receiver,),
-        )
-        return [_queued(row) for row in rows]
+        rest = "WHERE state = 'dead' AND receiver = ifnull(?, receiver) ORDER BY seq"
+        return self._store.read(OUTBOX, rest, (receiver,))
 
-    def replay(self, message_id: str | None = None) -> int:
+    def replay(self, letter_id: str | None = None) -> int:
         """Queue a dead letter again, or all of them, in their old places; returns how many."""
         now = self._clock.wall()
         with self._store.transaction():
             rows = self._store.execute(
                 "UPDATE outbox SET state = 'queued', attempts = 0, created = ?, next_at = ?, wait = 0, done_at = NULL"
                 " WHERE state = 'dead' AND id = ifnull(?, id) RETURNING receiver",
-                (now, now, message_id),
+                (now, now, letter_id),
             )
             receivers = {receiver for (receiver,) in rows}
             self._store.after_commit(lambda: self.on_queued(receivers))
@@ -283,7 +307,8 @@ class Outbox:
         step = self._steps.step()
         if step:
             self._store.execute(
-                "UPDATE outbox SET created = created + ?, next_at = next_at + ? WHERE state = 'queued'", (step, step)
+                "UPDATE outbox SET created = max(created + ?, 0), next_at = max(next_at + ?, 0) WHERE state = 'queued'",
+                (step, step),
             )
 
     def _clamp(self) -> None:
@@ -297,9 +322,3 @@ class Outbox:
     def _flying(self) -> Collection[int]:
         with self._lock:
             return frozenset(self._in_flight)
-
-
-def _queued(row: Row) -> Queued:
-    seq, name, receiver, group, reason, body, created, attempts, next_at, state, last_error = row
-    message = load_message(body, message_id=name, receiver=receiver, group=group)
-    return Queued(seq, message, Occasion(reason), State(state), created, attempts, next_at, last_error)

@@ -10,9 +10,10 @@ import json
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, replace
 
-from gpuagent_alerts.alert import Message, Status
-from gpuagent_alerts.outbox.body import dump_message, load_message
-from gpuagent_alerts.outbox.entry import Loss, Occasion
+from gpuagent_alerts.alert import Status
+from gpuagent_alerts.outbox.body import dump_message
+from gpuagent_alerts.outbox.entry import Loss, Occasion, Queued
+from gpuagent_alerts.outbox.table import OUTBOX
 from gpuagent_alerts.store.database import Store
 
 _DROP = "UPDATE outbox SET state = 'dropped', body = '', bytes = 0, last_error = ? WHERE seq = ?"
@@ -62,15 +63,14 @@ def _oldest(store: Store, occasion: Occasion, in_flight: Collection[int]) -> Ite
 
 
 def _drop(store: Store, seq: int, excess: _Excess) -> Iterator[Loss]:
-    found = store.execute(
-        "SELECT receiver, group_key, news, attempts, bytes FROM outbox WHERE seq = ? AND state = 'queued'", (seq,)
-    )
+    found = store.read(OUTBOX, "WHERE seq = ? AND state = 'queued'", (seq,))
     if not found:
         return  # it went with another one
-    ((receiver, group, news, attempts, size_bytes),) = found
-    _discard(store, seq, size_bytes, excess)
+    (dropped,) = found
+    receiver, group = dropped.message.receiver, dropped.message.group
+    _discard(store, seq, dropped.size_bytes, excess)
     untold: list[str] = []
-    for fingerprint in json.loads(news) if attempts == 0 else ():
+    for fingerprint in dropped.news if dropped.attempts == 0 else ():
         heir = _Heir.find(store, receiver, group, seq, fingerprint)
         if heir is None:
             untold.append(fingerprint)
@@ -91,43 +91,39 @@ def _discard(store: Store, seq: int, size_bytes: int, excess: _Excess) -> None:
 class _Heir:
     """The next queued message that speaks of an alert."""
 
-    seq: int
-    size_bytes: int
-    message: Message
+    queued: Queued
     status: Status
 
     @classmethod
     def find(cls, store: Store, receiver: str, group: str, seq: int, fingerprint: str) -> _Heir | None:
-        rows = store.execute(
-            "SELECT seq, bytes, id, body FROM outbox"
-            " WHERE state = 'queued' AND receiver = ? AND group_key = ? AND seq > ? ORDER BY seq",
+        later = store.read(
+            OUTBOX, "WHERE state = 'queued' AND receiver = ? AND group_key = ? AND seq > ? ORDER BY seq",
             (receiver, group, seq),
-        )
-        for later, size_bytes, name, body in rows:
-            message = load_message(body, message_id=name, receiver=receiver, group=group)
-            for alert in message.alerts:
+        )  # fmt: skip
+        for queued in later:
+            for alert in queued.message.alerts:
                 if alert.fingerprint == fingerprint:
-                    return cls(later, size_bytes, message, alert.status)
+                    return cls(queued, alert.status)
         return None
 
     def tell(self, store: Store, fingerprint: str) -> None:
         """It is the first now to tell of the alert."""
-        ((news, reason),) = store.execute("SELECT news, reason FROM outbox WHERE seq = ?", (self.seq,))
-        reason = Occasion.FIRING if reason == Occasion.REPEAT else reason
-        told = json.dumps([*json.loads(news), fingerprint])
-        store.execute("UPDATE outbox SET news = ?, reason = ? WHERE seq = ?", (told, reason, self.seq))
+        occasion = self.queued.occasion
+        reason = Occasion.FIRING if occasion is Occasion.REPEAT else occasion
+        told = json.dumps([*self.queued.news, fingerprint])
+        store.execute("UPDATE outbox SET news = ?, reason = ? WHERE seq = ?", (told, reason, self.queued.seq))
 
     def without(self, store: Store, fingerprint: str, excess: _Excess) -> bool:
         """Take the alert out of it; returns whether nothing is left and it was dropped."""
-        alerts = tuple(alert for alert in self.message.alerts if alert.fingerprint != fingerprint)
+        alerts = tuple(alert for alert in self.queued.message.alerts if alert.fingerprint != fingerprint)
         if not alerts:
-            _discard(store, self.seq, self.size_bytes, excess)
+            _discard(store, self.queued.seq, self.queued.size_bytes, excess)
             return True
-        body = dump_message(replace(self.message, alerts=alerts))
+        body = dump_message(replace(self.queued.message, alerts=alerts))
         ends = any(alert.status is Status.RESOLVED for alert in alerts)
         store.execute(
             "UPDATE outbox SET body = ?, bytes = ?, reason = CASE WHEN ? THEN reason ELSE 'firing' END WHERE seq = ?",
-            (body, len(body), ends, self.seq),
+            (body, len(body), ends, self.queued.seq),
         )
-        excess.size_bytes -= self.size_bytes - len(body)
+        excess.size_bytes -= self.queued.size_bytes - len(body)
         return False

@@ -6,12 +6,14 @@ That is a test which the receiver takes, or another address for it. The address 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from gpuagent.clock import Clock
 from gpuagent_alerts.outbox.outcome import Outcome, Reason
 from gpuagent_alerts.outbox.sender import Sender
+from gpuagent_alerts.store.checks import document, member, parsed, text, unix_time, word
 from gpuagent_alerts.store.database import Store
 
 _KEY = "receivers_off"
@@ -33,7 +35,7 @@ class Switches:
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        self._off = _load(store.meta(_KEY))
+        self._off = store.meta_at_start(_KEY, _load) or {}
 
     def off(self, sender: Sender) -> Off | None:
         """Why nothing is sent to it; None if it is on, or has another address than the one that was switched off."""
@@ -60,8 +62,10 @@ def _dump(off: Off) -> dict[str, Any]:
     return {"detail": off.outcome.detail, "since": off.since, "address_hash": off.address_hash}
 
 
-def _load(text: str | None) -> dict[str, Off]:
-    return {
-        name: Off(Outcome(Reason.GONE, one["detail"]), one["since"], one["address_hash"])
-        for name, one in json.loads(text or "{}").items()
-    }
+def _load(dump: str) -> dict[str, Off]:
+    return {word(name): _off(document(one)) for name, one in document(parsed(dump)).items()}
+
+
+def _off(found: Mapping[str, Any]) -> Off:
+    outcome = Outcome(Reason.GONE, text(member(found, "detail")))
+    return Off(outcome, unix_time(member(found, "since")), text(member(found, "address_hash")))

@@ -3,6 +3,9 @@
 Append-only, which a trigger in the database sees to. A run is a row `begin`, then `intent` and `result` for each step,
 then `end`. An intent without a result means that the agent ended in between: the next start says so, and repeats
 nothing.
+
+A row that cannot be read may be of an action, so it counts as one: on any unit and program, as useless, and as late as
+the next row that can be read.
 """
 
 from __future__ import annotations
@@ -10,42 +13,37 @@ from __future__ import annotations
 import json
 import logging
 import secrets
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping
+from operator import itemgetter
 from typing import Any
 
 from gpuagent.clock import Clock
 from gpuagent_alerts.remedies.limits import Past
 from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.record import AUDIT, BEGIN, END, INTENT, KINDS, RESET, RESULT, Event, runs
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
+from gpuagent_alerts.store.rows import DamagedRow
+
+__all__ = ["BEGIN", "END", "INTENT", "RESET", "RESULT", "Audit", "Event", "NotRecorded", "runs"]
 
 log = logging.getLogger(__name__)
 
-BEGIN, INTENT, RESULT, END, RESET = "begin", "intent", "result", "end", "reset"
 _SHOWN = 1000
 _ACTIONS = 500
 """Twice what a configuration can permit in a day, as dry runs are among them; refusals are not, however many."""
-_COLUMNS = "SELECT seq, run, kind, boot_id, clock, wall, data FROM remedy_audit"
+_FOLLOWING = 100
+"""Rows after a damaged one among which one that can be read is looked for."""
 _DISRUPTS = '%"disrupts": true%'
 """In an intent, as `json.dumps` writes it: what comes from outside has its quotation marks escaped."""
+_NO_ACTION = KINDS - {INTENT}
+"""A row of such a kind that cannot be read is no action by itself."""
+_AFTERWARDS = frozenset({RESULT, END})
+"""They tell of what has happened: they are written late rather than never."""
 
 
 class NotRecorded(Exception):
     """What is to be done could not be written to the disk: so it is not done."""
-
-
-@dataclass(frozen=True, slots=True)
-class Event:
-    """One row."""
-
-    seq: int
-    run: str
-    kind: str
-    boot_id: str
-    clock_seconds: float
-    wall_seconds: float
-    data: Mapping[str, Any]
 
 
 class Audit:
@@ -55,6 +53,9 @@ class Audit:
         self._store = store
         self._clock = clock
         self._boot_id = boot_id
+        self._damaged: Collection[DamagedRow] | None = None
+        """Rows that cannot be read; None before the first look. Rows are never changed, and ours can be read."""
+        self._began = clock.now()
 
     def begin(self, data: Mapping[str, Any]) -> str:
         """Begin a run, and return its id. Raises NotRecorded."""
@@ -63,14 +64,28 @@ class Audit:
         return run
 
     def write(self, run: str, kind: str, data: Mapping[str, Any]) -> None:
-        """Append a row, durably. Raises NotRecorded: also when the state is only kept in memory."""
+        """Append a row, durably. Raises NotRecorded: also when the state is only kept in memory.
+
+        A `result` or `end` that could not be written is kept, and written as soon as the store can be written again.
+        """
         text = json.dumps(data, default=str, ensure_ascii=True)
-        try:
+        values = (run, kind, self._boot_id, self._clock.now(), self._clock.wall(), text)
+
+        def insert() -> None:
             self._store.execute(
-                "INSERT INTO remedy_audit (run, kind, boot_id, clock, wall, data) VALUES (?, ?, ?, ?, ?, ?)",
-                (run, kind, self._boot_id, self._clock.now(), self._clock.wall(), text),
+                "INSERT INTO remedy_audit (run, kind, boot_id, clock, wall, data) VALUES (?, ?, ?, ?, ?, ?)", values
             )
+
+        try:
+            if not self._store.pay():
+                raise StoreFailure("earlier rows of the record wait to be written")
+            if kind in _AFTERWARDS:
+                self._store.insist(insert)  # in memory, if the file is of no use: from there it goes back to the file
+            else:
+                insert()
         except StoreFailure as error:
+            if kind in _AFTERWARDS:
+                self._store.owe(insert)
             raise NotRecorded(str(error)) from None
         finally:
             log.info("remedy %s: %s %s", run, kind, text, extra={"fields": {"REMEDY": run, "REMEDY_EVENT": kind}})
@@ -80,11 +95,10 @@ class Audit:
 
     def close_open(self) -> list[str]:
         """Close the runs that a dead agent left open; returns their ids."""
-        rows = self._store.execute(
-            "SELECT run FROM remedy_audit WHERE kind = ? AND run NOT IN (SELECT run FROM remedy_audit WHERE kind = ?)",
-            (BEGIN, END),
-        )
-        left = [str(run) for (run,) in rows]
+        rows = self._store.execute("SELECT seq, run, kind FROM remedy_audit WHERE kind IN (?, ?)", (BEGIN, END))
+        unreadable = {_seq(row) for row in self._look_for_damage()}
+        ended = {run for seq, run, kind in rows if kind == END and seq not in unreadable}
+        left = [run for _, run, kind in rows if kind == BEGIN and isinstance(run, str) and run not in ended]
         for run in left:
             try:
                 self.write(run, END, {"result": Result.INTERRUPTED, "acted": self._acted(run)})
@@ -94,34 +108,54 @@ class Audit:
 
     def events(self, run: str | None = None) -> list[Event]:
         """The newest rows, oldest first."""
-        return _read(self._store.execute(
-            f"{_COLUMNS} WHERE ? IS NULL OR run = ? ORDER BY seq DESC LIMIT ?", (run, run, _SHOWN)
-        ))  # fmt: skip
+        self._look_for_damage()
+        return self._store.read(AUDIT, "WHERE ? IS NULL OR run = ? ORDER BY seq DESC LIMIT ?", (run, run, _SHOWN))[::-1]
 
     def reset(self, by: str) -> None:
         """A person has looked: the breaker is closed again. Raises NotRecorded."""
         self.write("", RESET, {"by": by})
+        try:
+            self._store.forget_loss()
+        except StoreFailure as error:
+            raise NotRecorded(str(error)) from None
 
     def past(self, *, dry_run: bool, since_reset: bool = False) -> list[Past]:
-        """Actions of one kind, newest first, with their ages by a clock that nobody can set."""
+        """Actions of one kind, newest first, with their ages by a clock that nobody can set.
+
+        What cannot be read of the record is among them, as it may be of either kind.
+        """
         after = 0
         if since_reset:
             ((after,),) = self._store.execute("SELECT ifnull(max(seq), 0) FROM remedy_audit WHERE kind = ?", (RESET,))
+        damaged = [row for row in self._look_for_damage() if _seq(row) > after]
         # An action counts as the newest of its rows: while it goes on, it has not ended long ago.
-        events = _read(self._store.execute(
-            f"{_COLUMNS} WHERE run IN (SELECT run FROM remedy_audit WHERE kind = ? AND data LIKE ? AND seq > ?"  # noqa: S608  constants
+        events = self._store.read(
+            AUDIT,
+            "WHERE run IN (SELECT run FROM remedy_audit WHERE kind = ? AND data LIKE ? AND seq > ?"
             " GROUP BY run ORDER BY max(seq) DESC LIMIT ?) ORDER BY seq DESC",
             (INTENT, _DISRUPTS, after, _ACTIONS),
-        ))  # fmt: skip
-        newest = {event.run: event for event in events}
+        )
+        newest: dict[str, Event] = {}
+        for event in events:
+            newest.setdefault(event.run, event)
+        begins = {event.run: event for event in events if event.kind == BEGIN}
         ends = {event.run: event for event in events if event.kind == END}
-        return [
-            self._past(event, newest[event.run], ends.get(event.run))
-            for event in reversed(events)
-            if event.kind == BEGIN and bool(event.data.get("dry_run")) == dry_run
+        lost_ends = {row.cells["run"] for row in damaged if row.cells["kind"] == END}
+        found = [
+            (begins.get(run, last).seq, self._past(begins.get(run), last, ends.get(run), useless=run in lost_ends))
+            for run, last in newest.items()
+            if run not in begins or bool(begins[run].data.get("dry_run")) == dry_run
         ]
+        # An action whose rows are all damaged, or whose intents are.
+        suspects = [row for row in damaged if row.cells["kind"] not in _NO_ACTION]
+        unseen = [row for row in suspects if row.cells["run"] not in newest]
+        found += [(_seq(row), Past(self._age_of_damaged(row), "", unknown=True, helped=False)) for row in unseen]
+        lost = [Past(0.0, "", record_lost=True)] if self._store.has_lost_rows else []
+        return [*lost, *(past for _, past in sorted(found, key=itemgetter(0), reverse=True))]
 
-    def _past(self, begin: Event, newest: Event, end: Event | None) -> Past:
+    def _past(self, begin: Event | None, newest: Event, end: Event | None, *, useless: bool) -> Past:
+        if begin is None:
+            return Past(self._age(newest), "", unknown=True, helped=False if useless else _helped(end))
         data = begin.data
         return Past(
             age_seconds=self._age(newest),
@@ -129,9 +163,19 @@ class Audit:
             unit=str(data.get("unit", "")),
             cooldown_key=str(data.get("cooldown_key", "")),
             container_id=str(data.get("container_id", "")),
-            helped=_helped(end),
+            helped=False if useless else _helped(end),
             failed_rights=bool(end and end.data.get("not_permitted")),
         )
+
+    def _look_for_damage(self) -> Collection[DamagedRow]:
+        if self._damaged is None:
+            self._damaged = self._store.check(AUDIT)
+        return self._damaged
+
+    def _age_of_damaged(self, row: DamagedRow) -> float:
+        """At most the age of the next row that can be read: its own time may be what is damaged."""
+        following = self._store.read(AUDIT, "WHERE seq > ? ORDER BY seq LIMIT ?", (_seq(row), _FOLLOWING))
+        return min((self._age(event) for event in following), default=max(self._clock.now() - self._began, 0.0))
 
     def _age(self, event: Event) -> float:
         """By CLOCK_BOOTTIME within a boot. Over a boot by the wall clock, never below zero: too young is safe."""
@@ -143,13 +187,9 @@ class Audit:
         return any(event.kind == INTENT and event.data.get("disrupts") for event in self.events(run))
 
 
-def _read(rows: Iterable[tuple[Any, ...]]) -> list[Event]:
-    """Rows that come newest first, oldest first."""
-    events = [
-        Event(int(seq), str(run), str(kind), str(boot), float(clock), float(wall), json.loads(str(data)))
-        for seq, run, kind, boot, clock, wall, data in rows
-    ]
-    return events[::-1]
+def _seq(row: DamagedRow) -> int:
+    seq = row.cells["seq"]
+    return seq if isinstance(seq, int) else 0
 
 
 def _helped(end: Event | None) -> bool | None:
@@ -157,19 +197,3 @@ def _helped(end: Event | None) -> bool | None:
         return None
     outcome = Outcome(Result(end.data.get("result", Result.INTERRUPTED)), acted=bool(end.data.get("acted")))
     return outcome.helped
-
-
-def runs(events: Iterable[Event]) -> list[dict[str, Any]]:
-    """Rows put together by run, oldest first, for `gpuagent remedies` and the API."""
-    found: dict[str, dict[str, Any]] = {}
-    for event in events:
-        if event.kind == BEGIN:
-            found[event.run] = {"id": event.run, "time_seconds": event.wall_seconds, **event.data, "steps": []}
-        elif event.kind == RESET:
-            continue
-        elif (run := found.get(event.run)) is not None:
-            if event.kind == END:
-                run["end"] = {"time_seconds": event.wall_seconds, **event.data}
-            else:
-                run["steps"].append({"time_seconds": event.wall_seconds, "kind": event.kind, **event.data})
-    return list(found.values())

@@ -350,7 +350,7 @@ class Run:
             row = end_of(outcome) | data | {"step": self.name_of_step}
             await asyncio.to_thread(self._tools.audit.write, self.id, END, row)
         except NotRecorded:
-            return  # it is in the log, and the next start closes the run
+            return  # it is in the log, and the record writes it as soon as it can
 
     def _ids(self) -> set[object]:
         return {member.target.id for member in self._party.members}

@@ -46,10 +46,15 @@ class Past:
     """Whether the memory came back; None while nobody knows, or where nothing was really done."""
     failed_rights: bool = False
     """EPERM: no further try can work."""
+    unknown: bool = False
+    """What can be read of it does not say whom it was done to: it may have been anybody."""
+    record_lost: bool = False
+    """No action: a mark that rows of the record are lost, nobody knows how many."""
 
 
 def refusals(limits: Limits, past: Sequence[Past], *, unit: str = "", cooldown_key: str = "") -> Iterator[str]:
     """Every limit that an action now would break. `past` are actions of the same kind (real ones, or dry runs)."""
+    past = [each for each in past if not each.record_lost]
     early = limits.pause_seconds - min((each.age_seconds for each in past), default=math.inf)
     if early > 0:
         yield f"the last action is too recent: remedies.limits.pause asks for another {format_duration(early)}"
@@ -58,11 +63,11 @@ def refusals(limits: Limits, past: Sequence[Past], *, unit: str = "", cooldown_k
         if count >= limit:
             yield f"{count} actions in the last {format_duration(window)}: remedies.limits.{name} is {limit}"
     if unit:
-        count = sum(each.unit == unit and each.age_seconds < HOUR for each in past)
+        count = sum((each.unknown or each.unit == unit) and each.age_seconds < HOUR for each in past)
         if count >= limits.unit_per_hour:
             yield f"{unit} was acted on {count} times in the last hour: unit_per_hour is {limits.unit_per_hour}"
     if cooldown_key:
-        ages = [each.age_seconds for each in past if each.cooldown_key == cooldown_key]
+        ages = [each.age_seconds for each in past if each.unknown or each.cooldown_key == cooldown_key]
         if ages and min(ages) < limits.cooldown_seconds:
             left = format_duration(limits.cooldown_seconds - min(ages))
             yield f"{_described(cooldown_key)} was acted on {min(ages):.0f} s ago: it cools down for another {left}"
@@ -90,6 +95,8 @@ def _described(key: str) -> str:
 
 def broken(limits: Limits, past: Sequence[Past]) -> str:
     """Why the breaker is open; "" while it is closed. `past` are the real actions since it was reset, newest first."""
+    if any(each.record_lost for each in past):
+        return "the state file was damaged, and nobody knows which actions the record has lost"
     if past and past[0].failed_rights:
         return "the agent may not signal: it lacks CAP_KILL, or runs in a user namespace"
     known = [each for each in past if each.helped is not None]

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 
 from gpuagent.clock import Clock
 from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.store.checks import text, unix_time, word
 from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.rows import Column, Table
 
 _MAX_TEXT = 1000
 
@@ -24,14 +26,27 @@ class Ack:
     """Unix time."""
 
 
+ACKS = Table(
+    "acks",
+    ("fingerprint",),
+    {
+        "fingerprint": Column(word),
+        "alertname": Column(text, 2**16),
+        "comment": Column(text, 4 * _MAX_TEXT),
+        "creator": Column(text, 4 * _MAX_TEXT),
+        "created_at": Column(unix_time, 64),
+    },
+    Ack,
+)
+
+
 class Acks:
     """All acknowledgements: kept in the store, and in memory for the asking."""
 
     def __init__(self, store: Store, clock: Clock) -> None:
         self._store = store
         self._clock = clock
-        rows = store.execute("SELECT fingerprint, alertname, comment, creator, created_at FROM acks")
-        self._acks = {row[0]: Ack(*row) for row in rows}
+        self._acks = {ack.fingerprint: ack for ack in store.load(ACKS)}
 
     def __contains__(self, fingerprint: object) -> bool:
         return fingerprint in self._acks

@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 from gpuagent.clock import Clock
 from gpuagent_alerts.alert import Alert, Message
-from gpuagent_alerts.outbox.entry import Entry, Loss
-from gpuagent_alerts.outbox.ids import message_id
+from gpuagent_alerts.outbox.entry import Entry, Loss, Occasion
+from gpuagent_alerts.outbox.ids import id_of_news, message_id
 from gpuagent_alerts.outbox.pacing import WallSteps
 from gpuagent_alerts.outbox.queue import Outbox
 from gpuagent_alerts.routing.acks import Acks
@@ -58,7 +58,9 @@ class Notifier:
         self._quiet = quiet
         self._node_labels = dict(node_labels)
         self._steps = WallSteps(clock)
-        self._told = load_told(store, clock.wall())
+        told = load_told(store, clock.wall())
+        # While it still fires, it is told again, under the same id.
+        self._told = {key: one for key, one in told.items() if key not in outbox.lost}
         self._idle: _Idle | None = None
 
     def is_due(self, firing: Collection[str]) -> bool:
@@ -71,12 +73,15 @@ class Notifier:
         idle = self._idle
         return idle is None or self._clock.wall() >= idle.until or self._circumstances(firing) != idle.circumstances
 
-    def notify(self, alerts: Iterable[Alert]) -> int:
+    def notify(self, alerts: Iterable[Alert], pending: Collection[str] = frozenset()) -> int:
         """Queue what is to be told; returns how many messages that were.
 
         Needs every alert that fires now, on every call: what is missing counts as ended. Those that ended lately tell
-        when they did. All of it is one transaction, or part of the one under way. Raises StoreFailure; the next call
-        then makes up for it.
+        when they did. `pending` are fingerprints of instances that are true and have not held for long enough: one of
+        them that was told and has not ended has lost its state, and is not told again.
+
+        All of it is one transaction, or part of the one under way. Raises StoreFailure; the next call then makes up for
+        it.
         """
         self._follow_clock()
         self._idle = None
@@ -91,6 +96,7 @@ class Notifier:
             hushed=self._hushed(firing),
             acknowledged={fingerprint for fingerprint in firing if fingerprint in self._quiet.acks},
             node_labels=self._node_labels,
+            pending=pending,
         )
         tellings, next_at = decide(view, self._told)
         with self._store.transaction():
@@ -140,7 +146,9 @@ class _Hushed:
 
 def _entry(telling: Telling, now: float) -> Entry:
     receiver, group = telling.key
-    message = Message(message_id(now), receiver, group, telling.alerts, telling.group_labels)
+    is_news = telling.occasion is not Occasion.REPEAT
+    name = id_of_news(receiver, group, telling.alerts) if is_news else message_id(now)
+    message = Message(name, receiver, group, telling.alerts, telling.group_labels)
     return Entry(message, telling.occasion, telling.news)
 
 

@@ -40,6 +40,16 @@ class View:
     """Fingerprints of alerts that are not repeated."""
     node_labels: Mapping[str, str] = field(default_factory=dict)
     """What tells this node's alerts from others'; added to each where it is not there."""
+    pending: Collection[str] = frozenset()
+    """Fingerprints of what is true and does not fire yet."""
+
+    def has_ended(self, fingerprint: str) -> bool:
+        """Whether an alert that was told is over.
+
+        What fires becomes pending by a reload alone, which ends it first. One that is pending without an end lost its
+        state in a restart, and is still true.
+        """
+        return fingerprint not in self.firing and (fingerprint not in self.pending or fingerprint in self.ended)
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +132,7 @@ class _Group:
         over = {
             fingerprint: _ended(one.alert, self._view.ended.get(fingerprint), self._view.now)
             for fingerprint, one in known.items()
-            if one.firing and fingerprint not in self._view.firing
+            if one.firing and self._view.has_ended(fingerprint)
         }
         new = {
             fingerprint: self._as_told(alert)
@@ -148,7 +158,9 @@ class _Group:
         """What is over and needs no more words."""
         for fingerprint, one in list(self._known.items()):
             firing = fingerprint in self._view.firing
-            silent = one.firing and not firing and (one.lost or not self._recipient.send_resolved)
+            silent = (
+                one.firing and self._view.has_ended(fingerprint) and (one.lost or not self._recipient.send_resolved)
+            )
             old = one.ended_at is not None and self._view.now - one.ended_at >= self._recipient.resolved_for_seconds
             if silent or (old and not firing):
                 del self._known[fingerprint]

@@ -12,7 +12,9 @@ from enum import StrEnum
 from gpuagent.clock import Clock
 from gpuagent.matchers import Matcher, parse_matcher
 from gpuagent_alerts.routing.match import Matchers
-from gpuagent_alerts.store.database import Row, Store
+from gpuagent_alerts.store.checks import LATEST_UNIX_SECONDS, array, parsed, text, unix_time, word
+from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.rows import Column, Table
 
 KEPT_SECONDS = 5 * 86400.0
 """An expired silence is shown for so long, as Alertmanager does."""
@@ -55,12 +57,8 @@ class Silences:
         self._store = store
         self._clock = clock
         self._silences: dict[str, tuple[Silence, Matchers]] = {}
-        rows = store.execute(
-            "SELECT id, matchers, starts_at, ends_at, comment, creator, created_at FROM silences ORDER BY created_at"
-        )
-        for row in rows:
-            silence = _silence(row)
-            self._silences[silence.id] = (silence, Matchers(silence.matchers))
+        for silence, compiled in store.load(SILENCES, "ORDER BY created_at"):
+            self._silences[silence.id] = (silence, compiled)
 
     def add(
         self,
@@ -79,7 +77,8 @@ class Silences:
         begin = now if starts_at is None else max(starts_at, now)
         compiled = self._check(matchers, duration_seconds, comment, creator)
         name = secrets.token_hex(4)
-        silence = Silence(name, tuple(matchers), begin, begin + duration_seconds, comment, creator, now)
+        end = min(begin + duration_seconds, LATEST_UNIX_SECONDS)
+        silence = Silence(name, tuple(matchers), begin, end, comment, creator, now)
         texts = json.dumps(compiled.texts)
         self._store.execute(
             "INSERT INTO silences VALUES (?, ?, ?, ?, ?, ?, ?)",
@@ -136,8 +135,7 @@ class Silences:
         if len(matchers) > _MAX_MATCHERS:
             raise ValueError(f"a silence has at most {_MAX_MATCHERS} matchers")
         compiled = Matchers(matchers)
-        # As Alertmanager: one matcher at least has to name something.
-        if all(Matchers([matcher]).match_empty for matcher in matchers):
+        if _name_nothing(matchers):
             raise ValueError("these matchers hold of every alert that lacks the labels: name one with a value")
         if not 0 < seconds < float("inf"):
             raise ValueError("a silence must last for some time")
@@ -152,7 +150,33 @@ def _clean(text: str) -> str:
     return text.encode("utf-8", "replace").decode()
 
 
-def _silence(row: Row) -> Silence:
-    name, matchers, starts_at, ends_at, comment, creator, created_at = row
-    parsed = tuple(parse_matcher(text) for text in json.loads(matchers))
-    return Silence(name, parsed, starts_at, ends_at, comment, creator, created_at)
+def _name_nothing(matchers: Sequence[Matcher]) -> bool:
+    """As Alertmanager: one matcher at least has to name something."""
+    return all(Matchers([matcher]).match_empty for matcher in matchers)
+
+
+def _silence(
+    name: str, matchers: str, starts_at: float, ends_at: float, comment: str, creator: str, created_at: float
+) -> tuple[Silence, Matchers]:
+    found = tuple(parse_matcher(text(one)) for one in array(parsed(matchers)))
+    if _name_nothing(found):
+        raise ValueError("a silence of nearly everything")
+    if not starts_at <= ends_at:
+        raise ValueError("a silence that ends before it begins")
+    return Silence(name, found, starts_at, ends_at, comment, creator, created_at), Matchers(found)
+
+
+SILENCES = Table(
+    "silences",
+    ("id",),
+    {
+        "id": Column(word),
+        "matchers": Column(text, 8 * _MAX_MATCHERS * _MAX_TEXT),
+        "starts_at": Column(unix_time, 64),
+        "ends_at": Column(unix_time, 64),
+        "comment": Column(text, 4 * _MAX_TEXT),
+        "creator": Column(text, 4 * _MAX_TEXT),
+        "created_at": Column(unix_time, 64),
+    },
+    _silence,
+)

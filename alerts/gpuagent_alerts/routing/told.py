@@ -9,7 +9,9 @@ from typing import Any, NamedTuple
 
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.outbox.body import dump_alert, load_alert
+from gpuagent_alerts.store.checks import document, flag, member, parsed, text, texts, unix_time, unix_time_or_none, word
 from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.rows import Column, Table
 
 
 class GroupKey(NamedTuple):
@@ -48,11 +50,7 @@ class Told:
 
 def load_told(store: Store, now: float) -> dict[GroupKey, Told]:
     """Everything that was told; nothing in the future, as the clock may have been set meanwhile."""
-    found = {}
-    for receiver, group, dump in store.execute("SELECT receiver, group_key, dump FROM told"):
-        told = _load(json.loads(dump))
-        found[GroupKey(receiver, group)] = replace(told, told_at=min(told.told_at, now))
-    return found
+    return {key: _until(told, now) for key, told in store.load(TOLD)}
 
 
 def save_told(store: Store, changes: Mapping[GroupKey, Told | None]) -> None:
@@ -68,7 +66,7 @@ def save_told(store: Store, changes: Mapping[GroupKey, Told | None]) -> None:
 
 def _dump(told: Told) -> dict[str, Any]:
     return {
-        "told_at": told.told_at,
+        "told_at": max(told.told_at, 0.0),
         "group_labels": dict(told.group_labels),
         "alerts": {
             fingerprint: {"alert": dump_alert(one.alert), "lost": one.lost, "ended_at": one.ended_at}
@@ -77,9 +75,32 @@ def _dump(told: Told) -> dict[str, Any]:
     }
 
 
-def _load(document: dict[str, Any]) -> Told:
+def _until(told: Told, now: float) -> Told:
     alerts = {
-        fingerprint: ToldAlert(load_alert(one["alert"]), one["lost"], one["ended_at"])
-        for fingerprint, one in document["alerts"].items()
+        fingerprint: one if one.ended_at is None else replace(one, ended_at=min(one.ended_at, now))
+        for fingerprint, one in told.alerts.items()
     }
-    return Told(document["told_at"], document["group_labels"], alerts)
+    return replace(told, told_at=min(told.told_at, now), alerts=alerts)
+
+
+def _load(receiver: str, group: str, dump: str) -> tuple[GroupKey, Told]:
+    found = document(parsed(dump))
+    alerts = {word(known_as): _alert(document(one)) for known_as, one in document(member(found, "alerts")).items()}
+    told = Told(unix_time(member(found, "told_at")), texts(member(found, "group_labels")), alerts)
+    return GroupKey(receiver, group), told
+
+
+def _alert(found: Mapping[str, Any]) -> ToldAlert:
+    alert = load_alert(member(found, "alert"))
+    ended_at = unix_time_or_none(member(found, "ended_at"))
+    if (alert.status is Status.RESOLVED) != (ended_at is not None):
+        raise ValueError("an alert that has ended and fires")
+    return ToldAlert(alert, flag(member(found, "lost")), ended_at)
+
+
+TOLD = Table(
+    "told",
+    ("receiver", "group_key"),
+    {"receiver": Column(word), "group_key": Column(text, 2**16), "dump": Column(text, 16 * 2**20)},
+    _load,
+)

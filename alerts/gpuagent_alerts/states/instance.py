@@ -10,6 +10,16 @@ from typing import TypedDict
 
 from gpuagent_alerts.alert import Alert, Status, fingerprint
 from gpuagent_alerts.rules.model import MISSING_DATA_ANNOTATION
+from gpuagent_alerts.store.checks import (
+    duration,
+    duration_or_none,
+    labels,
+    measured,
+    member,
+    texts,
+    unix_time_or_none,
+    word,
+)
 
 
 class State(StrEnum):
@@ -110,21 +120,18 @@ class Instance:
 
 def load_instance(dump: Mapping[str, object], now_seconds: float) -> Instance:
     """The inverse of `dump`, with all clocks where they stood. Raises ValueError for what no dump is."""
-    try:
-        annotations = _texts(dump["annotations"])
-        instance = Instance(
-            labels=_texts(dump["labels"]),
-            write=lambda: annotations,
-            value=_number(dump["value"]),
-            active_clock=now_seconds - _seconds(dump["active_for"]),
-            state=State(str(dump["state"])),
-            kept_clock=_clock(now_seconds, dump["kept_for"]),
-            ended_clock=_clock(now_seconds, dump["ended_for"]),
-            starts_at=None if dump["starts_at"] is None else _number(dump["starts_at"]),
-            ends_at=None if dump["ends_at"] is None else _number(dump["ends_at"]),
-        )
-    except KeyError as error:
-        raise ValueError(f"an instance without {error.args[0]}") from None
+    annotations = texts(member(dump, "annotations"))
+    instance = Instance(
+        labels=labels(member(dump, "labels")),
+        write=lambda: annotations,
+        value=measured(member(dump, "value")),
+        active_clock=now_seconds - duration(member(dump, "active_for")),
+        state=State(word(member(dump, "state"))),
+        kept_clock=_clock(now_seconds, member(dump, "kept_for")),
+        ended_clock=_clock(now_seconds, member(dump, "ended_for")),
+        starts_at=unix_time_or_none(member(dump, "starts_at")),
+        ends_at=unix_time_or_none(member(dump, "ends_at")),
+    )
     if instance.state is not State.PENDING and instance.starts_at is None:
         raise ValueError("an instance that fires, but never began to")
     if instance.state is State.INACTIVE and instance.ended_clock is None:
@@ -137,23 +144,5 @@ def _passed(now_seconds: float, clock: float | None) -> float | None:
 
 
 def _clock(now_seconds: float, passed: object) -> float | None:
-    return None if passed is None else now_seconds - _seconds(passed)
-
-
-def _seconds(value: object) -> float:
-    seconds = _number(value)
-    if not math.isfinite(seconds) or seconds < 0:
-        raise ValueError("a time that cannot be")
-    return seconds
-
-
-def _number(value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float | str):
-        raise ValueError("a number is none")
-    return float(value)
-
-
-def _texts(value: object) -> dict[str, str]:
-    if not isinstance(value, Mapping) or not all(isinstance(item, str) for pair in value.items() for item in pair):
-        raise ValueError("labels or annotations are no texts")
-    return dict(value)
+    seconds = duration_or_none(passed)
+    return None if seconds is None else now_seconds - seconds

@@ -2,6 +2,9 @@
 
 When writing to the file fails for good (a full disk, a damaged page), everything goes on in memory, with what the file
 held, and `heal` takes it back to the file once that works: alerting must not end with the disk that it may be about.
+
+Rows are read by `read`, `load` and `check` alone: what cannot be decoded is set aside there, told, and costs nothing
+else.
 """
 
 from __future__ import annotations
@@ -9,20 +12,31 @@ from __future__ import annotations
 import logging
 import sqlite3
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpuagent_alerts.store.opening import configure, open_file, open_memory, reopen
+from gpuagent_alerts.store.aside import move_aside
+from gpuagent_alerts.store.checks import text
+from gpuagent_alerts.store.opening import BEGUN_ANEW, configure, note_loss, open_file, open_memory, reopen
 from gpuagent_alerts.store.problem import StoreFailure, StoreProblem, Trouble
+from gpuagent_alerts.store.rows import Column, DamagedRow, Reading, Table, Value, select, set_aside
+from gpuagent_alerts.store.salvage import salvage
 from gpuagent_alerts.store.schema import STEPS, Step
 
 log = logging.getLogger(__name__)
 
 Row = tuple[Any, ...]
-Value = str | bytes | int | float | None
 T = TypeVar("T")
+
+_META: Table[str] = Table(
+    "meta", ("key",), {"key": Column(), "value": Column(text, 2**20)}, lambda _, value: str(value)
+)
+_MOST_OWED = 1000
+_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
 
 _LOST = {
     sqlite3.SQLITE_FULL,
@@ -34,6 +48,8 @@ _LOST = {
     sqlite3.SQLITE_PERM,
 }
 """After these the file is of no use for now; after others, such as SQLITE_BUSY, the next try may work."""
+_PASSING = {Trouble.CORRUPT, Trouble.DAMAGED, Trouble.WRITES_FAIL}
+"""After these the file, or a new one in its place, may be written again."""
 
 
 class Store:
@@ -47,12 +63,48 @@ class Store:
         self._depth = 0
         self._moves = 0
         self._afterwards: list[Callable[[], None]] = []
+        self._owed: deque[Callable[[], object]] = deque(maxlen=_MOST_OWED)
+        self._paying = False
+        self._set_aside: Counter[str] = Counter()
+        self._reasons: dict[str, str] = {}
+        self._skipped: set[tuple[str, tuple[Value, ...]]] = set()
+        """Damaged rows that stay where they are and have been told of."""
         db = None
+        notices: tuple[str, ...] = ()
         if path is not None:
-            db, self.problem = open_file(path, steps)
+            db, self.problem, notices = open_file(path, steps)
+        self._notices = notices
+        """What was lost when the file was opened."""
+        self._file_is_unread = self.problem is not None and self.problem.trouble is Trouble.CORRUPT
+        """What the file holds is not all here: it is moved aside before something is written in its place."""
         self._db = db or open_memory(steps)
-        if self.problem is not None:
-            log.error("%s", self.problem)
+        for told in (self.problem, *notices):
+            if told is not None:
+                log.error("%s", told)
+
+    @property
+    def set_aside_rows(self) -> Mapping[str, int]:
+        """How many rows of each table could not be read since the start."""
+        return dict(self._set_aside)
+
+    @property
+    def problem_text(self) -> str:
+        """Everything that is wrong with the state, in words; "" where nothing is."""
+        said = [] if self.problem is None else [str(self.problem)]
+        said += self._notices
+        if self._set_aside:
+            tables = ", ".join(f"{n} of {name} ({self._reasons[name]})" for name, n in sorted(self._set_aside.items()))
+            said.append(f"rows of the state could not be read and were set aside: {tables}")
+        return "; ".join(said)
+
+    @property
+    def has_lost_rows(self) -> bool:
+        """Whether something that was written here may be lost, as far as nobody has looked (`forget_loss`)."""
+        return bool(self.execute("SELECT 1 FROM meta WHERE key = ?", (BEGUN_ANEW,)))
+
+    def forget_loss(self) -> None:
+        """A person has looked. Raises StoreFailure."""
+        self.execute("DELETE FROM meta WHERE key = ?", (BEGUN_ANEW,))
 
     @property
     def changes(self) -> tuple[int, int]:
@@ -80,6 +132,7 @@ class Store:
             afterwards, self._afterwards = self._afterwards, []
         for call in afterwards:
             call()
+        self.pay()
 
     def _outermost(self) -> Iterator[None]:
         self._depth = 1
@@ -109,6 +162,84 @@ class Store:
         except StoreFailure:
             return work()
 
+    def at_start(self, work: Callable[[], T], otherwise: T) -> T:
+        """Do it, whatever is wrong with the file: in memory where that is of no use. An agent starts in any case."""
+        try:
+            return self.insist(work)
+        except StoreFailure as error:
+            with self._lock:
+                self._go_to_memory(str(error), damaged=False)
+        try:
+            return work()
+        except StoreFailure as error:
+            log.error("a part of the state cannot be used, and begins anew: %s", error)  # noqa: TRY400
+            return otherwise
+
+    def owe(self, work: Callable[[], object]) -> None:
+        """Keep work that failed, until the store can be written: it is tried after each transaction, in order."""
+        self._owed.append(work)
+
+    def pay(self) -> bool:
+        """Try what is owed; returns whether nothing is owed any more."""
+        with self._lock:
+            if self._paying or self._depth:
+                return not self._owed
+            self._paying = True
+            try:
+                while self._owed:
+                    self._owed[0]()
+                    self._owed.popleft()
+            except StoreFailure:
+                return False
+            finally:
+                self._paying = False
+        return True
+
+    def read(self, table: Table[T], rest: str = "", values: Sequence[Value] = ()) -> list[T]:
+        """The rows of a query, decoded. `rest` is SQL after the name of the table. Raises StoreFailure.
+
+        Those that cannot be decoded are set aside, or skipped where a table is only ever appended to.
+        """
+        with self.transaction():
+            return self._sort_out(table, select(self._db, table, rest, values)).rows
+
+    def check(self, table: Table[T], rest: str = "", values: Sequence[Value] = ()) -> list[DamagedRow]:
+        """Read every row as `read` does, and keep only what is damaged. Raises StoreFailure."""
+        with self.transaction():
+            return self._sort_out(table, select(self._db, table, rest, values, keep=False)).damaged
+
+    def load(self, table: Table[T], rest: str = "") -> list[T]:
+        """The rows of a table at a start, decoded. Never raises: see `at_start`."""
+        return self.at_start(lambda: self.read(table, rest), [])
+
+    def set_aside(self, table: Table[T], rest: str, values: Sequence[Value], reason: str) -> None:
+        """Set rows aside that turned out to be of no use after they were decoded. Raises StoreFailure."""
+
+        def refuse(*_: object) -> T:
+            raise ValueError(reason)
+
+        self.check(replace(table, decode=refuse), rest, values)
+
+    def _sort_out(self, table: Table[T], found: Reading[T]) -> Reading[T]:
+        damaged = found.damaged
+        if table.append_only:
+            damaged = [row for row in damaged if (table.name, row.address) not in self._skipped]
+        elif damaged:
+            set_aside(self._db, table, damaged)
+        if damaged:
+            self.after_commit(lambda: self._tell(table, damaged))
+        return found
+
+    def _tell(self, table: Table[Any], damaged: Collection[DamagedRow]) -> None:
+        self._set_aside[table.name] += len(damaged)
+        reason = self._reasons[table.name] = next(iter(damaged)).reason
+        if table.append_only:
+            self._skipped |= {(table.name, row.address) for row in damaged}
+        log.error(
+            "%d of the rows of %s in the state cannot be read and were %s: %s", len(damaged), table.name,
+            "passed over" if table.append_only else "set aside", reason,
+        )  # fmt: skip
+
     def execute(self, sql: str, values: Sequence[Value] = ()) -> list[Row]:
         """Run one statement; outside of a transaction it is one by itself. Raises StoreFailure."""
         with self.transaction():
@@ -124,9 +255,16 @@ class Store:
         self._afterwards.append(call)
 
     def meta(self, key: str) -> str | None:
-        """A single value by its name."""
-        rows = self.execute("SELECT value FROM meta WHERE key = ?", (key,))
-        return str(rows[0][0]) if rows else None
+        """A single value by its name. Raises StoreFailure."""
+        rows = self.read(_META, "WHERE key = ?", (key,))
+        return rows[0] if rows else None
+
+    def meta_at_start(self, key: str, decode: Callable[[str], T]) -> T | None:
+        """A single value by its name, decoded; None where there is none that can be read. Never raises."""
+        table = Table(_META.name, _META.key, _META.columns, lambda _, value: decode(str(value)))
+        nothing: list[T] = []
+        found = self.at_start(lambda: self.read(table, "WHERE key = ?", (key,)), nothing)
+        return found[0] if found else None
 
     def set_meta(self, key: str, value: str) -> None:
         """Keep a single value under a name."""
@@ -135,12 +273,19 @@ class Store:
         )
 
     def heal(self) -> bool:
-        """Take what is in memory back to the file, if writing failed before; returns whether that worked now."""
-        if self._path is None or self.problem is None or self.problem.trouble is not Trouble.WRITES_FAIL:
+        """Take what is in memory back to the file, if that failed before; returns whether it worked now.
+
+        A file of which not everything is in memory is moved aside, never overwritten.
+        """
+        problem = self.problem
+        if self._path is None or problem is None or not problem.in_memory or problem.trouble not in _PASSING:
             return False
         with self._lock:
-            db = None
+            db, moved_to = None, problem.moved_to
             try:
+                if self._file_is_unread and moved_to is None:
+                    moved_to = move_aside(self._path)
+                    self.problem = replace(problem, moved_to=moved_to)
                 db = reopen(self._path)
                 self._db.backup(db)
                 configure(db)
@@ -149,7 +294,10 @@ class Store:
                     db.close()
                 return False
             self._db.close()
-            self._db, self.problem = db, None
+            self._db, self._file_is_unread = db, False
+            self.problem = None if moved_to is None else replace(
+                problem, trouble=Trouble.CORRUPT, in_memory=False, moved_to=moved_to
+            )  # fmt: skip
             self._moves += 1
         log.warning("the state of alerts is written to %s again", self._path)
         return True
@@ -161,18 +309,33 @@ class Store:
 
     def _consider(self, error: sqlite3.Error) -> None:
         """Go on in memory, with what the file held, if it is of no use."""
-        lost = (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _LOST
-        if not lost or self._path is None or (self.problem is not None and self.problem.in_memory):
+        code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+        in_memory = self.problem is not None and self.problem.in_memory
+        if code in _DAMAGE or (code in _LOST and not in_memory):
+            self._go_to_memory(str(error), damaged=code in _DAMAGE)
+
+    def _go_to_memory(self, detail: str, *, damaged: bool) -> None:
+        if self._path is None:
             return
-        memory = sqlite3.connect(":memory:", isolation_level=None, check_same_thread=False)
-        try:
-            self._db.backup(memory)
-        except sqlite3.Error:
+        memory = open_memory(self._steps)
+        whole = False
+        if not damaged:  # it copies pages as they are, damaged ones too
+            with suppress(sqlite3.Error):
+                self._db.backup(memory)
+                whole = True
+        if not whole:
             memory.close()
             memory = open_memory(self._steps)
+            with suppress(sqlite3.Error):
+                salvage(self._db, memory)
+            if memory.in_transaction:
+                memory.execute("ROLLBACK")
+            note_loss(memory, detail)
+            self._file_is_unread = True
         with suppress(sqlite3.Error):
             self._db.close()
         self._db = memory
         self._moves += 1
-        self.problem = StoreProblem(Trouble.WRITES_FAIL, self._path, str(error), in_memory=True)
+        trouble = Trouble.DAMAGED if damaged else Trouble.WRITES_FAIL
+        self.problem = StoreProblem(trouble, self._path, detail, in_memory=True)
         log.error("%s", self.problem)

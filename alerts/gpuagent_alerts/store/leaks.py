@@ -5,8 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
+from gpuagent.growth import Evidence
 from gpuagent.identity import ProcessId
+from gpuagent_alerts.leak.state import MOST_STATE_BYTES
+from gpuagent_alerts.store.checks import blob, duration, identifier, integer, text, word
 from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.rows import Column, Table
 
 
 class LeakKey(NamedTuple):
@@ -28,30 +32,54 @@ class LeakHistory(NamedTuple):
     dump: bytes
 
 
+def _history(
+    boot_id: str, pid: int, start: int, uuid: str, instance: int, clock: float, evidence: str, dump: bytes
+) -> LeakHistory:
+    words = tuple(str(Evidence(one)) for one in evidence.split(",")) if evidence else ()
+    return LeakHistory(LeakKey(ProcessId(boot_id, pid, start), uuid, instance), clock, words, dump)
+
+
+LEAK_HISTORIES = Table(
+    "leak_histories",
+    ("boot_id", "pid", "start_ticks", "gpu_uuid", "gpu_instance_id"),
+    {
+        "boot_id": Column(word),
+        "pid": Column(integer, 64),
+        "start_ticks": Column(integer, 64),
+        "gpu_uuid": Column(word),
+        "gpu_instance_id": Column(identifier, 64),
+        "clock_seconds": Column(duration, 64),
+        "evidence": Column(text),
+        "dump": Column(blob, MOST_STATE_BYTES),
+    },
+    _history,
+)
+_THIS = "boot_id = ? AND pid = ? AND start_ticks = ? AND gpu_uuid = ? AND gpu_instance_id = ?"
+
+
 class LeakHistories:
-    """All that are kept. Every method may raise StoreFailure."""
+    """All that are kept. Calls that write may raise StoreFailure."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
 
     def load(self, boot_id: str) -> list[LeakHistory]:
-        """Those of this boot; of another one no process is left, and they are deleted."""
-        with self._store.transaction():
-            self._store.execute("DELETE FROM leak_histories WHERE boot_id != ?", (boot_id,))
-            rows = self._store.execute(
-                "SELECT pid, start_ticks, gpu_uuid, gpu_instance_id, clock_seconds, evidence, dump FROM leak_histories"
-            )
-        return [
-            LeakHistory(LeakKey(ProcessId(boot_id, pid, start), uuid, instance), clock, _words(evidence), bytes(dump))
-            for pid, start, uuid, instance, clock, evidence, dump in rows
-        ]
+        """Those of this boot, at a start; of another one no process is left, and they are deleted. Never raises."""
+        self._store.at_start(lambda: self._forget_others(boot_id), None)
+        return [one for one in self._store.load(LEAK_HISTORIES) if one.key.id.boot_id == boot_id]
+
+    def _forget_others(self, boot_id: str) -> None:
+        self._store.execute("DELETE FROM leak_histories WHERE typeof(boot_id) = 'text' AND boot_id != ?", (boot_id,))
+
+    def set_aside(self, key: LeakKey, reason: str) -> None:
+        """Set a history aside whose dump the detector did not take. Raises StoreFailure."""
+        self._store.set_aside(LEAK_HISTORIES, f"WHERE {_THIS}", (*key.id, key.gpu_uuid, key.gpu_instance_id), reason)
 
     def save(self, histories: Collection[LeakHistory], gone: Collection[LeakKey]) -> None:
         """Keep these beside what is kept already, and forget what has gone: in one transaction."""
         with self._store.transaction():
             self._store.execute_many(
-                "DELETE FROM leak_histories WHERE boot_id = ? AND pid = ? AND start_ticks = ?"
-                " AND gpu_uuid = ? AND gpu_instance_id = ?",
+                f"DELETE FROM leak_histories WHERE {_THIS}",  # noqa: S608  a constant
                 [(*key.id, key.gpu_uuid, key.gpu_instance_id) for key in gone],
             )
             self._store.execute_many(
@@ -63,7 +91,3 @@ class LeakHistories:
                     for key, clock, evidence, dump in histories
                 ],
             )
-
-
-def _words(text: str) -> tuple[str, ...]:
-    return tuple(text.split(",")) if text else ()

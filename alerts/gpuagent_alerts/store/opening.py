@@ -5,16 +5,38 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
+from typing import NamedTuple
 
+from gpuagent_alerts.store.aside import COMPANIONS, copy_companion_aside, move_aside, move_companion_aside
+from gpuagent_alerts.store.checks import LARGEST_INTEGER
 from gpuagent_alerts.store.problem import StoreProblem, Trouble
+from gpuagent_alerts.store.rows import decode_text
+from gpuagent_alerts.store.salvage import salvage_file
 from gpuagent_alerts.store.schema import APPLICATION_ID, Step
+from gpuagent_alerts.store.wal import damage_in_log
 
 BUSY_MILLISECONDS = 2000
+CHECK_SECONDS = 5.0
+"""A file so large that the check of it takes longer is used without the rest of the check."""
+BEGUN_ANEW = "begun_anew"
+"""Key in `meta`: something that was written here has been lost, until a person has looked."""
 _DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-_COMPANIONS = ("", "-wal", "-shm")
+_STEPS = 100_000
+"""Of SQLite's virtual machine, between two looks at the clock."""
+
+
+class Opened(NamedTuple):
+    """What became of a file."""
+
+    db: sqlite3.Connection | None
+    """None where it cannot or must not be used."""
+    problem: StoreProblem | None = None
+    notices: tuple[str, ...] = ()
+    """What was lost though the file can be used."""
 
 
 class _Refused(Exception):
@@ -25,36 +47,46 @@ class _Refused(Exception):
 
 def open_memory(steps: Sequence[Step]) -> sqlite3.Connection:
     """A database that is lost with the process."""
-    db = _connect(":memory:")
+    db = connect(":memory:")
     _migrate(db, steps)
     return db
 
 
-def open_file(path: Path, steps: Sequence[Step]) -> tuple[sqlite3.Connection | None, StoreProblem | None]:
+def open_file(path: Path, steps: Sequence[Step]) -> Opened:
     """The database of a file, which is made where there is none.
 
-    A damaged file is moved aside and a new one begun. None where the file cannot or must not be used.
+    A damaged file is moved aside and a new one begun, with the rows that can still be read.
     """
+    notices: tuple[str, ...] = ()
     try:
-        return _open(path, steps), None
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        notices = tuple(_tend_companions(path))
+        db = _open(path, steps)
     except _Refused as refused:
         if refused.trouble is not Trouble.CORRUPT:
-            return None, StoreProblem(refused.trouble, path, str(refused), in_memory=True)
+            return Opened(None, StoreProblem(refused.trouble, path, str(refused), in_memory=True), notices)
         damage = str(refused)
     except OSError as error:
-        return None, StoreProblem(Trouble.UNUSABLE, path, error.strerror or "an error", in_memory=True)
-    try:
-        aside = _move_aside(path)
-        db = _open(path, steps)
-    except (OSError, _Refused):
-        return None, StoreProblem(Trouble.CORRUPT, path, damage, in_memory=True)
-    return db, StoreProblem(Trouble.CORRUPT, path, damage, in_memory=False, moved_to=aside)
+        detail = error.strerror or "an error"
+        return Opened(None, StoreProblem(Trouble.UNUSABLE, path, detail, in_memory=True), notices)
+    else:
+        if notices:
+            note_loss(db, notices[0])
+        return Opened(db, None, notices)
+    return _begin_anew(path, steps, damage, notices)
 
 
 def reopen(path: Path) -> sqlite3.Connection:
     """The database of a file that is about to be overwritten whole. Raises OSError or sqlite3.Error."""
     _make(path)
-    return _connect(str(path))
+    return connect(str(path))
+
+
+def connect(name: str) -> sqlite3.Connection:
+    """A connection as everybody here needs it. Transactions are ours to begin; one lock keeps the threads apart."""
+    db = sqlite3.connect(name, isolation_level=None, check_same_thread=False, timeout=BUSY_MILLISECONDS / 1000)
+    db.text_factory = decode_text
+    return db
 
 
 def configure(db: sqlite3.Connection) -> None:
@@ -71,16 +103,57 @@ def configure(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA cache_size = -512")
 
 
+def note_loss(db: sqlite3.Connection, detail: str) -> None:
+    """Write down that something was lost: what counts on the whole of it must know."""
+    with suppress(sqlite3.Error):  # a disk that is full: the problem is told all the same
+        db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (BEGUN_ANEW, detail))
+
+
+def _begin_anew(path: Path, steps: Sequence[Step], damage: str, notices: tuple[str, ...]) -> Opened:
+    try:
+        aside = move_aside(path)
+        db = _open(path, steps)
+    except (OSError, _Refused):
+        return Opened(None, StoreProblem(Trouble.CORRUPT, path, damage, in_memory=True), notices)
+    with suppress(sqlite3.Error):  # a disk that is full: the next write will say so
+        salvage_file(aside, db)
+    if db.in_transaction:
+        db.execute("ROLLBACK")
+    note_loss(db, damage)
+    return Opened(db, StoreProblem(Trouble.CORRUPT, path, damage, in_memory=False, moved_to=aside), notices)
+
+
+def _tend_companions(path: Path) -> Iterator[str]:
+    """Move aside what SQLite could not open, and say what it would pass over in silence. Raises OSError."""
+    for suffix in COMPANIONS:
+        companion = path.with_name(path.name + suffix)
+        with suppress(FileNotFoundError):
+            mode = companion.lstat().st_mode
+            if not stat.S_ISREG(mode) or not os.access(companion, os.R_OK | os.W_OK):
+                kept = move_companion_aside(path, suffix)
+                yield f"{companion} cannot be used; it was moved to {kept}"
+    log = path.with_name(f"{path.name}-wal")
+    with suppress(FileNotFoundError):
+        damage = damage_in_log(log)
+        if damage:
+            kept = copy_companion_aside(path, "-wal")
+            yield f"{log} is damaged ({damage}): the last changes are lost; a copy of it is {kept}"
+        elif log.stat().st_size and (not path.exists() or not path.stat().st_size):
+            kept = move_companion_aside(path, "-wal")
+            yield f"{log} has no database: what was in it is lost; it was moved to {kept}"
+
+
 def _open(path: Path, steps: Sequence[Step]) -> sqlite3.Connection:
     _make(path)
-    db = _connect(str(path))
+    db = connect(str(path))
     try:
         _examine(db, len(steps))
         configure(db)
         _migrate(db, steps)
+        _compare(db, steps)
     except sqlite3.Error as error:
         db.close()
-        damaged = (error.sqlite_errorcode & 0xFF) in _DAMAGE
+        damaged = (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _DAMAGE
         raise _Refused(Trouble.CORRUPT if damaged else Trouble.UNUSABLE, str(error)) from None
     except _Refused:
         db.close()
@@ -102,11 +175,6 @@ def _make(path: Path) -> None:
         os.close(descriptor)
 
 
-def _connect(name: str) -> sqlite3.Connection:
-    # Transactions are ours to begin and to end; one lock keeps the threads apart.
-    return sqlite3.connect(name, isolation_level=None, check_same_thread=False, timeout=BUSY_MILLISECONDS / 1000)
-
-
 def _examine(db: sqlite3.Connection, known: int) -> None:
     version, owner = _number(db, "user_version"), _number(db, "application_id")
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
@@ -114,9 +182,45 @@ def _examine(db: sqlite3.Connection, known: int) -> None:
         raise _Refused(Trouble.FOREIGN, f"its application id is {owner}")
     if version > known:
         raise _Refused(Trouble.NEWER, f"its version is {version}, this program knows {known}")
-    found = db.execute("PRAGMA quick_check(1)").fetchone()[0]
+    if version < 0 or (tables and not version):
+        raise _Refused(Trouble.CORRUPT, f"its version is {version}, and it has {tables} tables")
+    found = _check(db)
     if found != "ok":
-        raise _Refused(Trouble.CORRUPT, str(found).replace("\n", " ")[:200])
+        raise _Refused(Trouble.CORRUPT, found.replace("\n", " ")[:200])
+
+
+def _check(db: sqlite3.Connection) -> str:
+    """What SQLite finds. It compares indexes with tables too: by an index that lacks rows, limits forget actions."""
+    until = time.monotonic() + CHECK_SECONDS
+    db.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
+    try:
+        return str(db.execute("PRAGMA integrity_check(1)").fetchone()[0])
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode == sqlite3.SQLITE_INTERRUPT:
+            return "ok"
+        raise
+    finally:
+        db.set_progress_handler(None, 0)
+
+
+def _compare(db: sqlite3.Connection, steps: Sequence[Step]) -> None:
+    """See whether the tables are those of this version, and whether rows can still be numbered."""
+    ours = "SELECT type, name, sql FROM sqlite_master WHERE name NOT LIKE 'sqlite~_%' ESCAPE '~'"
+    memory = open_memory(steps)
+    expected = set(memory.execute(ours))
+    memory.close()
+    lacking = sorted(str(name) for _, name, _ in expected - set(db.execute(ours)))
+    if lacking:
+        raise _Refused(Trouble.CORRUPT, f"it is not as it was made: {', '.join(lacking)}"[:200])
+    numbered = [name for _, name, sql in expected if "AUTOINCREMENT" in str(sql)]
+    for name in numbered:
+        rows = db.execute(
+            f"SELECT typeof(seq), seq FROM sqlite_sequence WHERE name = ? UNION ALL SELECT 'integer', max(seq) FROM {name}",  # noqa: S608, E501  names of ours
+            (name,),
+        )
+        for kind, number in rows.fetchall():
+            if number is not None and (kind != "integer" or not -1 <= number <= LARGEST_INTEGER):
+                raise _Refused(Trouble.CORRUPT, f"the rows of {name} have come to number {number!r}"[:200])
 
 
 def _number(db: sqlite3.Connection, pragma: str) -> int:
@@ -136,15 +240,3 @@ def _migrate(db: sqlite3.Connection, steps: Sequence[Step]) -> None:
             with suppress(sqlite3.Error):  # it may have been rolled back by SQLite itself
                 db.execute("ROLLBACK")
             raise
-
-
-def _move_aside(path: Path) -> Path:
-    """Only the last damaged file is kept: they may be large, and nobody may ever look."""
-    aside = path.with_name(f"{path.name}.corrupt")
-    for suffix in _COMPANIONS:
-        old = path.with_name(path.name + suffix)
-        kept = aside.with_name(aside.name + suffix)
-        kept.unlink(missing_ok=True)
-        with suppress(FileNotFoundError):
-            old.rename(kept)
-    return aside

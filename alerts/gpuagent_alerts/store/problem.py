@@ -18,6 +18,8 @@ class Trouble(StrEnum):
     """Another program's database; it is left alone."""
     UNUSABLE = "unusable"
     """It cannot be opened or made."""
+    DAMAGED = "damaged"
+    """Damage was found while it was in use: it is moved aside once a new file can be begun."""
     WRITES_FAIL = "writes_fail"
     """It could be used until a write failed: a full disk, most often."""
 
@@ -39,13 +41,14 @@ class StoreProblem:
             Trouble.NEWER: f"{self.path} was written by a newer version of gpuagent ({self.detail})",
             Trouble.FOREIGN: f"{self.path} is another program's database ({self.detail})",
             Trouble.UNUSABLE: f"{self.path} cannot be used ({self.detail})",
+            Trouble.DAMAGED: f"{self.path} is damaged ({self.detail})",
             Trouble.WRITES_FAIL: f"writing to {self.path} failed ({self.detail})",
         }[self.trouble]
         if self.moved_to is not None:
             words += f"; it was moved to {self.moved_to}"
         if self.in_memory:
             return words + "; the state of alerts is kept in memory only, and a restart forgets it"
-        return words + "; a new one was begun, what was firing may be told again"
+        return words + "; a new one was begun with what could be read, what was firing may be told again"
 
 
 class StoreFailure(Exception):

@@ -116,4 +116,16 @@ STEPS: tuple[Step, ...] = (
         )
         """,
     ),
+    (
+        # Rows that could not be read, for whoever wants to look. Bounded: see `rows`.
+        """
+        CREATE TABLE set_aside (
+            seq INTEGER PRIMARY KEY AUTOINCREMENT,
+            table_name TEXT NOT NULL,
+            row TEXT NOT NULL,
+            reason TEXT NOT NULL,
+            wall REAL NOT NULL DEFAULT (CAST(strftime('%s', 'now') AS REAL))
+        )
+        """,
+    ),
 )

@@ -55,6 +55,7 @@ SOME_ALERTS = AlertingFigures(
     alerts=(AlertCount("GpuLost", "firing", "critical", 1),),
     failures=(RuleFailures("group", "rule", 1),),
     receivers=(ReceiverCounts("ops", 1, 1, 2.0, 1, 1, 1),),
+    rows_set_aside=(("told", 1),),
 )
 
 

@@ -17,9 +17,10 @@ from gpuagent.leaks.detectors import Beginning
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.leaks.registry import UNCLAIMED_SECONDS, Histories
 from gpuagent.reading import Snapshot
-from gpuagent_alerts.store.database import Store, Value
+from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.leaks import LeakHistories, LeakHistory, LeakKey
 from gpuagent_alerts.store.problem import StoreFailure
+from gpuagent_alerts.store.rows import Value
 from tests.fakes.detectors import FakeDetectors
 from tests.fakes.readings import BOOT_ID, gpu, process, snapshot
 

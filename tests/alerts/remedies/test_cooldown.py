@@ -12,6 +12,7 @@ from gpuagent_alerts.remedies.limits import cooldown_key
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, KILL, RESTART, RULES, World, climb, plan, target
+from tests.alerts.store.damage import BEGUN
 
 COOLS = replace(RULES, limits=replace(RULES.limits, cooldown_seconds=900.0))
 ID = "c0ffee" + "0" * 58
@@ -61,7 +62,7 @@ def test_the_key() -> None:
 def test_rows_of_an_older_version(store: Store) -> None:
     """They have a program in the place of the key: they still count for the hour, and cool nobody down."""
     audit = Audit(store, World().clock, BOOT)
-    run = audit.begin({"gpu_uuid": "GPU-0", "unit": "", "program": "/usr/bin/python3", "dry_run": False})
+    run = audit.begin({**BEGUN, "gpu_uuid": "GPU-0", "unit": "", "program": "/usr/bin/python3", "dry_run": False})
     audit.write(run, INTENT, {"step": "SIGKILL", "disrupts": True, "dry_run": False})
     (past,) = audit.past(dry_run=False)
     assert past.cooldown_key == ""

@@ -34,6 +34,10 @@ from tests.alerts.remedies.world import (
 )
 
 NOTIFY = Step(Kind.NOTIFY, 30.0)
+BEGUN = {
+    "pid": 1, "start_ticks": 1, "boot_id": "b", "gpu": 0, "gpu_uuid": "g", "name": "p", "dry_run": False,
+    "ladder": ["kill"],
+}  # fmt: skip
 RANK0, RANK1 = target(100), target(101, key=MemoryKey("GPU-1", 101), gpu_index=1)
 
 
@@ -139,7 +143,7 @@ def test_refusals_do_not_push_actions_out_of_the_budget(store: Store) -> None:
     assert climb(World(), plan(KILL), store, rules).result is Result.RELEASED
     audit = Audit(store, World().clock, BOOT)
     for _ in range(1100):
-        audit.write("x", BEGIN, {})
+        audit.write("x", BEGIN, BEGUN)
     world = World()
     assert "per_day" in climb(world, plan(KILL), store, rules).detail
     assert world.log == []
@@ -149,9 +153,9 @@ def test_an_action_under_way_is_an_action_now(store: Store) -> None:
     """The pause goes from the last thing that a run did, not from its beginning."""
     world = World()
     audit = Audit(store, world.clock, BOOT)
-    run = audit.begin({"dry_run": False, "program": "p"})
+    run = audit.begin({**BEGUN, "program": "p"})
     world.clock.advance(100)
-    audit.write(run, INTENT, {"disrupts": True})
+    audit.write(run, INTENT, {"step": "kill", "disrupts": True})
     (past,) = audit.past(dry_run=False)
     assert past.age_seconds == 0
 
@@ -317,8 +321,8 @@ def test_a_limit_is_no_reason_for_the_next_one(store: Store) -> None:
         alert = Alert({"alertname": "Full"}, {}, Status.FIRING, 1.7e9)
         what = Firing(alert, 1e9, [body.target for body in world.bodies.values()])
         audit = Audit(store, world.clock, BOOT)
-        run = audit.begin({"dry_run": False})
-        audit.write(run, INTENT, {"disrupts": True})
+        run = audit.begin(BEGUN)
+        audit.write(run, INTENT, {"step": "kill", "disrupts": True})
         made.use([largest], spent, 5.0)
         for _ in range(3):
             made.consider([what])

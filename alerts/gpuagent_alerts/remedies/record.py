@@ -1,0 +1,143 @@
+"""Rows of the record of remedies: what each kind holds, and how they are put together for people."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.store.checks import (
+    array,
+    document,
+    duration,
+    flag,
+    identifier,
+    integer,
+    number,
+    parsed,
+    text,
+    texts,
+    unix_time,
+)
+from gpuagent_alerts.store.rows import Column, Table
+
+BEGIN, INTENT, RESULT, END, RESET = "begin", "intent", "result", "end", "reset"
+KINDS: Final = frozenset({BEGIN, INTENT, RESULT, END, RESET})
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """One row."""
+
+    seq: int
+    run: str
+    kind: str
+    boot_id: str
+    clock_seconds: float
+    wall_seconds: float
+    data: Mapping[str, Any]
+
+
+def _maybe(check: Callable[[object], object]) -> Callable[[object], object]:
+    return lambda value: None if value is None else check(value)
+
+
+def _list_of(check: Callable[[object], object]) -> Callable[[object], object]:
+    return lambda value: [check(one) for one in array(value)]
+
+
+def _result(value: object) -> object:
+    return Result(text(value))
+
+
+def _ladder(value: object) -> object:
+    if not array(value):
+        raise ValueError("a ladder without a step")
+    return _list_of(text)(value)
+
+
+_FIELDS: Final[Mapping[str, Callable[[object], object]]] = {
+    **dict.fromkeys(
+        (
+            "alertname", "fingerprint", "expression", "victim", "asked_by", "scope", "boot_id", "user", "name",
+            "command", "cgroup", "unit", "container_id", "container_name", "gpu_uuid", "program", "step", "note",
+            "detail", "by", "cooldown_key",
+        ),
+        text,
+    ),
+    **dict.fromkeys(("forced", "dry_run", "disrupts", "acted", "ok", "not_permitted"), flag),
+    **dict.fromkeys(("value", "seconds"), _maybe(number)),
+    **dict.fromkeys(("used_bytes", "released_bytes", "errno"), _maybe(identifier)),
+    **dict.fromkeys(("pid", "start_ticks", "gpu"), integer),
+    **dict.fromkeys(("pids", "members"), _list_of(integer)),
+    "uid": _maybe(identifier),
+    "reasons": _list_of(text),
+    "values": _list_of(number),
+    "waits_seconds": _list_of(number),
+    "ladder": _ladder,
+    "labels": texts,
+    "result": _result,
+}  # fmt: skip
+"""What a field is, where it is there: older versions wrote fewer."""
+_NEEDED: Final[Mapping[str, tuple[str, ...]]] = {
+    BEGIN: ("pid", "start_ticks", "boot_id", "gpu", "gpu_uuid", "name", "dry_run", "ladder"),
+    INTENT: ("disrupts", "step"),
+    RESULT: ("step",),
+    END: ("result",),
+}
+_OURS: Final = frozenset({"id", "time_seconds", "steps", "kind", "end"})
+"""Fields that `runs` adds."""
+
+
+def _event(seq: int, run: str, kind: str, boot_id: str, clock: float, wall: float, data: str) -> Event:
+    if kind not in KINDS:
+        raise ValueError("an unknown kind of row")
+    if not run and kind != RESET:
+        raise ValueError("a row of no run")
+    found = document(parsed(data))
+    for name in _NEEDED.get(kind, ()):
+        if name not in found:
+            raise ValueError(f"{name} is missing")
+    if _OURS & found.keys():
+        raise ValueError("a field that no row has")
+    for name, value in found.items():
+        if name in _FIELDS:
+            try:
+                _FIELDS[name](value)
+            except ValueError as error:
+                raise ValueError(f"{name}: {error}") from None
+    return Event(seq, run, kind, boot_id, clock, wall, found)
+
+
+AUDIT: Final = Table(
+    "remedy_audit",
+    ("seq",),
+    {
+        "seq": Column(integer, 64),
+        "run": Column(text),
+        "kind": Column(text),
+        "boot_id": Column(text),
+        "clock": Column(duration, 64),
+        "wall": Column(unix_time, 64),
+        "data": Column(text, 2**20),
+    },
+    _event,
+    append_only=True,
+)
+
+
+def runs(events: Iterable[Event]) -> list[dict[str, Any]]:
+    """Rows put together by run, oldest first, for `gpuagent remedies` and the API."""
+    found: dict[str, dict[str, Any]] = {}
+    for event in events:
+        if event.kind == BEGIN:
+            found[event.run] = {"id": event.run, "time_seconds": event.wall_seconds, **event.data, "steps": []}
+        elif event.kind == RESET:
+            continue
+        elif (run := found.get(event.run)) is not None:
+            if event.kind == END:
+                run["end"] = {"time_seconds": event.wall_seconds, **event.data}
+            else:
+                run["steps"].append({"time_seconds": event.wall_seconds, "kind": event.kind, **event.data})
+    return list(found.values())
