@@ -107,9 +107,7 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
         except ProcessLookupError:
             raise NoSuchNode(f"--bind {key}={pid}: there is no such process") from None
     log.warning("SIMULATED: every reading comes from the scenario %s", node.name)
-    # A made-up process is on its GPU from its first moment on.
-    listings = Listings(None, boot, margin_seconds=0.0)
-    place = Place(boot_id=boot, simulated=node.name, pci_gpus=node.pci_gpu_count, listings=listings)
+    place = Place(boot_id=boot, simulated=node.name, pci_gpus=node.pci_gpu_count)
     library = Library(node.library, max_pid=node.max_pid)
     return Node(library, processes, clock, place, node.proc, frozenset((bind or {}).values()))
 

@@ -1,8 +1,7 @@
 """What was measured: frozen data that every other part reads and none may change.
 
-A `Snapshot` is everything known at one tick. It does no I/O and fetches nothing: exporters, rules and the
-command see the node through it alone. Units are in the names; `None` means the driver does not tell, which is
-never the same as zero. Ratios run from 0 to 1.
+A `Snapshot` is everything known at one tick. It does no I/O and fetches nothing: exporters, rules and the command see
+the node through it alone. Units are in the names; `None` means the driver does not tell, never zero. Ratios: 0 to 1.
 """
 
 from __future__ import annotations
@@ -17,11 +16,6 @@ from gpuagent.growth import Growth, MemoryKey
 from gpuagent.identity import NO_INSTANCE, ProcessId
 
 GIB = 1024**3
-
-WITHHELD = "cannot be true; withheld"
-"""Part of the reason of a collector run whose answer was not believed; `GpuReading.act_refusal` says why."""
-SHUFFLED_LIST = "this driver is known to shuffle its process list (535.43 to 535.98)"
-"""Refusal to act where `GpuReading.processes_trusted` is False."""
 
 
 class GpuState(StrEnum):
@@ -45,7 +39,7 @@ class ProcessState(StrEnum):
 
     LIVE = "live"
     DEAD = "dead"
-    """Listed by the driver, unknown to /proc: memory that nobody can free by a signal."""
+    """Listed by the driver, unknown to /proc: no signal frees its memory."""
     UNRESOLVED = "unresolved"
     """The agent sees another pid namespace than the driver: the pid means nothing here."""
 
@@ -213,7 +207,7 @@ class Thermal:
 
 @dataclass(frozen=True, slots=True)
 class Power:
-    """Watts and joules. `watts` is the driver's average, `instant_watts` its newest sample."""
+    """Watts and joules; `watts` is an average, `instant_watts` the newest sample. States run from 0 (fastest) to 15."""
 
     watts: float | None = None
     instant_watts: float | None = None
@@ -224,7 +218,6 @@ class Power:
     max_limit_watts: float | None = None
     energy_joules: float | None = None
     performance_state: int | None = None
-    """0 (fastest) to 15."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -346,9 +339,7 @@ class GpuReading:
     processes_trusted: bool = True
     """False where the driver is known to shuffle its process list (535.43 to 535.98): show, never act."""
     act_refusal: str = ""
-    """Why no process may be acted on by what this GPU's figures say; "" if nothing forbids it.
-
-    The text stays the same for as long as its cause does."""
+    """Why nobody is acted on by these figures, the same text for as long as its cause; "" if nothing forbids it."""
     runs: tuple[CollectorRun, ...] = ()
     unsupported: tuple[tuple[str, str], ...] = ()
     """NVML calls that this GPU does not answer, each with the driver's reason."""

@@ -10,7 +10,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 
 from gpuagent.catalogue.frameworks import recogniser
-from gpuagent.reading import WITHHELD, GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
+from gpuagent.doubt import WITHHELD
+from gpuagent.reading import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent.units import format_duration
 from gpuagent_exporters import gpu_problems
 from gpuagent_exporters.growth_problems import growth_problems

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpuagent.doubt import WITHHELD
 from gpuagent.reading import (
     GIB,
-    WITHHELD,
     Clocks,
     CollectorRun,
     Ecc,

@@ -12,7 +12,6 @@ from typing import Any
 from gpuagent.catalogue.series import series
 from gpuagent.clock import ManualClock
 from gpuagent.monitor.inventory import Inventory
-from gpuagent.monitor.listings import Listings
 from gpuagent.monitor.monitor import Monitor, Pace, Place, Processes
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.kernel_log import Address
@@ -142,7 +141,6 @@ async def rig(
         simulated=node.name,
         inventory=inventory,
         pci_gpus=pci_gpus,
-        listings=Listings(None, BOOT_ID, margin_seconds=0.0),
         fallen=fallen,
     )
     library = node.library if events else _WithoutEvents(node.library)

@@ -9,7 +9,8 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
 from gpuagent.doctor.finding import Finding, Level
-from gpuagent.reading import WITHHELD, GpuReading, GpuState, NvmlState, Snapshot
+from gpuagent.doubt import WITHHELD
+from gpuagent.reading import GpuReading, GpuState, NvmlState, Snapshot
 
 
 def binding() -> Iterator[Finding]:

@@ -6,6 +6,7 @@ import dataclasses
 import logging
 
 from gpuagent.clock import Clock
+from gpuagent.doubt import SHUFFLED_LIST
 from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.monitor.worker import Threads, Worker
 from gpuagent.nvml.collect import COLLECTORS, Collected, Collector
@@ -13,7 +14,7 @@ from gpuagent.nvml.events import Watched
 from gpuagent.nvml.failure import NO_PERMISSION, NvmlFailure
 from gpuagent.nvml.identity import HANDLE, open_device
 from gpuagent.nvml.library import Library
-from gpuagent.reading import SHUFFLED_LIST, CollectorRun, GpuIdentity, GpuReading, GpuState
+from gpuagent.reading import CollectorRun, GpuIdentity, GpuReading, GpuState
 
 log = logging.getLogger(__name__)
 

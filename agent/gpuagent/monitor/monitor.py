@@ -15,7 +15,7 @@ from gpuagent.monitor.crew import Crew
 from gpuagent.monitor.gpu import GpuSlot
 from gpuagent.monitor.inventory import Inventory, find_conflicts
 from gpuagent.monitor.join import Joiner
-from gpuagent.monitor.listings import Listings
+from gpuagent.monitor.listings import TICK_SECONDS, Listings
 from gpuagent.monitor.session import Session
 from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.monitor.worker import Worker
@@ -102,7 +102,9 @@ class Monitor:
         self.snapshot: Snapshot | None = None
         self._place = place or Place()
         self._inventory = self._place.inventory or Inventory(None, self._place.boot_id)
-        self._listings = self._place.listings or Listings(None, self._place.boot_id)
+        # A made-up process is on its GPU from its first moment on.
+        margin = 0.0 if self._place.simulated else TICK_SECONDS
+        self._listings = self._place.listings or Listings(None, self._place.boot_id, margin_seconds=margin)
         self._library = library
         self._processes = processes
         self._joiner = Joiner(

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar
 
+from gpuagent.doubt import WITHHELD
 from gpuagent.nvml import (
     clocks,
     ecc,
@@ -26,16 +27,7 @@ from gpuagent.nvml.device import Device
 from gpuagent.nvml.failure import IMPOSSIBLE, NvmlFailure
 from gpuagent.nvml.figures import check_figures
 from gpuagent.nvml.values import NOT_BELIEVED
-from gpuagent.reading import (
-    WITHHELD,
-    CollectorRun,
-    GpuProcess,
-    GpuReading,
-    GpuState,
-    Memory,
-    ProcessUtilization,
-    Utilization,
-)
+from gpuagent.reading import CollectorRun, GpuProcess, GpuReading, GpuState, Memory, ProcessUtilization, Utilization
 
 T = TypeVar("T")
 

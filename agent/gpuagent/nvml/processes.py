@@ -16,6 +16,7 @@ from itertools import chain
 from struct import Struct
 from typing import NamedTuple
 
+from gpuagent.doubt import WITHHELD
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.nvml.device import Device
 from gpuagent.nvml.failure import (
@@ -27,7 +28,7 @@ from gpuagent.nvml.failure import (
 )
 from gpuagent.nvml.library import Handle
 from gpuagent.nvml.values import NO_INSTANCE_U32, NOT_AVAILABLE_U64
-from gpuagent.reading import WITHHELD, GpuProcess
+from gpuagent.reading import GpuProcess
 
 _ENTRY = Struct("<IxxxxQII")  # nvmlProcessInfo_v2_t: pid, usedGpuMemory, gpuInstanceId, computeInstanceId
 _ROOM_PER_ENTRY = 32

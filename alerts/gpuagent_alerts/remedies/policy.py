@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 
-from gpuagent.reading import SHUFFLED_LIST
+from gpuagent.doubt import SHUFFLED_LIST
 from gpuagent.units import format_bytes, format_duration
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts, Target, names_container

@@ -6,10 +6,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuagent.doubt import WITHHELD
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.nvml.collect import Collected
 from gpuagent.nvml.figures import POSSIBLE, SLACK_BYTES, check_figures
-from gpuagent.reading import WITHHELD, GpuProcess, GpuState, Memory, MigInstance
+from gpuagent.reading import GpuProcess, GpuState, Memory, MigInstance
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
 from tests.agent.nvml.conftest import Bench, Open

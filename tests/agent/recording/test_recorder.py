@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import os
 import signal
+import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -64,8 +65,8 @@ class Bench:
 
 @contextmanager
 def bench(scenario: str = JOB) -> Iterator[Bench]:
-    """The node under pynvml."""
-    clock = ManualClock()
+    """The node under pynvml, at a time at which every process of the test has started."""
+    clock = ManualClock(time.clock_gettime(time.CLOCK_BOOTTIME) + 3600)
     node = SimulatedNode(parse_scenario(scenario, name="test"), clock, fallback=RealProc())
     with use(node.library):
         stage = Bench(node, clock)

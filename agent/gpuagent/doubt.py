@@ -1,0 +1,8 @@
+"""Words for what the driver says and is not believed: shared by who measures, who shows and who decides to act."""
+
+from __future__ import annotations
+
+WITHHELD = "cannot be true; withheld"
+"""Part of the reason of a collector run whose answer was not believed; `GpuReading.act_refusal` says why."""
+SHUFFLED_LIST = "this driver is known to shuffle its process list (535.43 to 535.98)"
+"""Refusal to act where `GpuReading.processes_trusted` is False."""
