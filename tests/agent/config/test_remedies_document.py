@@ -10,6 +10,8 @@ import pytest
 from gpuagent.acting.configured import ladders_of, rules_of
 from gpuagent.config.remedies import Limits, Step
 from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.provenance import FACTS
+from gpuagent_alerts.remedies.victim import VictimPolicy
 from tests.agent.config.loading import load, write
 
 ROOT = Path(__file__).parents[3]
@@ -57,6 +59,17 @@ def test_every_limit_and_its_default() -> None:
     assert {name: seconds.get(value) or int(value) for name, value in found.items()} == {
         name: field.default for name, field in Limits.model_fields.items()
     }
+
+
+def test_every_fact_and_its_writer() -> None:
+    """The table of who can write what is the one that the decisions are tested by."""
+    found = [tuple(row) for row in tables("Who can write what")]
+    assert found == [(f"`{fact.field}`", str(fact.writer), fact.use) for fact in FACTS]
+
+
+def test_every_victim() -> None:
+    """The table has every policy of choosing."""
+    assert {row[0].strip("`") for row in tables("Whom to choose")} == {str(policy) for policy in VictimPolicy}
 
 
 def test_every_result() -> None:
