@@ -105,12 +105,7 @@ _NOWHERE = _Path("", 0, [])
 
 def parse_cgroup(data: bytes) -> Membership:
     """Read /proc/<pid>/cgroup of version 1, 2 or both; lines that are none are skipped."""
-    paths: dict[str, _Path] = {}
-    for line in decode(data).split("\n"):
-        _, first, rest = line.partition(":")
-        controllers, second, path = rest.partition(":")
-        if first and second:
-            paths[controllers] = _path(controllers, path)
+    paths = _paths(data)
     # On a host with both versions systemd keeps its own tree twice, or leaves the one of version 2 empty.
     trees = [paths[name] for name in ("", "name=systemd") if name in paths and paths[name].segments]
     tree = trees[0] if trees else _NOWHERE
@@ -134,6 +129,23 @@ def parse_cgroup(data: bytes) -> Membership:
         pod_level=pod_level,
         job_level=job_level,
     )
+
+
+def path_in(data: bytes, controllers: str) -> Level | None:
+    """Return the cgroup that /proc/<pid>/cgroup names for one hierarchy; None where it has no such line."""
+    path = _paths(data).get(controllers)
+    return None if path is None else Level(controllers, path.above, tuple(path.segments))
+
+
+def _paths(data: bytes) -> dict[str, _Path]:
+    """Split the file into its hierarchies."""
+    paths: dict[str, _Path] = {}
+    for line in decode(data).split("\n"):
+        _, first, rest = line.partition(":")
+        controllers, second, path = rest.partition(":")
+        if first and second:
+            paths[controllers] = _path(controllers, path)
+    return paths
 
 
 def containers_on(segments: tuple[str, ...]) -> int:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from enum import StrEnum
 
-from gpuagent.procfs.cgroup import Level, Membership, containers_on, parse_cgroup
+from gpuagent.procfs.cgroup import Level, Membership, containers_on, parse_cgroup, path_in
 
 ROOT_UID = 0
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
@@ -30,6 +30,9 @@ _HOST_LEVEL = re.compile(
 container: the owner alone does not tell. Below any other level an id proves nothing."""
 _SLURM_LEVEL = re.compile(r".+\.slice|slurm(?:_.+)?|(?:.+_)?slurmstepd\.scope|uid_\d+|system|job_\w+")
 _UNIT_LEVEL = re.compile(r".+\.slice|.+\.service")
+
+_MOST_SEARCHED = 4096
+"""Cgroups in which the agent looks for itself, once."""
 
 Owner = Callable[[Level], int | None]
 """Return the uid of whoever could have made a cgroup: 0 for root alone, None where that cannot be seen."""
@@ -45,12 +48,17 @@ class Name(StrEnum):
 
 
 class CgroupOwners:
-    """Looks at the owners of cgroup directories below the mounted hierarchies."""
+    """Looks at the owners of cgroup directories below the mounted hierarchies.
 
-    def __init__(self, root: str = "/sys/fs/cgroup", init: str = "/proc/1/cgroup") -> None:
-        """`init` tells how far above the reader's cgroup namespace the root of the hierarchy is."""
+    In a container with a cgroup namespace of its own the kernel gives paths relative to the agent's own cgroup. They
+    are resolved where the host's hierarchy is mounted at `root`: then the agent finds itself in it.
+    """
+
+    def __init__(self, root: str = "/sys/fs/cgroup", proc: str = "/proc") -> None:
+        """Take another `root` or `proc` for tests."""
         self._root = root
-        self._init = init
+        self._proc = proc
+        self._own: dict[str, tuple[str, ...] | None] = {}
         self._unified = ""
         for candidate in (root, f"{root}/unified"):  # version 2 alone, and beside version 1
             if os.path.exists(f"{candidate}/cgroup.controllers"):  # noqa: PTH110  a path that is joined at each look
@@ -60,11 +68,12 @@ class CgroupOwners:
     def __call__(self, level: Level) -> int | None:
         """See `Owner`."""
         base = self._base(level.controllers)
-        if not base or level.above != self._levels_above(level.controllers):
+        segments = self._absolute(level, base) if base else None
+        if segments is None:
             return None
         path = base
         try:
-            for name in level.segments:
+            for name in segments:
                 if (uid := _owner(path)) != ROOT_UID:
                     return uid
                 path = f"{path}/{name}"
@@ -81,19 +90,48 @@ class CgroupOwners:
                 return f"{self._root}/{name}"
         return ""
 
-    def _levels_above(self, controllers: str) -> int:
-        """Levels from the root of the reader's cgroup namespace up to that of the hierarchy, where init is below."""
+    def _absolute(self, level: Level, base: str) -> tuple[str, ...] | None:
+        """Return the names from the root of the hierarchy on; None where that cannot be told.
+
+        The host's init is never below the agent's cgroup: the `..` of its path tell how deep the agent's own root is.
+        """
+        init = self._path_of("1", level.controllers)
+        if init is None or not init.above:
+            return level.segments if not level.above else None
+        if level.controllers not in self._own:
+            self._own[level.controllers] = self._find_own(level.controllers, base)
+        own = self._own[level.controllers]
+        if own is None or len(own) != init.above or level.above > len(own):
+            return None
+        return own[: len(own) - level.above] + level.segments
+
+    def _find_own(self, controllers: str, base: str) -> tuple[str, ...] | None:
+        """Search the hierarchy for the root of the agent's own cgroup namespace, by the cgroup that lists its pid."""
+        relative = self._path_of("self", controllers)
+        if relative is None or relative.above:
+            return None
+        pid = str(os.getpid())
+        for count, (folder, _, _) in enumerate(os.walk(base)):
+            if count >= _MOST_SEARCHED:
+                return None
+            try:
+                with open(f"{folder}/cgroup.procs", encoding="ascii") as file:  # noqa: PTH123
+                    if pid not in file.read().split():
+                        continue
+            except OSError:  # it is gone, or threaded
+                continue
+            found = tuple(folder.removeprefix(base).strip("/").split("/"))
+            depth = len(found) - len(relative.segments)
+            return found[:depth] if depth > 0 and found[depth:] == relative.segments else None
+        return None
+
+    def _path_of(self, pid: str, controllers: str) -> Level | None:
+        """Return where a process is in one hierarchy; None where that cannot be read."""
         try:
-            with open(self._init, "rb") as file:  # noqa: PTH123
-                lines = file.read().split(b"\n")
+            with open(f"{self._proc}/{pid}/cgroup", "rb") as file:  # noqa: PTH123
+                return path_in(file.read(), controllers)
         except OSError:
-            return 0
-        for line in lines:
-            _, _, rest = line.partition(b":")
-            found, _, path = rest.partition(b":")
-            if found == controllers.encode():
-                return path.split(b"/").count(b"..")
-        return 0
+            return None
 
 
 def read_membership(data: bytes, owner: Owner) -> tuple[Membership, frozenset[Name]]:

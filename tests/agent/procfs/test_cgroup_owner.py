@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -98,7 +100,7 @@ def test_every_hierarchy_is_looked_at(tmp_path: Path) -> None:
 @pytest.mark.parametrize("data", [b"", b"0::/../docker-" + ID.encode() + b".scope\n"])
 def test_what_cannot_be_looked_up_is_shown_and_proves_nothing(data: bytes, tmp_path: Path) -> None:
     """A path from above the cgroup namespace, or one without a directory, keeps its name and permits nothing."""
-    membership, proven = read_membership(data, CgroupOwners(str(tmp_path), str(tmp_path / "none")))
+    membership, proven = read_membership(data, CgroupOwners(str(tmp_path), str(tmp_path)))
     assert not proven
     assert not membership.container_id.startswith("uid-")
 
@@ -145,6 +147,38 @@ def test_a_directory_that_others_may_write_to(hierarchy: Path) -> None:
     hierarchy.chmod(0o755)
     os.chown(hierarchy / "cgroup.procs", ALICE, -1)
     assert CgroupOwners()(level) == ALICE
+
+
+_INSIDE = """
+import ctypes, os, sys
+CLONE_NEWCGROUP = 0x02000000
+if ctypes.CDLL(None).unshare(CLONE_NEWCGROUP):
+    sys.exit("no cgroup namespace can be had")
+from gpuagent.procfs.cgroup_owner import CgroupOwners, read_membership
+data = open(f"/proc/{sys.argv[1]}/cgroup", "rb").read()
+assert b"/../" in data, data
+membership, proven = read_membership(data, CgroupOwners())
+print(membership.container_id, *sorted(proven))
+"""
+
+
+@pytest.mark.parametrize(("owner", "told"), [(0, f"{ID} container"), (ALICE, f"uid-{ALICE}/{ID}")])
+def test_from_inside_a_cgroup_namespace(hierarchy: Path, owner: int, told: str) -> None:
+    """PROC-06: an agent in a container sees relative paths, and resolves them where the host's hierarchy is mounted."""
+    agents, other = hierarchy / "kubepods.slice" / "agents", hierarchy / "kubepods.slice" / f"docker-{ID}.scope"
+    agents.mkdir(parents=True)
+    other.mkdir()
+    os.chown(hierarchy / "kubepods.slice", owner, owner)
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            (other / "cgroup.procs").write_text(str(process.pid))
+            enter = f"import os; open({str(agents / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
+            done = subprocess.run(
+                [sys.executable, "-c", enter + _INSIDE, str(process.pid)], capture_output=True, text=True, check=False
+            )
+        finally:
+            process.kill()
+    assert (done.stdout.strip(), done.returncode) == (told, 0), done.stderr
 
 
 _SEGMENTS = st.sampled_from([
