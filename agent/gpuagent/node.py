@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATE_FILE = "state.db"
+LISTINGS_FILE = "listings.json"
 """Alerts, leaks, limits and the record of remedies, in the state directory."""
 
 
@@ -62,7 +63,7 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
         boot_id=boot,
         inventory=inventory,
         pci_gpus=count_pci_gpus,
-        listings=Listings(state_file(config, "listings.json") if keep_inventory else None, boot),
+        listings=Listings(state_file(config, LISTINGS_FILE) if keep_inventory else None, boot),
         fallen=KernelLog.open().fallen,
     )
     return Node(Library(), processes, clock, place, RealProc())
