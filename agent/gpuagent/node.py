@@ -32,8 +32,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 STATE_FILE = "state.db"
-LISTINGS_FILE = "listings.json"
 """Alerts, leaks, limits and the record of remedies, in the state directory."""
+LISTINGS_FILE = "listings.json"
+"""Since when the driver has listed each number, beside it: see `gpuagent.monitor.listings`."""
 
 
 class NoSuchNode(Exception):
