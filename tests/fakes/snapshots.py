@@ -134,6 +134,7 @@ def full_alerting() -> AlertingFigures:
         alerts=(AlertCount("GpuLost", "firing", "critical", 1),),
         failures=(RuleFailures("gpuagent", "GpuLost", 1),),
         receivers=(ReceiverCounts("ops", 1, 2, 3.0, 4, 5, 6),),
+        rows_set_aside=(("told", 1),),
     )
 
 

@@ -47,7 +47,7 @@ OUTCOMES = {
     r"gpuagent release": ((1,), ""),
     r"gpuagent receivers test": ((1,), "did not take the message: it refused the connection"),
     r"gpuagent ack": ((1,), "no alert of this name or fingerprint is firing"),
-    r"gpuagent kill .*--dry-run": ((1,), "refused"),
+    r"gpuagent kill .*--dry-run": ((0,), "nothing was done: dry run"),
     r"gpuagent kill": ((2,), "say --yes if you mean it"),
     r"gpuagent record .*--pid": ((0, 124), ""),
     r"gpuagent replay --total": ((0, 1), ""),
