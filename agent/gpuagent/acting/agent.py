@@ -14,7 +14,7 @@ from gpuagent.acting.configured import ladders_of, rules_of
 from gpuagent.acting.eyes import SnapshotEyes
 from gpuagent.acting.notes import Notes
 from gpuagent.acting.shown import ShownProcess
-from gpuagent.acting.targets import measured, target_of, targets_named, targets_on
+from gpuagent.acting.targets import measured, target_of, targets_named, targets_on, unranked
 from gpuagent.acting.window import Window
 from gpuagent.catalogue.remedies import RemedyCount, RemedyFigures
 from gpuagent.clock import Clock
@@ -32,6 +32,7 @@ from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.victim import Choice
 from gpuagent_alerts.remedies.world import Hands, Order
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.kept import Kept
@@ -80,7 +81,7 @@ class Acting:
         """Raises ValueError for a ladder whose matchers are no regular expressions."""
         self.config = config
         self.notes = Notes(around.clock)
-        self.eyes = SnapshotEyes(around.clock)
+        self.eyes = SnapshotEyes(around.clock, self._choice)
         self.audit = Audit(around.store, around.clock, around.boot_id)
         self._record = Kept(around.store, lambda: runs(self.audit.events()))
         self._clock = around.clock
@@ -255,6 +256,20 @@ class Acting:
             log.error("remedies are off: there is no state directory to record them in")
             return ()
         return ladders
+
+    def _choice(self, judged: Judged, snapshot: Snapshot) -> Choice | None:
+        """Return whom an alert would choose on this snapshot, by the configuration in force."""
+        labels = judged.alert.labels
+        if labels.get("pid"):
+            return None
+        ladder = self.remedies.ladder_of(labels)
+        if ladder is None or ladder.victim is None:
+            return Choice()
+        candidates = self._candidates(judged.alert, snapshot)
+        uuid, instance = labels.get("uuid", ""), labels.get("gpu_instance_id", "")
+        whole = len(candidates) == len(list(targets_on(snapshot, uuid, instance, labels.get("gpu", ""))))
+        ranking = self.remedies.ranking(ladder.victim, candidates)
+        return Choice(tuple(each.target.id for each in ranking), *unranked(snapshot, uuid, instance, whole=whole))
 
     def _candidates(self, alert: Alert, snapshot: Snapshot) -> list[Target]:
         """Return whom an alert can be about: processes of its GPU or MIG instance that its other labels do not exclude.

@@ -3,21 +3,27 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from gpuagent.acting.targets import all_targets, members, relatives, successors
 from gpuagent.clock import Clock
 from gpuagent.reading import GpuReading, GpuState, Snapshot
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.victim import Choice
 from gpuagent_alerts.remedies.world import Condition, Sight
+
+Choose = Callable[[Judged, Snapshot], Choice | None]
+"""Return whom an alert would choose on a snapshot; None where the alert names its process."""
 
 
 class SnapshotEyes:
     """Fed by the loop; asked by the runs of ladders."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, choose: Choose = lambda _judged, _snapshot: None) -> None:
+        """`choose` tells whom an alert would choose now, by the configuration in force."""
         self._clock = clock
+        self._choose = choose
         self._snapshot: Snapshot | None = None
         self._firing: Mapping[str, Judged] = {}
         self._news = asyncio.Condition()
@@ -50,7 +56,9 @@ class SnapshotEyes:
         seen = next((each for each in everybody if each.key == target.key), None)
         on_it = [each for each in everybody if each.key.gpu_uuid == target.key.gpu_uuid]
         reconciled = gpu.reconciliation
-        fall_too = members(target, everybody, scope)
+        # Also who holds an amount that the driver does not tell: all fall, or none is touched.
+        fall_too = members(target, list(all_targets(snapshot, unknown_memory=True)), scope)
+        judged = self._firing.get(alert)
         return Sight(
             clock_seconds=gpu.measured_seconds if gpu.measured_seconds is not None else gpu.time_seconds,
             condition=condition,
@@ -65,6 +73,7 @@ class SnapshotEyes:
             successors=successors(target, on_it),
             members=fall_too,
             present=frozenset(each.id for each in on_it),
+            choice=self._choose(judged, snapshot) if judged is not None else None,
             act_refusal=_act_refusal(snapshot, {target.key.gpu_uuid, *(each.key.gpu_uuid for each in fall_too)}),
         )
 
@@ -82,9 +91,14 @@ class SnapshotEyes:
         found: list[Sight] = []
 
         def has_come() -> bool:
-            if judged and alert in self._firing and self._firing[alert].measured_seconds <= after:
+            firing = self._firing.get(alert) if judged else None
+            seen = firing.seen_seconds(target.key.gpu_uuid) if firing is not None else 0.0
+            if firing is not None and seen <= after:
                 return False
             sight = self.look(target, alert, scope)
+            # What is seen of the process must not be newer than what the rule has seen: it may have complied since.
+            if firing is not None and sight.condition is Condition.HOLDS and sight.clock_seconds > seen:
+                return False
             readable = not sight.reason or sight.condition is not Condition.UNKNOWN
             if readable and sight.clock_seconds > after:
                 found.append(sight)

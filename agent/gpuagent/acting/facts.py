@@ -17,6 +17,7 @@ _FLAGS_FIELD = 9
 _DIGEST_DIGITS = 16
 _HOST_INIT = 1
 """The agent acts in the host's pid namespace alone, where this is the host's init."""
+_UID_MAP_FIELDS = 3
 _MOUNT_DEVICE, _MOUNT_ROOT, _MOUNT_POINT = 2, 3, 4
 
 
@@ -53,6 +54,7 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) ->
         kernel_thread=bool(_flags(data) & _KERNEL_THREAD),
         oom_score_adjust=_number(_text(files, pid, "oom_score_adj")),
         uids=told.uids,
+        root_user_namespace=_has_the_hosts_uids(files, pid),
         own_root=_has_own_root(files, pid, stat),
         namespace_pids=told.namespace_pids,
         ignored_signals=_mask(status, b"SigIgn"),
@@ -74,6 +76,15 @@ def root_mount(mounts: bytes) -> tuple[bytes, bytes] | None:
         if len(fields) > _MOUNT_POINT and fields[_MOUNT_POINT] == b"/":
             found = fields[_MOUNT_DEVICE], fields[_MOUNT_ROOT]  # the last one lies on top
     return found
+
+
+def _has_the_hosts_uids(files: ProcFiles, pid: int) -> bool | None:
+    """Return whether the process is in the host's user namespace: that of the host's init (user_namespaces(7))."""
+    try:
+        host, own = (files.read(each, "uid_map").split() for each in (_HOST_INIT, pid))
+    except OSError:
+        return None
+    return own == host and len(own) == _UID_MAP_FIELDS
 
 
 def _has_own_root(files: ProcFiles, pid: int, stat: Stat) -> bool | None:

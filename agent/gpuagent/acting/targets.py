@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -26,10 +27,15 @@ _TOGETHER_SECONDS = 60.0
 """Between the starts of two ranks of one server: a process may choose its command line, and not when it was started."""
 
 
-def all_targets(snapshot: Snapshot) -> Iterator[Target]:
-    """Every process on any GPU of which enough is known: what is not, is never acted on."""
+def all_targets(snapshot: Snapshot, *, unknown_memory: bool = False) -> Iterator[Target]:
+    """Yield every process on any GPU of which enough is known: what is not, is never acted on.
+
+    With `unknown_memory` also those whose memory the driver does not tell, as if it were none: not to be chosen.
+    """
     known = measured(snapshot)
     for process in snapshot.processes:
+        if unknown_memory and process.used_bytes is None:
+            process = process._replace(used_bytes=0)  # noqa: PLW2901
         target = target_of(process, snapshot.growth.get(process.key), known)
         if target is not None:
             yield target
@@ -98,6 +104,25 @@ def measured(snapshot: Snapshot) -> Measured:
         there = idle.get(process.info.id, here)
         idle[process.info.id] = None if here is None or there is None else min(here, there)
     return Measured({place: gpu.identity.pci_bus_id for place, gpu in gpus.items()}, idle)
+
+
+def unranked(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str, *, whole: bool) -> tuple[float, bool]:
+    """Return the memory that no process of a ranking is known to hold, and whether a listed number is none of them.
+
+    It belongs to processes that have ended or hide; infinite where a process holds an amount that the driver does not
+    tell. Only the latter counts where not the `whole` GPU is asked about, but an owner.
+    """
+    on_it = [
+        process
+        for process in snapshot.processes
+        if process.gpu_uuid == gpu_uuid and gpu_instance in {"", str(process.gpu_instance_id)}
+    ]
+    nobodys = [process for process in on_it if target_of(process, None) is None]
+    if any(process.used_bytes is None for process in nobodys):
+        return math.inf, True
+    if not whole:
+        return 0.0, False
+    return float(sum(process.used_bytes or 0 for process in nobodys)), bool(nobodys)
 
 
 def target_of(process: ProcessReading, growth: Growth | None, known: Measured = NOT_MEASURED) -> Target | None:

@@ -27,7 +27,7 @@ from gpuagent.alerting.transitions import log_transitions
 from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
 from gpuagent.catalogue.series import Further
 from gpuagent.clock import Clock
-from gpuagent.reading import Snapshot
+from gpuagent.reading import GpuReading, Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.outbox.counters import Figures
 from gpuagent_alerts.outbox.delivery import Delivery
@@ -57,6 +57,8 @@ Listener = Callable[[Sequence[Judged]], Awaitable[None]]
 """Is told all that fires."""
 
 _ENDED_KEPT = 256
+_NEVER: tuple[int, float, Mapping[str, float]] = (0, 0.0, {})
+"""A rule that was not evaluated yet: how often, and on readings of which time."""
 _STOP_SECONDS = 1.0
 _HEAL_SECONDS = 5.0
 
@@ -100,7 +102,7 @@ class Alerting:
         self._evaluation_seconds: float | None = None
         self._figures: AlertingFigures | None = None
         self._listener: Listener | None = None
-        self._evaluated: dict[RuleKey, tuple[int, float]] = {}
+        self._evaluated: dict[RuleKey, tuple[int, float, Mapping[str, float]]] = {}
         self._further: Callable[[], Sequence[Further]] = tuple
         self.remedy_of: Callable[[Alert], str] = lambda _: ""
         """What a remedy has done about an alert, in words; "" where none has."""
@@ -231,20 +233,22 @@ class Alerting:
             if instance.state is State.PENDING
         }
 
-    def _judged(self, measured_seconds: float) -> list[Judged]:
-        """All that fires, each with the time of the data that its rule has seen."""
+    def _judged(self, snapshot: Snapshot) -> list[Judged]:
+        """Return all that fires, each with the time of the data that its rule has seen."""
         judged = []
+        read_seconds = {gpu.identity.uuid: _read_at(gpu) for gpu in snapshot.gpus}
         for runner, running in ((group, rule) for group in self.engine.groups for rule in group.rules):
             if running.states is None:
                 continue
-            if self._evaluated.get(running.key, (0, 0.0))[0] != running.evaluations:
-                self._evaluated[running.key] = running.evaluations, measured_seconds
-            seen = self._evaluated.get(running.key, (0, 0.0))[1]
+            if self._evaluated.get(running.key, _NEVER)[0] != running.evaluations:
+                self._evaluated[running.key] = running.evaluations, snapshot.clock_seconds, read_seconds
+            _, seen, read = self._evaluated.get(running.key, _NEVER)
             judged += [
                 Judged(
                     each.as_alert(Status.FIRING), running.rule.expression.text, each.kept_clock is None, seen,
                     since_seconds=each.active_clock,
                     interval_seconds=runner.group.interval_seconds or DEFAULT_INTERVAL_SECONDS,
+                    read_seconds=read,
                     measured=running.evaluations > 0 and not running.last_error and not each.frozen,
                 )
                 for each in running.states.instances
@@ -279,7 +283,7 @@ class Alerting:
                 self._figures = await asyncio.to_thread(self._write_down, told)
             else:
                 self._figures = self._count(self._figures.receivers)
-            judged = self._judged(snapshot.clock_seconds) if self._listener is not None else []
+            judged = self._judged(snapshot) if self._listener is not None else []
         if self._listener is not None:
             await self._listener(judged)
 
@@ -353,3 +357,8 @@ class Alerting:
             store_problem=self.store.problem_text,
             rows_set_aside=tuple(sorted(self.store.set_aside_rows.items())),
         )
+
+
+def _read_at(gpu: GpuReading) -> float:
+    """Return the time of the reading, as remedies take it: of the last one with success."""
+    return gpu.measured_seconds if gpu.measured_seconds is not None else gpu.time_seconds

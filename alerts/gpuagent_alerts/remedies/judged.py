@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuagent_alerts.alert import Alert
@@ -22,5 +24,11 @@ class Judged(NamedTuple):
     """CLOCK_BOOTTIME at which it began to be true: a process that started later is not the one that it is about."""
     interval_seconds: float = 0.0
     """Between two evaluations of the rule."""
+    read_seconds: Mapping[str, float] = MappingProxyType({})
+    """By UUID: CLOCK_BOOTTIME of each GPU's reading in that snapshot, which may be older than the snapshot."""
     measured: bool = True
     """False while the data behind it is missing: then it goes on as it was, and nobody knows whether it is true."""
+
+    def seen_seconds(self, gpu_uuid: str) -> float:
+        """Return the time of the reading of this GPU that the rule was last evaluated on."""
+        return self.read_seconds.get(gpu_uuid, self.measured_seconds)

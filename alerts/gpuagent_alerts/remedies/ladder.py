@@ -208,13 +208,17 @@ class Run:
         self._judged_by = self.rules
         looked = await self._party.look()
         for member, facts, changed in looked:
+            chosen = member.target.id == self.plan.target.id
+            if not chosen and (gone := _off_the_gpu(sight, member)):
+                raise self._refused(*self._of(member, [gone]))
             # Another member is judged by what it is, on the reading of the one that was chosen.
-            seen = sight if member.target.id == self.plan.target.id else replace(sight, target=_now(sight, member))
-            against = self.rules.policy.refusals(
+            seen = sight if chosen else replace(sight, target=_now(sight, member), choice=None)
+            policy = self.rules.policy if chosen else self.rules.policy.for_members()
+            against = policy.refusals(
                 step, self.plan.order, seen, facts, self._tools.now(), self._tools.hands.protected(), self.plan.scope
             )
             if reasons := [*against, *changed]:
-                next_may = all(isinstance(reason, NotMeant) for reason in reasons)
+                next_may = chosen and all(isinstance(reason, NotMeant) for reason in reasons)
                 raise self._refused(*self._of(member, reasons), general=not next_may)
         return [facts for _, facts, _ in looked]
 
@@ -361,5 +365,11 @@ class Run:
 
 
 def _now(sight: Sight, member: Member) -> Target:
-    """Return the member as this reading has it; as it was pinned where it holds no GPU memory any more."""
+    """Return the member as this reading has it; the chosen process itself, where it is on several GPUs."""
     return next((each for each in sight.members if each.id == member.target.id), member.target)
+
+
+def _off_the_gpu(sight: Sight, member: Member) -> str:
+    """Say that a member holds no GPU memory any more: then it is no reason to end it, and nobody knows what it does."""
+    there = any(each.id == member.target.id for each in sight.members)
+    return "" if there else "it holds no GPU memory any more"

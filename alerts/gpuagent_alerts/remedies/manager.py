@@ -81,10 +81,10 @@ class Remedies:
             run.rules = rules
             plan = run.plan
             if plan.order.alert:
-                ladder = self._ladder_of(plan.order.labels)
+                ladder = self.ladder_of(plan.order.labels)
                 if ladder is None or (ladder.steps, ladder.dry_run, ladder.scope) != (
                     plan.steps, plan.dry_run, plan.scope,
-                ):  # fmt: skip
+                ) or (plan.order.victim and plan.order.victim != ladder.victim):  # fmt: skip
                     run.call_off("the configuration has changed: this ladder is no longer there")
 
     def consider(self, firing: Iterable[Firing], also: Iterable[str] = ()) -> None:
@@ -95,13 +95,13 @@ class Remedies:
         firing = list(firing)
         self._attempts.keep({*also, *(each.alert.fingerprint for each in firing)})
         for each in firing:
-            ladder = self._ladder_of(each.alert.labels)
+            ladder = self.ladder_of(each.alert.labels)
             if ladder is None:
                 continue
-            target = self._choose(ladder, each)
+            target, passed_over = self._choose(ladder, each)
             if target is None:
                 continue
-            order = _order(each, "" if each.alert.labels.get("pid") else str(ladder.victim or ""))
+            order = _order(each, "" if each.alert.labels.get("pid") else str(ladder.victim or ""), passed_over)
             plan = Plan(order, target, ladder.steps, ladder.dry_run, ladder.scope, self.proof_seconds)
             if not self._claimed(None, plan, frozenset({target.key.gpu_uuid})):
                 self._begin(plan)
@@ -143,25 +143,29 @@ class Remedies:
         for gpu in [gpu for gpu, identity in self._blocked.items() if not self.tools.hands.is_alive(identity)]:
             del self._blocked[gpu]
 
-    def _ladder_of(self, labels: Mapping[str, str]) -> LadderRule | None:
+    def ladder_of(self, labels: Mapping[str, str]) -> LadderRule | None:
+        """Return the ladder for an alert with these labels, by the configuration in force."""
         return next((one for one in self.ladders if one.matches(labels)), None)
 
-    def _choose(self, ladder: LadderRule, firing: Firing) -> Target | None:
-        """Whom the alert names, or the best of the ranking that has not been refused lately."""
+    def _choose(self, ladder: LadderRule, firing: Firing) -> tuple[Target | None, frozenset[ProcessId]]:
+        """Return whom the alert names, or the best of the ranking, and those before it that the list does not mean."""
         alert = firing.alert
         if alert.labels.get("pid"):
             target = self._named(firing)
-            return target if target is not None and self._attempts.is_due(alert.fingerprint, target.id) else None
+            is_due = target is not None and self._attempts.is_due(alert.fingerprint, target.id)
+            return (target if is_due else None), frozenset()
         if ladder.victim is None:
-            return None
+            return None, frozenset()
+        passed_over: set[ProcessId] = set()
         idle_for = self.rules.policy.idle_for_seconds
         for candidate in rank(ladder.victim, firing.processes, self.tools.now(), idle_for):
             identity = candidate.target.id
             if self._attempts.is_due(alert.fingerprint, identity):
-                return candidate.target
+                return candidate.target, frozenset(passed_over)
             if not self._attempts.was_refused_itself(alert.fingerprint, identity):
-                return None  # something was done to it, or nobody may be acted on now: the next one is no answer
-        return None
+                break  # something was done to it, or nobody may be acted on now: the next one is no answer
+            passed_over.add(identity)
+        return None, frozenset()
 
     def _named(self, firing: Firing) -> Target | None:
         """The process of the alert: not one that was given its number since the alert's expression became true."""
@@ -242,7 +246,7 @@ def _same_deed(other: Plan, plan: Plan) -> bool:
     return other.target.id == plan.target.id or (restart and other.target.unit == plan.target.unit)
 
 
-def _order(firing: Firing, victim: str) -> Order:
+def _order(firing: Firing, victim: str, passed_over: frozenset[ProcessId]) -> Order:
     alert = firing.alert
     return Order(
         alert=alert.fingerprint,
@@ -251,5 +255,6 @@ def _order(firing: Firing, victim: str) -> Order:
         value=alert.value,
         labels=dict(alert.labels),
         victim=victim,
+        passed_over=passed_over,
         values=firing.values,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import signal
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from gpuagent.doubt import SHUFFLED_LIST
@@ -127,8 +127,16 @@ class Policy:
             yield from self._not_allowed(target, facts, now_seconds)
         yield from self._evidence(step, order, target)
         yield from _busy(order, target, self.idle_for_seconds)
+        if sight.choice is not None and (
+            objection := sight.choice.objection(VictimPolicy(order.victim), target, order.passed_over)
+        ):
+            yield objection
         yield from _unproven(step, scope, target, facts)
         yield from self._wrong_step(step, order, target, facts)
+
+    def for_members(self) -> Policy:
+        """Return the policy for those that fall with the chosen process: how much each of them holds is no matter."""
+        return replace(self, allow=replace(self.allow, min_memory_bytes=0))
 
     def unit_permission(self, order: Order, target: Target) -> UnitPermission:
         """Return what may be done to the target's unit; a person who forces it answers for the others in it."""
@@ -161,7 +169,7 @@ class Policy:
             yield "nothing is allowed: remedies.allow names no users, units or containers"
             return
         if allow.users and target.user not in allow.users:
-            yield NotMeant(f"{target.user or 'nobody'} is not in remedies.allow.users")
+            yield _of_another_user(target, facts)
         if len(set(facts.uids)) != 1:
             yield f"it runs with the rights of more than one user (uids {', '.join(map(str, facts.uids)) or 'unknown'})"
         yield from self._not_in_place(target, facts)
@@ -171,7 +179,7 @@ class Policy:
         if age < allow.min_age_seconds:
             yield f"it is {age:.0f} s old, younger than remedies.allow.min_age"
         if target.used_bytes < allow.min_memory_bytes:
-            yield NotMeant(f"it holds {format_bytes(target.used_bytes)}, less than remedies.allow.min_memory")
+            yield f"it holds {format_bytes(target.used_bytes)}, less than remedies.allow.min_memory"
 
     def _not_in_place(self, target: Target, facts: Facts) -> Iterator[str]:
         """Yield what is wrong with its unit or container."""
@@ -228,6 +236,17 @@ class Policy:
             yield from _nothing_to_fill_in(step, target)
         elif target.unit and not target.container_id and _would_end(step, facts):
             yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
+
+
+def _of_another_user(target: Target, facts: Facts) -> str:
+    """Return the refusal; the next in a ranking may follow where the process cannot have chosen its user.
+
+    A user may run processes as their own sub-uids (newuidmap(1)), which have no account, and as root or another user by
+    a program that has that right.
+    """
+    text = f"{target.user or 'nobody'} is not in remedies.allow.users"
+    account = target.uid != 0 and target.user not in {"", str(target.uid)}
+    return NotMeant(text) if account and facts.root_user_namespace else text
 
 
 def _in_doubt(sight: Sight) -> Iterator[str]:

@@ -69,6 +69,7 @@ FACTS: Final = (
     Fact("Facts.kernel_thread", Writer.KERNEL, "withholds"),
     Fact("Facts.oom_score_adjust", Writer.TARGET, "withholds"),
     Fact("Facts.uids", Writer.KERNEL, "withholds where they differ: it runs with the rights of more than one user"),
+    Fact("Facts.root_user_namespace", Writer.KERNEL, "lets the next in a ranking follow: its user is not its choice"),
     Fact("Facts.own_root", Writer.KERNEL, "withholds: a container, or not to be told"),
     Fact("Facts.namespace_pids", Writer.KERNEL, "withholds: a container"),
     Fact("Facts.ignored_signals", Writer.TARGET, "withholds, and shortens a wait"),
@@ -96,6 +97,7 @@ FACTS: Final = (
     Fact("Sight.relatives", Writer.AGENT, "is shown: who holds the memory after the act"),
     Fact("Sight.successors", Writer.AGENT, "is shown: who was started in its place"),
     Fact("Sight.members", Writer.AGENT, "are judged each by the same policy; by proven names or by descent"),
+    Fact("Sight.choice", Writer.AGENT, "withholds: the one that was chosen must be the choice still"),
     Fact("Sight.present", Writer.DRIVER, "tells who holds the memory after the act"),
     Fact("Order.alert", Writer.AGENT, "names the alert of root's rule"),
     Fact("Order.alertname", Writer.OPERATOR, "chooses the ladder"),
@@ -105,6 +107,7 @@ FACTS: Final = (
     Fact("Order.asked_by", Writer.KERNEL, "is recorded: the peer of the control socket"),
     Fact("Order.forced", Writer.OPERATOR, "lifts the allow list, and not the never-list"),
     Fact("Order.victim", Writer.OPERATOR, "chooses where the alert names nobody"),
+    Fact("Order.passed_over", Writer.AGENT, "names those before it that the allow list does not mean"),
     Fact("Order.values", Writer.AGENT, "is recorded"),
 )
 

@@ -55,6 +55,8 @@ class Facts:
     oom_score_adjust: int | None = None
     uids: tuple[int, ...] = ()
     """Real, effective, saved and file system user id; () is unknown."""
+    root_user_namespace: bool | None = None
+    """Whether its user ids are the host's own; None where that cannot be seen."""
     own_root: bool | None = None
     """Whether its root directory is another than the host's; None where that cannot be seen."""
     namespace_pids: tuple[int, ...] = ()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+import math
+from collections.abc import Callable, Collection, Iterable
 from enum import StrEnum
 from typing import NamedTuple
 
+from gpuagent.identity import ProcessId
 from gpuagent.units import format_bytes, format_duration
 from gpuagent_alerts.remedies.target import Target
 
@@ -20,6 +22,32 @@ class VictimPolicy(StrEnum):
     """The last to come is the one that did not fit."""
     IDLE = "idle"
     """Those that have been observed at 0 % for long enough, the largest first."""
+
+
+class Choice(NamedTuple):
+    """Whom an alert that names no process would choose on one reading, by the configuration in force."""
+
+    ranking: tuple[ProcessId, ...] = ()
+    """Best first; empty where nobody may be chosen."""
+    unranked_bytes: float = 0.0
+    """Memory of the GPU that no ranked process is known to hold; infinite where the driver does not tell how much."""
+    unranked: bool = False
+    """The driver lists numbers there that are no ranked process: dead, hidden, or of an unknown start."""
+
+    def objection(self, policy: VictimPolicy, target: Target, passed_over: Collection[ProcessId]) -> str:
+        """Return why the target is not, or not for certain, the one to choose; "" if it is.
+
+        `passed_over` are those before it that root's allow list does not name.
+        """
+        first = next((one for one in self.ranking if one not in passed_over), None)
+        if first != target.id:
+            return f"it is not the one that victim: {policy} chooses any more"
+        if policy is VictimPolicy.LARGEST and self.unranked_bytes >= target.used_bytes:
+            held = "unknown" if math.isinf(self.unranked_bytes) else format_bytes(self.unranked_bytes)
+            return f"whether it is the largest cannot be told: memory of no known process on its GPU: {held}"
+        if policy is VictimPolicy.NEWEST and self.unranked:
+            return "whether it is the newest cannot be told: the driver lists a process of unknown start"
+        return ""
 
 
 class Candidate(NamedTuple):

@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 from gpuagent.identity import ProcessId
 from gpuagent_alerts.remedies.target import Facts, Target
+from gpuagent_alerts.remedies.victim import Choice
 
 SHARED_WAY_OUT = (
     "to restart it all the same, name it in remedies.allow.shared_units of /etc/gpuagent/gpuagent.yaml, "
@@ -61,6 +62,8 @@ class Sight:
     """Who falls with the target, by the scope that was asked for, on whichever GPU; also itself, on other GPUs."""
     present: frozenset[ProcessId] = frozenset()
     """Every process that holds memory of this GPU."""
+    choice: Choice | None = None
+    """Whom the alert would choose on this reading; None where the alert names its process, or a person does."""
     act_refusal: str = ""
     """Why nobody may be acted on by the figures of the GPUs that this is about; "" if nothing forbids it."""
 
@@ -223,6 +226,8 @@ class Order:
     """A person has lifted the allow list; the never-list stands."""
     victim: str = ""
     """The policy that chose the process, where the alert names none."""
+    passed_over: frozenset[ProcessId] = frozenset()
+    """Those before it in the ranking that root's allow list does not name."""
     values: tuple[float, ...] = ()
     """What the expression gave over the window, oldest first."""
 

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import math
 from dataclasses import replace
 
 import pytest
 
 from gpuagent.acting.eyes import SnapshotEyes
-from gpuagent.acting.targets import all_targets, members, target_of, targets_on
+from gpuagent.acting.targets import all_targets, members, target_of, targets_on, unranked
 from gpuagent.acting.window import Window
 from gpuagent.clock import ManualClock
-from gpuagent.reading import GpuReading, GpuState, ProcessReading, Snapshot
+from gpuagent.reading import GpuReading, GpuState, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.target import Target
@@ -250,3 +251,76 @@ def test_values_over_the_window() -> None:
     assert window.values(ALERT.fingerprint) == (2.0, 2.0, 2.0, 2.0)
     window.add([])
     assert window.values(ALERT.fingerprint) == ()
+
+
+def test_a_decision_needs_an_evaluation_of_what_is_seen() -> None:
+    """KILL-09: a reading that is newer than what the rule has seen decides nothing: it may have complied since."""
+
+    async def story() -> None:
+        snapshot, target = healthy()
+        eyes, clock = SnapshotEyes(ManualClock(1000.0)), 1000.0
+
+        def at(seconds: float) -> Snapshot:
+            gpus = tuple(replace(gpu, time_seconds=seconds, measured_seconds=seconds) for gpu in snapshot.gpus)
+            return replace(snapshot, gpus=gpus, clock_seconds=seconds + 0.5)
+
+        def seen(seconds: float) -> Judged:
+            read = {gpu.identity.uuid: seconds for gpu in snapshot.gpus}
+            return Judged(ALERT, "x", holds=True, measured_seconds=seconds + 0.5, since_seconds=0.0, read_seconds=read)
+
+        async def sight(after: float) -> Sight | None:
+            return await eyes.next_sight(target, ALERT.fingerprint, after, 0.01)
+
+        await eyes.see(at(clock + 1))
+        await eyes.judge([seen(clock + 1)])
+        assert await sight(clock) is not None
+        # The assembly of that snapshot is later than that, its reading is not.
+        assert await sight(clock + 1) is None
+        await eyes.see(at(clock + 2))
+        assert await sight(clock) is None
+        await eyes.judge([seen(clock + 2)])
+        found = await sight(clock)
+        assert found is not None
+        assert found.clock_seconds == clock + 2
+
+    asyncio.run(story())
+
+
+def test_who_falls_together_with_unknown_memory() -> None:
+    """KILL-09: a member whose memory the driver does not tell is a member: it is judged like the others."""
+    snapshot, _ = healthy()
+    process = known(snapshot)
+    assert process.info is not None
+    info = replace(process.info, container_id="c" * 64, proven_names=frozenset({"container"}))
+    me = process._replace(info=info)
+    other_id = info.id._replace(pid=info.id.pid + 1)
+    other = me._replace(pid=other_id.pid, info=replace(info, id=other_id), used_bytes=None)
+    snapshot = replace(snapshot, processes=(me, other))
+    chosen = target_of(me, None)
+    assert chosen is not None
+
+    async def story() -> None:
+        eyes = SnapshotEyes(ManualClock(1000.0))
+        await eyes.see(snapshot)
+        assert [each.pid for each in eyes.look(chosen, "", "container").members] == [other.pid]
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("changes", "whole", "expected"),
+    [
+        ({}, True, (0.0, False)),
+        ({"state": ProcessState.DEAD, "info": None}, True, (7.0, True)),
+        ({"state": ProcessState.DEAD, "info": None}, False, (0.0, False)),
+        ({"used_bytes": None}, True, (math.inf, True)),
+        ({"used_bytes": None}, False, (math.inf, True)),
+    ],
+)
+def test_memory_that_no_ranking_knows(changes: dict[str, object], whole: bool, expected: tuple[float, bool]) -> None:
+    """KILL-09: what the dead hold counts, and an amount that the driver does not tell may be any."""
+    snapshot, _ = healthy()
+    process = known(snapshot)._replace(used_bytes=7)
+    odd = process._replace(pid=1, **changes)
+    snapshot = replace(snapshot, processes=(odd,))
+    assert unranked(snapshot, process.gpu_uuid, "", whole=whole) == expected

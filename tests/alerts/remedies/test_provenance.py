@@ -92,6 +92,7 @@ SCOPES = st.sampled_from(["process", "container", "job"])
 OF_THE_KERNEL = st.fixed_dictionaries({
     "user": mostly("alice", "bob", "1000"),
     "uids": mostly((1000,) * 4, (1000, 0, 0, 0), (0,) * 4, ()),
+    "root_user_namespace": mostly(True, False, None),
     "own_root": mostly(False, True, None),
     "namespace_pids": mostly((100,), (100, 7), ()),
     "state": mostly("S", "D", "Z"),
@@ -140,6 +141,7 @@ def world(kernel: dict[str, Any], written: dict[str, Any]) -> tuple[Sight, Facts
     facts = Facts(
         identity=Identity(made.id, made.uid, proven_names=proven, **identity),
         state=kernel["state"], threads=1, kernel_thread=kernel["kernel_thread"], uids=kernel["uids"],
+        root_user_namespace=kernel["root_user_namespace"],
         own_root=kernel["own_root"], namespace_pids=kernel["namespace_pids"], **of["Facts"],
     )  # fmt: skip
     sight = Sight(
@@ -202,7 +204,8 @@ def test_a_name_that_is_lost_ends_the_act(name: str) -> None:
     step = Step(Kind.EXEC, 1.0, command=("/bin/x", "{slurm_job}")) if name == "job" else Step(Kind.RELEASE_CACHE, 1.0)
     order = Order(alert="a1", alertname="GpuMemoryHigh", forced=name == "job")
     kernel: dict[str, Any] = {
-        "user": "alice", "uids": (1000,) * 4, "own_root": False, "namespace_pids": (100,), "state": "S",
+        "user": "alice", "uids": (1000,) * 4, "root_user_namespace": True, "own_root": False,
+        "namespace_pids": (100,), "state": "S",
         "kernel_thread": False, "proven": frozenset({name}), "kinds": "C", "evidence": "", "driver_confirms": False,
         "container_name": "", "trusted": True, "host": True,
     }  # fmt: skip
