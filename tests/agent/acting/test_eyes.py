@@ -6,6 +6,7 @@ import asyncio
 import dataclasses
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -317,7 +318,7 @@ def test_who_falls_together_with_unknown_memory() -> None:
         ({"used_bytes": None}, False, (math.inf, True)),
     ],
 )
-def test_memory_that_no_ranking_knows(changes: dict[str, object], whole: bool, expected: tuple[float, bool]) -> None:
+def test_memory_that_no_ranking_knows(changes: dict[str, Any], whole: bool, expected: tuple[float, bool]) -> None:
     """KILL-09: what the dead hold counts, and an amount that the driver does not tell may be any."""
     snapshot, _ = healthy()
     process = known(snapshot)._replace(used_bytes=7)
