@@ -110,6 +110,10 @@ class Remedies:
         """Run what a person asked for: the same way, with the same refusals, a dry run like a real one."""
         if taken := self._claimed(None, plan, frozenset({plan.target.key.gpu_uuid})):
             return Outcome(Result.REFUSED, taken, reasons=(taken,))
+        if not plan.dry_run:
+            for run in self._running:
+                if plan.target.key.gpu_uuid in run.gpus and not run.plan.order.by_hand:
+                    run.call_off(f"{plan.order.asked_by} acts on this GPU")
         task = self._begin(plan)
         try:
             return await asyncio.shield(task)
@@ -178,8 +182,8 @@ class Remedies:
     def _claimed(self, run: Run | None, plan: Plan, gpus: frozenset[str]) -> str:
         """Return why these GPUs cannot be had for this plan; "" if they can.
 
-        What a person confirms may share a GPU with what a person confirmed before: who clears eight hung ranks does not
-        wait for eight proofs. Rules wait for all of it, and a person for a rule's run.
+        What a person confirms may share a GPU with anything else: who clears eight hung ranks does not wait for eight
+        proofs. Rules wait for all of it.
         """
         for other in self._running:
             if other is not run and other.gpus & gpus and _excludes(other.plan, plan):
@@ -230,11 +234,11 @@ class Remedies:
 def _excludes(other: Plan, plan: Plan) -> bool:
     """Return whether a plan has to wait for the end of another one on the same GPU.
 
-    A dry run does nothing, and stands only in the way of its like: the dry runs of rules tell what rules would do. The
-    dry run of a person tells what the same command would do for real, so it waits for what that would wait for.
+    A dry run does nothing, and stands only in the way of its like: the dry runs of rules tell what rules would do. A
+    person waits for no rule: the rule's run takes no further step.
     """
     if plan.order.by_hand:
-        return not other.dry_run and (not other.order.by_hand or _same_deed(other, plan))
+        return not other.dry_run and other.order.by_hand and _same_deed(other, plan)
     if other.dry_run:
         return plan.dry_run and not other.order.by_hand
     return not plan.dry_run

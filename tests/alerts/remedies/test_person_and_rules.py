@@ -166,19 +166,21 @@ def test_rules_wait_for_a_person(store: Store) -> None:
     asyncio.run(story())
 
 
-def test_a_person_waits_for_a_rule(store: Store) -> None:
-    """What a rule has begun on the GPU comes to its end first; a person's dry run tells the same."""
+def test_a_person_waits_for_no_rule(store: Store) -> None:
+    """KILL-06: a process that ignores a rule's SIGTERM does not hold up the operator; the rule goes no further."""
     world = World(*RANKS[:2])
+    world.bodies[100].stubborn = True
 
     async def story() -> None:
-        made = manager(world, store, [])
+        ends: list[str] = []
+        made = manager(world, store, ends)
         fire(made, world, 100)
-        for dry_run in (True, False):
-            outcome = await made.by_hand(asked(world, 101, dry_run=dry_run))
-            assert outcome == Outcome(Result.REFUSED, "another remedy is under way on GPU 0, for pid 100")
+        await begun(made, 1)
+        assert (await made.by_hand(asked(world, 101))).result is Result.RELEASED
         await made.idle()
 
     asyncio.run(story())
+    assert ("SIGKILL", 100) not in world.log
 
 
 def test_the_same_deed_is_done_once(store: Store) -> None:
