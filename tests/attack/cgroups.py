@@ -1,0 +1,67 @@
+"""Real cgroups: directories of root and of ordinary users below the machine's own hierarchy of version 2."""
+
+from __future__ import annotations
+
+import os
+import secrets
+from pathlib import Path
+
+import pytest
+
+from tests.attack.processes import as_user
+
+
+def hierarchy() -> Path:
+    """Return where version 2 is mounted, alone or beside version 1. Skips where it cannot be written."""
+    for root in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup")):
+        if (root / "cgroup.controllers").exists():
+            if not os.access(root / "cgroup.procs", os.W_OK):
+                pytest.skip(f"{root} cannot be written, so no cgroup can be made")
+            return root
+    pytest.skip("no cgroup hierarchy of version 2 is mounted here")
+
+
+def container_id() -> str:
+    """Return the id of a container that nobody has."""
+    return secrets.token_hex(32)
+
+
+class Cgroups:
+    """Makes cgroups and removes them at last, the innermost first."""
+
+    def __init__(self) -> None:
+        self.root = hierarchy()
+        self._made: list[Path] = []
+
+    def make(self, path: str, owner: int = 0) -> Path:
+        """Make a cgroup as its manager would; `owner` is whom it is delegated to. Those above it are root's."""
+        current = self.root
+        for name in path.strip("/").split("/"):
+            current /= name
+            if not current.is_dir():
+                current.mkdir()
+                self._made.append(current)
+        if owner:
+            for each in (current, current / "cgroup.procs", current / "cgroup.subtree_control"):
+                os.chown(each, owner, owner)
+        return current
+
+    def users_own(self, uid: int) -> Path:
+        """Make what systemd makes for a login: the user's manager, delegated to the user."""
+        return self.make(f"user.slice/user-{uid}.slice/user@{uid}.service", owner=uid)
+
+    def make_as(self, uid: int, path: Path) -> Path:
+        """Make a cgroup with the rights of an ordinary user, who has to own one above it."""
+        missing = [each for each in (path, *path.parents) if not each.is_dir()]
+        made = as_user(uid, "mkdir", "-p", "--", str(path))
+        assert made.returncode == 0, made.stderr
+        self._made += reversed(missing)
+        return path
+
+    def close(self) -> None:
+        """Remove them. One in which another test has something stays for that one."""
+        while self._made:
+            try:
+                self._made.pop().rmdir()
+            except OSError:
+                continue

@@ -1,0 +1,149 @@
+"""Real processes of made-up users: holders of GPU memory, innocents, and strangers that bear a number of before."""
+
+from __future__ import annotations
+
+import itertools
+import os
+import pwd
+import select
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+PATIENCE_SECONDS = 45.0
+_LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+_SLEEP = "/bin/sleep"
+_FOR_EVER = "1000000"
+_MOST_HANDOVERS = 2000
+
+
+def made_up_uids(first: int = 6501) -> Iterator[int]:
+    """Yield user ids that no account of this machine has."""
+    for uid in itertools.count(first):
+        try:
+            pwd.getpwuid(uid)
+        except KeyError:
+            yield uid
+
+
+class Living:
+    """A process with a pidfd: what becomes of its number is another matter."""
+
+    def __init__(self, process: subprocess.Popen[bytes], pid: int | None = None) -> None:
+        """`pid` is that of the one that is meant, where `process` only started it."""
+        self.starter = process
+        self.pid = process.pid if pid is None else pid
+        self._descriptor = os.pidfd_open(self.pid)
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether all of its threads have ended, be it reaped or not."""
+        return self.ends_within(0)
+
+    def ends_within(self, seconds: float = PATIENCE_SECONDS) -> bool:
+        """Wait for its end; return whether it came."""
+        poll = select.poll()
+        poll.register(self._descriptor, select.POLLIN)
+        return bool(poll.poll(seconds * 1000))
+
+    def end(self) -> None:
+        """End it and reap it, so that its number is free."""
+        with suppress(ProcessLookupError):
+            os.kill(self.pid, 9) if not self.has_ended else None
+        assert self.ends_within()
+        self.starter.kill()
+        self.starter.wait()
+
+    def close(self) -> None:
+        """End it and let go of it."""
+        self.end()
+        for pipe in (self.starter.stdin, self.starter.stdout):
+            if pipe is not None:
+                pipe.close()
+        os.close(self._descriptor)
+
+
+class Crowd:
+    """Starts processes and ends all of them at last."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._living: list[Living] = []
+
+    def start(self, uid: int = 0, *, name: str = "sleep", cgroup: Path | None = None) -> Living:
+        """Start a process that sleeps, of this user, with this name (`comm`), moved to a cgroup by root."""
+        return self._add(subprocess.Popen([self._program(name), _FOR_EVER], **_identity(uid)), cgroup)
+
+    def python(self, code: str, uid: int = 0, *, cgroup: Path | None = None, before: Sequence[str] = ()) -> Living:
+        """Start Python code that prints `ready` when it is; `before` are words of a program that starts it."""
+        process = subprocess.Popen(
+            [*before, sys.executable, "-I", "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, **_identity(uid)
+        )
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        return self._add(process, cgroup)
+
+    def child_of(self, parent: Living) -> Living:
+        """Return the one child that a process has."""
+        (child,) = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text(encoding="ascii").split()
+        self._living.insert(0, Living(parent.starter, int(child)))
+        return self._living[0]
+
+    def given(self, pid: int, uid: int = 0, *, name: str = "sleep", cgroup: Path | None = None) -> Living:
+        """Start a process that is given this number, which has to be free.
+
+        The kernel gives out the number after the last one (ns_last_pid in namespaces(7)); others on this machine may
+        start processes in between, so it is tried until it works.
+        """
+        words, identity = [self._program(name), _FOR_EVER], _identity(uid)
+        for _ in range(_MOST_HANDOVERS):
+            _LAST_PID.write_text(str(pid - 1), encoding="ascii")
+            process = subprocess.Popen(words, **identity)
+            if process.pid == pid:
+                return self._add(process, cgroup)
+            process.kill()
+            process.wait()
+        raise AssertionError(f"pid {pid} could not be given to a process: somebody else has it")
+
+    def close(self) -> None:
+        """End all."""
+        while self._living:
+            self._living.pop().close()
+
+    def _add(self, process: subprocess.Popen[bytes], cgroup: Path | None) -> Living:
+        living = Living(process)
+        self._living.append(living)
+        if cgroup is not None:
+            (cgroup / "cgroup.procs").write_text(str(living.pid), encoding="ascii")
+        return living
+
+    def _program(self, name: str) -> str:
+        """Return a path with this name: `comm` is the last part of what was executed."""
+        if name == "sleep":
+            return _SLEEP
+        link = self._folder / name
+        if not link.is_symlink():
+            link.symlink_to(_SLEEP)
+        return str(link)
+
+
+def _identity(uid: int) -> dict[str, Any]:
+    return {"user": uid, "group": uid, "extra_groups": []} if uid else {}
+
+
+def as_user(uid: int, *words: str) -> subprocess.CompletedProcess[str]:
+    """Run a program as an ordinary user."""
+    return subprocess.run(words, capture_output=True, text=True, check=False, timeout=PATIENCE_SECONDS, user=uid,
+                          group=uid, extra_groups=[])  # fmt: skip
+
+
+def a_tick_later() -> None:
+    """Wait until the kernel counts the next tick: start times are whole ticks (proc_pid_stat(5), field 22)."""
+    ticks = os.sysconf("SC_CLK_TCK")
+    now = int(time.clock_gettime(time.CLOCK_BOOTTIME) * ticks)
+    while int(time.clock_gettime(time.CLOCK_BOOTTIME) * ticks) <= now:
+        time.sleep(0.5 / ticks)
