@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 TERMINATE: Mapping[str, Any] = {"terminate": {"wait": "5s"}}
 RULES: Sequence[Mapping[str, Any]] = (
     {"alert": "TooMuch", "expr": "gpuagent_process_memory_used_bytes > 20e9"},
+    # One alert for whoever bears the number, one after the other.
+    {"alert": "ByNumber", "expr": "max by (gpu, uuid, pid) (gpuagent_process_memory_used_bytes) > 20e9"},
     {"alert": "GpuFull", "expr": "gpuagent_gpu_memory_used_ratio > 0.3"},
 )
 _LIMITS = {"pause": "0s", "per_hour": 99, "per_day": 99, "unit_per_hour": 99, "cooldown": "0s", "breaker": 99}
@@ -168,6 +170,10 @@ class Arena:
         assert end is not None
         return end
 
+    def step_of(self, pid: int) -> None:
+        """Wait until a step on this number has been taken."""
+        until(lambda: [step for each in self.runs(pid) for step in each["steps"]], f"a step on pid {pid}")
+
     def refused(self, living: Living) -> str:
         """Wait until a run on this process has been refused; return why."""
         end = self.end_of(living.pid)
@@ -206,10 +212,17 @@ class Arena:
         assert agent is not None
         ready = "NVML is ready"
         before = agent.log().count(ready)
-        new = self.faults.with_suffix(".new")
-        new.write_text(json.dumps({"faults": [{"kind": "driver_reload", "down": "300ms"}, *faults]}), encoding="utf-8")
-        new.replace(self.faults)
+        self._inject({"kind": "driver_reload", "down": "300ms"}, *faults)
         until(lambda: agent.log().count(ready) > before, "the driver is open again", _PATIENCE_SECONDS)
+
+    def lose_gpu(self, index: int) -> None:
+        """Have the driver enumerate a GPU no longer: those behind it move up."""
+        self._inject({"kind": "vanish", "gpu": index})
+
+    def _inject(self, *faults: Mapping[str, Any]) -> None:
+        new = self.faults.with_suffix(".new")
+        new.write_text(json.dumps({"faults": faults}), encoding="utf-8")
+        new.replace(self.faults)
 
     def metrics(self) -> str:
         """Return all series."""

@@ -33,7 +33,8 @@ class Entry:
     """A line of the driver's process list."""
 
     pid: int
-    gib: float
+    gib: float | None
+    """None is NVML's "not available"."""
     start_ticks: int = 0
     """Of the process that allocated the memory: the driver forgets the line when that one has ended."""
     lags: bool = False
@@ -74,7 +75,7 @@ class DriverFile:
         self.gpus = list(gpus) or [ListedGpu("GPU-attacked")]
         self.write()
 
-    def hold(self, pid: int, gib: float, *, gpu: int = 0, **more: Any) -> None:
+    def hold(self, pid: int, gib: float | None, *, gpu: int = 0, **more: Any) -> None:
         """List a living process with memory. None can allocate any in the tick in which it was started."""
         a_tick_later()
         a_tick_later()
@@ -156,8 +157,9 @@ class _FileGpu(Gpu):
 
 
 def _row(entry: Entry, gpu: int) -> Row:
-    used = int(entry.gib * GIB)
-    spec = ProcessSpec.model_validate({"name": "listed", "memory": used, "kind": entry.kind})
+    used = None if entry.gib is None else int(entry.gib * GIB)
+    memory = "unavailable" if used is None else used
+    spec = ProcessSpec.model_validate({"name": "listed", "memory": memory, "kind": entry.kind})
     return Row(Process(spec, gpu, 0, entry.pid), entry.pid, used, Load(entry.sm, 0, 0, 0, 0, 0))
 
 

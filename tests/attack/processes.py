@@ -6,6 +6,7 @@ import itertools
 import os
 import pwd
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -50,10 +51,16 @@ class Living:
         poll.register(self._descriptor, select.POLLIN)
         return bool(poll.poll(seconds * 1000))
 
+    def say(self) -> None:
+        """Send it a line on its standard input."""
+        assert self.starter.stdin is not None
+        self.starter.stdin.write(b"\n")
+        self.starter.stdin.flush()
+
     def end(self) -> None:
         """End it and reap it, so that its number is free."""
         with suppress(ProcessLookupError):
-            os.kill(self.pid, 9) if not self.has_ended else None
+            signal.pidfd_send_signal(self._descriptor, signal.SIGKILL)
         assert self.ends_within()
         self.starter.kill()
         self.starter.wait()
@@ -79,19 +86,26 @@ class Crowd:
         return self._add(subprocess.Popen([self._program(name), _FOR_EVER], **_identity(uid)), cgroup)
 
     def python(self, code: str, uid: int = 0, *, cgroup: Path | None = None, before: Sequence[str] = ()) -> Living:
-        """Start Python code that prints `ready` when it is; `before` are words of a program that starts it."""
+        """Start Python code that prints `ready` when it is; `before` are words of a program that starts it.
+
+        It becomes the user itself: the interpreter and its modules may lie where no other user can read them.
+        """
         process = subprocess.Popen(
-            [*before, sys.executable, "-I", "-c", code], stdout=subprocess.PIPE, stdin=subprocess.PIPE, **_identity(uid)
+            [*before, sys.executable, "-I", "-c", become(uid) + code], stdout=subprocess.PIPE, stdin=subprocess.PIPE
         )
+        living = self._add(process, cgroup)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        return self._add(process, cgroup)
+        return living
 
-    def child_of(self, parent: Living) -> Living:
-        """Return the one child that a process has."""
+    def child_of(self, parent: Living, cgroup: Path | None = None) -> Living:
+        """Return the one child that a process has, moved to a cgroup."""
         (child,) = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text(encoding="ascii").split()
-        self._living.insert(0, Living(parent.starter, int(child)))
-        return self._living[0]
+        living = Living(parent.starter, int(child))
+        self._living.insert(0, living)  # it ends after its parent, which reaps it or leaves it to init
+        if cgroup is not None:
+            (cgroup / "cgroup.procs").write_text(child, encoding="ascii")
+        return living
 
     def given(self, pid: int, uid: int = 0, *, name: str = "sleep", cgroup: Path | None = None) -> Living:
         """Start a process that is given this number, which has to be free.
@@ -126,9 +140,16 @@ class Crowd:
         if name == "sleep":
             return _SLEEP
         link = self._folder / name
-        if not link.is_symlink():
+        if not link.exists():
             link.symlink_to(_SLEEP)
         return str(link)
+
+
+def become(uid: int) -> str:
+    """Return Python code that loads what code of a test needs, and gives up root for an ordinary user."""
+    load = "import os, signal, subprocess, sys\n"
+    drop = f"os.setgroups([]); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid})\n"
+    return load + drop if uid else load
 
 
 def _identity(uid: int) -> dict[str, Any]:

@@ -17,12 +17,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 NAMED = ladder("TooMuch")
 BY_NUMBER = ladder("ByNumber")
 LARGEST = ladder("GpuFull", victim="largest")
-RULES = (
-    {"alert": "TooMuch", "expr": "gpuagent_process_memory_used_bytes > 20e9"},
-    # One alert for whoever bears the number, one after the other.
-    {"alert": "ByNumber", "expr": "max by (gpu, uuid, pid) (gpuagent_process_memory_used_bytes) > 20e9"},
-    {"alert": "GpuFull", "expr": "gpuagent_gpu_memory_used_ratio > 0.3"},
-)
 
 
 def holding(arena: Arena, *ladders: Mapping[str, Any]) -> tuple[Living, int]:
@@ -33,7 +27,7 @@ def holding(arena: Arena, *ladders: Mapping[str, Any]) -> tuple[Living, int]:
     allowed, other = next(arena.uids), next(arena.uids)
     holder = arena.crowd.start(other)
     arena.driver.hold(holder.pid, 45, lags=True)
-    arena.start(ladders=ladders or (NAMED,), rules=RULES, users=[str(allowed)])
+    arena.start(ladders=ladders or (NAMED,), users=[str(allowed)])
     assert "is not in remedies.allow.users" in arena.refused(holder)
     return holder, allowed
 
@@ -107,7 +101,7 @@ def test_a_gap_in_the_lists(arena: Arena, gap: str) -> None:
 def test_between_two_polls(arena: Arena) -> None:
     """KILL-01: a holder that begins, ends and leaves its number to another before the driver is asked once."""
     allowed, other = next(arena.uids), next(arena.uids)
-    arena.start(ladders=(NAMED, BY_NUMBER), rules=RULES, users=[str(allowed)])
+    arena.start(ladders=(NAMED, BY_NUMBER), users=[str(allowed)])
     arena.let_decide()
     heir = hand_over(arena, arena.crowd.start(other), allowed)
     arena.driver.hold(heir.pid, 45, lags=True)
@@ -119,7 +113,7 @@ def test_between_two_polls(arena: Arena) -> None:
 def test_within_one_tick_of_the_clock(arena: Arena) -> None:
     """KILL-01: holder and heir have one number and one start time: only the kernel's own handle tells them apart."""
     allowed, other = next(arena.uids), next(arena.uids)
-    arena.start(ladders=(NAMED, BY_NUMBER), rules=RULES, users=[str(allowed)])
+    arena.start(ladders=(NAMED, BY_NUMBER), users=[str(allowed)])
     arena.let_decide()
     for _ in range(200):
         holder = arena.crowd.start(other)
@@ -141,7 +135,7 @@ def test_within_one_tick_of_the_clock(arena: Arena) -> None:
 def test_everything_happens_while_no_agent_runs(arena: Arena) -> None:
     """KILL-01: a holder that comes and goes while no agent runs leaves its number to an innocent: nobody saw it."""
     allowed, other = next(arena.uids), next(arena.uids)
-    arena.start(ladders=(NAMED, BY_NUMBER), rules=RULES, users=[str(allowed)])
+    arena.start(ladders=(NAMED, BY_NUMBER), users=[str(allowed)])
     arena.let_decide()
     arena.stop()
     heir = hand_over(arena, arena.crowd.start(other), allowed)
