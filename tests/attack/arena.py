@@ -51,6 +51,8 @@ class Arena:
         self.innocents: list[Living] = []
         self.guilty: list[Living] = []
         self.agent: Agent | None = None
+        self.search_path = ""
+        """A folder in which the agent finds programs before those of the machine."""
         self._cgroups: Cgroups | None = None
         self._port = free_port()
 
@@ -135,6 +137,8 @@ class Arena:
         path = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
         environment = {**os.environ, "PYTHONPATH": path}
         environment.pop("NOTIFY_SOCKET", None)
+        if self.search_path:
+            environment["PATH"] = os.pathsep.join([self.search_path, os.environ.get("PATH", "")])
         with (self.folder / "log").open("ab") as log:
             process = subprocess.Popen(
                 [sys.executable, "-m", "tests.attack.agent", str(self.folder / "gpuagent.yaml"),
@@ -151,6 +155,16 @@ class Arena:
         assert self.agent is not None
         self.agent.process.send_signal(number)
         self.agent.process.wait(_PATIENCE_SECONDS)
+
+    def started_or_ended(self) -> bool:
+        """Wait until the agent is ready or has ended; return whether it is ready."""
+        agent = self.agent
+        assert agent is not None
+        until(
+            lambda: agent.process.poll() is not None or agent.get("/-/ready").status == 200, "it starts or ends",
+            _PATIENCE_SECONDS,
+        )  # fmt: skip
+        return agent.process.poll() is None
 
     # ---- what it says -------------------------------------------------------------------------------------------
 

@@ -85,14 +85,23 @@ class Crowd:
         """Start a process that sleeps, of this user, with this name (`comm`), moved to a cgroup by root."""
         return self._add(subprocess.Popen([self._program(name), _FOR_EVER], **_identity(uid)), cgroup)
 
-    def python(self, code: str, uid: int = 0, *, cgroup: Path | None = None, before: Sequence[str] = ()) -> Living:
+    def python(
+        self,
+        code: str,
+        uid: int = 0,
+        *,
+        cgroup: Path | None = None,
+        before: Sequence[str] = (),
+        words: Sequence[str] = (),
+    ) -> Living:
         """Start Python code that prints `ready` when it is; `before` are words of a program that starts it.
 
         It becomes the user itself: the interpreter and its modules may lie where no other user can read them.
         """
         process = subprocess.Popen(
-            [*before, sys.executable, "-I", "-c", become(uid) + code], stdout=subprocess.PIPE, stdin=subprocess.PIPE
-        )
+            [*before, sys.executable, "-I", "-c", become(uid) + code, *words],
+            stdout=subprocess.PIPE, stdin=subprocess.PIPE,
+        )  # fmt: skip
         living = self._add(process, cgroup)
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
@@ -147,7 +156,7 @@ class Crowd:
 
 def become(uid: int) -> str:
     """Return Python code that loads what code of a test needs, and gives up root for an ordinary user."""
-    load = "import os, signal, subprocess, sys\n"
+    load = "import fcntl, json, os, pty, signal, socket, subprocess, sys, termios\n"
     drop = f"os.setgroups([]); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid})\n"
     return load + drop if uid else load
 

@@ -63,7 +63,6 @@ def test_a_container_that_no_name_tells(arena: Arena, contained: Any, path: str)
 
 def test_a_container_is_entered_meanwhile(arena: Arena) -> None:
     """PROC-04: a process that root moves into another container between two steps is left alone."""
-
     uid, (first, second, third) = next(arena.uids), (container_id() for _ in range(3))
     scope = "system.slice/docker-{}.scope".format
     innocent = arena.innocent(arena.crowd.start(uid, cgroup=arena.cgroups.make(scope(first))))
