@@ -22,13 +22,13 @@ ROWS = {
 
 
 def damage(state: Path, table: str, garbage: object) -> None:
-    """Put garbage into every row of a table, and into one more."""
-    column = {"silences": "matchers"}.get(table, "dump")
+    """Put garbage into every row of a table that is no part of its key, and into one row more."""
     boot = Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
     with closing(sqlite3.connect(state)) as db:
-        given = (boot, garbage) if table == "leak_histories" else (garbage,)
-        db.execute(ROWS[table], given)
-        db.execute(f"UPDATE {table} SET {column} = ?", (garbage,))
+        db.execute(ROWS[table], (boot, garbage) if table == "leak_histories" else (garbage,))
+        columns = [name for _, name, _, _, _, key in db.execute(f"PRAGMA table_info({table})") if not key]
+        for column in columns:
+            db.execute(f"UPDATE {table} SET {column} = ?", (garbage,))
         db.commit()
 
 
@@ -50,7 +50,15 @@ def test_damaged_rows(arena: Arena, garbage: object) -> None:
     arena.judge()
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"schema": 1', '{"schema": 1, "boot_id": 5, "gpus": []}', "[" * 100_000])
+LISTINGS = {
+    "empty": "",
+    "cut": '{"schema": 1, "boot_id": ',
+    "other": '{"schema": 1, "boot_id": 5, "gpus": []}',
+    "deep": "[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("text", LISTINGS.values(), ids=LISTINGS)
 def test_damaged_listings(arena: Arena, text: str) -> None:
     """KILL-01: without the memory of what the driver listed before, who has just been given a number holds nothing."""
     allowed, other = next(arena.uids), next(arena.uids)

@@ -43,6 +43,7 @@ def test_figures_that_cannot_be_true(arena: Arena, kind: str, chosen: dict[str, 
 
 def test_a_figure_that_cannot_be_true_for_a_moment(arena: Arena) -> None:
     """KILL-05: one wild reading between sane ones is enough for nothing."""
+    arena.gpus(ListedGpu("GPU-0"), ListedGpu(SANE))
     uid = next(arena.uids)
     innocent = arena.innocent(arena.crowd.start(uid))
     arena.driver.hold(innocent.pid, 2)
@@ -54,7 +55,7 @@ def test_a_figure_that_cannot_be_true_for_a_moment(arena: Arena) -> None:
         arena.driver.hold(innocent.pid, 2)
         arena.let_decide(1)
     guilty = arena.culprit(arena.crowd.start(uid))
-    arena.driver.hold(guilty.pid, 30)
+    arena.driver.hold(guilty.pid, 30, gpu=1)
     arena.judge()
 
 
