@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -268,12 +269,13 @@ class Arena:
 
     def close(self) -> None:
         """End everything."""
-        if self.agent is not None:
-            self.agent.process.kill()
-            self.agent.process.wait()
-        self.crowd.close()
-        if self._cgroups is not None:
-            self._cgroups.close()
+        with ExitStack() as stack:
+            if self._cgroups is not None:
+                stack.callback(self._cgroups.close)
+            stack.callback(self.crowd.close)
+            if self.agent is not None:
+                self.agent.process.kill()
+                self.agent.process.wait()
 
 
 def ladder(alertname: str, *steps: Mapping[str, Any], **more: Any) -> dict[str, Any]:

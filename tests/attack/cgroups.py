@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.attack.processes import as_user
+from tests.integration.waiting import until
 
 
 def hierarchy() -> Path:
@@ -59,9 +60,19 @@ class Cgroups:
         return path
 
     def close(self) -> None:
-        """Remove them. One in which another test has something stays for that one."""
+        """Remove them. One in which another test has made one stays for that test."""
         while self._made:
-            try:
-                self._made.pop().rmdir()
-            except OSError:
-                continue
+            path = self._made.pop()
+            if path.is_dir() and not any(each.is_dir() for each in path.iterdir()):
+                # The kernel lets go of a cgroup only a moment after its last process has been reaped.
+                until(lambda: _removed(path), f"{path} is empty")  # noqa: B023  called at once
+
+
+def _removed(path: Path) -> bool:
+    try:
+        path.rmdir()
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True

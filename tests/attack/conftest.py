@@ -1,4 +1,4 @@
-"""An arena for each attack, five times over under torture, and at the end a table of who was hit."""
+"""An arena for each attack, five times over under torture, and a row for the table of who was hit (`table.py`)."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.attack.arena import Arena
-from tests.attack.table import ROW, Row, written
+from tests.attack.table import ROW, Row
 from tests.torture import times
 
 _TURN = "turn"
@@ -56,13 +56,3 @@ def _name(item: pytest.Item) -> str:
     parameters = getattr(item, "callspec", None)
     ids = [] if parameters is None else [each for each in parameters.id.split("-") if not each.startswith(_TURN)]
     return f"{function} ({', '.join(ids)})" if ids else function
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Print the table."""
-    reports = [each for kind in ("passed", "failed") for each in terminalreporter.getreports(kind)]
-    rows = [Row(*value) for report in reports for name, value in report.user_properties if name == ROW]
-    if rows:
-        terminalreporter.section("attacks, and who was hit")
-        for line in written(rows):
-            terminalreporter.write_line(line)
