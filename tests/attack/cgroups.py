@@ -47,6 +47,18 @@ class Cgroups:
                 os.chown(each, owner, owner)
         return current
 
+    def legacy(self, uid: int) -> Path:
+        """Make a user's own cgroup in a hierarchy of version 1, which they write in beside that of version 2."""
+        root = Path("/sys/fs/cgroup/pids")
+        if not (root / "cgroup.procs").exists():
+            pytest.skip("no cgroup hierarchy of version 1 is mounted here")
+        path = root / f"attacked-{uid}"
+        path.mkdir(exist_ok=True)
+        self._made.append(path)
+        for each in (path, path / "cgroup.procs", path / "tasks"):
+            os.chown(each, uid, uid)
+        return path
+
     def users_own(self, uid: int) -> Path:
         """Make what systemd makes for a login: the user's manager, delegated to the user."""
         return self.make(f"user.slice/user-{uid}.slice/user@{uid}.service", owner=uid)

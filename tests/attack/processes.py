@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import itertools
 import os
 import pwd
@@ -13,13 +14,13 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, NoReturn, Protocol
 
 PATIENCE_SECONDS = 45.0
-_LAST_PID = Path("/proc/sys/kernel/ns_last_pid")
+_CLONE3 = 435
+"""The same on every architecture (include/uapi/asm-generic/unistd.h)."""
 _SLEEP = "/bin/sleep"
 _FOR_EVER = "1000000"
-_MOST_HANDOVERS = 2000
 
 
 def made_up_uids(first: int = 6501) -> Iterator[int]:
@@ -31,10 +32,80 @@ def made_up_uids(first: int = 6501) -> Iterator[int]:
             yield uid
 
 
+class Starter(Protocol):
+    """What started a process, and reaps it."""
+
+    pid: int
+    stdin: IO[bytes] | None
+    stdout: IO[bytes] | None
+
+    def kill(self) -> None: ...
+
+    def wait(self) -> int: ...
+
+
+class _CloneArguments(ctypes.Structure):
+    """`struct clone_args` of clone(2), as of Linux 5.5."""
+
+    _fields_ = tuple(
+        (name, ctypes.c_uint64)
+        for name in ("flags", "pidfd", "child_tid", "parent_tid", "exit_signal", "stack", "stack_size", "tls",
+                     "set_tid", "set_tid_size")
+    )  # fmt: skip
+
+
+class Cloned:
+    """A child with a chosen number, as clone3(2) gives it to root.
+
+    Writing ns_last_pid and forking does the same, and races with every other process that starts on this machine.
+    """
+
+    stdin: IO[bytes] | None = None
+    stdout: IO[bytes] | None = None
+
+    def __init__(self, pid: int, uid: int, words: Sequence[str]) -> None:
+        wanted = (ctypes.c_int32 * 1)(pid)
+        arguments = _CloneArguments(exit_signal=signal.SIGCHLD, set_tid=ctypes.addressof(wanted), set_tid_size=1)
+        # Holding the interpreter's lock: the child has it too then, and no other thread.
+        found = ctypes.PyDLL(None, use_errno=True).syscall(
+            _CLONE3, ctypes.byref(arguments), ctypes.c_size_t(ctypes.sizeof(arguments))
+        )
+        if found == 0:
+            _become_and_run(uid, words)
+        if found < 0:
+            raise OSError(ctypes.get_errno(), f"pid {pid} cannot be given to a process")
+        self.pid = pid
+
+    def kill(self) -> None:
+        """End it, if it has not been reaped."""
+        if self.pid:
+            os.kill(self.pid, signal.SIGKILL)
+
+    def wait(self) -> int:
+        """Reap it once."""
+        if not self.pid:
+            return 0
+        _, status = os.waitpid(self.pid, 0)
+        self.pid = 0
+        return status
+
+
+def _become_and_run(uid: int, words: Sequence[str]) -> NoReturn:
+    """In the child: become the program, and never come back."""
+    try:
+        if uid:
+            os.setgroups([])
+            os.setresgid(uid, uid, uid)
+            os.setresuid(uid, uid, uid)
+        os.execv(words[0], list(words))
+    finally:
+        os._exit(127)
+
+
 class Living:
     """A process with a pidfd: what becomes of its number is another matter."""
 
-    def __init__(self, process: subprocess.Popen[bytes], pid: int | None = None) -> None:
+    def __init__(self, process: Starter, pid: int | None = None) -> None:
         """`pid` is that of the one that is meant, where `process` only started it."""
         self.starter = process
         self.pid = process.pid if pid is None else pid
@@ -116,28 +187,16 @@ class Crowd:
             (cgroup / "cgroup.procs").write_text(child, encoding="ascii")
         return living
 
-    def given(self, pid: int, uid: int = 0, *, name: str = "sleep", cgroup: Path | None = None) -> Living:
-        """Start a process that is given this number, which has to be free.
-
-        The kernel gives out the number after the last one (ns_last_pid in namespaces(7)); others on this machine may
-        start processes in between, so it is tried until it works.
-        """
-        words, identity = [self._program(name), _FOR_EVER], _identity(uid)
-        for _ in range(_MOST_HANDOVERS):
-            _LAST_PID.write_text(str(pid - 1), encoding="ascii")
-            process = subprocess.Popen(words, **identity)
-            if process.pid == pid:
-                return self._add(process, cgroup)
-            process.kill()
-            process.wait()
-        raise AssertionError(f"pid {pid} could not be given to a process: somebody else has it")
+    def given(self, pid: int, uid: int = 0) -> Living:
+        """Start a process that is given this number. It has to be free: whoever had it has been reaped."""
+        return self._add(Cloned(pid, uid, [_SLEEP, _FOR_EVER]), None)
 
     def close(self) -> None:
         """End all."""
         while self._living:
             self._living.pop().close()
 
-    def _add(self, process: subprocess.Popen[bytes], cgroup: Path | None) -> Living:
+    def _add(self, process: Starter, cgroup: Path | None) -> Living:
         living = Living(process)
         self._living.append(living)
         if cgroup is not None:

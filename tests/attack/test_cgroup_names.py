@@ -57,9 +57,14 @@ def below_a_cgroup_that_all_may_write(cgroups: Cgroups, uid: int, name: str) -> 
     return cgroups.make_as(uid, shared / name)
 
 
+def in_another_hierarchy(cgroups: Cgroups, uid: int, name: str) -> Path:
+    """As a user in a hierarchy of version 1 that is mounted beside version 2."""
+    return cgroups.make_as(uid, cgroups.legacy(uid) / name)
+
+
 PLACES = (
     below_the_users_manager, right_below_the_manager, below_a_delegated_unit, below_a_slice_of_ones_own,
-    inside_another_container, below_a_cgroup_that_all_may_write,
+    inside_another_container, below_a_cgroup_that_all_may_write, in_another_hierarchy,
 )  # fmt: skip
 in_each_place = pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__.replace("_", " "))
 
