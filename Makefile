@@ -18,7 +18,7 @@ PYTEST := $(BIN)/python -m pytest
 # One file's tests stay together: they share what they have started.
 ON_ALL_CORES := -n auto --maxprocesses 8 --dist loadfile
 # Those that take their counts from tests/torture/__init__.py.
-TORTURE := tests/torture tests/agent/acting/test_held.py \
+TORTURE := tests/torture tests/attack tests/agent/acting/test_held.py \
 	$(addprefix tests/alerts/,states/test_differential.py promql/test_differential.py outbox/test_chaos.py)
 # Fetched by scripts/services where the machine has none.
 export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
@@ -51,7 +51,7 @@ lint: dev-venv ## Style, types, who imports whom, what is in the wheels
 	$(PYTEST) -q tests/packaging/test_house_style.py
 	scripts/check-wheels $(BIN)
 
-torture: dev-venv ## Every fault, alone and in pairs, against a running agent; 500 kills, 10^6 frames, 10,000 reused pids
+torture: dev-venv ## Every fault, alone and in pairs, against a running agent; every attack five times; 500 kills, 10^6 frames
 	@scripts/services
 	GPUAGENT_TORTURE=1 $(PYTEST) $(ON_ALL_CORES) $(TORTURE)
 

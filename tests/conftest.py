@@ -11,6 +11,8 @@ from typing import Any
 
 import pytest
 
+from tests.attack.table import pytest_terminal_summary as pytest_terminal_summary  # noqa: PLC0414  for pytest
+
 INSTALL = {
     "alertmanager": "apt-get install --no-install-recommends prometheus-alertmanager",
     "amtool": "apt-get install --no-install-recommends prometheus-alertmanager",

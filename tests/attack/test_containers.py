@@ -1,0 +1,77 @@
+"""Containers whose cgroup does not say so: a user in `allow.users` is that user on the host, and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.attack.arena import Arena, ladder
+from tests.attack.cgroups import container_id
+from tests.attack.processes import Living, become
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+# The first process of a pid namespace does not hear SIGTERM: only SIGKILL shows that it was meant.
+KILL: Mapping[str, Any] = {"kill": {"wait": "5s"}}
+INIT = ("unshare", "--pid", "--fork", "--kill-child")
+WAITS = "print('ready', flush=True)\nsignal.pause()"
+
+
+def _in_root(root: Path, uid: int) -> str:
+    return f"os.chroot({str(root)!r})\n{become(uid)}print('ready', flush=True); signal.pause()"
+
+
+def in_a_pid_namespace(arena: Arena, uid: int, cgroup: Path | None) -> Living:
+    """Start the first process of a container."""
+    return arena.crowd.child_of(arena.crowd.python(WAITS, uid, cgroup=cgroup, before=INIT), cgroup)
+
+
+def in_a_root(arena: Arena, uid: int, cgroup: Path | None) -> Living:
+    """Start a process whose root directory is not the host's: a container with the pids of the host."""
+    root = arena.folder / "rootfs"
+    root.mkdir()
+    return arena.crowd.python(_in_root(root, uid), cgroup=cgroup)
+
+
+def in_a_mount_namespace(arena: Arena, uid: int, cgroup: Path | None) -> Living:
+    """Start a process with a root of its own on another file system, as container runtimes make it."""
+    root = arena.folder / "rootfs"
+    root.mkdir()
+    before = ("unshare", "--mount", "sh", "-c", f'mount -t tmpfs none {root} && exec "$@"', "sh")
+    return arena.crowd.python(_in_root(root, uid), cgroup=cgroup, before=before)
+
+
+CONTAINERS = (in_a_pid_namespace, in_a_root, in_a_mount_namespace)
+
+
+@pytest.mark.parametrize("path", ["", "default/web", "web", "kubepods/burstable/web"])
+@pytest.mark.parametrize("contained", CONTAINERS, ids=lambda each: each.__name__.replace("_", " "))
+def test_a_container_that_no_name_tells(arena: Arena, contained: Any, path: str) -> None:
+    """PROC-04: whoever is in a container by the kernel's word is not meant by `allow.users`, whatever its cgroup."""
+    uid = next(arena.uids)
+    innocent = arena.innocent(contained(arena, uid, arena.cgroups.make(path) if path else None))
+    arena.driver.hold(innocent.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", KILL)], users=[str(uid)])
+    assert "container" in arena.refused(innocent)
+    guilty = arena.culprit(arena.crowd.start(uid))
+    arena.driver.hold(guilty.pid, 25)
+    arena.judge()
+
+
+def test_a_container_is_entered_meanwhile(arena: Arena) -> None:
+    """PROC-04: a process that root moves into another container between two steps is left alone."""
+    uid, (first, second, third) = next(arena.uids), (container_id() for _ in range(3))
+    scope = "system.slice/docker-{}.scope".format
+    innocent = arena.innocent(arena.crowd.start(uid, cgroup=arena.cgroups.make(scope(first))))
+    arena.driver.hold(innocent.pid, 30)
+    steps = ({"notify": {"wait": "3s"}}, {"terminate": {"wait": "5s"}})
+    arena.start(ladders=[ladder("TooMuch", *steps)], containers=[first, second, third])
+    arena.step_of(innocent.pid)
+    (arena.cgroups.make(scope(second)) / "cgroup.procs").write_text(str(innocent.pid), encoding="ascii")
+    assert "its cgroup has changed" in arena.refused(innocent)
+    guilty = arena.culprit(arena.crowd.start(uid, cgroup=arena.cgroups.make(scope(third))))
+    arena.driver.hold(guilty.pid, 25)
+    arena.judge()

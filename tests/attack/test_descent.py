@@ -1,0 +1,63 @@
+"""`scope: job` without a job: parents, children and ranks fall together, and nobody else does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.attack.arena import Arena, ladder
+from tests.attack.processes import a_tick_later
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+FAMILY = ladder("TooMuch", scope="job")
+SLOW: dict[str, Any] = {"top": {"slow_interval": "10m"}}
+HAS_A_CHILD = """
+child = subprocess.Popen(["/bin/sleep", "1000000"], **{identity!r})
+print("ready", flush=True)
+signal.pause()
+"""
+
+
+def test_a_parent_whose_number_another_has(arena: Arena) -> None:
+    """KILL-03: an orphan does not fall with a stranger that was given the number of its parent."""
+    uid = next(arena.uids)
+    parent = arena.crowd.python(HAS_A_CHILD.format(identity={}), uid)
+    innocent = arena.innocent(arena.crowd.child_of(parent))
+    arena.driver.hold(innocent.pid, 5)
+    arena.start(ladders=[FAMILY], remedies=SLOW, users=[str(uid)])
+    arena.sees(innocent.pid)
+    number = parent.pid
+    parent.end()
+    a_tick_later()
+    guilty = arena.culprit(arena.crowd.given(number, uid))
+    arena.driver.hold(guilty.pid, 30)
+    arena.judge()
+
+
+def test_a_child_of_another_user(arena: Arena) -> None:
+    """KILL-03: what a process has started for another user, who is allowed as well, does not fall with it."""
+    uid, other = next(arena.uids), next(arena.uids)
+    become = {"user": other, "group": other, "extra_groups": []}
+    code = HAS_A_CHILD.format(identity=become).replace(
+        'print("ready"', f'os.setresuid({uid}, {uid}, {uid}); print("ready"'
+    )
+    parent = arena.culprit(arena.crowd.python(code))
+    innocent = arena.innocent(arena.crowd.child_of(parent))
+    arena.driver.hold(innocent.pid, 5)
+    arena.driver.hold(parent.pid, 30)
+    arena.start(ladders=[FAMILY], users=[str(uid), str(other)])
+    arena.judge()
+
+
+def test_a_family(arena: Arena) -> None:
+    """A parent and its child hold memory: both fall, and another process of the same user does not."""
+    uid = next(arena.uids)
+    parent = arena.culprit(arena.crowd.python(HAS_A_CHILD.format(identity={}), uid))
+    child = arena.culprit(arena.crowd.child_of(parent))
+    innocent = arena.innocent(arena.crowd.start(uid, name="other"))
+    for living, gib in ((innocent, 5), (child, 5), (parent, 30)):
+        arena.driver.hold(living.pid, gib)
+    arena.start(ladders=[FAMILY], users=[str(uid)])
+    arena.judge()

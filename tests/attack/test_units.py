@@ -1,0 +1,121 @@
+"""`restart_unit` on units in which others work: their processes would go with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.attack.arena import Arena, ladder
+from tests.attack.processes import Living
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+RESTART = {"restart_unit": {"wait": "5s"}}
+NOTICE = {"notify": {"wait": "3s"}}
+TERMINAL = """
+ours, theirs = pty.openpty()
+os.setsid()
+fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+print('ready', flush=True)
+signal.pause()
+"""
+SYSTEMCTL = """#!/bin/sh
+for unit; do :; done
+case "$*" in
+show*) cat {folder}/unit.$unit;;
+*restart*) kill $(find {root}/system.slice/$unit -name cgroup.procs -exec cat {{}} +);;
+esac
+"""
+
+
+class Units:
+    """Units with real cgroups, and a systemctl that ends what is in them as a restart would."""
+
+    def __init__(self, arena: Arena) -> None:
+        self._arena = arena
+        programs = arena.folder / "bin"
+        programs.mkdir()
+        script = SYSTEMCTL.format(folder=arena.folder, root=arena.cgroups.root)
+        (programs / "systemctl").write_text(script, encoding="utf-8")
+        (programs / "systemctl").chmod(0o755)
+        arena.search_path = str(programs)
+
+    def add(self, unit: str, uid: int) -> str:
+        """Add an active unit that runs as this user."""
+        known = {
+            "Id": unit, "Names": unit, "LoadState": "loaded", "ActiveState": "active", "Job": "", "UID": str(uid),
+            "RefuseManualStart": "no", "RefuseManualStop": "no", "StartLimitBurst": "5", "NRestarts": "0",
+            "StartLimitIntervalUSec": "10s", "ActiveEnterTimestampMonotonic": "1000000", "User": str(uid),
+            "DynamicUser": "no", "ControlGroup": f"/system.slice/{unit}", "RequiredBy": "", "RequisiteOf": "",
+            "BoundBy": "", "ConsistsOf": "",
+        }  # fmt: skip
+        shown = "".join(f"{key}={value}\n" for key, value in known.items())
+        (self._arena.folder / f"unit.{unit}").write_text(shown, encoding="utf-8")
+        return unit
+
+    def start(self, unit: str, uid: int, below: str = "") -> Living:
+        """Start a process in a unit, or in a cgroup below it."""
+        return self._arena.crowd.start(uid, cgroup=self._arena.cgroups.make(f"system.slice/{unit}{below}"))
+
+
+def another_users(arena: Arena, units: Units, unit: str, uid: int) -> Living:
+    """Start a process of another user in the unit."""
+    assert uid
+    return units.start(unit, next(arena.uids))
+
+
+def another_users_deep_inside(arena: Arena, units: Units, unit: str, uid: int) -> Living:
+    """Start it in a cgroup below the unit's, as a service does with `Delegate=yes`."""
+    assert uid
+    return units.start(unit, next(arena.uids), "/sessions/one")
+
+
+def of_a_login(arena: Arena, units: Units, unit: str, uid: int) -> Living:
+    """Start a process of the unit's own user that has a terminal: somebody works there."""
+    assert units
+    cgroup = arena.cgroups.make(f"system.slice/{unit}")
+    return arena.crowd.python(TERMINAL, uid, cgroup=cgroup)
+
+
+Other = Callable[[Arena, Units, str, int], Living]
+
+
+@pytest.mark.parametrize(
+    "other", [another_users, another_users_deep_inside, of_a_login], ids=lambda each: each.__name__.replace("_", " ")
+)
+@pytest.mark.parametrize("when", ["before", "after the notice"])
+def test_a_unit_in_which_others_work(arena: Arena, other: Other, when: str) -> None:
+    """KILL-03: a unit with other people's processes is not restarted; one with its own alone is."""
+    uid, units = next(arena.uids), Units(arena)
+    shared, own = units.add(f"shared-{uid}.service", uid), units.add(f"own-{uid}.service", uid)
+    greedy = units.start(shared, uid)
+    if when == "before":
+        arena.innocent(other(arena, units, shared, uid))
+    arena.innocent(greedy)
+    arena.driver.hold(greedy.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", NOTICE, RESTART)], units=[shared, own])
+    if when != "before":
+        arena.step_of(greedy.pid)
+        arena.innocent(other(arena, units, shared, uid))
+    assert shared in arena.refused(greedy)
+    guilty = arena.culprit(units.start(own, uid))
+    arena.driver.hold(guilty.pid, 25)
+    arena.judge()
+
+
+def test_a_unit_that_a_user_has_named(arena: Arena) -> None:
+    """KILL-03: a user's own cgroup with the name of a system's unit has nobody restart that one."""
+    uid, units = next(arena.uids), Units(arena)
+    attacked, own = units.add(f"attacked-{uid}.service", uid), units.add(f"own-{uid}.service", uid)
+    arena.innocent(units.start(attacked, uid))
+    attacker = next(arena.uids)
+    below = arena.cgroups.users_own(attacker)
+    for path in (below / "system.slice" / attacked, below / attacked):
+        liar = arena.crowd.start(attacker, cgroup=arena.cgroups.make_as(attacker, path))
+        arena.driver.hold(liar.pid, 21)
+    arena.start(ladders=[ladder("TooMuch", RESTART)], units=[attacked, own])
+    assert "is not in remedies.allow.units" in arena.refused(liar)
+    guilty = arena.culprit(units.start(own, uid))
+    arena.driver.hold(guilty.pid, 25)
+    arena.judge()
