@@ -98,40 +98,6 @@ def test_a_gap_in_the_lists(arena: Arena, gap: str) -> None:
     end_a_holder(arena, allowed)
 
 
-def test_between_two_polls(arena: Arena) -> None:
-    """KILL-01: a holder that begins, ends and leaves its number to another before the driver is asked once."""
-    allowed, other = next(arena.uids), next(arena.uids)
-    arena.start(ladders=(NAMED, BY_NUMBER), users=[str(allowed)])
-    arena.let_decide()
-    heir = hand_over(arena, arena.crowd.start(other), allowed)
-    arena.driver.hold(heir.pid, 45, lags=True)
-    arena.sees(heir.pid)
-    arena.let_decide()
-    end_a_holder(arena, allowed)
-
-
-def test_within_one_tick_of_the_clock(arena: Arena) -> None:
-    """KILL-01: holder and heir have one number and one start time: only the kernel's own handle tells them apart."""
-    allowed, other = next(arena.uids), next(arena.uids)
-    arena.start(ladders=(NAMED, BY_NUMBER), users=[str(allowed)])
-    arena.let_decide()
-    for _ in range(200):
-        holder = arena.crowd.start(other)
-        begun, number = started(holder.pid), holder.pid
-        holder.end()
-        heir = arena.crowd.given(number, allowed)
-        if started(heir.pid) == begun:
-            break
-        heir.end()
-    else:
-        pytest.skip("this machine is too slow to give a number twice in one tick of the clock")
-    arena.innocent(heir)
-    arena.driver.hold(heir.pid, 45, lags=True)
-    arena.sees(heir.pid)
-    arena.let_decide()
-    end_a_holder(arena, allowed)
-
-
 def test_everything_happens_while_no_agent_runs(arena: Arena) -> None:
     """KILL-01: a holder that comes and goes while no agent runs leaves its number to an innocent: nobody saw it."""
     allowed, other = next(arena.uids), next(arena.uids)

@@ -216,9 +216,14 @@ def _family(target: Target, everybody: Sequence[Target]) -> dict[ProcessId, Targ
 def _is_kin(one: Target, other: Target) -> bool:
     if (one.uid, one.container_id) != (other.uid, other.container_id):
         return False
-    if one.pid == other.parent_pid or other.pid == one.parent_pid:
+    if _is_parent(one, other) or _is_parent(other, one):
         return True
     return abs(one.started_seconds - other.started_seconds) <= _TOGETHER_SECONDS and _is_sibling(one, other)
+
+
+def _is_parent(one: Target, other: Target) -> bool:
+    """Return whether the first is the other's parent: one that was given a dead parent's number came later."""
+    return one.pid == other.parent_pid and one.id.start_ticks <= other.id.start_ticks
 
 
 def _is_sibling(one: Target, other: Target) -> bool:

@@ -124,7 +124,7 @@ class Policy:
         if "M" in target.kinds and step.disrupts and not self.mps_clients:
             yield "it is a client of MPS: ending one can harm the others (remedies.mps_clients permits it)"
         if not (order.forced or self._may_be_asked_by_hand(order)):
-            yield from self._not_allowed(target, facts, now_seconds)
+            yield from self._not_allowed(target, facts, sight, now_seconds)
         yield from self._evidence(step, order, target)
         yield from _busy(order, target, self.idle_for_seconds)
         if sight.choice is not None and (
@@ -163,7 +163,7 @@ class Policy:
         """Return whether a person's word is enough: where no allow list is given. One that is given is kept to."""
         return order.by_hand and self.allow == Allow()
 
-    def _not_allowed(self, target: Target, facts: Facts, now_seconds: float) -> Iterator[str]:
+    def _not_allowed(self, target: Target, facts: Facts, sight: Sight, now_seconds: float) -> Iterator[str]:
         allow = self.allow
         if allow.names_nobody:
             yield "nothing is allowed: remedies.allow names no users, units or containers"
@@ -173,8 +173,11 @@ class Policy:
         if len(set(facts.uids)) != 1:
             yield f"it runs with the rights of more than one user (uids {', '.join(map(str, facts.uids)) or 'unknown'})"
         yield from self._not_in_place(target, facts)
-        if allow.gpus and str(target.gpu_index) not in allow.gpus and target.key.gpu_uuid not in allow.gpus:
-            yield f"GPU {target.gpu_index} is not in remedies.allow.gpus"
+        if allow.gpus and target.key.gpu_uuid not in allow.gpus:
+            if str(target.gpu_index) not in allow.gpus:
+                yield f"GPU {target.gpu_index} is not in remedies.allow.gpus"
+            elif not sight.gpu_index_certain:
+                yield "a GPU of this node is missing: indices in remedies.allow.gpus may mean others now; give UUIDs"
         age = max(now_seconds - target.started_seconds, 0.0)
         if age < allow.min_age_seconds:
             yield f"it is {age:.0f} s old, younger than remedies.allow.min_age"

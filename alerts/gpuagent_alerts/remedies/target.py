@@ -17,6 +17,7 @@ from gpuagent.identity import ProcessId
 NO_SIGNALS = 0
 SHORT_ID = 12
 _LIKE_AN_ID = re.compile(rf"[0-9a-f]{{{SHORT_ID},}}")
+_ID = re.compile(r"[0-9a-f]{64}")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _DELETED = " (deleted)"
 """What the kernel adds to the link of an executable that an upgrade has replaced."""
@@ -138,8 +139,13 @@ class Target:
 
     @property
     def proven_container_id(self) -> str:
-        """The id of its container, "" where the process or its user may have chosen it."""
-        return self.container_id if "container" in self.proven_names else ""
+        """The id of its container, "" where the process or its user may have chosen it, or where it is a mere name.
+
+        A system container (LXC, machined) has a name for an id, and whoever makes it may call it like the beginning of
+        another one's id.
+        """
+        misleads = _LIKE_AN_ID.fullmatch(self.container_id) and not _ID.fullmatch(self.container_id)
+        return self.container_id if "container" in self.proven_names and not misleads else ""
 
     @property
     def proven_slurm_job(self) -> str:
@@ -171,7 +177,7 @@ def names_container(wanted: str, container_id: str, container_name: str) -> bool
     if not container_id or not wanted:
         return False
     if _LIKE_AN_ID.fullmatch(wanted):
-        return container_id.startswith(wanted)
+        return _ID.fullmatch(container_id) is not None and container_id.startswith(wanted)
     return wanted in {container_id, container_name}
 
 
