@@ -71,6 +71,7 @@ FACTS: Final = (
     Fact("Facts.uids", Writer.KERNEL, "withholds where they differ: it runs with the rights of more than one user"),
     Fact("Facts.own_root", Writer.KERNEL, "withholds: a container, or not to be told"),
     Fact("Facts.namespace_pids", Writer.KERNEL, "withholds: a container"),
+    Fact("Facts.namespace_others", Writer.KERNEL, "withholds: whoever ends together with it, or not to be told"),
     Fact("Facts.ignored_signals", Writer.TARGET, "withholds, and shortens a wait"),
     Fact("Facts.caught_signals", Writer.TARGET, "withholds, and shortens a wait"),
     Fact("Facts.pending_signals", Writer.KERNEL, "is shown"),

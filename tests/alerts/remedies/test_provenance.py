@@ -93,7 +93,8 @@ OF_THE_KERNEL = st.fixed_dictionaries({
     "user": mostly("alice", "bob", "1000"),
     "uids": mostly((1000,) * 4, (1000, 0, 0, 0), (0,) * 4, ()),
     "own_root": mostly(False, True, None),
-    "namespace_pids": mostly((100,), (100, 7), ()),
+    "namespace_pids": mostly((100,), (100, 7), (100, 1), ()),
+    "namespace_others": mostly((), None, ("pid 7 (bob)",)),
     "state": mostly("S", "D", "Z"),
     "kernel_thread": mostly(False, True),
     "proven": st.frozensets(st.sampled_from(NAMES)),
@@ -140,7 +141,8 @@ def world(kernel: dict[str, Any], written: dict[str, Any]) -> tuple[Sight, Facts
     facts = Facts(
         identity=Identity(made.id, made.uid, proven_names=proven, **identity),
         state=kernel["state"], threads=1, kernel_thread=kernel["kernel_thread"], uids=kernel["uids"],
-        own_root=kernel["own_root"], namespace_pids=kernel["namespace_pids"], **of["Facts"],
+        own_root=kernel["own_root"], namespace_pids=kernel["namespace_pids"],
+        namespace_others=kernel["namespace_others"], **of["Facts"],
     )  # fmt: skip
     sight = Sight(
         NOW,
@@ -202,9 +204,9 @@ def test_a_name_that_is_lost_ends_the_act(name: str) -> None:
     step = Step(Kind.EXEC, 1.0, command=("/bin/x", "{slurm_job}")) if name == "job" else Step(Kind.RELEASE_CACHE, 1.0)
     order = Order(alert="a1", alertname="GpuMemoryHigh", forced=name == "job")
     kernel: dict[str, Any] = {
-        "user": "alice", "uids": (1000,) * 4, "own_root": False, "namespace_pids": (100,), "state": "S",
-        "kernel_thread": False, "proven": frozenset({name}), "kinds": "C", "evidence": "", "driver_confirms": False,
-        "container_name": "", "trusted": True, "host": True,
+        "user": "alice", "uids": (1000,) * 4, "own_root": False, "namespace_pids": (100,), "namespace_others": (),
+        "state": "S", "kernel_thread": False, "proven": frozenset({name}), "kinds": "C", "evidence": "",
+        "driver_confirms": False, "container_name": "", "trusted": True, "host": True,
     }  # fmt: skip
     assert not reasons(Policy(allow), step, order, "process", world(kernel, {}))
     claims = {"Target.unit": "a.service", "Target.container_id": ID, "Target.slurm_job": "7"}
