@@ -11,6 +11,7 @@ namespace of the same depth is not. That leaves those whose parent is further up
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import NamedTuple, Protocol
@@ -20,6 +21,7 @@ from gpuagent.procfs.stat import parse_status
 from gpuagent.reading import ProcessInfo
 
 _HOST_INIT = 1
+_NAMESPACE_PIDS = re.compile(rb"^NSpid:([0-9\t ]+)$", re.MULTILINE)
 _NAMED = 5
 """Processes that a refusal names one by one."""
 
@@ -132,10 +134,13 @@ def _read_all(files: ProcFiles, depth: int, pids: Iterable[int]) -> dict[int, _P
         except (FileNotFoundError, ProcessLookupError):
             continue
         everybody_is_seen = everybody_is_seen or pid == _HOST_INIT
+        line = _NAMESPACE_PIDS.search(status)
+        if line is not None and 0 < len(line[1].split()) < depth:  # most of a machine's processes: no more to parse
+            continue
         told, lines = parse_status(status), _lines(status)
         if not told.namespace_pids or not told.uids:
             return None
-        if len(told.namespace_pids) < depth or (lines[b"State"][:1] in b"ZX" and int(lines[b"Threads"]) <= 1):
+        if lines[b"State"][:1] in b"ZX" and int(lines[b"Threads"]) <= 1:
             continue
         found[pid] = _Process(int(lines[b"PPid"]), told.uids, told.namespace_pids)
     return found if everybody_is_seen else None
