@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import hashlib
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
+from gpuagent.acting import namespaces
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.files import READ_LIMIT_BYTES, ProcFiles
 from gpuagent.procfs.reader import Record
@@ -21,7 +23,7 @@ _UID_MAP_FIELDS = 3
 _MOUNT_DEVICE, _MOUNT_ROOT, _MOUNT_POINT = 2, 3, 4
 
 
-class Reader(Protocol):
+class Reader(namespaces.Reader, Protocol):
     """Reads a process in the way in which it was measured, so that both can be compared."""
 
     def read(self, pid: int) -> Record: ...
@@ -37,7 +39,7 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) ->
     stat = parse_stat(data)
     status = files.read(pid, "status")
     told = parse_status(status)
-    return Facts(
+    facts = Facts(
         identity=Identity(
             id=ProcessId(info.id.boot_id, pid, stat.start_ticks),
             uid=info.uid,
@@ -62,6 +64,10 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) ->
         pending_signals=_mask(status, b"SigPnd") | _mask(status, b"ShdPnd"),
         wait_channel=_text(files, pid, "wchan"),
     )
+    if not facts.is_namespace_init:
+        return facts
+    others = namespaces.read_namespace_others(files, reader, info, len(facts.namespace_pids))
+    return replace(facts, namespace_others=others)
 
 
 def root_mount(mounts: bytes) -> tuple[bytes, bytes] | None:

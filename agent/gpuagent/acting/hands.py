@@ -85,7 +85,21 @@ class AgentHands:
             return False
         except (OSError, ValueError):
             return True
-        return stat.start_ticks == identity.start_ticks and not (stat.state in {"Z", "X"} and stat.threads <= 1)
+        if stat.start_ticks != identity.start_ticks:
+            return False
+        return stat.threads > 1 or not (stat.state in {"Z", "X"} or self._waits_for_its_namespace(identity.pid))
+
+    def _waits_for_its_namespace(self, pid: int) -> bool:
+        """Return whether the last thread has let go of memory and files, and waits for others of its pid namespace.
+
+        do_exit() (kernel/exit.c) closes files before it comes to zap_pid_ns_processes(). There the first process of the
+        namespace waits until parents outside have reaped all others, for which they may take for ever. The wait channel
+        needs the right to trace a process: without it this is unknown, and the answer False.
+        """
+        try:
+            return self._files.read(pid, "wchan").strip() == b"zap_pid_ns_processes"
+        except OSError:
+            return False
 
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> Done:
         await self._warn(target, reason, deadline_seconds)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpuagent.identity import ProcessId
-from gpuagent.procfs.cgroup_owner import CgroupOwners, Owner, read_membership
+from gpuagent.procfs.cgroup_owner import CgroupOwners, Name, Owner, read_membership
 from gpuagent.procfs.containers import ContainerNames
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.namespace import namespace_inode
@@ -108,6 +108,15 @@ class ProcessReader:
             proven_names=frozenset(proven),
         )
         return Record(info, () if command is None else stat.image)
+
+    def proven_container(self, pid: int) -> str:
+        """Return the id of the container that it runs in, "" where there is none, or others than root may name it."""
+        membership, proven = read_membership(self._text(pid, "cgroup"), self._cgroup_owner)
+        return membership.container_id if Name.CONTAINER in proven else ""
+
+    def user_name(self, uid: int) -> str:
+        """Return the name of a user, or the uid as text."""
+        return self._users(uid)
 
     def renew(self, record: Record, stat: Stat) -> Record:
         """Bring a record up to date with a newer `stat` of the same process; the same one if nothing has changed.

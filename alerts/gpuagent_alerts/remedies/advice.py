@@ -30,6 +30,7 @@ _ADVICE = tuple(
         (r"made the cgroup of (container|job)|others than root may have chosen", _NAMED_BY_ITS_USER),
         (r"made the cgroup of", "Say --force, or name its user in remedies.allow.users in {file}."),
         (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
+        (r"^it is the first process of a pid namespace", "Say --force if these processes may end as well."),
         (r"^systemd supervises it", "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."),
         (r"^no systemd unit runs it", "Leave out --restart-unit: a signal is enough here."),
         (r"belongs to a user's own manager", "As {user}: systemctl --user restart the unit, or stop it."),

@@ -133,6 +133,7 @@ class Policy:
             yield objection
         yield from _unproven(step, scope, target, facts)
         yield from self._wrong_step(step, order, target, facts)
+        yield from _ends_others(step, order, facts)
 
     def for_members(self) -> Policy:
         """Return the policy for those that fall with the chosen process: how much each of them holds is no matter."""
@@ -315,6 +316,17 @@ def _nothing_to_fill_in(step: Step, target: Target) -> Iterator[str]:
             yield f"{step} needs {place}, and others than root may have chosen {claimed}"
         else:
             yield f"{step} needs {place}, and the process has none"
+
+
+def _ends_others(step: Step, order: Order, facts: Facts) -> Iterator[str]:
+    """Yield whom the kernel ends together with the first process of a pid namespace; a person may answer for them."""
+    ends = step.kind is Kind.RESTART_UNIT or _would_end(step, facts)
+    if not ends or not facts.is_namespace_init or (order.by_hand and order.forced):
+        return
+    if facts.namespace_others is None:
+        yield "it is the first process of a pid namespace: it cannot be told whom its end would end as well"
+    elif facts.namespace_others:
+        yield f"it is the first process of a pid namespace: ending it also ends {', '.join(facts.namespace_others)}"
 
 
 def _would_end(step: Step, facts: Facts) -> bool:

@@ -72,6 +72,7 @@ FACTS: Final = (
     Fact("Facts.root_user_namespace", Writer.KERNEL, "lets the next in a ranking follow: its user is not its choice"),
     Fact("Facts.own_root", Writer.KERNEL, "withholds: a container, or not to be told"),
     Fact("Facts.namespace_pids", Writer.KERNEL, "withholds: a container"),
+    Fact("Facts.namespace_others", Writer.KERNEL, "withholds: whoever ends together with it, or not to be told"),
     Fact("Facts.ignored_signals", Writer.TARGET, "withholds, and shortens a wait"),
     Fact("Facts.caught_signals", Writer.TARGET, "withholds, and shortens a wait"),
     Fact("Facts.pending_signals", Writer.KERNEL, "is shown"),

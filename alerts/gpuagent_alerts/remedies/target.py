@@ -62,6 +62,9 @@ class Facts:
     """Whether its root directory is another than the host's; None where that cannot be seen."""
     namespace_pids: tuple[int, ...] = ()
     """The pid in each namespace, the agent's first: more than one is a container's process."""
+    namespace_others: tuple[str, ...] | None = ()
+    """Processes that end together with the first process of a pid namespace and do not belong with it, as in
+    `pid 4711 (alice)`. None where that cannot be seen."""
     ignored_signals: int = NO_SIGNALS
     caught_signals: int = NO_SIGNALS
     pending_signals: int = NO_SIGNALS

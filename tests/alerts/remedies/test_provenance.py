@@ -94,7 +94,8 @@ OF_THE_KERNEL = st.fixed_dictionaries({
     "uids": mostly((1000,) * 4, (1000, 0, 0, 0), (0,) * 4, ()),
     "root_user_namespace": mostly(True, False, None),
     "own_root": mostly(False, True, None),
-    "namespace_pids": mostly((100,), (100, 7), ()),
+    "namespace_pids": mostly((100,), (100, 7), (100, 1), ()),
+    "namespace_others": mostly((), None, ("pid 7 (bob)",)),
     "state": mostly("S", "D", "Z"),
     "kernel_thread": mostly(False, True),
     "proven": st.frozensets(st.sampled_from(NAMES)),
@@ -141,8 +142,8 @@ def world(kernel: dict[str, Any], written: dict[str, Any]) -> tuple[Sight, Facts
     facts = Facts(
         identity=Identity(made.id, made.uid, proven_names=proven, **identity),
         state=kernel["state"], threads=1, kernel_thread=kernel["kernel_thread"], uids=kernel["uids"],
-        root_user_namespace=kernel["root_user_namespace"],
-        own_root=kernel["own_root"], namespace_pids=kernel["namespace_pids"], **of["Facts"],
+        root_user_namespace=kernel["root_user_namespace"], own_root=kernel["own_root"],
+        namespace_pids=kernel["namespace_pids"], namespace_others=kernel["namespace_others"], **of["Facts"],
     )  # fmt: skip
     sight = Sight(
         NOW,
@@ -205,9 +206,9 @@ def test_a_name_that_is_lost_ends_the_act(name: str) -> None:
     order = Order(alert="a1", alertname="GpuMemoryHigh", forced=name == "job")
     kernel: dict[str, Any] = {
         "user": "alice", "uids": (1000,) * 4, "root_user_namespace": True, "own_root": False,
-        "namespace_pids": (100,), "state": "S",
-        "kernel_thread": False, "proven": frozenset({name}), "kinds": "C", "evidence": "", "driver_confirms": False,
-        "container_name": "", "trusted": True, "host": True,
+        "namespace_pids": (100,), "namespace_others": (),
+        "state": "S", "kernel_thread": False, "proven": frozenset({name}), "kinds": "C", "evidence": "",
+        "driver_confirms": False, "container_name": "", "trusted": True, "host": True,
     }  # fmt: skip
     assert not reasons(Policy(allow), step, order, "process", world(kernel, {}))
     claims = {"Target.unit": "a.service", "Target.container_id": ID, "Target.slurm_job": "7"}

@@ -1,0 +1,162 @@
+"""Find the processes that end together with the first process of a pid namespace.
+
+When it ends, the kernel kills everybody in the namespace and in those below it, whoever they are (pid_namespaces(7)):
+also those of another user or another container that were started into it (setns(2), a shared pid namespace).
+
+The links `ns/pid` show who is in it, and need the right to trace a process. `status` may be read by everybody: it has
+the pid in each namespace (`NSpid`) and the parent. A child is in its parent's namespace or in one below it, and
+setns(2) leads only downwards. So whoever has a parent in the namespace is in it, and whoever has an ancestor in another
+namespace of the same depth is not. That leaves those whose parent is further up: they have been started into one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.stat import parse_status
+from gpuagent.reading import ProcessInfo
+
+_HOST_INIT = 1
+_NAMESPACE_PIDS = re.compile(rb"^NSpid:([0-9\t ]+)$", re.MULTILINE)
+_NAMED = 5
+"""Processes that a refusal names one by one."""
+
+
+class Reader(Protocol):
+    """Reads what says to whom a process belongs."""
+
+    def proven_container(self, pid: int) -> str: ...
+
+    def user_name(self, uid: int) -> str: ...
+
+
+class _Process(NamedTuple):
+    parent_pid: int
+    uids: tuple[int, ...]
+    pids: tuple[int, ...]
+    """Its pid in each namespace, from the host's inwards."""
+
+
+def list_pids(root: str = "/proc") -> list[int]:
+    """Return the pids that /proc lists. Raises OSError."""
+    return [int(folder.name) for folder in Path(root).iterdir() if folder.name.isdigit()]
+
+
+def read_namespace_others(
+    files: ProcFiles, reader: Reader, init: ProcessInfo, depth: int, pids: Callable[[], Iterable[int]] = list_pids
+) -> tuple[str, ...] | None:
+    """Describe who ends together with `init`, the first process of a pid namespace, and does not belong with it.
+
+    Whoever belongs with it is in the same container, if root has named that; without one, it has the same user. `depth`
+    is the length of the init's `NSpid`. A process that only may be in the namespace is described as one. None means
+    that not every process can be seen.
+    """
+    try:
+        found = _read_all(files, depth, pids())
+    except (OSError, ValueError):
+        return None
+    if found is None or init.id.pid not in found:
+        return None
+    container = init.container_id if "container" in init.proven_names else ""
+    namespace = _Namespace(files, reader, found, init.id.pid, depth)
+    others = []
+    for pid, process in sorted(found.items()):
+        if pid == init.id.pid or (not container and set(process.uids) == {init.uid}):
+            continue
+        is_inside = namespace.has(pid)
+        if is_inside is False or (container and reader.proven_container(pid) == container):
+            continue
+        text = f"pid {pid} ({reader.user_name(process.uids[0])})"
+        others.append(text if is_inside else f"perhaps {text}")
+    return tuple(_shortened(others))
+
+
+class _Namespace:
+    def __init__(
+        self, files: ProcFiles, reader: Reader, found: Mapping[int, _Process], init_pid: int, depth: int
+    ) -> None:
+        self._files = files
+        self._reader = reader
+        self._found = found
+        self._init_pid = init_pid
+        self._depth = depth
+        self._link = self._namespace_link(init_pid)
+        self._other_containers: frozenset[str] | None = None
+
+    def has(self, pid: int) -> bool | None:
+        """Return whether the process is in the namespace or in one below it; None where that cannot be seen."""
+        for ancestor in self._line(pid):
+            if ancestor == self._init_pid:
+                return True
+            if self._found[ancestor].pids[self._depth - 1] == 1:
+                return False
+            pid = ancestor
+        # Its parent is above the namespaces of this depth: it was started into one of them.
+        if len(self._found[pid].pids) == self._depth and self._link and (link := self._namespace_link(pid)):
+            return link == self._link
+        # Container runtimes start a process into the namespace of its own container: where that container has one,
+        # it is there. Only root gives a container its proven name.
+        return False if self._reader.proven_container(pid) in self._containers_of_other_namespaces() else None
+
+    def _line(self, pid: int) -> Iterator[int]:
+        """Yield the process and its ancestors that are at least as deep; each once, also where a pid was reused."""
+        met: set[int] = set()
+        while pid in self._found and pid not in met:
+            met.add(pid)
+            yield pid
+            pid = self._found[pid].parent_pid
+
+    def _namespace_link(self, pid: int) -> str:
+        try:
+            return self._files.link(pid, "ns/pid")
+        except OSError:
+            return ""
+
+    def _containers_of_other_namespaces(self) -> frozenset[str]:
+        if self._other_containers is None:
+            inits = (pid for pid, each in self._found.items() if each.pids[self._depth - 1] == 1)
+            containers = {self._reader.proven_container(pid) for pid in inits if pid != self._init_pid}
+            self._other_containers = frozenset(containers - {""})
+        return self._other_containers
+
+
+def _read_all(files: ProcFiles, depth: int, pids: Iterable[int]) -> dict[int, _Process] | None:
+    """Read every living process that is at least so deep; None where /proc hides some (hidepid in proc(5))."""
+    found: dict[int, _Process] = {}
+    everybody_is_seen = False
+    for pid in pids:
+        try:
+            status = files.read(pid, "status")
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        everybody_is_seen = everybody_is_seen or pid == _HOST_INIT
+        line = _NAMESPACE_PIDS.search(status)
+        if line is not None and 0 < len(line[1].split()) < depth:  # most of a machine's processes: no more to parse
+            continue
+        told, lines = parse_status(status), _lines(status)
+        if not told.namespace_pids or not told.uids:
+            return None
+        if lines[b"State"][:1] in b"ZX" and int(lines[b"Threads"]) <= 1:
+            continue
+        found[pid] = _Process(int(lines[b"PPid"]), told.uids, told.namespace_pids)
+    return found if everybody_is_seen else None
+
+
+def _lines(status: bytes) -> dict[bytes, bytes]:
+    """Return the lines that are needed. Raises ValueError where one is missing."""
+    found: dict[bytes, bytes] = {}
+    for line in status.split(b"\n"):
+        key, _, value = line.partition(b":")
+        if key in {b"State", b"Threads", b"PPid"}:
+            found.setdefault(key, value.strip())
+    if len(found) != 3 or not found[b"State"]:
+        raise ValueError("not a status file of a process")
+    return found
+
+
+def _shortened(others: list[str]) -> list[str]:
+    return others if len(others) <= _NAMED else [*others[:_NAMED], f"{len(others) - _NAMED} others"]

@@ -1,0 +1,273 @@
+"""Whom the end of a namespace's first process would end as well: real namespaces, entered from outside."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuagent.acting.configured import step_of
+from gpuagent.acting.hands import AgentHands
+from gpuagent.acting.namespaces import list_pids, read_namespace_others
+from gpuagent.acting.shown import read_shown
+from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.stat import parse_stat
+from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.store.database import Store
+from tests.agent.acting.processes import PLAIN, as_target, reader
+from tests.agent.acting.staging import NoApps, config, stage
+
+pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a pid namespace")
+ALICE, BOB = 4001, 4002
+UNSHARE = ("unshare", "--fork", "--pid")
+
+
+def as_user(uid: int) -> tuple[str, ...]:
+    """What starts a program as this user."""
+    return ("setpriv", f"--reuid={uid}", f"--regid={uid}", "--clear-groups")
+
+
+@contextmanager
+def started(*command: str, depth: int) -> Iterator[int]:
+    """A process that has said that it is ready: below so many others that have started it."""
+    first = subprocess.Popen([*command, sys.executable, "-c", PLAIN], stdout=subprocess.PIPE, text=True)
+    last = os.pidfd_open(first.pid)
+    try:
+        assert first.stdout is not None
+        if first.stdout.readline().strip() != "ready":
+            pytest.skip("pid namespaces are not permitted here")
+        pid = first.pid
+        for _ in range(depth):
+            (child,) = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+            pid = int(child)
+        os.close(last)
+        last = os.pidfd_open(pid)
+        yield pid
+    finally:
+        with suppress(ProcessLookupError):
+            signal.pidfd_send_signal(last, signal.SIGKILL)
+        os.close(last)
+        first.communicate()  # those above it end with it
+
+
+def init(uid: int = ALICE) -> AbstractContextManager[int]:
+    """The first process of a pid namespace, as of a container without a name."""
+    return started(*UNSHARE, *as_user(uid), depth=1)
+
+
+def entered(namespace_of: int, uid: int, *before: str, depth: int = 1) -> AbstractContextManager[int]:
+    """A process that root has started into the namespace of another one."""
+    enter = ("nsenter", "--target", str(namespace_of), "--pid")
+    return started(*enter, *before, *as_user(uid), depth=depth)
+
+
+class NoLinks(RealProc):
+    """What an agent sees that has no right to trace processes."""
+
+    def link(self, pid: int, name: str) -> str:
+        raise PermissionError(f"/proc/{pid}/{name}")
+
+
+def others(pid: int, files: RealProc | None = None) -> tuple[str, ...] | None:
+    """Whom its end would end as well."""
+    return read_namespace_others(files or RealProc(), reader(), reader().read(pid).info, 2)
+
+
+@pytest.mark.parametrize("files", [RealProc(), NoLinks()])
+def test_alone(files: RealProc) -> None:
+    """Nobody is there, or others of the same user: its end ends nobody else, with and without the right to trace."""
+    with init() as pid:
+        assert others(pid, files) == ()
+        with entered(pid, ALICE):
+            assert others(pid, files) == ()
+
+
+@pytest.mark.parametrize("files", [RealProc(), NoLinks()])
+def test_of_another_user(files: RealProc) -> None:
+    """Whoever was started into it from outside is found; without the right to trace as one who may be there."""
+    with init() as pid, entered(pid, BOB) as bob:
+        assert others(pid, files) == (f"{'perhaps ' if isinstance(files, NoLinks) else ''}pid {bob} ({BOB})",)
+
+
+@pytest.mark.parametrize("files", [RealProc(), NoLinks()])
+def test_below(files: RealProc) -> None:
+    """A namespace below it falls with it: whoever is in there and has an ancestor in it is known to be."""
+    with init() as pid, entered(pid, BOB, *UNSHARE, depth=2) as bob:
+        told = others(pid, files)
+        assert told is not None
+        assert any(f"pid {bob} ({BOB})" in each for each in told)
+
+
+@pytest.mark.parametrize("files", [RealProc(), NoLinks()])
+def test_another_namespace_is_none(files: RealProc) -> None:
+    """Whoever descends from the first process of another namespace of the same depth is not in this one."""
+    with init() as pid, init(BOB):
+        assert others(pid, files) == ()
+
+
+def test_in_another_namespace() -> None:
+    """Whoever was started into another namespace is told apart by the link."""
+    with init() as pid, init(BOB) as another, entered(another, BOB) as bob:
+        assert others(pid) == ()
+        assert others(pid, NoLinks()) == (f"perhaps pid {bob} ({BOB})",)
+
+
+def test_who_cannot_be_seen() -> None:
+    """With a /proc that hides processes, or cannot be listed, nothing is known: that is not nobody."""
+
+    class Hides(RealProc):
+        def read(self, pid: int, name: str) -> bytes:
+            if pid == 1:
+                raise PermissionError
+            return super().read(pid, name)
+
+    def fails() -> list[int]:
+        raise PermissionError
+
+    with init() as pid:
+        info = reader().read(pid).info
+        assert others(pid, Hides()) is None
+        assert read_namespace_others(RealProc(), reader(), info, 2, fails) is None
+        assert read_namespace_others(RealProc(), reader(), info, 2, lambda: [p for p in list_pids() if p != 1]) is None
+        assert read_namespace_others(RealProc(), reader(), info, 2, lambda: [1]) is None
+
+
+class Containers:
+    """Who is in which container that root has named."""
+
+    def __init__(self, names: dict[int, str]) -> None:
+        self._names = names
+
+    def proven_container(self, pid: int) -> str:
+        return self._names.get(pid, "")
+
+    def user_name(self, uid: int) -> str:
+        return str(uid)
+
+
+def in_containers(pid: int, names: dict[int, str], files: RealProc) -> tuple[str, ...] | None:
+    """Whom its end would end, where the init is in container `a`."""
+    of_a = replace(reader().read(pid).info, container_id="a", proven_names=frozenset({"container"}))
+    return read_namespace_others(files, Containers(names), of_a, 2)
+
+
+def test_containers() -> None:
+    """The same container belongs together, whoever its users are; another one does not, whoever its user is."""
+    with init() as pid, entered(pid, BOB) as bob:
+        assert in_containers(pid, {pid: "a", bob: "a"}, RealProc()) == ()
+        for elsewhere in ({pid: "a", bob: "b"}, {pid: "a"}):
+            assert in_containers(pid, elsewhere, RealProc()) == (f"pid {bob} ({BOB})",)
+    with init() as pid, entered(pid, ALICE) as neighbour:
+        assert in_containers(pid, {pid: "a", neighbour: "b"}, RealProc()) == (f"pid {neighbour} ({ALICE})",)
+
+
+def test_a_session_in_another_container() -> None:
+    """Without the right to trace, who was started into a container with a namespace of its own is taken to be there."""
+    with init() as pid, init(BOB) as another, entered(another, BOB) as bob:
+        assert in_containers(pid, {pid: "a", another: "b", bob: "b"}, NoLinks()) == ()
+        assert in_containers(pid, {pid: "a", another: "b", bob: "c"}, NoLinks()) == (f"perhaps pid {bob} ({BOB})",)
+
+
+def refusal(pid: int, bob: int) -> str:
+    """Return the words of it."""
+    return f"it is the first process of a pid namespace: ending it also ends pid {bob} ({BOB})"
+
+
+@pytest.mark.parametrize("force", [False, True])
+def test_by_hand(tmp_path: Path, *, force: bool) -> None:
+    """A person is refused with the names of the others; with --force the person answers for them."""
+    with init() as pid, entered(pid, BOB) as bob:
+
+        async def story() -> None:
+            settings = config(str(ALICE), dry_run=True, allow={})
+            async with stage(settings, Store(tmp_path / "state.db"), {"leaker": pid}) as one:
+                steps = [step_of(step) for step in one.acting.config.remedies.ladders[0].steps]
+                kill = asyncio.create_task(
+                    one.acting.kill(pid, steps, read_shown(one.shown(pid)), uid=0, force=force, dry_run=False)
+                )
+                await one.until(kill.done)
+                result = await kill
+                assert result["result"] == ("released" if force else "refused")
+                if not force:
+                    assert result["detail"] == refusal(pid, bob)
+                    assert result["advice"] == ["Say --force if these processes may end as well."]
+
+        asyncio.run(story())
+        assert has_ended(bob) is force
+
+
+def test_by_a_rule(tmp_path: Path) -> None:
+    """A rule is refused for the neighbour as well, and both live."""
+    with init() as pid, entered(pid, BOB) as bob:
+
+        async def story() -> None:
+            async with stage(config(str(ALICE)), Store(tmp_path / "state.db"), {"leaker": pid}) as one:
+                one.fires(pid)
+                await one.until(lambda: one.ended() == ["refused"])
+                (run,) = (await one.acting.document())["remedies"]
+                assert refusal(pid, bob) in run["end"]["detail"]
+
+        asyncio.run(story())
+        assert (has_ended(pid), has_ended(bob)) == (False, False)
+
+
+def has_ended(pid: int) -> bool:
+    """Whether only its parent is left to notice."""
+    try:
+        return parse_stat(RealProc().read(pid, "stat")).state in {"Z", "X"}
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+
+
+NEVER_REAPS = """
+import ctypes, os, signal, sys
+namespace = os.open(sys.argv[1], os.O_RDONLY)
+assert ctypes.CDLL(None).setns(namespace, 0) == 0
+child = os.fork()
+if not child:
+    signal.pause()
+print(child, flush=True)
+signal.pause()
+"""
+
+
+def test_an_init_that_is_not_let_go() -> None:
+    """A parent outside that does not reap keeps a killed init for ever: it has no files any more, and blocks no GPU."""
+    with init() as pid:
+        outside = subprocess.Popen(
+            [sys.executable, "-c", NEVER_REAPS, f"/proc/{pid}/ns/pid"], stdout=subprocess.PIPE, text=True
+        )
+        try:
+            assert outside.stdout is not None
+            assert int(outside.stdout.readline())
+            identity = as_target(pid).id
+            hands = AgentHands(RealProc(), reader(), apps=NoApps(), warn=no_warning)
+            assert hands.is_alive(identity)
+            os.kill(pid, signal.SIGKILL)
+            while Path(f"/proc/{pid}/wchan").read_text() != "zap_pid_ns_processes":
+                assert not has_ended(pid)
+            assert "FDSize:\t0\n" in Path(f"/proc/{pid}/status").read_text()
+            assert not hands.is_alive(identity)
+            assert AgentHands(NoWaitChannel(), reader(), apps=NoApps(), warn=no_warning).is_alive(identity)
+        finally:
+            outside.kill()
+            outside.communicate()
+
+
+class NoWaitChannel(RealProc):
+    """What an agent sees that has no right to trace processes."""
+
+    def read(self, pid: int, name: str) -> bytes:
+        return b"0" if name == "wchan" else super().read(pid, name)
+
+
+async def no_warning(target: Target, reason: str, seconds: float) -> None:
+    """Tell nobody."""
