@@ -151,6 +151,12 @@ class _Gpu:
         self.holders = KNOWN_HOLDERS
         self.watched: dict[int, _Watched] = {}
 
+    def is_unchanged(self, pids: frozenset[int], infos: Mapping[int, ProcessInfo | None]) -> bool:
+        """Return whether the same comes of a list of the same numbers as last time."""
+        if self.absent or self.holders != KNOWN_HOLDERS or infos is not self.infos:
+            return False
+        return pids is self.pids or pids == self.pids
+
     def remember_bytes(self) -> None:
         """Keep what each number held when it was last listed."""
         for pid, used in _bytes_by_pid(self.processes, together=True).items():
@@ -197,24 +203,19 @@ class Listings:
         gpu = self._gpu(collected.reading.identity)
         pids, at = collected.pids, collected.listed_seconds
         complete = collected.reading.processes_known
-        quiet = gpu.holders == KNOWN_HOLDERS and not gpu.absent
-        if quiet and infos is gpu.infos and (pids is gpu.pids or pids == gpu.pids):
+        if gpu.is_unchanged(pids, infos):
             gpu.pids, gpu.processes = pids, collected.processes
             if complete:
+                gpu.read_seconds = at
                 for table in gpu.tables:
                     table.read(at)
                 self._save_if_due(at)
             return gpu.holders
         gpu.remember_bytes()
-        changed = False
         newer = complete and (gpu.read_seconds is None or at > gpu.read_seconds)
+        changed = False
         for table in gpu.tables:
-            if newer:
-                changed |= _end_listings(table, collected)
-            changed |= self._begin_listings(table, pids, at)
-            if newer:
-                table.read(at)
-                table.forget_absent(pids)
+            changed |= self._take_in(table, collected, newer=newer)
         gpu.read_seconds = at if newer else gpu.read_seconds
         gpu.pids, gpu.processes, gpu.infos = pids, collected.processes, infos
         gpu.absent = any(table.listings.keys() - pids for table in gpu.tables)
@@ -241,6 +242,15 @@ class Listings:
             self._gpus[key] = _Gpu(tuple(self._tables[name] for name in key))
         return self._gpus[key]
 
+    def _take_in(self, table: _Table, collected: Collected, *, newer: bool) -> bool:
+        """Return whether listings have begun or ended; `newer` is a complete list that was not taken in before."""
+        ended = newer and _end_listings(table, collected)
+        begun = self._begin_listings(table, collected.pids, collected.listed_seconds)
+        if newer:
+            table.read(collected.listed_seconds)
+            table.forget_absent(collected.pids)
+        return ended or begun
+
     def _begin_listings(self, table: _Table, pids: frozenset[int], read_seconds: float) -> bool:
         for pid in pids & table.listings.keys():
             table.listings[pid].absent_seconds = 0.0
@@ -252,7 +262,8 @@ class Listings:
         return bool(new)
 
     def _judge(self, gpu: _Gpu, pids: frozenset[int], infos: Mapping[int, ProcessInfo | None]) -> Holders:
-        strangers, unproven = set(), set()
+        strangers: set[int] = set()
+        unproven: set[int] = set()
         for pid in pids:
             info = infos.get(pid)
             if info is None or info.id.start_ticks <= 0:  # dead, or hidden: neither is ever acted on

@@ -245,49 +245,81 @@ def test_numbers_that_are_forgotten_prove_nothing() -> None:
     assert seen(listings, 103.0, process(101.0)) == UNPROVEN
 
 
-EVENTS = ("listed", "listed", "grown", "empty", "full", "failed", "ends", "reused")
+class Story:
+    """The truth of one number on one GPU, and what the listings make of it."""
+
+    def __init__(self) -> None:
+        self.listings = Listings(None, BOOT)
+        self.now, self.held = 1000.0, GIB
+        self.living: ProcessInfo | None = process(990.0)
+        self.began: float | None = None
+        """When its listing may have begun at the earliest."""
+        self.lists: list[float] = []
+        """Times of the complete lists."""
+        self.absent = 0.0
+        self.was_listed = self.grown = False
+        """On the last list, as this very process; and whether it has grown since."""
+
+    def gap(self) -> bool:
+        """Whether nobody looked for longer than usual."""
+        steps = [later - before for before, later in zip(self.lists, self.lists[1:], strict=False)]
+        usual = min(*steps[-3:], 60.0) if len(steps) >= 3 else 0.0
+        return bool(self.lists) and self.now - self.lists[-1] > max(2.5 * usual, 5.0)
+
+    def lacks(self, *, full: bool) -> None:
+        """A complete list without the number, beside memory that has come back or not."""
+        if self.lists and not full:
+            self.absent += min(self.now - self.lists[-1], 5.0)
+        if self.absent >= BREAK_SECONDS:
+            self.began = None
+        self.was_listed = False
+        seen(self.listings, self.now, held={}, used=self.held if full else 0)
+        self.lists.append(self.now)
+
+    def lists_it(self) -> Holders:
+        """A complete list with the number."""
+        if self.began is None:
+            self.began = self.lists[-1] if self.gap() else self.now
+        self.absent = 0.0
+        found = seen(self.listings, self.now, *([self.living] if self.living else []), held={PID: self.held})
+        self.lists.append(self.now)
+        return found
+
+    def grows(self) -> None:
+        """The living process takes more memory."""
+        if self.living is not None:
+            self.held += GIB
+            self.grown = self.grown or self.was_listed
+
+    def check(self, found: Holders) -> None:
+        """Who is believed to hold was there before the listing could begin, or has grown; and nobody else is not."""
+        if self.living is not None:
+            self.was_listed = True
+            came_later = self.living.id.start_ticks / 100 + TICK_SECONDS > (self.began or 0.0)
+            assert (PID in found.strangers | found.unproven) == (came_later and not self.grown)
 
 
-@given(st.lists(st.tuples(st.floats(0.1, 30.0), st.sampled_from(EVENTS)), max_size=60))
-def test_nobody_who_came_later_is_ever_a_holder(story: list[tuple[float, str]]) -> None:
+@given(
+    st.lists(
+        st.tuples(
+            st.floats(0.1, 30.0),
+            st.sampled_from(["listed", "listed", "grown", "empty", "full", "failed", "ends", "reused"]),
+        ),
+        max_size=60,
+    )
+)
+def test_nobody_who_came_later_is_ever_a_holder(events: list[tuple[float, str]]) -> None:
     """Through any story, who is believed to hold was there when its listing began, or its memory has grown since."""
-    listings = Listings(None, BOOT)
-    now, held = 1000.0, GIB
-    living: ProcessInfo | None = process(990.0)
-    began: float | None = None  # when the listing truly began, at the earliest
-    looked: float | None = None  # the last complete list
-    steps: list[float] = []
-    absent, since_seen, grown = 0.0, 0, False
-    for seconds, event in story:
-        now += seconds
+    story = Story()
+    for seconds, event in events:
+        story.now += seconds
         if event == "ends":
-            living = None
+            story.living = None
         elif event == "reused":
-            living, since_seen, grown = process(now - seconds / 2), 0, False
+            story.living, story.was_listed, story.grown = process(story.now - seconds / 2), False, False
         elif event in {"empty", "full"}:
-            if event == "empty":
-                absent += 0.0 if looked is None else min(now - looked, 5.0)
-            steps += [] if looked is None else [now - looked]
-            looked = now
-            if absent >= BREAK_SECONDS:
-                began = None
-            seen(listings, now, held={}, used=held if event == "full" else 0)
+            story.lacks(full=event == "full")
         elif event in {"listed", "grown"}:
-            absent = 0.0
-            if event == "grown" and living is not None:
-                held += GIB
-                grown = grown or since_seen > 0
-            if began is None:  # after a gap it may have been listed right after the last list
-                usual = min(*steps[-3:], 60.0) if len(steps) >= 3 else 0.0
-                began = looked if looked is not None and now - looked > max(2.5 * usual, 5.0) else now
-            steps += [] if looked is None else [now - looked]
-            looked = now
-            found = seen(listings, now, *([living] if living else []), held={PID: held})
-            if living is not None:
-                since_seen += 1
-                started = living.id.start_ticks / 100 + TICK_SECONDS
-                if PID not in found.strangers | found.unproven:
-                    assert started <= began or grown
-                else:
-                    assert started > began
-                    assert not grown
+            if event == "grown":
+                story.grows()
+            story.check(story.lists_it())
