@@ -64,7 +64,12 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
         boot_id=boot,
         inventory=inventory,
         pci_gpus=count_pci_gpus,
-        listings=Listings(state_file(config, LISTINGS_FILE) if keep_inventory else None, boot),
+        listings=Listings(
+            state_file(config, LISTINGS_FILE) if keep_inventory else None,
+            boot,
+            ran_before=inventory is not None and bool(inventory.known),
+            now_seconds=clock.now(),
+        ),
         fallen=KernelLog.open().fallen,
     )
     return Node(Library(), processes, clock, place, RealProc())

@@ -1,7 +1,6 @@
 """What was measured: frozen data that every other part reads and none may change.
 
-A `Snapshot` is everything known at one tick. It does no I/O and fetches nothing: exporters, rules and the command see
-the node through it alone. Units are in the names; `None` means the driver does not tell, never zero. Ratios: 0 to 1.
+A `Snapshot` is all that others see of a tick. Units are in the names; `None` is unknown, never 0. Ratios: 0 to 1.
 """
 
 from __future__ import annotations
@@ -109,6 +108,8 @@ class ProcessReading(NamedTuple):
     compute_instance_id: int = NO_INSTANCE
     idle_since_seconds: float | None = None
     """Clock (CLOCK_BOOTTIME) since which every reading has observed this very process at 0 %; None if unknown."""
+    holder_unproven: bool = False
+    """Whether somebody before it may have held this memory (see `monitor.listings`): it is not acted on."""
 
     @property
     def key(self) -> MemoryKey:
@@ -374,10 +375,9 @@ class NodeReading:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One tick, whole."""
+    """One tick, whole. `time_seconds` is Unix time."""
 
     time_seconds: float
-    """Unix time."""
     clock_seconds: float
     """CLOCK_BOOTTIME: for ages and holds."""
     node: NodeReading

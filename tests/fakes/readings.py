@@ -126,8 +126,7 @@ def process(
         "start_time_seconds": WALL - 8040,
         "resident_bytes": 3 * GIB,
     }
-    mig = {} if instance is None else {"gpu_instance_id": instance, "compute_instance_id": 0}
-    return ProcessReading(
+    reading = ProcessReading(
         gpu_index=gpu_index,
         gpu_uuid=f"GPU-{gpu_index:08d}",
         pid=pid,
@@ -136,8 +135,8 @@ def process(
         used_bytes=None if used_gib is None else int(used_gib * GIB),
         kinds=kinds,
         utilization=None if sm_ratio is None else ProcessUtilization(sm_ratio, 0.2, 0.0, 0.0),
-        **mig,
     )
+    return reading if instance is None else reading._replace(gpu_instance_id=instance, compute_instance_id=0)
 
 
 def node(**changes: Any) -> NodeReading:

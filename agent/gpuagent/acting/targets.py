@@ -155,6 +155,7 @@ def target_of(process: ProcessReading, growth: Growth | None, known: Measured = 
         proven_names=info.proven_names,
         gpu_pci=known.pci.get((process.gpu_index, process.gpu_uuid), ""),
         idle_seconds=known.idle.get(info.id),
+        holder_proven=not process.holder_unproven,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from gpuagent.monitor.listings import KNOWN_HOLDERS, Holders
 from gpuagent.nvml.collect import Collected
 from gpuagent.nvml.process_utilization import IDLE, LONGEST_GAP_SECONDS
 from gpuagent.reading import Memory, ProcessInfo, ProcessReading, ProcessState, Reconciliation
@@ -22,7 +23,7 @@ class Joined(NamedTuple):
     reconciliation: Reconciliation | None
     collected: Collected
     infos: Infos
-    strangers: frozenset[int]
+    holders: Holders
 
 
 class Joiner:
@@ -39,11 +40,11 @@ class Joiner:
         self._read_at: dict[_Place, float] = {}
         """Clock of the last reading of each GPU."""
 
-    def join(self, collected: Collected, infos: Infos, strangers: frozenset[int] = frozenset()) -> Joined:
+    def join(self, collected: Collected, infos: Infos, holders: Holders = KNOWN_HOLDERS) -> Joined:
         """Join one GPU's answer with what /proc knows.
 
-        `strangers` are living processes that only bear a number of the list: see `gpuagent.monitor.listings`. It and
-        `infos` are the same objects for as long as nothing in them has changed.
+        `holders` says which living processes only bear a number of the list, or may do no more: see
+        `gpuagent.monitor.listings`. It and `infos` are the same objects for as long as nothing in them has changed.
         """
         reading = collected.reading
         place = reading.identity.index, reading.identity.uuid
@@ -51,10 +52,8 @@ class Joiner:
         before = self._read_at.get(place)
         self._read_at[place] = reading.time_seconds
         seamless = before is not None and reading.time_seconds - before <= self._longest_gap_seconds
-        if last is None or not seamless or not _is_same(last, collected, infos, strangers):
-            readings = join_processes(
-                collected, infos, host_pid_namespace=self._host_pid_namespace, strangers=strangers
-            )
+        if last is None or not seamless or not _is_same(last, collected, infos, holders):
+            readings = join_processes(collected, infos, host_pid_namespace=self._host_pid_namespace, holders=holders)
             readings = _with_idleness(readings, last.readings if last and seamless else (), reading.time_seconds)
             if last is not None and len(readings) == len(last.readings):
                 pairs = zip(last.readings, readings, strict=True)
@@ -63,7 +62,7 @@ class Joiner:
             readings = last.readings
             if _used_bytes(collected) == _used_bytes(last.collected):
                 return last
-        made = Joined(readings, reconcile(collected.reading.memory, readings), collected, infos, strangers)
+        made = Joined(readings, reconcile(collected.reading.memory, readings), collected, infos, holders)
         self._last[place] = made
         return made
 
@@ -92,13 +91,13 @@ def _with_idleness(
     return found
 
 
-def _is_same(last: Joined, collected: Collected, infos: Infos, strangers: frozenset[int]) -> bool:
+def _is_same(last: Joined, collected: Collected, infos: Infos, holders: Holders) -> bool:
     """Whether the same processes come of it."""
     before = last.collected
     return (
         before.processes is collected.processes
         and last.infos is infos
-        and last.strangers is strangers
+        and last.holders is holders
         and before.utilizations == collected.utilizations
     )
 
@@ -109,7 +108,7 @@ def _used_bytes(collected: Collected) -> int | None:
 
 
 def join_processes(
-    collected: Collected, infos: Infos, *, host_pid_namespace: bool, strangers: frozenset[int] = frozenset()
+    collected: Collected, infos: Infos, *, host_pid_namespace: bool, holders: Holders = KNOWN_HOLDERS
 ) -> list[ProcessReading]:
     """Return the processes of one GPU.
 
@@ -121,7 +120,7 @@ def join_processes(
     utilizations = collected.utilizations
     readings = []
     for process in collected.processes:
-        info = infos.get(process.pid) if host_pid_namespace and process.pid not in strangers else None
+        info = infos.get(process.pid) if host_pid_namespace and process.pid not in holders.strangers else None
         if not host_pid_namespace:
             state = ProcessState.UNRESOLVED
         elif info is None:
@@ -140,6 +139,7 @@ def join_processes(
                 None if utilizations is None else utilizations.get(process.pid),
                 process.gpu_instance_id,
                 process.compute_instance_id,
+                holder_unproven=process.pid in holders.unproven,
             )
         )
     return readings

@@ -15,7 +15,7 @@ from gpuagent.monitor.crew import Crew
 from gpuagent.monitor.gpu import GpuSlot
 from gpuagent.monitor.inventory import Inventory, find_conflicts
 from gpuagent.monitor.join import Joiner
-from gpuagent.monitor.listings import TICK_SECONDS, Listings
+from gpuagent.monitor.listings import GAP_SECONDS, TICK_SECONDS, Listings
 from gpuagent.monitor.session import Session
 from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.monitor.worker import Worker
@@ -104,7 +104,9 @@ class Monitor:
         self._inventory = self._place.inventory or Inventory(None, self._place.boot_id)
         # A made-up process is on its GPU from its first moment on.
         margin = 0.0 if self._place.simulated else TICK_SECONDS
-        self._listings = self._place.listings or Listings(None, self._place.boot_id, margin_seconds=margin)
+        self._listings = self._place.listings or Listings(
+            None, self._place.boot_id, margin_seconds=margin, gap_seconds=GAP_SECONDS * clock.speed
+        )
         self._library = library
         self._processes = processes
         self._joiner = Joiner(
@@ -300,11 +302,7 @@ class Monitor:
         gpus: list[GpuReading] = []
         processes: list[ProcessReading] = []
         for answer in answers:
-            strangers = self._listings.strangers(
-                answer.reading.identity, answer.pids, infos, answer.listed_seconds,
-                complete=answer.reading.processes_known,
-            )  # fmt: skip
-            joined = self._joiner.join(answer, infos, strangers)
+            joined = self._joiner.join(answer, infos, self._listings.classify(answer, infos))
             processes += joined.readings
             reading = answer.reading
             if reading.processes_known:

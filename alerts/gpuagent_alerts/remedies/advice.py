@@ -29,6 +29,7 @@ _ADVICE = tuple(
         (r"the rights of more than one user|whether it runs in a container", "Say --force if you know what it is."),
         (r"made the cgroup of (container|job)|others than root may have chosen", _NAMED_BY_ITS_USER),
         (r"made the cgroup of", "Say --force, or name its user in remedies.allow.users in {file}."),
+        (r"not been shown to hold this memory", "Say --force if it holds it, or wait until it grows or computes."),
         (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
         (r"^it is the first process of a pid namespace", "Say --force if these processes may end as well."),
         (r"^systemd supervises it", "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."),

@@ -119,6 +119,11 @@ class Policy:
             yield "it is no longer on the GPU"
             return
         yield from _in_doubt(sight)
+        if not target.holder_proven and not (order.by_hand and order.forced):  # a person has confirmed the process
+            yield (
+                "it has not been shown to hold this memory: its number was first listed while nobody looked"
+                " (it counts once its memory grows or it is seen computing)"
+            )
         yield from self._never(target, facts, protected)
         yield from _beyond_reach(facts)
         if "M" in target.kinds and step.disrupts and not self.mps_clients:

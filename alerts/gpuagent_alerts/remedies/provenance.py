@@ -61,6 +61,7 @@ FACTS: Final = (
     ),
     Fact("Target.gpu_pci", Writer.DRIVER, "withholds: with the UUID it says which GPU that is"),
     Fact("Target.idle_seconds", Writer.DRIVER, "permits `victim: idle`: every reading of that time has observed 0 %"),
+    Fact("Target.holder_proven", Writer.DRIVER, "permits: the number was not listed before this process was there"),
     Fact("Target.proven_names", Writer.ROOT, "permits: root owns every cgroup above the one that bears the name"),
     Fact("Facts.identity", Writer.KERNEL, "withholds: compared before every step"),
     Fact("Facts.state", Writer.KERNEL, "withholds: zombies and uninterruptible sleep"),

@@ -139,6 +139,8 @@ class Target:
     """PCI address of the GPU that it was measured on: with the UUID it says which GPU that is. "" is unknown."""
     idle_seconds: float | None = None
     """How long every reading has observed it at 0 %, on every GPU that it is on; None if that is not known."""
+    holder_proven: bool = True
+    """Whether the memory is known to be its own: its number was not listed before it was there, or it shows life."""
 
     @property
     def proven_container_id(self) -> str:

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterable, Mapping
-from pathlib import Path
+from collections.abc import Mapping
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.identity import ProcessId
-from gpuagent.monitor.listings import BREAK_SECONDS, TICK_SECONDS, Listings
-from gpuagent.reading import GpuIdentity, ProcessInfo
-from tests.integration.waiting import until
+from gpuagent.monitor.listings import (
+    BREAK_SECONDS,
+    GROWTH_BYTES,
+    KNOWN_HOLDERS,
+    MOST_LISTINGS,
+    SAMPLE_SECONDS,
+    TICK_SECONDS,
+    Holders,
+    Listings,
+)
+from gpuagent.nvml.collect import Collected
+from gpuagent.reading import (
+    GIB,
+    GpuIdentity,
+    GpuProcess,
+    GpuReading,
+    GpuState,
+    Memory,
+    ProcessInfo,
+    ProcessUtilization,
+)
 
 BOOT = "boot"
 GPU = GpuIdentity(index=0, uuid="GPU-0", pci_bus_id="0000:01:00.0")
 PID = 700
+HELD = 8 * GIB
+STRANGER = Holders(strangers=frozenset({PID}))
+UNPROVEN = Holders(unproven=frozenset({PID}))
+BUSY = ProcessUtilization(0.5, 0.1, 0.0, 0.0)
 
 
 def process(started_seconds: float, pid: int = PID) -> ProcessInfo:
@@ -25,157 +45,281 @@ def process(started_seconds: float, pid: int = PID) -> ProcessInfo:
     return ProcessInfo(ProcessId(BOOT, pid, round(started_seconds * 100)), "python", 1000, "alice")
 
 
-def strangers(
-    listings: Listings,
+def answer(
     at: float,
-    infos: Mapping[int, ProcessInfo | None],
+    held: Mapping[int, int | None],
     *,
-    pids: Iterable[int] = (PID,),
+    used: int | None = 0,
     complete: bool = True,
     gpu: GpuIdentity = GPU,
-) -> frozenset[int]:
-    """Take in a list that was read at a time."""
-    return listings.strangers(gpu, frozenset(pids), infos, at, complete=complete)
+    busy: frozenset[int] = frozenset(),
+    contradiction: str = "",
+) -> Collected:
+    """A list that was read at a time; `used` is the memory of the GPU beside what is listed."""
+    listed = tuple(GpuProcess(pid, each, "C") for pid, each in held.items())
+    memory = None if used is None else Memory(80 * GIB, used + sum(each or 0 for each in held.values()))
+    return Collected(
+        GpuReading(gpu, GpuState.OK, memory=memory, processes_known=complete),
+        listed, dict.fromkeys(busy, BUSY), frozenset(held), at, contradiction,
+    )  # fmt: skip
+
+
+def seen(
+    listings: Listings, at: float, *living: ProcessInfo, held: Mapping[int, int | None] | None = None, **options: object
+) -> Holders:
+    """Take in a list, of 8 GiB under the one number unless `held` says otherwise."""
+    infos = {info.id.pid: info for info in living}
+    return listings.classify(answer(at, {PID: HELD} if held is None else held, **options), infos)  # type: ignore[arg-type]
 
 
 def test_who_was_there_before_its_number_was_listed_holds_the_memory() -> None:
     """A process that started before the driver listed its number is its holder, for as long as it is listed."""
     listings = Listings(None, BOOT)
     for at in (100.0, 101.0, 1e6):
-        assert not strangers(listings, at, {PID: process(99.0)})
+        assert seen(listings, at, process(99.0)) == KNOWN_HOLDERS
 
 
 def test_who_is_given_a_listed_number_is_a_stranger() -> None:
-    """KILL-01: the process that the number belonged to has ended, and the driver lists it on."""
+    """The process that the number belonged to has ended, and the driver lists it on."""
     listings = Listings(None, BOOT)
-    strangers(listings, 100.0, {PID: process(99.0)})
-    strangers(listings, 101.0, {PID: None})
+    seen(listings, 100.0, process(99.0))
+    seen(listings, 101.0)
     for at in (102.0, 1e6):
-        assert strangers(listings, at, {PID: process(101.5)}) == {PID}
+        assert seen(listings, at, process(101.5)) == STRANGER
 
 
 def test_the_very_moment_is_in_doubt() -> None:
     """Start times are rounded down to a tick: who started within the tick of the listing has not been shown to hold."""
+    assert seen(Listings(None, BOOT), 100.0, process(100.0)) == STRANGER
+    assert seen(Listings(None, BOOT), 100.0, process(100.0 - 2 * TICK_SECONDS)) == KNOWN_HOLDERS
+
+
+@pytest.mark.parametrize("gap", ["short", "partial", "failed", "suspended", "full", "long and full", "unknown"])
+def test_what_is_no_break(gap: str) -> None:
+    """Lists without the number make nobody a holder while they are few, partial, or its memory is still in use."""
     listings = Listings(None, BOOT)
-    assert strangers(listings, 100.0, {PID: process(100.0)}) == {PID}
-    assert not strangers(Listings(None, BOOT), 100.0, {PID: process(100.0 - 2 * TICK_SECONDS)})
+    seen(listings, 100.0, process(99.0))
+    lists, step, used = {"short": (50, 1.0, 0), "partial": (1000, 1.0, 0), "failed": (0, 1.0, 0),
+        "suspended": (2, 8 * 3600.0, 0), "full": (70, 1.0, HELD), "long and full": (10_000, 60.0, HELD // 2),
+        "unknown": (1000, 1.0, None)}[gap]  # fmt: skip
+    at = 100.0
+    for _ in range(lists):
+        at += step
+        seen(listings, at, held={}, used=used, complete=gap != "partial")
+    assert seen(listings, at + 1, process(at + 0.5)) == STRANGER
 
 
-@pytest.mark.parametrize("gap", ["empty", "partial", "failed", "suspended", "reloaded"])
-def test_a_gap_is_no_break(gap: str) -> None:
-    """A list without the number, one that failed, a suspended node or a reloaded driver makes nobody a holder."""
+@pytest.mark.parametrize(
+    ("first", "later", "used"),
+    [(HELD, {}, 0), (HELD, {701: GIB}, HELD // 2 - 1), (None, {701: None}, 0), (HELD, {701: GIB}, None)],
+)
+def test_a_minute_without_it_while_its_memory_is_back_is_a_break(
+    first: int | None, later: dict[int, int | None], used: int | None
+) -> None:
+    """A number that was given back for good may be listed anew; where figures are missing, others must be listed."""
     listings = Listings(None, BOOT)
-    strangers(listings, 100.0, {PID: process(99.0)})
-    at = 101.0
-    if gap == "empty":
-        for _ in range(30):
-            at += 1
-            strangers(listings, at, {}, pids=())
-    elif gap == "partial":
-        for _ in range(1000):
-            at += 1
-            strangers(listings, at, {}, pids=(), complete=False)
-    elif gap == "failed":
-        at = 100_000.0
-    elif gap == "suspended":
-        strangers(listings, at, {}, pids=())
-        at += 8 * 3600
-        strangers(listings, at, {}, pids=())
-    else:
-        strangers(listings, at, {}, pids=())
-        at += 59
-    assert strangers(listings, at + 1, {PID: process(at)}) == {PID}
-
-
-def test_a_minute_of_complete_lists_without_it_is_a_break() -> None:
-    """A number that was given back for good may be listed anew, for whoever has it now."""
-    listings = Listings(None, BOOT)
-    strangers(listings, 100.0, {PID: process(99.0)})
+    seen(listings, 100.0, process(99.0), held={PID: first})
     at = 100.0
     for _ in range(round(BREAK_SECONDS) + 1):
         at += 1
-        strangers(listings, at, {}, pids=())
-    assert not strangers(listings, at + 1, {PID: process(at)})
+        seen(listings, at, held=later, used=used)
+    assert seen(listings, at + 1, process(at)) == KNOWN_HOLDERS
 
 
-def test_a_gpu_is_its_uuid_and_its_address() -> None:
-    """What one GPU lists says nothing of another, be it that both tell the same UUID."""
-    listings = Listings(None, BOOT)
-    twin = GpuIdentity(index=1, uuid=GPU.uuid, pci_bus_id="0000:02:00.0")
-    strangers(listings, 100.0, {PID: process(99.0)})
-    assert strangers(listings, 200.0, {PID: process(150.0)}) == {PID}
-    assert not strangers(listings, 200.0, {PID: process(150.0)}, gpu=twin)
-
-
-def test_a_restart_forgets_nothing(tmp_path: Path) -> None:
-    """A process that was given a listed number while no agent ran is a stranger; the holder is not."""
-    path = tmp_path / "listings.json"
-    before = Listings(path, BOOT)
-    strangers(before, 100.0, {PID: process(99.0), 701: None}, pids=(PID, 701))
-    until(path.exists, "the listings are written")
-    after = Listings(path, BOOT)
-    infos = {PID: process(99.0), 701: process(150.0, 701)}
-    assert strangers(after, 200.0, infos, pids=(PID, 701)) == {701}
-
-
-def test_another_boot_begins_anew(tmp_path: Path) -> None:
-    """Times of another boot mean nothing."""
-    path = tmp_path / "listings.json"
-    strangers(Listings(path, BOOT), 100.0, {PID: process(99.0)})
-    until(path.exists, "the listings are written")
-    assert not strangers(Listings(path, "another"), 200.0, {PID: process(150.0)})
-
-
-@given(
-    st.binary(max_size=200)
-    | st.recursive(st.none() | st.text() | st.floats(), st.lists).map(json.dumps).map(str.encode)
+@pytest.mark.parametrize(
+    "later",
+    [
+        GpuIdentity(0, "GPU-other", pci_bus_id=GPU.pci_bus_id),
+        GpuIdentity(0, GPU.uuid, pci_bus_id="0000:77:00.0"),
+        GpuIdentity(0, GPU.uuid),
+        GpuIdentity(3, "", pci_bus_id=GPU.pci_bus_id),
+    ],
 )
-def test_a_damaged_file_is_begun_anew(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
-    """Whatever is in the file, the agent starts."""
-    path = tmp_path_factory.mktemp("damaged") / "listings.json"
-    path.write_bytes(data)
-    assert not strangers(Listings(path, BOOT), 100.0, {PID: process(99.0)})
+def test_a_gpu_is_known_by_either_name(later: GpuIdentity) -> None:
+    """A changed UUID, or an address that changed or cannot be read, makes no stranger a holder, and no holder one."""
+    listings = Listings(None, BOOT)
+    seen(listings, 100.0, process(99.0), process(99.0, 701), held={PID: HELD, 701: HELD})
+    living = process(150.0), process(99.0, 701)
+    for gpu in (later, GPU, later):
+        assert seen(listings, 200.0, *living, held={PID: HELD, 701: HELD}, gpu=gpu) == STRANGER
+
+
+def test_another_gpu_has_listings_of_its_own() -> None:
+    """What one GPU lists says nothing of one with another UUID and another address."""
+    listings = Listings(None, BOOT)
+    seen(listings, 100.0, process(99.0))
+    assert seen(listings, 200.0, process(150.0), gpu=GpuIdentity(1, "GPU-1", pci_bus_id="2")) == KNOWN_HOLDERS
+
+
+@pytest.mark.parametrize("step", [0.5, 1.0, 10.0, 60.0])
+def test_who_came_while_nobody_looked_is_unproven(step: float) -> None:
+    """A number first listed after a gap is proven for who was there before the gap alone; without a gap, as ever."""
+    listings = Listings(None, BOOT)
+    at = 100.0
+    for _ in range(5):
+        at += step
+        seen(listings, at, held={})
+    last, at = at, at + max(step * 2.5, 5.0) + 1
+    both = {PID: HELD, 701: HELD}
+    assert seen(listings, at, process(at - 1), process(last - 1, 701), held=both) == UNPROVEN
+    late = process(at + step / 2, 702)
+    later = seen(listings, at + step, process(at - 1), process(last - 1, 701), late, held={**both, 702: GIB})
+    assert later == UNPROVEN
+
+
+def test_long_steps_are_not_usual_at_once() -> None:
+    """One long gap does not make the next one regular."""
+    listings = Listings(None, BOOT)
+    for at in (100.0, 101.0, 3701.0, 3702.0):
+        seen(listings, at, held={})
+    assert seen(listings, 7000.0, process(5000.0)) == UNPROVEN
+
+
+@pytest.mark.parametrize("sign", ["growth", "computing"])
+def test_signs_of_life_prove_for_good(sign: str) -> None:
+    """An unproven process whose memory grows, or which is seen computing, is the holder; the next one is not."""
+    listings = Listings(None, BOOT)
+    seen(listings, 100.0, held={})
+    at = 200.0
+    assert seen(listings, at, process(150.0)) == UNPROVEN
+    if sign == "growth":
+        assert seen(listings, at + 1, process(150.0), held={PID: HELD + GROWTH_BYTES - 1}) == UNPROVEN
+        assert seen(listings, at + 2, process(150.0), held={PID: HELD + GROWTH_BYTES}) == KNOWN_HOLDERS
+    else:
+        # A sample that the driver gave of the one before may still be shown.
+        assert seen(listings, at + 1, process(150.0), busy=frozenset({PID})) == UNPROVEN
+        assert seen(listings, at + SAMPLE_SECONDS, process(150.0), busy=frozenset({PID})) == KNOWN_HOLDERS
+    assert seen(listings, at + 20, process(150.0), held={PID: GIB}) == KNOWN_HOLDERS
+    assert seen(listings, at + 22, process(at + 21)) == STRANGER
+
+
+def test_a_stranger_whose_memory_grows_is_the_holder() -> None:
+    """A number freed and reused within the minute: a dead process's memory does not grow. Computing proves nothing."""
+    listings = Listings(None, BOOT)
+    seen(listings, 100.0, process(99.0), held={PID: GIB})
+    seen(listings, 101.0, held={})
+    busy = frozenset({PID})
+    for at in (107.0, 108.0, 140.0):
+        assert seen(listings, at, process(106.0), held={PID: GIB}, busy=busy) == STRANGER
+    assert seen(listings, 141.0, process(106.0), held={PID: HELD}) == KNOWN_HOLDERS
+
+
+@pytest.mark.parametrize("figure", ["before it came", "another process", "doubtful", "partial", "two entries"])
+def test_figures_that_are_no_sign_of_life(figure: str) -> None:
+    """Growth counts only between lists read while this very process had the number, and only of figures believed."""
+    listings = Listings(None, BOOT)
+    seen(listings, 100.0, process(99.0), held={PID: GIB})
+    if figure == "before it came":  # the one before grew between this list and its end
+        seen(listings, 101.0, process(101.5), held={PID: GIB})
+    else:
+        seen(listings, 102.0, process(101.0), held={PID: GIB})
+    living = process(102.5) if figure == "another process" else process(101.0)
+    now = answer(103.0, {PID: HELD}, complete=figure != "partial", contradiction="x" if figure == "doubtful" else "")
+    if figure == "two entries":
+        now = Collected(now.reading, (*now.processes, GpuProcess(PID, GIB, "C", 1)), None, now.pids, 103.0)
+    if figure == "before it came":
+        living = process(101.5)
+    assert listings.classify(now, {PID: living}) == STRANGER
 
 
 def test_the_same_object_while_nothing_changes() -> None:
     """A tick in which nothing is new costs next to nothing, and whoever compares sees it at a glance."""
     listings = Listings(None, BOOT)
-    pids, infos = frozenset({PID}), {PID: process(99.0)}
-    first = listings.strangers(GPU, pids, infos, 100.0)
-    assert listings.strangers(GPU, pids, infos, 101.0) is first
+    infos = {PID: process(150.0)}
+    listings.classify(answer(100.0, {PID: HELD}), {})
+    first = listings.classify(answer(200.0, {PID: HELD}), infos)
+    assert first == STRANGER
+    assert listings.classify(answer(201.0, {PID: HELD}), infos) is first
+    calm = Listings(None, BOOT)
+    holders = calm.classify(answer(200.0, {PID: HELD}), infos)
+    assert calm.classify(answer(201.0, {PID: HELD + 1}), infos) is holders
+
+
+def test_numbers_that_are_forgotten_prove_nothing() -> None:
+    """However many numbers come and go beside full memory, the table stays small and nobody becomes a holder by it."""
+    listings = Listings(None, BOOT)
+    seen(listings, 100.0, held={PID: HELD})
+    many = dict.fromkeys(range(1000, 1001 + MOST_LISTINGS), GIB)
+    seen(listings, 101.0, held=many, used=HELD)
+    seen(listings, 102.0, held={1000: GIB}, used=HELD)
+    assert seen(listings, 103.0, process(101.0)) == UNPROVEN
+
+
+class Story:
+    """The truth of one number on one GPU, and what the listings make of it."""
+
+    def __init__(self) -> None:
+        self.listings = Listings(None, BOOT)
+        self.now, self.held = 1000.0, GIB
+        self.living: ProcessInfo | None = process(990.0)
+        self.began: float | None = None
+        """When its listing may have begun at the earliest."""
+        self.lists: list[float] = []
+        """Times of the complete lists."""
+        self.absent = 0.0
+        self.was_listed = self.grown = False
+        """On the last list, as this very process; and whether it has grown since."""
+
+    def gap(self) -> bool:
+        """Whether nobody looked for longer than usual."""
+        steps = [later - before for before, later in zip(self.lists, self.lists[1:], strict=False)]
+        usual = min(*steps[-3:], 60.0) if len(steps) >= 3 else 0.0
+        return bool(self.lists) and self.now - self.lists[-1] > max(2.5 * usual, 5.0)
+
+    def lacks(self, *, full: bool) -> None:
+        """A complete list without the number, beside memory that has come back or not."""
+        if self.lists and not full:
+            self.absent += min(self.now - self.lists[-1], 5.0)
+        if self.absent >= BREAK_SECONDS:
+            self.began = None
+        self.was_listed = False
+        seen(self.listings, self.now, held={}, used=self.held if full else 0)
+        self.lists.append(self.now)
+
+    def lists_it(self) -> Holders:
+        """A complete list with the number."""
+        if self.began is None:
+            self.began = self.lists[-1] if self.gap() else self.now
+        self.absent = 0.0
+        found = seen(self.listings, self.now, *([self.living] if self.living else []), held={PID: self.held})
+        self.lists.append(self.now)
+        return found
+
+    def grows(self) -> None:
+        """The living process takes more memory."""
+        if self.living is not None:
+            self.held += GIB
+            self.grown = self.grown or self.was_listed
+
+    def check(self, found: Holders) -> None:
+        """Who is believed to hold was there before the listing could begin, or has grown; and nobody else is not."""
+        if self.living is not None:
+            self.was_listed = True
+            came_later = self.living.id.start_ticks / 100 + TICK_SECONDS > (self.began or 0.0)
+            assert (PID in found.strangers | found.unproven) == (came_later and not self.grown)
 
 
 @given(
     st.lists(
         st.tuples(
             st.floats(0.1, 30.0),
-            st.sampled_from(["listed", "listed", "empty", "failed", "ends", "reused"]),
+            st.sampled_from(["listed", "listed", "grown", "empty", "full", "failed", "ends", "reused"]),
         ),
         max_size=60,
     )
 )
-def test_nobody_who_came_later_is_ever_a_holder(story: list[tuple[float, str]]) -> None:
-    """Through any story, a living process on the list that is no stranger was there when its listing began."""
-    listings = Listings(None, BOOT)
-    now, started, number = 1000.0, 990.0, True
-    began: float | None = None
-    absent = 0.0
-    last = now
-    for seconds, event in story:
-        now += seconds
+def test_nobody_who_came_later_is_ever_a_holder(events: list[tuple[float, str]]) -> None:
+    """Through any story, who is believed to hold was there when its listing began, or its memory has grown since."""
+    story = Story()
+    for seconds, event in events:
+        story.now += seconds
         if event == "ends":
-            number = False
+            story.living = None
         elif event == "reused":
-            number, started = True, now - seconds / 2
-        elif event == "empty":
-            absent += min(now - last, 5.0)
-            began = None if absent >= BREAK_SECONDS else began
-            strangers(listings, now, {}, pids=())
-            last = now
-        elif event == "listed":
-            absent = 0.0
-            began = now if began is None else began
-            found = strangers(listings, now, {PID: process(started) if number else None})
-            last = now
-            if number:
-                assert (PID in found) == (round(started * 100) / 100 + TICK_SECONDS > began)
+            story.living, story.was_listed, story.grown = process(story.now - seconds / 2), False, False
+        elif event in {"empty", "full"}:
+            story.lacks(full=event == "full")
+        elif event in {"listed", "grown"}:
+            if event == "grown":
+                story.grows()
+            story.check(story.lists_it())
