@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds
+
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 class Judged(NamedTuple):
@@ -24,3 +29,7 @@ class Judged(NamedTuple):
     """Between two evaluations of the rule."""
     measured: bool = True
     """False while the data behind it is missing: then it goes on as it was, and nobody knows whether it is true."""
+    grounds: Grounds = UNKNOWN
+    """Whom the rule's alerts are about, or why they are no reason to disrupt a process."""
+    result_labels: Mapping[str, str] = _NO_LABELS
+    """Labels that the expression's result has, without those that the rule itself writes."""
