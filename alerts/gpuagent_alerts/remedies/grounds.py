@@ -194,6 +194,8 @@ def _aggregated(node: Aggregation, negations: int) -> _Shape:
     if node.parameter is not None:
         _shape(node.parameter, negations)
     if node.operator in _KEEPING:
+        if shape.processes and negations:
+            raise _RefusedError(f"{node.operator} within `unless`: who else is on the GPU decides whom it spares")
         return shape
     by = shape.labels - set(node.labels) if node.without else frozenset(node.labels)
     if node.operator == "count_values" and isinstance(node.parameter, String):

@@ -102,6 +102,7 @@ REFUSED = [
     (f"{USED} > 1 unless ignoring (pid) {USED} < 5", "match them by pid"),
     (f"{USED} > on (gpu, uuid) group_left avg by (gpu, uuid) ({USED})", "match them by pid"),
     (f"{USED} > 1 and on (process) gpuagent_gpu_lost", "by gpu and uuid"),
+    (f"{USED} > 1 unless {PID} topk(1, {USED})", "whom it spares"),
     # Missing data
     (f"{USED} > 1 unless {PID} {SM} > 0", "missing sample"),
     (f"{FULL} unless on (gpu, uuid) {SM} > 0", "missing sample"),
