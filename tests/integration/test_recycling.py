@@ -37,7 +37,7 @@ groups:
   - name: house
     rules:
       - alert: WorkerAboveBudget
-        expr: gpuagent_torch_memory_reserved_bytes > 1e9
+        expr: gpuagent_process_memory_used_bytes > 1e9
         labels: {severity: warning}
         annotations: {summary: "{{ $labels.process }} is above its budget"}
 """

@@ -158,7 +158,7 @@ class Acting:
             self._window.add(judged)
             firing = [
                 Firing(
-                    each.alert, each.since_seconds, self._candidates(each.alert, snapshot), each.expression,
+                    each.alert, each.since_seconds, self._candidates(each, snapshot), each.expression,
                     self._window.values(each.alert.fingerprint),
                 )
                 for each in judged
@@ -259,27 +259,34 @@ class Acting:
 
     def _choice(self, judged: Judged, snapshot: Snapshot) -> Choice | None:
         """Return whom an alert would choose on this snapshot, by the configuration in force."""
-        labels = judged.alert.labels
-        if labels.get("pid"):
+        labels = judged.result_labels
+        if judged.alert.labels.get("pid"):
             return None
-        ladder = self.remedies.ladder_of(labels)
+        ladder = self.remedies.ladder_of(judged.alert.labels)
         if ladder is None or ladder.victim is None:
             return Choice()
-        candidates = self._candidates(judged.alert, snapshot)
+        candidates = self._candidates(judged, snapshot)
         uuid, instance = labels.get("uuid", ""), labels.get("gpu_instance_id", "")
         whole = len(candidates) == len(list(targets_on(snapshot, uuid, instance, labels.get("gpu", ""))))
         ranking = self.remedies.ranking(ladder.victim, candidates)
         return Choice(tuple(each.target.id for each in ranking), *unranked(snapshot, uuid, instance, whole=whole))
 
-    def _candidates(self, alert: Alert, snapshot: Snapshot) -> list[Target]:
+    def _candidates(self, judged: Judged, snapshot: Snapshot) -> list[Target]:
         """Return whom an alert can be about: processes of its GPU or MIG instance that its other labels do not exclude.
 
-        Of a budget only those that count towards it.
+        The labels are those of the expression's result: what the rule itself writes chooses nobody. Of a budget only
+        those that count towards it. A refusal of the grounds leaves nobody for a ladder that disrupts.
         """
-        instance = alert.labels.get("gpu_instance_id", "")
-        on_gpu = targets_on(snapshot, alert.labels.get("uuid", ""), instance, alert.labels.get("gpu", ""))
-        found = targets_named(on_gpu, alert.labels)
-        name = alert.labels.get("budget", "")
+        labels, grounds = judged.result_labels, judged.grounds
+        if grounds.refusal and self._disrupts(judged.alert):
+            return []
+        if judged.alert.labels.get("pid", "") != labels.get("pid", ""):
+            return []
+        on_gpu = targets_on(
+            snapshot, labels.get("uuid", ""), labels.get("gpu_instance_id", ""), labels.get("gpu", "")
+        )  # fmt: skip
+        found = targets_named(on_gpu, labels, grounds)
+        name = labels.get("budget", "")
         if not name:
             return found
         budgets = [budget for budget in self.config.budgets if name_of(budget) == name]
@@ -289,6 +296,11 @@ class Acting:
             if any(belongs(budget, process, snapshot) for budget in budgets)
         }
         return [target for target in found if target.key in members]
+
+    def _disrupts(self, alert: Alert) -> bool:
+        """Return whether the ladder that this alert gets has a step that a process may notice."""
+        ladder = next((one for one in self.remedies.ladders if one.matches(alert.labels)), None)
+        return ladder is not None and any(step.disrupts for step in ladder.steps)
 
     def _find(self, pid: int, gpu: str, shown: ShownProcess) -> Target:
         snapshot = self._snapshot

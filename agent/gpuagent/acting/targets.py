@@ -10,6 +10,7 @@ from typing import NamedTuple
 from gpuagent.growth import Growth, Verdict
 from gpuagent.identity import ProcessId
 from gpuagent.reading import GpuState, ProcessReading, ProcessState, Snapshot
+from gpuagent_alerts.remedies.grounds import Grounds, Subject
 from gpuagent_alerts.remedies.target import Target
 
 _FIGURES = re.compile(r"\d+")
@@ -55,14 +56,19 @@ def targets_on(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str = "", gpu: s
             yield target
 
 
-def targets_named(targets: Iterable[Target], labels: Mapping[str, str]) -> list[Target]:
-    """Return those that agree with all labels of an alert that say whose the memory is.
+def targets_named(targets: Iterable[Target], labels: Mapping[str, str], grounds: Grounds) -> list[Target]:
+    """Return those that agree with all labels of an expression's result that say whose the memory is.
 
     An alert that sums up what one user holds is about that user's processes. One that sums up by a name which processes
-    give themselves is about nobody in particular: anybody's process may have added to it.
+    give themselves is about nobody in particular: anybody's process may have added to it. A group without an owner (the
+    processes outside of containers) has no owner whose processes it could be about.
     """
-    if labels.get("pid"):
-        return list(targets)
+    if not grounds.refusal and (grounds.subject is Subject.PROCESS) != bool(labels.get("pid")):
+        return []
+    if not all(labels.get(owner) for owner in grounds.owners):
+        return []
+    if pid := labels.get("pid"):
+        return [target for target in targets if str(target.pid) == pid]
     given = {label for label in (*_OWNERS, *_CHOSEN_NAMES) if labels.get(label)}
     owners = {label: of for label, of in _OWNERS.items() if label in given}
     if given and not owners:

@@ -21,7 +21,7 @@ from gpuagent.alerting.explain import explainer, with_remedy
 from gpuagent.alerting.handover import handed_over
 from gpuagent.alerting.keeping import Keeper
 from gpuagent.alerting.receivers import Receivers
-from gpuagent.alerting.rules import unknown_metrics
+from gpuagent.alerting.rules import unfounded_ladders, unknown_metrics
 from gpuagent.alerting.series import RuleSeries
 from gpuagent.alerting.transitions import log_transitions
 from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
@@ -33,12 +33,13 @@ from gpuagent_alerts.outbox.counters import Figures
 from gpuagent_alerts.outbox.delivery import Delivery
 from gpuagent_alerts.outbox.lane import Place
 from gpuagent_alerts.outbox.queue import Outbox
+from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds, grounds_of_rule
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.routing.acks import Acks
 from gpuagent_alerts.routing.notifier import Notifier, Quiet
 from gpuagent_alerts.routing.route import Routes
 from gpuagent_alerts.routing.silences import Silences
-from gpuagent_alerts.rules.model import RuleGroup
+from gpuagent_alerts.rules.model import AlertRule, RuleGroup
 from gpuagent_alerts.states.engine import DEFAULT_INTERVAL_SECONDS, RuleEngine
 from gpuagent_alerts.states.group import RuleKey
 from gpuagent_alerts.states.instance import Instance, State
@@ -103,6 +104,7 @@ class Alerting:
         self._figures: AlertingFigures | None = None
         self._listener: Listener | None = None
         self._evaluated: dict[RuleKey, tuple[int, float, Mapping[str, float]]] = {}
+        self._grounds: dict[RuleKey, Grounds] = {}
         self._further: Callable[[], Sequence[Further]] = tuple
         self.remedy_of: Callable[[Alert], str] = lambda _: ""
         """What a remedy has done about an alert, in words; "" where none has."""
@@ -250,6 +252,11 @@ class Alerting:
                     interval_seconds=runner.group.interval_seconds or DEFAULT_INTERVAL_SECONDS,
                     read_seconds=read,
                     measured=running.evaluations > 0 and not running.last_error and not each.frozen,
+                    grounds=self._grounds.get(running.key, UNKNOWN),
+                    result_labels={
+                        name: value for name, value in each.labels.items()
+                        if name != "alertname" and name not in running.rule.labels
+                    },
                 )
                 for each in running.states.instances
                 if each.state is State.FIRING
@@ -325,6 +332,14 @@ class Alerting:
         """Of those that can never fire here: nobody would notice before it is too late."""
         for note in unknown_metrics([runner.group for runner in self.engine.groups]):
             log.warning("%s", note)
+        judged = [
+            (running.key, running.rule, grounds_of_rule(running.rule))
+            for running in self.engine.rules()
+            if isinstance(running.rule, AlertRule)
+        ]
+        self._grounds = {key: grounds for key, _, grounds in judged}
+        for text in unfounded_ladders(self.config.remedies, [(rule, grounds) for _, rule, grounds in judged]):
+            log.warning("%s", text)
 
     def _routes(self, config: Config) -> Routes:
         return Routes(config.routes, self._receivers.recipients(config.receivers))

@@ -29,12 +29,13 @@ from gpuagent_alerts.promql.values import NO_LABELS, Row, Scalar, ValueType, Vec
 class Expression:
     """A compiled expression. Made by `compile_expression`."""
 
-    __slots__ = ("_plan", "asks_time", "metric_names", "selectors", "text")
+    __slots__ = ("_plan", "asks_time", "metric_names", "selectors", "text", "tree")
 
     def __init__(
-        self, text: str, selectors: tuple[Selector, ...], plan: ScalarPlan | VectorPlan, *, asks_time: bool
+        self, text: str, tree: Node, selectors: tuple[Selector, ...], plan: ScalarPlan | VectorPlan, *, asks_time: bool
     ) -> None:
         self.text = text
+        self.tree = tree
         self.asks_time = asks_time
         """Its value may change although no series does."""
         self.selectors = selectors
@@ -81,7 +82,7 @@ def compile_expression(text: str) -> Expression:
         raise ExpressionError("a rule needs an instant vector or a scalar, and this expression is a string")
     nodes = list(_nodes(tree))
     selectors = tuple(node for node in nodes if isinstance(node, Selector))
-    return Expression(text, selectors, plan, asks_time=any(_asks_time(node) for node in nodes))
+    return Expression(text, tree, selectors, plan, asks_time=any(_asks_time(node) for node in nodes))
 
 
 def _plan(node: Node) -> Plan:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds
+
+_NO_LABELS: Mapping[str, str] = _NO_LABELS
 
 
 class Judged(NamedTuple):
@@ -24,10 +26,14 @@ class Judged(NamedTuple):
     """CLOCK_BOOTTIME at which it began to be true: a process that started later is not the one that it is about."""
     interval_seconds: float = 0.0
     """Between two evaluations of the rule."""
-    read_seconds: Mapping[str, float] = MappingProxyType({})
+    read_seconds: Mapping[str, float] = _NO_LABELS
     """By UUID: CLOCK_BOOTTIME of each GPU's reading in that snapshot, which may be older than the snapshot."""
     measured: bool = True
     """False while the data behind it is missing: then it goes on as it was, and nobody knows whether it is true."""
+    grounds: Grounds = UNKNOWN
+    """Whom the rule's alerts are about, or why they are no reason to disrupt a process."""
+    result_labels: Mapping[str, str] = _NO_LABELS
+    """Labels that the expression's result has, without those that the rule itself writes."""
 
     def seen_seconds(self, gpu_uuid: str) -> float:
         """Return the time of the reading of this GPU that the rule was last evaluated on."""

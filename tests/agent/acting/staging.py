@@ -27,6 +27,7 @@ from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.grounds import Grounds, Subject
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.world import Hands
 from gpuagent_alerts.store.database import Store
@@ -59,7 +60,11 @@ class NoApps:
 
 def judged(alert: Alert, at: float) -> Judged:
     """True on data of that time, and for as long as the machine is up."""
-    return Judged(alert, "x > 1", holds=True, measured_seconds=at, since_seconds=math.inf)
+    return Judged(
+        alert, "x > 1", holds=True, measured_seconds=at, since_seconds=math.inf,
+        grounds=Grounds(subject=Subject.PROCESS if alert.labels.get("pid") else Subject.GPU),
+        result_labels=alert.labels,
+    )  # fmt: skip
 
 
 @dataclass

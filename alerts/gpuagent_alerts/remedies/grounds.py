@@ -1,0 +1,338 @@
+"""Static analysis of alert rules: whom an alert is about, and whether it is a reason to disrupt a process at all.
+
+Root writes the rule; the names of processes, the frames of apps and the absence of samples are others' doing. An
+expression through which those could put somebody else's process under a ladder gets a refusal.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from typing import Any
+
+from gpuagent.catalogue import FAMILIES
+from gpuagent.catalogue.alerting import ALERTING_FAMILIES
+from gpuagent.catalogue.clients import CLIENT_FAMILIES
+from gpuagent.catalogue.family import Family
+from gpuagent.catalogue.frameworks import FRAMEWORK_FAMILIES
+from gpuagent.catalogue.growth import GROWTH_FAMILIES
+from gpuagent.catalogue.process import PROCESS_FAMILIES
+from gpuagent.catalogue.remedies import REMEDY_FAMILIES
+from gpuagent.catalogue.sources import SOURCE_FAMILIES
+from gpuagent.catalogue.torch import TORCH_FAMILIES
+from gpuagent_alerts.promql.compile import Expression
+from gpuagent_alerts.promql.operators import SET_OPERATORS
+from gpuagent_alerts.promql.syntax import (
+    Aggregation,
+    Binary,
+    Call,
+    Cardinality,
+    Matching,
+    Negation,
+    Node,
+    Number,
+    Selector,
+    String,
+)
+from gpuagent_alerts.promql.values import METRIC_NAME
+from gpuagent_alerts.rules.model import AlertRule
+
+OWNER_LABELS = frozenset({"user", "uid", "unit", "container_id", "slurm_job"})
+"""Labels of process series that say whose a process is."""
+_NODE = frozenset({"job", "instance"})
+_PLACE = frozenset({"gpu", "uuid", "gpu_instance_id", "compute_instance_id"})
+_NOT_NARROWING = frozenset({METRIC_NAME, *_NODE, *_PLACE})
+_CHOOSING = frozenset({"pid", "budget", *_PLACE, *OWNER_LABELS})
+"""Labels by which the processes that an alert is about are found."""
+_INFO = "gpuagent_process_info"
+_LABELS = {family.name: frozenset(family.labels) for family in FAMILIES}
+_BUDGETS = frozenset(family.name for family in REMEDY_FAMILIES if "budget" in family.labels)
+
+
+def _names(*groups: Sequence[Family[Any]]) -> frozenset[str]:
+    return frozenset(family.name for families in groups for family in families)
+
+
+_TOLD = _names(CLIENT_FAMILIES, SOURCE_FAMILIES, TORCH_FAMILIES, FRAMEWORK_FAMILIES)
+"""Families whose values come from what apps and model servers say of themselves."""
+_RECORDS = _names(ALERTING_FAMILIES, REMEDY_FAMILIES) - _BUDGETS
+"""Families that tell what the agent itself concluded or did: other rules' expressions stand behind them."""
+_PROCESSES = _names(PROCESS_FAMILIES, GROWTH_FAMILIES)
+_SAMPLED = frozenset(family.name for family in PROCESS_FAMILIES if family.collector == "process_utilization")
+_CAN_BE_MISSING = _SAMPLED | {
+    "gpuagent_process_resident_memory_bytes",
+    "gpuagent_process_start_time_seconds",
+    *(family.name for family in GROWTH_FAMILIES if family.name.endswith("_seconds")),
+    "gpuagent_process_memory_growth_bytes_per_second",
+}
+"""Families without a sample for some processes that are alive."""
+_WITHHOLDING = frozenset({"gpuagent_gpu_memory_preallocated", "gpuagent_gpu_memory_fast_growth_expected"})
+"""Families of GPUs that depend on the names of processes: they may keep an alert from firing, never cause one."""
+_KEEPING = frozenset({"topk", "bottomk"})
+"""Aggregations whose results are elements of the operand, with all of their labels."""
+
+
+class Subject(StrEnum):
+    """What one result of an expression is about."""
+
+    PROCESS = "process"
+    OWNER = "owner"
+    GPU = "gpu"
+
+
+@dataclass(frozen=True, slots=True)
+class Grounds:
+    """Whom the alerts of a rule are about."""
+
+    refusal: str = ""
+    """Why such an alert is never a reason to disrupt a process; "" where it may be one."""
+    subject: Subject = Subject.GPU
+    owners: frozenset[str] = frozenset()
+    """Owner labels that the results were aggregated by. Each must have a value, and the process the same one."""
+
+
+UNKNOWN = Grounds("the rule behind the alert is not known")
+
+
+class _RefusedError(Exception):
+    """The expression is no reason; the text says why, and what to write instead."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Shape:
+    """What the analysis knows of a subexpression's results."""
+
+    labels: frozenset[str] = frozenset()
+    per_process: bool = False
+    """Each result is about one process and carries its pid."""
+    processes: bool = False
+    """Series of processes stand behind it."""
+    narrowed: frozenset[str] = frozenset()
+    """Labels by whose values processes were selected."""
+    read: frozenset[str] = frozenset()
+    """Metric names that were read."""
+
+    @property
+    def owners(self) -> frozenset[str]:
+        return self.labels & OWNER_LABELS if self.processes and not self.per_process else frozenset()
+
+    @property
+    def subject(self) -> Subject:
+        if self.per_process:
+            return Subject.PROCESS
+        return Subject.OWNER if self.owners else Subject.GPU
+
+
+def grounds_of_rule(rule: AlertRule) -> Grounds:
+    """Return the grounds of a rule: those of its expression, unless its own labels overwrite what they rest on."""
+    grounds = grounds_of(rule.expression)
+    if grounds.refusal:
+        return grounds
+    for name, template in sorted(rule.labels.items()):
+        if name not in _CHOOSING:
+            continue
+        if not template.is_constant:
+            return replace(grounds, refusal=f"its label {name} is a template, and says whom the alert is about")
+        if name in grounds.owners or name not in OWNER_LABELS:
+            return replace(grounds, refusal=f"its own label {name} stands in the place of the measured one")
+    return grounds
+
+
+def grounds_of(expression: Expression) -> Grounds:
+    """Return whom the results of an expression are about, or why they are no reason to disrupt a process."""
+    try:
+        shape = _shape(expression.tree, negations=0)
+        if shape.read & _BUDGETS and "budget" not in shape.labels:
+            raise _RefusedError("it drops the label budget: keep it, so that the budget's own processes are chosen")
+        if "uuid" not in shape.labels:
+            raise _RefusedError("its results name no GPU: keep the labels gpu and uuid")
+    except _RefusedError as refused:
+        return Grounds(str(refused))
+    return Grounds(subject=shape.subject, owners=shape.owners)
+
+
+def _shape(node: Node, negations: int) -> _Shape:
+    """Return the shape of a subexpression; `negations` counts the right sides of `unless` that it is within."""
+    match node:
+        case Number() | String():
+            shape = _Shape()
+        case Selector():
+            shape = _selected(node, negations)
+        case Negation(operand):
+            shape = _shape(operand, negations)
+        case Aggregation():
+            shape = _aggregated(node, negations)
+        case Call():
+            shape = _called(node, negations)
+        case Binary():
+            shape = _combined(node, negations) if node.operator in SET_OPERATORS else _joined(node, negations)
+    return shape
+
+
+def _selected(node: Selector, negations: int) -> _Shape:
+    name = node.name
+    if name is None:
+        raise _RefusedError("it selects series by a pattern of their names: name the metric")
+    if name in {"ALERTS", "ALERTS_FOR_STATE"}:
+        raise _RefusedError(f"it reads {name}, which goes on while data is missing: read the metrics themselves")
+    if name not in _LABELS:
+        raise _RefusedError(f"it reads {name}, which the agent does not measure itself: read the metrics themselves")
+    if name in _TOLD:
+        raise _RefusedError(f"it reads {name}, which rests on what programs say of themselves: read what is measured")
+    if name in _RECORDS:
+        raise _RefusedError(f"it reads {name}, which tells what the agent concluded or did: read what is measured")
+    if name in _WITHHOLDING and negations != 1:
+        raise _RefusedError(f"{name} depends on the names of processes: use it only as `unless ... {name} == 1`")
+    is_process = name in _PROCESSES
+    narrowed = frozenset(matcher.name for matcher in node.matchers) - _NOT_NARROWING if is_process else frozenset()
+    return _Shape(_LABELS[name], is_process, is_process, narrowed, frozenset({name}))
+
+
+def _aggregated(node: Aggregation, negations: int) -> _Shape:
+    shape = _shape(node.operand, negations)
+    if node.parameter is not None:
+        _shape(node.parameter, negations)
+    if node.operator in _KEEPING:
+        if shape.processes and negations:
+            raise _RefusedError(f"{node.operator} within `unless`: who else is on the GPU decides whom it spares")
+        return shape
+    by = shape.labels - set(node.labels) if node.without else frozenset(node.labels)
+    if node.operator == "count_values" and isinstance(node.parameter, String):
+        _check_written(node.parameter.value, "count_values")
+        by |= {node.parameter.value}
+    result = _restricted(shape, by)
+    if result.processes and not result.per_process:
+        if unowned := sorted(by - OWNER_LABELS - _PLACE - _NODE):
+            raise _RefusedError(
+                f"it sums up processes by {', '.join(unowned)}, which says nothing sure of whose they are: use "
+                f"{', '.join(sorted(OWNER_LABELS))}"
+            )
+        if sampled := sorted(shape.read & _SAMPLED):
+            raise _RefusedError(f"it sums up {sampled[0]}, which is missing for some processes: compare each by pid")
+    return replace(result, labels=by)
+
+
+def _called(node: Call, negations: int) -> _Shape:
+    shapes = [_shape(argument, negations) for argument in node.arguments]
+    if node.function == "absent":
+        raise _RefusedError("it uses absent(): missing data is no reason to act")
+    if node.function == "scalar" and shapes[0].processes:
+        raise _RefusedError("it takes scalar() of processes, which forgets whose value it is: match by pid")
+    match node:
+        case Call("label_replace" | "label_join", (_, String(label), *_)):
+            _check_written(label, node.function)
+            return replace(shapes[0], labels=shapes[0].labels | {label})
+    if node.function == "scalar":
+        return _Shape(read=shapes[0].read)
+    return shapes[0] if shapes else _Shape()
+
+
+def _check_written(label: str, function: str) -> None:
+    if label in _CHOOSING | _NODE:
+        raise _RefusedError(f"it writes the label {label} with {function}: leave {label} as it was measured")
+
+
+def _combined(node: Binary, negations: int) -> _Shape:
+    """Return the shape of `and`, `or` and `unless`."""
+    left = _shape(node.left, negations)
+    unless = node.operator == "unless"
+    right = _shape(node.right, negations + unless)
+    doubtful = right if unless else left if node.operator == "or" else None
+    if doubtful is not None and (missing := sorted(doubtful.read & _CAN_BE_MISSING)):
+        raise _RefusedError(
+            f"its `{node.operator}` takes a missing sample of {missing[0]} for an answer: compare with `and` instead"
+        )
+    if unless and right.read & _WITHHOLDING and not _is_flag(node.right):
+        raise _RefusedError("a name that a process chose may only withhold: write `unless ... == 1`")
+    if node.operator == "or":
+        if left.subject is not right.subject or left.owners != right.owners:
+            raise _RefusedError("the sides of its `or` are about different things: write two rules")
+        return _Shape(
+            left.labels & right.labels if left.owners else left.labels | right.labels,
+            left.per_process, left.processes or right.processes, left.narrowed | right.narrowed,
+            left.read | right.read,
+        )  # fmt: skip
+    _check_matching(node.matching, left, right)
+    if right.narrowed and not left.per_process and (not unless or negations):
+        raise _RefusedError(_narrowed(right.narrowed))
+    return replace(left, read=left.read if unless else left.read | right.read)
+
+
+def _is_flag(node: Node) -> bool:
+    """Return whether this is a selector, or one that is compared with `== 1` or `> 0`."""
+    match node:
+        case Selector():
+            return True
+        case Binary("==", Selector(), Number(1.0), False) | Binary(">", Selector(), Number(0.0), False):
+            return True
+    return False
+
+
+def _joined(node: Binary, negations: int) -> _Shape:
+    """Return the shape of arithmetic and comparisons."""
+    left, right = _shape(node.left, negations), _shape(node.right, negations)
+    read = left.read | right.read
+    if _is_number(node.left) or _is_number(node.right):
+        return replace(right if _is_number(node.left) else left, read=read)
+    matching = node.matching
+    _check_matching(matching, left, right)
+    many, one = (right, left) if matching.cardinality is Cardinality.ONE_TO_MANY else (left, right)
+    told = many.per_process and one.per_process and _INFO in one.read
+    for label in sorted((_CHOOSING | _NODE) & set(matching.include)):
+        if label not in OWNER_LABELS or not told:
+            raise _RefusedError(f"it takes the label {label} from another series: only {_INFO}, by pid, may give it")
+    merged = _Shape(
+        many.labels | set(matching.include),
+        many.per_process or (one.per_process and matching.cardinality is Cardinality.ONE_TO_ONE),
+        many.processes or one.processes,
+        many.narrowed | one.narrowed,
+        read,
+    )
+    if matching.cardinality is not Cardinality.ONE_TO_ONE:
+        if one.narrowed and not many.per_process:
+            raise _RefusedError(_narrowed(one.narrowed))
+        return merged
+    keys = set(matching.labels)
+    return _restricted(merged, frozenset(keys) if matching.on else merged.labels - keys)
+
+
+def _is_number(node: Node) -> bool:
+    """Return whether a node is a scalar: it is matched with nothing."""
+    match node:
+        case Number():
+            return True
+        case Negation(operand):
+            return _is_number(operand)
+        case Call(function):
+            return function in {"scalar", "time"}
+        case Binary(_, left, right):
+            return _is_number(left) and _is_number(right)
+    return False
+
+
+def _check_matching(matching: Matching, left: _Shape, right: _Shape) -> None:
+    """Refuse a match of processes with others' processes."""
+    labels = set(matching.labels)
+    if left.processes and right.processes:
+        by_pid = "pid" in labels if matching.on else "pid" not in labels
+        if not (left.per_process and right.per_process and by_pid):
+            raise _RefusedError("it compares processes with other processes: match them by pid, as in `on (uuid, pid)`")
+    elif (left.processes or right.processes) and matching.on and (chosen := sorted(labels - _PLACE - _NODE)):
+        raise _RefusedError(f"it matches processes with GPUs by {', '.join(chosen)}: match them by gpu and uuid")
+
+
+def _restricted(shape: _Shape, labels: frozenset[str]) -> _Shape:
+    """Return the shape with these labels alone; refuse where processes were selected by a label that is lost."""
+    result = replace(shape, labels=shape.labels & labels, per_process=shape.per_process and "pid" in labels)
+    lost = shape.narrowed - labels
+    if shape.processes and not result.per_process and lost:
+        raise _RefusedError(_narrowed(lost))
+    return result
+
+
+def _narrowed(labels: Iterable[str]) -> str:
+    return (
+        f"it selects processes by {', '.join(sorted(labels))} and drops that label: the alert would be about everybody "
+        "on the GPU. Keep pid, or sum up by the owner"
+    )

@@ -1,0 +1,177 @@
+"""Which rules may be a reason to disrupt a process, and whom their alerts are about."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gpuagent_alerts.promql.compile import compile_expression
+from gpuagent_alerts.remedies.grounds import Grounds, Subject, grounds_of, grounds_of_rule
+from gpuagent_alerts.rules.file import load_rule_file
+from gpuagent_alerts.rules.model import AlertRule
+from gpuagent_alerts.rules.template import parse_template
+from gpuagent_alerts.shipped import RULES_FILE
+
+USED = "gpuagent_process_memory_used_bytes"
+SM = "gpuagent_process_sm_utilization_ratio"
+FULL = "gpuagent_gpu_memory_used_ratio > 0.9"
+PID = "on (gpu, uuid, pid, gpu_instance_id, compute_instance_id)"
+JOINED = f"{USED} * {PID} group_left (container_id, unit) gpuagent_process_info"
+
+ACCEPTED = [
+    (FULL, Subject.GPU, set()),
+    (f'{USED}{{process="whisper-server"}} > 8 * 1024^3', Subject.PROCESS, set()),
+    (f"sum by (gpu, uuid, user) ({USED}) > 1e9", Subject.OWNER, {"user"}),
+    (f'sum by (gpu, uuid, user) ({USED}{{user!="root"}}) > 1e9', Subject.OWNER, {"user"}),
+    (f"sum by (uuid, gpu, container_id) ({JOINED}) > 1e9", Subject.OWNER, {"container_id"}),
+    (f"sum by (uuid, gpu, unit, user) ({JOINED}) > 1e9", Subject.OWNER, {"unit", "user"}),
+    (f"{JOINED} > 1e9", Subject.PROCESS, set()),
+    (f"sum by (gpu, uuid) ({USED}) > 1e9", Subject.GPU, set()),
+    (f"sum by (gpu, uuid, pid, process) ({USED}) > 1e9", Subject.PROCESS, set()),
+    (f"sum without (process) ({USED}) > 1e9", Subject.PROCESS, set()),
+    (f"sum without (pid, process) ({USED}) > 1e9", Subject.OWNER, {"user"}),
+    (f"topk(1, {USED})", Subject.PROCESS, set()),
+    (f"{USED} > 1e9 and {PID} {SM} == 0", Subject.PROCESS, set()),
+    (f"{USED} > 1e9 and on (gpu, uuid) {FULL}", Subject.PROCESS, set()),
+    (f"{USED} / on (gpu, uuid) group_left gpuagent_gpu_memory_total_bytes > 0.5", Subject.PROCESS, set()),
+    (f"{FULL} unless on (gpu, uuid) gpuagent_gpu_memory_preallocated == 1", Subject.GPU, set()),
+    (f'{FULL} unless on (gpu, uuid) {USED}{{process="vllm"}}', Subject.GPU, set()),
+    (f"{USED} > 1e9 and ignoring (process) {USED} < 2e9", Subject.PROCESS, set()),
+    ("gpuagent_budget_used_bytes > gpuagent_budget_limit_bytes", Subject.GPU, set()),
+    ("gpuagent_gpu_row_remap_pending == 1 or gpuagent_gpu_retired_pages_pending == 1", Subject.GPU, set()),
+    ('label_replace(gpuagent_gpu_lost, "room", "a", "gpu", ".*")', Subject.GPU, set()),
+    ("clamp_min(gpuagent_gpu_memory_used_ratio, 0.5) > 0.6", Subject.GPU, set()),
+    ("time() - gpuagent_process_start_time_seconds > 86400", Subject.PROCESS, set()),
+]
+
+REFUSED = [
+    # Old data, and series that the agent does not measure
+    ("user:memory:sum > 1", "does not measure"),
+    (f'{USED} > 1 and on (pid) ALERTS{{alertname="X"}}', "ALERTS"),
+    ("ALERTS_FOR_STATE > 1", "ALERTS_FOR_STATE"),
+    ('{__name__=~"gpuagent_process.*"} > 1', "pattern of their names"),
+    ("gpuagent_alerts > 0", "concluded or did"),
+    ("gpuagent_remedy_end_timestamp_seconds > 0", "concluded or did"),
+    # What programs say of themselves
+    (f"{USED} > {PID} group_left (app) gpuagent_torch_memory_declared_typical_bytes", "say of themselves"),
+    (f"{FULL} and on () gpuagent_source_requests_running == 0", "say of themselves"),
+    ("gpuagent_clients > 1", "say of themselves"),
+    (f"{USED} unless {PID} gpuagent_process_preallocates == 1", "say of themselves"),
+    (f"{FULL} and on (gpu, uuid) gpuagent_gpu_memory_preallocated == 1", "names of processes"),
+    (f"{FULL} unless on (gpu, uuid) gpuagent_gpu_memory_preallocated == 0", "may only withhold"),
+    (f"{FULL} unless ({FULL} unless gpuagent_gpu_memory_preallocated == 1)", "names of processes"),
+    # Labels that were not measured
+    *(
+        (f'label_replace({USED}, "{label}", "$1", "process", "(.*)") > 1', f"writes the label {label}")
+        for label in (
+            "pid",
+            "gpu",
+            "uuid",
+            "gpu_instance_id",
+            "compute_instance_id",
+            "user",
+            "uid",
+            "unit",
+            "container_id",
+            "slurm_job",
+            "budget",
+            "job",
+        )
+    ),
+    (f'label_join({USED}, "pid", "", "process")', "writes the label pid"),
+    (f'count_values("pid", {USED})', "writes the label pid"),
+    (f'sum by (gpu, uuid, team) (label_replace({USED}, "team", "$1", "process", "(.*)")) > 1', "by team"),
+    (f"gpuagent_gpu_lost * on (gpu, uuid) group_left (pid) {USED}", "takes the label pid"),
+    (f"gpuagent_gpu_lost * on (gpu, uuid) group_left (user) topk(1, {USED})", "takes the label user"),
+    # Whose it is
+    *(
+        (f"sum by (gpu, uuid, {by}) ({JOINED}) > 1", "whose they are")
+        for by in ("pod_uid", "parent_pid", "user, process", "process", "team")
+    ),
+    (f"sum without (pid) ({USED}) > 1", "by process"),
+    (f'count_values by (gpu, uuid) ("size", {USED}) > 2', "by size"),
+    (f"sum by (user) ({USED}) > 1", "name no GPU"),
+    ("vector(1)", "name no GPU"),
+    ("sum by (gpu, uuid) (gpuagent_budget_used_bytes) > 1", "label budget"),
+    (f"{FULL} and on (gpu, uuid) gpuagent_budget_used_bytes > gpuagent_budget_limit_bytes", "label budget"),
+    (f"scalar({USED}) + gpuagent_gpu_lost", "scalar()"),
+    (f"{USED} > 1 or {FULL}", "different things"),
+    # Matching processes with other processes
+    (f'{USED} > 1 and on (gpu, process) {USED}{{process="evil"}}', "match them by pid"),
+    (f"{USED} > 1 unless ignoring (pid) {USED} < 5", "match them by pid"),
+    (f"{USED} > on (gpu, uuid) group_left avg by (gpu, uuid) ({USED})", "match them by pid"),
+    (f"{USED} > 1 and on (process) gpuagent_gpu_lost", "by gpu and uuid"),
+    (f"{USED} > 1 unless {PID} topk(1, {USED})", "whom it spares"),
+    # Missing data
+    (f"{USED} > 1 unless {PID} {SM} > 0", "missing sample"),
+    (f"{FULL} unless on (gpu, uuid) {SM} > 0", "missing sample"),
+    (f"({SM} or 0 * {USED}) == 0", "missing sample"),
+    (f"{USED} > 1 unless {PID} gpuagent_process_memory_growth_bytes_per_second > 0", "missing sample"),
+    (f"sum by (gpu, uuid, user) ({SM}) == 0", "missing for some processes"),
+    (f'absent({USED}{{process="guard"}})', "absent()"),
+    (f'{FULL} and on () absent(gpuagent_gpu_lost{{uuid="a"}})', "absent()"),
+    # Processes selected by a label that is dropped
+    (f'{USED} > 1 and on (gpu) count by (gpu) ({USED}{{process="evil"}}) > 2', "about everybody"),
+    (f'sum by (gpu, uuid) ({USED}{{user="alice"}}) > 1', "about everybody"),
+    (f'sum by (gpu, uuid, user) ({USED}{{process=~"python.*"}}) > 1', "about everybody"),
+    (f'{FULL} and on (gpu, uuid) {USED}{{process="evil"}} > 1', "about everybody"),
+    (f'{USED}{{process="evil"}} > on (gpu, uuid) gpuagent_gpu_memory_free_bytes', "about everybody"),
+    (f'{FULL} unless ({FULL} unless on (gpu, uuid) {USED}{{process="evil"}})', "about everybody"),
+]
+
+SENSIBLE = {
+    "GpuMemoryHigh": Subject.GPU,
+    "GpuMemoryFull": Subject.GPU,
+    "GpuInstanceMemoryFull": Subject.GPU,
+    "GpuMemoryLeak": Subject.GPU,
+    "GpuMemoryExhaustionSoon": Subject.GPU,
+    "GpuProcessMemoryLeak": Subject.PROCESS,
+    "GpuProcessIdleHoldingMemory": Subject.PROCESS,
+    "GpuBudgetExceeded": Subject.GPU,
+}
+
+
+def of(text: str) -> Grounds:
+    """Return the grounds of an expression in text."""
+    return grounds_of(compile_expression(text))
+
+
+@pytest.mark.parametrize(("text", "subject", "owners"), ACCEPTED)
+def test_who_it_is_about(text: str, subject: Subject, owners: set[str]) -> None:
+    """An expression over what is measured is about the process, the owner or the GPU that its labels keep."""
+    assert of(text) == Grounds("", subject, frozenset(owners))
+
+
+@pytest.mark.parametrize(("text", "words"), REFUSED)
+def test_no_reason_to_act(text: str, words: str) -> None:
+    """Chosen names, frames, old data and missing data are never a reason to disrupt a process, and it says which."""
+    assert words in of(text).refusal
+
+
+def test_shipped_rules() -> None:
+    """Every shipped rule that a ladder is meant for is a reason, and about the process or GPU that it names."""
+    rules = [rule for group in load_rule_file(RULES_FILE) for rule in group.rules if isinstance(rule, AlertRule)]
+    assert {rule.name for rule in rules} >= SENSIBLE.keys()
+    found = {(rule.name, grounds_of_rule(rule)) for rule in rules if rule.name in SENSIBLE}
+    assert found == {(name, Grounds(subject=subject)) for name, subject in SENSIBLE.items()}
+
+
+@pytest.mark.parametrize(
+    ("text", "label", "value", "words"),
+    [
+        (f"{USED} > 1", "pid", "{{ $labels.process }}", "is a template"),
+        (f"{USED} > 1", "unit", "{{ $labels.process }}", "is a template"),
+        (f"{USED} > 1", "pid", "1", "in the place"),
+        (FULL, "uuid", "GPU-1", "in the place"),
+        (FULL, "budget", "all", "in the place"),
+        (f"sum by (gpu, uuid, user) ({USED}) > 1", "user", "alice", "in the place"),
+        (FULL, "unit", "gpu-team", ""),
+        (FULL, "team", "{{ $labels.gpu }}", ""),
+    ],
+)
+def test_labels_of_the_rule(text: str, label: str, value: str, words: str) -> None:
+    """A label that the rule writes itself never takes the place of one that was measured."""
+    rule = AlertRule("Mine", compile_expression(text), labels={label: parse_template(value)}, file=str(Path("a.yaml")))
+    refusal = grounds_of_rule(rule).refusal
+    assert words in refusal if words else refusal == ""
