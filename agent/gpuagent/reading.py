@@ -338,6 +338,8 @@ class GpuReading:
     """The process list was read in this tick: a process that is not in it has gone."""
     processes_trusted: bool = True
     """False where the driver is known to shuffle its process list (535.43 to 535.98): show, never act."""
+    kinds_known: bool = True
+    """False where the MPS list may not be read: a process without "M" among its kinds may be a client of MPS."""
     act_refusal: str = ""
     """Why nobody is acted on by these figures, the same text for as long as its cause; "" if nothing forbids it."""
     runs: tuple[CollectorRun, ...] = ()
