@@ -260,10 +260,12 @@ def test_work_is_told_with_the_reading(open_gpu: Open) -> None:
 
 
 def test_readings_far_apart_of_a_gpu_at_rest(open_gpu: Open) -> None:
-    """KILL-08: where GPUs are read seldom, two readings of the whole GPU say 0 only beside a ring that tells of work."""
+    """KILL-08: where GPUs are read seldom, two readings of a whole GPU say 0 only beside a ring that tells of work."""
     seldom = 2 * LONGEST_GAP_SECONDS
     bench = open_gpu("{model: h100, processes: [{name: a, memory: 1GiB}]}")
     bench.device.longest_gap_seconds = 2.5 * LONGEST_GAP_SECONDS
+    assert [utilization(bench, seldom, at_rest=True) for _ in range(3)] == [None, IDLE, IDLE]
+
     without = open_gpu(ONE_BUSY, Fault(Kind.MISSING, calls=(OLD, NEW)))
     without.device.longest_gap_seconds = 2.5 * LONGEST_GAP_SECONDS
 
