@@ -108,7 +108,7 @@ class ProcessReading(NamedTuple):
     gpu_instance_id: int = NO_INSTANCE
     compute_instance_id: int = NO_INSTANCE
     idle_since_seconds: float | None = None
-    """Clock (CLOCK_BOOTTIME) since which every reading has observed this very process at 0 %; None if unknown."""
+    """Clock (CLOCK_BOOTTIME) since which every reading has found this very process at 0 % everywhere; None if unknown."""
 
     @property
     def key(self) -> MemoryKey:
@@ -338,8 +338,6 @@ class GpuReading:
     """The process list was read in this tick: a process that is not in it has gone."""
     processes_trusted: bool = True
     """False where the driver is known to shuffle its process list (535.43 to 535.98): show, never act."""
-    kinds_known: bool = True
-    """False where the MPS list may not be read: a process without "M" among its kinds may be a client of MPS."""
     act_refusal: str = ""
     """Why nobody is acted on by these figures, the same text for as long as its cause; "" if nothing forbids it."""
     runs: tuple[CollectorRun, ...] = ()

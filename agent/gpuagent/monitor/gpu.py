@@ -136,7 +136,7 @@ class GpuSlot:
                 since_seconds=self._since,
                 unsupported=self._unsupported,
                 measured_seconds=self._measured_seconds,
-                act_refusal=self._act_refusal(last.reading),
+                act_refusal=self._act_refusal(last),
             )
             return dataclasses.replace(last, reading=reading)
         return Collected(self.absent(self._state, self._reason))
@@ -155,15 +155,15 @@ class GpuSlot:
         if (before.uuid, before.pci_bus_id) != (identity.uuid, identity.pci_bus_id):
             self._trust = self._trusts.of(identity)
 
-    def _act_refusal(self, reading: GpuReading | None = None) -> str:
-        """Return the first reason against acting on this GPU's processes, by what is known of it and by a reading."""
-        if self._trust.refusal or reading is None:
+    def _act_refusal(self, last: Collected | None = None) -> str:
+        """Return the first reason against acting on this GPU's processes, by what is known of it and by an answer."""
+        if self._trust.refusal or last is None:
             return self._trust.refusal
-        if not reading.processes_trusted:
+        if not last.reading.processes_trusted:
             return SHUFFLED_LIST
-        if not reading.identity.pci_bus_id:
+        if not last.reading.identity.pci_bus_id:
             return NO_PCI_ADDRESS
-        return "" if reading.kinds_known else MPS_UNKNOWN
+        return MPS_UNKNOWN if last.reading.processes_known and not last.kinds_known else ""
 
     def absent(self, state: GpuState, reason: str) -> GpuReading:
         """A reading without values: the GPU is known, its figures are not."""

@@ -62,6 +62,8 @@ class Collected:
     """Clock at which a sample of each pid at work was last taken in."""
     contradiction: str = ""
     """What is impossible or doubtful about these figures, as a clause; "" if they can be true."""
+    kinds_known: bool = True
+    """False where the MPS list may not be read: a process without "M" among its kinds may be a client of MPS."""
 
     def withheld(self, contradiction: str) -> Collected:
         """Return the same without the processes, where `contradiction` says whose they are is not known."""
@@ -125,7 +127,6 @@ class Collector:
             mig=instances.instances,
             processes_known=found.known,
             processes_trusted=found.trusted,
-            kinds_known=found.kinds_known or not found.known,
             runs=(*self._runs.values(), *self._slow_runs.values()),
             unsupported=device.unsupported() if slow else (),
             **self._slow_parts,
@@ -133,7 +134,9 @@ class Collector:
         if self._impossible:
             return Collected(reading).withheld(f"the driver's figures were impossible ({self._impossible})")
         doubt = f"the driver's figures were in doubt ({self._doubtful})" if self._doubtful else ""
-        return Collected(reading, found.processes, by_process, self._pids, listed_seconds, worked_at, doubt)
+        return Collected(
+            reading, found.processes, by_process, self._pids, listed_seconds, worked_at, doubt, found.kinds_known
+        )
 
     def _list(
         self, memory_reading: Memory | None, instances: mig.MigDevices, *, slow: bool

@@ -141,7 +141,7 @@ gpus_tell = st.dictionaries(st.sampled_from([0, 0, 1, 2]), looks, max_size=3)
 def test_every_reading_of_an_idle_time_was_an_observation_of_zero(
     story: list[tuple[float, dict[int, Look], int]],
 ) -> None:
-    """KILL-08: who is idle since T had nothing but 0 on the same GPUs in all readings from T on, with every GPU read."""
+    """KILL-08: who is idle since T had nothing but 0 on the same GPUs in all readings from T on, every GPU read."""
     node, now = Node(3), 0.0
     past: list[tuple[float, dict[int, Look], int]] = []
     for seconds, told, ticks in story:
