@@ -108,7 +108,7 @@ class ProcessReading(NamedTuple):
     gpu_instance_id: int = NO_INSTANCE
     compute_instance_id: int = NO_INSTANCE
     idle_since_seconds: float | None = None
-    """Clock (CLOCK_BOOTTIME) since which every reading has found this very process at 0 % everywhere; None if unknown."""
+    """Clock (CLOCK_BOOTTIME) since which every reading has found this process at 0 % everywhere; None if unknown."""
 
     @property
     def key(self) -> MemoryKey:
