@@ -12,6 +12,7 @@ from gpuagent.clock import Clock, ScaledClock, SystemClock
 from gpuagent.monitor.inventory import Inventory, count_pci_gpus
 from gpuagent.monitor.listings import Listings
 from gpuagent.monitor.monitor import Place
+from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.boot import boot_id, boot_time_seconds
 from gpuagent.procfs.cgroup import Level
@@ -35,6 +36,8 @@ STATE_FILE = "state.db"
 """Alerts, leaks, limits and the record of remedies, in the state directory."""
 LISTINGS_FILE = "listings.json"
 """Since when the driver has listed each number, beside it: see `gpuagent.monitor.listings`."""
+TRUST_FILE = "trust.json"
+"""Which GPUs' figures are distrusted, beside it: see `gpuagent.monitor.trust`."""
 
 
 class NoSuchNode(Exception):
@@ -63,6 +66,7 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
     place = Place(
         boot_id=boot,
         inventory=inventory,
+        trusts=_trusts(config, boot, inventory),
         pci_gpus=count_pci_gpus,
         listings=Listings(
             state_file(config, LISTINGS_FILE) if keep_inventory else None,
@@ -152,6 +156,12 @@ def _container_names(config: Config, clock: Clock) -> ContainerNames:
 def _inventory(config: Config, boot: str) -> Inventory:
     """In the state directory, if that can be had: a GPU that vanished while the agent was down is missed then."""
     return Inventory(state_file(config, "gpus.json"), boot)
+
+
+def _trusts(config: Config, boot: str, inventory: Inventory | None) -> TrustRegistry:
+    if inventory is None:
+        return TrustRegistry()
+    return TrustRegistry(state_file(config, TRUST_FILE), boot, seen_before=bool(inventory.known))
 
 
 def state_file(config: Config, name: str) -> Path | None:

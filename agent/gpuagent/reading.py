@@ -107,7 +107,7 @@ class ProcessReading(NamedTuple):
     gpu_instance_id: int = NO_INSTANCE
     compute_instance_id: int = NO_INSTANCE
     idle_since_seconds: float | None = None
-    """Clock (CLOCK_BOOTTIME) since which every reading has observed this very process at 0 %; None if unknown."""
+    """Clock (CLOCK_BOOTTIME) since which every reading has found this process at 0 % everywhere; None if unknown."""
     holder_unproven: bool = False
     """Whether somebody before it may have held this memory (see `monitor.listings`): it is not acted on."""
 

@@ -14,7 +14,7 @@ from gpuagent.acting.notes import Notes
 from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.acting.programs import ProgramCheck
 from gpuagent.clients.commands import ClientCommands
-from gpuagent.node import LISTINGS_FILE, STATE_FILE, Node
+from gpuagent.node import LISTINGS_FILE, STATE_FILE, TRUST_FILE, Node
 from gpuagent.procfs.docker import docker_main_pid
 from gpuagent.procfs.namespace import own_namespace
 from gpuagent_alerts.remedies.world import Hands
@@ -89,7 +89,8 @@ def check_permissions(config: Config, files: CheckedFiles, programs: ProgramChec
         with suppress(OSError):  # told by who loads it
             files.read(path)
     # Alerts, leaks, limits and who holds memory outlive a restart there: whoever can write it chooses the victims.
-    for path in (config.state_dir, config.state_dir / STATE_FILE, config.state_dir / LISTINGS_FILE):
+    kept = (STATE_FILE, LISTINGS_FILE, TRUST_FILE)
+    for path in (config.state_dir, *(config.state_dir / name for name in kept)):
         files.check(path)
     faults = list(files.faults)
     check = programs or ProgramCheck(files.own_uid)

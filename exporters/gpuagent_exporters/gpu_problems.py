@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+from gpuagent.doubt import MPS_UNKNOWN, NO_PCI_ADDRESS
 from gpuagent.reading import Ecc, GpuReading, GpuState, Power, ProcessReading
 from gpuagent.units import format_duration
 from gpuagent_exporters.memory_problems import memory_problems
 from gpuagent_exporters.severity import Problem, Severity
 
+_NOT_TOLD = {MPS_UNKNOWN, NO_PCI_ADDRESS}
+"""Refusals to act for want of a fact: nothing contradicts itself."""
 _RECOVERY = {
     # Field 230 (nvml.h): what the driver advises
     1: ("gpu_reset", "the driver asks for a reset of the GPU", "Drain the node and reset it: nvidia-smi -r -i {gpu}."),
@@ -83,7 +86,10 @@ def of_reading(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator
 
 
 def _figures(gpu: GpuReading) -> Problem:
-    """Of a GPU whose figures contradict each other, or another GPU's."""
+    """Of a GPU whose figures contradict each other, or another GPU's, or of which too little is told."""
+    if gpu.act_refusal in _NOT_TOLD:
+        hint = "The figures are shown; nothing is done to a process by them. Compare with nvidia-smi -q as root."
+        return Problem(Severity.WARNING, "figures_untrusted", gpu.act_refusal, hint, gpu=gpu.identity.index)
     return Problem(
         Severity.WARNING,
         "figures_untrusted",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuagent.doubt import WITHHELD
+from gpuagent.doubt import MPS_UNKNOWN, NO_PCI_ADDRESS, WITHHELD
 from gpuagent.reading import (
     GIB,
     Clocks,
@@ -225,6 +225,16 @@ def test_figures_that_cannot_be_true() -> None:
 
     assert (problem.severity, problem.kind, problem.text) == (WARNING, "figures_untrusted", "too much")
     assert "nvidia-smi" in problem.advice
+
+
+@pytest.mark.parametrize("refusal", [MPS_UNKNOWN, NO_PCI_ADDRESS])
+def test_a_fact_that_is_missing(refusal: str) -> None:
+    """PROC-08: figures that contradict nothing are not called impossible, and no reset is proposed."""
+    problem = only(snapshot([gpu(act_refusal=refusal)]))
+
+    assert (problem.severity, problem.kind, problem.text) == (WARNING, "figures_untrusted", refusal)
+    assert "cannot be true" not in problem.advice
+    assert "nvidia-smi -r" not in problem.advice
 
 
 @pytest.mark.parametrize(

@@ -91,15 +91,11 @@ NOT_MEASURED = Measured({}, {})
 def measured(snapshot: Snapshot) -> Measured:
     """Read the addresses of the GPUs, and for how long each process has been idle.
 
-    While the processes of a GPU cannot be read, any process may be at work there: nobody is known to be idle. On a GPU
-    that is lost or gone nothing works.
+    While the processes of a GPU cannot be read, any process may be at work there: nobody is known to be idle. That a
+    GPU is lost or gone is what the driver says of it, and no observation that nobody works.
     """
     gpus = {(gpu.identity.index, gpu.identity.uuid): gpu for gpu in snapshot.gpus}
-    blind = any(
-        not (gpu.state is GpuState.OK and gpu.processes_known)
-        for gpu in snapshot.gpus
-        if gpu.state not in {GpuState.LOST, GpuState.GONE}
-    )
+    blind = any(not (gpu.state is GpuState.OK and gpu.processes_known) for gpu in snapshot.gpus)
     idle: dict[ProcessId, float | None] = {}
     for process in snapshot.processes:
         gpu = gpus.get((process.gpu_index, process.gpu_uuid))

@@ -218,7 +218,9 @@ class Remedies(Section):
         default=300.0,
         ge=1,
         description="How long every reading must have observed a process at 0 % before `victim: idle` may choose it. "
-        "A process of which the driver does not tell is never idle; readings more than 10 s apart start this anew.",
+        "A process of which the driver does not tell is never idle; this starts anew "
+        "after readings more than 10 s (or 2.5 times `poll_interval`) apart, and while any GPU of the node cannot be "
+        "read.",
     )
     proof: Duration = Field(default=120.0, ge=1, description="Time to watch for the memory to come back.")
     limits: Limits = Field(default=Limits(), description=Limits.__doc__)

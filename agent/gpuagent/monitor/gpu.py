@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+from collections.abc import Callable
 
 from gpuagent.clock import Clock
-from gpuagent.doubt import SHUFFLED_LIST
+from gpuagent.doubt import MPS_UNKNOWN, NO_PCI_ADDRESS, SHUFFLED_LIST
 from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.monitor.worker import Threads, Worker
 from gpuagent.nvml.collect import COLLECTORS, Collected, Collector
+from gpuagent.nvml.device import LONGEST_GAP_SECONDS
 from gpuagent.nvml.events import Watched
 from gpuagent.nvml.failure import NO_PERMISSION, NvmlFailure
 from gpuagent.nvml.identity import HANDLE, open_device
@@ -37,6 +39,7 @@ class GpuSlot:
         threads: Threads,
         known: GpuIdentity | None,
         trusts: TrustRegistry,
+        address_of: Callable[[str], str] = lambda _: "",
     ) -> None:
         self.index = index
         self.identity = known or GpuIdentity(index=index, uuid="")
@@ -48,6 +51,7 @@ class GpuSlot:
         self._collector: Collector | None = None
         self._opened_generation = 0
         self._driver_version = ""
+        self._longest_gap_seconds = LONGEST_GAP_SECONDS
         self._last: Collected | None = None
         self._unsupported: tuple[tuple[str, str], ...] = ()
         self._reopen_slow_only = False
@@ -55,6 +59,7 @@ class GpuSlot:
         self._state = GpuState.STARTING
         self._since = clock.now()
         self._reason = ""
+        self._address_of = address_of
         self._trusts = trusts
         self._trust = trusts.of(self.identity)
         self._conflict = ""
@@ -67,7 +72,7 @@ class GpuSlot:
             return None
         return Watched(self.index, self.identity.uuid, collector.device.handle)
 
-    def begin(self, generation: int, driver_version: str) -> bool:
+    def begin(self, generation: int, driver_version: str, longest_gap_seconds: float = LONGEST_GAP_SECONDS) -> bool:
         """Start a collection; False if the last one has not come back.
 
         A GPU that was lost is looked for at the slow rate only: each try makes the driver probe dead hardware.
@@ -77,6 +82,7 @@ class GpuSlot:
             return False
         self.slow_due = False
         self._driver_version = driver_version
+        self._longest_gap_seconds = longest_gap_seconds
         return self.worker.start(lambda: self._collect(generation, slow=slow))
 
     def take(self, fresh_seconds: float) -> NvmlFailure | None:
@@ -130,7 +136,7 @@ class GpuSlot:
                 since_seconds=self._since,
                 unsupported=self._unsupported,
                 measured_seconds=self._measured_seconds,
-                act_refusal=self._act_refusal(trusted=last.reading.processes_trusted),
+                act_refusal=self._act_refusal(last),
             )
             return dataclasses.replace(last, reading=reading)
         return Collected(self.absent(self._state, self._reason))
@@ -149,8 +155,15 @@ class GpuSlot:
         if (before.uuid, before.pci_bus_id) != (identity.uuid, identity.pci_bus_id):
             self._trust = self._trusts.of(identity)
 
-    def _act_refusal(self, *, trusted: bool = True) -> str:
-        return self._trust.refusal or ("" if trusted else SHUFFLED_LIST)
+    def _act_refusal(self, last: Collected | None = None) -> str:
+        """Return the first reason against acting on this GPU's processes, by what is known of it and by an answer."""
+        if self._trust.refusal or last is None:
+            return self._trust.refusal
+        if not last.reading.processes_trusted:
+            return SHUFFLED_LIST
+        if not last.reading.identity.pci_bus_id:
+            return NO_PCI_ADDRESS
+        return MPS_UNKNOWN if last.reading.processes_known and not last.kinds_known else ""
 
     def absent(self, state: GpuState, reason: str) -> GpuReading:
         """A reading without values: the GPU is known, its figures are not."""
@@ -184,10 +197,11 @@ class GpuSlot:
         if self._collector is None or self._opened_generation != generation:
             self._collector = None
             self._opened_generation = generation
-            device = open_device(self._library, self.index, self._clock)
+            device = open_device(self._library, self.index, self._clock, self._address_of)
             device.driver_version = self._driver_version
             self._collector = Collector(device)
             slow = True
+        self._collector.device.longest_gap_seconds = self._longest_gap_seconds
         try:
             return self._collector.collect(slow=slow)
         except NvmlFailure:

@@ -39,6 +39,11 @@ class Inventory:
         """The GPU last seen at an index."""
         return next((gpu for gpu in self._known.values() if gpu.index == index), None)
 
+    def address_of(self, uuid: str) -> str:
+        """Return the PCI address at which a GPU was last seen, "" if that is not known. For any thread."""
+        gpu = self._known.get(uuid)
+        return gpu.pci_bus_id if gpu is not None else ""
+
     def see(self, gpus: Iterable[GpuIdentity]) -> None:
         """Note the GPUs that answer now; of several with one UUID the first."""
         changed = False

@@ -7,7 +7,6 @@ from typing import NamedTuple
 
 from gpuagent.monitor.listings import KNOWN_HOLDERS, Holders
 from gpuagent.nvml.collect import Collected
-from gpuagent.nvml.process_utilization import IDLE, LONGEST_GAP_SECONDS
 from gpuagent.reading import Memory, ProcessInfo, ProcessReading, ProcessState, Reconciliation
 
 Infos = Mapping[int, ProcessInfo | None]
@@ -33,12 +32,9 @@ class Joiner:
     history of the page costs a fifth.
     """
 
-    def __init__(self, *, host_pid_namespace: bool, longest_gap_seconds: float = LONGEST_GAP_SECONDS) -> None:
+    def __init__(self, *, host_pid_namespace: bool) -> None:
         self._host_pid_namespace = host_pid_namespace
-        self._longest_gap_seconds = longest_gap_seconds
         self._last: dict[_Place, Joined] = {}
-        self._read_at: dict[_Place, float] = {}
-        """Clock of the last reading of each GPU."""
 
     def join(self, collected: Collected, infos: Infos, holders: Holders = KNOWN_HOLDERS) -> Joined:
         """Join one GPU's answer with what /proc knows.
@@ -49,12 +45,8 @@ class Joiner:
         reading = collected.reading
         place = reading.identity.index, reading.identity.uuid
         last = self._last.get(place)
-        before = self._read_at.get(place)
-        self._read_at[place] = reading.time_seconds
-        seamless = before is not None and reading.time_seconds - before <= self._longest_gap_seconds
-        if last is None or not seamless or not _is_same(last, collected, infos, holders):
+        if last is None or not _is_same(last, collected, infos, holders):
             readings = join_processes(collected, infos, host_pid_namespace=self._host_pid_namespace, holders=holders)
-            readings = _with_idleness(readings, last.readings if last and seamless else (), reading.time_seconds)
             if last is not None and len(readings) == len(last.readings):
                 pairs = zip(last.readings, readings, strict=True)
                 readings = [old if old == new else new for old, new in pairs]
@@ -65,30 +57,6 @@ class Joiner:
         made = Joined(readings, reconcile(collected.reading.memory, readings), collected, infos, holders)
         self._last[place] = made
         return made
-
-
-def _with_idleness(
-    readings: list[ProcessReading], before: Iterable[ProcessReading], now: float
-) -> list[ProcessReading]:
-    """Say since when each process has been observed at 0 %, by every reading from then on.
-
-    `before` is what the last reading made of it, nothing after a gap. It is the same process only with the same start
-    time; one whose start time is unknown is never idle.
-    """
-    since = {
-        (each.info.id, each.gpu_instance_id, each.compute_instance_id): each.idle_since_seconds
-        for each in before
-        if each.info is not None and each.idle_since_seconds is not None
-    }
-    found = []
-    for each in readings:
-        info = each.info
-        if each.utilization == IDLE and info is not None and info.id.start_ticks > 0:
-            key = info.id, each.gpu_instance_id, each.compute_instance_id
-            found.append(each._replace(idle_since_seconds=since.get(key, now)))
-        else:
-            found.append(each)
-    return found
 
 
 def _is_same(last: Joined, collected: Collected, infos: Infos, holders: Holders) -> bool:

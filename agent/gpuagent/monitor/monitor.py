@@ -13,6 +13,7 @@ from gpuagent.backoff import Backoff
 from gpuagent.clock import Clock
 from gpuagent.monitor.crew import Crew
 from gpuagent.monitor.gpu import GpuSlot
+from gpuagent.monitor.idleness import Idleness
 from gpuagent.monitor.inventory import Inventory, find_conflicts
 from gpuagent.monitor.join import Joiner
 from gpuagent.monitor.listings import GAP_SECONDS, TICK_SECONDS, Listings
@@ -20,9 +21,9 @@ from gpuagent.monitor.session import Session
 from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.monitor.worker import Worker
 from gpuagent.nvml.collect import Collected
+from gpuagent.nvml.device import LONGEST_GAP_SECONDS
 from gpuagent.nvml.events import XidWatcher
 from gpuagent.nvml.library import Library
-from gpuagent.nvml.process_utilization import LONGEST_GAP_SECONDS
 from gpuagent.procfs.kernel_log import Address, pci_address
 from gpuagent.reading import (
     CollectorRun,
@@ -72,6 +73,8 @@ class Pace:
     """A late answer younger than this, by the agent's clock, still counts for the present tick."""
     deadline_seconds: float = 0.8
     """A tick is published at the latest after this, by the machine's clock, without those that have not answered."""
+    longest_gap_seconds: float = LONGEST_GAP_SECONDS
+    """Two readings that are further apart, by the agent's clock, say nothing of the time between them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,6 +84,7 @@ class Place:
     boot_id: str = ""
     simulated: str = ""
     inventory: Inventory | None = None
+    trusts: TrustRegistry | None = None
     pci_gpus: Callable[[], int | None] = lambda: None
     listings: Listings | None = None
     fallen: Callable[[], Iterable[Address]] = tuple
@@ -109,9 +113,8 @@ class Monitor:
         )
         self._library = library
         self._processes = processes
-        self._joiner = Joiner(
-            host_pid_namespace=processes.host_pid_namespace, longest_gap_seconds=LONGEST_GAP_SECONDS * clock.speed
-        )
+        self._joiner = Joiner(host_pid_namespace=processes.host_pid_namespace)
+        self._idleness = Idleness()
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._answered = asyncio.Event()
@@ -120,7 +123,7 @@ class Monitor:
         self._nvml = Worker(self._session_crew)
         self.session = Session(library, clock, self._nvml)
         self._pool: dict[int, GpuSlot] = {}
-        self._trusts = TrustRegistry()
+        self._trusts = self._place.trusts or TrustRegistry()
         self._slots: list[GpuSlot] = []
         self._generation = 0
         self._xids = XidWatcher(library, clock)
@@ -159,7 +162,8 @@ class Monitor:
         if self.session.ready:
             self._follow_session()
             driver = self.session.versions.driver
-            begun = [slot for slot in self._slots if slot.begin(self.session.generation, driver)]
+            gap = self.pace.longest_gap_seconds
+            begun = [slot for slot in self._slots if slot.begin(self.session.generation, driver, gap)]
             await self._wait([slot.worker for slot in begun], deadline)
             self._take()
         self._watch_events()
@@ -219,6 +223,7 @@ class Monitor:
         for slot in self._slots:
             slot.conflict(conflicts.get(slot.index, ""))
         self._inventory.see(slot.identity for slot in self._slots if slot.watched)
+        self._trusts.save()
 
     def _follow_session(self) -> None:
         """After an initialisation: one slot for each index that is enumerated now.
@@ -232,7 +237,9 @@ class Monitor:
         for index in indices:
             if index not in self._pool:
                 known = self._inventory.at(index)
-                self._pool[index] = GpuSlot(self._library, index, self._clock, self._crew, known, self._trusts)
+                address_of = self._inventory.address_of
+                slot = GpuSlot(self._library, index, self._clock, self._crew, known, self._trusts, address_of)
+                self._pool[index] = slot
         self._slots = [self._pool[index] for index in indices]
         for slot in self._slots:
             slot.session_ended("")
@@ -308,6 +315,7 @@ class Monitor:
             if reading.processes_known:
                 reading = replace(reading, reconciliation=joined.reconciliation)
             gpus.append(reading)
+        processes = self._idleness.see(gpus, answers, processes, self.pace.longest_gap_seconds)
         self._note_fallen(gpus)
         if any(gpu.state is GpuState.OK for gpu in gpus) or (self.session.ready and not gpus):
             self._measured_seconds = now

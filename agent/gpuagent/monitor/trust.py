@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
+import logging
+from pathlib import Path
+
 from gpuagent.reading import GpuIdentity
+
+log = logging.getLogger(__name__)
 
 TRUST_AFTER_SECONDS = 60.0
 """Time of possible readings without a gap before anybody is acted on again."""
 _LONGEST_GAP_SECONDS = 10.0
+_SCHEMA = 1
+_FORGOTTEN = "it is not known whether the driver's figures were possible before the agent's start"
+
+_Key = tuple[str, str]
+"""UUID and PCI address of a GPU."""
 
 
 class FigureTrust:
@@ -15,10 +27,22 @@ class FigureTrust:
     A GPU that has never contradicted itself is trusted from its first reading on.
     """
 
-    def __init__(self) -> None:
-        self._cause = ""
+    def __init__(self, cause: str = "") -> None:
+        """Begin with distrust if there is a `cause`, and with trust otherwise."""
+        self._cause = cause
         self._possible_since: float | None = None
         self._last: float | None = None
+
+    @property
+    def cause(self) -> str:
+        """What the last episode began with; "" once the figures are trusted again."""
+        return self._cause
+
+    def inherit(self, other: FigureTrust) -> None:
+        """Take over the distrust of what may be the same GPU."""
+        if other.cause and not self._cause:
+            self._cause = other.cause
+            self._possible_since = None
 
     @property
     def refusal(self) -> str:
@@ -56,13 +80,73 @@ class FigureTrust:
 
 
 class TrustRegistry:
-    """One `FigureTrust` per GPU, by UUID and PCI address: a GPU whose index has changed takes its own along."""
+    """One `FigureTrust` per GPU, by UUID and PCI address; what is distrusted is kept in a small file within one boot.
 
-    def __init__(self) -> None:
-        self._trusts: dict[tuple[str, str], FigureTrust] = {}
+    Distrust follows whatever it may belong to: another GPU with this UUID or this PCI address, and after a restart of
+    the agent every GPU if the file is damaged, or missing although GPUs were seen since the boot.
+    """
+
+    def __init__(self, path: Path | None = None, boot_id: str = "", *, seen_before: bool = False) -> None:
+        """Load what the last agent of this boot wrote to `path`; None keeps it in memory only.
+
+        `seen_before` says that an agent has seen GPUs since the boot: it has left a file then.
+        """
+        self._path = path
+        self._boot_id = boot_id
+        self._trusts: dict[_Key, FigureTrust] = {}
+        self._lost = ""
+        """Why every GPU that is met for the first time is distrusted."""
+        self._saved: dict[_Key, str] | None = None
+        """What the file holds; None if that is not known."""
+        if path is not None:
+            self._load(path, seen_before=seen_before)
 
     def of(self, gpu: GpuIdentity) -> FigureTrust:
         """Return the one of this GPU; one that has not been identified yet has a new one."""
         if not gpu.uuid:
             return FigureTrust()
-        return self._trusts.setdefault((gpu.uuid, gpu.pci_bus_id), FigureTrust())
+        key = gpu.uuid, gpu.pci_bus_id.lower()
+        trust = self._trusts.get(key)
+        if trust is None:
+            trust = self._trusts[key] = FigureTrust(self._lost)
+        for (uuid, address), other in list(self._trusts.items()):
+            if uuid == key[0] or (address and address == key[1]):
+                trust.inherit(other)
+        return trust
+
+    def save(self) -> None:
+        """Write down who is distrusted, if that has changed."""
+        causes = {key: trust.cause for key, trust in self._trusts.items() if trust.cause}
+        if self._path is None or causes == self._saved:
+            return
+        document = {
+            "schema": _SCHEMA,
+            "boot_id": self._boot_id,
+            "distrusted": [{"uuid": key[0], "pci_bus_id": key[1], "cause": cause} for key, cause in causes.items()],
+        }
+        self._saved = causes
+        try:
+            new = self._path.with_suffix(".new")
+            new.write_text(json.dumps(document, indent=1) + "\n")
+            new.replace(self._path)
+        except OSError as error:
+            log.warning("which GPUs are distrusted cannot be saved: %s", error)
+            # An old file would clear a GPU that is distrusted by now; none makes the next agent wait for a minute.
+            with contextlib.suppress(OSError):
+                self._path.unlink()
+
+    def _load(self, path: Path, *, seen_before: bool) -> None:
+        try:
+            stored = json.loads(path.read_text())
+            if stored["boot_id"] != self._boot_id:
+                return
+            if stored["schema"] != _SCHEMA:
+                raise ValueError(f"schema {stored['schema']!r}")
+            for entry in stored["distrusted"]:
+                trust = FigureTrust(str(entry["cause"]) or _FORGOTTEN)
+                self._trusts[str(entry["uuid"]), str(entry["pci_bus_id"])] = trust
+        except FileNotFoundError:
+            self._lost = _FORGOTTEN if seen_before else ""
+        except (OSError, ValueError, KeyError, TypeError, RecursionError) as error:
+            log.warning("%s cannot be read: every GPU is distrusted for a minute: %s", path, error)
+            self._lost = _FORGOTTEN

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
@@ -12,6 +12,7 @@ from gpuagent.doubt import WITHHELD
 from gpuagent.nvml import (
     clocks,
     ecc,
+    identity,
     memory,
     mig,
     nvlink,
@@ -57,8 +58,12 @@ class Collected:
     """Of the processes."""
     listed_seconds: float = 0.0
     """Clock (CLOCK_BOOTTIME) just before the process lists were read."""
+    worked_at: Mapping[int, float] = field(default_factory=dict)
+    """Clock at which a sample of each pid at work was last taken in."""
     contradiction: str = ""
     """What is impossible or doubtful about these figures, as a clause; "" if they can be true."""
+    kinds_known: bool = True
+    """False where the MPS list may not be read: a process without "M" among its kinds may be a client of MPS."""
 
     def withheld(self, contradiction: str) -> Collected:
         """Return the same without the processes, where `contradiction` says whose they are is not known."""
@@ -98,6 +103,7 @@ class Collector:
         self._impossible = self._doubtful = ""
         if slow or not self._slow_runs:
             slow = True
+            identity.refresh_pci_address(device)
             self._collect_slow()
         memory_reading = self._run("memory", lambda: memory.collect(device))
         instances = self._run("mig", lambda: mig.collect(device, slow=slow)) or mig.MigDevices()
@@ -109,12 +115,7 @@ class Collector:
         busy = self._run("utilization", lambda: utilization.collect(device, slow=slow)) or Utilization()
         if found.processes is not self._listed:
             self._listed, self._pids = found.processes, frozenset(process.pid for process in found.processes)
-        by_process = self._run(
-            "process_utilization",
-            lambda: process_utilization.collect(
-                device, self._pids, busy=bool(busy.gpu_ratio), at_rest=utilization.at_rest(device, busy)
-            ),
-        )
+        by_process, worked_at = self._run("process_utilization", lambda: self._work(busy)) or (None, {})
         failed = not self._runs["memory"].ok
         reading = GpuReading(
             identity=device.identity,
@@ -133,7 +134,9 @@ class Collector:
         if self._impossible:
             return Collected(reading).withheld(f"the driver's figures were impossible ({self._impossible})")
         doubt = f"the driver's figures were in doubt ({self._doubtful})" if self._doubtful else ""
-        return Collected(reading, found.processes, by_process, self._pids, listed_seconds, doubt)
+        return Collected(
+            reading, found.processes, by_process, self._pids, listed_seconds, worked_at, doubt, found.kinds_known
+        )
 
     def _list(
         self, memory_reading: Memory | None, instances: mig.MigDevices, *, slow: bool
@@ -152,6 +155,12 @@ class Collector:
         if found.implausible:
             self._doubtful = f"one form of the process list {WITHHELD}"
         return found, memory_reading
+
+    def _work(self, busy: Utilization) -> tuple[dict[int, ProcessUtilization] | None, Mapping[int, float]]:
+        """Read what each process does, and when it was last sampled at work."""
+        device, at_rest = self.device, utilization.at_rest(self.device, busy)
+        told = process_utilization.collect(device, self._pids, busy=bool(busy.gpu_ratio), at_rest=at_rest)
+        return told, process_utilization.worked_at(device)
 
     def _memory(self) -> Memory | None:
         """Device memory once more; None where it could not be read."""

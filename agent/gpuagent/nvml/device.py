@@ -13,6 +13,9 @@ from gpuagent.reading import GpuIdentity
 
 T = TypeVar("T")
 
+LONGEST_GAP_SECONDS = 10.0
+"""Two readings that are further apart say nothing of the time between them, unless GPUs are read less often."""
+
 Field = int | tuple[int, int]
 """A field id, or (field id, scope id)."""
 
@@ -33,7 +36,10 @@ class Device:
         self.identity = identity
         self.clock = clock
         self.driver_version = ""
+        self.address_read = True
+        """The PCI address in `identity` is the driver's own answer."""
         self.failures: list[NvmlFailure] = []
+        self.longest_gap_seconds = LONGEST_GAP_SECONDS * clock.speed
         self._unsupported: dict[tuple[Any, ...], NvmlFailure] = {}
         self._unsupported_fields: dict[Field, NvmlFailure] = {}
         self._states: dict[type, Any] = {}
@@ -115,6 +121,11 @@ class Device:
     def supports(self, function: str, *args: Any) -> bool:
         """False once this GPU has answered that it lacks the call."""
         return (function, *args) not in self._unsupported
+
+    def lacks(self, function: str) -> bool:
+        """Return whether this GPU has answered that there is nothing to tell: a refusal to tell is not that."""
+        failure = self._unsupported.get((function,))
+        return failure is not None and failure.lacking
 
     def state(self, kind: Callable[[], T]) -> T:
         """A collector's own memory between two runs on this GPU, made at the first use."""

@@ -24,6 +24,7 @@ GPU_NOT_FOUND = 28
 UNKNOWN = 999
 
 _ABSENT = {NOT_SUPPORTED, NO_PERMISSION, FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH, DEPRECATED}
+_LACKING = {NOT_SUPPORTED, FUNCTION_NOT_FOUND}
 _SESSION_ENDED = {UNINITIALIZED, DRIVER_NOT_LOADED, GPU_NOT_FOUND, LIB_RM_VERSION_MISMATCH}
 
 _TEXTS = {
@@ -63,6 +64,11 @@ class NvmlFailure(Exception):
     def absent(self) -> bool:
         """The GPU, driver or permission lacks this for good: stop asking until the next initialisation."""
         return self.code in _ABSENT
+
+    @property
+    def lacking(self) -> bool:
+        """There is nothing to tell, and not merely no leave to ask, or no way that the driver understands."""
+        return self.code in _LACKING
 
     @property
     def lost(self) -> bool:

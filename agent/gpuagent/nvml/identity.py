@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Callable
 
 from gpuagent.clock import Clock
 from gpuagent.nvml.device import Device
@@ -20,8 +21,11 @@ _BRANDS = {
 HANDLE = "nvmlDeviceGetHandleByIndex"
 
 
-def open_device(library: Library, index: int, clock: Clock) -> Device:
+def open_device(library: Library, index: int, clock: Clock, address_of: Callable[[str], str] = lambda _: "") -> Device:
     """Attach to a GPU by its index and read what it is. May block: the driver wakes the GPU.
+
+    `address_of` tells the PCI address at which the GPU with a UUID was last seen, for when the driver does not: one
+    call that fails makes no other GPU of it. The driver is asked again by `refresh_pci_address`.
 
     Raises:
         NvmlFailure: the GPU has no handle. UNKNOWN here is another face of a lost GPU
@@ -32,6 +36,10 @@ def open_device(library: Library, index: int, clock: Clock) -> Device:
     device.identity = read(device, index)
     if not device.identity.uuid:
         raise device.failures[0] if device.failures else NvmlFailure("nvmlDeviceGetUUID", UNKNOWN)
+    device.address_read = bool(device.identity.pci_bus_id)
+    if not device.address_read:
+        known = address_of(device.identity.uuid)
+        device.identity = dataclasses.replace(device.identity, pci_bus_id=known)
     return device
 
 
@@ -52,6 +60,16 @@ def read(device: Device, index: int) -> GpuIdentity:
         mig_enabled=mig_enabled(device),
         unified_memory=_unified_memory(device),
     )
+
+
+def refresh_pci_address(device: Device) -> None:
+    """Ask again for an address that could not be read so far."""
+    if device.address_read:
+        return
+    address = _pci_bus_id(device.ask("nvmlDeviceGetPciInfo"))
+    if address:
+        device.address_read = True
+        device.identity = dataclasses.replace(device.identity, pci_bus_id=address)
 
 
 def refresh_mig_mode(device: Device) -> None:

@@ -6,17 +6,15 @@ showed 37,100 % (https://github.com/Syllo/nvtop/issues/110), and stamps may lie 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Mapping
 
-from gpuagent.nvml.device import Device
+from gpuagent.nvml.device import LONGEST_GAP_SECONDS, Device
 from gpuagent.nvml.process_samples import Ring, Sample
 from gpuagent.reading import ProcessUtilization
 
 HOLD_SECONDS = 2.5
 """A process without a newer sample for this long is unknown. The driver stamps samples about once a second, so that
 a poll each second now and then meets none. No sample is no 0: the ring forgets, and on some GPUs it stays empty."""
-LONGEST_GAP_SECONDS = 10.0
-"""Two readings that are further apart say nothing of the time between them."""
 _OLDEST_MICROSECONDS = 10_000_000
 """Stamps may lag by up to 10 s (https://github.com/NVIDIA/go-nvml/issues/51); older ones say nothing of now."""
 _FUTURE_MICROSECONDS = 1_000_000
@@ -38,6 +36,8 @@ class Samples:
         self.ring = Ring()
         self.last_stamp = 0
         self.newest: dict[int, Accepted] = {}
+        self.worked_at: dict[int, float] = {}
+        """Clock at which a sample of a pid at work was last taken in, believed or not: it withholds idleness."""
         self.rested_at: float | None = None
         """Clock of the last reading, if the whole GPU was at rest in it."""
         self._ratios: dict[_Percent, ProcessUtilization] = {}
@@ -45,7 +45,9 @@ class Samples:
     def accept(self, samples: Iterable[Sample], pids: Collection[int], wall: float, now: float) -> None:
         """Take in what can be true: listed pids, newer than the last read, neither stale nor of the future.
 
-        Also 0 to 100 %, and the newest per pid. `wall` is unix time, `now` CLOCK_BOOTTIME, both in seconds.
+        Also 0 to 100 %, and the newest per pid. Any new sample of a listed pid that says more than 0 is noted as work,
+        however old, late or large: a later one of 0 does not undo it. `wall` is unix time, `now`
+        CLOCK_BOOTTIME, both in seconds.
         """
         wall_microseconds = int(wall * 1e6)
         latest = wall_microseconds + _FUTURE_MICROSECONDS
@@ -53,7 +55,10 @@ class Samples:
             self.last_stamp = 0
         newest, ratios, last = self.newest, self._ratios, self.last_stamp
         earliest = max(wall_microseconds - _OLDEST_MICROSECONDS, last + 1)
+        read = last
         for pid, stamp, sm, memory, encoder, decoder in samples:
+            if stamp > read and (sm or memory or encoder or decoder) and pid in pids:
+                self.worked_at[pid] = now
             if not earliest <= stamp <= latest:
                 continue
             if stamp > last:  # noqa: PLR1730  a call of max() takes longer than the rest of this line
@@ -68,6 +73,8 @@ class Samples:
         self.last_stamp = last
         for pid in newest.keys() - pids:
             del newest[pid]
+        for pid in self.worked_at.keys() - pids:
+            del self.worked_at[pid]
 
     def rest(self, now: float, *, at_rest: bool, longest_gap_seconds: float = LONGEST_GAP_SECONDS) -> bool:
         """Take note of what the GPU as a whole did; returns whether it did nothing since the last reading, either.
@@ -117,11 +124,22 @@ def collect(
     """
     state = device.state(Samples)
     clock = device.clock
-    rested = state.rest(clock.now(), at_rest=at_rest, longest_gap_seconds=LONGEST_GAP_SECONDS * clock.speed)
+    before = state.rested_at
+    rested = state.rest(clock.now(), at_rest=at_rest, longest_gap_seconds=device.longest_gap_seconds)
     samples = state.ring.read(device, state.last_stamp, busy=busy and bool(pids))
     if samples is None:
         state.newest.clear()
-        return dict.fromkeys(pids, IDLE) if rested else None
+        # No ring tells of work between two readings of the whole GPU, so that these must be the closer together.
+        close = before is not None and clock.now() - before <= LONGEST_GAP_SECONDS * clock.speed
+        return dict.fromkeys(pids, IDLE) if rested and close else None
     now = clock.now()
     state.accept(samples, pids, clock.wall(), now)
     return state.of(pids, now, rested=rested)
+
+
+def worked_at(device: Device) -> Mapping[int, float]:
+    """Return when each listed pid was last sampled at work, by the clock of the reading that took the sample in.
+
+    A reading that was never shown counts too: what it took from the ring, no later one is told again.
+    """
+    return device.state(Samples).worked_at.copy()

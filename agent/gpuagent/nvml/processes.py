@@ -62,12 +62,15 @@ class ProcessList:
     trusted: bool
     implausible: bool = False
     """The driver gave a list that cannot be true, even if another call gave one that can."""
+    kinds_known: bool = True
+    """False where the MPS list may not be read: a process that is not in it may be a client of MPS."""
 
 
 class _Buffer:
     """Kept between two calls, so that a tick allocates next to nothing.
 
-    `quiet` lists were empty when last asked. The rest is what was told last, and what it came to: mostly nothing has
+    `quiet` lists were empty when last asked; `settled` are the numbers for which they have been asked often enough. The
+    rest is what was told last, and what it came to: mostly nothing has
     changed, and then the very same processes are given again. That halves the cost of a tick, and spares everybody
     after this from comparing them.
     """
@@ -76,6 +79,9 @@ class _Buffer:
         self.capacity = _FIRST_CAPACITY
         self.memory = (ctypes.c_char * (self.capacity * _ROOM_PER_ENTRY))()
         self.quiet: set[str] = set()
+        self.settled: frozenset[int] = frozenset()
+        self.computing: frozenset[int] = frozenset()
+        """Numbers of the last compute list."""
         self.suspect = False
         self.told: dict[str, _Told] = {}
         self.lists: list[tuple[str, list[Entry]]] = []
@@ -89,29 +95,41 @@ class _Buffer:
 def collect(device: Device, *, slow: bool = True, mig_handles: tuple[Handle, ...] = ()) -> ProcessList:
     """Every process on the GPU, once per (pid, GPU instance).
 
-    A graphics or MPS list that was empty is asked again only at the slow rate: each of these calls walks all clients
-    of the node under the driver's lock (4.5 ms on a laptop: https://github.com/flightlessmango/MangoHud/issues/2104).
+    A graphics or MPS list that was empty is asked again only at the slow rate, and at the first two readings whose
+    compute list holds a new number: a client of MPS must be known for one before anybody acts on it. Each of these
+    calls walks all clients of the node under the driver's lock (4.5 ms on a laptop:
+    https://github.com/flightlessmango/MangoHud/issues/2104).
     """
     buffer = device.state(_Buffer)
     shuffled = bool(_SHUFFLED_DRIVERS.match(device.driver_version))
     buffer.suspect = False
     lists: list[tuple[str, list[Entry]]] = []
-    known = True
+    computing: frozenset[int] = frozenset()
+    known = kinds_known = asked = True
+    every = slow
     for kind, function in _LISTS:
-        if kind != "C" and not slow and function in buffer.quiet:
+        if kind != "C" and not every and function in buffer.quiet:
+            asked = False
             continue
         entries, complete = _entries(device, buffer, function, mig_handles)
+        if kind == "C":
+            computing = frozenset(entry[0] for entry in entries)
+            every = every or not computing <= buffer.settled
         if not complete and (kind == "C" or device.supports(function)):
             known = False
+        if kind == "M" and not complete and not device.supports(function) and not device.lacks(function):
+            kinds_known = False
         if not complete and not entries:
             continue
         (buffer.quiet.discard if entries else buffer.quiet.add)(function)
         if entries:
             lists.append((kind, entries))
+    buffer.settled = buffer.computing & computing if asked and known else buffer.settled & computing
+    buffer.computing = computing
     if lists != buffer.lists:
         buffer.merged = _merged(lists, buffer.merged)
         buffer.lists = lists
-    return ProcessList(buffer.merged, known, not (shuffled or buffer.suspect), buffer.suspect)
+    return ProcessList(buffer.merged, known, not (shuffled or buffer.suspect), buffer.suspect, kinds_known)
 
 
 def _merged(lists: list[tuple[str, list[Entry]]], before: tuple[GpuProcess, ...]) -> tuple[GpuProcess, ...]:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds
 
-_NO_LABELS: Mapping[str, str] = _NO_LABELS
+_NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
 class Judged(NamedTuple):

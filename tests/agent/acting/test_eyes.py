@@ -177,7 +177,8 @@ def test_idle_on_every_gpu_or_not_at_all() -> None:
     assert idle_for(both(there._replace(idle_since_seconds=None)), here) is None
     assert idle_for(both(None, replace(second, processes_known=False)), here) is None
     assert idle_for(both(None, replace(second, state=GpuState.BLIND)), here) is None
-    assert idle_for(both(None, replace(second, state=GpuState.LOST)), here) == 600
+    assert idle_for(both(None, replace(second, state=GpuState.LOST)), here) is None
+    assert idle_for(both(None, replace(second, state=GpuState.GONE)), here) is None
 
 
 def targets(*changes: dict[str, object]) -> list[Target]:

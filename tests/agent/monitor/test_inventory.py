@@ -61,6 +61,14 @@ def test_of_two_gpus_with_one_uuid_the_first_is_noted(path: Path) -> None:
     assert not path.exists()
 
 
+def test_the_address_of_a_gpu(path: Path) -> None:
+    """GPU-13: by its UUID, also after a restart; one that was never seen has none."""
+    Inventory(path, "boot").see([A])
+    inventory = Inventory(path, "boot")
+
+    assert (inventory.address_of(A.uuid), inventory.address_of(B.uuid)) == (A.pci_bus_id, "")
+
+
 def test_a_gpu_without_uuid_is_not_noted(path: Path) -> None:
     """One that was never opened has no identity yet."""
     inventory = Inventory(path, "boot")

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gpuagent.doubt import SHUFFLED_LIST
 from gpuagent.monitor.inventory import find_conflicts
-from gpuagent.monitor.trust import TRUST_AFTER_SECONDS, FigureTrust, TrustRegistry
+from gpuagent.monitor.trust import TRUST_AFTER_SECONDS, FigureTrust
 from gpuagent.reading import GpuIdentity, GpuState
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Kind
@@ -165,17 +165,6 @@ def test_conflicts() -> None:
     assert sorted(found) == [0, 1, 2, 5]
     assert "GPUs 0 and 2 have the same PCI address" in found[2]
     assert found[5] == "GPU 5 has no UUID"
-
-
-def test_trust_belongs_to_the_gpu_and_not_to_its_index() -> None:
-    """GPU-13: a GPU is its UUID and its PCI address; an index that it moves to is not trusted for it."""
-    registry = TrustRegistry()
-    one = GpuIdentity(0, "a", pci_bus_id="1")
-    registry.of(one).see("impossible", 0.0)
-
-    assert registry.of(GpuIdentity(3, "a", pci_bus_id="1")).refusal
-    assert registry.of(GpuIdentity(0, "a", pci_bus_id="2")).refusal == ""
-    assert registry.of(GpuIdentity(0, "")) is not registry.of(GpuIdentity(1, ""))
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 30), st.sampled_from(["ok", "ok", "ok", "bad", "gap"])), max_size=120))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuagent.nvml.failure import NvmlFailure
-from gpuagent.nvml.identity import refresh_mig_mode
+from gpuagent.nvml.identity import open_device, refresh_mig_mode, refresh_pci_address
 from gpuagent.reading import GpuIdentity
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
@@ -39,6 +39,22 @@ def test_a_consumer_card(open_gpu: Open) -> None:
     assert (bench.device.identity.serial, bench.device.identity.mig_enabled) == ("", None)
     assert bench.device.identity.brand == "GeForce"
     assert bench.device.failures == []
+
+
+def test_an_address_that_could_not_be_read(open_gpu: Open) -> None:
+    """GPU-13: the GPU keeps the address known for its UUID, and is asked again at the slow rate only."""
+    gpu = "{model: h100, uuid: GPU-1, pci_bus_id: '00000000:18:00.0'}"
+    bench = open_gpu(gpu, Fault(Kind.ERROR, calls=("nvmlDeviceGetPciInfo*",), code=Code.UNKNOWN))
+    known = open_device(bench.library, 0, bench.clock, {"GPU-1": "00000000:17:00.0"}.__getitem__)
+    assert (bench.device.identity.pci_bus_id, known.identity.pci_bus_id) == ("", "00000000:17:00.0")
+    bench.collect(slow=True)
+    bench.node.clear()
+    bench.collect()
+    assert bench.device.identity.pci_bus_id == ""
+
+    bench.collect(slow=True)
+    refresh_pci_address(known)
+    assert bench.device.identity.pci_bus_id == known.identity.pci_bus_id == "00000000:18:00.0"
 
 
 def test_a_gb10(open_gpu: Open) -> None:

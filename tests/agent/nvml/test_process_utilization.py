@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gpuagent.nvml.device import LONGEST_GAP_SECONDS
 from gpuagent.nvml.process_samples import Ring, Sample
-from gpuagent.nvml.process_utilization import HOLD_SECONDS, IDLE, LONGEST_GAP_SECONDS, Samples, collect
+from gpuagent.nvml.process_utilization import HOLD_SECONDS, IDLE, Samples, collect, worked_at
 from gpuagent.reading import ProcessUtilization
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
@@ -230,6 +231,45 @@ def test_more_samples_than_the_buffer_holds(open_gpu: Open, missing: tuple[str, 
     assert samples is not None
     assert len(samples) == 700
     assert ring.capacity >= 700
+
+
+@given(
+    st.lists(
+        st.tuples(st.floats(-60, 30), st.sampled_from([0, 0, 1, 90, 37100])),
+        min_size=1,
+        max_size=8,
+        unique_by=lambda s: s[0],
+    )
+)
+@settings(deadline=None)
+def test_work_since_the_last_reading_is_not_undone_by_a_later_sample(told: list[tuple[float, int]]) -> None:
+    """KILL-08: whoever was at work in any sample since the last reading has worked, whatever the others say."""
+    state = after([sample(seconds, percent) for seconds, percent in told])
+
+    assert state.worked_at == ({PID: NOW} if any(percent for _, percent in told) else {})
+
+
+def test_work_is_told_with_the_reading(open_gpu: Open) -> None:
+    """KILL-08: by the clock of the reading that took the sample in, and for nobody who is not listed."""
+    bench = open_gpu(ONE_BUSY)
+    utilization(bench)
+
+    assert worked_at(bench.device) == {4_194_305: bench.clock.now()}
+    collect(bench.device, set())
+    assert worked_at(bench.device) == {}
+
+
+def test_readings_far_apart_of_a_gpu_at_rest(open_gpu: Open) -> None:
+    """KILL-08: where GPUs are read seldom, two readings of a whole GPU say 0 only beside a ring that tells of work."""
+    seldom = 2 * LONGEST_GAP_SECONDS
+    bench = open_gpu("{model: h100, processes: [{name: a, memory: 1GiB}]}")
+    bench.device.longest_gap_seconds = 2.5 * LONGEST_GAP_SECONDS
+    assert [utilization(bench, seldom, at_rest=True) for _ in range(3)] == [None, IDLE, IDLE]
+
+    without = open_gpu(ONE_BUSY, Fault(Kind.MISSING, calls=(OLD, NEW)))
+    without.device.longest_gap_seconds = 2.5 * LONGEST_GAP_SECONDS
+
+    assert [utilization(without, seldom, at_rest=True) for _ in range(3)] == [None, None, None]
 
 
 def test_the_same_figures_are_the_same_object() -> None:

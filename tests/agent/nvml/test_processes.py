@@ -22,6 +22,7 @@ MIG = """{model: h100,
   mig: [{gpu_instance: 1, profile: 1g.10gb, memory: 10GiB}, {gpu_instance: 2, profile: 1g.10gb, memory: 10GiB}],
   processes: [{name: a, memory: 1GiB, gpu_instance: 1}, {name: b, memory: 2GiB, gpu_instance: 2}]}"""
 COMPUTE = "nvmlDeviceGetComputeRunningProcesses_v3"
+MPS = "nvmlDeviceGetMPSComputeRunningProcesses*"
 EVERY_LIST = "nvmlDeviceGet*RunningProcesses_v*"
 
 
@@ -197,12 +198,56 @@ def test_lists_that_are_empty_are_asked_less_often(open_gpu: Open) -> None:
     bench = open_gpu(
         """{model: h100, processes: [{name: a, memory: 1GiB}, {name: g, memory: 1GiB, kind: G, from: 5s}]}"""
     )
-    assert pids(read(bench)) == [FIRST]
+    assert pids(read(bench)) == pids(read(bench)) == [FIRST]
     bench.clock.advance(6)
 
     assert pids(read(bench, slow=False)) == [FIRST]
     assert pids(read(bench, slow=True)) == [FIRST, FIRST + 1]
     assert pids(read(bench, slow=False)) == [FIRST, FIRST + 1]
+
+
+def kinds(found: ProcessList) -> dict[int, str]:
+    """The kinds of each process, by its number."""
+    return {process.pid: process.kinds for process in found.processes}
+
+
+def test_a_new_number_is_looked_up_in_every_list(open_gpu: Open) -> None:
+    """PROC-08: a client of MPS is known for one from its first reading on, at the fast rate, however quiet the list."""
+    bench = open_gpu(
+        """{model: h100, processes: [{name: a, memory: 1GiB}, {name: m, memory: 1GiB, kind: CM, from: 5s},
+        {name: n, memory: 1GiB, kind: CM, from: 10s}]}"""
+    )
+    for _ in range(3):
+        assert kinds(read(bench, slow=False)) == {FIRST: "C"}
+    bench.clock.advance(6)
+    assert kinds(read(bench, slow=False)) == {FIRST: "C", FIRST + 1: "CM"}
+    bench.clock.advance(6)
+    assert kinds(read(bench, slow=False)) == {FIRST: "C", FIRST + 1: "CM", FIRST + 2: "CM"}
+
+
+def test_a_client_that_enters_the_mps_list_late_is_still_found(open_gpu: Open) -> None:
+    """PROC-08: the lists are read one after the other: a number that is new is looked up at the next reading again."""
+    bench = open_gpu("{model: h100, processes: [{name: a, memory: 1GiB, kind: CM}]}")
+    bench.fail(Kind.ERROR, calls=(MPS,), code=Code.NOT_FOUND)
+    late = read(bench, slow=False)
+    bench.node.clear()
+
+    assert (kinds(late), late.known) == ({FIRST: "C"}, False)
+    assert kinds(read(bench, slow=False)) == {FIRST: "CM"}
+
+
+@pytest.mark.parametrize(
+    ("code", "known"),
+    [(Code.NO_PERMISSION, False), (Code.ARGUMENT_VERSION_MISMATCH, False), (Code.NOT_SUPPORTED, True)],
+)
+def test_an_mps_list_that_may_not_be_read(open_gpu: Open, code: Code, known: bool) -> None:
+    """PROC-08: a refusal is no empty list: only a GPU that has no such list has no clients of MPS."""
+    bench = open_gpu(TWO)
+    bench.fail(Kind.ERROR, calls=(MPS,), code=code)
+
+    for slow in (True, False, True):
+        found = read(bench, slow=slow)
+        assert (found.known, found.kinds_known) == (True, known)
 
 
 def test_a_list_that_has_not_changed_is_the_same_object(open_gpu: Open) -> None:
