@@ -24,6 +24,7 @@ from tests.agent.acting.trees import (
     make_directory,
     make_file,
     needs_root,
+    replaced,
     set_acl,
     tree,
 )
@@ -65,10 +66,10 @@ def test_a_program_of_somebody_else(tree: Path) -> None:
     """Its owner, its ACL, its directory."""
     program = script(tree / "program")
     give(program, ALICE)
-    assert faults(program) == [f"{program} belongs to uid {ALICE}: chown root {program}"]
+    assert faults(program) == [f"{program} belongs to uid {ALICE}: {replaced(program)}"]
     give(program, 0)
     set_acl(program, acl((USER, 7, ALICE)))
-    assert faults(program) == [f"{program} is writable by uid {ALICE} (ACL): setfacl -b {program}"]
+    assert faults(program) == [f"{program} is writable by uid {ALICE} (ACL): {replaced(program)}"]
 
 
 @pytest.mark.parametrize(
@@ -92,13 +93,13 @@ def test_a_script_of_somebody_else_as_an_argument(tree: Path, command: list[str]
     """The program is root's, and what it is told to run is not."""
     theirs = script(tree / "x.sh", owner=ALICE)
     told = faults(*(word.format(script=theirs) for word in command))
-    assert told == [f"{theirs} belongs to uid {ALICE}: chown root {theirs}"]
+    assert told == [f"{theirs} belongs to uid {ALICE}: {replaced(theirs)}"]
 
 
 def test_an_interpreter_of_somebody_else(tree: Path) -> None:
     """The first line of a script, and of its interpreter's, names what runs; also in an argument of `env`."""
     theirs = script(tree / "interpreter", owner=ALICE)
-    expected = [f"{theirs} belongs to uid {ALICE}: chown root {theirs}"]
+    expected = [f"{theirs} belongs to uid {ALICE}: {replaced(theirs)}"]
     assert faults(script(tree / "one", f"#! {theirs} -x\n")) == expected
     assert faults(script(tree / "two", f"#!{tree / 'one'}\n")) == expected
     assert faults("/usr/bin/env", tree / "two") == expected
@@ -133,7 +134,7 @@ def test_a_name_in_path(tree: Path) -> None:
         [tree / "s"],
         ["/bin/sh", "-c", "tool"],
     ):
-        assert faults(*command, search=search) == [f"{late}/tool belongs to uid {ALICE}: chown root {late}/tool"]
+        assert faults(*command, search=search) == [f"{late}/tool belongs to uid {ALICE}: {replaced(late / 'tool')}"]
 
 
 def test_relative_paths() -> None:
@@ -228,5 +229,5 @@ def test_checked_again_right_before_it_runs(tree: Path) -> None:
     give(program, ALICE)
     done = asyncio.run(hands.execute((str(program),), target(), 30.0))
     assert not done.ok
-    assert done.detail == f"the program is not run: {program} belongs to uid {ALICE}: chown root {program}"
+    assert done.detail == f"the program is not run: {program} belongs to uid {ALICE}: {replaced(program)}"
     assert ran.read_text() == "run\n"
