@@ -40,14 +40,19 @@ _VARIABLES = re.compile(
 _INTO_A_FILE = "write it into a file of root's and name that file"
 
 
+def imports(name: str) -> bool:
+    """Whether a program of this name may load modules from where its script lies; a shell has no such place."""
+    return bool(LANGUAGES.fullmatch(name))
+
+
 def interprets(name: str) -> bool:
     """Whether a program of this name runs the text of a file that it is given."""
     return bool(SHELLS.fullmatch(name) or LANGUAGES.fullmatch(name))
 
 
-def refused_texts(names: set[str], arguments: Sequence[str]) -> Iterator[str]:
-    """Yield why a command of these words is refused; `names` are those of its program, links followed."""
-    for name in sorted(names):
+def refused_texts(names: Sequence[str], arguments: Sequence[str]) -> Iterator[str]:
+    """Yield why a command of these words is refused; `names` are those of its program, as written first."""
+    for name in names:
         if _REFUSED.fullmatch(name):
             yield f"{shown_path(name)} runs what cannot be examined: {_INTO_A_FILE}"
     if any(map(interprets, names)):
@@ -67,8 +72,8 @@ def script_of(arguments: Sequence[str]) -> str:
     return script if script.startswith("/") else ""
 
 
-def _without_script(names: set[str], arguments: Sequence[str]) -> Iterator[str]:
-    name = next(each for each in sorted(names) if interprets(each))
+def _without_script(names: Sequence[str], arguments: Sequence[str]) -> Iterator[str]:
+    name = next(each for each in names if interprets(each))
     flags = [allowed for program, allowed in _FLAGS.items() if any(program.fullmatch(each) for each in names)]
     for argument in arguments:
         if argument.startswith("/"):

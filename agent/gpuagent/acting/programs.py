@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gpuagent.acting.command_rules import LAUNCHERS, SHELLS, interprets, refused_texts, script_of
+from gpuagent.acting.command_rules import LAUNCHERS, SHELLS, imports, interprets, refused_texts, script_of
 from gpuagent.acting.entries import listed_faults
 from gpuagent.acting.path_walk import Walk, shown_path, walk
 from gpuagent_alerts.receivers.program import SEARCH_PATH, WORKING_DIRECTORY
@@ -67,10 +67,10 @@ class _Command:
         if not program.startswith("/"):
             found = "" if "/" in program or "\0" in program else shutil.which(program, path=self._search_path)
             yield f"{shown_path(program)} is not an absolute path: write {found or 'where it is, from / on'}"
-            names = {Path(program).name}
+            names = [Path(program).name]
         else:
             with walk(program, self._owners) as walked:
-                names = {Path(program).name, _name_of(walked)}
+                names = [Path(program).name, _name_of(walked)]
             yield from self._file(program, depth)
         yield from refused_texts(names, arguments)
         launches = any(LAUNCHERS.fullmatch(name) for name in names)
@@ -86,7 +86,7 @@ class _Command:
                 yield from self._relative(argument)
             if launches:
                 yield from self._launched(argument, arguments[number + 1 :])
-        if runs_files and (script := script_of(arguments)):
+        if any(map(imports, names)) and (script := script_of(arguments)):
             yield from self._beside(script)
 
     def _launched(self, word: str, rest: Sequence[str]) -> Iterator[str]:
@@ -94,12 +94,12 @@ class _Command:
         found = (
             word if word.startswith("/") else shutil.which(word, path=self._search_path) if "/" not in word else None
         )
-        names = {Path(word).name}
+        names = [Path(word).name]
         if found and "\0" not in found:
             with walk(found, self._owners) as walked:
-                names.add(_name_of(walked))
+                names.append(_name_of(walked))
         yield from refused_texts(names, rest)
-        if any(map(interprets, names)) and (script := script_of(rest)):
+        if any(map(imports, names)) and (script := script_of(rest)):
             yield from self._beside(script)
 
     def _beside(self, script: str) -> Iterator[str]:
@@ -108,6 +108,7 @@ class _Command:
             if directory not in self._listed:
                 self._listed.add(directory)
                 with walk(directory, self._owners) as walked:
+                    yield from map(str, walked.faults)  # of a sticky directory too: anybody may add a module
                     if walked.is_directory():
                         yield from listed_faults(walked, self._owners)
 

@@ -145,7 +145,7 @@ def test_a_file_is_swapped_after_the_check(tree: Path, kind: str) -> None:
     config = load_config_here(path, read=files.read)
     swapped = tree / kind
     assert refusal(path, files, config) == [
-        f"{swapped} belongs to uid {ALICE}: chown root {swapped}",
+        f"{swapped} belongs to uid {ALICE}: {replaced(swapped)}",
         f"{swapped} was replaced while it was read: reload again",
     ]
     assert config.remedies.allow.users == ("svc",)
@@ -250,5 +250,5 @@ def test_the_agent_does_not_start(tree: Path) -> None:
     with pytest.raises(StartError) as caught:
         assemble(path, simulate="demo")
     first, second = str(caught.value).split("\n")
-    assert first.startswith(f"{path} is writable by uid {ALICE} (ACL): setfacl -b ")
+    assert first.startswith(f"{path} is writable by uid {ALICE} (ACL): cp ")
     assert second.startswith(f"{theirs} belongs to uid {ALICE}: chown root ")
