@@ -6,15 +6,12 @@ the agent has it open; what is put in its place meanwhile is not read.
 
 from __future__ import annotations
 
-import errno
-import fcntl
 import os
-import signal
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 
 from gpuagent.acting.entries import entry_faults
+from gpuagent.acting.leases import is_open_for_writing
 from gpuagent.acting.path_walk import PathFault, Walk, replacement, walk
 from gpuagent.config.contents import MAX_FILE_BYTES, read_file
 
@@ -106,26 +103,9 @@ def _content_of(walked: Walk) -> tuple[bytes, os.stat_result, os.stat_result, bo
         raise FileNotFoundError(walked.path)
     # The link leads to the open file itself, whatever has become of its path (proc(5)).
     with Path(f"/proc/self/fd/{walked.descriptor}").open("rb") as stream:
-        is_open = _is_open_for_writing(stream.fileno())
+        is_open = is_open_for_writing(stream.fileno())
         content = stream.read(MAX_FILE_BYTES + 1)
         return content, walked.status, os.fstat(stream.fileno()), is_open
-
-
-def _is_open_for_writing(descriptor: int) -> bool:
-    """Ask for a read lease, which the kernel grants on no file that is open, or mapped, for writing (fcntl(2)).
-
-    False where that cannot be asked: the file belongs to another user and CAP_LEASE is missing, or its file system
-    has no leases.
-    """
-    try:
-        # Who opens it for writing meanwhile has the lease broken by a signal: one that does nothing by default.
-        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
-    except OSError as error:
-        return error.errno == errno.EAGAIN
-    with suppress(OSError):  # closing it gives it back as well
-        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
-    return False
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:

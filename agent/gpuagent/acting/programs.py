@@ -16,7 +16,8 @@ from pathlib import Path
 
 from gpuagent.acting.command_rules import LAUNCHERS, SHELLS, imports, interprets, refused_texts, script_of
 from gpuagent.acting.entries import listed_faults
-from gpuagent.acting.path_walk import Walk, shown_path, walk
+from gpuagent.acting.leases import is_open_for_writing
+from gpuagent.acting.path_walk import Walk, replacement, shown_path, walk
 from gpuagent_alerts.receivers.program import SEARCH_PATH, WORKING_DIRECTORY
 
 _HEAD_BYTES = 256
@@ -73,6 +74,9 @@ class _Command:
                 names = [Path(program).name, _name_of(walked)]
             yield from self._file(program, depth)
         yield from refused_texts(names, arguments)
+        if any(map(interprets, names)):
+            yield from self._writers(script_of(arguments))
+        yield from self._writers(program)
         launches = any(LAUNCHERS.fullmatch(name) for name in names)
         runs_others = launches or any(SHELLS.fullmatch(name) for name in names)
         runs_files = any(map(interprets, names))
@@ -99,8 +103,19 @@ class _Command:
             with walk(found, self._owners) as walked:
                 names.append(_name_of(walked))
         yield from refused_texts(names, rest)
+        if any(map(interprets, names)):
+            yield from self._writers(script_of(rest))
+        if found:
+            yield from self._writers(found)
         if any(map(imports, names)) and (script := script_of(rest)):
             yield from self._beside(script)
+
+    def _writers(self, path: str) -> Iterator[str]:
+        """The fault of a program or a script that somebody has open for writing, whoever may open it now."""
+        if path.startswith("/"):
+            with walk(path, self._owners) as walked:
+                if _has_a_writer(walked):
+                    yield f"{shown_path(path)} is open for writing in some process: {replacement(path)}"
 
     def _beside(self, script: str) -> Iterator[str]:
         """Faults of what lies beside a script, links followed: Python takes its modules from there (sys.path[0])."""
@@ -185,3 +200,14 @@ def _head(walked: Walk) -> bytes:
         return b""
     with Path(f"/proc/self/fd/{walked.descriptor}").open("rb", buffering=0) as program:
         return program.read(_HEAD_BYTES)
+
+
+def _has_a_writer(walked: Walk) -> bool:
+    """Whether what is run is open for writing. False for what cannot be read: that is told elsewhere."""
+    if not walked.is_regular_file():
+        return False
+    try:
+        with Path(f"/proc/self/fd/{walked.descriptor}").open("rb", buffering=0) as program:
+            return is_open_for_writing(program.fileno())
+    except OSError:
+        return False

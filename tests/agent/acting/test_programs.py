@@ -212,6 +212,16 @@ def test_every_fault_at_once(tree: Path) -> None:
     assert [each.partition(" ")[0] for each in told] == [str(program), f"{tree}/i", str(theirs)]
 
 
+def test_a_program_that_its_old_owner_has_open(tree: Path) -> None:
+    """Its owner and its mode are root's, and what it says is not settled: the program, a script, one below `env`."""
+    program = script(tree / "program")
+    expected = [f"{program} is open for writing in some process: {replaced(program)}"]
+    for command in ([program], ["/bin/sh", program], ["/usr/bin/env", program], ["/usr/bin/env", "sh", program]):
+        with program.open("r+"):
+            assert faults(*command) == expected
+        assert faults(*command) == []
+
+
 def test_checked_again_right_before_it_runs(tree: Path) -> None:
     """What has been changed since the start is not run: the step fails, and says why."""
     ran = tree / "ran"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ __all__ = ["tree"]
 
 def refusal(tree: Path, search_path: str) -> str:
     """Why the unit must not be restarted, by the systemctl of this search path."""
-    systemctl = Systemctl(UnitProcesses(CgroupTree(tree).proc), search_path=search_path)
+    systemctl = Systemctl(UnitProcesses(CgroupTree(Path(tempfile.mkdtemp(dir=tree))).proc), search_path=search_path)
     return asyncio.run(systemctl.refusal(unit_target(), UnitPermission()))
 
 
