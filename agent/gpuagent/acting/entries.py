@@ -10,7 +10,7 @@ import shlex
 import stat
 from collections.abc import Collection, Iterator
 
-from gpuagent.acting.path_walk import PathFault, Walk, replacement, walk
+from gpuagent.acting.path_walk import PathFault, Walk, replacement, shown_path, walk
 
 MAX_STATE_ENTRIES = 200
 """The agent keeps a dozen files in its state directory."""
@@ -30,18 +30,28 @@ def entry_faults(directory: Walk, owners: Collection[int], limit: int = MAX_STAT
         except FileNotFoundError:  # SQLite's log goes with its last user
             continue
         if stat.S_ISLNK(status.st_mode):
-            faults.append(PathFault(element, "is a symbolic link", f"remove it: rm {shlex.quote(element)}"))
+            faults.append(PathFault(element, "is a symbolic link", f"remove it: rm {shown_path(shlex.quote(element))}"))
             continue
         with walk(element, owners) as walked:
-            faults += [fault for fault in walked.faults if fault not in directory.faults]
             status = walked.status or status
+            found = [fault for fault in walked.faults if fault not in directory.faults]
+        if stat.S_ISREG(status.st_mode):
+            found = [fault._replace(remedy=_removal(element)) for fault in found]
+        faults += found
         if stat.S_ISREG(status.st_mode) and status.st_nlink > 1:
-            faults.append(PathFault(element, f"has {status.st_nlink} names (hard links)", replacement(element)))
+            faults.append(PathFault(element, f"has {status.st_nlink} names (hard links)", _removal(element)))
         elif not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
             faults.append(
-                PathFault(element, "is neither a file nor a directory", f"remove it: rm {shlex.quote(element)}")
+                PathFault(
+                    element, "is neither a file nor a directory", f"remove it: rm {shown_path(shlex.quote(element))}"
+                )
             )
     return faults
+
+
+def _removal(element: str) -> str:
+    """Return what to do with a file of the agent's that others may have written: its content may be forged."""
+    return f"remove it (rm {shown_path(shlex.quote(element))}), or if you trust what it says, {replacement(element)}"
 
 
 def listed_faults(directory: Walk, owners: Collection[int], limit: int = MAX_ENTRIES) -> Iterator[str]:

@@ -24,6 +24,11 @@ __all__ = ["tree"]
 NAMES = ("state.db", "state.db-wal", "state.db-shm", "gpus.json", "listings.json", "left.tmp")
 
 
+def removed(entry: Path) -> str:
+    """What the agent advises for a file of its own that others could write."""
+    return f"remove it (rm {entry}), or if you trust what it says, {replaced(entry)}"
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_entry_of_the_state_directory(tree: Path, name: str) -> None:
     """A file that was planted while the directory was open to others is named, with what mends it."""
@@ -34,12 +39,12 @@ def test_every_entry_of_the_state_directory(tree: Path, name: str) -> None:
     make_directory(state / "below")
     assert refusal(path) == []
     entry = give(state / name, ALICE)
-    assert refusal(path) == [f"{entry} belongs to uid {ALICE}: {replaced(entry)}"]
+    assert refusal(path) == [f"{entry} belongs to uid {ALICE}: {removed(entry)}"]
     give(entry, 0).chmod(0o606)
-    assert refusal(path) == [f"{entry} is writable by everybody: {replaced(entry)}"]
+    assert refusal(path) == [f"{entry} is writable by everybody: {removed(entry)}"]
     entry.unlink()
     os.link(make_file(tree / "elsewhere"), entry)
-    assert refusal(path) == [f"{entry} has 2 names (hard links): {replaced(entry)}"]
+    assert refusal(path) == [f"{entry} has 2 names (hard links): {removed(entry)}"]
     entry.unlink()
     entry.symlink_to(tree / "elsewhere")
     assert refusal(path) == [f"{entry} is a symbolic link: remove it: rm {entry}"]
