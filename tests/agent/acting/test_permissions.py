@@ -78,7 +78,7 @@ def test_a_dry_run_needs_no_protected_files(tree: Path) -> None:
     document["remedies"]["ladders"][0]["dry_run"] = False
     path.write_text(json.dumps(document))
     assert len(refusal(path)) == 2
-    path.write_text(json.dumps({"remedies": {"dry_run": False}, "state_dir": str(tree)}))
+    path.write_text(json.dumps({"remedies": {"dry_run": False}, "state_dir": str(tree / "state")}))
     assert len(refusal(path)) == 2
 
 
