@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import base64
 import contextlib
+import errno
 import http.client
 import json
 import os
 import socket
+import struct
 import threading
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -21,6 +23,8 @@ SCHEMA = 1
 SYSTEM_SOCKET = Path("/run/gpuagent/control.sock")
 _LARGEST_ANSWER = 64 * 1024**2
 _TIMEOUT_SECONDS = 2.0
+_UCRED = struct.Struct("iII")
+"""`struct ucred`: pid, uid, gid (unix(7))."""
 
 
 class NoAgent(Exception):
@@ -28,14 +32,21 @@ class NoAgent(Exception):
 
 
 class _UnixConnection(http.client.HTTPConnection):
-    def __init__(self, path: Path, timeout_seconds: float) -> None:
+    def __init__(self, path: Path, timeout_seconds: float, peer_uids: Collection[int] | None = None) -> None:
         super().__init__("localhost", timeout=timeout_seconds)
         self._path = path
+        self._peer_uids = peer_uids
 
     def connect(self) -> None:
         self.sock = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         self.sock.settimeout(self.timeout)
         self.sock.connect(str(self._path))
+        if self._peer_uids is not None:
+            # Of whoever called listen(2), as the kernel noted it (unix(7)): nothing that the peer says.
+            credentials = self.sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
+            uid = _UCRED.unpack(credentials)[1]
+            if uid not in self._peer_uids:
+                raise PermissionError(errno.EPERM, f"a process of uid {uid} listens there, which is not trusted")
 
 
 def default_socket(
@@ -65,18 +76,24 @@ def _is_there(path: Path) -> bool:
 
 
 def request(
-    target: Path | str, method: str, path: str, timeout_seconds: float = _TIMEOUT_SECONDS, *, body: Any = None
+    target: Path | str,
+    method: str,
+    path: str,
+    timeout_seconds: float = _TIMEOUT_SECONDS,
+    *,
+    body: Any = None,
+    peer_uids: Collection[int] | None = None,
 ) -> tuple[int, bytes]:
     """One request over the control socket (a path) or to a URL; returns status and body.
 
     `timeout_seconds` is for the whole of it: a peer that sends a byte a second does not prolong it. `body` is sent as
-    JSON, unless it is None.
+    JSON, unless it is None. Of a control socket, `peer_uids` are the users who may answer; None means any.
 
     Raises:
-        NoAgent: nothing answers there, or not in HTTP, or not in time.
+        NoAgent: nothing answers there, or not in HTTP, or not in time, or another user than `peer_uids`.
     """
     try:
-        connection, headers = _connection(target, timeout_seconds)
+        connection, headers = _connection(target, timeout_seconds, peer_uids)
     except ValueError as error:
         raise NoAgent(f"{_shown(target)}: {error}") from None
     headers["Accept"] = "application/json"
@@ -146,9 +163,11 @@ def fetch_anywhere(control_socket: Path | None, url: str | None, *, usual: Seque
     raise first or NoAgent("nobody was asked")
 
 
-def _connection(target: Path | str, timeout_seconds: float) -> tuple[http.client.HTTPConnection, dict[str, str]]:
+def _connection(
+    target: Path | str, timeout_seconds: float, peer_uids: Collection[int] | None
+) -> tuple[http.client.HTTPConnection, dict[str, str]]:
     if isinstance(target, Path):
-        return _UnixConnection(target, timeout_seconds), {}
+        return _UnixConnection(target, timeout_seconds, peer_uids), {}
     parts = urlsplit(target if "//" in target else f"http://{target}")
     if parts.scheme not in {"http", "https"} or not parts.hostname:
         raise ValueError("not a URL such as http://127.0.0.1:9837")

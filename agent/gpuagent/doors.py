@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuagent.runtime.directories import make_own_directory
+from gpuagent.runtime.directories import check_socket_directory, make_own_directory
 from gpuagent.view import View
 from gpuagent_exporters.alert_routes import AlertCommands, alert_routes, read_routes
 from gpuagent_exporters.client_routes import ClientSource, client_command_routes, client_routes
@@ -126,5 +126,6 @@ def _make_directory(path: Path) -> None:
     """The socket's directory: others cannot even see what is in it."""
     try:
         make_own_directory(path)
+        check_socket_directory(path)
     except OSError as error:
         raise ListenError(f"{path}: {error.strerror}; set runtime_dir to a directory this user may write") from None

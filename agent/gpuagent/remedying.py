@@ -14,7 +14,7 @@ from gpuagent.acting.notes import Notes
 from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.acting.programs import ProgramCheck
 from gpuagent.clients.commands import ClientCommands
-from gpuagent.node import LISTINGS_FILE, STATE_FILE, TRUST_FILE, Node
+from gpuagent.node import Node
 from gpuagent.procfs.docker import docker_main_pid
 from gpuagent.procfs.namespace import own_namespace
 from gpuagent_alerts.remedies.world import Hands
@@ -89,9 +89,10 @@ def check_permissions(config: Config, files: CheckedFiles, programs: ProgramChec
         with suppress(OSError):  # told by who loads it
             files.read(path)
     # Alerts, leaks, limits and who holds memory outlive a restart there: whoever can write it chooses the victims.
-    kept = (STATE_FILE, LISTINGS_FILE, TRUST_FILE)
-    for path in (config.state_dir, *(config.state_dir / name for name in kept)):
-        files.check(path)
+    # SQLite replays a write-ahead log that lies beside its database, whoever wrote it.
+    files.check_contents(config.state_dir)
+    if config.processes.container_socket is not None:  # who answers there says which containers are permitted
+        files.check(config.processes.container_socket)
     faults = list(files.faults)
     check = programs or ProgramCheck(files.own_uid)
     for where, command in _commands(config, {index for index, is_dry in dry.items() if not is_dry}):

@@ -197,10 +197,10 @@ class _Walker:
     def _judge(self, opened: int, place: list[str]) -> tuple[list[PathFault], list[PathFault]]:
         """Faults of a file or directory; and those that count only if others create what it does not have yet."""
         element = _text(place)
-        status = os.fstat(opened)
         faults = self._judge_file_system(opened, place)
+        status = os.fstat(opened)
         if status.st_uid not in self._owners:
-            faults.append(PathFault(element, f"belongs to uid {status.st_uid}", _do("chown root", element)))
+            faults.append(PathFault(element, f"belongs to uid {status.st_uid}", _mend(status, "chown root", element)))
         if stat.S_ISSOCK(status.st_mode) or stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
             return faults, []  # what is written into these is not kept in them
         writers = list(_writers(opened, status, element, self._owners))
@@ -213,25 +213,36 @@ class _Walker:
 def _writers(opened: int, status: os.stat_result, element: str, owners: Collection[int]) -> Iterator[PathFault]:
     """Who may write by mode and ACL. A group is refused whichever it is: its members change without the file."""
     if status.st_mode & stat.S_IWOTH:
-        yield PathFault(element, "is writable by everybody", _do("chmod o-w", element))
+        yield PathFault(element, "is writable by everybody", _mend(status, "chmod o-w", element))
     try:
         acl = read_acl(opened)
     except (OSError, ValueError) as error:
         reason = error.strerror if isinstance(error, OSError) else str(error)
-        yield PathFault(element, f"has an ACL that cannot be read ({reason})", _do("setfacl -b", element))
+        yield PathFault(element, f"has an ACL that cannot be read ({reason})", _mend(status, "setfacl -b", element))
         return
     if acl.owning_group if acl is not None else status.st_mode & stat.S_IWGRP:
-        yield PathFault(element, f"is writable by its group (gid {status.st_gid})", _do("chmod g-w", element))
+        remedy = _mend(status, "chmod g-w", element)
+        yield PathFault(element, f"is writable by its group (gid {status.st_gid})", remedy)
     if acl is not None:
         for user in sorted(acl.users - set(owners)):
-            yield PathFault(element, f"is writable by uid {user} (ACL)", _do("setfacl -b", element))
+            yield PathFault(element, f"is writable by uid {user} (ACL)", _mend(status, "setfacl -b", element))
         for group in sorted(acl.groups):
-            yield PathFault(element, f"is writable by gid {group} (ACL)", _do("setfacl -b", element))
+            yield PathFault(element, f"is writable by gid {group} (ACL)", _mend(status, "setfacl -b", element))
 
 
 def shown_path(path: str) -> str:
     """Return a path that cannot disturb a terminal or a log."""
     return path if path.isprintable() else ascii(path)
+
+
+def replacement(element: str) -> str:
+    """Return what replaces a file: whoever opened it for writing before keeps that, whatever its owner and mode are."""
+    file, new = shlex.quote(element), shlex.quote(f"{element}.new")
+    return shown_path(f"cp {file} {new} && chmod go-w {new} && mv {new} {file}")
+
+
+def _mend(status: os.stat_result, command: str, element: str) -> str:
+    return replacement(element) if stat.S_ISREG(status.st_mode) else _do(command, element)
 
 
 def _do(command: str, element: str) -> str:

@@ -10,7 +10,9 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuagent.acting.path_walk import PathFault, Walk, walk
+from gpuagent.acting.entries import entry_faults
+from gpuagent.acting.leases import is_open_for_writing
+from gpuagent.acting.path_walk import PathFault, Walk, replacement, walk
 from gpuagent.config.contents import MAX_FILE_BYTES, read_file
 
 
@@ -54,6 +56,13 @@ class CheckedFiles:
         with walk(_absolute(path), self._owners) as walked:
             self._add(walked.faults)
 
+    def check_contents(self, path: Path) -> None:
+        """Check a directory of the agent's own, and every entry of it. It need not exist if nobody else can make it."""
+        with walk(_absolute(path), self._owners) as walked:
+            self._add(walked.faults)
+            if walked.is_directory():
+                self._add(entry_faults(walked, self._owners))
+
     def _read(self, path: Path) -> bytes:
         with walk(_absolute(path), self._owners) as walked:
             self._add(walked.faults)
@@ -62,7 +71,9 @@ class CheckedFiles:
                 content = read_file(path)  # a FIFO, or a fault that is told as such
                 self._tell(path, f"is {walked.kind()}", "name a regular file")
                 return content
-            content, before, after = _content_of(walked)
+            content, before, after, is_open = _content_of(walked)
+        if is_open:
+            self._tell(path, "is open for writing in some process", replacement(_absolute(path)))
         with walk(_absolute(path), self._owners) as again:
             self._add(again.faults)
             if again.status is None or not os.path.samestat(again.status, before):
@@ -83,14 +94,18 @@ def _absolute(path: Path) -> str:
     return str(path if path.is_absolute() else Path.cwd() / path)
 
 
-def _content_of(walked: Walk) -> tuple[bytes, os.stat_result, os.stat_result]:
-    """Return the content of the file that was checked, its status when it was checked, and after it was read."""
+def _content_of(walked: Walk) -> tuple[bytes, os.stat_result, os.stat_result, bool]:
+    """Return the content of the file that was checked, its status when it was checked, and after it was read.
+
+    And whether somebody had it open for writing: who owned it before keeps a descriptor over any chown and chmod.
+    """
     if walked.descriptor is None or walked.status is None:
         raise FileNotFoundError(walked.path)
     # The link leads to the open file itself, whatever has become of its path (proc(5)).
     with Path(f"/proc/self/fd/{walked.descriptor}").open("rb") as stream:
+        is_open = is_open_for_writing(stream.fileno())
         content = stream.read(MAX_FILE_BYTES + 1)
-        return content, walked.status, os.fstat(stream.fileno())
+        return content, walked.status, os.fstat(stream.fileno()), is_open
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:

@@ -14,25 +14,18 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gpuagent.acting.path_walk import Walk, shown_path, walk
+from gpuagent.acting.command_rules import LAUNCHERS, SHELLS, imports, interprets, refused_texts, script_of
+from gpuagent.acting.entries import listed_faults
+from gpuagent.acting.leases import is_open_for_writing
+from gpuagent.acting.path_walk import Walk, replacement, shown_path, walk
 from gpuagent_alerts.receivers.program import SEARCH_PATH, WORKING_DIRECTORY
-
-_LANGUAGES = re.compile(
-    r"(?:python|pypy|perl|ruby|node|nodejs|lua|luajit|php|tclsh|expect|[gmn]?awk|Rscript|java|make|guile)[0-9.]*"
-)
-_LAUNCHERS = re.compile(
-    r"(?:ba|da|a|z|k|mk|fi|c|tc)?sh|busybox|cgexec|chroot|chrt|doas|env|flock|ionice|nice|nohup|nsenter|numactl|pkexec"
-    r"|prlimit|runuser|setarch|setpriv|setsid|stdbuf|su|sudo|systemd-run|taskset|time|timeout|unbuffer|unshare|watch"
-    r"|xargs"
-)
-"""Programs that run what their arguments name, shells among them; a name without `/` is looked for in PATH."""
 
 _HEAD_BYTES = 256
 """As much of a script as the kernel looks at (BINPRM_BUF_SIZE, linux/binfmts.h)."""
 _MAX_DEPTH = 8
 """The kernel follows five interpreters (fs/exec.c); `env` may be among them."""
-_INSIDE = re.compile(r"""(?:(?<=[\s=:,;|&<>()'"`])|(?<=^-\w))/[^\s=:,;|&<>()'"`]*""")
-"""Absolute paths inside an argument: `--config=/a`, `-f/a`, `PATH=/a:/b`, the text of `sh -c`."""
+_INSIDE = re.compile(r"""(?:(?<![\w./~-])|(?<=^-\w))/[^\s=:,;|&<>()'"`]*""")
+"""Absolute paths inside an argument: `--config=/a`, `-f/a`, `a=/b:/c`, `@/a`, `+/a`."""
 
 
 _WORDS = re.compile(r"""[^\s=:,;|&<>()'"`]+""")
@@ -68,26 +61,71 @@ class _Command:
         self._owners = owners
         self._search_path = search_path
         self._seen: set[str] = set()
+        self._listed: set[str] = set()
 
     def faults(self, command: Sequence[str], depth: int = 0) -> Iterator[str]:
         program, *arguments = command
         if not program.startswith("/"):
             found = "" if "/" in program or "\0" in program else shutil.which(program, path=self._search_path)
             yield f"{shown_path(program)} is not an absolute path: write {found or 'where it is, from / on'}"
-            names = {Path(program).name}
+            names = [Path(program).name]
         else:
             with walk(program, self._owners) as walked:
-                names = {Path(program).name, _name_of(walked)}
+                names = [Path(program).name, _name_of(walked)]
             yield from self._file(program, depth)
-        runs_others = any(_LAUNCHERS.fullmatch(name) for name in names)
-        interprets = runs_others or any(_LANGUAGES.fullmatch(name) for name in names)
-        for argument in arguments:
+        yield from refused_texts(names, arguments)
+        if any(map(interprets, names)):
+            yield from self._writers(script_of(arguments))
+        yield from self._writers(program)
+        launches = any(LAUNCHERS.fullmatch(name) for name in names)
+        runs_others = launches or any(SHELLS.fullmatch(name) for name in names)
+        runs_files = any(map(interprets, names))
+        for number, argument in enumerate(arguments):
             for path in _paths_in(argument):
-                yield from self._file(path, depth, may_be_directory=not interprets or path != argument)
+                may_be_directory = not (runs_others or runs_files) or path != argument or "find" in names
+                yield from self._file(path, depth, may_be_directory=may_be_directory)
             if runs_others:
                 yield from self._words(argument, depth)
-            elif interprets:
+            elif runs_files:
                 yield from self._relative(argument)
+            if launches:
+                yield from self._launched(argument, arguments[number + 1 :])
+        if any(map(imports, names)) and (script := script_of(arguments)):
+            yield from self._beside(script)
+
+    def _launched(self, word: str, rest: Sequence[str]) -> Iterator[str]:
+        """Faults of the command that begins with this word of a launcher's, if it names a program that runs a text."""
+        found = (
+            word if word.startswith("/") else shutil.which(word, path=self._search_path) if "/" not in word else None
+        )
+        names = [Path(word).name]
+        if found and "\0" not in found:
+            with walk(found, self._owners) as walked:
+                names.append(_name_of(walked))
+        yield from refused_texts(names, rest)
+        if any(map(interprets, names)):
+            yield from self._writers(script_of(rest))
+        if found:
+            yield from self._writers(found)
+        if any(map(imports, names)) and (script := script_of(rest)):
+            yield from self._beside(script)
+
+    def _writers(self, path: str) -> Iterator[str]:
+        """The fault of a program or a script that somebody has open for writing, whoever may open it now."""
+        if path.startswith("/"):
+            with walk(path, self._owners) as walked:
+                if _has_a_writer(walked):
+                    yield f"{shown_path(path)} is open for writing in some process: {replacement(path)}"
+
+    def _beside(self, script: str) -> Iterator[str]:
+        """Faults of what lies beside a script, links followed: Python takes its modules from there (sys.path[0])."""
+        for directory in dict.fromkeys((os.path.dirname(script), os.path.dirname(os.path.realpath(script)))):  # noqa: PTH120
+            if directory not in self._listed:
+                self._listed.add(directory)
+                with walk(directory, self._owners) as walked:
+                    yield from map(str, walked.faults)  # of a sticky directory too: anybody may add a module
+                    if walked.is_directory():
+                        yield from listed_faults(walked, self._owners)
 
     def _words(self, argument: str, depth: int) -> Iterator[str]:
         """What a launcher may make of an argument: programs in PATH, relative paths, what a shell expands."""
@@ -106,6 +144,9 @@ class _Command:
             yield from map(str, walked.faults)
             if walked.is_directory() and not may_be_directory:
                 yield f"{shown_path(path)} is a directory, whose files are not examined: name the file to run"
+            elif walked.is_directory() and path not in self._listed:
+                self._listed.add(path)
+                yield from listed_faults(walked, self._owners)
             elif walked.kind() == "a FIFO":
                 yield f"{shown_path(path)} is a FIFO: name a file"
             try:
@@ -159,3 +200,14 @@ def _head(walked: Walk) -> bytes:
         return b""
     with Path(f"/proc/self/fd/{walked.descriptor}").open("rb", buffering=0) as program:
         return program.read(_HEAD_BYTES)
+
+
+def _has_a_writer(walked: Walk) -> bool:
+    """Whether what is run is open for writing. False for what cannot be read: that is told elsewhere."""
+    if not walked.is_regular_file():
+        return False
+    try:
+        with Path(f"/proc/self/fd/{walked.descriptor}").open("rb", buffering=0) as program:
+            return is_open_for_writing(program.fileno())
+    except OSError:
+        return False

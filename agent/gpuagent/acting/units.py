@@ -6,12 +6,15 @@ Through `systemctl`, which asks polkit: the agent's own user may restart exactly
 from __future__ import annotations
 
 import asyncio
+import shutil
 import time
 from collections.abc import Callable, Sequence
 
+from gpuagent.acting.programs import ProgramCheck
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.acting.unit_state import PROPERTIES, UNIT, UnitState, active_units
 from gpuagent.runtime.background import in_daemon_thread
+from gpuagent_alerts.receivers.program import SEARCH_PATH
 from gpuagent_alerts.remedies.party import Doubt
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import SHARED_WAY_OUT, Done, UnitPermission
@@ -32,15 +35,21 @@ class Systemctl:
     def __init__(
         self,
         processes: UnitProcesses,
-        program: Sequence[str] = ("systemctl",),
+        program: Sequence[str] = (),
         *,
+        search_path: str = SEARCH_PATH,
         monotonic: Callable[[], float] = time.monotonic,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
-        """`monotonic` is CLOCK_MONOTONIC, by which systemd tells when a unit was started."""
+        """`monotonic` is CLOCK_MONOTONIC, by which systemd tells when a unit was started.
+
+        `program` is run as it is given. Without it, `systemctl` is looked for in `search_path` before each run, and
+        must be one that only root and the agent's user can change: it has the agent's rights.
+        """
         self._look_seconds = look_seconds
         self._processes = processes
         self._program = tuple(program)
+        self._search_path = search_path
         self._monotonic = monotonic
         self._restarted: dict[str, list[float]] = {}
 
@@ -119,14 +128,26 @@ class Systemctl:
             return "", _detail(output) or f"systemctl failed with status {code}"
         return output, "its answer is too long" if len(output) > _OUTPUT else ""
 
+    def _find_program(self) -> tuple[tuple[str, ...], str]:
+        """Return the program to run, and why there is none."""
+        if self._program:
+            return self._program, ""
+        found = shutil.which("systemctl", path=self._search_path)
+        if found is None:
+            return (), f"there is no systemctl in {self._search_path}"
+        return (found,), ProgramCheck()((found,))
+
     async def _run(self, *arguments: str, seconds: float) -> tuple[int | None, str]:
+        program, fault = await in_daemon_thread(self._find_program, "systemctl")
+        if fault:
+            return 127, f"systemctl is not run: {fault}"
         try:
             process = await asyncio.create_subprocess_exec(
-                *self._program, *arguments,
+                *program, *arguments,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             )  # fmt: skip
         except OSError as error:
-            return 127, f"{self._program[0]}: {error.strerror}"
+            return 127, f"{program[0]}: {error.strerror}"
         try:
             async with asyncio.timeout(seconds):
                 output, _ = await process.communicate()

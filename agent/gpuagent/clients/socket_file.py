@@ -6,11 +6,9 @@ that is mounted, and is never removed.
 
 from __future__ import annotations
 
-import errno
-import os
-import stat
 from pathlib import Path
 
+from gpuagent.runtime.directories import check_socket_directory
 from gpuagent_exporters.listeners import ListenError, UnixListener, open_unix
 
 SOCKET_NAME = "client.sock"
@@ -37,9 +35,4 @@ def _make_directory(path: Path) -> None:
         path.chmod(_DIRECTORY_MODE)  # whatever the umask: apps of other users have to get in
     except FileExistsError:
         pass
-    for directory in (path, path.parent):
-        found = directory.lstat()
-        if found.st_uid not in (0, os.geteuid()):
-            raise PermissionError(errno.EPERM, f"{directory} belongs to another user", str(path))
-        if found.st_mode & (stat.S_IWGRP | stat.S_IWOTH) and not found.st_mode & stat.S_ISVTX:
-            raise PermissionError(errno.EPERM, f"{directory} may be written by others", str(path))
+    check_socket_directory(path)

@@ -70,8 +70,15 @@ keeps what it has and says what is wrong.
   {MAX_DEPTH} levels and {MAX_VALUES} values.
 - A list or section with nothing below it is as if it were not there.
 - While remedies act for real (`dry_run: false`, below `remedies` or in a ladder), this file, the rule files, what
-  `exec` runs, `state_dir`, and every directory and link on the way to them must be changeable by root and the agent's
-  user alone: by owner, mode and ACL, whatever the group. What `exec` runs is then given by absolute paths.
+  `exec` runs, `state_dir` and every entry of it, `processes.container_socket`, and every directory and link on the way
+  to them must be changeable by root and the agent's user alone: by owner, mode and ACL, whatever the group.
+- What `exec` runs is then given by absolute paths. Examined are the program, its interpreters, every absolute path in
+  an argument (also after `=`, `:`, `,`, `@`, `+` and the like), the entries of a directory that is named, and for a
+  script in Python, Perl and other languages the entries of its directory. A shell or an interpreter gets a script by
+  its absolute path. Refused are texts and modules (`-c`, `-e`, `-m`, `-r`), `env` with `-S`, `-C` or a variable that
+  changes what is loaded (`LD_*`, `PYTHON*`, `PATH`, ...), `find -exec`, `xargs`, `run-parts`, `ld.so`, `make`,
+  `chroot` and the like: write it into a file of root's and name that file. Not examined is what a program or a script
+  does by itself, what lies deeper than one level in a directory, and options of other programs that run a text.
 
 An example:
 

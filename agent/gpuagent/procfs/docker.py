@@ -7,6 +7,7 @@ Docker Engine API, `GET /containers/{id}/json` (https://docs.docker.com/referenc
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -38,9 +39,13 @@ def docker_main_pid(socket: Path, container_id: str) -> int | None:
 
 
 def _inspect(socket: Path, container_id: str) -> dict[str, object]:
-    """Return what the runtime says of a container; {} where it knows none, or speaks of another. Raises OSError."""
+    """Return what the runtime says of a container; {} where it knows none, or speaks of another. Raises OSError.
+
+    Only root's runtime and the agent's own user's is asked: its answer decides who is allowed, and who is ended.
+    """
     try:
-        status, body = request(socket, "GET", f"/containers/{container_id}/json", _TIMEOUT_SECONDS)
+        path = f"/containers/{container_id}/json"
+        status, body = request(socket, "GET", path, _TIMEOUT_SECONDS, peer_uids={0, os.geteuid()})
     except NoAgent as error:  # nobody there, or no right to the socket
         raise OSError(str(error)) from None
     if status == _NOT_FOUND:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuagent_alerts.alert import Alert
@@ -26,7 +27,7 @@ class Judged(NamedTuple):
     """CLOCK_BOOTTIME at which it began to be true: a process that started later is not the one that it is about."""
     interval_seconds: float = 0.0
     """Between two evaluations of the rule."""
-    read_seconds: Mapping[str, float] = _NO_LABELS
+    read_seconds: Mapping[str, float] = MappingProxyType({})
     """By UUID: CLOCK_BOOTTIME of each GPU's reading in that snapshot, which may be older than the snapshot."""
     measured: bool = True
     """False while the data behind it is missing: then it goes on as it was, and nobody knows whether it is true."""

@@ -26,6 +26,7 @@ from tests.agent.acting.trees import (
     make_directory,
     make_file,
     needs_root,
+    replaced,
     set_acl,
     tree,
 )
@@ -77,7 +78,7 @@ def test_a_dry_run_needs_no_protected_files(tree: Path) -> None:
     document["remedies"]["ladders"][0]["dry_run"] = False
     path.write_text(json.dumps(document))
     assert len(refusal(path)) == 2
-    path.write_text(json.dumps({"remedies": {"dry_run": False}, "state_dir": str(tree)}))
+    path.write_text(json.dumps({"remedies": {"dry_run": False}, "state_dir": str(tree / "state")}))
     assert len(refusal(path)) == 2
 
 
@@ -92,11 +93,11 @@ def test_every_fault_at_once(tree: Path) -> None:
     )  # fmt: skip
     set_acl(path, acl((USER, 6, ALICE)))
     missing = "no-such-program is not an absolute path: write where it is, from / on"
-    owner = f"{script} belongs to uid {ALICE}: chown root {script}"
+    owner = f"{script} belongs to uid {ALICE}: {replaced(script)}"
     assert refusal(path) == [
-        f"{path} is writable by uid {ALICE} (ACL): setfacl -b {path}",
-        f"{rules} is writable by everybody: chmod o-w {rules}",
-        f"{rules} is writable by its group (gid 0): chmod g-w {rules}",
+        f"{path} is writable by uid {ALICE} (ACL): {replaced(path)}",
+        f"{rules} is writable by everybody: {replaced(rules)}",
+        f"{rules} is writable by its group (gid 0): {replaced(rules)}",
         f"{state} is writable by its group (gid 0): chmod g-w {state}",
         f"remedies.ladders[0].steps[0].exec: {owner}",
         f"remedies.ladders[0].steps[1].exec: {missing}",
@@ -108,7 +109,7 @@ def test_the_agents_own_user(tree: Path) -> None:
     """An agent of another user goes by root's files and its own; one of root's does not go by that user's."""
     path = give(settings(tree), ALICE)
     assert refusal(path, CheckedFiles(ALICE)) == []
-    assert refusal(path, CheckedFiles(0)) == [f"{path} belongs to uid {ALICE}: chown root {path}"]
+    assert refusal(path, CheckedFiles(0)) == [f"{path} belongs to uid {ALICE}: {replaced(path)}"]
     give(path, 0)
     assert refusal(path, CheckedFiles(ALICE)) == []
 
@@ -126,7 +127,7 @@ def test_an_agent_without_roots_rights(tree: Path) -> None:
 
     set_acl(path, acl((USER, 6, ALICE)))
     assert as_user(ALICE, told) == "True"
-    assert as_user(BOB, told) == f"{path} is writable by uid {ALICE} (ACL): setfacl -b {path}\nTrue"
+    assert as_user(BOB, told) == f"{path} is writable by uid {ALICE} (ACL): {replaced(path)}\nTrue"
 
 
 @pytest.mark.parametrize("kind", ["rules.yaml", "gpuagent.yaml"])
@@ -144,7 +145,7 @@ def test_a_file_is_swapped_after_the_check(tree: Path, kind: str) -> None:
     config = load_config_here(path, read=files.read)
     swapped = tree / kind
     assert refusal(path, files, config) == [
-        f"{swapped} belongs to uid {ALICE}: chown root {swapped}",
+        f"{swapped} belongs to uid {ALICE}: {replaced(swapped)}",
         f"{swapped} was replaced while it was read: reload again",
     ]
     assert config.remedies.allow.users == ("svc",)
@@ -249,5 +250,5 @@ def test_the_agent_does_not_start(tree: Path) -> None:
     with pytest.raises(StartError) as caught:
         assemble(path, simulate="demo")
     first, second = str(caught.value).split("\n")
-    assert first.startswith(f"{path} is writable by uid {ALICE} (ACL): setfacl -b ")
+    assert first.startswith(f"{path} is writable by uid {ALICE} (ACL): cp ")
     assert second.startswith(f"{theirs} belongs to uid {ALICE}: chown root ")

@@ -91,6 +91,11 @@ def make_file(path: Path, text: str = "", mode: int = 0o644) -> Path:
     return path
 
 
+def replaced(path: Path) -> str:
+    """What the agent advises for a file that others could write: a file that nobody has open."""
+    return f"cp {path} {path}.new && chmod go-w {path}.new && mv {path}.new {path}"
+
+
 def make_directory(path: Path, mode: int = 0o755, owner: int = 0) -> Path:
     """A directory with this mode, whatever the umask."""
     path.mkdir()

@@ -60,7 +60,7 @@ def answer(
     memory = None if used is None else Memory(80 * GIB, used + sum(each or 0 for each in held.values()))
     return Collected(
         GpuReading(gpu, GpuState.OK, memory=memory, processes_known=complete),
-        listed, dict.fromkeys(busy, BUSY), frozenset(held), at, contradiction,
+        listed, dict.fromkeys(busy, BUSY), frozenset(held), at, contradiction=contradiction,
     )  # fmt: skip
 
 

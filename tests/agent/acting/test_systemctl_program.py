@@ -1,0 +1,55 @@
+"""Which `systemctl` is run: one that only root and the agent's user can change, wherever PATH leads."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from gpuagent.acting.unit_processes import UnitProcesses
+from gpuagent.acting.units import Systemctl
+from gpuagent_alerts.receivers.program import SEARCH_PATH
+from gpuagent_alerts.remedies.world import UnitPermission
+from tests.agent.acting.trees import ALICE, give, make_directory, make_file, needs_root, replaced, tree
+from tests.fakes.cgroups import CgroupTree, unit_target
+
+pytestmark = needs_root
+__all__ = ["tree"]
+
+
+def refusal(tree: Path, search_path: str) -> str:
+    """Why the unit must not be restarted, by the systemctl of this search path."""
+    systemctl = Systemctl(UnitProcesses(CgroupTree(Path(tempfile.mkdtemp(dir=tree))).proc), search_path=search_path)
+    return asyncio.run(systemctl.refusal(unit_target(), UnitPermission()))
+
+
+def systemctl_in(folder: Path, ran: Path) -> Path:
+    """A systemctl that leaves a trace, and fails."""
+    return make_file(folder / "systemctl", f"#!/bin/sh\necho run >>{ran}\nexit 7\n", 0o755)
+
+
+def test_a_systemctl_of_somebody_else(tree: Path) -> None:
+    """A file or a directory that others can write is not run from, and the refusal says so; root's own is run."""
+    folder, ran = make_directory(tree / "bin"), tree / "ran"
+    program = systemctl_in(folder, ran)
+    assert "systemctl failed with status 7" in refusal(tree, str(folder))
+    assert ran.read_text() == "run\n"
+    give(program, ALICE)
+    fault = f"systemctl is not run: {program} belongs to uid {ALICE}: {replaced(program)}"
+    assert fault in refusal(tree, str(folder))
+    give(program, 0)
+    folder.chmod(0o757)
+    assert f"{folder} is writable by everybody" in refusal(tree, str(folder))
+    assert ran.read_text() == "run\n"
+
+
+def test_the_agents_path_is_not_searched(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A systemctl that lies in a directory of the agent's PATH alone is none."""
+    ran = tree / "ran"
+    systemctl_in(make_directory(tree / "bin"), ran)
+    monkeypatch.setenv("PATH", f"{tree / 'bin'}:{SEARCH_PATH}")
+    refusal(tree, SEARCH_PATH)
+    assert not ran.exists()
+    assert f"there is no systemctl in {tree}/none" in refusal(tree, f"{tree}/none")
