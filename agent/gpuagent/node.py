@@ -93,6 +93,7 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
         clock,
         watch=PidfdWatcher(),
         users=lambda uid: node.proc.user_name(uid) or real_users(uid),
+        fresh_users=lambda uid: node.proc.user_name(uid) or real_users.fresh(uid),
         containers=_container_names(config, clock),
         boot_id=boot,
         boot_time_seconds=node.proc.boot_time_seconds,

@@ -15,7 +15,7 @@ from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.acting.programs import ProgramCheck
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.node import LISTINGS_FILE, STATE_FILE, Node
-from gpuagent.procfs.docker import docker_main_pid
+from gpuagent.procfs.docker import docker_container
 from gpuagent.procfs.namespace import own_namespace
 from gpuagent_alerts.remedies.world import Hands
 from gpuagent_alerts.store.database import Store
@@ -58,7 +58,7 @@ def acting_of(
             apps=ClientApps(commands),
             warn=notes.announce,
             may_touch=lambda pid: node.bound is None or pid in node.bound,
-            main_pid_of=None if socket is None else partial(docker_main_pid, socket),
+            ask_runtime=None if socket is None else partial(docker_container, socket),
             program_check=ProgramCheck(),
         )
 

@@ -49,6 +49,7 @@ _ADVICE = tuple(
         (r"no fresh reading|cannot be read \(|cannot be held|cannot be looked at|behind the alert", _DOCTOR),
         (r"another remedy is under way", "Wait for its end: `gpuagent remedies` shows it."),
         (r"no longer on the GPU|is another process now|has changed|have joined it|cannot be read now", _LOOK_AGAIN),
+        (r"has another name now", _LOOK_AGAIN),
         (r"remedies are stopped", "`gpuagent remedies reset` lets them go on."),
         (r"not permitted", "Give the agent the right to signal: systemd/gpuagent-kill.conf as a drop-in (CAP_KILL)."),
         (r"no state directory", "Set state_dir in {file} to a directory that the agent may write."),

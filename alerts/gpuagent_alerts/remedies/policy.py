@@ -160,6 +160,8 @@ class Policy:
         if allow.names_nobody:
             yield "nothing is allowed: remedies.allow names no users, units or containers"
             return
+        if facts.user != target.user:
+            yield f"its user has another name now: {facts.user or 'unknown'}, and not {target.user or 'unknown'}"
         if allow.users and target.user not in allow.users:
             yield NotMeant(f"{target.user or 'nobody'} is not in remedies.allow.users")
         if len(set(facts.uids)) != 1:

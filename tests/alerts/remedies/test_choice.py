@@ -64,7 +64,8 @@ def refusals(
 ) -> str:
     """Why it may not be acted on."""
     seen = Facts(
-        identity=_identity(of), state="S", threads=1, uids=(of.uid,) * 4, own_root=False, namespace_pids=(of.pid,)
+        identity=_identity(of), state="S", threads=1, uids=(of.uid,) * 4, own_root=False, namespace_pids=(of.pid,),
+        user=of.user,
     )  # fmt: skip
     order = Order(alert="a", alertname="Full", labels={})
     sight = Sight(1.0, Condition.HOLDS, target=of, target_listed=True)
