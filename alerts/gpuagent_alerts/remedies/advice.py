@@ -9,13 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from gpuagent_alerts.remedies.policy import NEVER_UNITS
 from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.world import UnitPermission
 
 _LOOK_AGAIN = "Look again with `gpuagent ps`, and ask again if it is still meant."
 _NOTHING_LIFTS = "Nothing lifts this. End it with what started it: systemctl, its job manager, its container runtime."
+_UNIT_ON_NEVER_LIST = (
+    "Stop the unit yourself: systemctl stop {unit}; it is on the never-list, so no remedy restarts it."
+)
 _OWN_HAND = "If you mean it, do it yourself: systemctl restart {unit}."
 _NAMED_BY_ITS_USER = "Act on the process alone, without a scope or an id: gpuagent kill PID."
 _DOCTOR = "`gpuagent doctor` says why."
+
+_SUPERVISED = r"^systemd supervises it"
 
 _ADVICE = tuple(
     (re.compile(pattern), advice)
@@ -30,7 +37,7 @@ _ADVICE = tuple(
         (r"made the cgroup of (container|job)|others than root may have chosen", _NAMED_BY_ITS_USER),
         (r"made the cgroup of", "Say --force, or name its user in remedies.allow.users in {file}."),
         (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
-        (r"^systemd supervises it", "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."),
+        (_SUPERVISED, "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."),
         (r"^no systemd unit runs it", "Leave out --restart-unit: a signal is enough here."),
         (r"belongs to a user's own manager", "As {user}: systemctl --user restart the unit, or stop it."),
         (r"on the never-list .*: others depend on it|refuses to be restarted by hand", _OWN_HAND),
@@ -68,6 +75,8 @@ def advice_on(reasons: Iterable[str], target: Target, config_file: str) -> list[
                     "key": "", "file": config_file, "unit": target.unit or "UNIT", "user": target.user or "its user",
                     "parent": target.parent_pid,
                 }  # fmt: skip
+                if pattern.pattern == _SUPERVISED and UnitPermission(True, never=NEVER_UNITS).against([target.unit]):
+                    advice = _UNIT_ON_NEVER_LIST  # noqa: PLW2901  another in its place
                 found[advice.format_map(words | match.groupdict())] = None
                 break
     return list(found)
