@@ -38,6 +38,9 @@ LISTINGS_FILE = "listings.json"
 """Since when the driver has listed each number, beside it: see `gpuagent.monitor.listings`."""
 TRUST_FILE = "trust.json"
 """Which GPUs' figures are distrusted, beside it: see `gpuagent.monitor.trust`."""
+INVENTORY_FILE = "gpus.json"
+STATE_STEMS = frozenset(name.partition(".")[0] for name in (STATE_FILE, LISTINGS_FILE, TRUST_FILE, INVENTORY_FILE))
+"""How the names of all files begin that the agent reads there."""
 
 
 class NoSuchNode(Exception):
@@ -102,6 +105,7 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
         clock,
         watch=PidfdWatcher(),
         users=lambda uid: node.proc.user_name(uid) or real_users(uid),
+        fresh_users=lambda uid: node.proc.user_name(uid) or real_users.fresh(uid),
         containers=_container_names(config, clock),
         boot_id=boot,
         boot_time_seconds=node.proc.boot_time_seconds,
@@ -155,7 +159,7 @@ def _container_names(config: Config, clock: Clock) -> ContainerNames:
 
 def _inventory(config: Config, boot: str) -> Inventory:
     """In the state directory, if that can be had: a GPU that vanished while the agent was down is missed then."""
-    return Inventory(state_file(config, "gpus.json"), boot)
+    return Inventory(state_file(config, INVENTORY_FILE), boot)
 
 
 def _trusts(config: Config, boot: str, inventory: Inventory | None) -> TrustRegistry:

@@ -14,8 +14,8 @@ from gpuagent.acting.notes import Notes
 from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.acting.programs import ProgramCheck
 from gpuagent.clients.commands import ClientCommands
-from gpuagent.node import Node
-from gpuagent.procfs.docker import docker_main_pid
+from gpuagent.node import STATE_STEMS, Node
+from gpuagent.procfs.docker import docker_container
 from gpuagent.procfs.namespace import own_namespace
 from gpuagent_alerts.remedies.world import Hands
 from gpuagent_alerts.store.database import Store
@@ -58,7 +58,7 @@ def acting_of(
             apps=ClientApps(commands),
             warn=notes.announce,
             may_touch=lambda pid: node.bound is None or pid in node.bound,
-            main_pid_of=None if socket is None else partial(docker_main_pid, socket),
+            ask_runtime=None if socket is None else partial(docker_container, socket),
             program_check=ProgramCheck(),
         )
 
@@ -90,7 +90,7 @@ def check_permissions(config: Config, files: CheckedFiles, programs: ProgramChec
             files.read(path)
     # Alerts, leaks, limits and who holds memory outlive a restart there: whoever can write it chooses the victims.
     # SQLite replays a write-ahead log that lies beside its database, whoever wrote it.
-    files.check_contents(config.state_dir)
+    files.check_contents(config.state_dir, STATE_STEMS)
     if config.processes.container_socket is not None:  # who answers there says which containers are permitted
         files.check(config.processes.container_socket)
     faults = list(files.faults)

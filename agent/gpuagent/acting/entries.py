@@ -12,18 +12,22 @@ from collections.abc import Collection, Iterator
 
 from gpuagent.acting.path_walk import PathFault, Walk, replacement, shown_path, walk
 
-MAX_STATE_ENTRIES = 200
-"""The agent keeps a dozen files in its state directory."""
 MAX_ENTRIES = 4096
 """More than a directory of programs has; a walk takes less than 0.1 ms for each."""
 _CACHE = "__pycache__"
 
 
-def entry_faults(directory: Walk, owners: Collection[int], limit: int = MAX_STATE_ENTRIES) -> list[PathFault]:
-    """Return the faults of every entry of the agent's own directory: no link, no second name, writable by no others."""
+def entry_faults(
+    directory: Walk, owners: Collection[int], stems: Collection[str], limit: int = MAX_ENTRIES
+) -> list[PathFault]:
+    """Return the faults of the agent's own files in a directory: no link, no second name, writable by no others.
+
+    `stems` are their names up to the first dot: `state` for `state.db`, its log and its leftovers. What else lies there
+    is never read.
+    """
     path = directory.path.rstrip("/")
     names, faults = _names(directory, limit)
-    for name in names:
+    for name in (name for name in names if name.partition(".")[0] in stems):
         element = f"{path}/{name}"
         try:
             status = os.lstat(name, dir_fd=directory.descriptor)

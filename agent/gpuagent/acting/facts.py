@@ -28,6 +28,10 @@ class Reader(namespaces.Reader, Protocol):
 
     def read(self, pid: int) -> Record: ...
 
+    def user_now(self, uid: int) -> str:
+        """Return the name that the user database has for this user at this moment."""
+        ...
+
 
 def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) -> Facts:
     """Read a process; the caller holds a pidfd, and asks it afterwards whether the process has ended meanwhile.
@@ -53,6 +57,7 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) ->
         state=stat.state,
         threads=stat.threads,
         parent_pid=stat.parent_pid,
+        user=reader.user_now(info.uid),
         kernel_thread=bool(_flags(data) & _KERNEL_THREAD),
         oom_score_adjust=_number(_text(files, pid, "oom_score_adj")),
         uids=told.uids,

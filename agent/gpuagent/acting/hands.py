@@ -13,6 +13,7 @@ from gpuagent.acting.held import HeldProcess, ancestors
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.acting.units import Systemctl
 from gpuagent.identity import ProcessId
+from gpuagent.procfs.docker import RunningContainer
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.stat import parse_stat
 from gpuagent.units import format_bytes
@@ -36,6 +37,10 @@ class Apps(Protocol):
     async def notice(self, pid: int, reason: str, seconds: float) -> Mapping[str, Any]: ...
 
 
+AskRuntime = Callable[[str], RunningContainer | None]
+"""Returns what the container runtime says of the running container with this id, None where it knows none. Raises
+OSError where it cannot be asked."""
+
 Warn = Callable[[Target, str, float], Awaitable[None]]
 """Puts a notice into the outbox: who is meant, why, and the seconds that are left."""
 
@@ -52,12 +57,12 @@ class AgentHands:
         warn: Warn,
         systemctl: Systemctl | None = None,
         may_touch: Callable[[int], bool] = lambda _: True,
-        main_pid_of: Callable[[str], int | None] | None = None,
+        ask_runtime: AskRuntime | None = None,
         program_check: Callable[[Sequence[str]], str] = lambda _: "",
     ) -> None:
         """Put them together.
 
-        `main_pid_of` asks the container runtime, in a thread, where that is permitted. `may_touch` is narrower under a
+        `ask_runtime` asks the container runtime, in a thread, where that is permitted. `may_touch` is narrower under a
         scenario: only processes that the scenario was given. `program_check` returns why a command must not be run, ""
         if it may be. It is asked right before each run.
         """
@@ -67,7 +72,7 @@ class AgentHands:
         self._warn = warn
         self._systemctl = systemctl or Systemctl(UnitProcesses(files))
         self._may_touch = may_touch
-        self._main_pid_of = main_pid_of
+        self._ask_runtime = ask_runtime
         self._program_check = program_check
 
     def hold(self, target: Target) -> Held:
@@ -121,20 +126,24 @@ class AgentHands:
         return await self._systemctl.refusal(target, permission)
 
     async def container_refusal(self, target: Target) -> str:
-        if self._main_pid_of is None or not target.proven_container_id:
+        if self._ask_runtime is None or not target.proven_container_id:
             return ""
-        return await asyncio.to_thread(self._runtime_disagrees, self._main_pid_of, target)
+        return await asyncio.to_thread(self._runtime_disagrees, self._ask_runtime, target)
 
-    def _runtime_disagrees(self, main_pid_of: Callable[[str], int | None], target: Target) -> str:
-        """Compare the cgroup of the container's main process, which the runtime names, with the target's."""
+    def _runtime_disagrees(self, ask_runtime: AskRuntime, target: Target) -> str:
+        """Compare name and cgroup of the container, by the runtime's word of this moment, with the target's."""
         try:
-            main = main_pid_of(target.proven_container_id)
-            if main is None:
+            container = ask_runtime(target.proven_container_id)
+            if container is None:
                 return f"the container runtime knows no running container {target.container}"
-            info = self._reader.read(main).info
+            info = self._reader.read(container.main_pid).info
         except (OSError, ValueError) as error:
             return f"the container runtime cannot be asked about {target.container}: {error}"
+        # With a slash it is the kubelet's name, which a runtime does not know by that.
+        if target.container_name and "/" not in target.container_name and container.name != target.container_name:
+            return f"container {target.container} has another name now: {container.name or '(none)'}"
         if info.container_id != target.container_id or "container" not in info.proven_names:
+            main = container.main_pid
             return f"by the container runtime's word, pid {main} and not pid {target.pid} is in {target.container}"
         return ""
 

@@ -7,7 +7,7 @@ the agent has it open; what is put in its place meanwhile is not read.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from gpuagent.acting.entries import entry_faults
@@ -56,12 +56,15 @@ class CheckedFiles:
         with walk(_absolute(path), self._owners) as walked:
             self._add(walked.faults)
 
-    def check_contents(self, path: Path) -> None:
-        """Check a directory of the agent's own, and every entry of it. It need not exist if nobody else can make it."""
+    def check_contents(self, path: Path, stems: Collection[str]) -> None:
+        """Check a directory and the agent's own files in it, whose names begin with one of the `stems`.
+
+        It need not exist if nobody else can make it.
+        """
         with walk(_absolute(path), self._owners) as walked:
             self._add(walked.faults)
             if walked.is_directory():
-                self._add(entry_faults(walked, self._owners))
+                self._add(entry_faults(walked, self._owners, stems))
 
     def _read(self, path: Path) -> bytes:
         with walk(_absolute(path), self._owners) as walked:

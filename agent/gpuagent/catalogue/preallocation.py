@@ -25,8 +25,18 @@ OTHERS_SHARE = 0.02
 _STARTS_SECONDS = 1800.0
 """A server takes its cache at once when it has loaded its weights, which takes a large model as long as this."""
 
-Owner = tuple[int, str]
-"""User id, and the pod of Kubernetes ("" outside): most pods run as root, and each may be somebody else's."""
+
+class Owner(NamedTuple):
+    """A user, and what keeps work of one user apart, "" where there is none of it.
+
+    Most pods and containers run as root, and services and jobs as one user: each may be somebody else's.
+    """
+
+    uid: int
+    pod_uid: str
+    container_id: str
+    slurm_job: str
+    unit: str
 
 
 class _Holding(NamedTuple):
@@ -93,7 +103,9 @@ def _holding(process: ProcessReading, clients: Mapping[int, ClientReading], reco
     framework = framework_of(process, clients, recognise)
     takes = framework is not None and framework.preallocates
     confirmed = framework is not None and framework.confirmed
-    return _Holding(process.used_bytes, (process.info.uid, process.info.pod_uid), takes, confirmed)
+    info = process.info
+    owner = Owner(info.uid, info.pod_uid, info.container_id, info.slurm_job, info.unit)
+    return _Holding(process.used_bytes, owner, takes, confirmed)
 
 
 def _sum(holdings: Iterable[_Holding]) -> int:

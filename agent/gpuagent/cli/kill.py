@@ -19,6 +19,7 @@ from gpuagent.units import format_bytes, format_duration
 
 _WAITS_SECONDS = {"terminate": 30.0, "kill": 60.0, "restart_unit": 60.0}
 """As the agent waits after each."""
+_SHOWN = {"terminate": "SIGTERM", "kill": "SIGKILL", "restart_unit": "restart of its unit"}
 _DONE = frozenset({"released", "resolved", "exited", "dry_run"})
 
 
@@ -80,7 +81,9 @@ def kill(
         )
         for each in chosen
     ]  # fmt: skip
-    answers = attend(requests, socket, [_WAITS_SECONDS[step] for step in steps], _Report(requests, as_json=as_json))
+    answers = attend(
+        requests, socket, [_WAITS_SECONDS[step] for step in steps], _Report(requests, steps, as_json=as_json)
+    )
     if as_json:
         _print_json(requests, answers)
     if missed or not all(_succeeded(each) for each in answers):
@@ -108,7 +111,8 @@ def advice(answer: dict[str, Any]) -> list[str]:
 class _Report:
     """Prints each answer when it comes; as JSON they are printed together in the end."""
 
-    def __init__(self, requests: Sequence[Request], *, as_json: bool) -> None:
+    def __init__(self, requests: Sequence[Request], steps: Sequence[str], *, as_json: bool) -> None:
+        self._steps = steps
         self._named = len(requests) > 1
         self._as_json = as_json
 
@@ -117,6 +121,9 @@ class _Report:
             tell(f"pid {request.pid}: {answer}" if self._named else str(answer))
         elif not self._as_json:
             typer.echo(report(answer))
+            for step in self._steps if answer["result"] == "dry_run" else ():
+                wait = format_duration(_WAITS_SECONDS[step])
+                typer.echo(f"  would be done: {_SHOWN[step]}, and waited for, up to {wait}")
 
 
 def _one_of_each_unit(chosen: Sequence[Chosen]) -> list[Chosen]:

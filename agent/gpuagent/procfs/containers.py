@@ -6,6 +6,7 @@ A cgroup tells the id alone. A name is for people and for configurations, and is
 from __future__ import annotations
 
 import logging
+import math
 import re
 import threading
 from collections import OrderedDict
@@ -19,6 +20,8 @@ log = logging.getLogger(__name__)
 
 RESCAN_SECONDS = 30.0
 """Between two looks at the links, and before a runtime is asked again that did not answer or did not know."""
+KNOWN_SECONDS = 60.0
+"""How long a runtime's word is believed before it is asked again: a container can be renamed."""
 _KEPT = 4096
 _WAITING = 1024
 _ID = re.compile(r"[0-9a-f]{64}")
@@ -38,7 +41,8 @@ class ContainerNames:
         self._ask = ask
         self._links = links
         self._lock = threading.Lock()
-        self._names: OrderedDict[str, str] = OrderedDict()
+        self._names: OrderedDict[str, tuple[str, float]] = OrderedDict()
+        """Name by id, and until when it is believed: for ever of the kubelet's, which renames none."""
         self._tried: OrderedDict[str, float] = OrderedDict()
         self._waiting: OrderedDict[str, None] = OrderedDict()
         self._scanned: float | None = None
@@ -49,16 +53,19 @@ class ContainerNames:
     def lookup(self, container_id: str) -> str:
         """The name, `namespace/pod/container` in Kubernetes; "" where it is not known (yet)."""
         with self._lock:
-            if container_id in self._names:
-                return self._names[container_id]
+            now = self._clock.now()
+            name, until = self._names.get(container_id, ("", 0.0))
+            if name:
+                if now >= until:
+                    self._want(container_id, now)  # what was known is shown until there is an answer
+                return name
             if not _ID.fullmatch(container_id):
                 return ""
-            now = self._clock.now()
             if self._scanned is None or now - self._scanned >= RESCAN_SECONDS:
                 self._scanned = now
                 self._scan()
             if container_id in self._names:
-                return self._names[container_id]
+                return self._names[container_id][0]
             self._want(container_id, now)
             return ""
 
@@ -73,7 +80,7 @@ class ContainerNames:
             return
         for link in filter(None, links):
             pod, namespace, container, container_id = link.groups()
-            self._keep(container_id, f"{namespace}/{pod}/{container}")
+            self._keep(container_id, f"{namespace}/{pod}/{container}", math.inf)
 
     def _want(self, container_id: str, now: float) -> None:
         """Have it asked for, if it has not been lately."""
@@ -110,12 +117,14 @@ class ContainerNames:
             with self._lock:
                 answers_again, self._problem = bool(self._problem), ""
                 if name:
-                    self._keep(container_id, name)
+                    self._keep(container_id, name, self._clock.now() + KNOWN_SECONDS)
+                else:
+                    self._names.pop(container_id, None)
             if answers_again:
                 log.info("containers have names again: the runtime answers")
 
-    def _keep(self, container_id: str, name: str) -> None:
-        self._names[container_id] = name
+    def _keep(self, container_id: str, name: str, until: float) -> None:
+        self._names[container_id] = name, until
         self._names.move_to_end(container_id)
         while len(self._names) > _KEPT:
             self._names.popitem(last=False)

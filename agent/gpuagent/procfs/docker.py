@@ -10,6 +10,7 @@ import json
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from gpuagent.ask import NoAgent, request
 from gpuagent.procfs.printable import printable
@@ -28,14 +29,26 @@ def docker_names(socket: Path) -> Callable[[str], str]:
     return ask
 
 
-def docker_main_pid(socket: Path, container_id: str) -> int | None:
-    """Ask the runtime for the host's pid of a container's main process; None if it knows no such running container.
+class RunningContainer(NamedTuple):
+    """What the runtime says of a container that runs."""
+
+    main_pid: int
+    """In the host's pid namespace."""
+    name: str
+    """"" for none."""
+
+
+def docker_container(socket: Path, container_id: str) -> RunningContainer | None:
+    """Ask the runtime about a container; None if it knows no such running one.
 
     Raises OSError where the runtime cannot be asked.
     """
-    state = _inspect(socket, container_id).get("State")
+    document = _inspect(socket, container_id)
+    state = document.get("State")
     pid = state.get("Pid") if isinstance(state, dict) else None
-    return pid if isinstance(pid, int) and not isinstance(pid, bool) and pid > 1 else None
+    if not isinstance(pid, int) or isinstance(pid, bool) or pid <= 1:
+        return None
+    return RunningContainer(pid, _name(document))
 
 
 def _inspect(socket: Path, container_id: str) -> dict[str, object]:

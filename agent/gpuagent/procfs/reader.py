@@ -54,15 +54,18 @@ class ProcessReader:
         boot: Boot,
         *,
         users: Callable[[int], str],
+        fresh_users: Callable[[int], str] | None = None,
         redactor: Redactor,
         command: bool = True,
         pods: PodNames | None = None,
         containers: ContainerNames | None = None,
         cgroup_owner: Owner | None = None,
     ) -> None:
+        """Put it together. `fresh_users` names a user as `users` does, and remembers nothing."""
         self._files = files
         self._boot = boot
         self._users = users
+        self._fresh_users = fresh_users or users
         self._redactor = redactor
         self._command = command
         self._pods = pods
@@ -118,6 +121,10 @@ class ProcessReader:
         """Return the name of a user, or the uid as text."""
         return self._users(uid)
 
+    def user_now(self, uid: int) -> str:
+        """Return the name that the user database has for this user at this moment; it may block."""
+        return self._fresh_users(uid)
+
     def renew(self, record: Record, stat: Stat) -> Record:
         """Bring a record up to date with a newer `stat` of the same process; the same one if nothing has changed.
 
@@ -136,8 +143,10 @@ class ProcessReader:
         if info.pod_uid and not info.pod:  # the kubelet makes the folder shortly after the cgroup
             pod = self._pod(info.pod_uid)
             info = replace(info, pod=pod.name, namespace=pod.namespace)
-        if info.container_id and not info.container_name and (name := self._container(info.container_id)):
-            info = replace(info, container_name=name)
+        # Names go over: a uid to another user, a name to another container.
+        names = self._users(info.uid), self._container(info.container_id)
+        if (info.user, info.container_name) != names:
+            info = replace(info, user=names[0], container_name=names[1])
         return record if info is record.info else Record(info, record.image)
 
     def unreadable(self, pid: int, ordinal: int) -> Record:

@@ -38,10 +38,15 @@ _ASSIGNMENT = re.compile(
     # From right to left, because then each run of letters is read once, for the sign behind it.
     r"[=:](?=[\"']?[\w.\-\[\]]{3})[\"']?[\w.\-\[\]]{0,64}?"
     r"(?:(?:wssa|esarhpssa|edocssa|dw)p|terces|(?<!zi)nekot|yek|laitnederc|(?<!\bro)(?<!\bsro)htua)"
+    r"|[=:][\"']?ssap(?![a-z0-9])"  # `pass` alone: not in `bypass=` and `passes=`
 )
 _ASSIGNMENT_REACH = 80
 """Characters of the longest assignment, and a few more."""
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*+\Z")
+_PASS = re.compile(r"--?(?:[\w.-]*[\W_])?pass\Z", re.IGNORECASE)
+_USER_OPTIONS = frozenset({"-u", "--user", "--proxy-user"})
+_PASSWORD_OF_USER = re.compile(r"(?<=:)(?<!\A:)(?!\d++\Z|//).+\Z", re.DOTALL)
+"""Behind `-u`, as curl takes it. `1000:1000` is a user and a group."""
 _NEXT_OPTION = re.compile(r"[\"']?--[A-Za-z]")
 _SCHEME = re.compile(r"(?:bearer|basic|digest|token)\Z", re.IGNORECASE)
 _JOINTS = frozenset({"=", ":", ","})
@@ -167,6 +172,8 @@ def _walk(tokens: _Tokens, treat: Callable[[str, int], str], room: int) -> str:
                 awaited = ""
             if not awaited:
                 shown = treat(token, room)
+                if previous in _USER_OPTIONS:
+                    shown = _PASSWORD_OF_USER.sub(MASK, shown, count=1)
                 if shown != token and shown.endswith(MASK):
                     tokens.skip_word()
                 awaited = _awaited(token, previous)
@@ -183,13 +190,13 @@ def _walk(tokens: _Tokens, treat: Callable[[str, int], str], room: int) -> str:
 
 def _awaited(token: str, previous: str) -> str:
     """Name the value that comes next: after `--password`, `password=` or `password` and `=`."""
-    if token in _JOINTS:
+    if token in {*_JOINTS, "is"}:
         return previous if _SENSITIVE.search(_folded(previous)) else ""
     if token[-1] in "=:":
         tail = token[-_ASSIGNMENT_REACH:]  # most are told by it: a key in base64 ends so too
         return token if _assigned(tail) == len(tail) and _assigned(token) == len(token) else ""
     name = token.rsplit(maxsplit=1)[-1].strip("\"'")
-    return name if _OPTION.match(name) and _SENSITIVE.search(_folded(name)) else ""
+    return name if _OPTION.match(name) and (_SENSITIVE.search(_folded(name)) or _PASS.match(name)) else ""
 
 
 def _argument(text: str, room: int, *, named: bool = True) -> str:

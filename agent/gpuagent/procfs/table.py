@@ -78,6 +78,7 @@ class ProcessTable:
         pods: PodNames | None = None,
         containers: ContainerNames | None = None,
         users: Callable[[int], str] | None = None,
+        fresh_users: Callable[[int], str] | None = None,
         boot_id: str | None = None,
         boot_time_seconds: float | None = None,
         command: bool = True,
@@ -97,6 +98,9 @@ class ProcessTable:
         resolved."""
         self.processes_seen = 0
         """Different processes since the start."""
+        if users is None:
+            users = UserNames(clock)
+            fresh_users = users.fresh
         self._watch = watch
         self._containers = containers
         self.reader = ProcessReader(
@@ -106,7 +110,8 @@ class ProcessTable:
                 read_boot_time_seconds() if boot_time_seconds is None else boot_time_seconds,
                 HOST_PID_NAMESPACE if host_pid_namespace else own_namespace(),
             ),
-            users=UserNames(clock) if users is None else users,
+            users=users,
+            fresh_users=fresh_users,
             redactor=Redactor(redact),
             command=command,
             pods=pods,

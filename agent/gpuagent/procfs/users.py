@@ -9,45 +9,47 @@ from gpuagent.clock import Clock
 from gpuagent.procfs.printable import printable
 
 NAME_LIMIT_BYTES = 64
+KNOWN_SECONDS = 60.0
+"""How long a name is believed: a uid may be given to another user."""
 RETRY_SECONDS = 300.0
 _MOST_USERS = 4096
 
 
 class UserNames:
-    """Asks the system's user database (also LDAP, where it is set up) once per uid.
+    """Asks the system's user database (also LDAP, where it is set up), and believes an answer for a minute.
 
     A uid without a name is its own name, as in `ls -l`, and is asked for again after five minutes:
     a user of a container need not exist on the host, and a directory server may be down for a
-    while.
+    while. One that had a name just before is asked for again after a minute.
     """
 
     def __init__(self, clock: Clock, database: Callable[[int], pwd.struct_passwd] = pwd.getpwuid) -> None:
         self._clock = clock
         self._database = database
-        self._names: dict[int, str] = {}
-        self._unknown: dict[int, float] = {}
+        self._names: dict[int, tuple[str, float]] = {}
+        """Name by uid, and until when it is believed."""
 
     def __call__(self, uid: int) -> str:
         """Name of the user, or the uid as text; "" for one below zero, which is "not known"."""
+        known = self._names.get(uid)
+        if known is not None and self._clock.now() < known[1]:
+            return known[0]
+        return self.fresh(uid)
+
+    def fresh(self, uid: int) -> str:
+        """Return as a call does, from the database and not from memory. It may block for as long as the database does.
+
+        For a decision to act: a name that was right a minute ago permits nothing.
+        """
         if uid < 0:
             return ""
-        name = self._names.get(uid)
-        if name is not None:
-            return name
-        asked = self._unknown.get(uid)
-        if asked is not None and self._clock.now() - asked < RETRY_SECONDS:
-            return str(uid)
-        return self._ask(uid)
-
-    def _ask(self, uid: int) -> str:
-        if len(self._names) + len(self._unknown) >= _MOST_USERS:
+        had_name = uid in self._names and self._names[uid][0] != str(uid)
+        if uid not in self._names and len(self._names) >= _MOST_USERS:
             self._names.clear()
-            self._unknown.clear()
         try:
             name = printable(self._database(uid).pw_name, NAME_LIMIT_BYTES)
+            seconds = KNOWN_SECONDS
         except (KeyError, OverflowError, OSError):
-            self._unknown[uid] = self._clock.now()
-            return str(uid)
-        self._unknown.pop(uid, None)
-        self._names[uid] = name
+            name, seconds = str(uid), KNOWN_SECONDS if had_name else RETRY_SECONDS
+        self._names[uid] = (name, self._clock.now() + seconds)
         return name

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from gpuagent_alerts.receivers.encoded_text import View, views
 from gpuagent_alerts.receivers.secret import Misconfigured, Secret
-from gpuagent_alerts.receivers.secret_forms import Forms, forms
+from gpuagent_alerts.receivers.secret_forms import CUT_BYTES, Forms, forms
 
 HIDDEN = "<hidden>"
 _KEPT_VALUES = 2
@@ -114,6 +114,8 @@ def _places(data: bytes, lower: bytes, wanted: Forms) -> Iterator[Span]:
         yield from _occurrences(data, form)
     for form in wanted.lower:
         yield from _occurrences(lower, form)
+    for form in wanted.cut:
+        yield from _cut_anywhere(lower, form)
     for word in wanted.words:
         for found in re.finditer(rb"(?<![0-9A-Za-z])" + re.escape(word) + rb"(?![0-9A-Za-z])", data):
             yield found.span()
@@ -136,6 +138,20 @@ def _cut_places(data: bytes, wanted: Forms, *, starts: bool, ends: bool) -> Iter
             yield from ((len(data) - k, len(data)) for k in lengths if data.endswith(form[:k]))
         if not starts:
             yield from ((0, k) for k in lengths if data.startswith(form[-k:]))
+
+
+def _cut_anywhere(lower: bytes, form: bytes) -> Iterator[Span]:
+    """Yield where a secret begins and breaks off, and where one ends of which the beginning is missing."""
+    for start, end in _occurrences(lower, form[:CUT_BYTES]):
+        length = CUT_BYTES
+        while length < len(form) and lower[end : end + 1] == form[length : length + 1]:
+            length, end = length + 1, end + 1  # noqa: PLW2901  it grows
+        yield start, end
+    for start, end in _occurrences(lower, form[-CUT_BYTES:]):
+        length = CUT_BYTES
+        while length < len(form) and start > 0 and lower[start - 1] == form[-length - 1]:
+            length, start = length + 1, start - 1  # noqa: PLW2901  it grows
+        yield start, end
 
 
 def _occurrences(data: bytes, form: bytes) -> Iterator[Span]:

@@ -1,4 +1,4 @@
-"""The forms in which a secret may come back: as it is, in parts, and in base64 or hexadecimal.
+"""The forms in which a secret may come back: as it is, in another case, cut, in parts, and in base64 or hexadecimal.
 
 Escapes (percent, JSON, HTML) are no forms here: `encoded_text` undoes those in the text. A secret that somebody
 splits over white space, reverses, compresses or encrypts is not found.
@@ -16,8 +16,12 @@ from urllib.parse import unquote, urlsplit
 
 _SHORTEST = 4
 """Of a part that is hidden wherever it stands; shorter ones are words such as `v2`."""
+CUT_BYTES = 8
+"""Of the beginning or the end of a secret that is cut in the middle: that much of one is hidden wherever it stands."""
 _DECODED_TIMES = 3
 _REMEMBERED = 64
+_SEPARATORS = ((), (" ",), (":",))
+"""Between two bytes in hexadecimal, as `bytes.hex` takes it: none, or what programs put there."""
 _URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]{0,31}://\S+")
 _ASSIGNED = re.compile(r"(?i)(?:passw|secret|token|key|auth|credential)[^=: ]{0,64}[=: ]\s*(\S.*)", re.DOTALL)
 
@@ -32,7 +36,9 @@ class Forms(NamedTuple):
     base64: tuple[bytes, ...]
     """What base64 makes of them, without the characters that also depend on what stands beside them."""
     lower: tuple[bytes, ...]
-    """Hexadecimal digits and host names: hidden in upper and lower case."""
+    """Hexadecimal digits, host names, and the literal ones of at least eight bytes: hidden in upper and lower case."""
+    cut: tuple[bytes, ...]
+    """Keys and passwords in lower case, of which the beginning and the end alone are hidden too."""
     spaced: tuple[bytes, ...]
     """Those of the literal ones that are several words: of these a part may be left where a text was cut."""
 
@@ -40,7 +46,7 @@ class Forms(NamedTuple):
 @lru_cache(maxsize=_REMEMBERED)
 def forms(secret: str) -> Forms:
     """Return every form of a secret: of a URL also of its user, password, host, path, query and what is in them."""
-    texts, credentials, hosts = _texts(secret)
+    texts, credentials, hosts, cut = _texts(secret)
     found = {form for text in texts for form in _bytes(text)}
     found |= {raw for text in credentials for raw in _key_bytes(text)}
     long = {form for form in found if len(form) >= _SHORTEST}
@@ -50,7 +56,14 @@ def forms(secret: str) -> Forms:
         words=_longest_first(short),
         base64=_longest_first(core for form in long for core in _base64_cores(form)),
         lower=_longest_first(
-            [*(form.hex().encode() for form in long), *(host.lower().encode() for host in hosts if len(host) > 3)]
+            [
+                *(form.hex(*separator).encode() for form in long for separator in _SEPARATORS),
+                *(host.lower().encode() for host in hosts if len(host) > 3),
+                *(form.lower() for form in long if len(form) >= CUT_BYTES),
+            ]
+        ),
+        cut=_longest_first(
+            form.lower() for text in cut for word in text.split() for form in _bytes(word) if len(form) > CUT_BYTES
         ),
         spaced=_longest_first(form for form in long if _has_gap(form.decode("utf-8", "replace"))),
     )
@@ -65,24 +78,29 @@ def argument_secrets(arguments: Iterable[str]) -> Iterator[str]:
             yield from assigned[1].split()
 
 
-def _texts(secret: str) -> tuple[set[str], set[str], set[str]]:
-    """Return the parts of a secret, those of them that are credentials whatever their length, and the hosts."""
+def _texts(secret: str) -> tuple[set[str], set[str], set[str], set[str]]:
+    """Return the parts of a secret, those that are credentials whatever their length, the hosts, and those to be cut.
+
+    Of a URL, password and parts with a digit may be cut: the beginning of another part is mostly a word.
+    """
     texts, credentials, hosts = {secret}, {secret}, set()
     try:
         parts = urlsplit(secret)
         user, password = parts.username or "", parts.password or ""
         hosts = {parts.netloc.rpartition("@")[2], parts.hostname or ""}
     except ValueError:  # brackets that do not close: then it is no URL
-        return _decoded(texts), _decoded(credentials), hosts
+        return _decoded(texts), _decoded(credentials), hosts, {secret}
     texts |= {parts.netloc, *hosts, user, parts.path, parts.query, parts.fragment}
-    texts |= set(re.split(r"[/&=?;]", f"{parts.path}&{parts.query}"))
+    pieces = set(re.split(r"[/&=?;]", f"{parts.path}&{parts.query}"))
+    texts |= pieces
+    cut = {piece for piece in pieces if any(map(str.isdigit, piece))} | {password} if parts.netloc else {secret}
     if user or password:
         pairs = {f"{user}:{password}", f"{unquote(user)}:{unquote(password)}"}
         # httpx makes `Authorization: Basic` of them (RFC 7617), and that may be quoted in base64 once more.
         pairs |= {base64.b64encode(pair.encode("utf-8", "replace")).decode() for pair in pairs}
         texts |= pairs
         credentials |= {password, *pairs}
-    return _decoded(texts | credentials), _decoded(credentials), hosts
+    return _decoded(texts | credentials), _decoded(credentials), hosts, _decoded(cut)
 
 
 def _decoded(texts: set[str]) -> set[str]:

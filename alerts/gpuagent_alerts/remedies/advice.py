@@ -9,13 +9,20 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from gpuagent_alerts.remedies.policy import NEVER_UNITS
 from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.world import UnitPermission
 
 _LOOK_AGAIN = "Look again with `gpuagent ps`, and ask again if it is still meant."
 _NOTHING_LIFTS = "Nothing lifts this. End it with what started it: systemctl, its job manager, its container runtime."
+_UNIT_ON_NEVER_LIST = (
+    "Stop the unit yourself: systemctl stop {unit}; it is on the never-list, so no remedy restarts it."
+)
 _OWN_HAND = "If you mean it, do it yourself: systemctl restart {unit}."
 _NAMED_BY_ITS_USER = "Act on the process alone, without a scope or an id: gpuagent kill PID."
 _DOCTOR = "`gpuagent doctor` says why."
+
+_SUPERVISED = r"^systemd supervises it"
 
 _ADVICE = tuple(
     (re.compile(pattern), advice)
@@ -32,7 +39,7 @@ _ADVICE = tuple(
         (r"not been shown to hold this memory", "Say --force if it holds it, or wait until it grows or computes."),
         (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
         (r"^it is the first process of a pid namespace", "Say --force if these processes may end as well."),
-        (r"^systemd supervises it", "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."),
+        (_SUPERVISED, "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."),
         (r"^no systemd unit runs it", "Leave out --restart-unit: a signal is enough here."),
         (r"belongs to a user's own manager", "As {user}: systemctl --user restart the unit, or stop it."),
         (r"on the never-list .*: others depend on it|refuses to be restarted by hand", _OWN_HAND),
@@ -51,6 +58,7 @@ _ADVICE = tuple(
         (r"no fresh reading|cannot be read \(|cannot be held|cannot be looked at|behind the alert", _DOCTOR),
         (r"another remedy is under way", "Wait for its end: `gpuagent remedies` shows it."),
         (r"no longer on the GPU|is another process now|has changed|have joined it|cannot be read now", _LOOK_AGAIN),
+        (r"has another name now", _LOOK_AGAIN),
         (r"remedies are stopped", "`gpuagent remedies reset` lets them go on."),
         (r"not permitted", "Give the agent the right to signal: systemd/gpuagent-kill.conf as a drop-in (CAP_KILL)."),
         (r"no state directory", "Set state_dir in {file} to a directory that the agent may write."),
@@ -69,6 +77,8 @@ def advice_on(reasons: Iterable[str], target: Target, config_file: str) -> list[
                     "key": "", "file": config_file, "unit": target.unit or "UNIT", "user": target.user or "its user",
                     "parent": target.parent_pid,
                 }  # fmt: skip
+                if pattern.pattern == _SUPERVISED and UnitPermission(True, never=NEVER_UNITS).against([target.unit]):
+                    advice = _UNIT_ON_NEVER_LIST  # noqa: PLW2901  another in its place
                 found[advice.format_map(words | match.groupdict())] = None
                 break
     return list(found)

@@ -67,6 +67,7 @@ class Audit:
         """Append a row, durably. Raises NotRecorded: also when the state is only kept in memory.
 
         A `result` or `end` that could not be written is kept, and written as soon as the store can be written again.
+        Any other row is then in no copy of the record: what was not done for want of it must not stand there later.
         """
         text = json.dumps(data, default=str, ensure_ascii=True)
         values = (run, kind, self._boot_id, self._clock.now(), self._clock.wall(), text)
@@ -82,7 +83,12 @@ class Audit:
             if kind in _AFTERWARDS:
                 self._store.insist(insert)  # in memory, if the file is of no use: from there it goes back to the file
             else:
-                insert()
+                with self._store.transaction():  # one look and one write: the store cannot go to memory in between
+                    problem = self._store.problem
+                    if problem is not None and problem.in_memory:
+                        raise StoreFailure(f"the audit log is not on the disk: {problem}")
+                    insert()
+                return
         except StoreFailure as error:
             if kind in _AFTERWARDS:
                 self._store.owe(insert)

@@ -82,6 +82,10 @@ class Run:
         self._party = Party(tools.hands)
         self._called_off = ""
         self._acted = False
+        self._unrecorded = False
+        """The record takes nothing: a refusal for that reason begins no run."""
+        self._owed = ""
+        """Why the result of a step that was taken is not on the disk yet."""
         self._last_look = 0.0
         self._before: Sight | None = None
 
@@ -106,6 +110,7 @@ class Run:
         except Gone:
             outcome = Outcome(Result.EXITED, "it has ended by itself", acted=self._acted)
         except (NotRecorded, StoreFailure) as error:
+            self._unrecorded = isinstance(error, NotRecorded)
             detail = f"not recorded, so not done: {error}"
             outcome = Outcome(Result.REFUSED, detail, general=True, acted=self._acted)
         except Exception as error:
@@ -113,6 +118,9 @@ class Run:
             outcome = Outcome(Result.FAILED, f"a defect of the agent: {error!r}", acted=self._acted)
         finally:
             self._party.close()
+        if self._owed:
+            detail = f"{outcome.detail}; the record of what came of it before is owed: {self._owed}"
+            outcome = replace(outcome, detail=detail.removeprefix("; "))
         await self._end(outcome, data)
         return outcome
 
@@ -276,7 +284,10 @@ class Run:
 
     async def _result(self, step: Step, done: Done) -> None:
         data = {"step": str(step), "ok": done.ok, "errno": done.errno, "detail": done.detail}
-        await asyncio.to_thread(self._tools.audit.write, self.id, RESULT, data)
+        try:
+            await asyncio.to_thread(self._tools.audit.write, self.id, RESULT, data)
+        except NotRecorded as error:  # the record writes it as soon as it can; the step was taken all the same
+            self._owed = f"{step}: {error}"
 
     async def _act(self, step: Step) -> Done:  # noqa: PLR0911  one for each kind
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
@@ -344,7 +355,7 @@ class Run:
         return _Stop(outcome, reasons=list(reasons))
 
     async def _end(self, outcome: Outcome, data: dict[str, object]) -> None:
-        if not self.id and outcome.result is Result.REFUSED and outcome.gist == self._known:
+        if not self.id and outcome.result is Result.REFUSED and (self._unrecorded or outcome.gist == self._known):
             return
         try:
             if not self.id:  # refused before it began: the refusal is worth a record too

@@ -174,6 +174,8 @@ class Policy:
         if allow.names_nobody:
             yield "nothing is allowed: remedies.allow names no users, units or containers"
             return
+        if facts.user != target.user:
+            yield f"its user has another name now: {facts.user or 'unknown'}, and not {target.user or 'unknown'}"
         if allow.users and target.user not in allow.users:
             yield _of_another_user(target, facts)
         if len(set(facts.uids)) != 1:

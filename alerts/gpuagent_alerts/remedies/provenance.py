@@ -67,6 +67,7 @@ FACTS: Final = (
     Fact("Facts.state", Writer.KERNEL, "withholds: zombies and uninterruptible sleep"),
     Fact("Facts.threads", Writer.KERNEL, "tells a zombie from one whose leader has ended"),
     Fact("Facts.parent_pid", Writer.KERNEL, "is shown"),
+    Fact("Facts.user", Writer.ROOT, "withholds: the name of its uid, asked anew while the process is held"),
     Fact("Facts.kernel_thread", Writer.KERNEL, "withholds"),
     Fact("Facts.oom_score_adjust", Writer.TARGET, "withholds"),
     Fact("Facts.uids", Writer.KERNEL, "withholds where they differ: it runs with the rights of more than one user"),

@@ -52,6 +52,8 @@ class Facts:
     state: str
     threads: int
     parent_pid: int = 0
+    user: str = ""
+    """Name that the user database has for its uid at this moment; "" is unknown."""
     kernel_thread: bool = False
     oom_score_adjust: int | None = None
     uids: tuple[int, ...] = ()

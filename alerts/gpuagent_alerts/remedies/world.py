@@ -13,8 +13,7 @@ from gpuagent_alerts.remedies.target import Facts, Target
 from gpuagent_alerts.remedies.victim import Choice
 
 SHARED_WAY_OUT = (
-    "to restart it all the same, name it in remedies.allow.shared_units of /etc/gpuagent/gpuagent.yaml, "
-    "or ask for it by hand with --force"
+    "to restart it all the same, name it in remedies.allow.shared_units, or ask for it by hand with --force"
 )
 """What a refusal says about a unit that others use."""
 

@@ -178,7 +178,7 @@ def test_other_users_in_it(tmp_path: Path) -> None:
     machine.tree.add(101, f"{CGROUP}/notebook", uids=(4_000_001,) * 4)
     refusal = machine.refusal()
     assert f"{UNIT} runs processes of other users: 4000001 (1); " in refusal
-    assert "remedies.allow.shared_units of /etc/gpuagent/gpuagent.yaml" in refusal
+    assert "name it in remedies.allow.shared_units" in refusal
     assert "--force" in refusal
     with pytest.raises(Doubt, match="other users"):
         machine.restart()

@@ -37,9 +37,9 @@ def info(name: str, command: str = "") -> ProcessInfo:
     return ProcessInfo(ProcessId("boot", 7, 1), name, 1000, "alice", command)
 
 
-def of(owner: ProcessInfo, uid: int = 1001, *, unit: str = "", pod_uid: str = "") -> ProcessInfo:
-    """The same process of another owner's."""
-    return dataclasses.replace(owner, uid=uid, user=f"user{uid}", unit=unit, pod_uid=pod_uid)
+def of(owner: ProcessInfo, uid: int = 1001, **names: str) -> ProcessInfo:
+    """The same process of another owner's; `names` are of its unit, pod, container or job."""
+    return dataclasses.replace(owner, uid=uid, user=f"user{uid}", **names)  # type: ignore[arg-type]
 
 
 def holds(used_bytes: int | None, of: ProcessInfo | None, uuid: str = "GPU-a") -> ProcessReading:
@@ -155,12 +155,19 @@ SERVER, OTHER = info("vllm"), info("python3", "python3 train.py")
         ([(None, SERVER)], False),
         ([(70, of(SERVER, 0, pod_uid="a")), (2, of(OTHER, 0, pod_uid="b"))], False),
         ([(70, of(SERVER, 0, pod_uid="a")), (2, of(OTHER, 0, pod_uid="a"))], True),
+        ([(70, of(SERVER, 0, container_id="a")), (2, of(OTHER, 0, container_id="b"))], False),
+        ([(70, of(SERVER, 0, container_id="a")), (2, of(OTHER, 0))], False),
+        ([(70, of(SERVER, 0, container_id="a")), (2, of(OTHER, 0, container_id="a"))], True),
+        ([(70, of(SERVER, 1000, slurm_job="7")), (2, of(OTHER, 1000, slurm_job="8"))], False),
+        ([(70, of(SERVER, 1000, unit="a.service")), (2, of(OTHER, 1000, unit="b.service"))], False),
     ],
     ids=[
         "a neighbor has memory", "a display beside it", "neighbors have memory together", "a small share by the name",
         "next to nothing by the name", "less than most", "enough of it", "two servers of one user",
         "two servers of two users", "a dead process has memory", "nobody knows how much a neighbor has",
         "nor how much of its own", "nor of the server", "two pods, both root", "one pod",
+        "two containers, both root", "a container and the host",
+        "one container", "two jobs of one user", "two units of one user",
     ],
 )  # fmt: skip
 def test_a_name_silences_nothing_for_others(

@@ -86,6 +86,21 @@ def test_what_kill_asks_for(words: tuple[str, ...], part: dict[str, Any]) -> Non
     assert body | part == body
 
 
+@pytest.mark.parametrize(
+    ("words", "steps"),
+    [((), ["SIGTERM, and waited for, up to 30 s", "SIGKILL, and waited for, up to 1 min"]),
+     (("--restart-unit",), ["restart of its unit, and waited for, up to 1 min"])],
+)  # fmt: skip
+def test_a_dry_run_lists_what_it_would_do(words: tuple[str, ...], steps: list[str]) -> None:
+    """Each step with its wait, however fast the agent answers; nothing of the kind where it refuses."""
+    would = [f"  would be done: {step}" for step in steps]
+    dry = ANSWER | {"result": "dry_run", "detail": "dry run: nothing was done", "released_bytes": None}
+    _, output, _, _ = asked(dry, "kill", "7", "--dry-run", *words)
+    assert [line for line in output.splitlines() if "would" in line] == would
+    _, output, _, _ = asked(dry | {"result": "refused"}, "kill", "7", "--dry-run", *words)
+    assert "would be done" not in output
+
+
 @pytest.mark.parametrize(("result", "status"), [("dry_run", 0), ("exited", 0), ("refused", 1), ("unkillable", 1)])
 def test_exit_status(result: str, status: int) -> None:
     """0 where the memory is back or nothing was to be done, 1 where it is not; the reason is said."""

@@ -15,7 +15,11 @@ _INPUT_LIMIT_BYTES = 4 * 1024
 _SENSITIVE = re.compile(
     r"passw|passphrase|passcode|pwd|secret|token(?!iz)|key|credential|auth(?!ors?\b)", re.IGNORECASE
 )
-_ASSIGNMENT = re.compile(rf"(?:{_SENSITIVE.pattern})[\w.\-\[\]]{{0,64}}[\"']?[=:]", re.IGNORECASE)
+_ASSIGNMENT = re.compile(
+    rf"(?:{_SENSITIVE.pattern})[\w.\-\[\]]{{0,64}}[\"']?[=:]|(?<![a-z0-9])pass[\"']?[=:]", re.IGNORECASE
+)
+_PASS = re.compile(r"--?(?:[\w.-]*[\W_])?pass\Z", re.IGNORECASE)
+_USER_OPTIONS = {"-u", "--user", "--proxy-user"}
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*\Z")
 _NEXT_OPTION = re.compile(r"[\"']?--[A-Za-z]")
 _SCHEME = re.compile(r"(?:bearer|basic|digest|token)\Z", re.IGNORECASE)
@@ -71,21 +75,32 @@ def _walk(tokens: Iterable[str], treat: Callable[[str], str]) -> Iterator[str]:
             yield MASK if masking else token
             continue
         treated = treat(token)
+        if previous in _USER_OPTIONS:
+            treated = _without_password(treated)
         masking = treated.endswith(MASK) and treated != token
         awaited = _awaited(token, previous)
         previous = token
         yield treated
 
 
+def _without_password(text: str) -> str:
+    """Mask what stands behind the first colon, as curl takes `-u`, that is no number and no address."""
+    for place, sign in enumerate(text):
+        rest = text[place + 1 :]
+        if sign == ":" and place and rest and not rest.startswith("//") and not re.fullmatch(r"\d+", rest):
+            return text[: place + 1] + MASK
+    return text
+
+
 def _awaited(token: str, previous: str) -> str:
     """Name the value that comes next: after `--password`, `password=` or `password` and `=`."""
-    if token in _JOINTS:
+    if token in {*_JOINTS, "is"}:
         return previous if _SENSITIVE.search(previous) else ""
     if token[-1] in "=:":
         found = _ASSIGNMENT.search(token)
         return token if found and found.end() == len(token) else ""  # a key in base64 ends so too
     name = token.rsplit(maxsplit=1)[-1].strip("\"'")
-    return name if _OPTION.match(name) and _SENSITIVE.search(name) else ""
+    return name if _OPTION.match(name) and (_SENSITIVE.search(name) or _PASS.match(name)) else ""
 
 
 def _argument(text: str) -> str:

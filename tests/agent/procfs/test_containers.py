@@ -16,8 +16,8 @@ from typing import Any
 import pytest
 
 from gpuagent.clock import ManualClock
-from gpuagent.procfs.containers import RESCAN_SECONDS, ContainerNames
-from gpuagent.procfs.docker import docker_names
+from gpuagent.procfs.containers import KNOWN_SECONDS, RESCAN_SECONDS, ContainerNames
+from gpuagent.procfs.docker import RunningContainer, docker_container, docker_names
 from gpuagent.reading import CollectorRun
 
 ONE, OTHER = "a" * 64, "b" * 64
@@ -132,6 +132,34 @@ def test_a_runtime_that_is_not_there(short_folder: Path, caplog: pytest.LogCaptu
     idle(names)
     assert names.runs() == (CollectorRun("container_names", ok=True, duration_seconds=0.0),)
     assert [record.levelname for record in caplog.records] == ["WARNING", "INFO"]
+
+
+def test_a_container_that_was_renamed(short_folder: Path) -> None:
+    """A name is believed for a minute; then the runtime is asked, and one that it does not know has no name."""
+    clock = ManualClock()
+    with docker(short_folder / "s", **{ONE: (200, {"Id": ONE, "Name": "/web"})}) as server:
+        names = ContainerNames(clock, ask=docker_names(short_folder / "s"), links=str(short_folder / "none"))
+        assert named(names, ONE) == "web"
+        path = f"/containers/{ONE}/json"
+        server.answers[path] = (200, {"Id": ONE, "Name": "/web-old"})
+        for new in ("web-old", ""):
+            idle(names)
+            clock.advance(KNOWN_SECONDS)
+            names.lookup(ONE)
+            idle(names)
+            assert names.lookup(ONE) == new
+            server.answers[path] = (404, {"message": "No such container"})
+
+
+def test_a_running_container(short_folder: Path) -> None:
+    """The runtime tells main process and name; of one that does not run, nothing is known."""
+    document: dict[str, Any] = {"Id": ONE, "Name": "/web", "State": {"Pid": 7}}
+    with docker(short_folder / "s", **{ONE: (200, document)}) as server:
+        assert docker_container(short_folder / "s", ONE) == RunningContainer(7, "web")
+        assert docker_container(short_folder / "s", OTHER) is None
+        for pid in (0, True, "7", None):
+            server.answers[f"/containers/{ONE}/json"] = (200, {**document, "State": {"Pid": pid}})
+            assert docker_container(short_folder / "s", ONE) is None
 
 
 def test_what_no_runtime_gives_out_is_not_asked_for(short_folder: Path) -> None:

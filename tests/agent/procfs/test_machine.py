@@ -12,7 +12,7 @@ import pytest
 from gpuagent.clock import ManualClock, SystemClock
 from gpuagent.procfs.boot import boot_id, boot_time_seconds
 from gpuagent.procfs.limits import raise_descriptor_limit
-from gpuagent.procfs.users import RETRY_SECONDS, UserNames
+from gpuagent.procfs.users import KNOWN_SECONDS, RETRY_SECONDS, UserNames
 
 
 @pytest.fixture
@@ -74,6 +74,25 @@ def test_the_user_database_is_asked_once_and_again_only_for_strangers() -> None:
     known[8] = pwd.struct_passwd(("bob", "x", 8, 8, "", "/", "/bin/sh"))
     clock.advance(RETRY_SECONDS)
     assert users(8) == "bob"
+
+
+def test_a_uid_that_goes_over_to_another_user_has_the_new_name() -> None:
+    """A name is believed for a minute, and a fresh look does not believe it at all."""
+    clock = ManualClock()
+    known = {7: pwd.struct_passwd(("svc-ml", "x", 7, 7, "", "/", "/bin/sh"))}
+    users = UserNames(clock, known.__getitem__)
+    assert users(7) == "svc-ml"
+
+    known[7] = pwd.struct_passwd(("bob", "x", 7, 7, "", "/", "/bin/sh"))
+    assert users(7) == "svc-ml"
+    assert users.fresh(7) == users(7) == "bob"
+
+    del known[7]
+    clock.advance(KNOWN_SECONDS)
+    assert users(7) == "7"
+    known[7] = pwd.struct_passwd(("bob", "x", 7, 7, "", "/", "/bin/sh"))
+    clock.advance(KNOWN_SECONDS)
+    assert users(7) == "bob"
 
 
 def test_a_crowd_of_users_is_bounded() -> None:

@@ -49,6 +49,12 @@ def command(*arguments: str) -> str:
         (["sh", "-c", 'run --password a" b"c it'], f"sh -c run --password {MASK} it"),
         (["sh", "-c", 'curl -H "X-Api-Key: a b" h'], f'sh -c curl -H "X-Api-Key:{MASK}" h'),
         (["gunicorn: don't stop --password x"], f"gunicorn: don't stop --password {MASK}"),
+        (["py", "--pass", "x"], f"py --pass {MASK}"),
+        (["py", "--db-pass", "x"], f"py --db-pass {MASK}"),
+        (["env", "DB_PASS=x", "py"], f"env DB_PASS={MASK} py"),
+        (["curl", "-u", "joe:x", "h"], f"curl -u joe:{MASK} h"),
+        (["sh", "-c", "curl --user joe:x:y h"], f"sh -c curl --user joe:{MASK} h"),
+        (["title password is x end"], f"title password is {MASK} end"),
         (["title password = x end"], f"title password = {MASK} end"),
         (["title Authorization: Basic x end"], f"title Authorization: Basic {MASK} end"),
     ],
@@ -68,6 +74,8 @@ def test_secrets_are_hidden_wherever_they_stand(arguments: list[str], shown: str
         ["curl", "https://localhost:8000/v1"],
         ["cite", "--author", "me"],
         ["torchrun", "--nproc-per-node", "8", "a b.py"],
+        ["docker", "run", "-u", "1000:1000", "--bypass", "a", "--passes=3"],
+        ["python", "-u", "serve.py", "http://h:80/"],
     ],
 )
 def test_ordinary_arguments_are_kept(arguments: list[str]) -> None:
@@ -174,6 +182,7 @@ WORDS = """
     http://u:p@h/ http://h:80/ :// hf_abcdefghijklmnop eyJabcdefghijklmnopqrst AKIAIOSFODNN7EXAMPLE --x --password= [k]
     secret Secret PASSWD \u0130 \u212aey= \u017fecret= tokenizer= \u0131z --env X_TOKEN= _ . sh -c 1234567
     authorization: credential pwd passphrase:
+    pass pass= bypass= -u --user --pass --x-pass is joe:x 1000:1000
 """
 OTHERS = ("a" * 60, "a" * 70, " ", "  ", "\t", "\n", "\0", "\0", "\0", "\0--", "\\ ", "\udcff")
 PIECES = st.sampled_from([*WORDS.split(), *OTHERS])

@@ -68,6 +68,10 @@ FORMS: dict[str, Form] = {
     "base64 in percent-encoding": lambda text: quote(_base64(text), safe=""),
     "hexadecimal": lambda text: text.encode().hex(),
     "hexadecimal in upper case": lambda text: text.encode().hex().upper(),
+    "hexadecimal with blanks": lambda text: text.encode().hex(" "),
+    "hexadecimal with colons": lambda text: text.encode().hex(":").upper(),
+    "upper case": lambda text: text.encode().upper().decode(),
+    "lower case": lambda text: text.encode().lower().decode(),
 }
 
 
@@ -92,6 +96,17 @@ def test_no_form_of_a_secret_is_shown(masker: Masker, name: str, form: str) -> N
 def _telltales(quoted: str) -> list[str]:
     """Pieces of eight characters: one of them in what is shown would be too much."""
     return [quoted[at : at + 8] for at in range(0, max(len(quoted) - 7, 1), 4)]
+
+
+@pytest.mark.parametrize("secret", ["xY9zW7vU5", ROUTING_KEY, KEY])
+@pytest.mark.parametrize("size", [8, 9, 12])
+def test_a_secret_that_was_cut_in_the_middle_is_hidden(masker: Masker, secret: str, size: int) -> None:
+    """ALERT-07: eight bytes or more of a key's or a password's beginning or end, in any case; words stay legible."""
+    for part in (secret[:size], secret[-size:]):
+        for text in (part, part.upper(), part.lower()):
+            if len(text.encode()) >= 8 and part.isascii():
+                assert masker.hide(f"no: {text}... is wrong") == f"no: {HIDDEN}... is wrong"
+    assert masker.hide("the service of this webhook, whsec") == "the service of this webhook, whsec"
 
 
 @pytest.mark.parametrize("padding", range(6))

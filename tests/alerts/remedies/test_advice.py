@@ -66,6 +66,15 @@ def test_every_refusal_has_a_way_out(text: str) -> None:
     assert "{" not in advice
 
 
+@pytest.mark.parametrize("unit", ["sshd.service", "docker.service", "gpuagent.service"])
+def test_no_restart_is_advised_that_would_be_refused(unit: str) -> None:
+    """A signal to a process of a unit on the never-list: `--restart-unit` would be refused in its turn."""
+    reason = f"systemd supervises it ({unit}): a bare SIGTERM could leave it down; use restart_unit"
+    (advice,) = advice_on([reason], target(unit=unit), FILE)
+    assert "--restart-unit" not in advice
+    assert f"systemctl stop {unit}" in advice
+
+
 @pytest.mark.parametrize(
     ("reason", "advice"),
     [

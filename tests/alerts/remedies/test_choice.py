@@ -65,7 +65,7 @@ def refusals(
     """Why it may not be acted on."""
     seen = Facts(
         identity=_identity(of), state="S", threads=1, uids=(of.uid,) * 4, root_user_namespace=True, own_root=False,
-        namespace_pids=(of.pid,),
+        namespace_pids=(of.pid,), user=of.user,
     )  # fmt: skip
     order = Order(alert="a", alertname="Full", labels={})
     sight = Sight(1.0, Condition.HOLDS, target=of, target_listed=True)

@@ -142,7 +142,7 @@ def world(kernel: dict[str, Any], written: dict[str, Any]) -> tuple[Sight, Facts
     facts = Facts(
         identity=Identity(made.id, made.uid, proven_names=proven, **identity),
         state=kernel["state"], threads=1, kernel_thread=kernel["kernel_thread"], uids=kernel["uids"],
-        root_user_namespace=kernel["root_user_namespace"], own_root=kernel["own_root"],
+        root_user_namespace=kernel["root_user_namespace"], own_root=kernel["own_root"], user=made.user,
         namespace_pids=kernel["namespace_pids"], namespace_others=kernel["namespace_others"], **of["Facts"],
     )  # fmt: skip
     sight = Sight(
@@ -214,3 +214,19 @@ def test_a_name_that_is_lost_ends_the_act(name: str) -> None:
     claims = {"Target.unit": "a.service", "Target.container_id": ID, "Target.slurm_job": "7"}
     kernel["proven"] = frozenset()
     assert reasons(Policy(allow), step, order, "process", world(kernel, claims))
+
+
+@pytest.mark.parametrize("now", ["bob", "1000", ""])
+def test_a_user_who_has_another_name_now_is_refused(now: str) -> None:
+    """The name that permits is the one of this moment: a uid that went over to another user permits nothing."""
+    kernel: dict[str, Any] = {
+        "user": "alice", "uids": (1000,) * 4, "own_root": False, "namespace_pids": (100,), "state": "S",
+        "kernel_thread": False, "proven": frozenset(), "kinds": "C", "evidence": "", "driver_confirms": False,
+        "container_name": "", "trusted": True, "host": True,
+    }  # fmt: skip
+    policy, order = Policy(Allow(users=("alice", "bob"))), Order(alert="a1", alertname="GpuMemoryHigh")
+    sight, facts = world(kernel, {})
+    assert not reasons(policy, Step(Kind.KILL, 1.0), order, "process", (sight, facts))
+    refused = reasons(policy, Step(Kind.KILL, 1.0), order, "process", (sight, replace(facts, user=now)))
+    assert len(refused) == 1
+    assert "another name now" in refused[0]

@@ -110,7 +110,7 @@ def test_known_to_run_the_work_of_others(store: Store, unit: str) -> None:
     made.unit_sharing = ""
     refused = climb(made, restart(unit), store)
     assert refused.result is Result.REFUSED
-    assert "remedies.allow.shared_units of /etc/gpuagent/gpuagent.yaml" in refused.detail
+    assert "name it in remedies.allow.shared_units" in refused.detail
     assert "--force" in refused.detail
     assert made.log == []
     named = replace(RULES, policy=Policy(Allow(shared_units=(unit,))))

@@ -240,7 +240,7 @@ class HeldBody:
             raise Gone
         facts = Facts(
             identity=body.identity, state=body.state, threads=body.threads, uids=(body.identity.uid,) * 4,
-            root_user_namespace=True, own_root=False, namespace_pids=(body.target.pid,),
+            root_user_namespace=True, own_root=False, namespace_pids=(body.target.pid,), user=body.target.user,
         )  # fmt: skip
         return replace(facts, **body.facts_changes)
 
