@@ -21,6 +21,7 @@ from gpuagent.procfs.containers import ContainerNames
 from gpuagent.procfs.docker import docker_names
 from gpuagent.procfs.files import ProcFiles, RealProc
 from gpuagent.procfs.kernel_log import KernelLog
+from gpuagent.procfs.pid_space import PidSpace
 from gpuagent.procfs.pods import PodNames
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.users import UserNames
@@ -76,6 +77,7 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
             boot,
             ran_before=inventory is not None and bool(inventory.known),
             now_seconds=clock.now(),
+            pid_space=PidSpace(),
         ),
         fallen=KernelLog.open().fallen,
     )

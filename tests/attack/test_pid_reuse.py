@@ -98,20 +98,6 @@ def test_a_gap_in_the_lists(arena: Arena, gap: str) -> None:
     end_a_holder(arena, allowed)
 
 
-def test_everything_happens_while_no_agent_runs(arena: Arena) -> None:
-    """KILL-01: a holder that comes and goes while no agent runs leaves its number to an innocent: nobody saw it."""
-    allowed, other = next(arena.uids), next(arena.uids)
-    arena.start(ladders=(NAMED, BY_NUMBER), users=[str(allowed)])
-    arena.let_decide()
-    arena.stop()
-    heir = hand_over(arena, arena.crowd.start(other), allowed)
-    arena.driver.hold(heir.pid, 45, lags=True)
-    arena.start_again()
-    arena.sees(heir.pid)
-    arena.let_decide()
-    end_a_holder(arena, allowed)
-
-
 def test_one_gpu_forgets_and_another_lists_on(arena: Arena) -> None:
     """KILL-01: a process that holds memory on one GPU is no holder of what its number is listed with on another."""
     arena.gpus(ListedGpu("GPU-one"), ListedGpu("GPU-other"))

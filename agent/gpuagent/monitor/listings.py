@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import os
 from collections import deque
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -21,12 +21,14 @@ from gpuagent.monitor.listings_file import (
     BEFORE_ALL,
     RETRY_SECONDS,
     LatestWriter,
+    Stored,
     StoredListing,
     StoredTable,
     load,
     to_document,
 )
 from gpuagent.nvml.collect import Collected
+from gpuagent.procfs.pid_space import PidSpace
 from gpuagent.reading import GpuIdentity, GpuProcess, ProcessInfo
 
 BREAK_SECONDS = 60.0
@@ -109,15 +111,21 @@ class _Table:
                 self._steps.append(read_seconds - self.read_seconds)
         self.read_seconds, self.inherited = read_seconds, False
 
-    def sure_at(self, read_seconds: float, gap_seconds: float, *, ran_before: bool) -> float:
-        """Return when a process must have started by, so that it holds a number first listed at `read_seconds`."""
+    def sure_at(
+        self, read_seconds: float, gap_seconds: float, *, ran_before: bool, may_have_wrapped: Callable[[], bool]
+    ) -> float:
+        """Return when a process must have started by, so that it holds a number first listed at `read_seconds`.
+
+        After a gap a number proves nothing only if the kernel may have given it twice in that time.
+        """
         last = self.read_seconds
         if self.forgot or (last is None and ran_before):
             return BEFORE_ALL
         if last is None:
             return read_seconds
         usual = min(*self._steps, _LONGEST_USUAL * gap_seconds) if len(self._steps) == _USUAL_STEPS else 0.0
-        if self.inherited or read_seconds - last > max(_GAP_STEPS * usual, gap_seconds):
+        is_gap = self.inherited or read_seconds - last > max(_GAP_STEPS * usual, gap_seconds)
+        if is_gap and may_have_wrapped():
             return min(last, read_seconds)
         return read_seconds
 
@@ -178,11 +186,13 @@ class Listings:
         margin_seconds: float = TICK_SECONDS,
         gap_seconds: float = GAP_SECONDS,
         retry_seconds: float = RETRY_SECONDS,
+        pid_space: PidSpace | None = None,
     ) -> None:
         """Load what the last agent of this boot wrote to `path`; None keeps the listings in memory only.
 
         `ran_before` says that an agent has run in this boot: a file that is missing then was lost. A process counts as
-        present at a listing if it started at least `margin_seconds` before it.
+        present at a listing if it started at least `margin_seconds` before it. Without a `pid_space` any number may
+        have been given twice while nobody looked.
         """
         self._boot_id = boot_id
         self._margin_seconds = margin_seconds
@@ -190,9 +200,12 @@ class Listings:
         self._gpus: dict[tuple[str, ...], _Gpu] = {}
         self._writer = None if path is None else LatestWriter(path, retry_seconds)
         self._written_seconds: float | None = None
-        stored = {} if path is None else load(path, boot_id, now_seconds)
-        self._tables = {key: _Table(table) for key, table in stored.items()}
-        self._ran_before = ran_before or bool(stored)
+        stored = Stored() if path is None else load(path, boot_id, now_seconds)
+        self._tables = {key: _Table(table) for key, table in stored.tables.items()}
+        self._ran_before = ran_before or bool(stored.tables)
+        self._pid_space = pid_space
+        self._forks = stored.forks if stored.tables or pid_space is None else pid_space.forks()
+        """The kernel's counter of forks at the last save."""
 
     def classify(self, collected: Collected, infos: Mapping[int, ProcessInfo | None]) -> Holders:
         """Take in the list of one GPU, and return which living processes are not known to hold their memory.
@@ -256,7 +269,10 @@ class Listings:
             table.listings[pid].absent_seconds = 0.0
         new = pids - table.listings.keys()
         if new:
-            sure = table.sure_at(read_seconds, self._gap_seconds, ran_before=self._ran_before)
+            sure = table.sure_at(
+                read_seconds, self._gap_seconds,
+                ran_before=self._ran_before, may_have_wrapped=self._may_have_wrapped,
+            )  # fmt: skip
             for pid in new:
                 table.listings[pid] = _Listing(StoredListing(read_seconds, sure, None, None))
         return bool(new)
@@ -319,15 +335,20 @@ class Listings:
         if self._written_seconds is None or now_seconds - self._written_seconds >= SAVE_SECONDS:
             self._save(now_seconds)
 
+    def _may_have_wrapped(self) -> bool:
+        return self._pid_space is None or self._pid_space.may_have_wrapped(self._forks)
+
     def _save(self, now_seconds: float) -> None:
         self._written_seconds = now_seconds
+        if self._pid_space is not None:
+            self._forks = self._pid_space.forks()
         if self._writer is not None:
             self._writer.write(self._document)
 
     def _document(self) -> dict[str, object]:
         for gpu in self._gpus.values():
             gpu.remember_bytes()
-        return to_document(self._boot_id, {key: table.stored() for key, table in self._tables.items()})
+        return to_document(self._boot_id, {key: table.stored() for key, table in self._tables.items()}, self._forks)
 
 
 def _end_listings(table: _Table, collected: Collected) -> bool:

@@ -10,6 +10,7 @@ import threading
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
+from types import MappingProxyType
 from typing import NamedTuple
 
 log = logging.getLogger(__name__)
@@ -38,11 +39,20 @@ class StoredTable(NamedTuple):
     listings: Mapping[int, StoredListing]
 
 
-def to_document(boot_id: str, tables: Mapping[str, StoredTable]) -> dict[str, object]:
+class Stored(NamedTuple):
+    """What an agent before this one has left."""
+
+    tables: Mapping[str, StoredTable] = MappingProxyType({})
+    forks: int | None = None
+    """The kernel's counter of forks when it was written, or a little before."""
+
+
+def to_document(boot_id: str, tables: Mapping[str, StoredTable], forks: int | None) -> dict[str, object]:
     """Return what `load` reads."""
     return {
         "schema": _SCHEMA,
         "boot_id": boot_id,
+        "forks": forks,
         "tables": {
             key: {"read": table.read_seconds, "forgot": table.forgot, "numbers": table.listings}
             for key, table in tables.items()
@@ -50,7 +60,7 @@ def to_document(boot_id: str, tables: Mapping[str, StoredTable]) -> dict[str, ob
     }
 
 
-def load(path: Path, boot_id: str, now_seconds: float) -> dict[str, StoredTable]:
+def load(path: Path, boot_id: str, now_seconds: float) -> Stored:
     """Return the tables of this boot; none where the file is missing or cannot be believed.
 
     One time in the future (after `now_seconds`) is enough not to believe the whole file.
@@ -58,13 +68,14 @@ def load(path: Path, boot_id: str, now_seconds: float) -> dict[str, StoredTable]
     try:
         stored = json.loads(path.read_text())
         if stored["schema"] != _SCHEMA or stored["boot_id"] != boot_id:
-            return {}
-        return {str(key): _table(table, now_seconds) for key, table in stored["tables"].items()}
+            return Stored()
+        tables = {str(key): _table(table, now_seconds) for key, table in stored["tables"].items()}
+        return Stored(tables, _whole(stored["forks"]))
     except FileNotFoundError:
-        return {}
+        return Stored()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
         log.warning("%s cannot be used: %s", path, error)
-        return {}
+        return Stored()
 
 
 def _table(stored: Mapping[str, object], now_seconds: float) -> StoredTable:

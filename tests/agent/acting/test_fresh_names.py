@@ -51,6 +51,12 @@ class _InContainer:
     def user_now(self, uid: int) -> str:
         return reader().user_now(uid)
 
+    def proven_container(self, _pid: int) -> str:
+        return ID
+
+    def user_name(self, uid: int) -> str:
+        return reader().user_name(uid)
+
 
 def test_facts_have_the_name_of_this_moment() -> None:
     """The reader remembers the old name for a minute; the facts of a held process have the new one."""

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.acting.permissions import CheckedFiles
-from gpuagent.procfs.docker import docker_main_pid, docker_names
+from gpuagent.procfs.docker import docker_container, docker_names
 from tests.agent.acting.test_permissions import RULES, refusal, settings
 from tests.agent.acting.trees import ALICE, as_user, give, make_directory, make_file, needs_root, replaced, tree
 from tests.fakes.answering import answering, says
@@ -83,11 +83,13 @@ def test_who_answers_for_the_container_runtime(tree: Path) -> None:
     document = {"Id": identity, "Name": "/web", "State": {"Pid": 4242}}
     with answering(says(document)) as place:
         assert isinstance(place, Path)
-        assert docker_main_pid(place, identity) == 4242
+        found = docker_container(place, identity)
+        assert found is not None
+        assert found.main_pid == 4242
         assert docker_names(place)(identity) == "web"
     with _listening_as(ALICE, tree / "theirs.sock") as theirs:
         with pytest.raises(OSError, match=f"a process of uid {ALICE} listens there"):
-            docker_main_pid(theirs, identity)
+            docker_container(theirs, identity)
         with pytest.raises(OSError, match=f"a process of uid {ALICE} listens there"):
             docker_names(theirs)(identity)
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.monitor.listings import GROWTH_BYTES, KNOWN_HOLDERS, SAVE_SECONDS, Holders, Listings
+from gpuagent.procfs.pid_space import PidSpace
 from gpuagent.reading import GpuIdentity
 from tests.agent.monitor.test_listings import BOOT, GPU, HELD, PID, STRANGER, UNPROVEN, process, seen
 from tests.integration.waiting import until
@@ -140,3 +141,27 @@ def test_a_failed_write_is_tried_again_and_leaves_no_old_file(path: Path) -> Non
     blocked.rmdir()
     stored(path, lambda document: str(PID) in json.dumps(document))
     assert seen(again(path), NOW, process(150.0)) == STRANGER
+
+
+class Numbers(PidSpace):
+    """A space of numbers that has come round, or has not."""
+
+    def __init__(self, *, wrapped: bool) -> None:
+        super().__init__("/none")
+        self.wrapped = wrapped
+
+    def forks(self) -> int | None:
+        return 5
+
+    def may_have_wrapped(self, forks_then: int | None) -> bool:
+        return self.wrapped or forks_then is None
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_restart_is_a_gap_only_where_numbers_may_have_come_round(path: Path, wrapped: bool) -> None:
+    """KILL-01: who started while no agent ran is the holder, unless its number may have been given twice."""
+    before = Listings(path, BOOT, pid_space=Numbers(wrapped=wrapped))
+    seen(before, 100.0, held={})
+    until(path.exists, "the listings are written")
+    after = Listings(path, BOOT, ran_before=True, now_seconds=NOW, pid_space=Numbers(wrapped=wrapped))
+    assert seen(after, NOW, process(150.0)) == (UNPROVEN if wrapped else KNOWN_HOLDERS)

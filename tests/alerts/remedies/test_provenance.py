@@ -220,7 +220,8 @@ def test_a_name_that_is_lost_ends_the_act(name: str) -> None:
 def test_a_user_who_has_another_name_now_is_refused(now: str) -> None:
     """The name that permits is the one of this moment: a uid that went over to another user permits nothing."""
     kernel: dict[str, Any] = {
-        "user": "alice", "uids": (1000,) * 4, "own_root": False, "namespace_pids": (100,), "state": "S",
+        "user": "alice", "uids": (1000,) * 4, "root_user_namespace": True, "own_root": False,
+        "namespace_pids": (100,), "namespace_others": (), "state": "S",
         "kernel_thread": False, "proven": frozenset(), "kinds": "C", "evidence": "", "driver_confirms": False,
         "container_name": "", "trusted": True, "host": True,
     }  # fmt: skip
