@@ -29,7 +29,7 @@ _STARTS_SECONDS = 1800.0
 class Owner(NamedTuple):
     """A user, and what keeps work of one user apart, "" where there is none of it.
 
-    Most pods and containers run as root, and services and jobs as one user: each may be somebody else's.
+    Most containers, services and jobs of root run work of somebody: each may be another's.
     """
 
     uid: int
@@ -104,7 +104,9 @@ def _holding(process: ProcessReading, clients: Mapping[int, ClientReading], reco
     takes = framework is not None and framework.preallocates
     confirmed = framework is not None and framework.confirmed
     info = process.info
-    owner = Owner(info.uid, info.pod_uid, info.container_id, info.slurm_job, info.unit)
+    # A user's own programs are one owner; most containers' programs are root's, whoever started them.
+    apart = (info.container_id, info.slurm_job, info.unit) if info.uid == 0 else ("", "", "")
+    owner = Owner(info.uid, info.pod_uid, *apart)
     return _Holding(process.used_bytes, owner, takes, confirmed)
 
 

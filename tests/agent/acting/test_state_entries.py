@@ -20,7 +20,7 @@ from tests.fakes.answering import answering, says
 pytestmark = needs_root
 __all__ = ["tree"]
 
-NAMES = ("state.db", "state.db-wal", "state.db-shm", "gpus.json", "listings.json", "left.tmp")
+NAMES = ("state.db", "state.db-wal", "state.db-shm", "gpus.json", "listings.json", "state.db.new")
 
 
 def removed(entry: Path) -> str:

@@ -158,8 +158,8 @@ SERVER, OTHER = info("vllm"), info("python3", "python3 train.py")
         ([(70, of(SERVER, 0, container_id="a")), (2, of(OTHER, 0, container_id="b"))], False),
         ([(70, of(SERVER, 0, container_id="a")), (2, of(OTHER, 0))], False),
         ([(70, of(SERVER, 0, container_id="a")), (2, of(OTHER, 0, container_id="a"))], True),
-        ([(70, of(SERVER, 1000, slurm_job="7")), (2, of(OTHER, 1000, slurm_job="8"))], False),
-        ([(70, of(SERVER, 1000, unit="a.service")), (2, of(OTHER, 1000, unit="b.service"))], False),
+        ([(70, of(SERVER, 1000, slurm_job="7")), (2, of(OTHER, 1000, slurm_job="8"))], True),
+        ([(70, of(SERVER, 1000, unit="a.service")), (2, of(OTHER, 1000, unit="b.service"))], True),
     ],
     ids=[
         "a neighbor has memory", "a display beside it", "neighbors have memory together", "a small share by the name",
