@@ -111,8 +111,9 @@ def measured(snapshot: Snapshot) -> Measured:
 def unranked(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str, *, whole: bool) -> tuple[float, bool]:
     """Return the memory that no process of a ranking is known to hold, and whether a listed number is none of them.
 
-    It belongs to processes that have ended or hide; infinite where a process holds an amount that the driver does not
-    tell. Only the latter counts where not the `whole` GPU is asked about, but an owner.
+    It belongs to processes that have ended, hide, or are on no list, as memory is freed late; infinite where a process
+    holds an amount that the driver does not tell. Only the latter counts where not the `whole` GPU is asked about, but
+    an owner.
     """
     on_it = [
         process
@@ -124,7 +125,9 @@ def unranked(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str, *, whole: boo
         return math.inf, True
     if not whole:
         return 0.0, False
-    return float(sum(process.used_bytes or 0 for process in nobodys)), bool(nobodys)
+    split = next((gpu.reconciliation for gpu in snapshot.gpus if gpu.identity.uuid == gpu_uuid), None)
+    unlisted = split.unattributed_bytes if split is not None and not gpu_instance else 0
+    return float(sum(process.used_bytes or 0 for process in nobodys) + unlisted), bool(nobodys)
 
 
 def target_of(process: ProcessReading, growth: Growth | None, known: Measured = NOT_MEASURED) -> Target | None:

@@ -14,7 +14,7 @@ from gpuagent.acting.eyes import SnapshotEyes
 from gpuagent.acting.targets import all_targets, members, target_of, targets_on, unranked
 from gpuagent.acting.window import Window
 from gpuagent.clock import ManualClock
-from gpuagent.reading import GpuReading, GpuState, ProcessReading, ProcessState, Snapshot
+from gpuagent.reading import GpuReading, GpuState, ProcessReading, ProcessState, Reconciliation, Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.target import Target
@@ -312,17 +312,20 @@ def test_who_falls_together_with_unknown_memory() -> None:
 @pytest.mark.parametrize(
     ("changes", "whole", "expected"),
     [
-        ({}, True, (0.0, False)),
-        ({"state": ProcessState.DEAD, "info": None}, True, (7.0, True)),
+        ({}, True, (5.0, False)),
+        ({}, False, (0.0, False)),
+        ({"state": ProcessState.DEAD, "info": None}, True, (12.0, True)),
         ({"state": ProcessState.DEAD, "info": None}, False, (0.0, False)),
         ({"used_bytes": None}, True, (math.inf, True)),
         ({"used_bytes": None}, False, (math.inf, True)),
     ],
 )
 def test_memory_that_no_ranking_knows(changes: dict[str, Any], whole: bool, expected: tuple[float, bool]) -> None:
-    """KILL-09: what the dead hold counts, and an amount that the driver does not tell may be any."""
+    """KILL-09: what the dead hold and what nobody is listed for count; an amount that is not told may be any."""
     snapshot, _ = healthy()
     process = known(snapshot)._replace(used_bytes=7)
     odd = process._replace(pid=1, **changes)
-    snapshot = replace(snapshot, processes=(odd,))
+    split = Reconciliation(processes_bytes=7, dead_processes_bytes=0, unattributed_bytes=5)
+    gpus = tuple(replace(gpu, reconciliation=split) for gpu in snapshot.gpus)
+    snapshot = replace(snapshot, processes=(odd,), gpus=gpus)
     assert unranked(snapshot, process.gpu_uuid, "", whole=whole) == expected
