@@ -6,6 +6,7 @@ Through `systemctl`, which asks polkit: the agent's own user may restart exactly
 from __future__ import annotations
 
 import asyncio
+import os
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -37,19 +38,19 @@ class Systemctl:
         processes: UnitProcesses,
         program: Sequence[str] = (),
         *,
-        search_path: str = SEARCH_PATH,
+        search_path: str | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         look_seconds: float = LOOK_SECONDS,
     ) -> None:
         """`monotonic` is CLOCK_MONOTONIC, by which systemd tells when a unit was started.
 
-        `program` is run as it is given. Without it, `systemctl` is looked for in `search_path` before each run, and
-        must be one that only root and the agent's user can change: it has the agent's rights.
+        `program` is run as it is given. Without it, `systemctl` is looked for in `search_path` (by default the
+        agent's PATH) before each run, and must be one that only root and the agent's user can change.
         """
         self._look_seconds = look_seconds
         self._processes = processes
         self._program = tuple(program)
-        self._search_path = search_path
+        self._search_path = search_path or os.environ.get("PATH") or SEARCH_PATH
         self._monotonic = monotonic
         self._restarted: dict[str, list[float]] = {}
 

@@ -10,7 +10,6 @@ import pytest
 
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.acting.units import Systemctl
-from gpuagent_alerts.receivers.program import SEARCH_PATH
 from gpuagent_alerts.remedies.world import UnitPermission
 from tests.agent.acting.trees import ALICE, give, make_directory, make_file, needs_root, replaced, tree
 from tests.fakes.cgroups import CgroupTree, unit_target
@@ -45,11 +44,13 @@ def test_a_systemctl_of_somebody_else(tree: Path) -> None:
     assert ran.read_text() == "run\n"
 
 
-def test_the_agents_path_is_not_searched(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A systemctl that lies in a directory of the agent's PATH alone is none."""
+def test_the_agents_path_is_searched_and_examined(tree: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By default the agent's own PATH decides, and what is found there is examined like any program."""
     ran = tree / "ran"
-    systemctl_in(make_directory(tree / "bin"), ran)
-    monkeypatch.setenv("PATH", f"{tree / 'bin'}:{SEARCH_PATH}")
-    refusal(tree, SEARCH_PATH)
-    assert not ran.exists()
+    program = systemctl_in(make_directory(tree / "bin"), ran)
+    monkeypatch.setenv("PATH", f"{tree / 'bin'}:/usr/bin:/bin")
+    refusal(tree, "")
+    assert ran.read_text() == "run\n"
+    give(program, ALICE)
+    assert "systemctl is not run" in refusal(tree, "")
     assert f"there is no systemctl in {tree}/none" in refusal(tree, f"{tree}/none")
