@@ -13,6 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
@@ -106,7 +107,8 @@ def request(
     try:
         connection.connect()
         guard.start()
-        connection.request(method, path, sent, headers)
+        with suppress(BrokenPipeError):  # who refuses by the head alone may close before it has read the body
+            connection.request(method, path, sent, headers)
         with connection.getresponse() as response:  # it holds the socket open on its own
             answer = response.read(_LARGEST_ANSWER + 1)
     except (OSError, http.client.HTTPException, ValueError) as error:
