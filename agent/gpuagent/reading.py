@@ -14,8 +14,6 @@ from gpuagent.embedded import ClientReading
 from gpuagent.growth import Growth, MemoryKey
 from gpuagent.identity import NO_INSTANCE, ProcessId
 
-GIB = 1024**3
-
 
 class GpuState(StrEnum):
     """What can be said of a GPU at a tick."""
@@ -45,7 +43,7 @@ class ProcessState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ProcessInfo:
-    """What /proc tells of one process. Strings are bounded, printable and redacted; "" is unknown."""
+    """What /proc tells of one process, started at a Unix time. Strings are bounded and redacted; "" is unknown."""
 
     id: ProcessId
     name: str
@@ -58,7 +56,6 @@ class ProcessInfo:
     pid_namespace: int = 0
     """Inode of the pid namespace the process lives in; 0 where it may not be read."""
     start_time_seconds: float = 0.0
-    """Unix time."""
     resident_bytes: int | None = None
     cgroup: str = ""
     unit: str = ""
@@ -345,6 +342,11 @@ class GpuReading:
     unsupported: tuple[tuple[str, str], ...] = ()
     """NVML calls that this GPU does not answer, each with the driver's reason."""
 
+    @property
+    def read_seconds(self) -> float:
+        """Clock of the figures: of the last reading with success, of this one where there was none."""
+        return self.time_seconds if self.measured_seconds is None else self.measured_seconds
+
 
 class NvmlState(StrEnum):
     """Where the agent stands with the driver's library."""
@@ -375,11 +377,10 @@ class NodeReading:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One tick, whole. `time_seconds` is Unix time."""
+    """One tick, whole. `time_seconds` is Unix time, `clock_seconds` CLOCK_BOOTTIME: for ages and holds."""
 
     time_seconds: float
     clock_seconds: float
-    """CLOCK_BOOTTIME: for ages and holds."""
     node: NodeReading
     gpus: tuple[GpuReading, ...] = ()
     processes: tuple[ProcessReading, ...] = ()
@@ -392,8 +393,7 @@ class Snapshot:
     """Name of the scenario; "" on a real node."""
     ticks: int = 0
     ticks_late: int = 0
-    processes_seen: int = field(default=0)
-    """Processes since the start, by identity."""
+    processes_seen: int = 0  # since the start, by identity
     clients: Mapping[int, ClientReading] = field(default_factory=dict)
     """Apps with an embedded client, by pid: joined by the kernel's word on who is connected."""
     growth: Mapping[MemoryKey, Growth] = field(default_factory=dict)

@@ -13,6 +13,7 @@ import re
 from decimal import Decimal
 from fractions import Fraction
 
+GIB = 2**30
 MAX_BYTES = 2**63 - 1
 MAX_SECONDS = (2**63 - 1) / 1e9
 """About 292 years: Prometheus keeps a duration as nanoseconds in an int64."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from gpuagent.reading import GIB, GpuReading, Memory, MigInstance, ProcessReading, ProcessState
-from gpuagent.units import format_bytes
+from gpuagent.reading import GpuReading, Memory, MigInstance, ProcessReading, ProcessState
+from gpuagent.units import GIB, format_bytes
 from gpuagent_exporters.severity import Problem, Severity, joined
 
 _FULL_WARNING, _FULL_CRITICAL = 0.90, 0.98

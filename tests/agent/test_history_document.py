@@ -13,7 +13,6 @@ import pytest
 from gpuagent.history import History
 from gpuagent.identity import NO_INSTANCE, ProcessId
 from gpuagent.reading import (
-    GIB,
     GpuIdentity,
     GpuReading,
     GpuState,
@@ -26,6 +25,7 @@ from gpuagent.reading import (
     Snapshot,
     Utilization,
 )
+from gpuagent.units import GIB
 
 WALL = 1_700_000_000.0
 

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.growth import Evidence, Growth, MemoryKey, Range, Verdict
-from gpuagent.reading import GIB, Snapshot
+from gpuagent.reading import Snapshot
+from gpuagent.units import GIB
 from gpuagent_exporters.problems import find_problems
 from gpuagent_exporters.severity import Severity
 from tests.fakes.documents import document

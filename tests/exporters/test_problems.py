@@ -6,7 +6,6 @@ import pytest
 
 from gpuagent.doubt import MPS_UNKNOWN, NO_PCI_ADDRESS, WITHHELD
 from gpuagent.reading import (
-    GIB,
     Clocks,
     CollectorRun,
     Ecc,
@@ -18,6 +17,7 @@ from gpuagent.reading import (
     Snapshot,
     XidCount,
 )
+from gpuagent.units import GIB
 from gpuagent_exporters.problems import find_problems
 from gpuagent_exporters.severity import Problem, Severity, joined
 from tests.fakes.readings import NOW, WALL, absent_gpu, gpu, identity, mig_instance, process, snapshot

@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gpuagent.reading import GIB, Snapshot
+from gpuagent.reading import Snapshot
+from gpuagent.units import GIB
 from gpuagent_exporters.status import status_document
 from tests.fakes.readings import NOW
 

@@ -8,7 +8,6 @@ from typing import Any
 
 from gpuagent.identity import ProcessId
 from gpuagent.reading import (
-    GIB,
     Clocks,
     CollectorRun,
     Ecc,
@@ -29,6 +28,7 @@ from gpuagent.reading import (
     Thermal,
     Utilization,
 )
+from gpuagent.units import GIB
 
 NOW = 5000.0
 """The boot clock of every snapshot here."""

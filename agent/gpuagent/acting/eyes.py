@@ -60,7 +60,7 @@ class SnapshotEyes:
         fall_too = members(target, list(all_targets(snapshot, unknown_memory=True)), scope)
         judged = self._firing.get(alert)
         return Sight(
-            clock_seconds=gpu.measured_seconds if gpu.measured_seconds is not None else gpu.time_seconds,
+            clock_seconds=gpu.read_seconds,
             condition=condition,
             reason=reason,
             target=seen if seen is not None and seen.id == target.id else None,

@@ -27,7 +27,7 @@ from gpuagent.alerting.transitions import log_transitions
 from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
 from gpuagent.catalogue.series import Further
 from gpuagent.clock import Clock
-from gpuagent.reading import GpuReading, Snapshot
+from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.outbox.counters import Figures
 from gpuagent_alerts.outbox.delivery import Delivery
@@ -238,7 +238,7 @@ class Alerting:
     def _judged(self, snapshot: Snapshot) -> list[Judged]:
         """Return all that fires, each with the time of the data that its rule has seen."""
         judged = []
-        read_seconds = {gpu.identity.uuid: _read_at(gpu) for gpu in snapshot.gpus}
+        read_seconds = {gpu.identity.uuid: gpu.read_seconds for gpu in snapshot.gpus}
         for runner, running in ((group, rule) for group in self.engine.groups for rule in group.rules):
             if running.states is None:
                 continue
@@ -372,8 +372,3 @@ class Alerting:
             store_problem=self.store.problem_text,
             rows_set_aside=tuple(sorted(self.store.set_aside_rows.items())),
         )
-
-
-def _read_at(gpu: GpuReading) -> float:
-    """Return the time of the reading, as remedies take it: of the last one with success."""
-    return gpu.measured_seconds if gpu.measured_seconds is not None else gpu.time_seconds

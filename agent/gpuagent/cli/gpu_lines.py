@@ -10,11 +10,10 @@ from rich.cells import cell_len
 
 from gpuagent.cli.cells import Paint, cut, fit
 from gpuagent.cli.processes import growth
-from gpuagent.units import format_duration
+from gpuagent.units import GIB, format_duration
 
-_GIB = 1024**3
 _FULL_CRITICAL, _FULL_WARNING = 0.98, 0.90
-_WORTH_A_WORD_BYTES = _GIB // 10
+_WORTH_A_WORD_BYTES = GIB // 10
 """Unattributed memory below this is the driver's own, on every GPU."""
 _INDENT = "  "
 _FIGURES_WIDTH = 22  # " 141.0/143.8 GiB 100 %"
@@ -128,7 +127,7 @@ def _unusual(gpu: Document) -> str:
 
 
 def _gib(value: float | None) -> str:
-    return "-" if value is None else f"{value / _GIB:.1f}"
+    return "-" if value is None else f"{value / GIB:.1f}"
 
 
 def _percent(ratio: float | None) -> str:

@@ -9,8 +9,8 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len
 
 from gpuagent.cli.cells import Paint, cut, fit
+from gpuagent.units import GIB
 
-_GIB = 1024**3
 _LEAST_WHO = 20
 """Cells for the last column, for which others may have to go."""
 _VERDICTS = {
@@ -118,7 +118,7 @@ def _memory(process: Document) -> str:
     used = process["memory_used_bytes"]
     if used is None:
         return "-"
-    gib = used / _GIB
+    gib = used / GIB
     decimals = 2 if gib < 999.995 else 1 if gib < 9999.95 else 0
     return f"{gib:.{decimals}f} GiB"
 
@@ -126,7 +126,7 @@ def _memory(process: Document) -> str:
 def _allocator(process: Document) -> str:
     """What tensors hold, and what torch's allocator keeps beyond that, in GiB: the latter can be given back."""
     allocated, cached = process.get("allocated_bytes"), process.get("cached_bytes")
-    return "-" if allocated is None or cached is None else f"{allocated / _GIB:.1f} + {cached / _GIB:.1f}"
+    return "-" if allocated is None or cached is None else f"{allocated / GIB:.1f} + {cached / GIB:.1f}"
 
 
 def growth(part: Document) -> str:

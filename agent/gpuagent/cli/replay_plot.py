@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuagent.units import GIB
+
 if TYPE_CHECKING:
     from gpuagent_alerts.leak.replay.run import Replayed
-
-_GIB = 2**30
 
 
 def draw(shown: list[tuple[Path, Replayed]], plot: Path) -> None:
@@ -31,7 +31,7 @@ def draw(shown: list[tuple[Path, Replayed]], plot: Path) -> None:
             ("allocated", [point.allocated_bytes for point in points]),
         ):
             if any(value is not None for value in values):
-                panel.plot(hours, [float("nan") if value is None else value / _GIB for value in values], label=name)
+                panel.plot(hours, [float("nan") if value is None else value / GIB for value in values], label=name)
         for alarm in one.alarms:
             panel.axvline((alarm.alarm_seconds - one.first_seconds) / 3600, color="red", linewidth=1)
             panel.axvspan(

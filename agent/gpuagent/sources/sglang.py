@@ -9,9 +9,9 @@ from typing import Any
 
 from gpuagent.catalogue.sources import ServerReading
 from gpuagent.sources.answers import BadAnswer, count, document
+from gpuagent.units import GIB
 
 PATHS = ("/server_info", "/get_server_info")
-_GIB = 1024**3
 _PARTS = {"weight": "weights", "kvcache": "kv_cache", "graph": "graphs", "cuda_graph": "graphs"}
 """By the name that a version has for it."""
 
@@ -28,7 +28,7 @@ def read(source: str, body: bytes) -> ServerReading:
         usage = rank.get("memory_usage")
         for name, gib in usage.items() if isinstance(usage, dict) else ():
             part = _PARTS.get(name)
-            size = count(_times(gib, _GIB))
+            size = count(_times(gib, GIB))
             if part and size is not None:
                 memory[part] = memory.get(part, 0) + size
     return ServerReading(source, "sglang", up=True, memory_bytes=memory)

@@ -14,7 +14,6 @@ from gpuagent.embedded import ClientReading
 from gpuagent.growth import Growth, MemoryKey, Verdict
 from gpuagent.identity import ProcessId
 from gpuagent.reading import (
-    GIB,
     GpuIdentity,
     GpuReading,
     GpuState,
@@ -26,6 +25,7 @@ from gpuagent.reading import (
     Snapshot,
 )
 from gpuagent.reading import ProcessState as Process
+from gpuagent.units import GIB
 
 GPU = GpuReading(
     GpuIdentity(0, "GPU-a"), GpuState.OK, memory=Memory(total_bytes=80 * GIB, used_bytes=72 * GIB), processes_known=True

@@ -9,7 +9,8 @@ import pytest
 from gpuagent.catalogue.series import series
 from gpuagent.catalogue.torch import TORCH_FAMILIES, cached_bytes, outside_bytes
 from gpuagent.embedded import AllocatorReading
-from gpuagent.reading import GIB, ProcessReading, ProcessState, Snapshot
+from gpuagent.reading import ProcessReading, ProcessState, Snapshot
+from gpuagent.units import GIB
 from gpuagent_exporters.allocator_status import allocator_status
 from tests.fakes.snapshots import full_snapshot
 

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.reading import GIB, GpuReading, Memory, ProcessReading, ProcessState, Snapshot
+from gpuagent.reading import GpuReading, Memory, ProcessReading, ProcessState, Snapshot
+from gpuagent.units import GIB
 from gpuagent_exporters.client_routes import CommandFailure
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.fakes.embedded import FakeApp, stats

@@ -12,7 +12,8 @@ import pytest
 
 from gpuagent.clients.allowance import Rate
 from gpuagent.clients.hub import Limits
-from gpuagent.reading import GIB, GpuState, ProcessReading, ProcessState, Snapshot
+from gpuagent.reading import GpuState, ProcessReading, ProcessState, Snapshot
+from gpuagent.units import GIB
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.agent.clients.swarm import FLOOD, FOREIGN, SILENT, TALKING, swarm
 from tests.fakes.embedded import stats

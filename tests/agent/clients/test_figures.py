@@ -13,7 +13,8 @@ from gpuagent.clients.figures import NAMELESS_GPU, UNKNOWN_GPU, fresh_seconds
 from gpuagent.clients.pressure import CRITICAL, OK, WARNING, Room, level_message, level_of
 from gpuagent.embedded import AllocatorReading, ClientReading
 from gpuagent.identity import ProcessId
-from gpuagent.reading import GIB, Memory, ProcessReading, ProcessState, Snapshot
+from gpuagent.reading import Memory, ProcessReading, ProcessState, Snapshot
+from gpuagent.units import GIB
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.fakes.embedded import stats
 from tests.fakes.snapshots import full_snapshot

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuagent.reading import GIB
+from gpuagent.units import GIB
 from tests.agent.leaks.node import Node, node, run
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,10 @@ from gpuagent.embedded import AllocatorReading, ClientReading
 from gpuagent.growth import Evidence, MemoryKey, Verdict
 from gpuagent.identity import ProcessId
 from gpuagent.leaks.leaks import Leaks
-from gpuagent.reading import GIB, Snapshot
+from gpuagent.reading import Snapshot
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Kind
+from gpuagent.units import GIB
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.store.database import Store

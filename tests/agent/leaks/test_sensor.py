@@ -11,7 +11,8 @@ from gpuagent.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.identity import ProcessId
 from gpuagent.leaks.registry import Histories
 from gpuagent.leaks.sensor import LeakSensor
-from gpuagent.reading import GIB, GpuState, ProcessReading, ProcessState, Reconciliation, Snapshot
+from gpuagent.reading import GpuState, ProcessReading, ProcessState, Reconciliation, Snapshot
+from gpuagent.units import GIB
 from tests.fakes.detectors import STEADY, FakeDetector, FakeDetectors
 from tests.fakes.readings import BOOT_ID, NOW, WALL, absent_gpu, gpu, mig_instance, process, snapshot
 

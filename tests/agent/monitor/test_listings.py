@@ -21,7 +21,6 @@ from gpuagent.monitor.listings import (
 )
 from gpuagent.nvml.collect import Collected
 from gpuagent.reading import (
-    GIB,
     GpuIdentity,
     GpuProcess,
     GpuReading,
@@ -30,6 +29,7 @@ from gpuagent.reading import (
     ProcessInfo,
     ProcessUtilization,
 )
+from gpuagent.units import GIB
 
 BOOT = "boot"
 GPU = GpuIdentity(index=0, uuid="GPU-0", pci_bus_id="0000:01:00.0")

@@ -10,7 +10,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gpuagent.history import History
-from gpuagent.reading import GIB
+from gpuagent.units import GIB
 from tests.agent.test_history_document import after, process, tick
 from tests.exporters.browser.chromium import Tab, axe
 from tests.exporters.browser.served import served
