@@ -4,10 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import pty
-import subprocess
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 
@@ -15,32 +11,9 @@ from gpuagent.ask import request
 from tests.attack.arena import Arena
 from tests.attack.driver import ListedGpu
 from tests.attack.processes import a_tick_later
-from tests.integration.agent import GPUAGENT
+from tests.integration.terminal import read_until, terminal
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
-
-
-@contextmanager
-def at_a_terminal(arena: Arena, *words: str) -> Iterator[tuple[int, subprocess.Popen[bytes]]]:
-    """Run a command on a terminal; the descriptor is the person's end of it."""
-    assert arena.agent is not None
-    ours, theirs = pty.openpty()
-    command = [*GPUAGENT, *words, "--socket", str(arena.agent.control_socket)]
-    process = subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, start_new_session=True)
-    os.close(theirs)
-    try:
-        yield ours, process
-    finally:
-        process.kill()
-        process.wait()
-        os.close(ours)
-
-
-def until_asked(terminal: int) -> None:
-    """Read what is shown up to the question."""
-    seen = b""
-    while b"[y/N]" not in seen:
-        seen += os.read(terminal, 4096)
 
 
 def end_by_hand(arena: Arena, uid: int) -> None:
@@ -62,8 +35,9 @@ def test_between_the_question_and_yes(arena: Arena) -> None:
     arena.driver.hold(shown.pid, 10)
     arena.start(users=["nobody-yet"])
     arena.sees(shown.pid)
-    with at_a_terminal(arena, "kill", str(shown.pid), "--force") as (terminal, process):
-        until_asked(terminal)
+    assert arena.agent is not None
+    with terminal(arena.agent, "kill", str(shown.pid), "--force") as (ours, process):
+        read_until(ours, b"[y/N]")
         number = shown.pid
         shown.end()
         arena.let_decide()
@@ -72,7 +46,7 @@ def test_between_the_question_and_yes(arena: Arena) -> None:
         arena.driver.hold(heir.pid, 10, gpu=1)
         arena.sees(heir.pid)
         arena.let_decide()
-        os.write(terminal, b"y\n")
+        os.write(ours, b"y\n")
         assert process.wait(60) == 1
     end_by_hand(arena, uid)
 
