@@ -13,7 +13,7 @@ from gpuagent.cli.alert_screen import silence_lines
 from gpuagent.cli.cells import Paint, width_of
 from gpuagent.cli.control import ask_agent
 from gpuagent.cli.source import Socket
-from gpuagent.matchers import MATCHER_HELP
+from gpuagent.matchers import MATCHER_HELP, is_label_name
 from gpuagent.units import format_duration, parse_duration
 
 silence_app = typer.Typer(no_args_is_help=True, help="Do not tell of some alerts for a while.")
@@ -21,7 +21,10 @@ silence_app = typer.Typer(no_args_is_help=True, help="Do not tell of some alerts
 
 @silence_app.command()
 def add(
-    matchers: Annotated[list[str], typer.Argument(help=f"All of them must hold of an alert's labels: {MATCHER_HELP}")],
+    matchers: Annotated[
+        list[str],
+        typer.Argument(help=f"All must hold of an alert's labels: {MATCHER_HELP}; NAME is short for alertname=NAME"),
+    ],
     duration: Annotated[str, typer.Option("--for", help="It ends by itself after this long")],
     comment: Annotated[str, typer.Option(help="Why, for those who see it too")],
     socket: Socket = None,
@@ -34,6 +37,7 @@ def add(
         seconds = parse_duration(duration)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--for") from None
+    matchers = [f"alertname={text}" if is_label_name(text) else text for text in matchers]
     body = {"matchers": matchers, "seconds": seconds, "comment": comment}
     silence = ask_agent("POST", "/api/v1/silences", socket, body)
     typer.echo(silence["id"])

@@ -207,6 +207,11 @@ def test_nobody_answers() -> None:
             "POST", "/api/v1/silences", {"matchers": ['gpu="3"', "a=b"], "seconds": 7200.0, "comment": "c"},
             "023876e1\n",
         ),
+        (
+            ["silence", "add", "GpuMemoryHigh", "gpu=3", "--for", "1h", "--comment", "c"], SILENCE,
+            "POST", "/api/v1/silences",
+            {"matchers": ["alertname=GpuMemoryHigh", "gpu=3"], "seconds": 3600.0, "comment": "c"}, "023876e1\n",
+        ),
         (["silence", "expire", "a/b"], SILENCE, "DELETE", "/api/v1/silences/a%2Fb", None, "the silence has ended\n"),
         (
             ["ack", "Full"], {"acknowledged": ["f1", "f2"]},
