@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote, urlsplit
 
+from gpuagent.naming import SIMULATED_NAME
+
 DEFAULT_URL = "http://127.0.0.1:9837"
 STATUS_PATH = "/api/v1/status"
 SCHEMA = 1
@@ -53,16 +55,16 @@ class _UnixConnection(http.client.HTTPConnection):
 def default_socket(
     environ: Mapping[str, str] = os.environ, *, is_root: bool | None = None, system: Path = SYSTEM_SOCKET
 ) -> Path:
-    """The system's agent, or this user's own if there is only that."""
+    """The system's agent, or this user's own if there is only that; a simulated node's where there is no other."""
     directory = environ.get("GPUAGENT_RUNTIME_DIR")
     if directory:
         return Path(directory) / "control.sock"
     own = environ.get("XDG_RUNTIME_DIR")
     if is_root is None:
         is_root = os.geteuid() == 0
-    if is_root or not own or _is_there(system):
-        return system
-    return Path(own) / "gpuagent" / "control.sock"
+    usual = system if is_root or not own or _is_there(system) else Path(own, "gpuagent", system.name)
+    simulated = usual.parent.with_name(SIMULATED_NAME) / usual.name
+    return simulated if not _is_there(usual) and _is_there(simulated) else usual
 
 
 def _is_there(path: Path) -> bool:

@@ -29,6 +29,7 @@ from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.naming import node_name
 from gpuagent.node import STATE_FILE, NoSuchNode, real_node, simulated_node, state_file
 from gpuagent.nvml.device import LONGEST_GAP_SECONDS
+from gpuagent.procfs.boot import machine_id
 from gpuagent.procfs.limits import raise_descriptor_limit
 from gpuagent.remedying import RemediesRefused, acting_of, check_permissions
 from gpuagent.renewal import Renewal
@@ -88,7 +89,10 @@ def assemble(
     def load() -> tuple[Config, tuple[RuleGroup, ...]]:
         # What a scenario is read with is what a configuration is read with: a child would save nothing.
         files = CheckedFiles()
-        config = load_config_here(path, read=files.read) if simulate else load_config_apart(path, read=files.read)
+        if simulate:
+            config = load_config_here(path, read=files.read, simulated=True)
+        else:
+            config = load_config_apart(path, read=files.read)
         check_permissions(config, files)
         return config, load_rules(config, read=files.read)
 
@@ -111,6 +115,7 @@ def assemble(
         node=node_name(),
         state_file=state_file(config, STATE_FILE),
         simulated=node.place.simulated,
+        machine=machine_id(),
     )
     try:
         alerting = Alerting(config, rules, node.clock, where)

@@ -7,6 +7,8 @@ import platform
 from collections.abc import Mapping
 
 VARIABLE = "GPUAGENT_NODE"
+SIMULATED_NAME = "gpuagent-simulated"
+"""Of the directories of a simulated node: what is made up is kept beside what is real."""
 
 
 def node_name(environ: Mapping[str, str] = os.environ) -> str:

@@ -212,3 +212,18 @@ def test_where_the_control_socket_is(
     found = default_socket(environ, is_root=is_root, system=system)
 
     assert str(found) == expected.replace("SYSTEM", str(system))
+
+
+@pytest.mark.parametrize("is_root", [True, False])
+def test_a_simulated_node_is_asked_where_there_is_no_other(tmp_path: Path, is_root: bool) -> None:
+    """A simulation has a socket of its own, which is found without being named, and never instead of a real one's."""
+    system, own = tmp_path / "run" / "gpuagent" / "control.sock", tmp_path / "user" / "gpuagent" / "control.sock"
+    environ = {"XDG_RUNTIME_DIR": str(tmp_path / "user")}
+    usual = system if is_root else own
+    simulated = usual.parent.with_name("gpuagent-simulated") / "control.sock"
+    for path in (simulated, usual):
+        path.parent.mkdir(parents=True)
+    simulated.touch()
+    assert default_socket(environ, is_root=is_root, system=system) == simulated
+    usual.touch()
+    assert default_socket(environ, is_root=is_root, system=system) == usual

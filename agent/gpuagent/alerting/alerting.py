@@ -46,6 +46,7 @@ from gpuagent_alerts.states.instance import Instance, State
 from gpuagent_alerts.states.machine import Change, Transition
 from gpuagent_alerts.states.missing import find_missing
 from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.owner import Owner
 from gpuagent_alerts.store.problem import StoreFailure
 
 if TYPE_CHECKING:  # the first loads pydantic, the second the HTTP client: a node can do without
@@ -71,13 +72,15 @@ class Where:
     node: str
     state_file: Path | None
     simulated: str = ""
+    machine: str = ""
+    """What tells machines apart: see `procfs.boot.machine_id`."""
 
 
 class Alerting:
     """Fed with snapshots; evaluates, keeps, tells. For one event loop."""
 
     def __init__(self, config: Config, groups: Iterable[RuleGroup], clock: Clock, where: Where) -> None:
-        self.store = Store(where.state_file)
+        self.store = Store(where.state_file, owner=Owner(where.machine, simulated=bool(where.simulated)))
         self.engine = RuleEngine(tuple(groups))
         self.outbox = Outbox(self.store, clock)
         self.silences = Silences(self.store, clock)

@@ -54,11 +54,11 @@ def load_config_apart(path: Path | None, *, python: str = sys.executable, read: 
     )
 
 
-def load_config_here(path: Path | None, *, read: Read = read_file) -> Config:
+def load_config_here(path: Path | None, *, read: Read = read_file, simulated: bool = False) -> Config:
     """Return the configuration, parsed in this process. Raises ConfigError."""
     from gpuagent.config.load import load_config  # noqa: PLC0415  the child is there to avoid it
 
-    return load_config(path, is_root=os.geteuid() == 0, read=read)
+    return load_config(path, is_root=os.geteuid() == 0, simulated=simulated, read=read)
 
 
 def read_apart(

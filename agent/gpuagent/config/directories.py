@@ -5,28 +5,34 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
+from gpuagent.naming import SIMULATED_NAME
+
 DEFAULT_PATH = Path("/etc/gpuagent/gpuagent.yaml")
 """The configuration file where none is named; there need not be one."""
 
 
-def default_directories(environ: Mapping[str, str], *, is_root: bool, uid: int) -> dict[str, Path]:
+def default_directories(
+    environ: Mapping[str, str], *, is_root: bool, uid: int, simulated: bool = False
+) -> dict[str, Path]:
     """`state_dir`, `runtime_dir` and `client_dir` for this environment.
 
-    systemd names a unit's directories in STATE_DIRECTORY and RUNTIME_DIRECTORY (systemd.exec(5));
-    an ordinary user has those of the XDG base directory specification.
+    systemd names a unit's directories in STATE_DIRECTORY and RUNTIME_DIRECTORY (systemd.exec(5)); an ordinary user has
+    those of the XDG base directory specification. A simulated node that no unit runs has its own, beside the real
+    one's: what is made up must not be found there later.
     """
     state = _of_unit(environ, "STATE_DIRECTORY")
     runtime = _of_unit(environ, "RUNTIME_DIRECTORY")
+    name = SIMULATED_NAME if simulated else "gpuagent"
     if is_root:
-        state = state or Path("/var/lib/gpuagent")
-        runtime = runtime or Path("/run/gpuagent")
+        state = state or Path("/var/lib", name)
+        runtime = runtime or Path("/run", name)
     home = _absolute(environ, "HOME")
     user_state = _absolute(environ, "XDG_STATE_HOME") or (home and home / ".local/state")
     user_runtime = _absolute(environ, "XDG_RUNTIME_DIR")
     # Without either there is still a place of one's own: a user's shell under cron or su.
-    fallback = Path(f"/tmp/gpuagent-{uid}")  # noqa: S108 (its owner is checked: runtime.directories)
-    state = state or (user_state / "gpuagent" if user_state else fallback / "state")
-    runtime = runtime or (user_runtime / "gpuagent" if user_runtime else fallback / "run")
+    fallback = Path(f"/tmp/{name}-{uid}")  # noqa: S108 (its owner is checked: runtime.directories)
+    state = state or (user_state / name if user_state else fallback / "state")
+    runtime = runtime or (user_runtime / name if user_runtime else fallback / "run")
     return {
         "state_dir": state,
         "runtime_dir": runtime,

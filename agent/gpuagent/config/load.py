@@ -36,15 +36,17 @@ def load_config(
     environ: Mapping[str, str] = os.environ,
     is_root: bool,
     required: bool = False,
+    simulated: bool = False,
     default_path: Path = DEFAULT_PATH,
     read: Read = read_file,
 ) -> Config:
     """Read the configuration; without a `path` that of the system, or the defaults if it has none.
 
-    A given `path` must exist, and with `required` the system's file must, too. `read` returns a file's content. Raises
-    ConfigError with every fault, or ConfigUnreadableError where there is nothing to read.
+    A given `path` must exist, and with `required` the system's file must, too. A `simulated` node has directories of
+    its own where the file gives none. `read` returns a file's content. Raises ConfigError with every fault, or
+    ConfigUnreadableError where there is nothing to read.
     """
-    directories = default_directories(environ, is_root=is_root, uid=os.getuid())
+    directories = default_directories(environ, is_root=is_root, uid=os.getuid(), simulated=simulated)
     file = path or default_path
     try:
         data = read(file)

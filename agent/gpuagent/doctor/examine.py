@@ -16,7 +16,7 @@ _DEADLINE_SECONDS = 5.0
 
 def examine(config_path: Path | None = None, simulate: str | None = None) -> Iterator[Finding]:
     """Every finding about this machine (or a scenario), as it is found."""
-    config, found = service.configuration(config_path)
+    config, found = service.configuration(config_path, simulated=simulate is not None)
     yield from found
     yield from driver.binding()
     if simulate is None:

@@ -21,10 +21,10 @@ from gpuagent.doors import GROUP, control_socket
 from gpuagent_exporters.listeners import parse_listen
 
 
-def configuration(path: Path | None) -> tuple[Config, list[Finding]]:
+def configuration(path: Path | None, *, simulated: bool = False) -> tuple[Config, list[Finding]]:
     """The configuration, or the defaults if it is at fault; then the files that it names."""
     try:
-        config = load_config(path, is_root=os.geteuid() == 0)
+        config = load_config(path, is_root=os.geteuid() == 0, simulated=simulated)
     except ConfigError as error:
         found = [Finding("configuration", Level.FAILURE, line) for line in str(error).splitlines()]
         return Config(), found

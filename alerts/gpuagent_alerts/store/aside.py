@@ -13,13 +13,13 @@ COMPANIONS = ("-wal", "-shm", "-journal")
 """What SQLite puts beside a database."""
 
 
-def move_aside(path: Path) -> Path:
-    """Move a database and its companions; return where it is now. Raises OSError."""
-    aside = _free_name(path)
+def move_aside(path: Path, reason: str = "corrupt") -> Path:
+    """Move a database and its companions, with a reason in the name; return where it is now. Raises OSError."""
+    aside = _free_name(path, reason)
     for suffix in ("", *COMPANIONS):
         with suppress(FileNotFoundError):
             path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
-    _drop_oldest(path)
+    _drop_oldest(path, reason)
     return aside
 
 
@@ -42,18 +42,18 @@ def copy_companion_aside(path: Path, suffix: str) -> Path:
     return kept
 
 
-def _free_name(path: Path) -> Path:
+def _free_name(path: Path, reason: str = "corrupt") -> Path:
     stamp, number = time.strftime("%Y%m%dT%H%M%SZ", time.gmtime()), 0
     while True:
-        name = f"{path.name}.corrupt-{stamp}" + (f".{number}" if number else "")
+        name = f"{path.name}.{reason}-{stamp}" + (f".{number}" if number else "")
         if not any(path.with_name(name + suffix).exists() for suffix in ("", *COMPANIONS)):
             return path.with_name(name)
         number += 1
 
 
-def _drop_oldest(path: Path) -> None:
+def _drop_oldest(path: Path, reason: str = "corrupt") -> None:
     found: dict[str, list[Path]] = {}
-    for one in path.parent.glob(f"{path.name}.corrupt*"):
+    for one in path.parent.glob(f"{path.name}.{reason}*"):
         stem = one.name
         for suffix in COMPANIONS:
             stem = stem.removesuffix(suffix)

@@ -22,6 +22,7 @@ from typing import Any, TypeVar
 from gpuagent_alerts.store.aside import move_aside
 from gpuagent_alerts.store.checks import text
 from gpuagent_alerts.store.opening import BEGUN_ANEW, configure, note_loss, open_file, open_memory, reopen
+from gpuagent_alerts.store.owner import ANY_OWNER, OWNER_KEY, Owner, read_owner, write_owner
 from gpuagent_alerts.store.problem import StoreFailure, StoreProblem, Trouble
 from gpuagent_alerts.store.rows import Column, DamagedRow, Reading, Table, Value, select, set_aside
 from gpuagent_alerts.store.salvage import salvage
@@ -55,7 +56,7 @@ _PASSING = {Trouble.CORRUPT, Trouble.DAMAGED, Trouble.WRITES_FAIL}
 class Store:
     """Opens the file, or a database in memory where there is no path; `problem` says when it is not as it should be."""
 
-    def __init__(self, path: Path | None, *, steps: Sequence[Step] = STEPS) -> None:
+    def __init__(self, path: Path | None, *, steps: Sequence[Step] = STEPS, owner: Owner = ANY_OWNER) -> None:
         self.problem: StoreProblem | None = None
         self._path = path
         self._steps = steps
@@ -72,7 +73,7 @@ class Store:
         db = None
         notices: tuple[str, ...] = ()
         if path is not None:
-            db, self.problem, notices = open_file(path, steps)
+            db, self.problem, notices = open_file(path, steps, owner)
         self._notices = notices
         """What was lost when the file was opened."""
         self._file_is_unread = self.problem is not None and self.problem.trouble is Trouble.CORRUPT
@@ -81,6 +82,9 @@ class Store:
         for told in (self.problem, *notices):
             if told is not None:
                 log.error("%s", told)
+        if self.meta_at_start(OWNER_KEY, read_owner) != owner:
+            with suppress(StoreFailure):  # said again, and told, at the next write
+                self.set_meta(OWNER_KEY, write_owner(owner))
 
     @property
     def set_aside_rows(self) -> Mapping[str, int]:

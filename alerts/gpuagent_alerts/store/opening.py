@@ -8,11 +8,13 @@ import stat
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent_alerts.store.aside import COMPANIONS, copy_companion_aside, move_aside, move_companion_aside
 from gpuagent_alerts.store.checks import LARGEST_INTEGER
+from gpuagent_alerts.store.owner import Owner, owner_of
 from gpuagent_alerts.store.problem import StoreProblem, Trouble
 from gpuagent_alerts.store.rows import decode_text
 from gpuagent_alerts.store.salvage import salvage_file
@@ -52,20 +54,23 @@ def open_memory(steps: Sequence[Step]) -> sqlite3.Connection:
     return db
 
 
-def open_file(path: Path, steps: Sequence[Step]) -> Opened:
+def open_file(path: Path, steps: Sequence[Step], owner: Owner) -> Opened:
     """The database of a file, which is made where there is none.
 
-    A damaged file is moved aside and a new one begun, with the rows that can still be read.
+    A damaged file is moved aside and a new one begun, with the rows that can still be read; another node's is moved
+    aside by a real node, and left alone by a simulated one.
     """
     notices: tuple[str, ...] = ()
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         notices = tuple(_tend_companions(path))
-        db = _open(path, steps)
+        db = _open(path, steps, owner)
     except _Refused as refused:
+        if refused.trouble is Trouble.OTHER_NODE and not owner.simulated:
+            return _begin_anew(path, steps, owner, refused, notices)
         if refused.trouble is not Trouble.CORRUPT:
             return Opened(None, StoreProblem(refused.trouble, path, str(refused), in_memory=True), notices)
-        damage = str(refused)
+        damage = refused
     except OSError as error:
         detail = error.strerror or "an error"
         return Opened(None, StoreProblem(Trouble.UNUSABLE, path, detail, in_memory=True), notices)
@@ -73,7 +78,7 @@ def open_file(path: Path, steps: Sequence[Step]) -> Opened:
         if notices:
             note_loss(db, notices[0])
         return Opened(db, None, notices)
-    return _begin_anew(path, steps, damage, notices)
+    return _begin_anew(path, steps, owner, damage, notices)
 
 
 def reopen(path: Path) -> sqlite3.Connection:
@@ -109,18 +114,20 @@ def note_loss(db: sqlite3.Connection, detail: str) -> None:
         db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (BEGUN_ANEW, detail))
 
 
-def _begin_anew(path: Path, steps: Sequence[Step], damage: str, notices: tuple[str, ...]) -> Opened:
+def _begin_anew(path: Path, steps: Sequence[Step], owner: Owner, refused: _Refused, notices: tuple[str, ...]) -> Opened:
+    problem = StoreProblem(refused.trouble, path, str(refused), in_memory=True)
     try:
-        aside = move_aside(path)
-        db = _open(path, steps)
+        aside = move_aside(path, "corrupt" if refused.trouble is Trouble.CORRUPT else "other-node")
+        db = _open(path, steps, owner)
     except (OSError, _Refused):
-        return Opened(None, StoreProblem(Trouble.CORRUPT, path, damage, in_memory=True), notices)
-    with suppress(sqlite3.Error):  # a disk that is full: the next write will say so
-        salvage_file(aside, db)
-    if db.in_transaction:
-        db.execute("ROLLBACK")
-    note_loss(db, damage)
-    return Opened(db, StoreProblem(Trouble.CORRUPT, path, damage, in_memory=False, moved_to=aside), notices)
+        return Opened(None, problem, notices)
+    if refused.trouble is Trouble.CORRUPT:
+        with suppress(sqlite3.Error):  # a disk that is full: the next write will say so
+            salvage_file(aside, db)
+        if db.in_transaction:
+            db.execute("ROLLBACK")
+    note_loss(db, str(refused))
+    return Opened(db, replace(problem, in_memory=False, moved_to=aside), notices)
 
 
 def _tend_companions(path: Path) -> Iterator[str]:
@@ -143,11 +150,11 @@ def _tend_companions(path: Path) -> Iterator[str]:
             yield f"{log} has no database: what was in it is lost; it was moved to {kept}"
 
 
-def _open(path: Path, steps: Sequence[Step]) -> sqlite3.Connection:
+def _open(path: Path, steps: Sequence[Step], owner: Owner) -> sqlite3.Connection:
     _make(path)
     db = connect(str(path))
     try:
-        _examine(db, len(steps))
+        _examine(db, len(steps), owner)
         configure(db)
         _migrate(db, steps)
         _compare(db, steps)
@@ -175,11 +182,11 @@ def _make(path: Path) -> None:
         os.close(descriptor)
 
 
-def _examine(db: sqlite3.Connection, known: int) -> None:
-    version, owner = _number(db, "user_version"), _number(db, "application_id")
+def _examine(db: sqlite3.Connection, known: int, owner: Owner) -> None:
+    version, application = _number(db, "user_version"), _number(db, "application_id")
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
-    if owner != APPLICATION_ID and (owner or version or tables):
-        raise _Refused(Trouble.FOREIGN, f"its application id is {owner}")
+    if application != APPLICATION_ID and (application or version or tables):
+        raise _Refused(Trouble.FOREIGN, f"its application id is {application}")
     if version > known:
         raise _Refused(Trouble.NEWER, f"its version is {version}, this program knows {known}")
     if version < 0 or (tables and not version):
@@ -187,6 +194,9 @@ def _examine(db: sqlite3.Connection, known: int) -> None:
     found = _check(db)
     if found != "ok":
         raise _Refused(Trouble.CORRUPT, found.replace("\n", " ")[:200])
+    writer = owner_of(db) if version else None
+    if writer is not None and (difference := owner.differs(writer)):
+        raise _Refused(Trouble.OTHER_NODE, difference)
 
 
 def _check(db: sqlite3.Connection) -> str:

@@ -16,6 +16,8 @@ class Trouble(StrEnum):
     """A later version of the agent wrote it; it is left alone."""
     FOREIGN = "foreign"
     """Another program's database; it is left alone."""
+    OTHER_NODE = "other_node"
+    """A simulated node's, a real one's, or another machine's: a real node moves it aside, a simulated one leaves it."""
     UNUSABLE = "unusable"
     """It cannot be opened or made."""
     DAMAGED = "damaged"
@@ -40,12 +42,15 @@ class StoreProblem:
             Trouble.CORRUPT: f"{self.path} is damaged ({self.detail})",
             Trouble.NEWER: f"{self.path} was written by a newer version of gpuagent ({self.detail})",
             Trouble.FOREIGN: f"{self.path} is another program's database ({self.detail})",
+            Trouble.OTHER_NODE: f"{self.path} is {self.detail}",
             Trouble.UNUSABLE: f"{self.path} cannot be used ({self.detail})",
             Trouble.DAMAGED: f"{self.path} is damaged ({self.detail})",
             Trouble.WRITES_FAIL: f"writing to {self.path} failed ({self.detail})",
         }[self.trouble]
         if self.moved_to is not None:
             words += f"; it was moved to {self.moved_to}"
+        if self.trouble is Trouble.OTHER_NODE and not self.in_memory:
+            return words + "; a new one was begun"
         if self.in_memory:
             return words + "; the state of alerts is kept in memory only, and a restart forgets it"
         return words + "; a new one was begun with what could be read, what was firing may be told again"

@@ -128,6 +128,28 @@ def test_directories(
     assert [str(directory) for directory in found] == [state, runtime, client]
 
 
+@pytest.mark.parametrize(
+    ("is_root", "environ", "state", "runtime"),
+    [
+        (True, {}, "/var/lib/gpuagent-simulated", "/run/gpuagent-simulated"),
+        (
+            False, {"XDG_STATE_HOME": "/home/ada/.state", "XDG_RUNTIME_DIR": "/run/user/7"},
+            "/home/ada/.state/gpuagent-simulated", "/run/user/7/gpuagent-simulated",
+        ),
+        (False, {}, f"/tmp/gpuagent-simulated-{_UID}/state", f"/tmp/gpuagent-simulated-{_UID}/run"),
+        (True, {"STATE_DIRECTORY": "/var/lib/lab", "RUNTIME_DIRECTORY": "/run/lab"}, "/var/lib/lab", "/run/lab"),
+    ],
+    ids=["root", "user", "bare", "unit"],
+)  # fmt: skip
+def test_directories_of_a_simulated_node(
+    is_root: bool, environ: Mapping[str, str], state: str, runtime: str, tmp_path: Path
+) -> None:
+    """What is made up is kept beside what is real, and never in its place, unless a unit or the file says where."""
+    config = load_config(environ=environ, is_root=is_root, default_path=tmp_path / "missing", simulated=True)
+    found = (config.state_dir, config.runtime_dir, config.client_dir)
+    assert [str(directory) for directory in found] == [state, runtime, f"{runtime}-client"]
+
+
 def test_the_file_beats_the_environment(tmp_path: Path) -> None:
     """A directory in the file counts more than one that systemd names."""
     file = write(tmp_path, "state_dir: /srv/gpu\n")

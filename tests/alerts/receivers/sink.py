@@ -113,7 +113,10 @@ class Sink:
         while (line := reader.readline()) not in {b"\r\n", b""}:
             name, _, value = line.decode("latin-1").partition(":")
             headers[name.strip().lower()] = value.strip()
-        received = Received(method, path, headers, reader.read(int(headers.get("content-length", 0))))
+        length = int(headers.get("content-length", 0))
+        received = Received(method, path, headers, reader.read(length))
+        if not line or len(received.body) < length:  # whoever asked has gone in the middle of it
+            return False
         with self._arrived:
             self.asked.append(received)
             reply = self.behave(received)
