@@ -10,8 +10,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from tests.attack.table import pytest_terminal_summary as pytest_terminal_summary  # noqa: PLC0414  for pytest
+
+settings.register_profile("gpuagent", deadline=None)  # how long one example takes is the machine's affair
+settings.load_profile("gpuagent")
 
 INSTALL = {
     "alertmanager": "apt-get install --no-install-recommends prometheus-alertmanager",

@@ -168,7 +168,7 @@ def assemble(
         leaks=leaks,
         acting=acting,
         reserve=reserve,
-        alert_commands=AlertCommands(alerting, node.clock, where.node),
+        alert_commands=AlertCommands(alerting, node.clock),
         load=load,
         may_renew=lambda: renewal.due and not node.place.simulated,
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.backoff import Backoff
@@ -36,7 +36,6 @@ def test_success_starts_over() -> None:
 
 
 @given(st.integers(1, 5000))
-@settings(deadline=None)
 def test_failing_for_ever(failures: int) -> None:
     """GPU-06: never longer than the longest, however often it failed."""
     backoff = Backoff(1.0, 60.0)

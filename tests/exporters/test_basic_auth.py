@@ -10,7 +10,7 @@ from pathlib import Path
 import bcrypt
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent_exporters.basic_auth import BasicAuth, Overloaded, PasswordCheck
@@ -164,7 +164,6 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(checks.hashes) == 66
 
 
-@settings(deadline=None)
 @given(
     costs=st.dictionaries(st.sampled_from(["alice", "bob", "carol"]), st.integers(4, 31), min_size=1),
     user=st.sampled_from(["alice", "bob", "carol", "mallory", ""]),

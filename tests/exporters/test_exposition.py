@@ -67,7 +67,6 @@ def both(content: Series, *, openmetrics: bool) -> tuple[Parsed, Parsed]:
     counters=st.dictionaries(labels, numbers.map(abs), min_size=1, max_size=5),
     bare=numbers,
 )
-@settings(deadline=None)
 def test_any_label_and_any_value(
     openmetrics: bool,
     gauges: dict[tuple[str | None, str | None], float],
@@ -92,7 +91,7 @@ def test_any_label_and_any_value(
 
 @pytest.mark.parametrize("openmetrics", [False, True], ids=["text", "openmetrics"])
 @given(snapshot=snapshots())
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=20)
 def test_any_snapshot(openmetrics: bool, snapshot: Any) -> None:
     """EXP-04: whatever was measured, the scrape is one that Prometheus can read, and says what the catalogue says."""
     ours, expected = both(list(series(snapshot, 100.0, top=3)), openmetrics=openmetrics)
@@ -166,7 +165,6 @@ scrapes = st.lists(
 
 
 @given(scrapes=scrapes)
-@settings(deadline=None)
 def test_a_scrape_does_not_show_what_was_before_it(scrapes: Any) -> None:
     """EXP-05: whatever came, went or changed value or labels, the text is that of a writer that knows nothing."""
     writer = TextWriter()

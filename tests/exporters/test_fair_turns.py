@@ -149,7 +149,7 @@ def test_a_turn_that_is_not_wanted_any_more_goes_on() -> None:
     assert played(play).order == [(FLOOD, "0"), (FLOOD, "3")]
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(
     steps=st.lists(
         st.one_of(

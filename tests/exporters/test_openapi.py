@@ -114,7 +114,7 @@ def test_it_is_served() -> None:
     assert got.json() == document()
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=50, deadline=None)
+@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=50)
 @given(snapshot=snapshots())
 def test_what_was_measured_keeps_to_it(snapshot: Snapshot) -> None:
     """Whatever a snapshot holds: no key is missing, none is unknown, and every value is of its type."""

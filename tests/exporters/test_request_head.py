@@ -245,7 +245,7 @@ FIELDS = st.one_of(
 )
 
 
-@settings(deadline=None, max_examples=300)
+@settings(max_examples=300)
 @given(fields=st.lists(FIELDS, max_size=5), cuts=st.lists(st.integers(1, 60), max_size=6))
 def test_no_head_is_both(fields: list[bytes], cuts: list[int]) -> None:
     """Any head, however cut, gives one verdict; what passes has one framing, and h11 reads no other headers in it."""
@@ -285,7 +285,7 @@ def ends_no_head(field: bytes) -> bool:
     return not re.search(rb"\n\r?\n", b"\n" + field + b"\r\n")
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     fields=st.lists(FIELDS.filter(ends_no_head), max_size=4),
     body=st.sampled_from([b"", b"5\r\nhello\r\n0\r\n\r\n", b"hello"]),
@@ -304,7 +304,7 @@ def test_both_framings_are_never_answered(fields: list[bytes], body: bytes, orde
     assert run(test()).split(b" ")[1] == b"400"
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.binary(max_size=200), st.booleans())
 def test_any_bytes_are_answered_or_closed(sent: bytes, with_end: bool) -> None:
     """No bytes raise an exception in the server, and it serves the next client."""

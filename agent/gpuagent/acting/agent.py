@@ -210,6 +210,7 @@ class Acting:
         """What was done, for `gpuagent remedies`."""
         return {
             "schema": 1,
+            "simulated": bool(self._snapshot.simulated) if self._snapshot else False,
             "stopped": self._stopped,
             "dry_run": self.config.remedies.dry_run,
             "look_seconds": self.remedies.tools.look_seconds,

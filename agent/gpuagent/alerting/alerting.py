@@ -75,6 +75,11 @@ class Where:
     machine: str = ""
     """What tells machines apart: see `procfs.boot.machine_id`."""
 
+    @property
+    def labels(self) -> dict[str, str]:
+        """What each alert that is told carries."""
+        return {"node": self.node, **({"simulated": "true"} if self.simulated else {})}
+
 
 class Alerting:
     """Fed with snapshots; evaluates, keeps, tells. For one event loop."""
@@ -83,9 +88,10 @@ class Alerting:
         self.store = Store(where.state_file, owner=Owner(where.machine, simulated=bool(where.simulated)))
         self.engine = RuleEngine(tuple(groups))
         self.outbox = Outbox(self.store, clock)
+        self.place = Place(where.node, simulated=bool(where.simulated))
         self.silences = Silences(self.store, clock)
         self.acks = Acks(self.store, clock)
-        self.delivery = Delivery(self.store, self.outbox, clock, Place(where.node))
+        self.delivery = Delivery(self.store, self.outbox, clock, self.place)
         self.lock = asyncio.Lock()
         self.config = config
         self._clock = clock
@@ -96,7 +102,7 @@ class Alerting:
         self._ended: dict[str, Alert] = {}
         self._notifier = Notifier(
             self.store, self.outbox, clock, Quiet(self.silences, self.acks),
-            routes=self._routes(config), node_labels={"node": where.node},
+            routes=self._routes(config), node_labels=where.labels,
         )  # fmt: skip
         self.heartbeats: list[Heartbeat] = []
         self._beating: list[asyncio.Task[None]] = []

@@ -11,7 +11,6 @@ from gpuagent.alerting.document import alerts_document, dead_document, silence_d
 from gpuagent.clock import Clock
 from gpuagent.matchers import parse_matcher
 from gpuagent_alerts.alert import Alert
-from gpuagent_alerts.outbox.sender import Context
 from gpuagent_alerts.receivers.probe import probe
 from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_exporters.alert_routes import NotNow
@@ -27,10 +26,9 @@ class AlertCommands:
     store does so in a thread: a disk that is slow must not hold up the tick.
     """
 
-    def __init__(self, alerting: Alerting, clock: Clock, node: str) -> None:
+    def __init__(self, alerting: Alerting, clock: Clock) -> None:
         self._alerting = alerting
         self._clock = clock
-        self._node = node
 
     async def alerts(self) -> Document:
         """What fires, and who is told."""
@@ -94,7 +92,7 @@ class AlertCommands:
         lane = self._alerting.delivery.lanes.get(name)
         if lane is None or not self._alerting.notifies:
             raise self._no_lane(name)
-        outcome = await probe(lane.sender, Context(self._node, "", self._clock.wall()))
+        outcome = await probe(lane.sender, self._alerting.place.context(self._clock.wall()))
         if outcome.ok:
             await self._in_store(lambda: self._alerting.delivery.switch_on(name))
         return outcome.ok, str(outcome)

@@ -49,6 +49,7 @@ def alerts_document(
     return {
         "schema": SCHEMA,
         "time_seconds": wall_seconds,
+        "simulated": alerting.place.simulated,
         "alerting": alerting.config.alerting,
         "alerts": sorted(alerts, key=lambda alert: (alert["state"] != "firing", alert["name"], alert["fingerprint"])),
         "silences": [_silence(silence, wall_seconds) for silence in alerting.silences.all()],

@@ -27,6 +27,11 @@ def alert_screen(document: Document, width: int, paint: Paint) -> list[str]:
     return [*lines, "", *_receivers(document, width, paint)]
 
 
+def simulated_lines(document: Document, width: int) -> list[str]:
+    """Return what says that it is all made up, where it is. An agent of before 0.2 does not know."""
+    return wrap("SIMULATED: no real GPU stands behind this", width) if document.get("simulated") else []
+
+
 def silence_lines(silences: Sequence[Document], now: float, width: int, paint: Paint) -> list[str]:
     """Two lines or more for each silence. `now` is the agent's Unix time."""
     width = max(_NARROWEST, min(width, _WIDEST))
@@ -89,7 +94,7 @@ def receiver_lines(document: Document, width: int, paint: Paint) -> list[str]:
 
 def _troubles(document: Document, width: int, paint: Paint) -> list[str]:
     """Why somebody may not be told."""
-    lines = []
+    lines = [paint(line, "warning") for line in simulated_lines(document, width)]
     if document["store_problem"]:
         lines += _problem("STORE", document["store_problem"], width, paint)
     for failing in document["failing_rules"]:

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from gpuagent.ask import NoAgent, default_socket, fetch_document
+from gpuagent.cli.alert_screen import simulated_lines
 from gpuagent.cli.cells import clean, width_of, wrap
 from gpuagent.cli.control import ask_agent
 from gpuagent.cli.source import EXIT_NO_DATA, Socket, Url, tell
@@ -43,11 +44,13 @@ def remedies(
     if as_json:
         typer.echo(json.dumps(document, indent=1))
         return
+    width = max(_NARROWEST, width_of(sys.stdout))
+    for line in simulated_lines(document, width):
+        tell(line)
     if document["stopped"]:
         tell(f"remedies are stopped: {clean(document['stopped'])}; `gpuagent remedies reset` lets them go on")
     if not document["remedies"]:
         tell("nothing was done, and nothing was refused")
-    width = max(_NARROWEST, width_of(sys.stdout))
     for run in document["remedies"]:
         typer.echo("\n".join(lines(run, width)))
 

@@ -35,6 +35,11 @@ class Place:
 
     node: str
     external_url: str = ""
+    simulated: bool = False
+
+    def context(self, now: float) -> Context:
+        """What an attempt knows besides the message, at this Unix time."""
+        return Context(self.node, self.external_url, now, self.simulated)
 
 
 class Lane:
@@ -99,7 +104,7 @@ class Lane:
         return 0.0
 
     async def _attempt(self, taken: Sequence[Queued]) -> None:
-        context = Context(self._place.node, self._place.external_url, self._clock.wall())
+        context = self._place.context(self._clock.wall())
         try:
             outcome = await self._sender.send(_together([entry.message for entry in taken]), context)
         finally:

@@ -21,6 +21,8 @@ class Context:
     """Where a person finds more; "" if nowhere."""
     now: float
     """Unix time of the attempt."""
+    simulated: bool = False
+    """The GPUs are made up: every message says so."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,8 +34,8 @@ class Apprise:
         """Raises Misconfigured."""
         request = {
             "url": self.url.line(),
-            "title": headline(message, context.node),
-            "body": plain(message, context.node),
+            "title": headline(message, context),
+            "body": plain(message, context),
             "type": "failure" if message.status is Status.FIRING else "success",
         }
         command = (sys.executable, "-I", "-m", _PROGRAM)

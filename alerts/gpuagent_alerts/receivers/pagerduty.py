@@ -66,7 +66,7 @@ def dedup_key(message: Message) -> str:
 def _payload(message: Message, context: Context) -> dict[str, Any]:
     firing = [alert for alert in message.alerts if alert.status is Status.FIRING] or list(message.alerts)
     first = firing[0]
-    summary = ": ".join([headline(message, context.node), *says(first)[:1]])
+    summary = ": ".join([headline(message, context), *says(first)[:1]])
     return {
         "summary": summary if len(summary) <= MAX_SUMMARY else summary[: MAX_SUMMARY - 1] + "…",
         "source": context.node,

@@ -43,7 +43,7 @@ class Slack:
 
 def payload(message: Message, context: Context) -> dict[str, Any]:
     """What is posted. `text` is what notifications show, and screen readers read."""
-    head = headline(message, context.node)
+    head = headline(message, context)
     first = says(message.alerts[0])[:1] if len(message.alerts) == 1 else []
     blocks = [
         {"type": "header", "text": {"type": "plain_text", "text": _fit(head, _MAX_HEADER, escape=False)}},

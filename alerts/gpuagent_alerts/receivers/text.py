@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from gpuagent.units import format_duration
 from gpuagent_alerts.alert import Alert, Message, Status
+from gpuagent_alerts.outbox.sender import Context
 
 _LAST = 253402300799.0  # the end of the year 9999: datetime knows no later time
 
@@ -25,13 +26,14 @@ def _time(unix_seconds: float) -> datetime:
     return datetime.fromtimestamp(min(max(unix_seconds, 0.0), _LAST), UTC)
 
 
-def headline(message: Message, node: str) -> str:
-    """`FIRING: GpuLost on node7`, `RESOLVED: 3 alerts on node7`."""
+def headline(message: Message, context: Context) -> str:
+    """`FIRING: GpuLost on node7`, `RESOLVED: 3 alerts on node7`, `SIMULATED FIRING: GpuLost on node7`."""
+    made_up = "SIMULATED " if context.simulated else ""
     names = {alert.name for alert in message.alerts}
     what = next(iter(names)) if len(names) == 1 else "alerts"
     if len(message.alerts) > 1:
         what = f"{len(message.alerts)} {'x ' if len(names) == 1 else ''}{what}"
-    return f"{message.status.upper()}: {what} on {node}"
+    return f"{made_up}{message.status.upper()}: {what} on {context.node}"
 
 
 def duration(alert: Alert) -> str:
@@ -59,12 +61,14 @@ def common(mappings: Sequence[Mapping[str, str]]) -> dict[str, str]:
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 
 
-def plain(message: Message, node: str) -> str:
+def plain(message: Message, context: Context) -> str:
     """The message as text without any marks, alert by alert."""
     parts = []
     for alert in message.alerts:
         severity = alert.labels.get("severity", "")
-        head = f"{alert.status.upper()}: {alert.name}" + (f" ({severity})" if severity else "")
+        head = f"{'SIMULATED ' if context.simulated else ''}{alert.status.upper()}: {alert.name}" + (
+            f" ({severity})" if severity else ""
+        )
         labels = ", ".join(f"{name}={value}" for name, value in other_labels(alert).items())
         parts.append("\n".join([head, *says(alert), labels, duration(alert)]))
-    return "\n\n".join(parts) + f"\n\n{node}, {message.id}\n"
+    return "\n\n".join(parts) + f"\n\n{context.node}, {message.id}\n"

@@ -64,6 +64,7 @@ def sign(key: str, message_id: str, unix_seconds: int, body: bytes) -> str:
 def version_4(message: Message, context: Context) -> dict[str, Any]:
     """The document: https://prometheus.io/docs/alerting/latest/configuration/#webhook_config."""
     alerts = message.alerts
+    made_up = {"simulated": True} if context.simulated else {}
     return {
         "version": "4",
         "groupKey": message.group,
@@ -75,7 +76,7 @@ def version_4(message: Message, context: Context) -> dict[str, Any]:
         "commonAnnotations": common([alert.annotations for alert in alerts]),
         "externalURL": context.external_url,
         "alerts": [_alert(alert, context) for alert in alerts],
-    }
+    } | made_up
 
 
 def _alert(alert: Alert, context: Context) -> dict[str, Any]:

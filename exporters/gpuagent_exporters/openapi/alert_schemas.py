@@ -10,6 +10,7 @@ ALERT_SCHEMAS: dict[str, Schema] = {
         "What fires, who is told, and what became of it.",
         schema=VERSION,
         time_seconds=number("Unix time of the answer."),
+        simulated=flag("No real GPU stands behind this."),
         alerting=text("Who notifies, as it is configured."),
         alerts=listing(ref("Alert"), "Firing ones first."),
         silences=listing(ref("Silence")),

@@ -69,7 +69,7 @@ class Bench:
     def __init__(self, alerting: Alerting, clock: ManualClock) -> None:
         self.alerting = alerting
         self.clock = clock
-        self.commands = AlertCommands(alerting, clock, NODE)
+        self.commands = AlertCommands(alerting, clock)
 
     async def show(self, seen: Snapshot, times: int = 1, seconds: float = INTERVAL_SECONDS) -> None:
         """Let time pass, and evaluate: so many times."""
@@ -105,10 +105,10 @@ class Bench:
 
 @asynccontextmanager
 async def alerting(
-    settings: Config, groups: tuple[RuleGroup, ...], clock: ManualClock, state_file: Path | None
+    settings: Config, groups: tuple[RuleGroup, ...], clock: ManualClock, state_file: Path | None, simulated: str = ""
 ) -> AsyncIterator[Bench]:
     """Alerting from its start to its stop."""
-    made = Alerting(settings, groups, clock, Where(NODE, state_file))
+    made = Alerting(settings, groups, clock, Where(NODE, state_file, simulated))
     await made.open(lambda: True)
     try:
         yield Bench(made, clock)

@@ -31,7 +31,7 @@ def timers(store: Store) -> Timers:
     return {fingerprint: json.loads(dump) for fingerprint, dump in rows}
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 @given(
     st.lists(
         st.tuples(st.integers(1, 12), st.sets(st.sampled_from(GPUS)), st.booleans(), st.integers(0, 9)), max_size=40

@@ -30,7 +30,7 @@ def told(index: SeriesIndex) -> dict[str, list[tuple[str, dict[str, str], float]
 
 
 @given(looks=st.lists(st.tuples(snapshots() | st.just(full_snapshot()), st.sampled_from([None, USED, BUSY]))))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_it_changes_nothing(looks: list[tuple[Snapshot, Names]]) -> None:
     """EXP-05: whatever was seen before, rules see this tick's series and no others."""
     rules = RuleSeries("")

@@ -16,7 +16,7 @@ NOW = 100.0
 
 
 @given(looks=st.lists(st.tuples(snapshots() | st.just(full_snapshot()) | st.none(), st.sampled_from([0.0, NOW]))))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_it_changes_nothing(looks: list[tuple[Snapshot | None, float]]) -> None:
     """EXP-05: whatever was seen before, the series are those of the snapshot: never the last good values."""
     memo = Memo()

@@ -27,7 +27,7 @@ def values(snapshot: Snapshot | None, name: str, top: int | None = None) -> dict
 
 
 @given(snapshot=snapshots(), top=st.none() | st.integers(0, 5), now=st.floats(0, 1e9))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_any_snapshot(snapshot: Snapshot, top: int | None, now: float) -> None:
     """EXP-04: no two series are the same, none is not a number, and each has all labels of its family."""
     families = []
@@ -44,7 +44,7 @@ def test_any_snapshot(snapshot: Snapshot, top: int | None, now: float) -> None:
 
 
 @given(snapshot=snapshots(), top=st.integers(0, 4))
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 def test_the_sum_over_processes_does_not_depend_on_the_bound(snapshot: Snapshot, top: int) -> None:
     """EXP-03: what is not shown by itself is in `other`, so that `sum by (gpu)` is complete all the same."""
     name = "gpuagent_process_memory_used_bytes"

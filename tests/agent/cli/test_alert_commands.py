@@ -158,6 +158,12 @@ def test_the_screen_keeps_its_width(width: int) -> None:
     assert all(line.isprintable() for line in lines)
 
 
+def test_made_up_alerts_say_so() -> None:
+    """The screen of a simulated node begins with that word; a real node's never has it."""
+    assert asked(document(simulated=True), "alerts")[1].startswith("SIMULATED: ")
+    assert "SIMULATED" not in asked(document(simulated=False), "alerts")[1]
+
+
 def test_the_worst_comes_first() -> None:
     """What fires goes before what is pending, and critical before all else."""
     alerts = [

@@ -7,7 +7,7 @@ import io
 from types import ModuleType
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -40,7 +40,6 @@ def test_the_examples_hold(module: ModuleType) -> None:
     assert not result.failed
 
 
-@settings(deadline=None)  # a slow machine is no failure
 @given(text=texts, width=st.integers(0, 60), right=st.booleans())
 def test_fit_is_exact(text: str, width: int, right: bool) -> None:
     """PROC-07: a column keeps its width whatever is in it."""
@@ -49,7 +48,6 @@ def test_fit_is_exact(text: str, width: int, right: bool) -> None:
     assert clean(text).isprintable()
 
 
-@settings(deadline=None)  # a slow machine is no failure
 @given(text=texts, width=st.integers(2, 60))
 def test_wrap_loses_nothing(text: str, width: int) -> None:
     """A problem is never cut: it takes more lines, each within the width."""

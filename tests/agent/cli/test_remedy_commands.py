@@ -142,6 +142,12 @@ def test_the_screen_of_remedies() -> None:
     assert_golden("remedies.txt", errors + re.sub(r"(?m)^[-\d]{10} [:\d]{8} ", "2025-11-24 16:00:00 ", output))
 
 
+def test_made_up_remedies_say_so() -> None:
+    """The record of a simulated node begins with that word; a real node's never has it."""
+    assert asked(DOCUMENT | {"simulated": True}, "remedies")[2].startswith("SIMULATED: ")
+    assert "SIMULATED" not in asked(DOCUMENT, "remedies")[2]
+
+
 def test_remedies_as_json() -> None:
     """The agent's document, cut to the newest."""
     document = json.loads(asked(DOCUMENT, "remedies", "--json", "-n", "1")[1])

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.config.describe import Spot
@@ -76,7 +76,6 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("config")
 
 
-@settings(deadline=None)
 @given(content=_CONTENTS)
 def test_nothing_but_a_config_error(folder: Path, content: bytes) -> None:
     """Any content is a configuration, or faults that can be printed: never another exception."""

@@ -39,7 +39,7 @@ def slow(said: Growth | None) -> Growth | None:
     return None if said is None else replace(said, fast=False, fast_exhaustion_seconds=None)
 
 
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 @given(
     st.lists(
         st.tuples(st.integers(1, 240), st.integers(0, 5), st.sampled_from([0.0, 0.01, 0.02, 0.3, -0.2])),

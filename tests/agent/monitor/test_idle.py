@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.identity import ProcessId
@@ -137,7 +137,6 @@ gpus_tell = st.dictionaries(st.sampled_from([0, 0, 1, 2]), looks, max_size=3)
 
 
 @given(st.lists(st.tuples(st.floats(0.5, 12.0), gpus_tell, st.sampled_from([1, 1, 1, 1, 2])), max_size=40))
-@settings(deadline=None)
 def test_every_reading_of_an_idle_time_was_an_observation_of_zero(
     story: list[tuple[float, dict[int, Look], int]],
 ) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.identity import ProcessId
@@ -65,7 +65,6 @@ sizes = st.one_of(st.none(), st.integers(0, 2**47))
 
 
 @given(used=st.integers(0, 2**47), processes=st.lists(st.tuples(states, sizes), max_size=20))
-@settings(deadline=None)
 def test_the_parts_are_the_whole(used: int, processes: list[tuple[ProcessState, int | None]]) -> None:
     """NUM-11: used = live + dead + unattributed whenever the processes fit into it; no part is ever below zero."""
     parts = reconcile(Memory(used_bytes=used), [of_state(*process) for process in processes])
@@ -105,7 +104,6 @@ looks = st.tuples(
 
 
 @given(ticks=st.lists(looks, max_size=6), host_pid_namespace=st.booleans())
-@settings(deadline=None)
 def test_it_never_tells_of_an_earlier_tick(
     ticks: list[
         tuple[list[GpuProcess], dict[int, ProcessInfo | None], dict[int, ProcessUtilization] | None, int | None, int]

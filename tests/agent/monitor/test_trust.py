@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.doubt import SHUFFLED_LIST
@@ -168,7 +168,6 @@ def test_conflicts() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.1, 30), st.sampled_from(["ok", "ok", "ok", "bad", "gap"])), max_size=120))
-@settings(deadline=None)
 def test_nothing_is_acted_on_before_a_minute_of_possible_readings(story: list[tuple[float, str]]) -> None:
     """NUM-12: whatever the order, trust comes back only after 60 s of possible readings at most 10 s apart."""
     trust, now, since, last, bad = FigureTrust(), 0.0, None, None, False

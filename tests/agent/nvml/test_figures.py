@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.doubt import WITHHELD
@@ -118,7 +118,6 @@ lists = st.lists(
     processes=lists,
     instances=st.dictionaries(st.integers(1, 2), st.integers(0, 2**39)),
 )
-@settings(deadline=None)
 def test_no_impossible_combination_passes(
     total: int | None,
     used: int | None,

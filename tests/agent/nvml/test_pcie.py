@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.nvml.pcie import Unwrapped, collect
@@ -16,7 +16,6 @@ steps = st.lists(st.integers(0, WRAP - 1), max_size=50)
 
 
 @given(start=st.integers(0, WRAP - 1), steps=steps)
-@settings(deadline=None)
 def test_a_counter_of_32_bits_goes_on_through_its_wraps(start: int, steps: list[int]) -> None:
     """NUM-02: as long as it wraps at most once between two reads, no byte is missed or made up."""
     counter = Unwrapped()
@@ -26,7 +25,6 @@ def test_a_counter_of_32_bits_goes_on_through_its_wraps(start: int, steps: list[
 
 
 @given(start=st.integers(0, 2**63), steps=st.lists(st.integers(0, 2**50), max_size=50))
-@settings(deadline=None)
 def test_a_wide_counter_is_taken_as_it_is(start: int, steps: list[int]) -> None:
     """A counter that never goes back is not changed."""
     counter = Unwrapped()
@@ -36,7 +34,6 @@ def test_a_wide_counter_is_taken_as_it_is(start: int, steps: list[int]) -> None:
 
 
 @given(st.lists(st.one_of(st.none(), st.integers(0, 2**64)), max_size=50))
-@settings(deadline=None)
 def test_a_gap_is_a_gap(values: list[int | None]) -> None:
     """While there is no value there is none, whatever came before; the total never falls below zero."""
     counter = Unwrapped()

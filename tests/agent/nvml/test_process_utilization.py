@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.nvml.device import LONGEST_GAP_SECONDS
@@ -58,7 +58,6 @@ def test_rubbish_is_refused(rubbish: Sample) -> None:
 
 
 @given(st.permutations([sample(-3, 10), sample(-2, 20), sample(-1, 30), sample(-0.5, 50)]))
-@settings(deadline=None)
 def test_the_newest_wins(samples: list[Sample]) -> None:
     """NUM-07: in whatever order they lie in the ring; and the newest stamp is asked for next, however it came."""
     state = after(samples)
@@ -102,7 +101,6 @@ def test_a_clock_that_was_set_back() -> None:
         max_size=80,
     )
 )
-@settings(deadline=None)
 def test_whatever_the_ring_holds(samples: list[Sample]) -> None:
     """NUM-03: only listed pids are kept, and only what can be true."""
     state = after(samples)
@@ -241,7 +239,6 @@ def test_more_samples_than_the_buffer_holds(open_gpu: Open, missing: tuple[str, 
         unique_by=lambda s: s[0],
     )
 )
-@settings(deadline=None)
 def test_work_since_the_last_reading_is_not_undone_by_a_later_sample(told: list[tuple[float, int]]) -> None:
     """KILL-08: whoever was at work in any sample since the last reading has worked, whatever the others say."""
     state = after([sample(seconds, percent) for seconds, percent in told])

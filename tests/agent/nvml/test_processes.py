@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.identity import NO_INSTANCE
@@ -54,7 +54,6 @@ entries = st.tuples(
 
 
 @given(st.lists(st.tuples(entries, st.sampled_from("CGM"))))
-@settings(deadline=None)
 def test_merging_counts_each_process_once_per_gpu_instance(listed: list[tuple[Entry, str]]) -> None:
     """NUM-08: the largest amount that any list tells, none if none tells it, and every kind once."""
     merged: dict[tuple[int, int], GpuProcess] = {}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.nvml.values import celsius, count, is_blank, ratio, watts
@@ -40,14 +40,12 @@ def test_neighbours_are_values(value: float) -> None:
 
 
 @given(pages=st.integers(0, 2**34))
-@settings(deadline=None)
 def test_amounts_of_memory_are_never_blank(pages: int) -> None:
     """NUM-02: memory comes in pages, and no whole number of pages up to 64 TiB is taken for a sentinel."""
     assert count(pages * 4096) == pages * 4096
 
 
 @given(st.one_of(st.none(), st.floats(), st.integers(-(2**70), 2**70)))
-@settings(deadline=None)
 def test_a_count_is_a_whole_number_or_nothing(value: float | None) -> None:
     """NUM-01: never below zero, never a sentinel."""
     counted = count(value)
@@ -55,7 +53,6 @@ def test_a_count_is_a_whole_number_or_nothing(value: float | None) -> None:
 
 
 @given(st.one_of(st.none(), st.floats(), st.integers(-(2**70), 2**70)))
-@settings(deadline=None)
 def test_gauges_are_possible_or_nothing(value: float | None) -> None:
     """NUM-03: 37,100 %, 4294967295 and NaN are refused, whatever the unit."""
     for convert, low, high in ((ratio, 0.0, 1.0), (celsius, -100.0, 250.0), (watts, 0.0, 100_000.0)):

@@ -19,7 +19,7 @@ def contents(store: BlockStore) -> object:
 
 
 @given(st.lists(st.one_of(st.integers(1, 10**6), st.just(EMPTY)), max_size=300), st.integers(0, 5000))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_gap_at_once_is_a_gap_one_by_one(values: list[int], gap: int) -> None:
     """LEAK-03: so many empty blocks in one step are the same as one after another."""
     at_once, one_by_one = BlockStore(), BlockStore()
@@ -38,7 +38,7 @@ def test_a_gap_at_once_is_a_gap_one_by_one(values: list[int], gap: int) -> None:
 
 
 @given(st.lists(st.integers(1, 10**6), min_size=1, max_size=600))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_a_level_holds_the_lowest_of_two_blocks_below(values: list[int]) -> None:
     """The ring of level l is the minima of the last 32 groups of 2**l values."""
     store = BlockStore()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.growth import Verdict
@@ -146,7 +146,6 @@ def test_small_growth_is_not_fast() -> None:
 @given(
     readings=st.lists(st.tuples(st.integers(1, 20), st.floats(0, 80), st.floats(0, 80)), min_size=2, max_size=60),
 )
-@settings(deadline=None)
 def test_the_cheapest_test_misses_nothing(readings: list[tuple[int, float, float]]) -> None:
     """LEAK-04: it leaves out the readings alone whose longest look back would not have been enough either."""
     fast, store = FastGrowth(), BlockStore()

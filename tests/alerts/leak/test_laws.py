@@ -50,7 +50,7 @@ def _figures(one: Range | None) -> tuple[float, ...]:
 
 
 @given(st.integers(0, 2**32), st.integers(1, 2_000_000))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_a_shift_changes_nothing(seed: int, pages: int) -> None:
     """Memory that was there from the start, on a GPU with the same room left, changes no word and no figure."""
     readings = walk(seed, 6)
@@ -64,7 +64,7 @@ def test_a_shift_changes_nothing(seed: int, pages: int) -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([2.0, 3.0, 8.0]))
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_scale_scales_the_slope_and_nothing_else(seed: int, factor: float) -> None:
     """Bytes, free and total together; 80 GiB and more have no absolute threshold, only a share of the total."""
     plain = words(walk(seed, 6))
@@ -77,7 +77,7 @@ def test_scale_scales_the_slope_and_nothing_else(seed: int, factor: float) -> No
 
 
 @given(st.integers(0, 2**32), st.integers(1, 10_000))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_the_clocks_origin_changes_nothing(seed: int, days: int) -> None:
     """A shift of time by whole slots of 6 hours shifts onset and nothing else."""
     readings = walk(seed, 5)
@@ -91,7 +91,7 @@ def test_the_clocks_origin_changes_nothing(seed: int, days: int) -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1.0, 3.0, 5.0, 7.5]))
-@settings(max_examples=6, deadline=None)
+@settings(max_examples=6)
 def test_sampling_more_often_changes_no_verdict(seed: int, every: float) -> None:
     """Where a block's lowest reading is the same, nothing else counts: the verdicts of all blocks are the same."""
     blocks = walk(seed, 4)
@@ -126,7 +126,7 @@ def test_between_1_and_60_seconds_the_rate_does_not_matter(curve: Curve) -> None
     st.sampled_from(["saw-tooth", "sine", "square", "ramp and hold"]),
     st.floats(0, 1),
 )
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=15)
 def test_a_bounded_load_of_any_period_is_no_leak_after_the_second(
     hours: float, share: float, form: str, phase: float
 ) -> None:
@@ -156,7 +156,7 @@ def test_a_bounded_load_of_any_period_is_no_leak_after_the_second(
 
 
 @given(st.floats(0.01, 0.36), st.floats(600, 60_000), st.booleans())
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_growth_that_takes_less_than_the_dial_is_no_leak(share: float, fill_seconds: float, client: bool) -> None:
     """LEAK-01: a bounded fill within 17 h of less than 36 % of what was free is never called a leak."""
     free = 80 * 1024 - 20_000
@@ -168,7 +168,7 @@ def test_growth_that_takes_less_than_the_dial_is_no_leak(share: float, fill_seco
 
 
 @given(st.floats(0.05, 20.0), st.booleans())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_a_steady_leak_is_found_before_the_gpu_is_full(mib_per_second: float, client: bool) -> None:
     """LEAK-02: any line that takes 45 minutes to 14 days is told by two thirds of the way, or within a day."""
     curve = leak(mib_per_second)
@@ -180,7 +180,7 @@ def test_a_steady_leak_is_found_before_the_gpu_is_full(mib_per_second: float, cl
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=10)
 def test_every_word_is_whole(seed: int) -> None:
     """Whatever comes: figures are finite, ranges ordered, a leak has all its parts, nothing else has evidence."""
     for growth in words(walk(seed, 5)):

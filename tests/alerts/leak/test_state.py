@@ -33,7 +33,7 @@ def _dump() -> bytes:
 
 
 @given(st.data())
-@settings(max_examples=8, deadline=None)
+@settings(max_examples=8)
 def test_a_restart_anywhere_changes_nothing(data: st.DataObject) -> None:
     """GEN: with any readings, gaps and restarts, the word is the same at every reading."""
     draw = random.Random(data.draw(st.integers(0, 2**32)))
@@ -121,7 +121,7 @@ def test_another_sensitivity_goes_on() -> None:
 
 
 @given(st.integers(0, 2**32))
-@settings(max_examples=12, deadline=None)
+@settings(max_examples=12)
 def test_a_changed_dial_is_a_restart_with_another(seed: int) -> None:
     """GEN: `use` does in place what a dump, loaded with that sensitivity, does; nothing else changes."""
     draw = random.Random(seed)
@@ -151,7 +151,7 @@ def test_an_unknown_dial_is_refused() -> None:
 
 
 @given(st.binary(max_size=9000))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_garbage_is_refused(data: bytes) -> None:
     """Whatever the file holds, it is a ValueError and nothing else."""
     with pytest.raises(ValueError, match="state of a leak detector"):
@@ -159,7 +159,7 @@ def test_garbage_is_refused(data: bytes) -> None:
 
 
 @given(st.integers(0, 6000), st.integers(1, 255))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_a_damaged_state_is_refused(place: int, flip: int) -> None:
     """One changed byte is noticed."""
     data = bytearray(_dump())

@@ -239,7 +239,7 @@ _JSON = st.recursive(
 
 
 @given(_JSON, st.integers(1, 9), st.sampled_from([None, 1]))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=80)
 def test_the_scanner_reads_as_json_does(value: Any, chunk: int, indent: int | None) -> None:
     """Whatever the value, and wherever the chunks end: values are json's, and skipping ends at the same place."""
     text = json.dumps([value, "end"], indent=indent).encode()
@@ -256,7 +256,7 @@ def test_the_scanner_reads_as_json_does(value: Any, chunk: int, indent: int | No
 
 
 @given(st.binary(max_size=300))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_garbage_is_a_clear_error_or_rows(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     """No bytes whatever are more than a TraceError."""
     for start in (b"", b"{", b"[", b'{"data":{"result":[{"metric":', b"time_seconds,used_bytes\n", b"\x1f\x8b"):
@@ -285,7 +285,7 @@ def test_processes_without_end_are_bounded() -> None:
 
 
 @given(st.lists(st.tuples(st.floats(0.01, 5000), st.floats(1, 1e9)), min_size=1, max_size=400))
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=50)
 def test_a_sketch_is_bounded_and_keeps_the_highest(steps: list[tuple[float, float]]) -> None:
     """Any number of readings over any time: few points, in order, with the highest of all."""
     sketch = Sketch(most=16)

@@ -107,7 +107,7 @@ def test_a_block_without_a_reading_is_unknown() -> None:
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 40 * BLOCKS)), max_size=12), st.randoms(use_true_random=False))
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=25)
 def test_a_gap_is_the_same_as_block_by_block(steps: list[tuple[bool, int]], draw: random.Random) -> None:
     """LEAK-03: a gap of any length costs the same, and leaves what its blocks one by one would."""
     leapt, walked, count = Work(), Work(), 0

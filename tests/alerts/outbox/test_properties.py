@@ -103,7 +103,7 @@ class OrderMachine(RuleBasedStateMachine):
 
 
 TestOrder = OrderMachine.TestCase
-TestOrder.settings = settings(max_examples=40, stateful_step_count=25, deadline=None)
+TestOrder.settings = settings(max_examples=40, stateful_step_count=25)
 
 
 def story(flips: list[tuple[int, bool]]) -> list[list[Alert]]:
@@ -144,7 +144,7 @@ class Teller:
             tellers[loss.group].known -= set(loss.untold)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(0, 2), st.booleans()), max_size=25),
     st.integers(1, 6),

@@ -157,7 +157,7 @@ class _Log(list[tuple[str, int]]):
     order=st.lists(st.tuples(st.sampled_from(PIDS), st.booleans()), min_size=1, max_size=12),
     back_after=st.sampled_from([0.0, 5.0, 1e9]),
 )
-@settings(deadline=None, max_examples=100)
+@settings(max_examples=100)
 def test_never(
     events: list[Callable[[World], None]],
     inner: list[Callable[[World], None]],

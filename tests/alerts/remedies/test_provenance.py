@@ -162,7 +162,7 @@ def reasons(policy: Policy, step: Step, order: Order, scope: str, seen: tuple[Si
 
 
 @given(POLICIES, STEPS, ORDERS, SCOPES, OF_THE_KERNEL, WRITTEN)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_what_the_process_writes_causes_no_act(
     policy: Policy, step: Step, order: Order, scope: str, kernel: dict[str, Any], written: dict[str, Any]
 ) -> None:
@@ -172,7 +172,7 @@ def test_what_the_process_writes_causes_no_act(
 
 
 @given(POLICIES, STEPS, ORDERS, SCOPES, OF_THE_KERNEL, WRITTEN)
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_what_the_process_writes_passes_no_act_on(
     policy: Policy, step: Step, order: Order, scope: str, kernel: dict[str, Any], written: dict[str, Any]
 ) -> None:
@@ -186,7 +186,7 @@ def test_what_the_process_writes_passes_no_act_on(
 
 
 @given(POLICIES, ORDERS, SCOPES, OF_THE_KERNEL, WRITTEN)
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=300)
 def test_an_app_alone_accuses_nobody(
     policy: Policy, order: Order, scope: str, kernel: dict[str, Any], written: dict[str, Any]
 ) -> None:

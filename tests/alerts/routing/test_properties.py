@@ -98,4 +98,4 @@ class Story(RuleBasedStateMachine):
 
 
 TestStory = Story.TestCase
-TestStory.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+TestStory.settings = settings(max_examples=60, stateful_step_count=30)
