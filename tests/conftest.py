@@ -13,8 +13,10 @@ import pytest
 from hypothesis import settings
 
 from tests.attack.table import pytest_terminal_summary as pytest_terminal_summary  # noqa: PLC0414  for pytest
+from tests.torture import times
 
-settings.register_profile("gpuagent", deadline=None)  # how long one example takes is the machine's affair
+# How long one example takes is the machine's affair. Each run has other ones: what one does not find, another does.
+settings.register_profile("gpuagent", deadline=None, max_examples=times(40, 1000))
 settings.load_profile("gpuagent")
 
 INSTALL = {

@@ -20,7 +20,7 @@ import pytest
 from tests.integration.agent import running_agent
 from tests.integration.waiting import free_port, until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 ROOT = Path(__file__).parents[2]
 APPS = ROOT / "tests" / "client" / "apps"
@@ -129,7 +129,7 @@ def test_a_worker_above_its_budget_is_exchanged_under_traffic(folder: Path, apps
     (folder / "rules.yaml").chmod(0o600)
     ladder = {
         "match": ['alertname="WorkerAboveBudget"'],
-        "steps": [{"notify": {"wait": "30s"}}, {"terminate": {"wait": "30s"}}],
+        "steps": [{"notify": {"wait": "90s"}}, {"terminate": {"wait": "30s"}}],
     }
     what = {"dry_run": False, "allow": {"users": [getpass.getuser()]}, "ladders": [ladder], "proof": "20s"}
     port = free_port()
@@ -156,7 +156,7 @@ def test_a_worker_above_its_budget_is_exchanged_under_traffic(folder: Path, apps
                 found = json.loads(agent.get("/api/v1/remedies").body)["remedies"]
                 return found[0].get("end") and found[0] if found else None
 
-            run = until(end, "the remedy has ended", 60)
+            run = until(end, "the remedy has ended", 120)
             until(lambda: set(traffic.answers) - before, "a successor has answered")
 
     assert traffic.failures == []

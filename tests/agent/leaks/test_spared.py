@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -39,6 +40,7 @@ def slow(said: Growth | None) -> Growth | None:
     return None if said is None else replace(said, fast=False, fast_exhaustion_seconds=None)
 
 
+@pytest.mark.slow
 @settings(max_examples=12)
 @given(
     st.lists(

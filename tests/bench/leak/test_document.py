@@ -12,6 +12,7 @@ from tests.bench.leak.cost import Cost
 from tests.bench.leak.document import PAGE, PICTURES, PLOTS, picture, read_part, replace_part, write_part
 from tests.bench.leak.methods import Results, run
 from tests.bench.leak.table import balanced
+from tests.torture import times
 
 pytestmark = pytest.mark.slow
 
@@ -86,11 +87,12 @@ def test_by_default_the_documented_count_is_run_and_written() -> None:
 
 @pytest.mark.timeout(600)
 def test_the_detector_is_as_good_as_it_was() -> None:
-    """On two traces of each family: nearly all leaks, hardly a false alarm. A change that breaks it is seen here."""
-    row = balanced(Results(list(run(range(2), 1))))
+    """On a trace or two of each family: nearly all leaks, hardly a false alarm. What breaks it is seen here."""
+    seeds = times(1, 2)
+    row = balanced(Results(list(run(range(seeds), 1))))
 
     assert row.recall.value >= 0.85
-    assert row.false <= 2
-    assert row.lives == 24
+    assert row.false <= seeds
+    assert row.lives == 12 * seeds
     assert row.life_share is not None
     assert row.life_share < 0.7
