@@ -4,26 +4,16 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpuagent.growth import Growth, Verdict
 from gpuagent.identity import ProcessId
 from gpuagent.reading import GpuState, ProcessReading, ProcessState, Snapshot
-from gpuagent_alerts.remedies.grounds import Grounds, Subject
+from gpuagent_alerts.remedies.grounds import PROCESS_LABELS, Grounds, Subject
 from gpuagent_alerts.remedies.target import Target
 
 _FIGURES = re.compile(r"\d+")
-_OWNERS: Mapping[str, Callable[[Target], str]] = {
-    "user": lambda target: target.user,
-    "uid": lambda target: str(target.uid),
-    "unit": lambda target: target.unit if "unit" in target.proven_names else "",
-    "container_id": lambda target: target.proven_container_id,
-    "slurm_job": lambda target: target.proven_slurm_job,
-}
-"""Labels of the process series that say whose it is, by facts that the process does not choose."""
-_CHOSEN_NAMES = ("process", "command", "framework", "app")
-"""Labels that a process chooses for itself."""
 _TOGETHER_SECONDS = 60.0
 """Between the starts of two ranks of one server: a process may choose its command line, and not when it was started."""
 
@@ -57,23 +47,15 @@ def targets_on(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str = "", gpu: s
 
 
 def targets_named(targets: Iterable[Target], labels: Mapping[str, str], grounds: Grounds) -> list[Target]:
-    """Return those that agree with all labels of an expression's result that say whose the memory is.
+    """Return those that an expression's result is about: the process that it names, or all where it is about the GPU.
 
-    An alert that sums up what one user holds is about that user's processes. One that sums up by a name which processes
-    give themselves is about nobody in particular: anybody's process may have added to it. A group without an owner (the
-    processes outside of containers) has no owner whose processes it could be about.
+    One that was summed up by anything that says more of processes is about nobody in particular.
     """
     if not grounds.refusal and (grounds.subject is Subject.PROCESS) != bool(labels.get("pid")):
         return []
-    if not all(labels.get(owner) for owner in grounds.owners):
-        return []
     if pid := labels.get("pid"):
         return [target for target in targets if str(target.pid) == pid]
-    given = {label for label in (*_OWNERS, *_CHOSEN_NAMES) if labels.get(label)}
-    owners = {label: of for label, of in _OWNERS.items() if label in given}
-    if given and not owners:
-        return []
-    return [target for target in targets if all(labels[label] == of(target) for label, of in owners.items())]
+    return [] if any(labels.get(label) for label in PROCESS_LABELS) else list(targets)
 
 
 class Measured(NamedTuple):

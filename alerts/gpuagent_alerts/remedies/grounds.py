@@ -1,12 +1,15 @@
 """Static analysis of alert rules: whom an alert is about, and whether it is a reason to disrupt a process at all.
 
 Root writes the rule; the names of processes, the frames of apps and the absence of samples are others' doing. An
-expression through which those could put somebody else's process under a ladder gets a refusal.
+expression through which those could put somebody else's process under a ladder gets a refusal. So a result is about one
+process, or it is about a GPU by what the driver says of that GPU. A sum over processes is about nobody: whose sum a
+process adds to is told by labels, and a container, a cgroup or the process itself may have chosen those. Budgets sum up
+what is proven.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
@@ -35,16 +38,14 @@ from gpuagent_alerts.promql.syntax import (
     Selector,
     String,
 )
-from gpuagent_alerts.promql.values import METRIC_NAME
 from gpuagent_alerts.rules.model import AlertRule
 
-OWNER_LABELS = frozenset({"user", "uid", "unit", "container_id", "slurm_job"})
-"""Labels of process series that say whose a process is."""
+_OWNER_LABELS = frozenset({"user", "uid", "unit", "container_id", "slurm_job"})
+"""Labels of process series that say whose a process is, as far as that is known."""
 _NODE = frozenset({"job", "instance"})
 _PLACE = frozenset({"gpu", "uuid", "gpu_instance_id", "compute_instance_id"})
-_NOT_NARROWING = frozenset({METRIC_NAME, *_NODE, *_PLACE})
-_CHOOSING = frozenset({"pid", "budget", *_PLACE, *OWNER_LABELS})
-"""Labels by which the processes that an alert is about are found."""
+_CHOOSING = frozenset({"pid", "budget", *_PLACE, *_OWNER_LABELS})
+"""Labels by which people, ladders and receivers know what an alert is about."""
 _INFO = "gpuagent_process_info"
 _LABELS = {family.name: frozenset(family.labels) for family in FAMILIES}
 _BUDGETS = frozenset(family.name for family in REMEDY_FAMILIES if "budget" in family.labels)
@@ -67,8 +68,11 @@ _CAN_BE_MISSING = _SAMPLED | {
     "gpuagent_process_memory_growth_bytes_per_second",
 }
 """Families without a sample for some processes that are alive."""
+PROCESS_LABELS = frozenset[str]().union(*(_LABELS[name] for name in _PROCESSES)) - {"pid"} - _PLACE - _NODE
+"""Labels of process series that say more than which process it is, and on which GPU."""
 _WITHHOLDING = frozenset({"gpuagent_gpu_memory_preallocated", "gpuagent_gpu_memory_fast_growth_expected"})
 """Families of GPUs that depend on the names of processes: they may keep an alert from firing, never cause one."""
+_SUMMED_UP = "it sums up processes, and others may choose what adds to a sum: keep pid, read the GPU's, or set a budget"
 _KEEPING = frozenset({"topk", "bottomk"})
 """Aggregations whose results are elements of the operand, with all of their labels."""
 
@@ -77,7 +81,6 @@ class Subject(StrEnum):
     """What one result of an expression is about."""
 
     PROCESS = "process"
-    OWNER = "owner"
     GPU = "gpu"
 
 
@@ -88,8 +91,6 @@ class Grounds:
     refusal: str = ""
     """Why such an alert is never a reason to disrupt a process; "" where it may be one."""
     subject: Subject = Subject.GPU
-    owners: frozenset[str] = frozenset()
-    """Owner labels that the results were aggregated by. Each must have a value, and the process the same one."""
 
 
 UNKNOWN = Grounds("the rule behind the alert is not known")
@@ -108,20 +109,8 @@ class _Shape:
     """Each result is about one process and carries its pid."""
     processes: bool = False
     """Series of processes stand behind it."""
-    narrowed: frozenset[str] = frozenset()
-    """Labels by whose values processes were selected."""
     read: frozenset[str] = frozenset()
     """Metric names that were read."""
-
-    @property
-    def owners(self) -> frozenset[str]:
-        return self.labels & OWNER_LABELS if self.processes and not self.per_process else frozenset()
-
-    @property
-    def subject(self) -> Subject:
-        if self.per_process:
-            return Subject.PROCESS
-        return Subject.OWNER if self.owners else Subject.GPU
 
 
 def grounds_of_rule(rule: AlertRule) -> Grounds:
@@ -134,7 +123,7 @@ def grounds_of_rule(rule: AlertRule) -> Grounds:
             continue
         if not template.is_constant:
             return replace(grounds, refusal=f"its label {name} is a template, and says whom the alert is about")
-        if name in grounds.owners or name not in OWNER_LABELS:
+        if name not in _OWNER_LABELS:
             return replace(grounds, refusal=f"its own label {name} stands in the place of the measured one")
     return grounds
 
@@ -147,9 +136,11 @@ def grounds_of(expression: Expression) -> Grounds:
             raise _RefusedError("it drops the label budget: keep it, so that the budget's own processes are chosen")
         if "uuid" not in shape.labels:
             raise _RefusedError("its results name no GPU: keep the labels gpu and uuid")
+        if shape.processes and not shape.per_process:
+            raise _RefusedError(_SUMMED_UP)
     except _RefusedError as refused:
         return Grounds(str(refused))
-    return Grounds(subject=shape.subject, owners=shape.owners)
+    return Grounds(subject=Subject.PROCESS if shape.per_process else Subject.GPU)
 
 
 def _shape(node: Node, negations: int) -> _Shape:
@@ -185,8 +176,7 @@ def _selected(node: Selector, negations: int) -> _Shape:
     if name in _WITHHOLDING and negations != 1:
         raise _RefusedError(f"{name} depends on the names of processes: use it only as `unless ... {name} == 1`")
     is_process = name in _PROCESSES
-    narrowed = frozenset(matcher.name for matcher in node.matchers) - _NOT_NARROWING if is_process else frozenset()
-    return _Shape(_LABELS[name], is_process, is_process, narrowed, frozenset({name}))
+    return _Shape(_LABELS[name], is_process, is_process, frozenset({name}))
 
 
 def _aggregated(node: Aggregation, negations: int) -> _Shape:
@@ -201,16 +191,7 @@ def _aggregated(node: Aggregation, negations: int) -> _Shape:
     if node.operator == "count_values" and isinstance(node.parameter, String):
         _check_written(node.parameter.value, "count_values")
         by |= {node.parameter.value}
-    result = _restricted(shape, by)
-    if result.processes and not result.per_process:
-        if unowned := sorted(by - OWNER_LABELS - _PLACE - _NODE):
-            raise _RefusedError(
-                f"it sums up processes by {', '.join(unowned)}, which says nothing sure of whose they are: use "
-                f"{', '.join(sorted(OWNER_LABELS))}"
-            )
-        if sampled := sorted(shape.read & _SAMPLED):
-            raise _RefusedError(f"it sums up {sampled[0]}, which is missing for some processes: compare each by pid")
-    return replace(result, labels=by)
+    return replace(shape, labels=by, per_process=shape.per_process and "pid" in by)
 
 
 def _called(node: Call, negations: int) -> _Shape:
@@ -246,16 +227,12 @@ def _combined(node: Binary, negations: int) -> _Shape:
     if unless and right.read & _WITHHOLDING and not _is_flag(node.right):
         raise _RefusedError("a name that a process chose may only withhold: write `unless ... == 1`")
     if node.operator == "or":
-        if left.subject is not right.subject or left.owners != right.owners:
+        if left.per_process != right.per_process or left.processes != right.processes:
             raise _RefusedError("the sides of its `or` are about different things: write two rules")
-        return _Shape(
-            left.labels & right.labels if left.owners else left.labels | right.labels,
-            left.per_process, left.processes or right.processes, left.narrowed | right.narrowed,
-            left.read | right.read,
-        )  # fmt: skip
+        return replace(left, labels=left.labels | right.labels, read=left.read | right.read)
     _check_matching(node.matching, left, right)
-    if right.narrowed and not left.per_process and (not unless or negations):
-        raise _RefusedError(_narrowed(right.narrowed))
+    if right.processes and not left.processes and (not unless or negations):
+        raise _RefusedError("processes choose its GPUs: they may only withhold, as in `unless`, or be compared by pid")
     return replace(left, read=left.read if unless else left.read | right.read)
 
 
@@ -280,21 +257,19 @@ def _joined(node: Binary, negations: int) -> _Shape:
     many, one = (right, left) if matching.cardinality is Cardinality.ONE_TO_MANY else (left, right)
     told = many.per_process and one.per_process and _INFO in one.read
     for label in sorted((_CHOOSING | _NODE) & set(matching.include)):
-        if label not in OWNER_LABELS or not told:
+        if label not in _OWNER_LABELS or not told:
             raise _RefusedError(f"it takes the label {label} from another series: only {_INFO}, by pid, may give it")
     merged = _Shape(
         many.labels | set(matching.include),
         many.per_process or (one.per_process and matching.cardinality is Cardinality.ONE_TO_ONE),
         many.processes or one.processes,
-        many.narrowed | one.narrowed,
         read,
     )
     if matching.cardinality is not Cardinality.ONE_TO_ONE:
-        if one.narrowed and not many.per_process:
-            raise _RefusedError(_narrowed(one.narrowed))
         return merged
     keys = set(matching.labels)
-    return _restricted(merged, frozenset(keys) if matching.on else merged.labels - keys)
+    labels = merged.labels & keys if matching.on else merged.labels - keys
+    return replace(merged, labels=labels, per_process=merged.per_process and "pid" in labels)
 
 
 def _is_number(node: Node) -> bool:
@@ -320,19 +295,3 @@ def _check_matching(matching: Matching, left: _Shape, right: _Shape) -> None:
             raise _RefusedError("it compares processes with other processes: match them by pid, as in `on (uuid, pid)`")
     elif (left.processes or right.processes) and matching.on and (chosen := sorted(labels - _PLACE - _NODE)):
         raise _RefusedError(f"it matches processes with GPUs by {', '.join(chosen)}: match them by gpu and uuid")
-
-
-def _restricted(shape: _Shape, labels: frozenset[str]) -> _Shape:
-    """Return the shape with these labels alone; refuse where processes were selected by a label that is lost."""
-    result = replace(shape, labels=shape.labels & labels, per_process=shape.per_process and "pid" in labels)
-    lost = shape.narrowed - labels
-    if shape.processes and not result.per_process and lost:
-        raise _RefusedError(_narrowed(lost))
-    return result
-
-
-def _narrowed(labels: Iterable[str]) -> str:
-    return (
-        f"it selects processes by {', '.join(sorted(labels))} and drops that label: the alert would be about everybody "
-        "on the GPU. Keep pid, or sum up by the owner"
-    )

@@ -28,11 +28,6 @@ REFUSED = Grounds("it is none")
 ABOUT_FULL = ['alertname="Full"']
 
 
-def owned(*labels: str) -> Grounds:
-    """As of an aggregation by these labels."""
-    return Grounds(subject=Subject.OWNER, owners=frozenset(labels))
-
-
 def target(pid: int, **fields: object) -> Target:
     """Alice's, in no unit and no container."""
     base = Target(
@@ -54,28 +49,22 @@ TARGETS = (
     ("labels", "grounds", "pids"),
     [
         ({}, GPU, [1, 2, 3, 4]),
-        ({"user": "alice"}, owned("user"), [1, 3, 4]),
-        ({"uid": "1001"}, owned("uid"), [2]),
-        ({"container_id": CONTAINER}, owned("container_id"), [3]),
-        ({"user": "bob", "container_id": CONTAINER}, owned("user", "container_id"), []),
-        # The group of those without an owner, or with half of one
-        ({}, owned("container_id"), []),
-        ({"user": "alice"}, owned("user", "container_id"), []),
-        ({"user": ""}, owned("user"), []),
+        # What no sum over processes can be about
+        ({"user": "alice"}, GPU, []),
+        ({"container_id": CONTAINER}, GPU, []),
         ({"pid": "2"}, PROCESS, [2]),
         ({"pid": "9"}, PROCESS, []),
         # A result that does not have what its expression promises
         ({}, PROCESS, []),
         ({"pid": ""}, PROCESS, []),
         ({"pid": "2"}, GPU, []),
-        ({"pid": "2", "user": "bob"}, owned("user"), []),
         # For ladders without a step that disrupts
         ({"pid": "2"}, REFUSED, [2]),
         ({"process": "name1"}, REFUSED, []),
     ],
 )
 def test_by_the_grounds(labels: Mapping[str, str], grounds: Grounds, pids: list[int]) -> None:
-    """An alert is about its process, the owner of its whole group, or the GPU; an empty group is about nobody."""
+    """An alert is about its process or the GPU; one that says more of processes is about nobody."""
     assert [each.pid for each in targets_named(TARGETS, labels, grounds)] == pids
 
 
@@ -116,10 +105,8 @@ def chosen(store: Store, steps: list[object], grounds: Grounds, own: Mapping[str
     [
         (GPU, {}, ("uuid", "gpu"), ["neighbour"]),
         (GPU, {"unit": "gpu-team"}, ("uuid", "gpu"), ["neighbour"]),
-        (owned("user"), {}, ("uuid", "gpu", "user"), ["neighbour"]),
         (PROCESS, {}, ("uuid", "gpu", "pid"), ["leaker"]),
         (GPU, {"pid": "1"}, ("uuid", "gpu"), []),
-        (owned("user"), {"user": "root"}, ("uuid", "gpu"), []),
         (REFUSED, {}, ("uuid", "gpu"), []),
         (REFUSED, {}, ("uuid", "gpu", "pid"), []),
         (UNKNOWN, {}, ("uuid", "gpu"), []),
