@@ -53,8 +53,7 @@ class ProcessInfo:
     state: str = "?"
     """The kernel's letter: R, S, D (uninterruptible), Z (zombie), T..."""
     parent_pid: int = 0
-    pid_namespace: int = 0
-    """Inode of the pid namespace the process lives in; 0 where it may not be read."""
+    pid_namespace: int = 0  # its inode; 0 where it may not be read
     start_time_seconds: float = 0.0
     resident_bytes: int | None = None
     cgroup: str = ""
@@ -69,6 +68,7 @@ class ProcessInfo:
     slurm_job: str = ""
     proven_names: frozenset[str] = frozenset()
     """Which of `unit`, `container` (its id), `job` and `pod` only root can have chosen: see `procfs.cgroup_owner`."""
+    on_host: bool = False  # not in a container by the kernel's word, so its user is an account: `procfs.containment`
 
 
 class GpuProcess(NamedTuple):

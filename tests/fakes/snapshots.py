@@ -65,7 +65,7 @@ def full_snapshot() -> Snapshot:
         processes_known=True,
         runs=runs,
     )
-    info = ProcessInfo(ProcessId("boot", 10, 1), "python3", 1000, "alice", state="D", resident_bytes=GIB)
+    info = ProcessInfo(ProcessId("boot", 10, 1), "python3", 1000, "alice", state="D", resident_bytes=GIB, on_host=True)
     zombie = dataclasses.replace(info, id=ProcessId("boot", 11, 1), state="Z")
     busy = ProcessUtilization(0.5, 0.4, 0.3, 0.2)
     return Snapshot(

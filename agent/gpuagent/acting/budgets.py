@@ -24,8 +24,9 @@ def name_of(budget: Budget) -> str:
 def belongs(budget: Budget, process: ProcessReading, snapshot: Snapshot) -> bool:
     """Return whether a process counts towards it: all keys given must hold.
 
-    A name that a user may have chosen counts towards nobody's account. That of an app is chosen by the app: the
-    configuration asks for a user, a unit or a container beside it.
+    A name that a user may have chosen counts towards nobody's account, and a user that a container gives its processes
+    is no account of this machine. The name of an app is chosen by the app: the configuration asks for a user, a unit or
+    a container beside it.
     """
     info, match = process.info, budget.match
     if info is None:
@@ -40,7 +41,7 @@ def belongs(budget: Budget, process: ProcessReading, snapshot: Snapshot) -> bool
                 and names_container(match.container, info.container_id, info.container_name)
             )
         )
-        and (match.user is None or info.user == match.user)
+        and (match.user is None or (info.user == match.user and info.on_host and not info.container_id))
         and (match.app is None or (client is not None and client.id == info.id and client.app == match.app))
     )
 

@@ -9,18 +9,15 @@ from typing import Protocol
 
 from gpuagent.acting import namespaces
 from gpuagent.identity import ProcessId
-from gpuagent.procfs.files import READ_LIMIT_BYTES, ProcFiles
+from gpuagent.procfs.containment import has_host_uids, has_own_root
+from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.reader import Record
-from gpuagent.procfs.stat import Stat, parse_stat, parse_status
+from gpuagent.procfs.stat import parse_stat, parse_status
 from gpuagent_alerts.remedies.target import Facts, Identity
 
 _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h
 _FLAGS_FIELD = 9
 _DIGEST_DIGITS = 16
-_HOST_INIT = 1
-"""The agent acts in the host's pid namespace alone, where this is the host's init."""
-_UID_MAP_FIELDS = 3
-_MOUNT_DEVICE, _MOUNT_ROOT, _MOUNT_POINT = 2, 3, 4
 
 
 class Reader(namespaces.Reader, Protocol):
@@ -61,8 +58,8 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) ->
         kernel_thread=bool(_flags(data) & _KERNEL_THREAD),
         oom_score_adjust=_number(_text(files, pid, "oom_score_adj")),
         uids=told.uids,
-        root_user_namespace=_has_the_hosts_uids(files, pid),
-        own_root=_has_own_root(files, pid, stat),
+        root_user_namespace=has_host_uids(files, pid),
+        own_root=has_own_root(files, pid, stat),
         namespace_pids=told.namespace_pids,
         ignored_signals=_mask(status, b"SigIgn"),
         caught_signals=_mask(status, b"SigCgt"),
@@ -73,43 +70,6 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) ->
         return facts
     others = namespaces.read_namespace_others(files, reader, info, len(facts.namespace_pids))
     return replace(facts, namespace_others=others)
-
-
-def root_mount(mounts: bytes) -> tuple[bytes, bytes] | None:
-    """Return device and path of what a process has at `/`, of its mountinfo (proc_pid_mountinfo(5)).
-
-    None where nothing is mounted there: a process after chroot(2) sees only the mounts below its root. Unlike the link
-    `root`, mountinfo may be read without the right to trace the process (measured on Linux 6.18).
-    """
-    found = None
-    for line in mounts.split(b"\n"):
-        fields = line.split(b" ")
-        if len(fields) > _MOUNT_POINT and fields[_MOUNT_POINT] == b"/":
-            found = fields[_MOUNT_DEVICE], fields[_MOUNT_ROOT]  # the last one lies on top
-    return found
-
-
-def _has_the_hosts_uids(files: ProcFiles, pid: int) -> bool | None:
-    """Return whether the process is in the host's user namespace: that of the host's init (user_namespaces(7))."""
-    try:
-        host, own = (files.read(each, "uid_map").split() for each in (_HOST_INIT, pid))
-    except OSError:
-        return None
-    return own == host and len(own) == _UID_MAP_FIELDS
-
-
-def _has_own_root(files: ProcFiles, pid: int, stat: Stat) -> bool | None:
-    # A leader that has ended has no root any more, but its threads have.
-    thread = _living_thread(pid) if stat.state == "Z" and stat.threads > 1 else None
-    try:
-        host = files.read(_HOST_INIT, "mountinfo")
-        own = files.read(pid, "mountinfo" if thread is None else f"task/{thread}/mountinfo")
-    except OSError:
-        return None
-    at_host, at_own = root_mount(host), root_mount(own)
-    if at_host is None or not own or (at_own is None and len(own) >= READ_LIMIT_BYTES):
-        return None
-    return at_own != at_host
 
 
 def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:
@@ -124,15 +84,6 @@ def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:
     except (OSError, ValueError):  # they come and go
         pass
     return ""
-
-
-def _living_thread(pid: int, root: Path = Path("/proc")) -> int | None:
-    """Return a thread of the process that has not ended."""
-    try:
-        threads = [int(folder.name) for folder in (root / str(pid) / "task").iterdir()]
-    except OSError:
-        return None
-    return next((thread for thread in threads if thread != pid), None)
 
 
 def _command_digest(files: ProcFiles, pid: int, state: str) -> str:

@@ -20,7 +20,10 @@ class BudgetMatch(Section):
 
     unit: Text | None = Field(default=None, description="A systemd unit, such as whisper.service.")
     container: Text | None = Field(default=None, description="A container's id, or its name where that is known.")
-    user: Text | None = Field(default=None, description="A user's name.")
+    user: Text | None = Field(
+        default=None,
+        description="A user's name. Processes in containers do not count: a container chooses its user ids.",
+    )
     app: Text | None = Field(
         default=None,
         description="The name that an embedded client gave its app. Any process may give itself any name: so a user, a "

@@ -10,6 +10,7 @@ from typing import NamedTuple
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.cgroup_owner import CgroupOwners, Name, Owner, read_membership
 from gpuagent.procfs.containers import ContainerNames
+from gpuagent.procfs.containment import is_on_host
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.namespace import namespace_inode
 from gpuagent.procfs.pods import PodName, PodNames
@@ -109,6 +110,7 @@ class ProcessReader:
             namespace=pod.namespace,
             slurm_job=membership.slurm_job,
             proven_names=frozenset(proven),
+            on_host=is_on_host(self._files, pid, stat, status),
         )
         return Record(info, () if command is None else stat.image)
 

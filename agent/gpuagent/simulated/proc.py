@@ -16,6 +16,8 @@ HOST_PID_NAMESPACE = "pid:[4026531836]"
 
 _TICKS = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+_OF_THE_HOST = frozenset({"uid_map", "mountinfo"})
+"""Made-up processes run on the host itself: what these files say of its init holds for them."""
 _COMM_BYTES = 15  # TASK_COMM_LEN without its end (include/linux/sched.h)
 _STATES = {
     "R": "R (running)",
@@ -65,6 +67,8 @@ class SimulatedProc:
         if not self._owns(pid):
             return self._real(pid).read(pid, name)
         process = self._living(pid)
+        if name in _OF_THE_HOST:
+            return self._real(1).read(1, name)
         renderers: dict[str, Callable[[Process], bytes]] = {
             "stat": self._stat,
             "status": self._status,
