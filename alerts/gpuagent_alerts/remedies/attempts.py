@@ -21,12 +21,12 @@ class _Attempt:
 
 
 class Attempts:
-    """By fingerprint of the alert ("" for what people asked) and identity of the process."""
+    """By fingerprint of the alert ("" for what people asked) and identity of the process; dry runs apart."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         """`now` is CLOCK_BOOTTIME."""
         self._now = now
-        self._last: dict[tuple[str, ProcessId], _Attempt] = {}
+        self._last: dict[tuple[str, ProcessId, bool], _Attempt] = {}
         self._meant: dict[str, ProcessId] = {}
 
     def keep(self, firing: Collection[str]) -> None:
@@ -36,31 +36,36 @@ class Attempts:
         while len(self._last) > _KEPT:
             del self._last[next(iter(self._last))]
 
-    def is_due(self, alert: str, identity: ProcessId) -> bool:
+    def forget_refusals(self) -> None:
+        """Forget all but what was done for real: another configuration may mean others, and decides anew."""
+        self._last = {key: each for key, each in self._last.items() if each.outcome.acted and not key[2]}
+
+    def is_due(self, alert: str, identity: ProcessId, *, dry_run: bool) -> bool:
         """Whether it may be tried, or tried again."""
-        last = self._last.get((alert, identity))
+        last = self._last.get((alert, identity, dry_run))
         return last is None or self._now() - last.at >= last.wait
 
     def is_meant(self, alert: str, identity: ProcessId) -> bool:
         """Whether this is the process that the alert named when it was first seen: it never comes to mean another."""
         return self._meant.setdefault(alert, identity) == identity
 
-    def was_refused_itself(self, alert: str, identity: ProcessId) -> bool:
+    def was_refused_itself(self, alert: str, identity: ProcessId, *, dry_run: bool) -> bool:
         """Whether the last try was refused because of who the process is: then it may be the next one's turn."""
-        last = self._last.get((alert, identity))
+        last = self._last.get((alert, identity, dry_run))
         return last is not None and last.outcome.result is Result.REFUSED and not last.outcome.general
 
-    def gist(self, alert: str, identity: ProcessId) -> str:
+    def gist(self, alert: str, identity: ProcessId, *, dry_run: bool) -> str:
         """What the last try came to; "" where there was none."""
-        last = self._last.get((alert, identity))
+        last = self._last.get((alert, identity, dry_run))
         return last.outcome.gist if last is not None else ""
 
-    def note(self, alert: str, identity: ProcessId, outcome: Outcome) -> bool:
+    def note(self, alert: str, identity: ProcessId, outcome: Outcome, *, dry_run: bool) -> bool:
         """A try has ended; returns whether the last one came to the same."""
-        last = self._last.get((alert, identity))
+        key = alert, identity, dry_run
+        last = self._last.get(key)
         again = last is not None and last.outcome.gist == outcome.gist
         wait = _wait_after(outcome, last.wait if again and last is not None else 0.0)
-        self._last[alert, identity] = _Attempt(outcome, self._now(), wait)
+        self._last[key] = _Attempt(outcome, self._now(), wait)
         return again
 
 

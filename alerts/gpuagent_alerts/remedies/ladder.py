@@ -21,7 +21,7 @@ from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of
 from gpuagent_alerts.remedies.policy import NotMeant
 from gpuagent_alerts.remedies.proof import answered, prove
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.target import Facts, Target
+from gpuagent_alerts.remedies.target import Facts
 from gpuagent_alerts.remedies.world import Condition, Done, Eyes, Gone, Hands, Sight
 from gpuagent_alerts.store.problem import StoreFailure
 
@@ -188,10 +188,10 @@ class Run:
         async with self._tools.gate:
             await asyncio.to_thread(self._check_limits, self._judged_as(step))
             await asyncio.to_thread(self._intend, step, useless)
-        self._acted = self._acted or step.disrupts
         self._before = sight
         started = self._tools.now()
-        done = await self._do(step)
+        done = await self._do(step, sight)
+        self._acted = self._acted or step.disrupts
         if self.plan.is_question(step):
             return answered(step, done, self._tools.now() - started)
         if not done.ok and not step.disrupts:
@@ -217,10 +217,10 @@ class Run:
         looked = await self._party.look()
         for member, facts, changed in looked:
             chosen = member.target.id == self.plan.target.id
-            if not chosen and (gone := _off_the_gpu(sight, member)):
+            if not chosen and (gone := member.off_the_gpu(sight)):
                 raise self._refused(*self._of(member, [gone]))
             # Another member is judged by what it is, on the reading of the one that was chosen.
-            seen = sight if chosen else replace(sight, target=_now(sight, member), choice=None)
+            seen = sight if chosen else replace(sight, target=member.seen_in(sight), choice=None)
             policy = self.rules.policy if chosen else self.rules.policy.for_members()
             against = policy.refusals(
                 step, self.plan.order, seen, facts, self._tools.now(), self._tools.hands.protected(), self.plan.scope
@@ -272,11 +272,13 @@ class Run:
             "used_bytes": self.plan.target.used_bytes, "note": note,
         })  # fmt: skip
 
-    async def _do(self, step: Step) -> Done:
+    async def _do(self, step: Step, sight: Sight) -> Done:
         """Act, and write down what came of it: also where the very last look forbade it."""
         try:
+            if step.disrupts:
+                await self._look_again(step, sight)
             done = await self._act(step)
-        except (Doubt, Gone) as reason:
+        except (Doubt, Gone, _Stop) as reason:
             await self._result(step, Done(ok=False, detail=f"not done: {str(reason) or 'it has ended by itself'}"))
             raise
         await self._result(step, done)
@@ -288,6 +290,25 @@ class Run:
             await asyncio.to_thread(self._tools.audit.write, self.id, RESULT, data)
         except NotRecorded as error:  # the record writes it as soon as it can; the step was taken all the same
             self._owed = f"{step}: {error}"
+
+    async def _look_again(self, step: Step, sight: Sight) -> None:
+        """Judge anew by a reading that came while it was decided and written down.
+
+        A disk that hangs, another run that is waited for, a runtime that is asked: meanwhile the process may have given
+        its memory back. Where there is less than before, or no reading came, the rule is to see it first.
+        """
+        tools = self._tools
+        while True:
+            newest = tools.eyes.look(self.plan.target, self.plan.order.alert, self.plan.scope)
+            aged = tools.now() - sight.clock_seconds > tools.look_seconds
+            if newest.clock_seconds <= sight.clock_seconds and not aged:
+                return
+            steady = not aged and newest.condition is Condition.HOLDS and not newest.shows_less_than(sight)
+            sight = newest if steady else await self._look()
+            await self._check(self._judged_as(step), sight)
+            self._before = sight
+            if steady:
+                return
 
     async def _act(self, step: Step) -> Done:  # noqa: PLR0911  one for each kind
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
@@ -373,14 +394,3 @@ class Run:
     def _cooldown_key(self) -> str:
         members = self._party.members
         return cooldown_key(self.plan.target, members[0].identity.command_digest if members else "")
-
-
-def _now(sight: Sight, member: Member) -> Target:
-    """Return the member as this reading has it; the chosen process itself, where it is on several GPUs."""
-    return next((each for each in sight.members if each.id == member.target.id), member.target)
-
-
-def _off_the_gpu(sight: Sight, member: Member) -> str:
-    """Say that a member holds no GPU memory any more: then it is no reason to end it, and nobody knows what it does."""
-    there = any(each.id == member.target.id for each in sight.members)
-    return "" if there else "it holds no GPU memory any more"

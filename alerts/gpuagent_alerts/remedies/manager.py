@@ -77,6 +77,7 @@ class Remedies:
     def use(self, ladders: Sequence[LadderRule], rules: Rules, proof_seconds: float) -> None:
         """Another configuration. What climbs goes on by it, or ends before its next step where it no longer would."""
         self.ladders, self.rules, self.proof_seconds = tuple(ladders), rules, proof_seconds
+        self._attempts.forget_refusals()
         for run in self._running:
             run.rules = rules
             plan = run.plan
@@ -86,6 +87,8 @@ class Remedies:
                     plan.steps, plan.dry_run, plan.scope,
                 ) or (plan.order.victim and plan.order.victim != ladder.victim):  # fmt: skip
                     run.call_off("the configuration has changed: this ladder is no longer there")
+                elif plan.order.passed_over:
+                    run.call_off("the configuration has changed: whom it passes over is decided anew")
 
     def consider(self, firing: Iterable[Firing], also: Iterable[str] = ()) -> None:
         """Begin what is due. To be called after each evaluation, with all that fires and is true.
@@ -156,7 +159,7 @@ class Remedies:
         alert = firing.alert
         if alert.labels.get("pid"):
             target = self._named(firing)
-            is_due = target is not None and self._attempts.is_due(alert.fingerprint, target.id)
+            is_due = target is not None and self._attempts.is_due(alert.fingerprint, target.id, dry_run=ladder.dry_run)
             return (target if is_due else None), frozenset()
         if ladder.victim is None:
             return None, frozenset()
@@ -164,9 +167,9 @@ class Remedies:
         idle_for = self.rules.policy.idle_for_seconds
         for candidate in rank(ladder.victim, firing.processes, self.tools.now(), idle_for):
             identity = candidate.target.id
-            if self._attempts.is_due(alert.fingerprint, identity):
+            if self._attempts.is_due(alert.fingerprint, identity, dry_run=ladder.dry_run):
                 return candidate.target, frozenset(passed_over)
-            if not self._attempts.was_refused_itself(alert.fingerprint, identity):
+            if not self._attempts.was_refused_itself(alert.fingerprint, identity, dry_run=ladder.dry_run):
                 break  # something was done to it, or nobody may be acted on now: the next one is no answer
             passed_over.add(identity)
         return None, frozenset()
@@ -205,7 +208,7 @@ class Remedies:
                 self._share(run, gpus)
             return taken
 
-        known = self._attempts.gist(plan.order.alert, plan.target.id) if plan.order.alert else ""
+        known = self._attempts.gist(plan.order.alert, plan.target.id, dry_run=plan.dry_run) if plan.order.alert else ""
         run = Run(plan, self.rules, self.tools, claim=claim, known=known)
         task = asyncio.create_task(self._climb(run), name=f"remedy on GPU {plan.target.gpu_index}")
         self._running[run] = task
@@ -221,7 +224,7 @@ class Remedies:
 
     def _note(self, run: Run, outcome: Outcome) -> None:
         plan = run.plan
-        again = self._attempts.note(plan.order.alert, plan.target.id, outcome)
+        again = self._attempts.note(plan.order.alert, plan.target.id, outcome, dry_run=plan.dry_run)
         self.counts[outcome.result, plan.dry_run] += 1
         if outcome.result is Result.RELEASED:
             self.released_bytes += outcome.released_bytes or 0

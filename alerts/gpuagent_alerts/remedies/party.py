@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from gpuagent_alerts.remedies.target import Facts, Identity, Target, differences, mismatches
-from gpuagent_alerts.remedies.world import Done, Gone, Hands, Held, NotPermitted
+from gpuagent_alerts.remedies.world import Done, Gone, Hands, Held, NotPermitted, Sight
 
 
 class Doubt(Exception):
@@ -28,6 +28,15 @@ class Member:
     async def facts(self) -> Facts:
         """What it is now. Raises Gone, Doubt."""
         return await _facts(self.held, self.target.pid)
+
+    def seen_in(self, sight: Sight) -> Target:
+        """Return it as this reading has it; the chosen process itself, where it is on several GPUs."""
+        return next((each for each in sight.members if each.id == self.target.id), self.target)
+
+    def off_the_gpu(self, sight: Sight) -> str:
+        """Say that it holds no GPU memory any more: there is no reason to end it then, whatever it does."""
+        there = any(each.id == self.target.id for each in sight.members)
+        return "" if there else "it holds no GPU memory any more"
 
 
 class Party:

@@ -68,6 +68,12 @@ class Sight:
     act_refusal: str = ""
     """Why nobody may be acted on by the figures of the GPUs that this is about; "" if nothing forbids it."""
 
+    def shows_less_than(self, before: Sight) -> bool:
+        """Return whether the target or its GPU holds less than it did, or that cannot be told."""
+        if self.target is None or before.target is None or self.gpu_used_bytes is None or before.gpu_used_bytes is None:
+            return True
+        return self.target.used_bytes < before.target.used_bytes or self.gpu_used_bytes < before.gpu_used_bytes
+
 
 class Held(Protocol):
     """A process held by a pidfd: whatever happens to its number, this is it. To be closed."""

@@ -1,0 +1,131 @@
+"""A reload decides anew: what another configuration refused, or tried in dry run, binds nobody."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import replace
+from typing import Any
+
+from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.ladder import Run
+from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
+from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.plan import Plan, Rules
+from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.victim import VictimPolicy
+from gpuagent_alerts.store.database import Store
+from tests.alerts.remedies.world import GIB, RULES, TERMINATE, World, target, tools
+
+LARGE = target(100, used_bytes=30 * GIB, user="mail", uid=8)
+SMALL = target(101, used_bytes=20 * GIB, user="games", uid=5)
+
+
+def allowing(*users: str) -> Rules:
+    """Rules that permit these users."""
+    return replace(RULES, policy=Policy(Allow(users=users)))
+
+
+def ladder(*, dry_run: bool = False) -> LadderRule:
+    """One for every alert: the largest, by SIGTERM."""
+    return LadderRule(lambda labels: True, (TERMINATE,), dry_run=dry_run, victim=VictimPolicy.LARGEST)
+
+
+class Story:
+    """An alert about a GPU with two processes on it, under a configuration that changes."""
+
+    def __init__(self, store: Store, rules: Rules, *, dry_run: bool = False) -> None:
+        self.world = World(LARGE, SMALL)
+        self.ends: list[tuple[int, Result]] = []
+        self.made = Remedies(
+            [ladder(dry_run=dry_run)], rules, tools(self.world, store), proof_seconds=20.0, told=self._told
+        )
+
+    def _told(self, plan: Plan, _run: Run, outcome: Outcome, _again: bool) -> None:
+        self.ends.append((plan.target.pid, outcome.result))
+
+    def use(self, rules: Rules, *, dry_run: bool = False) -> None:
+        """Reload."""
+        self.made.use([ladder(dry_run=dry_run)], rules, 20.0)
+
+    async def evaluate(self) -> None:
+        """The alert fires, and what is due is carried to its end."""
+        self.consider()
+        await self.made.idle()
+        self.world.clock.advance(1.0)
+
+    def consider(self) -> None:
+        """The alert fires."""
+        seen: Sequence[Any] = [body.target for body in self.world.bodies.values() if body.alive]
+        alert = Alert({"alertname": "GpuMemoryHigh"}, {}, Status.FIRING, self.world.clock.wall())
+        self.made.consider([Firing(alert, 1e9, seen)])
+
+
+def tell(store: Store, rules: Rules, story: Callable[[Story], Coroutine[Any, Any, None]], **options: bool) -> Story:
+    """Run it."""
+    told = Story(store, rules, **options)
+    asyncio.run(story(told))
+    return told
+
+
+def test_a_refusal_is_not_carried_over(store: Store) -> None:
+    """KILL-09: the largest was not permitted; now it is: it is ended, and the next one that would have been is not."""
+
+    async def story(told: Story) -> None:
+        await told.evaluate()
+        assert told.ends == [(100, Result.REFUSED)]
+        told.use(allowing("games", "mail"))
+        await told.evaluate()
+
+    told = tell(store, allowing("games"), story)
+    assert told.ends[1] == (100, Result.RELEASED)
+    assert told.world.log == [("SIGTERM", 100)]
+
+
+def test_who_is_passed_over_is_decided_anew(store: Store) -> None:
+    """KILL-09: a run that has begun on the next one ends before its step, if the configuration changes meanwhile."""
+
+    async def story(told: Story) -> None:
+        await told.evaluate()
+        told.world.events = [lambda _: told.use(allowing("games", "mail"))]
+        await told.evaluate()
+
+    told = tell(store, allowing("games"), story)
+    assert told.ends[:2] == [(100, Result.REFUSED), (101, Result.REFUSED)]
+    assert told.world.log == []
+
+
+def test_the_same_configuration_passes_over(store: Store) -> None:
+    """Without a reload the next one that the list permits is ended."""
+
+    async def story(told: Story) -> None:
+        await told.evaluate()
+        await told.evaluate()
+
+    assert tell(store, allowing("games"), story).world.log == [("SIGTERM", 101)]
+
+
+def test_a_dry_run_stands_in_nobodys_way(store: Store) -> None:
+    """KILL-10: what was only rehearsed is done at once when it is meant."""
+
+    async def story(told: Story) -> None:
+        await told.evaluate()
+        assert told.world.log == []
+        told.use(allowing("mail"))
+        await told.evaluate()
+
+    told = tell(store, allowing("mail"), story, dry_run=True)
+    assert told.ends == [(100, Result.DRY_RUN), (100, Result.RELEASED)]
+
+
+def test_what_was_done_is_not_forgotten(store: Store) -> None:
+    """A process that did not end is not signalled again at once, because somebody reloads."""
+
+    async def story(told: Story) -> None:
+        told.world.bodies[100].stubborn = True
+        await told.evaluate()
+        assert told.world.log == [("SIGTERM", 100)]
+        told.use(allowing("mail"))
+        await told.evaluate()
+
+    assert tell(store, allowing("mail"), story).world.log == [("SIGTERM", 100)]

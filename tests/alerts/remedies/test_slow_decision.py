@@ -1,0 +1,116 @@
+"""Deciding and writing may take long: a process is judged by what holds when the signal is sent."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuagent_alerts.remedies.audit import INTENT, RESULT, Audit
+from gpuagent_alerts.remedies.ladder import Run
+from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.victim import Choice
+from gpuagent_alerts.remedies.world import Condition
+from gpuagent_alerts.store.database import Store
+from tests.alerts.remedies.world import BOOT, GIB, ORDER, RULES, TERMINATE, World, plan, tools
+
+Event = Callable[[World], None]
+
+
+class SlowAudit(Audit):
+    """Its disk hangs while an intent is written, and something happens meanwhile."""
+
+    world: World
+    event: Event
+
+    def write(self, run: str, kind: str, data: Mapping[str, Any]) -> None:
+        super().write(run, kind, data)
+        if kind == INTENT:
+            self.world.clock.advance(1.0)
+            self.event(self.world)
+
+
+def holds(size_gib: int) -> Event:
+    """The process holds so much now."""
+
+    def event(world: World) -> None:
+        body = world.bodies[100]
+        body.target = replace(body.target, used_bytes=size_gib * GIB)
+
+    return event
+
+
+def changed(**changes: Any) -> Event:
+    """The next readings show this."""
+    return lambda world: world.sight_changes.update(changes)
+
+
+def climb(store: Store, event: Event, **order: Any) -> tuple[Outcome, World, Audit]:
+    """A run whose first intent takes a second to write."""
+    world = World()
+    audit = SlowAudit(store, world.clock, BOOT)
+    audit.world, audit.event = world, event
+
+    async def run() -> Outcome:
+        what = plan(TERMINATE, order=replace(ORDER, **order))
+        return await Run(what, RULES, replace(tools(world, store), audit=audit)).climb()
+
+    return asyncio.run(run()), world, audit
+
+
+def test_nothing_has_changed(store: Store) -> None:
+    """A slow disk alone keeps nobody from acting."""
+    outcome, world, _ = climb(store, lambda _: None)
+    assert (outcome.result, world.log) == (Result.RELEASED, [("SIGTERM", 100)])
+
+
+@pytest.mark.parametrize(
+    ("event", "order", "result"),
+    [
+        (changed(condition=Condition.OVER), {}, Result.RESOLVED),
+        (changed(condition=Condition.UNKNOWN, reason="the GPU cannot be read"), {}, Result.REFUSED),
+        (changed(act_refusal="impossible figures"), {}, Result.REFUSED),
+        (changed(target=None), {}, Result.REFUSED),
+        (changed(trusted=False), {}, Result.REFUSED),
+        (changed(choice=Choice(())), {"victim": "largest"}, Result.REFUSED),
+    ],
+    ids=["the alert has ended", "blind", "untrue figures", "off the GPU", "a shuffled list", "another one is larger"],
+)
+def test_the_reason_has_gone_meanwhile(store: Store, event: Event, order: dict[str, Any], result: Result) -> None:
+    """KILL-06: no signal is sent on a reading of before, and the record says that it was not."""
+    outcome, world, audit = climb(store, event, **order)
+    assert (outcome.result, outcome.acted, world.log) == (result, False, [])
+    assert [row.data["detail"].startswith("not done: ") for row in audit.events() if row.kind == RESULT] == [True]
+
+
+def test_it_complied_meanwhile(store: Store) -> None:
+    """KILL-06: where less is held than before, the rule sees that first, and its verdict counts."""
+
+    def comply(world: World) -> None:
+        holds(1)(world)
+        world.events.append(changed(condition=Condition.OVER))
+
+    outcome, world, _ = climb(store, comply)
+    assert (outcome.result, world.log) == (Result.RESOLVED, [])
+
+
+def test_it_grew_meanwhile(store: Store) -> None:
+    """More than before is no reason to wait for the rule."""
+    outcome, world, _ = climb(store, holds(9))
+    assert (outcome.result, world.log) == (Result.RELEASED, [("SIGTERM", 100)])
+
+
+def test_no_reading_came_meanwhile(store: Store) -> None:
+    """KILL-06: an old reading ends nobody, however it came to be old."""
+
+    def blind(world: World) -> None:
+        world.sight_changes["clock_seconds"] = world.clock.now() - 1.0
+        world.clock.advance(60.0)
+        world.deaf = True
+
+    outcome, world, _ = climb(store, blind)
+    assert (outcome.result, world.log) == (Result.REFUSED, [])
+    assert "no fresh reading" in outcome.detail
