@@ -75,7 +75,8 @@ def children_of_all() -> set[int]:
     """Children that any thread of this process has forked."""
     found: set[int] = set()
     for task in Path("/proc/self/task").iterdir():
-        found.update(int(pid) for pid in (task / "children").read_text().split())
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # the thread has ended meanwhile
+            found.update(int(pid) for pid in (task / "children").read_text().split())
     return found
 
 
