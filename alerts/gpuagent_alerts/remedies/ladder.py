@@ -27,6 +27,9 @@ from gpuagent_alerts.store.problem import StoreFailure
 
 log = logging.getLogger(__name__)
 
+_MOMENT_SECONDS, _MOST_LOOKS = 1.0, 4
+"""Deciding and writing it down takes less where nothing hangs; else it is looked at again, so often."""
+
 Claim = Callable[["Run", frozenset[str]], str]
 """Have these GPUs for a run alone; why not, or ""."""
 
@@ -86,7 +89,7 @@ class Run:
         """The record takes nothing: a refusal for that reason begins no run."""
         self._owed = ""
         """Why the result of a step that was taken is not on the disk yet."""
-        self._last_look = 0.0
+        self._last_look = self._looked_at = 0.0
         self._before: Sight | None = None
 
     @property
@@ -162,7 +165,7 @@ class Run:
         )
         if sight is None:
             raise self._refused("there has been no fresh reading of the GPU")
-        self._last_look = sight.clock_seconds
+        self._last_look, self._looked_at = sight.clock_seconds, tools.now()
         if sight.condition is Condition.OVER:
             raise _Stop(Outcome(Result.RESOLVED, sight.reason or "the alert has ended", acted=self._acted))
         if sight.condition is Condition.UNKNOWN:
@@ -295,20 +298,21 @@ class Run:
         """Judge anew by a reading that came while it was decided and written down.
 
         A disk that hangs, another run that is waited for, a runtime that is asked: meanwhile the process may have given
-        its memory back. Where there is less than before, or no reading came, the rule is to see it first.
+        its memory back, or gone to work. Where that took long, or there is less than before, the rule sees it first.
         """
         tools = self._tools
-        while True:
+        for _ in range(_MOST_LOOKS):
             newest = tools.eyes.look(self.plan.target, self.plan.order.alert, self.plan.scope)
-            aged = tools.now() - sight.clock_seconds > tools.look_seconds
-            if newest.clock_seconds <= sight.clock_seconds and not aged:
+            quick = tools.now() - self._looked_at <= (_MOMENT_SECONDS if self.plan.order.alert else tools.look_seconds)
+            if quick and newest.clock_seconds <= sight.clock_seconds:
                 return
-            steady = not aged and newest.condition is Condition.HOLDS and not newest.shows_less_than(sight)
+            steady = quick and newest.condition is Condition.HOLDS and not newest.shows_less_than(sight)
             sight = newest if steady else await self._look()
             await self._check(self._judged_as(step), sight)
             self._before = sight
             if steady:
                 return
+        raise self._refused("there is no fresh reading by the time it has been judged")
 
     async def _act(self, step: Step) -> Done:  # noqa: PLR0911  one for each kind
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
