@@ -13,13 +13,15 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from gpuagent.procfs.pid_space import PidMark
+
 log = logging.getLogger(__name__)
 
 RETRY_SECONDS = 10.0
 """Between two attempts to write, until one succeeds."""
 BEFORE_ALL = -1.0
 """A time before every process."""
-_SCHEMA = 2
+_SCHEMA = 3
 
 
 class StoredListing(NamedTuple):
@@ -28,6 +30,11 @@ class StoredListing(NamedTuple):
     since_seconds: float
     sure_seconds: float
     used_bytes: int | None
+    """On the last complete list that it was on; None where the driver did not tell."""
+    highest_bytes: int
+    """The most that it was listed with while its process was unproven."""
+    rest_bytes: int | None
+    """What others are known to hold at the least, while it is not listed; None while it is."""
     proven_ticks: int | None
 
 
@@ -36,6 +43,7 @@ class StoredTable(NamedTuple):
 
     read_seconds: float | None
     forgot: bool
+    used_bytes: int | None
     listings: Mapping[int, StoredListing]
 
 
@@ -43,18 +51,24 @@ class Stored(NamedTuple):
     """What an agent before this one has left."""
 
     tables: Mapping[str, StoredTable] = MappingProxyType({})
-    forks: int | None = None
-    """The kernel's counter of forks when it was written, or a little before."""
+    mark: PidMark = PidMark(None, None)
+    """The number space when it was written, or a little before."""
 
 
-def to_document(boot_id: str, tables: Mapping[str, StoredTable], forks: int | None) -> dict[str, object]:
+def to_document(boot_id: str, tables: Mapping[str, StoredTable], mark: PidMark) -> dict[str, object]:
     """Return what `load` reads."""
     return {
         "schema": _SCHEMA,
         "boot_id": boot_id,
-        "forks": forks,
+        "forks": mark.forks,
+        "pid_max": mark.numbers,
         "tables": {
-            key: {"read": table.read_seconds, "forgot": table.forgot, "numbers": table.listings}
+            key: {
+                "read": table.read_seconds,
+                "forgot": table.forgot,
+                "used": table.used_bytes,
+                "numbers": table.listings,
+            }
             for key, table in tables.items()
         },
     }
@@ -70,7 +84,7 @@ def load(path: Path, boot_id: str, now_seconds: float) -> Stored:
         if stored["schema"] != _SCHEMA or stored["boot_id"] != boot_id:
             return Stored()
         tables = {str(key): _table(table, now_seconds) for key, table in stored["tables"].items()}
-        return Stored(tables, _whole(stored["forks"]))
+        return Stored(tables, PidMark(_whole(stored["forks"]), _whole(stored["pid_max"])))
     except FileNotFoundError:
         return Stored()
     except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
@@ -83,11 +97,14 @@ def _table(stored: Mapping[str, object], now_seconds: float) -> StoredTable:
     if not isinstance(numbers, dict):
         raise TypeError("numbers are not an object")
     listings = {}
-    for pid, (since, sure, used, proven) in numbers.items():
+    for pid, (since, sure, used, highest, rest, proven) in numbers.items():
         since_seconds = _time(since, now_seconds)
         sure_seconds = BEFORE_ALL if sure == BEFORE_ALL else _time(sure, since_seconds)
-        listings[int(pid)] = StoredListing(since_seconds, sure_seconds, _whole(used), _whole(proven))
-    return StoredTable(None if read is None else _time(read, now_seconds), bool(stored["forgot"]), listings)
+        listings[int(pid)] = StoredListing(
+            since_seconds, sure_seconds, _whole(used), _whole(highest) or 0, _whole(rest), _whole(proven)
+        )
+    read_seconds = None if read is None else _time(read, now_seconds)
+    return StoredTable(read_seconds, bool(stored["forgot"]), _whole(stored["used"]), listings)
 
 
 def _time(value: object, latest: float) -> float:

@@ -8,6 +8,21 @@ again only after about as many forks as there are numbers, and the kernel counts
 from __future__ import annotations
 
 from pathlib import Path
+from typing import NamedTuple
+
+
+class PidMark(NamedTuple):
+    """A moment in the life of the number space."""
+
+    forks: int | None
+    """The kernel's counter of forks; None where it could not be read."""
+    numbers: int | None
+    """The smallest `pid_max` known of the time up to then; None where none is known."""
+
+
+SINCE_BOOT = PidMark(0, 32768)
+"""The boot: the kernel begins with so many numbers or more, and nobody has noted what `pid_max` was since
+(kernel/pid.c, `PID_MAX_DEFAULT`)."""
 
 
 class PidSpace:
@@ -16,25 +31,35 @@ class PidSpace:
     def __init__(self, root: str = "/proc") -> None:
         """Take another `root` for tests."""
         self._root = Path(root)
+        self._smallest: int | None = None
 
-    def forks(self) -> int | None:
-        """Return how many processes and threads were made since the boot; None where that cannot be read."""
+    def mark(self) -> PidMark:
+        """Return the present moment."""
+        return PidMark(self._forks(), self._numbers())
+
+    def may_have_wrapped(self, since: PidMark) -> bool:
+        """Return whether a number may have been given twice since then.
+
+        The smallest number of numbers that is known of that time counts: while `pid_max` was smaller, they came round
+        sooner. Half of them are left as a margin: those in use are skipped, and a fork that failed may have taken one.
+        """
+        now, numbers = self.mark()
+        if now is None or numbers is None or since.forks is None or since.numbers is None or now < since.forks:
+            return True
+        return now - since.forks >= min(numbers, since.numbers) // 2
+
+    def _forks(self) -> int | None:
         try:
             with (self._root / "stat").open("rb") as lines:
                 return next((int(line.split()[1]) for line in lines if line.startswith(b"processes ")), None)
         except (OSError, ValueError, IndexError):
             return None
 
-    def may_have_wrapped(self, forks_then: int | None) -> bool:
-        """Return whether a number may have been given twice since the counter was at `forks_then`.
-
-        Half of the numbers are left as a margin: those in use are skipped, and a fork that failed may have taken one.
-        """
-        now = self.forks()
-        if now is None or forks_then is None or now < forks_then:
-            return True
+    def _numbers(self) -> int | None:
+        """Return the smallest `pid_max` that was ever read; None where it cannot be read now."""
         try:
-            numbers = int((self._root / "sys" / "kernel" / "pid_max").read_text("ascii"))
+            now = int((self._root / "sys" / "kernel" / "pid_max").read_text("ascii"))
         except (OSError, ValueError):
-            return True
-        return now - forks_then >= numbers // 2
+            return None
+        self._smallest = now if self._smallest is None else min(now, self._smallest)
+        return self._smallest

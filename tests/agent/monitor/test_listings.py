@@ -9,16 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.identity import ProcessId
-from gpuagent.monitor.listings import (
-    BREAK_SECONDS,
-    GROWTH_BYTES,
-    KNOWN_HOLDERS,
-    MOST_LISTINGS,
-    SAMPLE_SECONDS,
-    TICK_SECONDS,
-    Holders,
-    Listings,
-)
+from gpuagent.monitor.listings import KNOWN_HOLDERS, TICK_SECONDS, Holders, Listings
+from gpuagent.monitor.listings_table import BREAK_SECONDS, MOST_LISTINGS, RETURNED_LISTS
 from gpuagent.nvml.collect import Collected
 from gpuagent.reading import (
     GpuIdentity,
@@ -94,38 +86,6 @@ def test_the_very_moment_is_in_doubt() -> None:
     assert seen(Listings(None, BOOT), 100.0, process(100.0 - 2 * TICK_SECONDS)) == KNOWN_HOLDERS
 
 
-@pytest.mark.parametrize("gap", ["short", "partial", "failed", "suspended", "full", "long and full", "unknown"])
-def test_what_is_no_break(gap: str) -> None:
-    """Lists without the number make nobody a holder while they are few, partial, or its memory is still in use."""
-    listings = Listings(None, BOOT)
-    seen(listings, 100.0, process(99.0))
-    lists, step, used = {"short": (50, 1.0, 0), "partial": (1000, 1.0, 0), "failed": (0, 1.0, 0),
-        "suspended": (2, 8 * 3600.0, 0), "full": (70, 1.0, HELD), "long and full": (10_000, 60.0, HELD // 2),
-        "unknown": (1000, 1.0, None)}[gap]  # fmt: skip
-    at = 100.0
-    for _ in range(lists):
-        at += step
-        seen(listings, at, held={}, used=used, complete=gap != "partial")
-    assert seen(listings, at + 1, process(at + 0.5)) == STRANGER
-
-
-@pytest.mark.parametrize(
-    ("first", "later", "used"),
-    [(HELD, {}, 0), (HELD, {701: GIB}, HELD // 2 - 1), (None, {701: None}, 0), (HELD, {701: GIB}, None)],
-)
-def test_a_minute_without_it_while_its_memory_is_back_is_a_break(
-    first: int | None, later: dict[int, int | None], used: int | None
-) -> None:
-    """A number that was given back for good may be listed anew; where figures are missing, others must be listed."""
-    listings = Listings(None, BOOT)
-    seen(listings, 100.0, process(99.0), held={PID: first})
-    at = 100.0
-    for _ in range(round(BREAK_SECONDS) + 1):
-        at += 1
-        seen(listings, at, held=later, used=used)
-    assert seen(listings, at + 1, process(at)) == KNOWN_HOLDERS
-
-
 @pytest.mark.parametrize(
     "later",
     [
@@ -175,53 +135,6 @@ def test_long_steps_are_not_usual_at_once() -> None:
     assert seen(listings, 7000.0, process(5000.0)) == UNPROVEN
 
 
-@pytest.mark.parametrize("sign", ["growth", "computing"])
-def test_signs_of_life_prove_for_good(sign: str) -> None:
-    """An unproven process whose memory grows, or which is seen computing, is the holder; the next one is not."""
-    listings = Listings(None, BOOT)
-    seen(listings, 100.0, held={})
-    at = 200.0
-    assert seen(listings, at, process(150.0)) == UNPROVEN
-    if sign == "growth":
-        assert seen(listings, at + 1, process(150.0), held={PID: HELD + GROWTH_BYTES - 1}) == UNPROVEN
-        assert seen(listings, at + 2, process(150.0), held={PID: HELD + GROWTH_BYTES}) == KNOWN_HOLDERS
-    else:
-        # A sample that the driver gave of the one before may still be shown.
-        assert seen(listings, at + 1, process(150.0), busy=frozenset({PID})) == UNPROVEN
-        assert seen(listings, at + SAMPLE_SECONDS, process(150.0), busy=frozenset({PID})) == KNOWN_HOLDERS
-    assert seen(listings, at + 20, process(150.0), held={PID: GIB}) == KNOWN_HOLDERS
-    assert seen(listings, at + 22, process(at + 21)) == STRANGER
-
-
-def test_a_stranger_whose_memory_grows_is_the_holder() -> None:
-    """A number freed and reused within the minute: a dead process's memory does not grow. Computing proves nothing."""
-    listings = Listings(None, BOOT)
-    seen(listings, 100.0, process(99.0), held={PID: GIB})
-    seen(listings, 101.0, held={})
-    busy = frozenset({PID})
-    for at in (107.0, 108.0, 140.0):
-        assert seen(listings, at, process(106.0), held={PID: GIB}, busy=busy) == STRANGER
-    assert seen(listings, 141.0, process(106.0), held={PID: HELD}) == KNOWN_HOLDERS
-
-
-@pytest.mark.parametrize("figure", ["before it came", "another process", "doubtful", "partial", "two entries"])
-def test_figures_that_are_no_sign_of_life(figure: str) -> None:
-    """Growth counts only between lists read while this very process had the number, and only of figures believed."""
-    listings = Listings(None, BOOT)
-    seen(listings, 100.0, process(99.0), held={PID: GIB})
-    if figure == "before it came":  # the one before grew between this list and its end
-        seen(listings, 101.0, process(101.5), held={PID: GIB})
-    else:
-        seen(listings, 102.0, process(101.0), held={PID: GIB})
-    living = process(102.5) if figure == "another process" else process(101.0)
-    now = answer(103.0, {PID: HELD}, complete=figure != "partial", contradiction="x" if figure == "doubtful" else "")
-    if figure == "two entries":
-        now = Collected(now.reading, (*now.processes, GpuProcess(PID, GIB, "C", 1)), None, now.pids, 103.0)
-    if figure == "before it came":
-        living = process(101.5)
-    assert listings.classify(now, {PID: living}) == STRANGER
-
-
 def test_the_same_object_while_nothing_changes() -> None:
     """A tick in which nothing is new costs next to nothing, and whoever compares sees it at a glance."""
     listings = Listings(None, BOOT)
@@ -257,8 +170,8 @@ class Story:
         self.lists: list[float] = []
         """Times of the complete lists."""
         self.absent = 0.0
-        self.was_listed = self.grown = False
-        """On the last list, as this very process; and whether it has grown since."""
+        self.returned = 0
+        """Lists without it that showed its memory back."""
 
     def gap(self) -> bool:
         """Whether nobody looked for longer than usual."""
@@ -268,11 +181,12 @@ class Story:
 
     def lacks(self, *, full: bool) -> None:
         """A complete list without the number, beside memory that has come back or not."""
-        if self.lists and not full:
-            self.absent += min(self.now - self.lists[-1], 5.0)
-        if self.absent >= BREAK_SECONDS:
-            self.began = None
-        self.was_listed = False
+        if self.began is not None:
+            self.returned += not full
+            if self.returned >= RETURNED_LISTS:
+                self.absent += min(self.now - self.lists[-1], 5.0)
+            if self.absent >= BREAK_SECONDS:
+                self.began = None
         seen(self.listings, self.now, held={}, used=self.held if full else 0)
         self.lists.append(self.now)
 
@@ -280,46 +194,37 @@ class Story:
         """A complete list with the number."""
         if self.began is None:
             self.began = self.lists[-1] if self.gap() else self.now
-        self.absent = 0.0
+        self.absent, self.returned = 0.0, 0
         found = seen(self.listings, self.now, *([self.living] if self.living else []), held={PID: self.held})
         self.lists.append(self.now)
         return found
 
-    def grows(self) -> None:
-        """The living process takes more memory."""
-        if self.living is not None:
-            self.held += GIB
-            self.grown = self.grown or self.was_listed
-
     def check(self, found: Holders) -> None:
-        """Who is believed to hold was there before the listing could begin, or has grown; and nobody else is not."""
+        """Who is believed to hold was there before the listing could begin; and nobody else is not."""
         if self.living is not None:
-            self.was_listed = True
             came_later = self.living.id.start_ticks / 100 + TICK_SECONDS > (self.began or 0.0)
-            assert (PID in found.strangers | found.unproven) == (came_later and not self.grown)
+            assert (PID in found.strangers | found.unproven) == came_later
 
 
 @given(
     st.lists(
         st.tuples(
             st.floats(0.1, 30.0),
-            st.sampled_from(["listed", "listed", "grown", "empty", "full", "failed", "ends", "reused"]),
+            st.sampled_from(["listed", "listed", "empty", "full", "failed", "ends", "reused"]),
         ),
         max_size=60,
     )
 )
 def test_nobody_who_came_later_is_ever_a_holder(events: list[tuple[float, str]]) -> None:
-    """Through any story, who is believed to hold was there when its listing began, or its memory has grown since."""
+    """Through any story, who is believed to hold was there when its listing began."""
     story = Story()
     for seconds, event in events:
         story.now += seconds
         if event == "ends":
             story.living = None
         elif event == "reused":
-            story.living, story.was_listed, story.grown = process(story.now - seconds / 2), False, False
+            story.living = process(story.now - seconds / 2)
         elif event in {"empty", "full"}:
             story.lacks(full=event == "full")
-        elif event in {"listed", "grown"}:
-            if event == "grown":
-                story.grows()
+        elif event == "listed":
             story.check(story.lists_it())

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.monitor.listings import GROWTH_BYTES, KNOWN_HOLDERS, SAVE_SECONDS, Holders, Listings
-from gpuagent.procfs.pid_space import PidSpace
+from gpuagent.monitor.listings import KNOWN_HOLDERS, SAVE_SECONDS, Holders, Listings
+from gpuagent.procfs.pid_space import SINCE_BOOT, PidMark, PidSpace
 from gpuagent.reading import GpuIdentity
 from tests.agent.monitor.test_listings import BOOT, GPU, HELD, PID, STRANGER, UNPROVEN, process, seen
 from tests.integration.waiting import until
@@ -63,21 +63,11 @@ def test_the_last_list_is_recent_in_the_file(path: Path) -> None:
     assert seen(again(path), NOW, process(100 + SAVE_SECONDS - 1)) == KNOWN_HOLDERS
 
 
-def test_signs_of_life_outlast_a_restart(path: Path) -> None:
-    """Once proven, a process stays proven; another with its number does not."""
-    first = again(path)
-    assert seen(first, 100.0, process(99.0)) == UNPROVEN
-    assert seen(first, 101.0, process(99.0), held={PID: HELD + GROWTH_BYTES}) == KNOWN_HOLDERS
-    stored(path, lambda document: "9900" in json.dumps(document))
-    assert seen(again(path), NOW, process(99.0)) == KNOWN_HOLDERS
-    assert seen(again(path), NOW, process(150.0)) == STRANGER
-
-
 DAMAGE: dict[str, Callable[[str], str | None]] = {
     "gone": lambda text: None,
     "half": lambda text: text[: len(text) // 2],
     "empty": lambda text: "",
-    "schema": lambda text: text.replace('"schema": 2', '"schema": 1'),
+    "schema": lambda text: text.replace('"schema": 3', '"schema": 2'),
     "boot": lambda text: text.replace(BOOT, "another"),
     "future list": lambda text: text.replace('"read": 100.0', '"read": 1e12'),
     "future number": lambda text: text.replace("[100.0,", "[1e12,"),
@@ -105,7 +95,7 @@ def test_a_file_that_was_lost_proves_nobody(path: Path, damage: str) -> None:
     | st.recursive(st.none() | st.text() | st.floats(), st.lists).map(json.dumps).map(str.encode)
     | st.fixed_dictionaries(
         {"tables": st.dictionaries(st.text(), st.fixed_dictionaries({"numbers": st.lists(st.floats())}))}
-    ).map(lambda tables: json.dumps({"schema": 2, "boot_id": BOOT, **tables}).encode())
+    ).map(lambda tables: json.dumps({"schema": 3, "boot_id": BOOT, **tables}).encode())
 )
 def test_whatever_is_in_the_file_the_agent_starts(tmp_path_factory: pytest.TempPathFactory, data: bytes) -> None:
     """Nobody is proven by it where an agent ran before, and everybody accepted on a machine where none did."""
@@ -137,24 +127,25 @@ def test_a_failed_write_is_tried_again_and_leaves_no_old_file(path: Path) -> Non
     blocked.mkdir()
     seen(listings, 101.0, process(99.0))
     until(lambda: not path.exists(), "the old file is removed")
-    assert seen(again(path), NOW, process(150.0)) == UNPROVEN
+    missing = path.with_name("missing.json")  # another writer would write into the same file
+    assert seen(again(missing), NOW, process(150.0)) == UNPROVEN
     blocked.rmdir()
     stored(path, lambda document: str(PID) in json.dumps(document))
     assert seen(again(path), NOW, process(150.0)) == STRANGER
 
 
 class Numbers(PidSpace):
-    """A space of numbers that has come round, or has not."""
+    """A space of numbers that has come round, or has not, since the last save or since the boot."""
 
-    def __init__(self, *, wrapped: bool) -> None:
+    def __init__(self, *, wrapped: bool = False, since_boot: bool = True) -> None:
         super().__init__("/none")
-        self.wrapped = wrapped
+        self.wrapped, self.since_boot = wrapped, since_boot
 
-    def forks(self) -> int | None:
-        return 5
+    def mark(self) -> PidMark:
+        return PidMark(5, 1000)
 
-    def may_have_wrapped(self, forks_then: int | None) -> bool:
-        return self.wrapped or forks_then is None
+    def may_have_wrapped(self, since: PidMark) -> bool:
+        return self.since_boot if since == SINCE_BOOT else self.wrapped or since != self.mark()
 
 
 @pytest.mark.parametrize("wrapped", [True, False])
@@ -165,3 +156,20 @@ def test_a_restart_is_a_gap_only_where_numbers_may_have_come_round(path: Path, w
     until(path.exists, "the listings are written")
     after = Listings(path, BOOT, ran_before=True, now_seconds=NOW, pid_space=Numbers(wrapped=wrapped))
     assert seen(after, NOW, process(150.0)) == (UNPROVEN if wrapped else KNOWN_HOLDERS)
+
+
+@pytest.mark.parametrize("wrapped", [True, False])
+def test_a_first_list_is_believed_only_before_numbers_come_round(path: Path, wrapped: bool) -> None:
+    """KILL-01: where no agent has run in this boot, who is there may have a dead one's number all the same."""
+    listings = Listings(path, BOOT, now_seconds=NOW, pid_space=Numbers(since_boot=wrapped))
+    assert seen(listings, NOW, process(99.0)) == (UNPROVEN if wrapped else KNOWN_HOLDERS)
+
+
+def test_the_first_list_is_told_once(path: Path) -> None:
+    """Whoever keeps in mind that an agent has run in this boot hears of it when there is something to lose."""
+    told: list[str] = []
+    listings = Listings(path, BOOT, on_first_list=lambda: told.append("first"))
+    assert told == []
+    for at in (100.0, 101.0, 200.0):
+        seen(listings, at, process(99.0))
+    assert told == ["first"]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.procfs.pid_space import PidSpace
+from gpuagent.procfs.pid_space import SINCE_BOOT, PidMark, PidSpace
 
 
 def proc(folder: Path, forks: str, numbers: str = "1000\n") -> PidSpace:
@@ -21,7 +21,7 @@ def proc(folder: Path, forks: str, numbers: str = "1000\n") -> PidSpace:
 @pytest.mark.parametrize(("now", "wrapped"), [("7000", False), ("7499", False), ("7500", True), ("9000", True)])
 def test_after_half_of_all_numbers_one_may_come_again(tmp_path: Path, now: str, wrapped: bool) -> None:
     """KILL-01: numbers are given in turn, so that one comes again only after about as many forks."""
-    assert proc(tmp_path, now).may_have_wrapped(7000) == wrapped
+    assert proc(tmp_path, now).may_have_wrapped(PidMark(7000, 1000)) == wrapped
 
 
 @pytest.mark.parametrize(
@@ -29,16 +29,35 @@ def test_after_half_of_all_numbers_one_may_come_again(tmp_path: Path, now: str, 
 )
 def test_a_counter_that_is_missing_proves_nothing(tmp_path: Path, forks: str, numbers: str, then: int | None) -> None:
     """What cannot be read, or has gone backwards, may have been anything."""
-    assert proc(tmp_path, forks, numbers).may_have_wrapped(then)
+    space = proc(tmp_path, forks, numbers)
+    assert space.may_have_wrapped(PidMark(then, 1000))
+    assert space.may_have_wrapped(PidMark(1, None))
 
 
 def test_the_real_counter_counts_forks() -> None:
     """The kernel's own counter rises with every process."""
     space = PidSpace()
-    before = space.forks()
+    before = space.mark()
     subprocess.run(["true"], check=True)
-    after = space.forks()
-    assert before is not None
-    assert after is not None
-    assert after > before
+    after = space.mark()
+    assert before.forks is not None
+    assert after.forks is not None
+    assert after.forks > before.forks
     assert not space.may_have_wrapped(before)
+
+
+@pytest.mark.parametrize("known", ["by the mark", "by itself"])
+def test_more_numbers_later_hide_no_wrap(tmp_path: Path, known: str) -> None:
+    """KILL-01: while `pid_max` was smaller, numbers came round sooner; raising it later changes nothing of that."""
+    space = proc(tmp_path, "7000", "1000\n")
+    before = space.mark()
+    assert before == PidMark(7000, 1000)
+    proc(tmp_path, "7500", "4194304\n")
+    assert (PidSpace(str(tmp_path)) if known == "by the mark" else space).may_have_wrapped(before)
+    assert space.mark() == PidMark(7500, 1000)
+
+
+@pytest.mark.parametrize(("forks", "wrapped"), [("16383", False), ("16384", True)])
+def test_since_the_boot(tmp_path: Path, forks: str, wrapped: bool) -> None:
+    """Nobody has noted what `pid_max` was since the boot: it may have been what the kernel begins with."""
+    assert proc(tmp_path, forks, "4194304\n").may_have_wrapped(SINCE_BOOT) == wrapped
