@@ -24,12 +24,12 @@ def name_of(budget: Budget) -> str:
 def belongs(budget: Budget, process: ProcessReading, snapshot: Snapshot) -> bool:
     """Return whether a process counts towards it: all keys given must hold.
 
-    A name that a user may have chosen counts towards nobody's account, and a user that a container gives its processes
-    is no account of this machine. The name of an app is chosen by the app: the configuration asks for a user, a unit or
-    a container beside it.
+    Memory whose holder is unproven counts towards nobody's account: it may be a dead process's. A name that a user may
+    have chosen counts towards none either, and a user that a container gives its processes is no account of this
+    machine. The name of an app is chosen by the app: the configuration asks for a user, a unit or a container beside it.
     """
     info, match = process.info, budget.match
-    if info is None:
+    if info is None or process.holder_unproven:
         return False
     client = snapshot.clients.get(process.pid)
     return (

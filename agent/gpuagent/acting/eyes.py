@@ -68,7 +68,8 @@ class SnapshotEyes:
             gpu_used_bytes=gpu.memory.used_bytes if gpu.memory else None,
             gpu_unattributed_bytes=reconciled.unattributed_bytes if reconciled else None,
             trusted=gpu.processes_trusted,
-            gpu_index_certain=len(snapshot.gpus) >= snapshot.node.gpus_expected
+            gpu_index_certain=not snapshot.node.gpus_doubt
+            and len(snapshot.gpus) >= snapshot.node.gpus_expected
             and not any(each.state is GpuState.GONE for each in snapshot.gpus),
             host_pid_namespace=snapshot.node.host_pid_namespace,
             relatives=relatives(target, on_it),

@@ -73,11 +73,13 @@ NOT_MEASURED = Measured({}, {})
 def measured(snapshot: Snapshot) -> Measured:
     """Read the addresses of the GPUs, and for how long each process has been idle.
 
-    While the processes of a GPU cannot be read, any process may be at work there: nobody is known to be idle. That a
-    GPU is lost or gone is what the driver says of it, and no observation that nobody works.
+    While the processes of a GPU cannot be read, or a GPU may be missing, any process may be at work there: nobody is
+    known to be idle. That a GPU is lost or gone is what the driver says of it, and no observation that nobody works.
     """
     gpus = {(gpu.identity.index, gpu.identity.uuid): gpu for gpu in snapshot.gpus}
-    blind = any(not (gpu.state is GpuState.OK and gpu.processes_known) for gpu in snapshot.gpus)
+    blind = bool(snapshot.node.gpus_doubt) or any(
+        not (gpu.state is GpuState.OK and gpu.processes_known) for gpu in snapshot.gpus
+    )
     idle: dict[ProcessId, float | None] = {}
     for process in snapshot.processes:
         gpu = gpus.get((process.gpu_index, process.gpu_uuid))
@@ -93,16 +95,16 @@ def measured(snapshot: Snapshot) -> Measured:
 def unranked(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str, *, whole: bool) -> tuple[float, bool]:
     """Return the memory that no process of a ranking is known to hold, and whether a listed number is none of them.
 
-    It belongs to processes that have ended, hide, or are on no list, as memory is freed late; infinite where a process
-    holds an amount that the driver does not tell. Only the latter counts where not the `whole` GPU is asked about, but
-    an owner.
+    It belongs to processes that have ended, hide, have not been shown to be the holders, or are on no list, as memory
+    is freed late; infinite where a process holds an amount that the driver does not tell. Only the latter counts where
+    not the `whole` GPU is asked about, but an owner.
     """
     on_it = [
         process
         for process in snapshot.processes
         if process.gpu_uuid == gpu_uuid and gpu_instance in {"", str(process.gpu_instance_id)}
     ]
-    nobodys = [process for process in on_it if target_of(process, None) is None]
+    nobodys = [process for process in on_it if process.holder_unproven or target_of(process, None) is None]
     if any(process.used_bytes is None for process in nobodys):
         return math.inf, True
     if not whole:

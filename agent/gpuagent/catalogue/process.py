@@ -1,7 +1,7 @@
 """Families of one process on one GPU.
 
-Labels are few and never change while a process lives; everything else about it is in `gpuagent_process_info`, to be
-joined on (gpu, uuid, pid).
+Labels are few and do not change while a process lives, but for its owner's: they are empty while it has not been shown
+to hold its memory. Everything else about it is in `gpuagent_process_info`, to be joined on (gpu, uuid, pid).
 """
 
 from __future__ import annotations
@@ -23,7 +23,10 @@ ProcessFamily = Family[ProcessReading]
 
 
 def base_labels(process: ProcessReading) -> tuple[str | None, ...]:
-    """Values of `PROCESS_LABELS`; the MIG ones are left out where there is no MIG."""
+    """Values of `PROCESS_LABELS`; the MIG ones are left out where there is no MIG.
+
+    Memory whose holder is unproven is nobody's: it must not count in a sum over what a user holds.
+    """
     info = process.info
     mig = process.gpu_instance_id != NO_INSTANCE
     return (
@@ -31,7 +34,7 @@ def base_labels(process: ProcessReading) -> tuple[str | None, ...]:
         process.gpu_uuid,
         str(process.pid),
         info.name if info else f"[{process.state}]",
-        info.user if info else "",
+        info.user if info and not process.holder_unproven else "",
         str(process.gpu_instance_id) if mig else None,
         str(process.compute_instance_id) if mig else None,
     )
@@ -86,6 +89,8 @@ def _info(process: ProcessReading) -> Iterable[Labelled]:
     info, kinds, state = process.info, process.kinds, process.state
     if info is None:
         return (((*[""] * (len(_INFO_LABELS) - 2), kinds, state), 1),)
+    if process.holder_unproven:  # nobody's
+        return ((("", info.command, *[""] * (len(_INFO_LABELS) - 5), str(info.parent_pid), kinds, state), 1),)
     return (((str(info.uid), *_info_texts(info), str(info.parent_pid), kinds, state), 1),)
 
 

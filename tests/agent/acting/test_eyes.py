@@ -179,6 +179,9 @@ def test_idle_on_every_gpu_or_not_at_all() -> None:
     assert idle_for(both(None, replace(second, state=GpuState.BLIND)), here) is None
     assert idle_for(both(None, replace(second, state=GpuState.LOST)), here) is None
     assert idle_for(both(None, replace(second, state=GpuState.GONE)), here) is None
+    doubtful = both(None)
+    doubtful = replace(doubtful, node=replace(doubtful.node, gpus_doubt="GPU GPU-c, index 2, is missing"))
+    assert idle_for(doubtful, here) is None
 
 
 def targets(*changes: dict[str, object]) -> list[Target]:
@@ -316,6 +319,8 @@ def test_who_falls_together_with_unknown_memory() -> None:
         ({}, False, (0.0, False)),
         ({"state": ProcessState.DEAD, "info": None}, True, (12.0, True)),
         ({"state": ProcessState.DEAD, "info": None}, False, (0.0, False)),
+        ({"holder_unproven": True}, True, (12.0, True)),
+        ({"holder_unproven": True}, False, (0.0, False)),
         ({"used_bytes": None}, True, (math.inf, True)),
         ({"used_bytes": None}, False, (math.inf, True)),
     ],

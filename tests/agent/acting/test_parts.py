@@ -64,6 +64,8 @@ def test_a_budget_sums_up_what_it_matches(tmp_path: Path) -> None:
         (use.budget, use.uuid): use.used_bytes for use in uses(budgets, replace(with_client, processes=(stranger,)))
     }
     assert found["whisper", process.gpu_uuid] == 0, "another user's process that calls itself so counts for nobody"
+    unproven = replace(with_client, processes=tuple(each._replace(holder_unproven=True) for each in snapshot.processes))
+    assert not any(use.used_bytes for use in uses(budgets, unproven)), "it may be a dead process's memory"
 
 
 def test_a_budget_of_an_app_alone_is_refused(tmp_path: Path) -> None:

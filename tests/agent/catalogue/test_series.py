@@ -156,3 +156,20 @@ def test_only_what_is_asked_for_is_made() -> None:
     some = {family.name: samples for family, samples in series(snapshot, 1000.0, only=wanted)}
 
     assert some == {name: every[name] for name in wanted}
+
+
+def test_memory_whose_holder_is_unproven_is_nobodys() -> None:
+    """No sum over an owner counts what may be a dead process's: the number keeps its series, and loses its owner."""
+    snapshot = full_snapshot()
+    proven = [each for each in snapshot.processes if each.info is not None and each.info.user]
+    unproven = dataclasses.replace(
+        snapshot, processes=tuple(each._replace(holder_unproven=True) for each in snapshot.processes)
+    )
+    used, owned = "gpuagent_process_memory_used_bytes", slice(7, 17)  # uid, command, ..., slurm_job
+    assert len(values(unproven, used)) == len(values(snapshot, used))
+    assert any(labels[4] for labels in values(snapshot, used))
+    assert not any(labels[4] for labels in values(unproven, used))
+    infos = list(values(unproven, "gpuagent_process_info"))
+    assert len(infos) == len(values(snapshot, "gpuagent_process_info")) >= len(proven) > 0
+    commands = {each.info.command for each in proven if each.info is not None}
+    assert all({label for label in labels[owned] if label} <= commands for labels in infos)
