@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.clock import Clock, ScaledClock, SystemClock
+from gpuagent.monitor.indices import IndexMemory
 from gpuagent.monitor.inventory import Inventory, count_pci_gpus
 from gpuagent.monitor.listings import Listings
 from gpuagent.monitor.monitor import Place
+from gpuagent.monitor.traces import find_traces, leave_stamp
 from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.boot import boot_id, boot_time_seconds
@@ -40,7 +43,10 @@ LISTINGS_FILE = "listings.json"
 TRUST_FILE = "trust.json"
 """Which GPUs' figures are distrusted, beside it: see `gpuagent.monitor.trust`."""
 INVENTORY_FILE = "gpus.json"
-STATE_STEMS = frozenset(name.partition(".")[0] for name in (STATE_FILE, LISTINGS_FILE, TRUST_FILE, INVENTORY_FILE))
+INDICES_FILE = "indices.json"
+"""What the indices of the GPUs mean, beside it: see `gpuagent.monitor.indices`."""
+_STATE_FILES = (STATE_FILE, LISTINGS_FILE, TRUST_FILE, INVENTORY_FILE, INDICES_FILE)
+STATE_STEMS = frozenset(name.partition(".")[0] for name in _STATE_FILES)
 """How the names of all files begin that the agent reads there."""
 
 
@@ -66,22 +72,39 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
     clock = SystemClock()
     boot = boot_id()
     processes = _table(config, clock, boot)
-    inventory = _inventory(config, boot) if keep_inventory else None
-    place = Place(
+    if keep_inventory:
+        place = _remembering_place(config, clock, boot)
+    else:
+        listings = Listings(None, boot, now_seconds=clock.now(), pid_space=PidSpace())
+        place = Place(boot, trusts=TrustRegistry(), pci_gpus=count_pci_gpus, listings=listings)
+    place = replace(place, fallen=KernelLog.open().fallen)
+    return Node(Library(), processes, clock, place, RealProc())
+
+
+def _remembering_place(config: Config, clock: Clock, boot: str) -> Place:
+    """Load what an agent before this one has left: a GPU that vanished while the agent was down is missed then."""
+    traces = find_traces(config.state_dir, config.runtime_dir, boot, STATE_STEMS, LISTINGS_FILE)
+    inventory = Inventory(state_file(config, INVENTORY_FILE), boot)
+    ran_before = traces.ran_before or bool(inventory.known)
+    indices = IndexMemory(
+        state_file(config, INDICES_FILE), lost=traces.any_state and not inventory.was_readable
+    )  # fmt: skip
+    inventory.keep()
+    return Place(
         boot_id=boot,
         inventory=inventory,
-        trusts=_trusts(config, boot, inventory),
+        indices=indices,
+        trusts=TrustRegistry(state_file(config, TRUST_FILE), boot, seen_before=ran_before),
         pci_gpus=count_pci_gpus,
         listings=Listings(
-            state_file(config, LISTINGS_FILE) if keep_inventory else None,
+            state_file(config, LISTINGS_FILE),
             boot,
-            ran_before=inventory is not None and bool(inventory.known),
+            ran_before=ran_before,
             now_seconds=clock.now(),
             pid_space=PidSpace(),
+            on_first_list=partial(leave_stamp, config.runtime_dir, boot),
         ),
-        fallen=KernelLog.open().fallen,
     )
-    return Node(Library(), processes, clock, place, RealProc())
 
 
 def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[str, int] | None = None) -> Node:
@@ -157,17 +180,6 @@ def _simulated_owner() -> Owner:
 def _container_names(config: Config, clock: Clock) -> ContainerNames:
     socket = config.processes.container_socket
     return ContainerNames(clock, ask=docker_names(socket) if socket is not None else None)
-
-
-def _inventory(config: Config, boot: str) -> Inventory:
-    """In the state directory, if that can be had: a GPU that vanished while the agent was down is missed then."""
-    return Inventory(state_file(config, INVENTORY_FILE), boot)
-
-
-def _trusts(config: Config, boot: str, inventory: Inventory | None) -> TrustRegistry:
-    if inventory is None:
-        return TrustRegistry()
-    return TrustRegistry(state_file(config, TRUST_FILE), boot, seen_before=bool(inventory.known))
 
 
 def state_file(config: Config, name: str) -> Path | None:

@@ -371,6 +371,8 @@ class NodeReading:
     host_pid_namespace: bool = True
     gpus_expected: int = 0
     """The most GPUs seen since the start, or on the PCI bus, whichever is more."""
+    gpus_doubt: str = ""
+    """Why a GPU may be missing, or an index mean another GPU than it did; "" if nothing says so."""
     pci_gpus: int | None = None
     nvml_initializations: int = 0
 
@@ -387,10 +389,8 @@ class Snapshot:
     xids: tuple[XidCount, ...] = ()
     measured_seconds: float | None = None
     """Clock of the last tick in which a GPU was read, or a node without GPUs was found to have none."""
-    runs: tuple[CollectorRun, ...] = ()
-    """Collectors of the node itself, not of a GPU."""
-    simulated: str = ""
-    """Name of the scenario; "" on a real node."""
+    runs: tuple[CollectorRun, ...] = ()  # collectors of the node itself, not of a GPU
+    simulated: str = ""  # name of the scenario; "" on a real node
     ticks: int = 0
     ticks_late: int = 0
     processes_seen: int = 0  # since the start, by identity

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -11,17 +12,31 @@ import pytest
 
 from gpuagent.clock import ScaledClock, SystemClock
 from gpuagent.config.models import Config
+from gpuagent.monitor.listings import KNOWN_HOLDERS, Holders
 from gpuagent.monitor.monitor import Monitor
-from gpuagent.node import Node, NoSuchNode, real_node, simulated_node
+from gpuagent.monitor.traces import STAMP_FILE
+from gpuagent.node import (
+    INDICES_FILE,
+    INVENTORY_FILE,
+    LISTINGS_FILE,
+    STATE_FILE,
+    Node,
+    NoSuchNode,
+    real_node,
+    simulated_node,
+)
+from gpuagent.procfs.pid_space import PidSpace
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.simulated.node import SimulatedNode
+from tests.agent.monitor.test_listings import GPU, UNPROVEN, process, seen
 from tests.fakes.nvml import use
+from tests.integration.waiting import until
 
 
 @pytest.fixture
 def config(tmp_path: Path) -> Config:
-    """With a state directory that is not there yet."""
-    return Config(state_dir=tmp_path / "var" / "gpuagent")
+    """With directories that are not there yet."""
+    return Config(state_dir=tmp_path / "var" / "gpuagent", runtime_dir=tmp_path / "run" / "gpuagent")
 
 
 @pytest.fixture(autouse=True)
@@ -101,3 +116,47 @@ def test_a_look_without_an_agent_leaves_nothing_behind(config: Config) -> None:
     """`gpuagent status` as a user writes no state."""
     assert real_node(config, keep_inventory=False).place.inventory is None
     assert not config.state_dir.exists()
+
+
+def restarted(config: Config) -> tuple[Node, Holders]:
+    """Start an agent whose GPU lists a process, and return who is not known to hold its memory."""
+    node = real_node(config)
+    assert node.place.listings is not None
+    assert node.place.inventory is not None
+    assert node.place.indices is not None
+    now = node.clock.now()
+    node.place.inventory.see([GPU])
+    node.place.indices.see([GPU])
+    return node, seen(node.place.listings, now, process(99.0))
+
+
+@pytest.mark.parametrize("lost", ["nothing", "gpus and listings", "all but the database", "the state directory"])
+def test_lost_state_makes_no_first_list(config: Config, monkeypatch: pytest.MonkeyPatch, lost: str) -> None:
+    """KILL-01: an agent that has run in this boot believes no list as the first, whatever was lost of its state."""
+    monkeypatch.setattr(PidSpace, "may_have_wrapped", lambda self, since: False)
+    config.runtime_dir.mkdir(parents=True)
+    assert restarted(config)[1] == KNOWN_HOLDERS
+    until((config.state_dir / LISTINGS_FILE).exists, "the listings are written")
+    (config.state_dir / STATE_FILE).write_text("")
+    if lost == "gpus and listings":
+        for name in (INVENTORY_FILE, LISTINGS_FILE):
+            (config.state_dir / name).write_text("")
+    elif lost == "all but the database":
+        (config.runtime_dir / STAMP_FILE).unlink()
+        for name in (INVENTORY_FILE, LISTINGS_FILE, INDICES_FILE):
+            (config.state_dir / name).unlink()
+    elif lost == "the state directory":
+        shutil.rmtree(config.state_dir)
+    node, holders = restarted(config)
+    assert holders == (KNOWN_HOLDERS if lost == "nothing" else UNPROVEN)
+    assert node.place.indices is not None
+    assert bool(node.place.indices.doubt) == (lost == "all but the database")
+
+
+def test_an_agent_that_has_seen_no_gpu_has_lost_nothing(config: Config) -> None:
+    """GPUs that appear once the driver is installed are the first ones, though the agent has state already."""
+    real_node(config)
+    (config.state_dir / STATE_FILE).write_text("")
+    node, _ = restarted(config)
+    assert node.place.indices is not None
+    assert node.place.indices.doubt == ""

@@ -1,7 +1,8 @@
 """Which GPUs there should be: those seen since the machine booted, also by an agent before this one.
 
 A GPU that vanishes between two runs of the agent would otherwise never be missed. Hardware may change while
-the machine is off, so the memory ends with the boot; from there on the PCI bus is asked.
+the machine is off, so the memory ends with the boot; from there on the PCI bus is asked. What the indices mean is
+remembered beyond: see `gpuagent.monitor.indices`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ class Inventory:
         self._path = path
         self._boot_id = boot_id
         self._known: dict[str, GpuIdentity] = {}
+        self.was_readable = False
+        """The file was there and could be read, be it of another boot."""
         if path is not None:
             self._load(path)
 
@@ -58,6 +61,11 @@ class Inventory:
         if changed and self._path is not None:
             self._save(self._path)
 
+    def keep(self) -> None:
+        """Have the file there from now on, even without a GPU: one that is missing later was lost."""
+        if self._path is not None and not self.was_readable:
+            self._save(self._path)
+
     def _load(self, path: Path) -> None:
         try:
             stored = json.loads(path.read_text())
@@ -70,6 +78,7 @@ class Inventory:
                         pci_bus_id=str(entry["pci_bus_id"]),
                     )
                     self._known[gpu.uuid] = gpu
+            self.was_readable = stored["schema"] == _SCHEMA
         except FileNotFoundError:
             return
         except (OSError, ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:

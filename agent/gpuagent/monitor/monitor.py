@@ -14,6 +14,7 @@ from gpuagent.clock import Clock
 from gpuagent.monitor.crew import Crew
 from gpuagent.monitor.gpu import GpuSlot
 from gpuagent.monitor.idleness import Idleness
+from gpuagent.monitor.indices import IndexMemory
 from gpuagent.monitor.inventory import Inventory, find_conflicts
 from gpuagent.monitor.join import Joiner
 from gpuagent.monitor.listings import GAP_SECONDS, TICK_SECONDS, Listings
@@ -84,6 +85,7 @@ class Place:
     boot_id: str = ""
     simulated: str = ""
     inventory: Inventory | None = None
+    indices: IndexMemory | None = None
     trusts: TrustRegistry | None = None
     pci_gpus: Callable[[], int | None] = lambda: None
     listings: Listings | None = None
@@ -106,6 +108,7 @@ class Monitor:
         self.snapshot: Snapshot | None = None
         self._place = place or Place()
         self._inventory = self._place.inventory or Inventory(None, self._place.boot_id)
+        self._indices = self._place.indices or IndexMemory()
         # A made-up process is on its GPU from its first moment on.
         margin = 0.0 if self._place.simulated else TICK_SECONDS
         self._listings = self._place.listings or Listings(
@@ -222,7 +225,9 @@ class Monitor:
         conflicts = find_conflicts(slot.identity for slot in self._slots if slot.watched)
         for slot in self._slots:
             slot.conflict(conflicts.get(slot.index, ""))
-        self._inventory.see(slot.identity for slot in self._slots if slot.watched)
+        answering = [slot.identity for slot in self._slots if slot.watched]
+        self._inventory.see(answering)
+        self._indices.see(answering)
         self._trusts.save()
 
     def _follow_session(self) -> None:
@@ -380,6 +385,7 @@ class Monitor:
             boot_id=self._place.boot_id,
             host_pid_namespace=self._processes.host_pid_namespace,
             gpus_expected=max(len(self._inventory.known), self.session.gpu_count, self._pci_count or 0),
+            gpus_doubt=self._indices.doubt,
             pci_gpus=self._pci_count,
             nvml_initializations=self._library.initializations,
         )

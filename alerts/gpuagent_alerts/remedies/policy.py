@@ -185,7 +185,11 @@ class Policy:
             if str(target.gpu_index) not in allow.gpus:
                 yield f"GPU {target.gpu_index} is not in remedies.allow.gpus"
             elif not sight.gpu_index_certain:
-                yield "a GPU of this node is missing: indices in remedies.allow.gpus may mean others now; give UUIDs"
+                yield (
+                    "a GPU of this node is missing or has moved, or which GPUs there were is not known: indices in"
+                    " remedies.allow.gpus may mean others now; give UUIDs, or remove indices.json from the state"
+                    " directory and restart the agent if they are right as they are"
+                )
         age = max(now_seconds - target.started_seconds, 0.0)
         if age < allow.min_age_seconds:
             yield f"it is {age:.0f} s old, younger than remedies.allow.min_age"

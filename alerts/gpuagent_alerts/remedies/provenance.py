@@ -96,7 +96,11 @@ FACTS: Final = (
     Fact("Sight.gpu_unattributed_bytes", Writer.DRIVER, "tells whether the memory came back"),
     Fact("Sight.trusted", Writer.DRIVER, "withholds: a driver that shuffles its list"),
     Fact("Sight.act_refusal", Writer.DRIVER, "withholds: figures that cannot be true, or whose GPU is in doubt"),
-    Fact("Sight.gpu_index_certain", Writer.DRIVER, "withholds: indices of `allow.gpus` while a GPU is missing"),
+    Fact(
+        "Sight.gpu_index_certain",
+        Writer.DRIVER,
+        "withholds: indices of `allow.gpus` while a GPU may be missing or have moved",
+    ),
     Fact("Sight.host_pid_namespace", Writer.KERNEL, "withholds: the driver's pids are not the agent's"),
     Fact("Sight.relatives", Writer.AGENT, "is shown: who holds the memory after the act"),
     Fact("Sight.successors", Writer.AGENT, "is shown: who was started in its place"),

@@ -53,7 +53,7 @@ class Sight:
     trusted: bool = True
     """False where the driver is known to shuffle its process list."""
     gpu_index_certain: bool = True
-    """False while a GPU of the node is missing: those behind it have moved up, and an index may mean another."""
+    """False where a GPU may be missing, now or since an earlier boot: those behind it have moved up."""
     host_pid_namespace: bool = True
     relatives: tuple[Target, ...] = ()
     """Others on the same GPU that belong to the target: same unit, container or job, or its children."""

@@ -1,0 +1,74 @@
+"""What an agent before this one has left: whether one has run in this boot, and whether its memory is whole.
+
+That an agent has run must not hang on one file: where any trace of it is there, what cannot be read was lost, and what
+the driver lists at first is not believed.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Collection
+from pathlib import Path
+from typing import NamedTuple
+
+log = logging.getLogger(__name__)
+
+STAMP_FILE = "boot"
+"""In the runtime directory: the boot in which an agent has read a list, whatever becomes of the state directory."""
+
+
+class Traces(NamedTuple):
+    """What was found before this agent wrote anything."""
+
+    ran_before: bool = False
+    """An agent has run in this boot, or may have."""
+    any_state: bool = False
+    """There is something of an agent's in the state directory, of whichever boot."""
+
+
+def find_traces(state_dir: Path, runtime_dir: Path, boot_id: str, stems: Collection[str], listings: str) -> Traces:
+    """Return what an agent has left; to be called before anything is written.
+
+    `stems` are how the names of the agent's files begin. `listings` is the one that an agent writes once it has read a
+    GPU's list: where it names another boot, or is missing and nothing else is there either, none has run in this one.
+    """
+    any_state = _has_any(state_dir, stems)
+    lost_or_of_this_boot = any_state and not _is_of_another_boot(state_dir / listings, boot_id)
+    return Traces(lost_or_of_this_boot or _may_name(runtime_dir / STAMP_FILE, boot_id), any_state)
+
+
+def leave_stamp(runtime_dir: Path, boot_id: str) -> None:
+    """Note that an agent has read a GPU's list in this boot."""
+    try:
+        (runtime_dir / STAMP_FILE).write_text(f"{boot_id}\n")
+    except OSError as error:
+        log.warning("%s cannot be written: %s", runtime_dir / STAMP_FILE, error)
+
+
+def _has_any(directory: Path, stems: Collection[str]) -> bool:
+    """Return whether a file of the agent's is there, or may be: a directory that cannot be read may have one."""
+    try:
+        return any(entry.name.startswith(tuple(stems)) for entry in directory.iterdir())
+    except FileNotFoundError:
+        return False
+    except OSError:
+        return True
+
+
+def _is_of_another_boot(path: Path, boot_id: str) -> bool:
+    try:
+        named = json.loads(path.read_text())["boot_id"]
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
+        return False
+    return isinstance(named, str) and bool(named) and bool(boot_id) and named != boot_id
+
+
+def _may_name(path: Path, boot_id: str) -> bool:
+    try:
+        named = path.read_text().strip()
+    except FileNotFoundError:
+        return False
+    except (OSError, ValueError):
+        return True
+    return not named or not boot_id or named == boot_id
