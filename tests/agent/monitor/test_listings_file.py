@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,8 +28,11 @@ def stored(path: Path, holds: Callable[[dict[str, object]], bool] = bool) -> Non
 
 
 def again(path: Path) -> Listings:
-    """Start the agent again, on a machine where one has run in this boot."""
-    return Listings(path, BOOT, ran_before=True, now_seconds=NOW)
+    """Start the agent again, on a machine where one has run in this boot. Each has a file that no other writes."""
+    copy = Path(tempfile.mkdtemp(dir=path.parent)) / path.name
+    if path.exists():
+        shutil.copyfile(path, copy)
+    return Listings(copy, BOOT, ran_before=True, now_seconds=NOW)
 
 
 @pytest.fixture
@@ -127,8 +132,7 @@ def test_a_failed_write_is_tried_again_and_leaves_no_old_file(path: Path) -> Non
     blocked.mkdir()
     seen(listings, 101.0, process(99.0))
     until(lambda: not path.exists(), "the old file is removed")
-    missing = path.with_name("missing.json")  # another writer would write into the same file
-    assert seen(again(missing), NOW, process(150.0)) == UNPROVEN
+    assert seen(again(path), NOW, process(150.0)) == UNPROVEN
     blocked.rmdir()
     stored(path, lambda document: str(PID) in json.dumps(document))
     assert seen(again(path), NOW, process(150.0)) == STRANGER
