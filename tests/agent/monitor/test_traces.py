@@ -42,9 +42,26 @@ def listings(folders: Folders, boot: str) -> None:
     folders.write(LISTINGS_FILE, json.dumps({"boot_id": boot}))
 
 
+def no_directories(folders: Folders) -> None:
+    """Remove both."""
+    folders.state.rmdir()
+    folders.runtime.rmdir()
+
+
+def no_directory(folders: Folders) -> None:
+    """Put a file in the place of the state directory."""
+    folders.state.rmdir()
+    folders.state.write_text("")
+
+
+def empty_stamp(folders: Folders) -> None:
+    """Leave a stamp that says nothing."""
+    (folders.runtime / STAMP_FILE).write_text("")
+
+
 LEFT: dict[str, tuple[Callable[[Folders], None], Traces]] = {
     "nothing": (lambda folders: None, Traces()),
-    "no directories": (lambda folders: (folders.state.rmdir(), folders.runtime.rmdir(), None)[-1], Traces()),
+    "no directories": (no_directories, Traces()),
     "another program's file": (lambda folders: folders.write("notes.txt", ""), Traces()),
     "listings": (lambda folders: listings(folders, BOOT), Traces(True, True)),
     "listings of a boot before": (lambda folders: listings(folders, BEFORE), Traces(False, True)),
@@ -55,11 +72,8 @@ LEFT: dict[str, tuple[Callable[[Folders], None], Traces]] = {
     "the GPUs alone": (lambda folders: folders.write("gpus.json", "x"), Traces(True, True)),
     "a stamp": (lambda folders: leave_stamp(folders.runtime, BOOT), Traces(True, False)),
     "a stamp of a boot before": (lambda folders: leave_stamp(folders.runtime, BEFORE), Traces(False, False)),
-    "an empty stamp": (lambda folders: (folders.runtime / STAMP_FILE).write_text("") and None, Traces(True, False)),
-    "a state directory that is a file": (
-        lambda folders: (folders.state.rmdir(), folders.state.write_text(""), None)[-1],
-        Traces(True, True),
-    ),
+    "an empty stamp": (empty_stamp, Traces(True, False)),
+    "a state directory that is a file": (no_directory, Traces(True, True)),
 }
 
 
