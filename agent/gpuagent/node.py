@@ -19,7 +19,7 @@ from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.boot import boot_id, boot_time_seconds
 from gpuagent.procfs.cgroup import Level
-from gpuagent.procfs.cgroup_owner import ROOT_UID, CgroupOwners, Owner
+from gpuagent.procfs.cgroup_owner import CgroupOwners, Owner
 from gpuagent.procfs.containers import ContainerNames
 from gpuagent.procfs.docker import docker_names
 from gpuagent.procfs.files import ProcFiles, RealProc
@@ -170,9 +170,9 @@ def _simulated_owner() -> Owner:
     """Cgroups of real processes as they are; made-up ones are root's, as no directory says otherwise."""
     real = CgroupOwners()
 
-    def owner(level: Level) -> int | None:
-        uid = real(level)
-        return ROOT_UID if uid is None else uid
+    def owner(level: Level, *, whole: bool) -> bool | None:
+        found = real(level, whole=whole)
+        return True if found is None else found
 
     return owner
 

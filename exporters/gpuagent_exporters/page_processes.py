@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from gpuagent.naming import format_container
 from gpuagent.units import format_bytes
 from gpuagent_exporters.page_html import (
     UNKNOWN,
@@ -24,7 +25,6 @@ MOST = 1000
 
 _VERDICTS = {"leaking": "LEAKS", "levelled off": "levelled off", "cached": "cached, not leaked"}
 _HOUR_SECONDS = 3600.0
-_CONTAINER_ID_LENGTH = 12
 """As `docker ps` and `crictl ps` show it."""
 
 
@@ -134,7 +134,7 @@ def _belongs(process: Document) -> str:
     if process.get("unit"):
         return text(process["unit"])
     if process.get("container_id"):
-        named = process.get("container_name") or str(process["container_id"])[:_CONTAINER_ID_LENGTH]
+        named = process.get("container_name") or format_container(str(process["container_id"]))
         return f"container {text(named)}"
     return ""
 

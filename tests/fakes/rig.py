@@ -133,7 +133,7 @@ async def rig(
         boot_id=BOOT_ID,
         boot_time_seconds=node.proc.boot_time_seconds,
         host_pid_namespace=host_pid_namespace,
-        cgroup_owner=lambda level: 0,  # made-up cgroups are root's
+        cgroup_owner=lambda level, *, whole: True,  # made-up cgroups are root's
     )
     pci_gpus = pci_gpus or node.pci_gpu_count
     place = Place(

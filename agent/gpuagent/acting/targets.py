@@ -151,16 +151,17 @@ def target_of(process: ProcessReading, growth: Growth | None, known: Measured = 
 def relatives(target: Target, others: Iterable[Target]) -> tuple[Target, ...]:
     """Who belongs to the target, and may hold its memory after it: by unit, container or job, else by descent.
 
-    A cgroup alone makes nobody a relative: everything that a person has started by hand is in one.
+    A cgroup alone makes nobody a relative: everything that a person has started by hand is in one. Nor does a name that
+    is not proven: anybody may claim it.
     """
     return tuple(
         other
         for other in others
         if other.id != target.id
         and (
-            _same(target.container_id, other.container_id)
-            or _same(target.slurm_job, other.slurm_job)
-            or _same(target.unit, other.unit)
+            _same(target.proven_container_id, other.proven_container_id)
+            or _same(target.proven_slurm_job, other.proven_slurm_job)
+            or _same(target.proven_unit, other.proven_unit)
             or other.parent_pid == target.pid
         )
     )

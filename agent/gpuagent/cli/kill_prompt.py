@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuagent.cli.cells import clean, cut, wrap
 from gpuagent.cli.identified import Chosen
+from gpuagent.naming import format_container
 from gpuagent.units import format_bytes, format_duration
 
 Document = dict[str, Any]
@@ -67,7 +68,7 @@ def _facts(chosen: Chosen, rows: Sequence[Document], *, restart_unit: bool) -> I
     if row.get("unit"):
         yield "unit", f"{row['unit']}{', all of which is restarted' if restart_unit else ''}"
     if row.get("container_id"):
-        name, short = row.get("container_name"), row["container_id"][:12]
+        name, short = row.get("container_name"), format_container(row["container_id"])
         yield "container", f"{name} ({short})" if name else short
     if row.get("slurm_job"):
         yield "job", f"Slurm {row['slurm_job']}"

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len
 
 from gpuagent.cli.cells import Paint, cut, fit
+from gpuagent.naming import format_container
 from gpuagent.units import GIB
 
 _LEAST_WHO = 20
@@ -101,7 +102,7 @@ def owner(process: Document) -> str:
     if process["unit"]:
         return str(process["unit"])
     if process["container_id"]:
-        named = process.get("container_name") or process["container_id"][:12]
+        named = process.get("container_name") or format_container(process["container_id"])
         return f"{process['container_runtime'] or 'container'} {named}"
     return ""
 

@@ -31,6 +31,8 @@ _RUNTIMES = {
     "libpod": "podman",
     "libpod-payload": "podman",
 }
+_WITHOUT_IDS = frozenset({"garden", "lxc", "libvirt-lxc", "systemd-nspawn"})
+"""Runtimes whose containers have a name, or what their caller chose, in the place of an id of 64 digits."""
 _PARENTS = {
     "docker": "docker",
     "libpod_parent": "podman",
@@ -45,6 +47,7 @@ _PREFIXED = re.compile(rf"({'|'.join(_RUNTIMES)})-({_ID})(?:\.scope)?")
 # "kubepods-pod<uid>.slice:cri-containerd:<id>".
 _COLONS = re.compile(rf"(.+):({'|'.join(_RUNTIMES)}):({_ID})")
 _BARE = re.compile(rf"{_ID}|[0-9a-f]{{8}}(?:-[0-9a-f]{{4}}){{4}}")  # the second: Cloud Foundry's garden
+_LXC_FOLDERS = frozenset({"lxc", "lxc.payload"})
 _LXC = re.compile(r"lxc\.payload\.(.+)")
 _MACHINE = re.compile(r"machine-(.+)\.scope|systemd-nspawn@(.+)\.service")
 _POD = re.compile(r"(?:.*-)?pod([0-9a-f]{8}(?:[-_][0-9a-f]{4}){3}[-_][0-9a-f]{12}|[0-9a-f]{32})(?:\.slice)?")
@@ -79,9 +82,13 @@ class Membership:
     as in "user@1000.service/jupyter.service": anyone may name such a unit like one of the system's.
     Scopes (login sessions, containers) and slices are no units here: nobody restarts them."""
     container_id: str = ""
+    """64 hexadecimal digits for runtimes that make ids (docker, containerd, cri-o, podman), whose ids are one space.
+    Others have names, which may be spelled like anything: they stand behind their runtime, as in "lxc/web"."""
     container_runtime: str = ""
     pod_uid: str = ""
     slurm_job: str = ""
+    manager_level: Level | None = field(default=None, compare=False)
+    """That of the user's own manager which names the unit."""
     unit_level: Level | None = field(default=None, compare=False)
     container_level: Level | None = field(default=None, compare=False)
     pod_level: Level | None = field(default=None, compare=False)
@@ -114,7 +121,7 @@ def parse_cgroup(data: bytes) -> Membership:
     # A unit in front of a container is the runtime's own, but with podman ("--cgroups=split", as quadlets do it) the
     # one that runs the container; a unit behind it belongs to a systemd inside.
     supervised = not container_id or runtime == "podman"
-    unit, unit_level = _unit(tree) if supervised else ("", None)
+    unit, unit_level, manager_level = _unit(tree) if supervised else ("", None, None)
     pod_uid, pod_level = next(filter(None, map(_pod_uid, ordered)), ("", None))
     slurm_job, job_level = next(filter(None, map(_slurm_job, ordered)), ("", None))
     return Membership(
@@ -124,6 +131,7 @@ def parse_cgroup(data: bytes) -> Membership:
         container_runtime=runtime,
         pod_uid=pod_uid,
         slurm_job=slurm_job,
+        manager_level=manager_level,
         unit_level=unit_level,
         container_level=container_level,
         pod_level=pod_level,
@@ -135,6 +143,11 @@ def path_in(data: bytes, controllers: str) -> Level | None:
     """Return the cgroup that /proc/<pid>/cgroup names for one hierarchy; None where it has no such line."""
     path = _paths(data).get(controllers)
     return None if path is None else Level(controllers, path.above, tuple(path.segments))
+
+
+def leaves(data: bytes) -> tuple[Level, ...]:
+    """Return the cgroup that the process is in, in every hierarchy of /proc/<pid>/cgroup."""
+    return tuple(Level(each.controllers, each.above, tuple(each.segments)) for each in _paths(data).values())
 
 
 def _paths(data: bytes) -> dict[str, _Path]:
@@ -171,24 +184,25 @@ def _container(path: _Path) -> tuple[str, str, Level] | None:
         parent = segments[index - 1] if index else ""
         runtime, container_id = _container_here(segments[index], parent)
         if container_id:
-            return runtime, printable(container_id, _NAME_LIMIT_BYTES), path.level(index)
+            whole = f"{runtime}/{container_id}" if runtime in _WITHOUT_IDS else container_id
+            return runtime, printable(whole, _NAME_LIMIT_BYTES), path.level(index)
     return None
 
 
 def _container_here(segment: str, parent: str) -> tuple[str, str]:
+    if parent in _LXC_FOLDERS:  # first: here a container may be called "docker-<id>.scope", or like an id
+        return "lxc", segment
     if found := _PREFIXED.fullmatch(segment):
         return _RUNTIMES[found[1]], found[2]
     if found := _COLONS.fullmatch(segment):
         return _RUNTIMES[found[2]], found[3]
     if _BARE.fullmatch(segment) and ("-" not in segment or parent == "garden"):
         return _PARENTS.get(parent, ""), segment
-    return _system_container(segment, parent)
+    return _system_container(segment)
 
 
-def _system_container(segment: str, parent: str) -> tuple[str, str]:
+def _system_container(segment: str) -> tuple[str, str]:
     """Containers that hold a whole system and have a name for an id."""
-    if parent in {"lxc", "lxc.payload"}:
-        return "lxc", segment
     if found := _LXC.fullmatch(segment):
         return "lxc", found[1]
     if found := _MACHINE.fullmatch(segment):
@@ -220,16 +234,21 @@ def _pod_uid(path: _Path) -> tuple[str, Level] | None:
     return None
 
 
-def _unit(path: _Path) -> tuple[str, Level | None]:
-    """Take what systemd takes, the first part behind the slices: further in, names are anyone's."""
+def _unit(path: _Path) -> tuple[str, Level | None, Level | None]:
+    """Take what systemd takes, the first part behind the slices: further in, names are anyone's.
+
+    Return the unit, its cgroup, and that of the user's manager which named it.
+    """
     index = _first_service(path.segments, 0)
     if index is None:
-        return "", None
+        return "", None, None
     service = path.segments[index]
     if not _USER_MANAGER.fullmatch(service):
-        return service, path.level(index)
+        return service, path.level(index), None
     inner = _first_service(path.segments, index + 1)
-    return ("", None) if inner is None else (f"{service}/{path.segments[inner]}", path.level(inner))
+    if inner is None:
+        return "", None, None
+    return f"{service}/{path.segments[inner]}", path.level(inner), path.level(index)
 
 
 def _first_service(segments: list[str], start: int) -> int | None:

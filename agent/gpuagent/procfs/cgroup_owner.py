@@ -2,9 +2,16 @@
 
 Whoever may create a cgroup chooses its name, and may move processes of their own into it: a user below their own
 `user@1000.service`, the user of a unit with `Delegate=yes`, root inside a container. A name is a fact about a process
-only if every directory above the cgroup that bears it belongs to root: then root, systemd or a container runtime made
-it, and nobody else can move a process in (kernel documentation, "Control Group v2", section "Delegation Containment":
-a move takes write access to `cgroup.procs` of the common ancestor too).
+only if root, systemd or a container runtime of the host made the cgroup that bears it, and nobody else can move a
+process in:
+
+* Version 2: every cgroup above belongs to root. A move takes write access to `cgroup.procs` of the common ancestor too
+  (kernel documentation, "Control Group v2", section "Delegation Containment"). A unit's own cgroup has to be root's as
+  well: systemd moves a process of the user to whom a unit is delegated there when that user asks for it
+  (`AttachProcessesToUnit`, org.freedesktop.systemd1(5)).
+* Version 1 knows no common ancestor: every cgroup has to be root's, down to the one that the process is in.
+* Root of a sandbox is uid 0 on the host as well: so the way down to the name has to be one that a manager of the host
+  makes, from its first level to its last, and lead through no container.
 """
 
 from __future__ import annotations
@@ -12,30 +19,45 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
+from typing import Protocol
 
-from gpuagent.procfs.cgroup import Level, Membership, containers_on, parse_cgroup, path_in
+from gpuagent.procfs.cgroup import Level, Membership, containers_on, leaves, parse_cgroup, path_in
 
 ROOT_UID = 0
+UNPROVEN = "unproven/"
+"""What stands in front of a name that is not proven, wherever it is shown or compared."""
 _OTHERS_MAY_WRITE = stat.S_IWGRP | stat.S_IWOTH
-_HOST_LEVEL = re.compile(
-    r".+\.slice|docker|libpod_parent|default|k8s\.io|garden|lxc(?:\.payload)?|"
-    r"kubepods.*|burstable|besteffort|guaranteed|pod[0-9a-f_-]+|"
-    r".*(?:docker|containerd|crio|garden|k3s|rke2|k0s|microk8s|kubelet).*\.service"
+_SLICES = r"(?:[^/]+\.slice/)*"
+_SERVICES = (
+    r"(?:docker|snap\.docker\.dockerd|containerd|crio|cri-o|kubelet|k3s|k3s-agent|rke2-server|rke2-agent|k0scontroller"
+    r"|k0sworker|garden|snap\.microk8s\.daemon-[a-z-]+)\.service/"
 )
-"""Levels that the host's own managers make above a container. Root inside a container that may write to its cgroup
-(`writable-cgroups=true`) is uid 0 on the host as well, and can make a cgroup below its own with the name of another
-container: the owner alone does not tell. Below any other level an id proves nothing."""
-_SLURM_LEVEL = re.compile(r".+\.slice|slurm(?:_.+)?|(?:.+_)?slurmstepd\.scope|uid_\d+|system|job_\w+")
-_UNIT_LEVEL = re.compile(r".+\.slice|.+\.service")
+"""Managers of containers, by the names that their packages give their services. Root in any other service may sit in a
+sandbox, and what stands below that service is its word: also `libpod-payload-<id>`, as podman makes it there."""
+_FOLDERS = r"(?:docker|libpod_parent|default|k8s\.io|garden|lxc|lxc\.payload)/"
+_KUBEPODS = (
+    r"kubepods[^/]*/(?:[^/]*kubepods[^/]*\.slice/)*(?:(?:burstable|besteffort|guaranteed)/)?(?:pod[0-9a-f_-]+/)?"
+)
+ABOVE_CONTAINER = re.compile(rf"{_SLICES}(?:{_SERVICES})?(?:{_FOLDERS}|{_KUBEPODS})?")
+_ABOVE_UNIT = re.compile(_SLICES)
+_ABOVE_JOB = re.compile(rf"{_SLICES}(?:slurm(?:_[^/]+)?/(?:uid_\d+/)?|(?:[^/]+_)?slurmstepd\.scope/(?:system/)?)")
 
 _MOST_SEARCHED = 4096
 """Cgroups in which the agent looks for itself, once."""
 
-Owner = Callable[[Level], int | None]
-"""Return the uid of whoever could have made a cgroup: 0 for root alone, None where that cannot be seen."""
+
+class Owner(Protocol):
+    """Tells whose cgroups are."""
+
+    def __call__(self, level: Level, *, whole: bool) -> bool | None:
+        """Return whether root alone may write to every cgroup above, and to this one too if `whole`.
+
+        None means that it cannot be seen, as where there is no such cgroup.
+        """
+        ...
 
 
 class Name(StrEnum):
@@ -45,6 +67,9 @@ class Name(StrEnum):
     CONTAINER = "container"
     JOB = "job"
     POD = "pod"
+    PLACE = "place"
+    """No name: whether every cgroup that the process is in is root's down to the last, in every hierarchy. It has not
+    moved there by itself, nor by its user's word."""
 
 
 class CgroupOwners:
@@ -65,8 +90,10 @@ class CgroupOwners:
                 self._unified = candidate
                 break
 
-    def __call__(self, level: Level) -> int | None:
+    def __call__(self, level: Level, *, whole: bool) -> bool | None:
         """See `Owner`."""
+        if not level.segments and not level.above:
+            return True  # the root of a hierarchy
         base = self._base(level.controllers)
         segments = self._absolute(level, base) if base else None
         if segments is None:
@@ -74,13 +101,13 @@ class CgroupOwners:
         path = base
         try:
             for name in segments:
-                if (uid := _owner(path)) != ROOT_UID:
-                    return uid
+                if not _is_roots(path, level.controllers):
+                    return False
                 path = f"{path}/{name}"
             os.lstat(path)
+            return not whole or _is_roots(path, level.controllers)
         except OSError:
             return None
-        return ROOT_UID
 
     def _base(self, controllers: str) -> str:
         if not controllers:
@@ -134,56 +161,68 @@ class CgroupOwners:
             return None
 
 
-def read_membership(data: bytes, owner: Owner) -> tuple[Membership, frozenset[Name]]:
+def read_membership(
+    data: bytes, owner: Owner, above_container: re.Pattern[str] = ABOVE_CONTAINER
+) -> tuple[Membership, frozenset[Name]]:
     """Parse /proc/<pid>/cgroup; return what it says, and which of that only root can have written.
 
-    An id that somebody else is known to have chosen keeps its place in front, as in `uid-1000/77`: it can never be
-    taken for one of another user's containers or jobs, nor add to their account.
+    A name that is not proven has `unproven/` in front: it can never be taken for that of another's unit, container or
+    job, nor add to its account. A unit of a user's own manager needs none where the manager is proven: it stands in
+    front. `above_container` says where the host's managers make containers.
     """
     membership = parse_cgroup(data)
-    proven = set()
-    if _is_proven(membership.unit_level, _UNIT_LEVEL, owner) and membership.unit_level is not None:
-        unit_level = membership.unit_level
-        # `user@1000.service/x.service`: the first is the system's, the second is named by that user.
-        if sum(segment.endswith(".service") for segment in unit_level.segments) == 1:
-            proven.add(Name.UNIT)
-    if _is_proven(membership.pod_level, _HOST_LEVEL, owner):
-        proven.add(Name.POD)
-    podman = membership.container_runtime == "podman"
-    above_container = re.compile(f"{_HOST_LEVEL.pattern}|.+\\.service") if podman else _HOST_LEVEL
-    if _is_proven(membership.container_level, above_container, owner):
-        proven.add(Name.CONTAINER)
-    if _is_proven(membership.job_level, _SLURM_LEVEL, owner):
-        proven.add(Name.JOB)
-    return _marked(membership, owner), frozenset(proven)
+    tree_of = {leaf.controllers: leaf for leaf in leaves(data)}
+
+    def is_proven(level: Level | None, above: re.Pattern[str], *, whole: bool = False) -> bool:
+        if level is None or not _stands_below(level, above):
+            return False
+        return bool(owner(tree_of[level.controllers], whole=True) if level.controllers else owner(level, whole=whole))
+
+    found = {
+        Name.UNIT: is_proven(membership.unit_level, _ABOVE_UNIT, whole=True),
+        Name.CONTAINER: is_proven(membership.container_level, above_container),
+        Name.POD: is_proven(membership.pod_level, above_container),
+        Name.JOB: is_proven(membership.job_level, _ABOVE_JOB),
+        Name.PLACE: bool(data) and all(owner(leaf, whole=True) for leaf in tree_of.values()),
+    }
+    proven = frozenset(name for name, holds in found.items() if holds)
+    manager = membership.manager_level
+    return _marked(membership, proven, named_by_user=manager is not None and is_proven(manager, _ABOVE_UNIT)), proven
 
 
-def _is_proven(level: Level | None, above: re.Pattern[str], owner: Owner) -> bool:
-    if level is None or containers_on(level.segments[:-1]):
-        return False
-    return all(above.fullmatch(segment) for segment in level.segments[:-1]) and owner(level) == ROOT_UID
+def _stands_below(level: Level, above: re.Pattern[str]) -> bool:
+    parents = level.segments[:-1]
+    return not containers_on(parents) and above.fullmatch("".join(f"{segment}/" for segment in parents)) is not None
 
 
-def _marked(membership: Membership, owner: Owner) -> Membership:
-    """Put the owner in front of ids that were chosen by somebody else than root."""
-    changes: dict[str, str] = {}
-    for name, level in (
-        ("container_id", membership.container_level),
-        ("slurm_job", membership.job_level),
-        ("pod_uid", membership.pod_level),
-    ):
-        uid = owner(level) if level is not None else ROOT_UID
-        if uid:
-            changes[name] = f"uid-{uid}/{getattr(membership, name)}"
+def _marked(membership: Membership, proven: frozenset[Name], *, named_by_user: bool) -> Membership:
+    """Mark the names that are not proven."""
+    names = {
+        "unit": named_by_user or Name.UNIT in proven,
+        "container_id": Name.CONTAINER in proven,
+        "slurm_job": Name.JOB in proven,
+        "pod_uid": Name.POD in proven,
+    }
+    changes = {
+        field: f"{UNPROVEN}{name}"
+        for field, holds in names.items()
+        if (name := getattr(membership, field)) and not holds
+    }
     return replace(membership, **changes) if changes else membership  # type: ignore[arg-type]
 
 
-def _owner(path: str) -> int:
-    """Return who may create a cgroup here or move one in: root, or the first other that is found."""
-    for each in (path, f"{path}/cgroup.procs"):
-        found = os.lstat(each)
-        if found.st_uid != ROOT_UID:
-            return found.st_uid
-        if found.st_mode & _OTHERS_MAY_WRITE:
-            return found.st_gid or 65534
-    return ROOT_UID
+def _is_roots(path: str, controllers: str) -> bool:
+    """Return whether root alone may create a cgroup here or move a process in. Raises OSError."""
+    return all(map(_only_root_writes, _written(path, controllers)))
+
+
+def _written(path: str, controllers: str) -> Iterator[str]:
+    yield path
+    yield f"{path}/cgroup.procs"
+    if controllers:  # version 1: this moves threads, also the first of a process
+        yield f"{path}/tasks"
+
+
+def _only_root_writes(path: str) -> bool:
+    found = os.lstat(path)
+    return found.st_uid == ROOT_UID and not found.st_mode & _OTHERS_MAY_WRITE

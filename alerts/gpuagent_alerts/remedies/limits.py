@@ -9,8 +9,9 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+from gpuagent.naming import format_container
 from gpuagent.units import format_duration
-from gpuagent_alerts.remedies.target import SHORT_ID, Target
+from gpuagent_alerts.remedies.target import Target
 
 HOUR = 3600.0
 DAY = 24 * HOUR
@@ -87,7 +88,7 @@ def cooldown_key(target: Target, command_digest: str) -> str:
 
 def _described(key: str) -> str:
     if key.startswith(_CONTAINER):
-        return f"container {key.removeprefix(_CONTAINER)[:SHORT_ID]}"
+        return f"container {format_container(key.removeprefix(_CONTAINER))}"
     if key.startswith(_USER):
         return f"this command of uid {key.split(':')[1]}"
     return key.removeprefix(_UNIT)

@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from gpuagent.growth import MemoryKey
 from gpuagent.identity import ProcessId
+from gpuagent.naming import SHORT_ID, format_container
 
 NO_SIGNALS = 0
-SHORT_ID = 12
 _LIKE_AN_ID = re.compile(rf"[0-9a-f]{{{SHORT_ID},}}")
 _ID = re.compile(r"[0-9a-f]{64}")
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -39,7 +39,8 @@ class Identity:
     executable: str | None = None
     """None where it may not be read, which is no doubt: reading it needs CAP_SYS_PTRACE."""
     proven_names: frozenset[str] = frozenset()
-    """Which of `unit`, `container` and `job` only root can have chosen (`gpuagent.procfs.cgroup_owner.Name`)."""
+    """Which of `unit`, `container` and `job` only root can have chosen, and `place` where all its cgroups are root's:
+    see `gpuagent.procfs.cgroup_owner.Name`."""
     handle_inode: int = 0
     """Of the pidfd, where the kernel has pidfs: unique until the next boot. 0 is unknown."""
 
@@ -135,8 +136,8 @@ class Target:
     driver_confirms: bool = False
     """The driver's own figures rise with the leak: it is not the app's word alone."""
     proven_names: frozenset[str] = frozenset()
-    """Which of `unit`, `container` and `job` only root can have chosen. Others are what somebody claims: they may keep
-    a process from being acted on, and never permit it."""
+    """Which of `unit`, `container`, `job` and `place` are root's word. Others are what somebody claims: they may keep a
+    process from being acted on, and never permit it."""
     gpu_pci: str = ""
     """PCI address of the GPU that it was measured on: with the UUID it says which GPU that is. "" is unknown."""
     idle_seconds: float | None = None
@@ -145,14 +146,17 @@ class Target:
     """Whether the memory is known to be its own: its number was not listed before it was there, or it shows life."""
 
     @property
-    def proven_container_id(self) -> str:
-        """The id of its container, "" where the process or its user may have chosen it, or where it is a mere name.
+    def proven_unit(self) -> str:
+        """Its systemd unit, "" where others than root may have put it there."""
+        return self.unit if "unit" in self.proven_names else ""
 
-        A system container (LXC, machined) has a name for an id, and whoever makes it may call it like the beginning of
-        another one's id.
+    @property
+    def proven_container_id(self) -> str:
+        """Its container, "" where others than root may have chosen it: an id, or a name behind its runtime (`lxc/web`).
+
+        It tells containers of all runtimes apart.
         """
-        misleads = _LIKE_AN_ID.fullmatch(self.container_id) and not _ID.fullmatch(self.container_id)
-        return self.container_id if "container" in self.proven_names and not misleads else ""
+        return self.container_id if "container" in self.proven_names else ""
 
     @property
     def proven_slurm_job(self) -> str:
@@ -167,7 +171,7 @@ class Target:
     @property
     def container(self) -> str:
         """For people: its name, and the digits of its id that runtimes show; "" for none."""
-        short = self.container_id[:SHORT_ID]
+        short = format_container(self.container_id)
         return f"{self.container_name} ({short})" if self.container_name else short
 
     @property
@@ -179,7 +183,9 @@ class Target:
 def names_container(wanted: str, container_id: str, container_name: str) -> bool:
     """Whether this container is meant: by its whole id, by at least the 12 digits that runtimes show, or by its name.
 
-    What looks like an id is never taken for a name: whoever starts a container may call it like the id of another.
+    What looks like an id is never taken for a name: whoever starts a container may call it like the id of another. A
+    bare name is one that a runtime with ids, or the kubelet, tells; containers that have a name for an id are meant
+    with their runtime in front, as in `lxc/web`.
     """
     if not container_id or not wanted:
         return False

@@ -21,6 +21,9 @@ from tests.fakes.snapshots import full_snapshot
 GIB = 2**30
 
 
+PROVEN = frozenset({"unit", "container", "job"})
+
+
 def config(folder: Path, text: str) -> Config:
     """From a file."""
     return load(write(folder, text))
@@ -175,16 +178,17 @@ def test_who_is_no_target() -> None:
 
 
 def test_relatives() -> None:
-    """Children, and what shares a container, a unit or a job; the same user alone makes nobody a relative."""
+    """Children, and what shares a proven container, unit or job; the same user, or a claimed name, makes nobody one."""
     process = known(full_snapshot())
     target = target_of(process, None)
     assert target is not None
-    target = replace(target, container_id="", unit="", slurm_job="", parent_pid=1)
+    target = replace(target, container_id="", unit="", slurm_job="", parent_pid=1, proven_names=PROVEN)
     other = replace(target, id=target.id._replace(pid=target.pid + 1))
     assert relatives(target, [target, other]) == ()
     child = replace(other, parent_pid=target.pid)
     assert relatives(target, [target, child]) == (child,)
-    inside, beside = (replace(each, container_id="c1") for each in (target, other))
-    assert relatives(inside, [inside, beside]) == (beside,)
-    rank0, rank1 = (replace(each, slurm_job="7") for each in (target, other))
-    assert relatives(rank0, [rank1]) == (rank1,)
+    for names in ({"container_id": "c1"}, {"slurm_job": "7"}, {"unit": "a.service"}):
+        inside, beside = (replace(each, **names) for each in (target, other))  # type: ignore[arg-type]
+        assert relatives(inside, [inside, beside]) == (beside,)
+        claims = replace(beside, proven_names=frozenset())
+        assert relatives(inside, [claims]) == relatives(claims, [inside]) == ()

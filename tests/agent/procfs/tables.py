@@ -29,6 +29,7 @@ def table_of(
         boot_id="boot",
         boot_time_seconds=BOOT_TIME,
         users=lambda uid: f"user{uid}",
+        cgroup_owner=lambda level, *, whole: True,  # made-up cgroups are root's
         command=command,
         pods=pods,
         host_pid_namespace=True,

@@ -21,17 +21,18 @@ UNIT, CONTAINER, JOB, POD = Name.UNIT, Name.CONTAINER, Name.JOB, Name.POD
 USERS = "user.slice/user-6501.slice/user@6501.service"
 
 
-def read(
-    path: str, owners: dict[str, int] | None = None, controllers: str = ""
-) -> tuple[frozenset[Name], tuple[str, ...]]:
-    """Proven names of a path, and ids as they are shown; `owners` are others than root, by directory."""
+NAMES = {UNIT, CONTAINER, JOB, POD}
 
-    def owner(level: Level) -> int | None:
-        parents = ["/".join(level.segments[:depth]) for depth in range(len(level.segments))]
-        return next((uid for parent in parents if (uid := (owners or {}).get(parent, 0))), 0)
+
+def read(path: str, not_roots: str | None = None, controllers: str = "") -> tuple[frozenset[Name], tuple[str, ...]]:
+    """Proven names of a path, and names as they are shown; `not_roots` is the one directory of another owner."""
+
+    def owner(level: Level, *, whole: bool) -> bool:
+        depths = range(len(level.segments) + whole)
+        return not_roots not in {"/".join(level.segments[:depth]) for depth in depths}
 
     membership, proven = read_membership(f"0:{controllers}:/{path}\n".encode(), owner)
-    return proven, (membership.unit, membership.container_id, membership.slurm_job)
+    return proven & NAMES, (membership.unit, membership.container_id, membership.slurm_job)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +42,7 @@ def read(
         (f"system.slice/docker-{ID}.scope", {CONTAINER}),
         (f"docker/{ID}", {CONTAINER}),
         (f"system.slice/snap.docker.dockerd.service/docker/{ID}", {CONTAINER}),
-        (f"system.slice/whisper.service/libpod-payload-{ID}", {UNIT, CONTAINER}),
+        (f"system.slice/whisper.service/libpod-payload-{ID}", {UNIT}),
         (f"machine.slice/libpod-{ID}.scope/container", {CONTAINER}),
         (f"kubepods/burstable/pod2c4b2241-5c01-11e9-8e4e-42010a800002/{ID}", {CONTAINER, POD}),
         (f"kubepods.slice/kubepods-pod2c4b2241_5c01_11e9_8e4e_42010a800002.slice/crio-{ID}.scope", {CONTAINER, POD}),
@@ -58,17 +59,19 @@ def test_what_root_made_counts(path: str, proven: set[Name]) -> None:
 @pytest.mark.parametrize(
     ("path", "owned", "shown"),
     [
-        (f"{USERS}/app.slice/docker-{ID}.scope", USERS, ("", f"uid-{ALICE}/{ID}", "")),
-        (f"{USERS}/app.slice/libpod-{ID}.scope/container", USERS, ("", f"uid-{ALICE}/{ID}", "")),
-        (f"{USERS}/slurm/job_7", USERS, ("", "", f"uid-{ALICE}/7")),
+        (f"{USERS}/app.slice/docker-{ID}.scope", USERS, ("", f"unproven/{ID}", "")),
+        (f"{USERS}/app.slice/libpod-{ID}.scope/container", USERS, ("", f"unproven/{ID}", "")),
+        (f"{USERS}/slurm/job_7", USERS, ("", "", "unproven/7")),
         (f"{USERS}/app.slice/whisper.service", USERS, ("user@6501.service/whisper.service", "", "")),
-        (f"jobs.slice/docker-{ID}.scope", "jobs.slice", ("", f"uid-{ALICE}/{ID}", "")),
-        (f"docker/{ID}", "docker", ("", f"uid-{ALICE}/{ID}", "")),
+        (f"jobs.slice/{USERS}/whisper.service", "jobs.slice", ("unproven/user@6501.service/whisper.service", "", "")),
+        ("jobs.slice/whisper.service", "jobs.slice", ("unproven/whisper.service", "", "")),
+        (f"jobs.slice/docker-{ID}.scope", "jobs.slice", ("", f"unproven/{ID}", "")),
+        (f"docker/{ID}", "docker", ("", f"unproven/{ID}", "")),
     ],
 )
 def test_what_a_user_may_make_proves_nothing(path: str, owned: str, shown: tuple[str, ...]) -> None:
-    """PROC-05: below a directory of another owner all names are theirs; ids are shown with the owner in front."""
-    assert read(path, {owned: ALICE}) == (frozenset(), shown)
+    """PROC-05: below a directory of another owner all names are theirs, and are shown as unproven, units included."""
+    assert read(path, owned) == (frozenset(), shown)
 
 
 @pytest.mark.parametrize(
@@ -78,31 +81,93 @@ def test_what_a_user_may_make_proves_nothing(path: str, owned: str, shown: tuple
         f"system.slice/docker-{OTHER}.scope/slurm/job_7",
         f"default/web/docker-{ID}.scope",
         "default/web/slurm/job_7",
+        f"default/docker/{ID}",
+        f"default/job_1.slice/docker-{ID}.scope",
         f"unknown/docker-{ID}.scope",
+        f"unknown/kubepods/{ID}",
         f"system.slice/web.service/docker-{ID}.scope",
+        f"system.slice/web.service/libpod-{ID}.scope",
+        f"system.slice/web.service/libpod-payload-{ID}",
+        f"system.slice/docker-web.service/docker/{ID}",
         f"lxc/web/ns/docker/{ID}",
+        "slurm/web/job_7",
+        "slurm/uid_1/job_8/uid_1/job_7/x/slurmstepd.scope/job_9",
     ],
 )
 def test_what_root_inside_a_container_may_make_proves_nothing(path: str) -> None:
-    """Root of a container is uid 0 on the host too: an id counts only below levels that host managers make."""
+    """Root of a sandbox is uid 0 on the host too: an id counts only on a whole path that host managers make."""
+    proven, (_, container_id, job) = read(path)
+    assert container_id.startswith("unproven/") or container_id == (OTHER if CONTAINER in proven else "")
+    assert job == ("8" if JOB in proven else "unproven/7" if job else "")
+
+
+@pytest.mark.parametrize(
+    ("path", "shown"),
+    [
+        (f"lxc.payload.{ID}", f"lxc/{ID}"),
+        (f"lxc/{ID}", f"lxc/{ID}"),
+        (f"lxc/docker-{ID}.scope", f"lxc/docker-{ID}.scope"),
+        (f"machine.slice/machine-{ID}.scope", f"systemd-nspawn/{ID}"),
+        (f"machine.slice/systemd-nspawn@{ID}.service/payload", f"systemd-nspawn/{ID}"),
+        ("garden/4355d6ca-1b6b-4c2a-6f2e-1a2b4355d6ca", ""),
+        ("garden/4355d6ca-1b6b-4c2a-6f2e-1a2b", "garden/4355d6ca-1b6b-4c2a-6f2e-1a2b"),
+    ],
+)
+def test_a_name_is_no_id(path: str, shown: str) -> None:
+    """KILL-03: a container whose name its maker chose carries its runtime: it is never the one that has such an id."""
     proven, (_, container_id, _) = read(path)
-    assert JOB not in proven
-    assert CONTAINER not in proven or container_id == OTHER
+    assert (container_id, CONTAINER in proven) == (shown, bool(shown))
 
 
-def test_every_hierarchy_is_looked_at(tmp_path: Path) -> None:
+@pytest.mark.parametrize("controllers", ["", "name=systemd"])
+@pytest.mark.parametrize(
+    ("path", "owned", "of_v2"),
+    [
+        ("system.slice/whisper.service", "system.slice/whisper.service", set()),
+        ("system.slice/whisper.service/worker", "system.slice/whisper.service/worker", {UNIT}),
+        (f"docker/{ID}", f"docker/{ID}", {CONTAINER}),
+        (f"docker/{ID}/init", f"docker/{ID}/init", {CONTAINER}),
+        ("slurm/uid_1/job_7/step_0", "slurm/uid_1/job_7/step_0", {JOB}),
+    ],
+)
+def test_who_may_enter(controllers: str, path: str, owned: str, of_v2: set[Name]) -> None:
+    """P2: version 1 lets an owner of any cgroup move processes in; with both, systemd does so into a delegated unit."""
+    assert read(path, controllers=controllers)[0]
+    assert read(path, owned, controllers)[0] == (set() if controllers else of_v2)
+
+
+@pytest.mark.parametrize(
+    ("path", "owned", "own_place"),
+    [
+        ("", None, True),
+        ("user.slice/user-6501.slice/session-3.scope", None, True),
+        (f"{USERS}/app.slice/run-r1.scope", USERS, False),
+        (f"{USERS}", USERS, False),
+    ],
+)
+@pytest.mark.parametrize("line", ["0::/{}\n", "4:memory:/\n1:name=systemd:/{}\n0::/\n"])
+def test_whether_it_chose_its_place(line: str, path: str, owned: str | None, own_place: bool) -> None:
+    """P3: a process in a cgroup of its user's own making, in any hierarchy, may have gone there by itself."""
+
+    def owner(level: Level, *, whole: bool) -> bool:
+        return owned not in {"/".join(level.segments[:depth]) for depth in range(len(level.segments) + whole)}
+
+    assert (Name.PLACE in read_membership(line.format(path).encode(), owner)[1]) == own_place
+
+
+def test_every_hierarchy_is_looked_at() -> None:
     """On a host with both versions an id that a user made in one of them is no fact."""
     data = f"1:name=systemd:/{USERS}/docker-{ID}.scope\n0::/\n".encode()
-    membership, proven = read_membership(data, lambda level: ALICE if level.controllers == "name=systemd" else 0)
-    assert (membership.container_id, proven) == (f"uid-{ALICE}/{ID}", frozenset())
+    membership, proven = read_membership(data, lambda level, *, whole: level.controllers != "name=systemd")
+    assert (membership.container_id, proven) == (f"unproven/{ID}", frozenset())
 
 
 @pytest.mark.parametrize("data", [b"", b"0::/../docker-" + ID.encode() + b".scope\n"])
-def test_what_cannot_be_looked_up_is_shown_and_proves_nothing(data: bytes, tmp_path: Path) -> None:
-    """A path from above the cgroup namespace, or one without a directory, keeps its name and permits nothing."""
+def test_what_cannot_be_looked_up_proves_nothing(data: bytes, tmp_path: Path) -> None:
+    """A path from above the cgroup namespace, or one without a directory, is unproven and permits nothing."""
     membership, proven = read_membership(data, CgroupOwners(str(tmp_path), str(tmp_path)))
     assert not proven
-    assert not membership.container_id.startswith("uid-")
+    assert membership.container_id in {"", f"unproven/{ID}"}
 
 
 @pytest.fixture
@@ -125,28 +190,53 @@ def hierarchy() -> Iterator[Path]:
     pytest.skip("needs a writable cgroup file system of version 2 (run as root)")
 
 
-@pytest.mark.parametrize(("mine", "proven"), [("", True), ("a", False), ("a/b.slice", False), ("a/b.slice/x", True)])
-def test_real_directories(hierarchy: Path, mine: str, proven: bool) -> None:
-    """The owner of every directory above the name counts, as the kernel has it; that of the bearer itself does not."""
+@pytest.mark.parametrize(
+    ("mine", "above", "whole"),
+    [("", True, True), ("a", False, False), ("a/b.slice", False, False), ("a/b.slice/x", True, False)],
+)
+def test_real_directories(hierarchy: Path, mine: str, above: bool, whole: bool) -> None:
+    """The owner of every directory above the name counts, as the kernel has it; that of the bearer where it matters."""
     bearer = hierarchy / "a" / "b.slice" / "x"
     bearer.mkdir(parents=True)
     if mine:
         os.chown(hierarchy / mine, ALICE, ALICE)
-    level = Level("", 0, ("", hierarchy.name, "a", "b.slice", "x")[1:])
-    assert (CgroupOwners()(level) == 0) == proven
-    assert CgroupOwners()(level._replace(segments=(*level.segments, "none"))) is None or not proven or mine
+    level = Level("", 0, (hierarchy.name, "a", "b.slice", "x"))
+    assert (CgroupOwners()(level, whole=False), CgroupOwners()(level, whole=True)) == (above, whole)
+    missing = level._replace(segments=(*level.segments, "none"))
+    assert CgroupOwners()(missing, whole=False) is (None if whole else False)
 
 
-def test_a_directory_that_others_may_write_to(hierarchy: Path) -> None:
+@pytest.mark.parametrize("file", ["", "cgroup.procs"])
+def test_a_directory_that_others_may_write_to(hierarchy: Path, file: str) -> None:
     """A mode that lets others create or move counts like an owner; so does `cgroup.procs` alone."""
     (hierarchy / "x").mkdir()
-    level = Level("", 0, (hierarchy.name, "x"))
-    assert CgroupOwners()(level) == 0
-    hierarchy.chmod(0o757)
-    assert CgroupOwners()(level) not in {0, None}
-    hierarchy.chmod(0o755)
-    os.chown(hierarchy / "cgroup.procs", ALICE, -1)
-    assert CgroupOwners()(level) == ALICE
+    level, changed = Level("", 0, (hierarchy.name, "x")), hierarchy / file
+    before = changed.stat().st_mode
+    assert CgroupOwners()(level, whole=False)
+    for mode in (0o757, 0o775):
+        changed.chmod(mode)
+        assert CgroupOwners()(level, whole=False) is False
+    changed.chmod(before)
+    os.chown(changed, ALICE, -1)
+    assert CgroupOwners()(level, whole=False) is False
+
+
+@pytest.mark.parametrize("file", [".", "cgroup.procs", "tasks"])
+def test_version_1_looks_at_the_cgroup_itself(file: str) -> None:
+    """P2: in a real hierarchy of version 1, the bearing cgroup and both files that move processes must be root's."""
+    made = Path("/sys/fs/cgroup/systemd") / f"gpuagent-test-{os.getpid()}.service"
+    try:
+        made.mkdir()
+    except OSError:
+        pytest.skip("needs a writable cgroup hierarchy of version 1 named systemd (run as root)")
+    data = f"1:name=systemd:/{made.name}\n".encode()
+    try:
+        assert UNIT in read_membership(data, CgroupOwners())[1]
+        os.chown(made / file, ALICE, ALICE)
+        membership, proven = read_membership(data, CgroupOwners())
+        assert (membership.unit, proven) == (f"unproven/{made.name}", frozenset())
+    finally:
+        made.rmdir()
 
 
 _INSIDE = """
@@ -158,11 +248,11 @@ from gpuagent.procfs.cgroup_owner import CgroupOwners, read_membership
 data = open(f"/proc/{sys.argv[1]}/cgroup", "rb").read()
 assert b"/../" in data, data
 membership, proven = read_membership(data, CgroupOwners())
-print(membership.container_id, *sorted(proven))
+print(membership.container_id, *sorted(proven - {"place"}))
 """
 
 
-@pytest.mark.parametrize(("owner", "told"), [(0, f"{ID} container"), (ALICE, f"uid-{ALICE}/{ID}")])
+@pytest.mark.parametrize(("owner", "told"), [(0, f"{ID} container"), (ALICE, f"unproven/{ID}")])
 def test_from_inside_a_cgroup_namespace(hierarchy: Path, owner: int, told: str) -> None:
     """PROC-06: an agent in a container sees relative paths, and resolves them where the host's hierarchy is mounted."""
     agents, other = hierarchy / "kubepods.slice" / "agents", hierarchy / "kubepods.slice" / f"docker-{ID}.scope"
@@ -192,16 +282,19 @@ def test_nothing_below_another_owner_is_ever_proven(segments: list[str], depth: 
     """Whatever the path: what is proven stands on levels of root alone."""
     owned = "/".join(segments[:depth])
 
-    def owner(level: Level) -> int | None:
-        parents = {"/".join(level.segments[:depth]) for depth in range(len(level.segments))}
-        return ALICE if owned in parents else 0
+    def owner(level: Level, *, whole: bool) -> bool:
+        return owned not in {"/".join(level.segments[:depth]) for depth in range(len(level.segments) + whole)}
 
     membership, proven = read_membership(f"0::/{'/'.join(segments)}\n".encode(), owner)
     levels = {
         UNIT: membership.unit_level, CONTAINER: membership.container_level, JOB: membership.job_level,
         POD: membership.pod_level,
     }  # fmt: skip
-    for name in proven:
-        level = levels[name]
-        assert level is not None
-        assert owner(level) == 0
+    for name, level in levels.items():
+        assert name not in proven or (level is not None and owner(level, whole=name is UNIT))
+    shown = (membership.container_id, membership.slurm_job, membership.pod_uid)
+    assert all(
+        not each or each.startswith("unproven/")
+        for name, each in zip((CONTAINER, JOB, POD), shown, strict=True)
+        if name not in proven
+    )

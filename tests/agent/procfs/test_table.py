@@ -49,6 +49,7 @@ def test_everything_is_told_of_a_process(tmp_path: Path) -> None:
         pod_uid=POD_UID,
         pod="whisper-0",
         namespace="ml",
+        proven_names=frozenset({"container", "pod", "place"}),
     )
 
 

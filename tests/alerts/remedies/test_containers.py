@@ -25,7 +25,12 @@ ID = "3f4e1c9a7b20" + "0" * 52
         ("server", ID, "ml-team/whisper-0/server", False),  # another tenant's may be called so too
         (ID[:12], "f" * 64, ID[:12], False),  # a container that is called like another one's id
         ("whisper", "", "whisper", False),
-        ("web-1", "web-1", "", True),  # LXC: the name is the id
+        ("lxc/web-1", "lxc/web-1", "", True),  # containers that have a name for an id
+        ("web-1", "lxc/web-1", "", False),  # a name that docker gave, or anybody else
+        ("systemd-nspawn/web-1", "lxc/web-1", "", False),
+        (ID, f"lxc/{ID}", "", False),
+        (ID[:12], f"systemd-nspawn/{ID}", "", False),
+        (ID, f"unproven/{ID}", "", False),
         ("", ID, "", False),
     ],
 )
