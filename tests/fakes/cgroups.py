@@ -13,6 +13,8 @@ UNSET = 2**32 - 1
 UNIT = "whisper.service"
 CGROUP = f"/system.slice/{UNIT}"
 START_TICKS = 1000
+HOST_ROOT = b"24 1 8:1 / / rw shared:1 - ext4 /dev/sda1 rw\n"
+OWN_ROOT = b"90 80 0:51 / / rw - overlay overlay rw\n"
 
 
 class CgroupTree:
@@ -23,6 +25,7 @@ class CgroupTree:
         self.root.mkdir()
         self.mountinfo = folder / "mountinfo"
         self.proc = FakeProc()
+        self.proc.put(1, mountinfo=HOST_ROOT)
         self._controllers = "name=systemd" if legacy else ""
         kind = "cgroup cgroup rw,xattr,name=systemd" if legacy else "cgroup2 cgroup2 rw,nsdelegate"
         mount_point = str(self.root).replace(" ", "\\040")
@@ -40,14 +43,17 @@ class CgroupTree:
         session: int = UNSET,
         terminal: int = 0,
         namespace_pids: tuple[int, ...] = (),
+        mountinfo: bytes = HOST_ROOT,
+        state: str = "S",
     ) -> None:
         """Start a process there, by default one of user 1000 without a login or a terminal."""
         self.put(pid, cgroup)
         pids = " ".join(map(str, namespace_pids or (pid,)))
         self.proc.put(
             pid,
-            stat_text(pid, b"a) b (c", terminal=terminal, start_ticks=START_TICKS),
+            stat_text(pid, b"a) b (c", state=state, terminal=terminal, start_ticks=START_TICKS),
             status=f"Name:\tx\nUid:\t{' '.join(map(str, uids))}\nNSpid:\t{pids}\n".encode(),
+            mountinfo=mountinfo,
             loginuid=str(login_uid).encode(),
             sessionid=str(session).encode(),
             cgroup=f"0:{self._controllers}:{cgroup}\n".encode(),

@@ -11,6 +11,9 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from gpuagent.procfs.containment import has_own_root
+from gpuagent.naming import format_container
+from gpuagent.procfs.cgroup import parse_cgroup
 from gpuagent.procfs.cgroup_tree import (
     Hierarchy,
     UnreadableTree,
@@ -22,7 +25,7 @@ from gpuagent.procfs.cgroup_tree import (
 from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentials
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.printable import printable
-from gpuagent.procfs.stat import parse_stat
+from gpuagent.procfs.stat import Stat, parse_stat
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Gone
 
@@ -30,7 +33,6 @@ _LISTINGS = 5
 """A service that starts short programs has new processes at each listing; a few listings find them all."""
 _NAMED = 3
 _NAME_BYTES = 64
-_ROOT = 0
 
 
 class UnitProcesses:
@@ -70,16 +72,15 @@ class UnitProcesses:
         """Return why the unit may run other people's work; "" where it runs nothing but what is its own."""
         try:
             processes = self._look(cgroup)
+            if others := Counter(self._name(uid) for each in processes for uid in each.uids - {own_uid}):
+                return f"{unit} runs processes of other users: {_listed(others)}"
+            for each in processes:
+                if sign := self._sign_of_session(each):
+                    return f"somebody's session runs in {unit}: pid {each.pid} {sign}"
+                if sign := self._sign_of_container(each):
+                    return f"{unit} runs containers: pid {each.pid} {sign}"
         except (OSError, UnreadableTree, MissingFact) as error:
             return f"it cannot be seen whose processes {unit} runs: {error}"
-        if others := Counter(self._name(uid) for each in processes for uid in each.uids - {own_uid}):
-            return f"{unit} runs processes of other users: {_listed(others)}"
-        for each in processes:
-            if sign := self._sign_of_session(each):
-                return f"somebody's session runs in {unit}: pid {each.pid} {sign}"
-            # Root in a container looks like root, whoever the container was started for.
-            if own_uid == _ROOT and each.namespaces > 1:
-                return f"{unit} runs containers: pid {each.pid} is in a pid namespace of its own"
         return ""
 
     def _sign_of_session(self, process: Credentials) -> str:
@@ -88,6 +89,28 @@ class UnitProcesses:
         if process.in_audit_session:
             return "comes from a login"
         return "has a terminal" if process.has_terminal else ""
+
+    def _sign_of_container(self, process: Credentials) -> str:
+        """A container looks like the unit's own user, whoever it was started for. Raises OSError, MissingFact."""
+        if process.namespaces > 1:
+            return "is in a pid namespace of its own"
+        if container := parse_cgroup(process.cgroup).container_id:
+            return f"is in container {format_container(container)}"
+        own_root = None if (stat := self._living(process)) is None else has_own_root(self._files, process.pid, stat)
+        if own_root is None and self._living(process) is not None:
+            raise MissingFact(f"pid {process.pid}: its root directory is unknown")
+        return "has a root directory of its own" if own_root else ""
+
+    def _living(self, process: Credentials) -> Stat | None:
+        """Read its `stat`; None where it has ended: a zombie has no root directory. Raises OSError, MissingFact."""
+        try:
+            stat = parse_stat(self._files.read(process.pid, "stat"))
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        except ValueError as error:
+            raise MissingFact(f"pid {process.pid}: {error}") from error
+        ended = stat.start_ticks != process.start_ticks or (stat.state in {"Z", "X"} and stat.threads <= 1)
+        return None if ended else stat
 
     def _look(self, cgroup: str) -> list[Credentials]:
         """Read every process until a listing has no unknown one: some end meanwhile, and others begin.

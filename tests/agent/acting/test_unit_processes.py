@@ -13,9 +13,10 @@ from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.world import Gone
-from tests.fakes.cgroups import CGROUP, START_TICKS, UNIT, CgroupTree, unit_target
+from tests.fakes.cgroups import CGROUP, OWN_ROOT, START_TICKS, UNIT, CgroupTree, unit_target
 
 NAMES = {0: "root", 1000: "svc", 1001: "alice", 1002: "bob", 1003: "carol", 1004: "dave"}
+CONTAINER = "ab" * 32
 ALICE = (1001, 1001, 1001, 1001)
 
 
@@ -44,7 +45,7 @@ def shared(tree: CgroupTree, own_uid: int = 1000, cgroup: str = CGROUP) -> str:
 
 def test_a_unit_of_its_own(tree: CgroupTree) -> None:
     """Its user's processes, wherever below it, without login or terminal; others' beside it do not count."""
-    tree.add(101, f"{CGROUP}/workers/1", namespace_pids=(101, 1))
+    tree.add(101, f"{CGROUP}/workers/1")
     tree.add(102, f"{CGROUP}2", uids=ALICE, login_uid=1001)
     tree.add(103, "/system.slice/other.service", uids=ALICE)
     assert shared(tree) == ""
@@ -87,16 +88,38 @@ def test_a_session(tree: CgroupTree, fact: dict[str, Any], words: str) -> None:
     assert shared(tree) == f"somebody's session runs in {UNIT}: {words}"
 
 
-def test_containers(tree: CgroupTree) -> None:
-    """Root in a container is root: only the namespace shows that the work is somebody else's."""
+@pytest.mark.parametrize("own_uid", [0, 1000])
+@pytest.mark.parametrize(
+    ("fact", "words"),
+    [
+        ({"namespace_pids": (102, 1)}, "is in a pid namespace of its own"),
+        ({"mountinfo": OWN_ROOT}, "has a root directory of its own"),
+        ({"cgroup": f"{CGROUP}/docker/{CONTAINER}"}, f"is in container {CONTAINER[:12]}"),
+        ({"cgroup": f"{CGROUP}/libpod-payload-{CONTAINER}"}, f"is in container {CONTAINER[:12]}"),
+        ({"cgroup": f"{CGROUP}/lxc.payload.web/init.scope"}, "is in container lxc/web"),
+    ],
+)
+def test_containers(tree: CgroupTree, own_uid: int, fact: dict[str, Any], words: str) -> None:
+    """P7: a container in a unit has the unit's own user: its namespace, root or cgroup show that it is another's."""
+    uids = (own_uid,) * 4
     for pid in (100, 101):
-        tree.add(pid, uids=(0, 0, 0, 0))
-    assert shared(tree, own_uid=0) == ""
-    tree.add(102, uids=(0, 0, 0, 0), namespace_pids=(102, 1))
-    assert "runs containers: pid 102" in shared(tree, own_uid=0)
+        tree.add(pid, uids=uids)
+    assert shared(tree, own_uid) == ""
+    tree.add(102, uids=uids, **fact)
+    assert shared(tree, own_uid) == f"{UNIT} runs containers: pid 102 {words}"
 
 
-@pytest.mark.parametrize("name", ["stat", "status", "loginuid", "sessionid", "cgroup"])
+def test_a_root_directory_that_cannot_be_seen(tree: CgroupTree) -> None:
+    """What hides its root directory may be a container; a zombie has none any more."""
+    tree.add(101, state="Z", mountinfo=b"")
+    assert shared(tree) == ""
+    tree.add(101, mountinfo=b"")
+    assert "pid 101: its root directory is unknown" in shared(tree)
+    tree.proc.end(1)
+    assert "cannot be seen whose" in shared(tree)
+
+
+@pytest.mark.parametrize("name", ["stat", "status", "loginuid", "sessionid", "cgroup", "mountinfo"])
 def test_a_fact_is_missing(tree: CgroupTree, name: str) -> None:
     """What the kernel does not tell, or hides, is not taken for good news."""
     tree.add(101)

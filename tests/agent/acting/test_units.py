@@ -208,7 +208,7 @@ def test_the_units_own_user(
 ) -> None:
     """By systemd's word on the running unit, else by `User=`, root without one; unknown is nobody's."""
     machine = Machine(tmp_path, shown(**changes))
-    machine.tree.proc.files.clear()
+    machine.tree.proc.end(100)
     machine.tree.add(100, uids=uids)
     refusal = machine.refusal()
     assert (words in refusal) if words else refusal == ""
