@@ -25,6 +25,9 @@ from gpuagent_alerts.remedies.world import Done, Held, NotPermitted, UnitPermiss
 from gpuagent_exporters.client_routes import CommandFailure
 
 _SAID = 300
+_UNKNOWN_RUNTIME = ""
+_ASKED = frozenset({"docker", "podman", _UNKNOWN_RUNTIME})
+"""Runtimes that answer on docker's socket. Those of containerd, CRI-O, LXC and nspawn are not asked about there."""
 
 
 class Apps(Protocol):
@@ -126,7 +129,7 @@ class AgentHands:
         return await self._systemctl.refusal(target, permission)
 
     async def container_refusal(self, target: Target) -> str:
-        if self._ask_runtime is None or not target.proven_container_id:
+        if self._ask_runtime is None or not target.proven_container_id or target.container_runtime not in _ASKED:
             return ""
         return await asyncio.to_thread(self._runtime_disagrees, self._ask_runtime, target)
 
@@ -135,6 +138,8 @@ class AgentHands:
         try:
             container = ask_runtime(target.proven_container_id)
             if container is None:
+                if target.container_runtime == _UNKNOWN_RUNTIME:  # it may be one that cannot be asked
+                    return ""
                 return f"the container runtime knows no running container {target.container}"
             info = self._reader.read(container.main_pid).info
         except (OSError, ValueError) as error:
@@ -154,7 +159,7 @@ class AgentHands:
         """What the program is told about the target comes on its standard input, as JSON: names are the victim's."""
         document = {
             "pid": target.pid, "start_ticks": target.id.start_ticks, "boot_id": target.id.boot_id,
-            "name": target.name, "user": target.user, "unit": target.unit if "unit" in target.proven_names else "",
+            "name": target.name, "user": target.user, "unit": target.proven_unit,
             "container_id": target.proven_container_id,
             "container_name": target.container_name if target.proven_container_id else "",
             "slurm_job": target.proven_slurm_job, "gpu": target.gpu_index,

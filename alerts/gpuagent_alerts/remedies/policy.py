@@ -128,8 +128,11 @@ class Policy:
         yield from _beyond_reach(facts)
         if "M" in target.kinds and step.disrupts and not self.mps_clients:
             yield "it is a client of MPS: ending one can harm the others (remedies.mps_clients permits it)"
+        not_meant = False
         if not (order.forced or self._may_be_asked_by_hand(order)):
-            yield from self._not_allowed(target, facts, sight, now_seconds)
+            for refusal in self._not_allowed(target, facts, sight, now_seconds):
+                not_meant = not_meant or isinstance(refusal, NotMeant)
+                yield refusal
         yield from self._evidence(step, order, target)
         yield from _busy(order, target, self.idle_for_seconds)
         if sight.choice is not None and (
@@ -137,7 +140,10 @@ class Policy:
         ):
             yield objection
         yield from _unproven(step, scope, target, facts)
-        yield from self._wrong_step(step, order, target, facts)
+        for refusal in self._wrong_step(step, order, target, facts):
+            # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
+            is_nobodys = not_meant and step.kind is Kind.RESTART_UNIT and not target.unit
+            yield _not_meant(refusal, target, facts) if is_nobodys else refusal
         yield from _ends_others(step, order, facts)
 
     def for_members(self) -> Policy:
@@ -202,20 +208,21 @@ class Policy:
         units = (*allow.units, *allow.shared_units)
         if units:
             if target.unit not in units:
-                of_root = not target.unit or "unit" in proven
-                text = f"{target.unit or 'nothing'} is not in remedies.allow.units"
-                yield NotMeant(text) if of_root else text
+                yield _not_meant(_in_another_unit(target), target, facts)
             elif "unit" not in proven:
-                yield f"its user may have made the cgroup of {target.unit}"
+                yield _unproven_unit(target)
+        in_allowed_unit = target.unit in units and "unit" in proven
         if allow.containers:
-            if not any(names_container(name, target.container_id, target.container_name) for name in allow.containers):
-                yield self._not_meant(
-                    f"container {target.container or '(none)'} is not in remedies.allow.containers", target, facts
-                )
-            elif "container" not in proven:
-                yield f"others than root may have made the cgroup of container {target.container}"
-        elif target.container_id:
-            yield self._not_meant(
+            if target.container_id and "container" not in proven:
+                yield _unproven_container(target)
+            elif not any(
+                names_container(name, target.container_id, target.container_name) for name in allow.containers
+            ):
+                text = f"container {target.container or '(none)'} is not in remedies.allow.containers"
+                told = target.container_id or facts.contained is False
+                yield _not_meant(text, target, facts) if told else text
+        elif target.container_id and not in_allowed_unit:
+            yield _not_meant(
                 f"it runs in container {target.container}, and remedies.allow.containers names none", target, facts
             )
         elif facts.contained is None:
@@ -225,12 +232,6 @@ class Policy:
                 "it runs in a container (it has a pid namespace or a root directory of its own) that is not known by"
                 " name: remedies.allow.users does not reach into it"
             )
-
-    @staticmethod
-    def _not_meant(text: str, target: Target, facts: Facts) -> str:
-        """Return the text as a refusal after which the next may be looked at, if the container is root's word."""
-        of_root = "container" in facts.identity.proven_names if target.container_id else facts.contained is False
-        return NotMeant(text) if of_root else text
 
     def _evidence(self, step: Step, order: Order, target: Target) -> Iterator[str]:
         chosen_as_leak = order.victim == "leaking"
@@ -249,8 +250,42 @@ class Policy:
             yield from _no_restart(target, self.unit_permission(order, target), facts)
         elif step.kind is Kind.EXEC:
             yield from _nothing_to_fill_in(step, target)
-        elif target.unit and not target.container_id and _would_end(step, facts):
+        elif target.unit and not target.proven_container_id and _would_end(step, facts):
             yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
+
+
+def _not_meant(text: str, target: Target, facts: Facts) -> str:
+    """Return the text as a refusal after which the next may be looked at, if it is root's word where the process is.
+
+    A process in no container and no unit may have left its unit for a cgroup of its user's own making: it has not where
+    every cgroup that it is in is root's.
+    """
+    proven = facts.identity.proven_names
+    if target.container_id:
+        of_root = "container" in proven
+    elif target.unit:
+        of_root = "unit" in proven
+    else:
+        of_root = "place" in proven and facts.contained is False
+    return NotMeant(text) if of_root else text
+
+
+def _in_another_unit(target: Target) -> str:
+    if target.unit:
+        return f"{target.unit} is not in remedies.allow.units"
+    return "it runs in no unit, and remedies.allow.units names some"
+
+
+def _unproven_unit(target: Target) -> str:
+    return f"it is not proven that root, and nobody else, put it into {target.unit} (its cgroup is {target.cgroup})"
+
+
+def _unproven_container(target: Target) -> str:
+    return (
+        f"container {target.container} is not proven: its cgroup {target.cgroup} may be one that others than root can"
+        " write to, or its path is none on which the container runtimes of this host are known to make containers"
+        " (processes.container_cgroups names further ones)"
+    )
 
 
 def _of_another_user(target: Target, facts: Facts) -> str:
@@ -298,7 +333,7 @@ def _unproven(step: Step, scope: str, target: Target, facts: Facts) -> Iterator[
         return
     proven = facts.identity.proven_names
     if scope == "container" and target.container_id and "container" not in proven:
-        yield f"others than root may have made the cgroup of container {target.container}"
+        yield _unproven_container(target)
     if scope == "job" and target.slurm_job and "job" not in proven:
         yield f"others than root may have made the cgroup of job {target.slurm_job}"
 
@@ -307,7 +342,7 @@ def _no_restart(target: Target, permission: UnitPermission, facts: Facts) -> Ite
     if not target.unit:
         yield "no systemd unit runs it: there is nothing to restart"
     elif "unit" not in facts.identity.proven_names and not _USERS_OWN_MANAGER.match(target.unit):
-        yield f"others than root may have made the cgroup of {target.unit}"
+        yield _unproven_unit(target)
     elif _USERS_OWN_MANAGER.match(target.unit):
         yield f"{target.unit} belongs to a user's own manager, which only that user may command"
     elif refusal := permission.against([target.unit]):

@@ -102,8 +102,9 @@ def test_a_container_with_another_name_is_refused(measured: str, told: str, refu
     """The runtime's word right before the act decides; the kubelet's names are not the runtime's."""
     with running(PLAIN) as process:
         target = replace(
-            as_target(process.pid), container_id=ID, container_name=measured, proven_names=frozenset({"container"})
-        )
+            as_target(process.pid), container_id=ID, container_runtime="docker", container_name=measured,
+            proven_names=frozenset({"container"}),
+        )  # fmt: skip
         hands = AgentHands(
             RealProc(), _InContainer(), apps=_NoApps(), warn=_warn,
             ask_runtime=lambda _: RunningContainer(process.pid, told),
@@ -111,3 +112,22 @@ def test_a_container_with_another_name_is_refused(measured: str, told: str, refu
         said = asyncio.run(hands.container_refusal(target))
     assert refusal in said
     assert bool(said) == bool(refusal)
+
+
+@pytest.mark.parametrize(
+    ("runtime", "asked", "refused"),
+    [
+        ("docker", True, True), ("podman", True, True), ("", True, False), ("containerd", False, False),
+        ("cri-o", False, False), ("lxc", False, False), ("systemd-nspawn", False, False),
+    ],
+)  # fmt: skip
+def test_a_runtime_is_asked_about_its_own_containers(runtime: str, asked: bool, refused: bool) -> None:
+    """P10: that docker does not know a container of LXC or containerd is no reason to leave that one alone."""
+    questions: list[str] = []
+    with running(PLAIN) as process:
+        target = replace(
+            as_target(process.pid), container_id=ID, container_runtime=runtime, proven_names=frozenset({"container"})
+        )
+        hands = AgentHands(RealProc(), _InContainer(), apps=_NoApps(), warn=_warn, ask_runtime=questions.append)
+        said = asyncio.run(hands.container_refusal(target))
+    assert (bool(questions), "knows no running container" in said) == (asked, refused)
