@@ -163,6 +163,7 @@ def _table(config: Config, clock: Clock, boot: str) -> ProcessTable:
         boot_time_seconds=boot_time_seconds(),
         command=config.processes.command,
         redact=config.processes.redact,
+        container_cgroups=config.processes.container_cgroups,
     )
 
 

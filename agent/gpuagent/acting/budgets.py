@@ -26,7 +26,7 @@ def belongs(budget: Budget, process: ProcessReading, snapshot: Snapshot) -> bool
 
     Memory whose holder is unproven counts towards nobody's account: it may be a dead process's. A name that a user may
     have chosen counts towards none either, and a user that a container gives its processes is no account of this
-    machine. The name of an app is chosen by the app: the configuration asks for a user, a unit or a container beside it.
+    machine. An app chooses its own name: the configuration asks for a user, a unit or a container beside it.
     """
     info, match = process.info, budget.match
     if info is None or process.holder_unproven:

@@ -51,6 +51,14 @@ def check_listen(text: str) -> str:
     return text
 
 
+def check_cgroup_path(text: str) -> str:
+    """Return the path of a cgroup, with `*` for a part of it. Raises ValueError where it could be that of any."""
+    parts = text.removeprefix("/").split("/")
+    if not text.startswith("/") or not all(parts) or {".", ".."} & set(parts) or "*" in parts[0]:
+        raise ValueError(f"{shown(text)} is no path of a cgroup whose first part has a name, such as /ecs/*")
+    return text
+
+
 def check_host_pattern(text: str) -> str:
     """Return a host name or `*.DOMAIN`, without a port. Raises ValueError."""
     if not _HOST.fullmatch(text.removeprefix("*.")):

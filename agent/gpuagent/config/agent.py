@@ -7,7 +7,7 @@ from typing import Literal
 from pydantic import Field
 
 from gpuagent.config.section import Section
-from gpuagent.config.values import Duration, FilePath, HostPattern, Pattern, Size
+from gpuagent.config.values import CgroupPath, Duration, FilePath, HostPattern, Pattern, Size
 
 
 class Clients(Section):
@@ -125,6 +125,14 @@ class Processes(Section):
         default=None,
         description="Socket of docker or podman, such as /run/docker.sock: containers are asked for their names. "
         "Whoever may open docker's can become root, so it takes a right of its own (see remedies.md).",
+    )
+    container_cgroups: tuple[CgroupPath, ...] = Field(
+        default=(),
+        max_length=100,
+        description="Further cgroups, by their path from the root, in which root's container managers make containers, "
+        "such as `/ecs/*` or what `--cgroup-parent` of docker names; those of docker, containerd, CRI-O, podman, LXC, "
+        "machined and the kubelet are known. Elsewhere an id counts for no budget and permits nothing. Name only those "
+        "in which nobody else runs as root, not even in a sandbox: who does can take the id of any container.",
     )
     preallocates: tuple[Pattern, ...] = Field(
         default=(),

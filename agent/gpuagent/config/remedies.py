@@ -19,7 +19,11 @@ class BudgetMatch(Section):
     """Whose memory counts towards a budget: all keys given must hold."""
 
     unit: Text | None = Field(default=None, description="A systemd unit, such as whisper.service.")
-    container: Text | None = Field(default=None, description="A container's id, or its name where that is known.")
+    container: Text | None = Field(
+        default=None,
+        description="A container's id, or its name where that is known; without an id `lxc/NAME` or "
+        "`systemd-nspawn/NAME`.",
+    )
     user: Text | None = Field(
         default=None,
         description="A user's name. Processes in containers do not count: a container chooses its user ids.",
@@ -65,8 +69,9 @@ class Allow(Section):
     )
     containers: tuple[Text, ...] = Field(
         default=(),
-        description="Ids of containers, at least their first 12 digits, or names where they are known: it runs in one "
-        "of them. What runs in a container is never acted on without this.",
+        description="Ids of containers, at least their first 12 digits, or names where they are known (`lxc/NAME` or "
+        "`systemd-nspawn/NAME` where there is no id): it runs in one of them. What runs in a container is never acted "
+        "on without this.",
     )
     gpus: tuple[Text, ...] = Field(default=(), description="Indices or UUIDs of GPUs: it is on one of them.")
     min_age: Duration = Field(default=0.0, description="It has run for at least this time.")

@@ -17,6 +17,7 @@ from gpuagent.config.addresses import (
     HIDDEN,
     check_any_url,
     check_base_url,
+    check_cgroup_path,
     check_host_pattern,
     check_listen,
     check_web_url,
@@ -170,6 +171,12 @@ FilePath = Annotated[
     Path,
     BeforeValidator(_path),
     Allowed("a path"),
+]
+
+CgroupPath = Annotated[
+    str,
+    _from_text(check_cgroup_path),
+    Allowed("a path such as /ecs/*, whose first part has a name; * stands for any characters of one part"),
 ]
 
 SecretFilePath = Annotated[

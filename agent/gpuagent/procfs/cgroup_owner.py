@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from typing import Protocol
@@ -41,9 +41,22 @@ _FOLDERS = r"(?:docker|libpod_parent|default|k8s\.io|garden|lxc|lxc\.payload)/"
 _KUBEPODS = (
     r"kubepods[^/]*/(?:[^/]*kubepods[^/]*\.slice/)*(?:(?:burstable|besteffort|guaranteed)/)?(?:pod[0-9a-f_-]+/)?"
 )
-ABOVE_CONTAINER = re.compile(rf"{_SLICES}(?:{_SERVICES})?(?:{_FOLDERS}|{_KUBEPODS})?")
+_ABOVE_CONTAINER = rf"{_SLICES}(?:{_SERVICES})?(?:{_FOLDERS}|{_KUBEPODS})?"
 _ABOVE_UNIT = re.compile(_SLICES)
 _ABOVE_JOB = re.compile(rf"{_SLICES}(?:slurm(?:_[^/]+)?/(?:uid_\d+/)?|(?:[^/]+_)?slurmstepd\.scope/(?:system/)?)")
+
+
+def above_container(further: Sequence[str] = ()) -> re.Pattern[str]:
+    """Return what a path above a container looks like, every segment followed by a slash.
+
+    `further` are cgroups in which root's managers make containers, or what is known to be above one: `/ecs/*`, where a
+    `*` stands for any characters of one segment.
+    """
+    folders = (re.escape(f"{each.strip('/')}/").replace(r"\*", "[^/]*") for each in further)
+    return re.compile(f"(?:{'|'.join(folders)})?{_ABOVE_CONTAINER}" if further else _ABOVE_CONTAINER)
+
+
+ABOVE_CONTAINER = above_container()
 
 _MOST_SEARCHED = 4096
 """Cgroups in which the agent looks for itself, once."""
@@ -162,26 +175,26 @@ class CgroupOwners:
 
 
 def read_membership(
-    data: bytes, owner: Owner, above_container: re.Pattern[str] = ABOVE_CONTAINER
+    data: bytes, owner: Owner, above: re.Pattern[str] = ABOVE_CONTAINER
 ) -> tuple[Membership, frozenset[Name]]:
     """Parse /proc/<pid>/cgroup; return what it says, and which of that only root can have written.
 
     A name that is not proven has `unproven/` in front: it can never be taken for that of another's unit, container or
     job, nor add to its account. A unit of a user's own manager needs none where the manager is proven: it stands in
-    front. `above_container` says where the host's managers make containers.
+    front. `above` says where the host's managers make containers.
     """
     membership = parse_cgroup(data)
     tree_of = {leaf.controllers: leaf for leaf in leaves(data)}
 
-    def is_proven(level: Level | None, above: re.Pattern[str], *, whole: bool = False) -> bool:
-        if level is None or not _stands_below(level, above):
+    def is_proven(level: Level | None, parents: re.Pattern[str], *, whole: bool = False) -> bool:
+        if level is None or not _stands_below(level, parents):
             return False
         return bool(owner(tree_of[level.controllers], whole=True) if level.controllers else owner(level, whole=whole))
 
     found = {
         Name.UNIT: is_proven(membership.unit_level, _ABOVE_UNIT, whole=True),
-        Name.CONTAINER: is_proven(membership.container_level, above_container),
-        Name.POD: is_proven(membership.pod_level, above_container),
+        Name.CONTAINER: is_proven(membership.container_level, above),
+        Name.POD: is_proven(membership.pod_level, above),
         Name.JOB: is_proven(membership.job_level, _ABOVE_JOB),
         Name.PLACE: bool(data) and all(owner(leaf, whole=True) for leaf in tree_of.values()),
     }

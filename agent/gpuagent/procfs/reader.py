@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpuagent.identity import ProcessId
-from gpuagent.procfs.cgroup_owner import CgroupOwners, Name, Owner, read_membership
+from gpuagent.procfs.cgroup import Membership
+from gpuagent.procfs.cgroup_owner import ABOVE_CONTAINER, CgroupOwners, Name, Owner, read_membership
 from gpuagent.procfs.containers import ContainerNames
 from gpuagent.procfs.containment import is_on_host
 from gpuagent.procfs.files import ProcFiles
@@ -61,8 +63,12 @@ class ProcessReader:
         pods: PodNames | None = None,
         containers: ContainerNames | None = None,
         cgroup_owner: Owner | None = None,
+        above_container: re.Pattern[str] = ABOVE_CONTAINER,
     ) -> None:
-        """Put it together. `fresh_users` names a user as `users` does, and remembers nothing."""
+        """Put it together. `fresh_users` names a user as `users` does, and remembers nothing.
+
+        `above_container` says where the host's managers make containers: see `gpuagent.procfs.cgroup_owner`.
+        """
         self._files = files
         self._boot = boot
         self._users = users
@@ -72,6 +78,7 @@ class ProcessReader:
         self._pods = pods
         self._containers = containers
         self._cgroup_owner = cgroup_owner or CgroupOwners()
+        self._above_container = above_container
 
     def stat(self, pid: int) -> Stat:
         """Read the one file that tells identity, state and resident memory.
@@ -85,7 +92,7 @@ class ProcessReader:
         """Read everything. Raises as `stat` does."""
         stat = self.stat(pid)
         status = parse_status(self._text(pid, "status"))
-        membership, proven = read_membership(self._text(pid, "cgroup"), self._cgroup_owner)
+        membership, proven = self._membership(pid)
         pod = self._pod(membership.pod_uid)
         uid = self._owner(pid) if status.uid is None else status.uid
         command = self._command_line(pid, stat)
@@ -116,7 +123,7 @@ class ProcessReader:
 
     def proven_container(self, pid: int) -> str:
         """Return the id of the container that it runs in, "" where there is none, or others than root may name it."""
-        membership, proven = read_membership(self._text(pid, "cgroup"), self._cgroup_owner)
+        membership, proven = self._membership(pid)
         return membership.container_id if Name.CONTAINER in proven else ""
 
     def user_name(self, uid: int) -> str:
@@ -158,6 +165,9 @@ class ProcessReader:
         """
         identity = ProcessId(self._boot.boot_id, pid, -ordinal)
         return Record(ProcessInfo(id=identity, name="", uid=_UNKNOWN_UID, user=""), ())
+
+    def _membership(self, pid: int) -> tuple[Membership, frozenset[Name]]:
+        return read_membership(self._text(pid, "cgroup"), self._cgroup_owner, self._above_container)
 
     def _text(self, pid: int, name: str) -> bytes:
         try:

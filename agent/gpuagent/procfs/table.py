@@ -16,7 +16,7 @@ from gpuagent.clock import Clock
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.boot import boot_id as read_boot_id
 from gpuagent.procfs.boot import boot_time_seconds as read_boot_time_seconds
-from gpuagent.procfs.cgroup_owner import Owner
+from gpuagent.procfs.cgroup_owner import Owner, above_container
 from gpuagent.procfs.containers import ContainerNames
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.namespace import HOST_PID_NAMESPACE, in_host_pid_namespace, own_namespace
@@ -85,11 +85,13 @@ class ProcessTable:
         redact: Sequence[str] = (),
         host_pid_namespace: bool | None = None,
         cgroup_owner: Owner | None = None,
+        container_cgroups: Sequence[str] = (),
     ) -> None:
         """Start empty. What is None is read from the machine.
 
         `command` says whether command lines are read at all, `redact` are regular expressions of
-        what to hide in them beyond the built-in ones. Raises ValueError where RE2 does not take one.
+        what to hide in them beyond the built-in ones. `container_cgroups` are further cgroups in which
+        the host's managers make containers. Raises ValueError where RE2 does not take one.
         """
         if host_pid_namespace is None:
             host_pid_namespace = in_host_pid_namespace()
@@ -117,6 +119,7 @@ class ProcessTable:
             pods=pods,
             containers=containers,
             cgroup_owner=cgroup_owner,
+            above_container=above_container(container_cgroups),
         )
         self._entries: dict[int, _Entry] = {}
         self._unlisted: dict[int, int] = {}

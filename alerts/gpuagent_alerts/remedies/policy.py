@@ -143,7 +143,7 @@ class Policy:
         for refusal in self._wrong_step(step, order, target, facts):
             # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
             is_nobodys = not_meant and step.kind is Kind.RESTART_UNIT and not target.unit
-            yield _not_meant(refusal, target, facts) if is_nobodys else refusal
+            yield _not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
         yield from _ends_others(step, order, facts)
 
     def for_members(self) -> Policy:
@@ -208,7 +208,7 @@ class Policy:
         units = (*allow.units, *allow.shared_units)
         if units:
             if target.unit not in units:
-                yield _not_meant(_in_another_unit(target), target, facts)
+                yield _in_another_unit(target, facts)
             elif "unit" not in proven:
                 yield _unproven_unit(target)
         in_allowed_unit = target.unit in units and "unit" in proven
@@ -219,12 +219,10 @@ class Policy:
                 names_container(name, target.container_id, target.container_name) for name in allow.containers
             ):
                 text = f"container {target.container or '(none)'} is not in remedies.allow.containers"
-                told = target.container_id or facts.contained is False
-                yield _not_meant(text, target, facts) if told else text
+                yield _not_meant(text, facts, "container" if target.container_id else "place")
         elif target.container_id and not in_allowed_unit:
-            yield _not_meant(
-                f"it runs in container {target.container}, and remedies.allow.containers names none", target, facts
-            )
+            text = f"it runs in container {target.container}, and remedies.allow.containers names none"
+            yield _not_meant(text, facts, "container")
         elif facts.contained is None:
             yield "it cannot be told whether it runs in a container"
         elif facts.contained and not units:
@@ -254,26 +252,21 @@ class Policy:
             yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
 
 
-def _not_meant(text: str, target: Target, facts: Facts) -> str:
+def _not_meant(text: str, facts: Facts, by: str) -> str:
     """Return the text as a refusal after which the next may be looked at, if it is root's word where the process is.
 
-    A process in no container and no unit may have left its unit for a cgroup of its user's own making: it has not where
-    every cgroup that it is in is root's.
+    `by` is what says so: the proven name of its unit or container, or `place` where it is in none. Then it may have
+    left its unit for a cgroup of its user's own making, unless every cgroup that it is in is root's.
     """
-    proven = facts.identity.proven_names
-    if target.container_id:
-        of_root = "container" in proven
-    elif target.unit:
-        of_root = "unit" in proven
-    else:
-        of_root = "place" in proven and facts.contained is False
+    of_root = by in facts.identity.proven_names and (by != "place" or facts.contained is False)
     return NotMeant(text) if of_root else text
 
 
-def _in_another_unit(target: Target) -> str:
+def _in_another_unit(target: Target, facts: Facts) -> str:
     if target.unit:
-        return f"{target.unit} is not in remedies.allow.units"
-    return "it runs in no unit, and remedies.allow.units names some"
+        return _not_meant(f"{target.unit} is not in remedies.allow.units", facts, "unit")
+    text = "it runs in no unit, and remedies.allow.units names some"
+    return _not_meant(text, facts, "container" if target.container_id else "place")
 
 
 def _unproven_unit(target: Target) -> str:

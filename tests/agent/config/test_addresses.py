@@ -6,6 +6,7 @@ import pytest
 
 from gpuagent.config.addresses import (
     check_any_url,
+    check_cgroup_path,
     check_host_pattern,
     check_listen,
     check_web_url,
@@ -120,3 +121,16 @@ def test_a_user_is_hidden() -> None:
     """What is shown of a URL has neither user nor password."""
     assert hide_user("http://ada:pw@host:1/x") == "http://<hidden>@host:1/x"
     assert hide_user("http://host:1/x") == "http://host:1/x"
+
+
+@pytest.mark.parametrize("text", ["/ecs/*", "/gpu-jobs", "/slurm/uid_*/job_*"])
+def test_cgroups(text: str) -> None:
+    """A path from the root, with a star for a part."""
+    assert check_cgroup_path(text) == text
+
+
+@pytest.mark.parametrize("text", ["", "/", "ecs", "/*", "/*/x", "/a*", "/ecs/", "//ecs", "/ecs/../x", "/./ecs"])
+def test_no_cgroups(text: str) -> None:
+    """P2: a path that could be that of any cgroup would let anybody take the id of a container."""
+    with pytest.raises(ValueError, match="no path of a cgroup"):
+        check_cgroup_path(text)

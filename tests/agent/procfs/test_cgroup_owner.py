@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.procfs.cgroup import Level
-from gpuagent.procfs.cgroup_owner import CgroupOwners, Name, read_membership
+from gpuagent.procfs.cgroup_owner import CgroupOwners, Name, above_container, read_membership
 
 ID, OTHER = "5b0a" * 16, "c1d2" * 16
 ALICE = 6501
@@ -117,6 +117,29 @@ def test_a_name_is_no_id(path: str, shown: str) -> None:
     """KILL-03: a container whose name its maker chose carries its runtime: it is never the one that has such an id."""
     proven, (_, container_id, _) = read(path)
     assert (container_id, CONTAINER in proven) == (shown, bool(shown))
+
+
+@pytest.mark.parametrize(
+    ("further", "path", "proven"),
+    [
+        ((), f"ecs/4711/{ID}", False),
+        (("/ecs/*",), f"ecs/4711/{ID}", True),
+        (("/ecs/*",), f"ecs/{ID}", False),
+        (("/ecs/*",), f"ecs/4711/5/{ID}", False),
+        (("/ecs/*",), f"ecs/4711/{OTHER}/docker/{ID}", False),
+        (("/ecs/*",), f"web/ecs/4711/{ID}", False),
+        (("/gpu-jobs", "/host"), f"gpu-jobs/{ID}", True),
+        (("/gpu-jobs", "/host"), f"host/kubepods/pod2c4b2241-5c01-11e9-8e4e-42010a800002/{ID}", True),
+        (("/slurm/uid_*/job_*",), f"slurm/uid_0/job_9/{ID}", True),
+        (("/a.b",), f"axb/{ID}", False),
+        (("/ecs/*",), f"docker/{ID}", True),
+    ],
+)
+def test_further_cgroups_of_container_managers(further: tuple[str, ...], path: str, proven: bool) -> None:
+    """PROC-06: what `processes.container_cgroups` names is as good as a level that is known, and nothing else is."""
+    data = f"0::/{path}\n".encode()
+    found = read_membership(data, lambda level, *, whole: True, above_container(further))[1]
+    assert (CONTAINER in found) == proven
 
 
 @pytest.mark.parametrize("controllers", ["", "name=systemd"])
