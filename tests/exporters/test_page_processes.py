@@ -86,7 +86,9 @@ def test_figures_are_sorted_by_value_not_by_text() -> None:
         ({"slurm_job": "48213"}, "job 48213"),
         ({"pod": "vllm-0", "container_id": "1f0e"}, "pod vllm-0"),
         ({"unit": "a.service"}, "a.service"),
-        ({"unit": "", "container_id": "0123456789abcdef"}, "container 0123456789ab"),
+        ({"unit": "", "container_id": "0123456789abcdef" * 4}, "container 0123456789ab"),
+        ({"unit": "", "container_id": "unproven/" + "0123456789abcdef" * 4}, "container unproven/0123456789ab"),
+        ({"unit": "", "container_id": "lxc/a-long-name-of-one"}, "container lxc/a-long-name-of-one"),
     ],
 )
 def test_it_says_to_whom_a_process_belongs(owner: dict[str, Any], words: str) -> None:
