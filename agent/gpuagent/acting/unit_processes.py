@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from gpuagent.procfs.containment import has_own_root
 from gpuagent.naming import format_container
 from gpuagent.procfs.cgroup import parse_cgroup
 from gpuagent.procfs.cgroup_tree import (
@@ -22,6 +21,7 @@ from gpuagent.procfs.cgroup_tree import (
     processes_in,
     systemd_hierarchies,
 )
+from gpuagent.procfs.containment import has_own_root
 from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentials
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.printable import printable
