@@ -14,6 +14,7 @@ import json
 import logging
 import secrets
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from operator import itemgetter
 from typing import Any
 
@@ -53,8 +54,11 @@ class Audit:
         self._store = store
         self._clock = clock
         self._boot_id = boot_id
-        self._damaged: Collection[DamagedRow] | None = None
-        """Rows that cannot be read; None before the first look. Rows are never changed, and ours can be read."""
+        self._damaged: tuple[int, Collection[DamagedRow]] | None = None
+        """Rows that cannot be read; None before the first look. Rows are never changed, and ours can be read.
+
+        With how often the store had moved from one database to another by then: a file may be opened late.
+        """
         self._began = clock.now()
 
     def begin(self, data: Mapping[str, Any]) -> str:
@@ -82,12 +86,16 @@ class Audit:
                 raise StoreFailure("earlier rows of the record wait to be written")
             if kind in _AFTERWARDS:
                 self._store.insist(insert)  # in memory, if the file is of no use: from there it goes back to the file
+                with suppress(StoreFailure):  # without it the next start calls the run interrupted
+                    self._store.checkpoint()
             else:
+                self._store.checkpoint()  # where that fails, there is no row either
                 with self._store.transaction():  # one look and one write: the store cannot go to memory in between
                     problem = self._store.problem
                     if problem is not None and problem.in_memory:
                         raise StoreFailure(f"the audit log is not on the disk: {problem}")
                     insert()
+                self._store.checkpoint()  # a write-ahead log that is lost or cut short forgets no action
                 return
         except StoreFailure as error:
             if kind in _AFTERWARDS:
@@ -174,9 +182,10 @@ class Audit:
         )
 
     def _look_for_damage(self) -> Collection[DamagedRow]:
-        if self._damaged is None:
-            self._damaged = self._store.check(AUDIT)
-        return self._damaged
+        moves, _ = self._store.changes
+        if self._damaged is None or self._damaged[0] != moves:
+            self._damaged = moves, self._store.check(AUDIT)
+        return self._damaged[1]
 
     def _age_of_damaged(self, row: DamagedRow) -> float:
         """At most the age of the next row that can be read: its own time may be what is damaged."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import time
 from contextlib import suppress
 from pathlib import Path
+
+log = logging.getLogger(__name__)
 
 KEPT = 3
 """Of the times at which something was moved aside, the newest: a damaged file may be large."""
@@ -21,6 +24,13 @@ def move_aside(path: Path, reason: str = "corrupt") -> Path:
             path.with_name(path.name + suffix).rename(aside.with_name(aside.name + suffix))
     _drop_oldest(path, reason)
     return aside
+
+
+def move_if_any(path: Path, reason: str) -> None:
+    """Move a database and its companions, if one of them is there. Raises OSError."""
+    names = {path.name + suffix for suffix in ("", *COMPANIONS)}
+    if any(each.name in names for each in path.parent.glob(f"{path.name}*")):
+        log.warning("what was in the place of %s was moved to %s", path, move_aside(path, reason))
 
 
 def move_companion_aside(path: Path, suffix: str) -> Path:

@@ -2,6 +2,7 @@
 
 When writing to the file fails for good (a full disk, a damaged page), everything goes on in memory, with what the file
 held, and `heal` takes it back to the file once that works: alerting must not end with the disk that it may be about.
+The same goes for a file that was removed or replaced while it was open, which each transaction looks for.
 
 Rows are read by `read`, `load` and `check` alone: what cannot be decoded is set aside there, told, and costs nothing
 else.
@@ -19,9 +20,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpuagent_alerts.store.aside import move_aside
+from gpuagent_alerts.store.aside import move_aside, move_if_any
 from gpuagent_alerts.store.checks import text
-from gpuagent_alerts.store.opening import BEGUN_ANEW, configure, note_loss, open_file, open_memory, reopen
+from gpuagent_alerts.store.join import add_rows, number_from_now
+from gpuagent_alerts.store.open_file import OpenFiles
+from gpuagent_alerts.store.opening import DAMAGE, LOSS_KEY, LOST, checkpoint, note_loss, open_file, open_memory, rewrite
 from gpuagent_alerts.store.owner import ANY_OWNER, OWNER_KEY, Owner, read_owner, write_owner
 from gpuagent_alerts.store.problem import StoreFailure, StoreProblem, Trouble
 from gpuagent_alerts.store.rows import Column, DamagedRow, Reading, Table, Value, select, set_aside
@@ -37,19 +40,8 @@ _META: Table[str] = Table(
     "meta", ("key",), {"key": Column(), "value": Column(text, 2**20)}, lambda _, value: str(value)
 )
 _MOST_OWED = 1000
-_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
-
-_LOST = {
-    sqlite3.SQLITE_FULL,
-    sqlite3.SQLITE_IOERR,
-    sqlite3.SQLITE_READONLY,
-    sqlite3.SQLITE_CORRUPT,
-    sqlite3.SQLITE_NOTADB,
-    sqlite3.SQLITE_CANTOPEN,
-    sqlite3.SQLITE_PERM,
-}
-"""After these the file is of no use for now; after others, such as SQLITE_BUSY, the next try may work."""
-_PASSING = {Trouble.CORRUPT, Trouble.DAMAGED, Trouble.WRITES_FAIL}
+_MOST_NOTICES = 8
+_PASSING = {Trouble.CORRUPT, Trouble.DAMAGED, Trouble.WRITES_FAIL, Trouble.MISSING}
 """After these the file, or a new one in its place, may be written again."""
 
 
@@ -60,7 +52,9 @@ class Store:
         self.problem: StoreProblem | None = None
         self._path = path
         self._steps = steps
+        self._owner = owner
         self._lock = threading.RLock()
+        self._one_heals = threading.Lock()
         self._depth = 0
         self._moves = 0
         self._afterwards: list[Callable[[], None]] = []
@@ -78,7 +72,11 @@ class Store:
         """What was lost when the file was opened."""
         self._file_is_unread = self.problem is not None and self.problem.trouble is Trouble.CORRUPT
         """What the file holds is not all here: it is moved aside before something is written in its place."""
+        self._open_files = OpenFiles(path) if db is not None and path is not None else None
+        """None while everything is in memory."""
         self._db = db or open_memory(steps)
+        if db is None and path is not None:
+            number_from_now(self._db)
         for told in (self.problem, *notices):
             if told is not None:
                 log.error("%s", told)
@@ -104,11 +102,11 @@ class Store:
     @property
     def has_lost_rows(self) -> bool:
         """Whether something that was written here may be lost, as far as nobody has looked (`forget_loss`)."""
-        return bool(self.execute("SELECT 1 FROM meta WHERE key = ?", (BEGUN_ANEW,)))
+        return bool(self.execute("SELECT 1 FROM meta WHERE key = ?", (LOSS_KEY,)))
 
     def forget_loss(self) -> None:
         """A person has looked. Raises StoreFailure."""
-        self.execute("DELETE FROM meta WHERE key = ?", (BEGUN_ANEW,))
+        self.execute("DELETE FROM meta WHERE key = ?", (LOSS_KEY,))
 
     @property
     def changes(self) -> tuple[int, int]:
@@ -139,6 +137,7 @@ class Store:
         self.pay()
 
     def _outermost(self) -> Iterator[None]:
+        self._notice_missing_file()
         self._depth = 1
         try:
             self._db.execute("BEGIN IMMEDIATE")
@@ -158,6 +157,21 @@ class Store:
         self._afterwards.clear()
         with suppress(sqlite3.Error):  # there may be no transaction, or SQLite has undone it itself
             self._db.execute("ROLLBACK")
+
+    def checkpoint(self) -> None:
+        """Have all that was committed in the database itself: a write-ahead log that is lost later costs none of it.
+
+        Outside of transactions. Raises StoreFailure when it could not be done.
+        """
+        with self._lock:
+            self._notice_missing_file()
+            try:
+                busy = checkpoint(self._db)
+            except sqlite3.Error as error:
+                self._consider(error)
+                raise StoreFailure(str(error)) from None
+        if busy:
+            raise StoreFailure("another program is using the state file")
 
     def insist(self, work: Callable[[], T]) -> T:
         """Do it again if the store failed: what fails in the file mostly works in memory. Raises StoreFailure."""
@@ -279,46 +293,86 @@ class Store:
     def heal(self) -> bool:
         """Take what is in memory back to the file, if that failed before; returns whether it worked now.
 
-        A file of which not everything is in memory is moved aside, never overwritten.
+        A file of which not everything is in memory is moved aside, or, where it could not be opened at the start, gets
+        what has come since: it is never overwritten.
         """
-        problem = self.problem
-        if self._path is None or problem is None or not problem.in_memory or problem.trouble not in _PASSING:
-            return False
-        with self._lock:
-            db, moved_to = None, problem.moved_to
-            try:
-                if self._file_is_unread and moved_to is None:
-                    moved_to = move_aside(self._path)
-                    self.problem = replace(problem, moved_to=moved_to)
-                db = reopen(self._path)
-                self._db.backup(db)
-                configure(db)
-            except (OSError, sqlite3.Error):
-                if db is not None:
-                    db.close()
+        with self._one_heals:
+            with self._lock:
+                if not self._depth:
+                    self._notice_missing_file()
+                problem = self.problem
+            if self._path is None or problem is None or not problem.in_memory:
                 return False
-            self._db.close()
-            self._db, self._file_is_unread = db, False
-            self.problem = None if moved_to is None else replace(
-                problem, trouble=Trouble.CORRUPT, in_memory=False, moved_to=moved_to
-            )  # fmt: skip
-            self._moves += 1
-        log.warning("the state of alerts is written to %s again", self._path)
+            if problem.trouble is Trouble.UNUSABLE:
+                healed = self._open_again(self._path)
+            else:
+                healed = problem.trouble in _PASSING and self._write_anew(self._path, problem)
+        if healed:
+            log.warning("the state of alerts is written to %s again", self._path)
+        return healed
+
+    def _write_anew(self, path: Path, problem: StoreProblem) -> bool:
+        with self._lock:
+            try:
+                if problem.trouble is Trouble.MISSING:
+                    move_if_any(path, "replaced")
+                    problem = replace(problem, trouble=Trouble.WRITES_FAIL)
+                elif self._file_is_unread and problem.moved_to is None:
+                    problem = replace(problem, moved_to=move_aside(path))
+                self.problem = problem
+                db = rewrite(path, self._db)
+            except (OSError, sqlite3.Error):
+                return False
+            self._file_is_unread = False
+            in_its_place = replace(problem, trouble=Trouble.CORRUPT, in_memory=False)
+            self._use(path, db, None if problem.moved_to is None else in_its_place)
         return True
+
+    def _open_again(self, path: Path) -> bool:
+        """Try what failed at the start; what has come since is newer than what the file holds."""
+        db, problem, notices = open_file(path, self._steps, self._owner)  # not under the lock: it checks the whole file
+        with self._lock:
+            self._notices = (*self._notices, *notices)[:_MOST_NOTICES]
+            if db is None:
+                self.problem = problem
+                return False
+            try:
+                add_rows(self._db, db)
+            except sqlite3.Error:
+                db.close()
+                return False
+            if self._notices:
+                note_loss(db, self._notices[0])
+            self._use(path, db, problem)
+        return True
+
+    def _use(self, path: Path, db: sqlite3.Connection, problem: StoreProblem | None) -> None:
+        self._db.close()
+        self._db, self.problem = db, problem
+        self._open_files = OpenFiles(path)
+        self._moves += 1
 
     def close(self) -> None:
         """Let go of the file."""
         with self._lock:
             self._db.close()
+            self._open_files = None
+
+    def _notice_missing_file(self) -> None:
+        """Go on in memory where the file is not the one at its path: what is written into it would be lost."""
+        files = self._open_files
+        if files is not None and (detail := files.difference()):
+            self._go_to_memory(detail, damaged=False, trouble=Trouble.MISSING)
+            files.remove_log()
 
     def _consider(self, error: sqlite3.Error) -> None:
         """Go on in memory, with what the file held, if it is of no use."""
         code = getattr(error, "sqlite_errorcode", 0) & 0xFF
         in_memory = self.problem is not None and self.problem.in_memory
-        if code in _DAMAGE or (code in _LOST and not in_memory):
-            self._go_to_memory(str(error), damaged=code in _DAMAGE)
+        if code in DAMAGE or (code in LOST and not in_memory):
+            self._go_to_memory(str(error), damaged=code in DAMAGE)
 
-    def _go_to_memory(self, detail: str, *, damaged: bool) -> None:
+    def _go_to_memory(self, detail: str, *, damaged: bool, trouble: Trouble | None = None) -> None:
         if self._path is None:
             return
         memory = open_memory(self._steps)
@@ -338,8 +392,8 @@ class Store:
             self._file_is_unread = True
         with suppress(sqlite3.Error):
             self._db.close()
-        self._db = memory
+        self._db, self._open_files = memory, None
         self._moves += 1
-        trouble = Trouble.DAMAGED if damaged else Trouble.WRITES_FAIL
+        trouble = trouble or (Trouble.DAMAGED if damaged else Trouble.WRITES_FAIL)
         self.problem = StoreProblem(trouble, self._path, detail, in_memory=True)
         log.error("%s", self.problem)

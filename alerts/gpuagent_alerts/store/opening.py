@@ -24,9 +24,19 @@ from gpuagent_alerts.store.wal import damage_in_log
 BUSY_MILLISECONDS = 2000
 CHECK_SECONDS = 5.0
 """A file so large that the check of it takes longer is used without the rest of the check."""
-BEGUN_ANEW = "begun_anew"
+LOSS_KEY = "begun_anew"
 """Key in `meta`: something that was written here has been lost, until a person has looked."""
-_DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+DAMAGE = {sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB}
+LOST = {
+    sqlite3.SQLITE_FULL,
+    sqlite3.SQLITE_IOERR,
+    sqlite3.SQLITE_READONLY,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_CANTOPEN,
+    sqlite3.SQLITE_PERM,
+}
+"""After these the file is of no use for now; after others, such as SQLITE_BUSY, the next try may work."""
 _STEPS = 100_000
 """Of SQLite's virtual machine, between two looks at the clock."""
 
@@ -81,10 +91,17 @@ def open_file(path: Path, steps: Sequence[Step], owner: Owner) -> Opened:
     return _begin_anew(path, steps, owner, damage, notices)
 
 
-def reopen(path: Path) -> sqlite3.Connection:
-    """The database of a file that is about to be overwritten whole. Raises OSError or sqlite3.Error."""
+def rewrite(path: Path, source: sqlite3.Connection) -> sqlite3.Connection:
+    """Overwrite a file with a whole database, and return it opened. Raises OSError or sqlite3.Error."""
     _make(path)
-    return connect(str(path))
+    db = connect(str(path))
+    try:
+        source.backup(db)
+        configure(db)
+    except sqlite3.Error:
+        db.close()
+        raise
+    return db
 
 
 def connect(name: str) -> sqlite3.Connection:
@@ -108,10 +125,19 @@ def configure(db: sqlite3.Connection) -> None:
     db.execute("PRAGMA cache_size = -512")
 
 
+def checkpoint(db: sqlite3.Connection) -> bool:
+    """Move the write-ahead log into the database, synced, and cut it to nothing; return whether somebody kept it so.
+
+    Raises sqlite3.Error. See https://www.sqlite.org/pragma.html#pragma_wal_checkpoint.
+    """
+    return bool(db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0])
+
+
 def note_loss(db: sqlite3.Connection, detail: str) -> None:
     """Write down that something was lost: what counts on the whole of it must know."""
     with suppress(sqlite3.Error):  # a disk that is full: the problem is told all the same
-        db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (BEGUN_ANEW, detail))
+        db.execute("INSERT OR REPLACE INTO meta VALUES (?, ?)", (LOSS_KEY, detail))
+        checkpoint(db)
 
 
 def _begin_anew(path: Path, steps: Sequence[Step], owner: Owner, refused: _Refused, notices: tuple[str, ...]) -> Opened:
@@ -160,7 +186,7 @@ def _open(path: Path, steps: Sequence[Step], owner: Owner) -> sqlite3.Connection
         _compare(db, steps)
     except sqlite3.Error as error:
         db.close()
-        damaged = (getattr(error, "sqlite_errorcode", 0) & 0xFF) in _DAMAGE
+        damaged = (getattr(error, "sqlite_errorcode", 0) & 0xFF) in DAMAGE
         raise _Refused(Trouble.CORRUPT if damaged else Trouble.UNUSABLE, str(error)) from None
     except _Refused:
         db.close()

@@ -24,6 +24,8 @@ class Trouble(StrEnum):
     """Damage was found while it was in use: it is moved aside once a new file can be begun."""
     WRITES_FAIL = "writes_fail"
     """It could be used until a write failed: a full disk, most often."""
+    MISSING = "missing"
+    """It was removed or replaced while it was in use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +48,7 @@ class StoreProblem:
             Trouble.UNUSABLE: f"{self.path} cannot be used ({self.detail})",
             Trouble.DAMAGED: f"{self.path} is damaged ({self.detail})",
             Trouble.WRITES_FAIL: f"writing to {self.path} failed ({self.detail})",
+            Trouble.MISSING: f"{self.path} is not the file that was opened ({self.detail})",
         }[self.trouble]
         if self.moved_to is not None:
             words += f"; it was moved to {self.moved_to}"
