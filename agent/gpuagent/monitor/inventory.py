@@ -13,6 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from gpuagent.reading import GpuIdentity
+from gpuagent.runtime.state_files import read_state, write_state
 
 log = logging.getLogger(__name__)
 
@@ -68,7 +69,7 @@ class Inventory:
 
     def _load(self, path: Path) -> None:
         try:
-            stored = json.loads(path.read_text())
+            stored = json.loads(read_state(path))
             if stored["schema"] == _SCHEMA and stored["boot_id"] == self._boot_id:
                 for entry in stored["gpus"]:
                     gpu = GpuIdentity(
@@ -93,10 +94,8 @@ class Inventory:
                 for gpu in self.known
             ],
         }
-        new = path.with_suffix(".new")
         try:
-            new.write_text(json.dumps(document, indent=1) + "\n")
-            new.replace(path)
+            write_state(path, json.dumps(document, indent=1) + "\n")
         except OSError as error:
             log.warning("the list of known GPUs cannot be saved: %s", error)
 

@@ -14,6 +14,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuagent.procfs.pid_space import PidMark
+from gpuagent.runtime.state_files import read_state, write_state
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +81,7 @@ def load(path: Path, boot_id: str, now_seconds: float) -> Stored:
     One time in the future (after `now_seconds`) is enough not to believe the whole file.
     """
     try:
-        stored = json.loads(path.read_text())
+        stored = json.loads(read_state(path))
         if stored["schema"] != _SCHEMA or stored["boot_id"] != boot_id:
             return Stored()
         tables = {str(key): _table(table, now_seconds) for key, table in stored["tables"].items()}
@@ -146,10 +147,8 @@ class LatestWriter:
             self._failing = not self._written(text)
 
     def _written(self, text: str) -> bool:
-        new = self._path.with_suffix(".new")
         try:
-            new.write_text(text)
-            new.replace(self._path)
+            write_state(self._path, text)
         except OSError as error:
             if not self._failing:
                 log.warning("the driver's listings cannot be saved: %s", error)

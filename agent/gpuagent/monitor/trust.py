@@ -8,6 +8,7 @@ import logging
 from pathlib import Path
 
 from gpuagent.reading import GpuIdentity
+from gpuagent.runtime.state_files import read_state, write_state
 
 log = logging.getLogger(__name__)
 
@@ -126,9 +127,7 @@ class TrustRegistry:
         }
         self._saved = causes
         try:
-            new = self._path.with_suffix(".new")
-            new.write_text(json.dumps(document, indent=1) + "\n")
-            new.replace(self._path)
+            write_state(self._path, json.dumps(document, indent=1) + "\n")
         except OSError as error:
             log.warning("which GPUs are distrusted cannot be saved: %s", error)
             # An old file would clear a GPU that is distrusted by now; none makes the next agent wait for a minute.
@@ -137,7 +136,7 @@ class TrustRegistry:
 
     def _load(self, path: Path, *, seen_before: bool) -> None:
         try:
-            stored = json.loads(path.read_text())
+            stored = json.loads(read_state(path))
             if stored["boot_id"] != self._boot_id:
                 return
             if stored["schema"] != _SCHEMA:
