@@ -31,7 +31,7 @@ from gpuagent.node import STATE_FILE, NoSuchNode, real_node, simulated_node, sta
 from gpuagent.nvml.device import LONGEST_GAP_SECONDS
 from gpuagent.procfs.boot import machine_id
 from gpuagent.procfs.limits import raise_descriptor_limit
-from gpuagent.remedying import RemediesRefused, acting_of, check_permissions
+from gpuagent.remedying import RemediesRefused, acting_of, check_permissions, state_faults
 from gpuagent.renewal import Renewal
 from gpuagent.runtime import logs
 from gpuagent.runtime.memory import c_library, set_up_heap
@@ -85,6 +85,7 @@ def assemble(
     Raises:
         StartError: the configuration or the scenario is at fault: every fault at once.
     """
+    faults: dict[str, None] = {}  # of the state, from all times at which it was examined
 
     def load() -> tuple[Config, tuple[RuleGroup, ...]]:
         # What a scenario is read with is what a configuration is read with: a child would save nothing.
@@ -94,6 +95,7 @@ def assemble(
         else:
             config = load_config_apart(path, read=files.read)
         check_permissions(config, files)
+        faults.update(dict.fromkeys(state_faults(config)))
         return config, load_rules(config, read=files.read)
 
     try:
@@ -133,7 +135,7 @@ def assemble(
     try:
         acting = acting_of(
             config, node, alerting.store, client_commands,
-            durable=where.state_file is not None, config_file=path or DEFAULT_PATH,
+            durable=where.state_file is not None, config_file=path or DEFAULT_PATH, faults=faults,
         )  # fmt: skip
     except ValueError as error:
         raise StartError(f"remedies: {error}") from None

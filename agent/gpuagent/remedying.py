@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
@@ -46,9 +46,19 @@ class ClientApps:
 
 
 def acting_of(
-    config: Config, node: Node, store: Store, commands: ClientCommands, *, durable: bool, config_file: Path
+    config: Config,
+    node: Node,
+    store: Store,
+    commands: ClientCommands,
+    *,
+    durable: bool,
+    config_file: Path,
+    faults: Collection[str] = (),
 ) -> Acting:
-    """Put remedies together over this node. Raises ValueError for ladders whose matchers are no regular expressions."""
+    """Put remedies together over this node. Raises ValueError for ladders whose matchers are no regular expressions.
+
+    `faults` are those of the state. It may grow: what could have been forged once is not trusted until the next start.
+    """
     socket = config.processes.container_socket
 
     def hands(notes: Notes) -> Hands:
@@ -62,8 +72,15 @@ def acting_of(
             program_check=ProgramCheck(),
         )
 
+    def off(config: Config) -> str:
+        if not durable:
+            return "there is no state directory to record them in"
+        if not faults or not acts_for_real(config):
+            return ""
+        return f"others may have written the state: {'; '.join(faults)}; then restart gpuagent"
+
     around = Around(
-        store, node.clock, node.place.boot_id, hands, durable,
+        store, node.clock, node.place.boot_id, hands, off,
         pid_namespace=own_namespace(), config_file=str(config_file),
     )  # fmt: skip
     return Acting(config, around)
@@ -78,27 +95,45 @@ def check_permissions(config: Config, files: CheckedFiles, programs: ProgramChec
     Raises:
         RemediesRefused: with every fault.
     """
-    remedies = config.remedies
-    dry = {
-        index: remedies.dry_run if ladder.dry_run is None else ladder.dry_run
-        for index, ladder in enumerate(remedies.ladders)
-    }
-    if remedies.dry_run and all(dry.values()):
+    real = _real_ladders(config)
+    if not acts_for_real(config):
         return
     for path in config.rule_files:
         with suppress(OSError):  # told by who loads it
             files.read(path)
-    # Alerts, leaks, limits and who holds memory outlive a restart there: whoever can write it chooses the victims.
-    # SQLite replays a write-ahead log that lies beside its database, whoever wrote it.
-    files.check_contents(config.state_dir, STATE_STEMS)
     if config.processes.container_socket is not None:  # who answers there says which containers are permitted
         files.check(config.processes.container_socket)
     faults = list(files.faults)
     check = programs or ProgramCheck(files.own_uid)
-    for where, command in _commands(config, {index for index, is_dry in dry.items() if not is_dry}):
+    for where, command in _commands(config, real):
         faults += [f"{where}: {fault}" for fault in check.faults(command)]
     if faults:
         raise RemediesRefused("\n".join(f"{fault} (required while remedies act for real)" for fault in faults))
+
+
+def state_faults(config: Config, own_uid: int | None = None) -> tuple[str, ...]:
+    """Return how others than root and the agent's user could have written the state, in words that say what to do.
+
+    Alerts, leaks, limits and who holds memory outlive a restart there: whoever can write it chooses the victims.
+    SQLite replays a write-ahead log that lies beside its database, whoever wrote it.
+    """
+    files = CheckedFiles(own_uid)
+    files.check_contents(config.state_dir, STATE_STEMS)
+    return files.faults
+
+
+def acts_for_real(config: Config) -> bool:
+    """Return whether anything is done that is no dry run: by a ladder, or by hand."""
+    return not config.remedies.dry_run or bool(_real_ladders(config))
+
+
+def _real_ladders(config: Config) -> set[int]:
+    remedies = config.remedies
+    return {
+        index
+        for index, ladder in enumerate(remedies.ladders)
+        if not (remedies.dry_run if ladder.dry_run is None else ladder.dry_run)
+    }
 
 
 def _commands(config: Config, real: set[int]) -> Iterator[tuple[str, tuple[str, ...]]]:

@@ -39,6 +39,8 @@ def remedies(document: Document, now: object, *, hidden: bool) -> str:
     body = ""
     if document.get("stopped"):
         body += f'<p class="banner">STOPPED: {text(document["stopped"])}</p>'
+    if document.get("off"):
+        body += f'<p class="banner">OFF: {text(document["off"])}</p>'
     if document.get("dry_run"):
         body += '<p class="quiet">Dry run: remedies say what they would do, and do nothing.</p>'
     items = "".join(_remedy(run, now, hidden=hidden) for run in runs[:_MOST_REMEDIES])

@@ -27,7 +27,7 @@ from gpuagent_alerts.remedies.audit import Audit, runs
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.ladder import Run, Tools
 from gpuagent_alerts.remedies.limits import broken
-from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
+from gpuagent_alerts.remedies.manager import Firing, Remedies
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.steps import Step
@@ -66,8 +66,8 @@ class Around:
     clock: Clock
     boot_id: str
     hands: Callable[[Notes], Hands]
-    durable: bool
-    """There is a state file: without one nothing can be recorded, so nothing is done."""
+    off: Callable[[Config], str]
+    """Returns why nothing may be done by a configuration, in words for people; "" where nothing forbids it."""
     pid_namespace: int = 0
     """Inode of the agent's own pid namespace: pids mean the same only to those who are in it. 0 is unknown."""
     config_file: str = str(DEFAULT_PATH)
@@ -85,7 +85,9 @@ class Acting:
         self.audit = Audit(around.store, around.clock, around.boot_id)
         self._record = Kept(around.store, lambda: runs(self.audit.events()))
         self._clock = around.clock
-        self._durable = around.durable
+        self._off_by = around.off
+        self._off = self._off_problem = ""
+        self._store = around.store
         self._boot_id = around.boot_id
         self._pid_namespace = around.pid_namespace
         self._config_file = around.config_file
@@ -98,9 +100,10 @@ class Acting:
             self._look_seconds(config),
         )  # fmt: skip
         self.remedies = Remedies(
-            self._ladders(config), rules_of(config.remedies), tools,
+            ladders_of(config.remedies), rules_of(config.remedies), tools,
             proof_seconds=config.remedies.proof, told=self._told,
         )  # fmt: skip
+        self.prepare(config)()
 
     async def open(self) -> None:
         """Close the records that a dead agent left open; nothing of them is repeated."""
@@ -131,12 +134,14 @@ class Acting:
 
         What is being climbed ends before its next step where it would no longer be begun.
         """
-        ladders = self._ladders(config)
+        off, ladders = self._off_by(config), ladders_of(config.remedies)
 
         def use() -> None:
             self.config = config
+            self._off = off
+            self._tell_off(off, config)
             self.remedies.tools = replace(self.remedies.tools, look_seconds=self._look_seconds(config))
-            self.remedies.use(ladders, rules_of(config.remedies), config.remedies.proof)
+            self.remedies.use(() if off else ladders, rules_of(config.remedies), config.remedies.proof)
 
         return use
 
@@ -186,11 +191,11 @@ class Acting:
         target = self._find(pid, gpu, shown)
         order = Order(asked_by=f"{_user(uid)} (uid {uid})", forced=force)
         plan = Plan(order, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
-        if self._durable:
-            outcome = await self.remedies.by_hand(plan)
-        else:
-            why = "there is no state directory to record it in, so it is not done"
+        if self._off:
+            why = f"remedies are off: {self._off}"
             outcome = Outcome(Result.REFUSED, why, reasons=(why,))
+        else:
+            outcome = await self.remedies.by_hand(plan)
         advice: list[str] = []
         if outcome.result in {Result.REFUSED, Result.FAILED}:
             advice = advice_on(outcome.reasons or (outcome.detail,), target, self._config_file)
@@ -212,6 +217,7 @@ class Acting:
             "schema": 1,
             "simulated": bool(self._snapshot.simulated) if self._snapshot else False,
             "stopped": self._stopped,
+            "off": self._off,
             "dry_run": self.config.remedies.dry_run,
             "look_seconds": self.remedies.tools.look_seconds,
             "proof_seconds": self.remedies.proof_seconds,
@@ -235,7 +241,7 @@ class Acting:
         snapshot = self._snapshot
         return RemedyFigures(
             ladders=len(self.remedies.ladders),
-            stopped=bool(self._stopped),
+            stopped=bool(self._stopped or self._off_problem),
             running=len(self.remedies.running),
             counts=tuple(RemedyCount(*key, number) for key, number in sorted(self.remedies.counts.items())),
             released_bytes=self.remedies.released_bytes,
@@ -251,12 +257,17 @@ class Acting:
                 return f"{run.step}: under way{' (dry run: nothing is done)' if run.plan.dry_run else ''}"
         return self.notes.words_on(alert.fingerprint, alert.labels.get("pid", ""), alert.labels.get("uuid", ""))
 
-    def _ladders(self, config: Config) -> tuple[LadderRule, ...]:
-        ladders = ladders_of(config.remedies)
-        if ladders and not self._durable:
-            log.error("remedies are off: there is no state directory to record them in")
-            return ()
-        return ladders
+    def _tell_off(self, why: str, config: Config) -> None:
+        """Tell why remedies are off, as a problem of the state, where there are any."""
+        problem = f"remedies are off: {why}" if why and config.remedies.ladders else ""
+        if problem == self._off_problem:
+            return
+        if self._off_problem:
+            self._store.remarks.remove(self._off_problem)
+        if problem:
+            self._store.remarks.append(problem)
+            log.error("%s", problem)
+        self._off_problem = problem
 
     def _choice(self, judged: Judged, snapshot: Snapshot) -> Choice | None:
         """Return whom an alert would choose on this snapshot, by the configuration in force."""

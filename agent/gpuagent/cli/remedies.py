@@ -47,6 +47,8 @@ def remedies(
     width = max(_NARROWEST, width_of(sys.stdout))
     for line in simulated_lines(document, width):
         tell(line)
+    if document.get("off"):
+        tell(f"remedies are off: {clean(document['off'])}")
     if document["stopped"]:
         tell(f"remedies are stopped: {clean(document['stopped'])}; `gpuagent remedies reset` lets them go on")
     if not document["remedies"]:

@@ -70,8 +70,9 @@ keeps what it has and says what is wrong.
   {MAX_DEPTH} levels and {MAX_VALUES} values.
 - A list or section with nothing below it is as if it were not there.
 - While remedies act for real (`dry_run: false`, below `remedies` or in a ladder), this file, the rule files, what
-  `exec` runs, `state_dir` and every entry of it, `processes.container_socket`, and every directory and link on the way
-  to them must be changeable by root and the agent's user alone: by owner, mode and ACL, whatever the group.
+  `exec` runs, `processes.container_socket`, and every directory and link on the way
+  to them must be changeable by root and the agent's user alone: by owner, mode and ACL, whatever the group. Where
+  `state_dir` or the agent's own files there are not, the agent starts, and remedies are off until the next start.
 - What `exec` runs is then given by absolute paths. Examined are the program, its interpreters, every absolute path in
   an argument (also after `=`, `:`, `,`, `@`, `+` and the like), the entries of a directory that is named, and for a
   script in Python, Perl and other languages the entries of its directory. A shell or an interpreter gets a script by

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.alerting.rules import load_rules, unknown_metrics
 from gpuagent.config.models import Config
-from gpuagent.remedying import RemediesRefused, check_permissions
+from gpuagent.remedying import RemediesRefused, acts_for_real, check_permissions, state_faults
 from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_exporters.web_config import WebConfig, WebConfigError
 
@@ -37,7 +37,7 @@ def look_beside(config: Config, path: Path) -> Beside:
             look()
         except (RuleFileError, RemediesRefused, WebConfigError) as error:
             faults.append(str(error))
-    return Beside(tuple(faults), tuple(notes))
+    return Beside((*faults, *_examine_state(config)), tuple(notes))
 
 
 def _check(config: Config, path: Path) -> None:
@@ -45,3 +45,8 @@ def _check(config: Config, path: Path) -> None:
     with suppress(OSError):  # told by who reads it
         files.read(path)
     check_permissions(config, files)
+
+
+def _examine_state(config: Config) -> tuple[str, ...]:
+    """Return what keeps remedies off, though the agent starts."""
+    return tuple(f"{fault} (until then remedies are off)" for fault in state_faults(config) if acts_for_real(config))

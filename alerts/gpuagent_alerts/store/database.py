@@ -22,13 +22,22 @@ from typing import Any, TypeVar
 
 from gpuagent_alerts.store.aside import move_aside, move_if_any
 from gpuagent_alerts.store.checks import text
-from gpuagent_alerts.store.join import add_rows, number_from_now
+from gpuagent_alerts.store.join import add_rows, copy_to_memory, number_from_now
 from gpuagent_alerts.store.open_file import OpenFiles
-from gpuagent_alerts.store.opening import DAMAGE, LOSS_KEY, LOST, checkpoint, note_loss, open_file, open_memory, rewrite
+from gpuagent_alerts.store.opening import (
+    DAMAGE,
+    LOSS_KEY,
+    LOST,
+    Opened,
+    checkpoint,
+    note_loss,
+    open_file,
+    open_memory,
+    rewrite,
+)
 from gpuagent_alerts.store.owner import ANY_OWNER, OWNER_KEY, Owner, read_owner, write_owner
 from gpuagent_alerts.store.problem import StoreFailure, StoreProblem, Trouble
 from gpuagent_alerts.store.rows import Column, DamagedRow, Reading, Table, Value, select, set_aside
-from gpuagent_alerts.store.salvage import salvage
 from gpuagent_alerts.store.schema import STEPS, Step
 
 log = logging.getLogger(__name__)
@@ -40,16 +49,15 @@ _META: Table[str] = Table(
     "meta", ("key",), {"key": Column(), "value": Column(text, 2**20)}, lambda _, value: str(value)
 )
 _MOST_OWED = 1000
-_MOST_NOTICES = 8
 _PASSING = {Trouble.CORRUPT, Trouble.DAMAGED, Trouble.WRITES_FAIL, Trouble.MISSING}
 """After these the file, or a new one in its place, may be written again."""
 
 
 class Store:
-    """Opens the file, or a database in memory where there is no path; `problem` says when it is not as it should be."""
+    """Opens the file, or a database in memory where there is no path; `problem` says what is wrong with it."""
 
     def __init__(self, path: Path | None, *, steps: Sequence[Step] = STEPS, owner: Owner = ANY_OWNER) -> None:
-        self.problem: StoreProblem | None = None
+        self.problem: StoreProblem | None
         self._path = path
         self._steps = steps
         self._owner = owner
@@ -64,11 +72,7 @@ class Store:
         self._reasons: dict[str, str] = {}
         self._skipped: set[tuple[str, tuple[Value, ...]]] = set()
         """Damaged rows that stay where they are and have been told of."""
-        db = None
-        notices: tuple[str, ...] = ()
-        if path is not None:
-            db, self.problem, notices = open_file(path, steps, owner)
-        self._notices = notices
+        db, self.problem, self._notices = open_file(path, steps, owner) if path is not None else Opened(None)
         """What was lost when the file was opened."""
         self._file_is_unread = self.problem is not None and self.problem.trouble is Trouble.CORRUPT
         """What the file holds is not all here: it is moved aside before something is written in its place."""
@@ -77,9 +81,9 @@ class Store:
         self._db = db or open_memory(steps)
         if db is None and path is not None:
             number_from_now(self._db)
-        for told in (self.problem, *notices):
-            if told is not None:
-                log.error("%s", told)
+        self.remarks: list[str] = []
+        """What else is wrong with the state, in words, found by others."""
+        _log(self.problem, *self._notices)
         if self.meta_at_start(OWNER_KEY, read_owner) != owner:
             with suppress(StoreFailure):  # said again, and told, at the next write
                 self.set_meta(OWNER_KEY, write_owner(owner))
@@ -93,7 +97,7 @@ class Store:
     def problem_text(self) -> str:
         """Everything that is wrong with the state, in words; "" where nothing is."""
         said = [] if self.problem is None else [str(self.problem)]
-        said += self._notices
+        said += (*self._notices, *self.remarks)
         if self._set_aside:
             tables = ", ".join(f"{n} of {name} ({self._reasons[name]})" for name, n in sorted(self._set_aside.items()))
             said.append(f"rows of the state could not be read and were set aside: {tables}")
@@ -332,7 +336,7 @@ class Store:
         """Try what failed at the start; what has come since is newer than what the file holds."""
         db, problem, notices = open_file(path, self._steps, self._owner)  # not under the lock: it checks the whole file
         with self._lock:
-            self._notices = (*self._notices, *notices)[:_MOST_NOTICES]
+            self._notices = (*self._notices, *notices)[:8]
             if db is None:
                 self.problem = problem
                 return False
@@ -344,6 +348,7 @@ class Store:
             if self._notices:
                 note_loss(db, self._notices[0])
             self._use(path, db, problem)
+            _log(problem, *notices)
         return True
 
     def _use(self, path: Path, db: sqlite3.Connection, problem: StoreProblem | None) -> None:
@@ -375,19 +380,8 @@ class Store:
     def _go_to_memory(self, detail: str, *, damaged: bool, trouble: Trouble | None = None) -> None:
         if self._path is None:
             return
-        memory = open_memory(self._steps)
-        whole = False
-        if not damaged:  # it copies pages as they are, damaged ones too
-            with suppress(sqlite3.Error):
-                self._db.backup(memory)
-                whole = True
+        memory, whole = copy_to_memory(self._db, self._steps, damaged=damaged)
         if not whole:
-            memory.close()
-            memory = open_memory(self._steps)
-            with suppress(sqlite3.Error):
-                salvage(self._db, memory)
-            if memory.in_transaction:
-                memory.execute("ROLLBACK")
             note_loss(memory, detail)
             self._file_is_unread = True
         with suppress(sqlite3.Error):
@@ -397,3 +391,8 @@ class Store:
         trouble = trouble or (Trouble.DAMAGED if damaged else Trouble.WRITES_FAIL)
         self.problem = StoreProblem(trouble, self._path, detail, in_memory=True)
         log.error("%s", self.problem)
+
+
+def _log(*told: object) -> None:
+    for one in filter(None, told):
+        log.error("%s", one)

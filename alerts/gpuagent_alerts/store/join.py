@@ -1,12 +1,33 @@
-"""What was kept in memory while the file could not be opened, put into the file once it can."""
+"""From the file into memory when it is of no use, and from memory into a file that could not be opened at first."""
 
 from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 
+from gpuagent_alerts.store.opening import open_memory
+from gpuagent_alerts.store.salvage import salvage
+from gpuagent_alerts.store.schema import Step
+
 _NUMBERS_A_SECOND = 2**20
+
+
+def copy_to_memory(db: sqlite3.Connection, steps: Sequence[Step], *, damaged: bool) -> tuple[sqlite3.Connection, bool]:
+    """Return a database in memory with what can be read of `db`, and whether that is all of it."""
+    memory = open_memory(steps)
+    if not damaged:  # it copies pages as they are, damaged ones too
+        with suppress(sqlite3.Error):
+            db.backup(memory)
+            return memory, True
+    memory.close()
+    memory = open_memory(steps)
+    with suppress(sqlite3.Error):
+        salvage(db, memory)
+    if memory.in_transaction:
+        memory.execute("ROLLBACK")
+    return memory, False
 
 
 def number_from_now(memory: sqlite3.Connection) -> None:

@@ -34,6 +34,7 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
         "The record of what was done, oldest first.",
         schema=VERSION,
         simulated=flag("No real GPU stands behind this."),
+        off=text('Why no remedy is taken until the next start; "" where they may be.'),
         stopped=text('Why no remedy is taken until somebody has looked; "" where they are.'),
         dry_run=flag("Nothing is done, it is only said what would be."),
         look_seconds=number("How long a fresh reading is waited for before each step."),

@@ -169,7 +169,7 @@ async def stage(
     async with rig(node, processes=table, clock=clock) as made:
         for key, pid in pids.items():
             made.node.bind(key, pid)
-        acting = Acting(settings, Around(store, made.clock, boot, hands, durable=True))
+        acting = Acting(settings, Around(store, made.clock, boot, hands, off=lambda _: ""))
         await acting.open()
         one = Stage(made, acting)
         await one.tick()

@@ -83,10 +83,9 @@ def test_a_dry_run_needs_no_protected_files(tree: Path) -> None:
 
 
 def test_every_fault_at_once(tree: Path) -> None:
-    """The configuration, a rule file, what an `exec` step runs, what a receiver runs, the state: with what to do."""
+    """The configuration, a rule file, what an `exec` step runs, what a receiver runs: with what to do."""
     rules = make_file(tree / "rules.yaml", RULES, 0o666)
     script = give(make_file(tree / "x.sh", mode=0o755), ALICE)
-    state = make_directory(tree / "state", 0o770)
     path = settings(
         tree, [{"exec": {"command": ["/bin/sh", str(script)]}}, {"exec": {"command": ["no-such-program"]}}],
         rule_files=["rules.yaml"], receivers=[{"name": "ops", "exec": {"command": [str(script)]}}],
@@ -98,7 +97,6 @@ def test_every_fault_at_once(tree: Path) -> None:
         f"{path} is writable by uid {ALICE} (ACL): {replaced(path)}",
         f"{rules} is writable by everybody: {replaced(rules)}",
         f"{rules} is writable by its group (gid 0): {replaced(rules)}",
-        f"{state} is writable by its group (gid 0): chmod g-w {state}",
         f"remedies.ladders[0].steps[0].exec: {owner}",
         f"remedies.ladders[0].steps[1].exec: {missing}",
         f"receivers[0].exec: {owner}",

@@ -12,7 +12,13 @@ from pathlib import Path
 import pytest
 
 from gpuagent.acting.permissions import CheckedFiles
+from gpuagent.clients.assemble import client_door
+from gpuagent.clients.commands import ClientCommands
+from gpuagent.config.apart import load_config_here
+from gpuagent.node import simulated_node
 from gpuagent.procfs.docker import docker_container, docker_names
+from gpuagent.remedying import acting_of, state_faults
+from gpuagent_alerts.store.database import Store
 from tests.agent.acting.test_permissions import RULES, refusal, settings
 from tests.agent.acting.trees import ALICE, as_user, give, make_directory, make_file, needs_root, replaced, tree
 from tests.fakes.answering import answering, says
@@ -28,6 +34,12 @@ def removed(entry: Path) -> str:
     return f"remove it (rm {entry}), or if you trust what it says, {replaced(entry)}"
 
 
+def faults(path: Path) -> list[str]:
+    """Those of the state that this configuration names; none of them is one of the configuration."""
+    assert refusal(path) == []
+    return list(state_faults(load_config_here(path, read=CheckedFiles(0).read), 0))
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_every_entry_of_the_state_directory(tree: Path, name: str) -> None:
     """A file that was planted while the directory was open to others is named, with what mends it."""
@@ -36,20 +48,20 @@ def test_every_entry_of_the_state_directory(tree: Path, name: str) -> None:
     for each in NAMES:
         make_file(state / each)
     make_directory(state / "below")
-    assert refusal(path) == []
+    assert faults(path) == []
     entry = give(state / name, ALICE)
-    assert refusal(path) == [f"{entry} belongs to uid {ALICE}: {removed(entry)}"]
+    assert faults(path) == [f"{entry} belongs to uid {ALICE}: {removed(entry)}"]
     give(entry, 0).chmod(0o606)
-    assert refusal(path) == [f"{entry} is writable by everybody: {removed(entry)}"]
+    assert faults(path) == [f"{entry} is writable by everybody: {removed(entry)}"]
     entry.unlink()
     os.link(make_file(tree / "elsewhere"), entry)
-    assert refusal(path) == [f"{entry} has 2 names (hard links): {removed(entry)}"]
+    assert faults(path) == [f"{entry} has 2 names (hard links): {removed(entry)}"]
     entry.unlink()
     entry.symlink_to(tree / "elsewhere")
-    assert refusal(path) == [f"{entry} is a symbolic link: remove it: rm {entry}"]
+    assert faults(path) == [f"{entry} is a symbolic link: remove it: rm {entry}"]
     entry.unlink()
     os.mkfifo(entry, 0o600)
-    assert refusal(path) == [f"{entry} is neither a file nor a directory: remove it: rm {entry}"]
+    assert faults(path) == [f"{entry} is neither a file nor a directory: remove it: rm {entry}"]
 
 
 def test_what_the_agent_never_reads_is_no_fault(tree: Path) -> None:
@@ -58,7 +70,34 @@ def test_what_the_agent_never_reads_is_no_fault(tree: Path) -> None:
     state = make_directory(tree / "state", 0o700)
     give(make_file(state / "notes.txt"), ALICE)
     os.mkfifo(state / "control.sock")
-    assert refusal(path) == []
+    assert faults(path) == []
+
+
+def test_state_that_others_may_write_does_not_end_the_start(tree: Path) -> None:
+    """Alerts go on; remedies are off, also once the fault is mended: what was read may be forged. It is told."""
+    path = settings(tree)
+    make_directory(tree / "state", 0o770)
+    config = load_config_here(path, read=CheckedFiles(0).read)
+    found = dict.fromkeys(state_faults(config, 0))
+    store = Store(None)
+    node = simulated_node(config, "healthy")
+    commands = ClientCommands(client_door(config, node.clock, node.place.boot_id), node.clock)
+    acting = acting_of(config, node, store, commands, durable=True, config_file=path, faults=found)
+
+    assert acting.remedies.ladders == ()
+    assert acting.figures().stopped
+    assert "remedies are off: others may have written the state: " in store.problem_text
+    assert f"chmod g-w {tree / 'state'}; then restart gpuagent" in store.problem_text
+    (tree / "state").chmod(0o700)
+    found.update(dict.fromkeys(state_faults(config, 0)))
+    acting.prepare(config)()
+    assert acting.remedies.ladders == ()
+    assert store.problem_text.count("remedies are off") == 1
+    dry = load_config_here(settings(tree, dry_run=True), read=CheckedFiles(0).read)
+    acting.prepare(dry)()
+    assert len(acting.remedies.ladders) == 1
+    assert store.problem_text == ""
+    store.close()
 
 
 def test_the_container_socket(tree: Path) -> None:
