@@ -84,6 +84,10 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
         self.timeout_keep_alive = limits.idle_timeout_seconds  # type: ignore[assignment]
         self.idle_since: float | None = None
         """Loop time since when nothing is going on here, or None while something is."""
+        self.awaited_since: float | None = self.loop.time()
+        """Loop time since when the rest of a request, or of a TLS handshake, is waited for; None while it is not."""
+        self.unread_since: float | None = None
+        """Loop time since when the client does not take its answer; None while it does."""
         self._limits = limits
         self._may_connect = may_connect
         self._on_lost = on_lost
@@ -136,6 +140,7 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
     def pause_writing(self) -> None:
         super().pause_writing()
         if self._write_timer is None:
+            self.unread_since = self.loop.time()
             delay = self._limits.write_timeout_seconds
             self._write_timer = self.loop.call_later(delay, self.abort)
 
@@ -220,15 +225,16 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
         first_or_begun = self.cycle is None or waiting_data or self.conn.their_state is h11.SEND_BODY
         if not (awaited and first_or_begun):
             _cancel(self._request_timer)
-            self._request_timer = None
+            self._request_timer = self.awaited_since = None
         elif self._request_timer is None:
+            self.awaited_since = self.awaited_since or self.loop.time()
             delay = self._limits.request_timeout_seconds
             self._request_timer = self.loop.call_later(delay, self._request_timed_out)
 
         # One clock for the whole response: taking a byte now and then does not set it back.
         if written and (self.cycle is None or answered):
             _cancel(self._write_timer)
-            self._write_timer = None
+            self._write_timer = self.unread_since = None
 
     def _request_timed_out(self) -> None:
         waiting_data, _ = self.conn.trailing_data

@@ -13,7 +13,7 @@ import logging
 import socket
 import ssl
 from collections import Counter
-from collections.abc import Callable, Coroutine, Iterable
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -201,7 +201,9 @@ class HttpServer:
     def _make_room(self, newcomer: str) -> bool:
         """End a connection of a peer that has the most of them, for a peer of the group `newcomer`; False for none.
 
-        The one that has been idle longest goes; a busy one, the newest, only for a peer with fewer connections. So one
+        The one that has been idle longest goes. Then, for a peer with no fewer connections one of its own, the one
+        that has kept the agent waiting longest: who sends a request at once is served, whoever floods from the same
+        address. A connection that is being answered goes, the newest, only for a peer with fewer connections. So one
         peer's flood neither shuts others out nor ends a scraper's connection.
         """
         counts = Counter(self._open.values())
@@ -209,10 +211,15 @@ class HttpServer:
         victims = [each for each, group in self._open.items() if counts[group] == most]
         if self._close_idle(victims):
             return True
-        if most <= counts[newcomer] + 1:
-            return False
-        self._cut(victims[-1])
-        return True
+        has_fewer = most > counts[newcomer] + 1
+        if not has_fewer:
+            victims = [each for each, group in self._open.items() if group == newcomer]
+        slowest = _slowest(victims)
+        if slowest is None and has_fewer:
+            slowest = victims[-1]
+        if slowest is not None:
+            self._cut(slowest)
+        return slowest is not None
 
     def _close_idle(self, connections: Iterable[BoundedProtocol]) -> bool:
         """Close the connection that has been idle longest; False where all of them are busy."""
@@ -270,6 +277,13 @@ class HttpServer:
         self._open.pop(connection, None)
         if not self._open:
             self._all_lost.set()
+
+
+def _slowest(connections: Sequence[BoundedProtocol]) -> BoundedProtocol | None:
+    """Return who has owed the rest of a request longest, else who has not read an answer longest."""
+    waiting = [(since, each) for each in connections if (since := each.awaited_since) is not None]
+    waiting = waiting or [(since, each) for each in connections if (since := each.unread_since) is not None]
+    return min(waiting, key=lambda pair: pair[0])[1] if waiting else None
 
 
 def _end_handshake(handshake: asyncio.Task[None], connection: BoundedProtocol) -> None:

@@ -125,17 +125,17 @@ def test_a_handshake_that_stalls_is_given_up(folder: Path, authority: Authority)
 
 
 def test_handshakes_count_as_connections(folder: Path) -> None:
-    """Connections that are still shaking hands are not beyond the limit."""
+    """Connections that are still shaking hands are not beyond the limit: the oldest gives way."""
 
     async def test() -> bytes:
         limits = HttpLimits(max_connections=1, request_timeout_seconds=1000)
         config = configured(folder)
         async with (
             serving(web_config=config, limits=limits) as server,
+            connected(server) as first,
             connected(server),
-            connected(server) as second,
         ):
-            return await second.rest()
+            return await first.rest()
 
     assert run(test()) == b""
 

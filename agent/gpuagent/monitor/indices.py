@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent.reading import GpuIdentity
+from gpuagent.runtime.state_files import read_state, write_state
 
 log = logging.getLogger(__name__)
 
@@ -91,7 +92,7 @@ class IndexMemory:
 
     def _load(self, path: Path, *, lost: bool) -> None:
         try:
-            stored = json.loads(path.read_text())
+            stored = json.loads(read_state(path))
             if stored["schema"] != _SCHEMA:
                 raise ValueError(f"schema {stored['schema']!r}")
             self._meanings = {
@@ -118,9 +119,7 @@ class IndexMemory:
                 for index, meaning in sorted(self._meanings.items())
             ],
         }
-        new = self._path.with_suffix(".new")
         try:
-            new.write_text(json.dumps(document, indent=1) + "\n")
-            new.replace(self._path)
+            write_state(self._path, json.dumps(document, indent=1) + "\n")
         except OSError as error:
             log.warning("what the indices of the GPUs mean cannot be saved: %s", error)

@@ -12,6 +12,8 @@ from collections.abc import Collection
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuagent.runtime.state_files import read_bounded, write_state
+
 log = logging.getLogger(__name__)
 
 STAMP_FILE = "boot"
@@ -41,7 +43,7 @@ def find_traces(state_dir: Path, runtime_dir: Path, boot_id: str, stems: Collect
 def leave_stamp(runtime_dir: Path, boot_id: str) -> None:
     """Note that an agent has read a GPU's list in this boot."""
     try:
-        (runtime_dir / STAMP_FILE).write_text(f"{boot_id}\n")
+        write_state(runtime_dir / STAMP_FILE, f"{boot_id}\n")
     except OSError as error:
         log.warning("%s cannot be written: %s", runtime_dir / STAMP_FILE, error)
 
@@ -58,7 +60,7 @@ def _has_any(directory: Path, stems: Collection[str]) -> bool:
 
 def _is_of_another_boot(path: Path, boot_id: str) -> bool:
     try:
-        named = json.loads(path.read_text())["boot_id"]
+        named = json.loads(read_bounded(path))["boot_id"]
     except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return False
     return isinstance(named, str) and bool(named) and bool(boot_id) and named != boot_id
@@ -66,7 +68,7 @@ def _is_of_another_boot(path: Path, boot_id: str) -> bool:
 
 def _may_name(path: Path, boot_id: str) -> bool:
     try:
-        named = path.read_text().strip()
+        named = read_bounded(path).strip()
     except FileNotFoundError:
         return False
     except (OSError, ValueError):

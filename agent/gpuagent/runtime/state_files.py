@@ -17,6 +17,11 @@ _ASIDE = "unreadable-"
 """Before the name of what was set aside. No file that the agent reads is called so."""
 
 
+def read_bounded(path: Path) -> str:
+    """Return as `read_state` does, and leave what cannot be read where it is. Raises as it does."""
+    return _content(path).decode()
+
+
 def read_state(path: Path) -> str:
     """Return the text of a regular file, without waiting for anything.
 
