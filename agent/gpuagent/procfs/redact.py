@@ -32,12 +32,12 @@ _PATTERN_ROOM = 1024
 
 
 _SENSITIVE = re.compile(
-    r"p(?:assw|assphrase|asscode|wd)|secret|token(?!iz)|key|credential|auth(?!ors?\b)"  # of a folded text
+    r"p(?:assw|assphrase|asscode|wd)|secret|token(?!iz)|key|credential|cookie|auth(?!ors?\b)"  # of a folded text
 )
 _ASSIGNMENT = re.compile(
     # From right to left, because then each run of letters is read once, for the sign behind it.
     r"[=:](?=[\"']?[\w.\-\[\]]{3})[\"']?[\w.\-\[\]]{0,64}?"
-    r"(?:(?:wssa|esarhpssa|edocssa|dw)p|terces|(?<!zi)nekot|yek|laitnederc|(?<!\bro)(?<!\bsro)htua)"
+    r"(?:(?:wssa|esarhpssa|edocssa|dw)p|terces|(?<!zi)nekot|yek|laitnederc|eikooc|(?<!\bro)(?<!\bsro)htua)"
     r"|[=:][\"']?ssap(?![a-z0-9])"  # `pass` alone: not in `bypass=` and `passes=`
 )
 _ASSIGNMENT_REACH = 80
@@ -47,7 +47,16 @@ _PASS = re.compile(r"--?(?:[\w.-]*[\W_])?pass\Z", re.IGNORECASE)
 _USER_OPTIONS = frozenset({"-u", "--user", "--proxy-user"})
 _PASSWORD_OF_USER = re.compile(r"(?<=:)(?<!\A:)(?!\d++\Z|//).+\Z", re.DOTALL)
 """Behind `-u`, as curl takes it. `1000:1000` is a user and a group."""
-_NEXT_OPTION = re.compile(r"[\"']?--[A-Za-z]")
+_NEXT_OPTION = re.compile(
+    # Words in small letters or in camelCase: `--x7Qm...` is no option, and may be the value.
+    r"[\"']?--[a-z]++(?:[A-Z][a-z]++)*+\d{0,3}+(?:[._-](?:[a-z]++(?:[A-Z][a-z]++)*+\d{0,3}+|\d{1,3}+))*+(?![\w.+/-])"
+)
+_VARIABLE = re.compile(r"[\"']?[A-Z][A-Z0-9]*+(?:_[A-Z0-9]++)++[\"']?\Z")
+_VARIABLE_OPTIONS = frozenset({"-e", "--env", "-u", "--unset"})
+"""Behind them stands a variable alone, as in `docker run -e HF_TOKEN image` and `env -u HF_TOKEN program`."""
+_NO_VALUE = re.compile(r"-|[&|;<>()]++\Z")
+"""What follows a variable that is no value of it: an option, or a sign of the shell."""
+_PEM = "-----BEGIN"
 _SCHEME = re.compile(r"(?:bearer|basic|digest|token)\Z", re.IGNORECASE)
 _JOINTS = frozenset({"=", ":", ","})
 _COUNT = re.compile(r"tokens\W?\Z", re.IGNORECASE)
@@ -60,7 +69,7 @@ _TOKEN = re.compile(rf"\s++|{_QUOTED.pattern}|(?:[^\s\"'\\]++|\\.)++|\\", re.DOT
 _REST_OF_WORD = re.compile(rf"(?:{_QUOTED.pattern}|[^\s\"'\\]++|\\.|\\)*+", re.DOTALL)
 _SHAPES = re.compile(
     # Keys whose first letters say what they are, so that a bare argument is recognised too.
-    r"\b(?:hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abpr]-|nvapi-)[\w-]{12,}"
+    r"\b(?:hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abpr]-|nvapi-|AIza)[\w-]{12,}"
     r"|\bAKIA[0-9A-Z]{16}\b"  # AWS access key id
     r"|\beyJ[\w.-]{16,}"  # JSON web token (RFC 7519): base64 of '{"'
 )
@@ -168,7 +177,7 @@ def _walk(tokens: _Tokens, treat: Callable[[str, int], str], room: int) -> str:
             break
         shown = token
         if token and not token.isspace():
-            if awaited and _NEXT_OPTION.match(token):
+            if awaited and _is_no_value(awaited, token):
                 awaited = ""
             if not awaited:
                 shown = treat(token, room)
@@ -183,6 +192,7 @@ def _walk(tokens: _Tokens, treat: Callable[[str, int], str], room: int) -> str:
                     shown = MASK
                     tokens.skip_word()
                 awaited = ""
+            _skip_key(tokens, token)
         parts.append(shown)
         room -= len(shown)
     return "".join(parts)
@@ -195,8 +205,23 @@ def _awaited(token: str, previous: str) -> str:
     if token[-1] in "=:":
         tail = token[-_ASSIGNMENT_REACH:]  # most are told by it: a key in base64 ends so too
         return token if _assigned(tail) == len(tail) and _assigned(token) == len(token) else ""
+    if _VARIABLE.match(token):
+        return token if _SENSITIVE.search(_folded(token)) and previous not in _VARIABLE_OPTIONS else ""
     name = token.rsplit(maxsplit=1)[-1].strip("\"'")
     return name if _OPTION.match(name) and (_SENSITIVE.search(_folded(name)) or _PASS.match(name)) else ""
+
+
+def _skip_key(tokens: _Tokens, token: str) -> None:
+    """Leave out all that follows where a key begins whose words are an argument each."""
+    while token.endswith(_PEM) and tokens.take() is not None:
+        pass
+
+
+def _is_no_value(name: str, token: str) -> bool:
+    """Return whether this is not the value that is awaited: an option, mostly."""
+    if _NEXT_OPTION.match(token):
+        return True
+    return _VARIABLE.match(name) is not None and _NO_VALUE.match(token) is not None
 
 
 def _argument(text: str, room: int, *, named: bool = True) -> str:
@@ -204,6 +229,9 @@ def _argument(text: str, room: int, *, named: bool = True) -> str:
 
     Where it is known that no such name is in it, `named` is False.
     """
+    begin = text.find(_PEM)
+    if begin >= 0:  # to the end of the argument: a key may lack its last line
+        return _argument(text[:begin], room, named=named) + MASK
     first = len(text) - len(text.lstrip())
     space = _SPACE.search(text, first)
     end = space.start() if space else len(text)

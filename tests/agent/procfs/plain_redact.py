@@ -13,7 +13,7 @@ from gpuagent.procfs.redact import MASK
 
 _INPUT_LIMIT_BYTES = 4 * 1024
 _SENSITIVE = re.compile(
-    r"passw|passphrase|passcode|pwd|secret|token(?!iz)|key|credential|auth(?!ors?\b)", re.IGNORECASE
+    r"passw|passphrase|passcode|pwd|secret|token(?!iz)|key|credential|cookie|auth(?!ors?\b)", re.IGNORECASE
 )
 _ASSIGNMENT = re.compile(
     rf"(?:{_SENSITIVE.pattern})[\w.\-\[\]]{{0,64}}[\"']?[=:]|(?<![a-z0-9])pass[\"']?[=:]", re.IGNORECASE
@@ -21,7 +21,12 @@ _ASSIGNMENT = re.compile(
 _PASS = re.compile(r"--?(?:[\w.-]*[\W_])?pass\Z", re.IGNORECASE)
 _USER_OPTIONS = {"-u", "--user", "--proxy-user"}
 _OPTION = re.compile(r"--?[A-Za-z][\w.-]*\Z")
-_NEXT_OPTION = re.compile(r"[\"']?--[A-Za-z]")
+_OPTION_WORD = r"[a-z]+(?:[A-Z][a-z]+)*\d{0,3}"
+_NEXT_OPTION = re.compile(rf"[\"']?--{_OPTION_WORD}(?:[._-](?:{_OPTION_WORD}|\d{{1,3}}))*(?![\w.+/-])")
+_VARIABLE = re.compile(r"[\"']?[A-Z][A-Z0-9]*(?:_[A-Z0-9]+)+[\"']?")
+_VARIABLE_OPTIONS = {"-e", "--env", "-u", "--unset"}
+_SHELL_SIGN = re.compile(r"[&|;<>()]+")
+_PEM = "-----BEGIN"
 _SCHEME = re.compile(r"(?:bearer|basic|digest|token)\Z", re.IGNORECASE)
 _JOINTS = frozenset({"=", ":", ","})
 _COUNT = re.compile(r"tokens\W?\Z", re.IGNORECASE)
@@ -33,7 +38,7 @@ _QUOTED = re.compile(r"\"(?:[^\"\\]|\\.)*(?:\"|\\?\Z)|'[^']*(?:'|\Z)", re.DOTALL
 _TOKENS = re.compile(rf"\s+|{_QUOTED.pattern}|(?:\\.|[^\s\"'\\])+|\\", re.DOTALL)
 _SHAPES = re.compile(
     # Keys whose first letters say what they are, so that a bare argument is recognised too.
-    r"\b(?:hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abpr]-|nvapi-)[\w-]{12,}"
+    r"\b(?:hf_|sk-|gh[opsu]_|github_pat_|glpat-|xox[abpr]-|nvapi-|AIza)[\w-]{12,}"
     r"|\bAKIA[0-9A-Z]{16}\b"  # AWS access key id
     r"|\beyJ[\w.-]{16,}"  # JSON web token (RFC 7519): base64 of '{"'
 )
@@ -64,7 +69,7 @@ def _walk(tokens: Iterable[str], treat: Callable[[str], str]) -> Iterator[str]:
             continue
         if masking:
             continue
-        if awaited and _NEXT_OPTION.match(token):
+        if awaited and (_NEXT_OPTION.match(token) or _follows_variable(awaited, token)):
             awaited = ""
         if awaited and (token in _JOINTS or _SCHEME.match(token)):
             yield token  # "Authorization: Bearer xyz": the value is one word further
@@ -73,6 +78,8 @@ def _walk(tokens: Iterable[str], treat: Callable[[str], str]) -> Iterator[str]:
             masking = not _is_count(awaited, token)
             awaited = ""
             yield MASK if masking else token
+            if token.endswith(_PEM):
+                return
             continue
         treated = treat(token)
         if previous in _USER_OPTIONS:
@@ -81,6 +88,12 @@ def _walk(tokens: Iterable[str], treat: Callable[[str], str]) -> Iterator[str]:
         awaited = _awaited(token, previous)
         previous = token
         yield treated
+        if token.endswith(_PEM):
+            return
+
+
+def _follows_variable(name: str, token: str) -> bool:
+    return bool(_VARIABLE.fullmatch(name)) and (token[0] == "-" or bool(_SHELL_SIGN.fullmatch(token)))
 
 
 def _without_password(text: str) -> str:
@@ -99,12 +112,16 @@ def _awaited(token: str, previous: str) -> str:
     if token[-1] in "=:":
         found = _ASSIGNMENT.search(token)
         return token if found and found.end() == len(token) else ""  # a key in base64 ends so too
+    if _VARIABLE.fullmatch(token):
+        return token if _SENSITIVE.search(token) and previous not in _VARIABLE_OPTIONS else ""
     name = token.rsplit(maxsplit=1)[-1].strip("\"'")
     return name if _OPTION.match(name) and (_SENSITIVE.search(name) or _PASS.match(name)) else ""
 
 
 def _argument(text: str) -> str:
     """Redact one argument: the rest behind a sensitive name, else what it holds as a text."""
+    if _PEM in text:
+        return _argument(text[: text.index(_PEM)]) + MASK
     first = len(text) - len(text.lstrip())
     end = next((found.start() for found in _SPACE.finditer(text, first)), len(text))
     head = _without_known_secrets(text[:end])
