@@ -61,6 +61,7 @@ _ADVICE = tuple(
         (r"has another name now", _LOOK_AGAIN),
         (r"remedies are stopped", "`gpuagent remedies reset` lets them go on."),
         (r"not permitted", "Give the agent the right to signal: systemd/gpuagent-kill.conf as a drop-in (CAP_KILL)."),
+        (r"others may have written the state", "Do what the refusal says, then `sudo systemctl restart gpuagent`."),
         (r"no state directory", "Set state_dir in {file} to a directory that the agent may write."),
         (r"^not recorded, so not done", "See that the agent's state_dir has room and can be written."),
     )

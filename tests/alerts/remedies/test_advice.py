@@ -21,7 +21,9 @@ ELSEWHERE = (
     "GPU 0 cannot be read (blind)", "systemd has no unit a.service", "a.service refuses to be restarted by hand",
     "systemd cannot be asked about a.service: no answer", "'a' is not the name of a service",
     "a.service was started up to 4 times within its start limit of 5: one more could leave it down",
-    "there is no state directory to record it in, so it is not done", "not recorded, so not done: disk full",
+    "remedies are off: there is no state directory to record them in",
+    "remedies are off: others may have written the state: x is writable by everybody: x; then restart gpuagent",
+    "not recorded, so not done: disk full",
     "the configuration has changed since it was decided",
 )  # fmt: skip
 """What the eyes, systemd's unit and the store add."""
