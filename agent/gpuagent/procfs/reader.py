@@ -24,6 +24,7 @@ from gpuagent.reading import ProcessInfo
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _UNKNOWN_UID = -1
+_REAL_UID = re.compile(rb"^Uid:\t(\d+)", re.MULTILINE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +44,8 @@ class Record(NamedTuple):
     info: ProcessInfo
     image: tuple[bytes, ...]
     """() where there is nothing to compare: then the process is read again at the slow rate."""
+    cgroup: bytes = b""
+    """As /proc has it, with all hierarchies: another one is another place."""
 
 
 class ProcessReader:
@@ -92,7 +95,8 @@ class ProcessReader:
         """Read everything. Raises as `stat` does."""
         stat = self.stat(pid)
         status = parse_status(self._text(pid, "status"))
-        membership, proven = self._membership(pid)
+        cgroup = self._text(pid, "cgroup")
+        membership, proven = self._membership(cgroup)
         pod = self._pod(membership.pod_uid)
         uid = self._owner(pid) if status.uid is None else status.uid
         command = self._command_line(pid, stat)
@@ -119,29 +123,28 @@ class ProcessReader:
             proven_names=frozenset(proven),
             on_host=is_on_host(self._files, pid, stat, status),
         )
-        return Record(info, () if command is None else stat.image)
+        return Record(info, () if command is None else stat.image, cgroup)
 
     def proven_container(self, pid: int) -> str:
         """Return the id of the container that it runs in, "" where there is none, or others than root may name it."""
-        membership, proven = self._membership(pid)
+        membership, proven = self._membership(self._text(pid, "cgroup"))
         return membership.container_id if Name.CONTAINER in proven else ""
-
-    def user_name(self, uid: int) -> str:
-        """Return the name of a user, or the uid as text."""
-        return self._users(uid)
 
     def user_now(self, uid: int) -> str:
         """Return the name that the user database has for this user at this moment; it may block."""
         return self._fresh_users(uid)
 
-    def renew(self, record: Record, stat: Stat) -> Record:
+    def renew(self, record: Record, stat: Stat, *, anew: bool = False) -> Record:
         """Bring a record up to date with a newer `stat` of the same process; the same one if nothing has changed.
 
-        Reads the process again only where it runs another program now, or where that cannot be
-        seen. A zombie has no memory, arguments or cgroup any more, and one in state D must not be
-        asked for them: what was known of it is kept. Raises as `stat` does.
+        Reads the process again only where it runs another program, belongs to another user or is
+        in another cgroup now, or where the program cannot be seen. A zombie has no memory, arguments
+        or cgroup any more, and one in state D must not be asked for them: what was known of it is
+        kept. With `anew` it is read in any case. Raises as `stat` does.
         """
-        if stat.state not in {"Z", "D"} and (not record.image or record.image != stat.image):
+        if stat.state not in {"Z", "D"} and (
+            anew or not record.image or record.image != stat.image or self._has_moved(record)
+        ):
             again = self.read(stat.pid)
             if again.info.id == record.info.id:
                 return again
@@ -156,7 +159,15 @@ class ProcessReader:
         names = self._users(info.uid), self._container(info.container_id)
         if (info.user, info.container_name) != names:
             info = replace(info, user=names[0], container_name=names[1])
-        return record if info is record.info else Record(info, record.image)
+        return record if info is record.info else record._replace(info=info)
+
+    def _has_moved(self, record: Record) -> bool:
+        """Return whether user or cgroup are not as they were."""
+        pid = record.info.id.pid
+        if self._text(pid, "cgroup") != record.cgroup:
+            return True
+        uid = _REAL_UID.search(self._text(pid, "status"))
+        return uid is not None and int(uid[1]) != record.info.uid
 
     def unreadable(self, pid: int, ordinal: int) -> Record:
         """Stand in for a process that lives and hides (hidepid).
@@ -166,8 +177,8 @@ class ProcessReader:
         identity = ProcessId(self._boot.boot_id, pid, -ordinal)
         return Record(ProcessInfo(id=identity, name="", uid=_UNKNOWN_UID, user=""), ())
 
-    def _membership(self, pid: int) -> tuple[Membership, frozenset[Name]]:
-        return read_membership(self._text(pid, "cgroup"), self._cgroup_owner, self._above_container)
+    def _membership(self, cgroup: bytes) -> tuple[Membership, frozenset[Name]]:
+        return read_membership(cgroup, self._cgroup_owner, self._above_container)
 
     def _text(self, pid: int, name: str) -> bytes:
         try:

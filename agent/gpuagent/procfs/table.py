@@ -30,8 +30,8 @@ _GONE = (FileNotFoundError, ProcessLookupError)
 _UNREADABLE = (OSError, ValueError)
 _ENDED = frozenset({"Z", "X"})
 _MOST_UNLISTED = 1024
-_FOLLOWED_AT_ONCE = 32
-"""Processes at a tick, half a millisecond: all of them at once would hold up the event loop."""
+_FOLLOWED_AT_ONCE = 16
+"""Processes at a tick, a millisecond: all of them at once would hold up the event loop."""
 _FOLLOWED_PART = 16
 """Of a larger crowd this part at a tick: with a tick a second each has its turn every half a minute."""
 
@@ -131,6 +131,8 @@ class ProcessTable:
         self._outdated = False
         """Something may have changed that no pidfd tells of."""
         self._to_follow: list[int] = []
+        self._asked_about: set[int] = set()
+        """Those among them that are read anew, changed or not."""
 
     def resolve(self, pids: Iterable[int]) -> Mapping[int, ProcessInfo | None]:
         """Say who these pids are: all that the driver lists now, in every tick.
@@ -167,17 +169,25 @@ class ProcessTable:
         if not self._to_follow:  # ticks may be few and processes many: all have their turn
             self._to_follow = list(self._entries)
 
+    def follow_soon(self, pids: Iterable[int]) -> None:
+        """Have the next tick read all of these anew, and first: somebody asks about them."""
+        wanted = [pid for pid in pids if pid in self._entries]
+        self._asked_about.update(wanted)
+        self._to_follow = [*wanted, *(pid for pid in self._to_follow if pid not in self._asked_about)]
+
     def _follow(self) -> None:
         at_once = max(_FOLLOWED_AT_ONCE, len(self._entries) // _FOLLOWED_PART)
         turn, self._to_follow = self._to_follow[:at_once], self._to_follow[at_once:]
         for pid in turn:
             entry = self._entries.get(pid)
             if entry is None:
+                self._asked_about.discard(pid)
                 continue
             try:
                 stat = self.reader.stat(pid)
                 if stat.start_ticks == entry.record.info.id.start_ticks:
-                    record = self.reader.renew(entry.record, stat)
+                    record = self.reader.renew(entry.record, stat, anew=pid in self._asked_about)
+                    self._asked_about.discard(pid)
                     self._outdated |= record is not entry.record
                     entry.record = record
             except _UNREADABLE:
