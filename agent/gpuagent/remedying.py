@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from gpuagent.acting.agent import Acting, Around
 from gpuagent.acting.hands import AgentHands
+from gpuagent.acting.lookup import TableLookup
 from gpuagent.acting.notes import Notes
 from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.acting.programs import ProgramCheck
@@ -81,7 +82,7 @@ def acting_of(
 
     around = Around(
         store, node.clock, node.place.boot_id, hands, off,
-        pid_namespace=own_namespace(), config_file=str(config_file),
+        pid_namespace=own_namespace(), config_file=str(config_file), lookup=TableLookup(node.files, node.processes),
     )  # fmt: skip
     return Acting(config, around)
 

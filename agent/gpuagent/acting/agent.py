@@ -5,16 +5,20 @@ from __future__ import annotations
 import asyncio
 import logging
 import pwd
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from gpuagent.acting.budgets import belongs, name_of, uses
+from gpuagent.acting.by_hand import add_facts, find, renewed
 from gpuagent.acting.configured import ladders_of, rules_of
 from gpuagent.acting.eyes import SnapshotEyes
+from gpuagent.acting.lookup import FreshProcess, Lookup, NoLookup, in_time
 from gpuagent.acting.notes import Notes
 from gpuagent.acting.shown import ShownProcess
-from gpuagent.acting.targets import measured, target_of, targets_named, targets_on, unranked
+from gpuagent.acting.targets import targets_named, targets_on, unranked
+from gpuagent.acting.unreadable import UnreadableGpus
 from gpuagent.acting.window import Window
 from gpuagent.catalogue.remedies import RemedyCount, RemedyFigures
 from gpuagent.clock import Clock
@@ -50,14 +54,6 @@ _LOOK_REAL_SECONDS = 5.0
 """Under a scenario that runs faster than life, a busy machine must still get round to a reading in this time."""
 
 
-class NoSuchProcess(Exception):
-    """No process with this pid is on a GPU, as far as the agent can see."""
-
-
-class AnotherProcess(Exception):
-    """The pid belongs to another process than the one that the person was shown."""
-
-
 @dataclass(frozen=True, slots=True)
 class Around:
     """What remedies stand on."""
@@ -72,6 +68,8 @@ class Around:
     """Inode of the agent's own pid namespace: pids mean the same only to those who are in it. 0 is unknown."""
     config_file: str = str(DEFAULT_PATH)
     """Where a person finds the keys that a refusal names."""
+    lookup: Lookup = field(default_factory=NoLookup)
+    """Reads a process anew for a request by hand."""
 
 
 class Acting:
@@ -92,6 +90,8 @@ class Acting:
         self._pid_namespace = around.pid_namespace
         self._config_file = around.config_file
         self._snapshot: Snapshot | None = None
+        self._lookup = around.lookup
+        self._unreadable = UnreadableGpus(around.clock)
         self._stopped = ""
         self._later: set[asyncio.Task[None]] = set()
         self._window = Window()
@@ -152,6 +152,7 @@ class Acting:
     async def see(self, snapshot: Snapshot) -> None:
         """A tick has come."""
         self._snapshot = snapshot
+        self._unreadable.see(snapshot)
         self.remedies.unblock()
         await self.eyes.see(snapshot)
 
@@ -188,8 +189,10 @@ class Acting:
             NoSuchProcess: nothing is on record.
             AnotherProcess: `pid` is not the process that was shown; nothing is on record.
         """
-        target = self._find(pid, gpu, shown)
-        order = Order(asked_by=f"{_user(uid)} (uid {uid})", forced=force)
+        self._lookup.follow_soon([pid])
+        fresh = await self._look_up([pid])
+        target = find(self._snapshot, pid, gpu, shown, fresh, self._unreadable.now())
+        order = Order(asked_by=f"{_user(uid)} (uid {uid})", forced=force, shown=shown.ends_with_it)
         plan = Plan(order, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
         if self._off:
             why = f"remedies are off: {self._off}"
@@ -224,16 +227,26 @@ class Acting:
             "remedies": await asyncio.to_thread(self._record.get),
         }
 
-    def identified(self) -> dict[str, Any]:
-        """Return the GPU processes with what tells each from every other one: for who commands, and nobody else."""
+    async def identified(self) -> dict[str, Any]:
+        """Return the GPU processes with what tells each from every other one: for who commands, and nobody else.
+
+        Each is read anew: what a person is shown is what is so now, and what their request is compared with.
+        """
+        snapshot = self._snapshot
+        pids = {each.pid for each in snapshot.processes} if snapshot is not None else set()
+        self._lookup.follow_soon(pids)
+        fresh = await self._look_up(pids)
+        if snapshot is not None:
+            snapshot = renewed(snapshot, fresh)
         document: dict[str, Any] = processes_document(
-            self._snapshot,
+            snapshot,
             now_seconds=self._clock.now(),
             poll_interval_seconds=self.config.poll_interval,
             preallocates=self.config.preallocates,
             identified=True,
         )
         document["agent"] = {**document["agent"], "pid_namespace": self._pid_namespace or None}
+        add_facts(document, snapshot, fresh, self._unreadable.now())
         return document
 
     def figures(self) -> RemedyFigures:
@@ -314,23 +327,12 @@ class Acting:
         ladder = next((one for one in self.remedies.ladders if one.matches(alert.labels)), None)
         return ladder is not None and any(step.disrupts for step in ladder.steps)
 
-    def _find(self, pid: int, gpu: str, shown: ShownProcess) -> Target:
-        snapshot = self._snapshot
-        if snapshot is None:
-            raise NoSuchProcess("nothing has been measured yet")
-        processes = [each for each in snapshot.processes if each.pid == pid]
-        if gpu:
-            processes = [each for each in processes if gpu in {str(each.gpu_index), each.gpu_uuid}]
-        processes.sort(key=lambda each: -(each.used_bytes or 0))
-        for process in processes:
-            if different := shown.difference(pid, process.info):
-                raise AnotherProcess(different)
-            target = target_of(process, None, measured(snapshot))
-            if target is not None:
-                return target
-        if processes:
-            raise NoSuchProcess(f"pid {pid} is on a GPU, but too little is known of it to act on it")
-        raise NoSuchProcess(f"no process with pid {pid} is on {f'GPU {gpu}' if gpu else 'a GPU'}")
+    async def _look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:
+        """Read what these processes are now; nothing where /proc hangs: what is acted on is compared once more."""
+        wanted = tuple(pids)
+        with suppress(TimeoutError):
+            return await in_time(lambda: self._lookup.look_up(wanted))
+        return {}
 
     def _told(self, plan: Plan, run: Run, outcome: Outcome, again: bool) -> None:
         self.notes.ended(run, outcome, again=again)

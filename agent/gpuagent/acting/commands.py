@@ -6,8 +6,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuagent.acting.agent import Acting, AnotherProcess, NoSuchProcess
-from gpuagent.acting.shown import FIELDS, read_shown
+from gpuagent.acting.agent import Acting
+from gpuagent.acting.by_hand import AnotherProcess, NoSuchProcess
+from gpuagent.acting.shown import FIELDS, SHOWN_MEMBERS, read_shown
 from gpuagent_alerts.remedies.audit import NotRecorded
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.store.problem import StoreFailure
@@ -15,7 +16,7 @@ from gpuagent_exporters.remedy_routes import NotDone
 
 Document = dict[str, Any]
 
-_ASK = frozenset({"force", "dry_run", "gpu", *FIELDS})
+_ASK = frozenset({"force", "dry_run", "gpu", SHOWN_MEMBERS, *FIELDS})
 _KILL = _ASK | {"steps"}
 _RELEASE = _ASK | {"collect"}
 _STEPS = {
@@ -40,7 +41,7 @@ class RemedyCommands:
             raise NotDone(503, f"the record cannot be read: {error}") from None
 
     async def identified(self) -> Document:
-        return self._acting.identified()
+        return await self._acting.identified()
 
     async def kill(self, pid: int, request: Mapping[str, Any], uid: int) -> Document:
         _only(request, _KILL)

@@ -11,7 +11,6 @@ from gpuagent.acting import namespaces
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.containment import has_host_uids, has_own_root
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.reader import Record
 from gpuagent.procfs.stat import parse_stat, parse_status
 from gpuagent_alerts.remedies.target import Facts, Identity
 
@@ -22,8 +21,6 @@ _DIGEST_DIGITS = 16
 
 class Reader(namespaces.Reader, Protocol):
     """Reads a process in the way in which it was measured, so that both can be compared."""
-
-    def read(self, pid: int) -> Record: ...
 
     def user_now(self, uid: int) -> str:
         """Return the name that the user database has for this user at this moment."""
@@ -68,8 +65,8 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) ->
     )
     if not facts.is_namespace_init:
         return facts
-    others = namespaces.read_namespace_others(files, reader, info, len(facts.namespace_pids))
-    return replace(facts, namespace_others=others)
+    members = namespaces.NamespaceScan(files, reader).members(info, len(facts.namespace_pids))
+    return replace(facts, namespace_members=members)
 
 
 def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:

@@ -6,24 +6,19 @@ If it is, what was read was of it and of no other that was given the number.
 
 from __future__ import annotations
 
-import asyncio
-import contextlib
 import errno
 import os
 import select
 import signal
-import threading
 from collections.abc import Callable
 from dataclasses import replace
 
 from gpuagent.acting.facts import Reader, read_facts, stuck_thread
+from gpuagent.acting.lookup import in_time
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.watch import HIGHEST_PID
 from gpuagent_alerts.remedies.target import Facts, Target
 from gpuagent_alerts.remedies.world import Gone, NotPermitted
-
-READ_SECONDS = 2.0
-"""A read of /proc that takes longer hangs on the process's own locks: it is left alone, in a thread of its own."""
 
 
 class HeldProcess:
@@ -39,6 +34,8 @@ class HeldProcess:
         self._pid = target.pid
         self._files = files
         self._reader = reader
+        if target.pid == 1:
+            raise NotPermitted("it is the first process of the system, which is never ended")
         if not 1 < target.pid <= HIGHEST_PID:
             raise NotPermitted(f"pid {target.pid} is none that the kernel gives out: a scenario has made it up")
         try:
@@ -51,35 +48,24 @@ class HeldProcess:
 
     async def facts(self) -> Facts:
         """See `gpuagent_alerts.remedies.world.Held`."""
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[Facts | Exception] = loop.create_future()
-
-        def settle(found: Facts | Exception) -> None:
-            if not answer.done():
-                answer.set_result(found)
-
-        def read() -> None:
-            found: Facts | Exception
-            try:
-                found = read_facts(self._files, self._reader, self._pid, self._inode())
-                if found.threads > 1 and found.state == "Z":
-                    found = replace(found, wait_channel=stuck_thread(self._pid) or found.wait_channel)
-            except Exception as error:  # noqa: BLE001  it is judged below, in the loop
-                found = error
-            with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
-                loop.call_soon_threadsafe(settle, found)
-
-        threading.Thread(target=read, name=f"facts of {self._pid}", daemon=True).start()
+        facts: Facts | Exception
         try:
-            async with asyncio.timeout(READ_SECONDS):  # not wait_for: until 3.12 that may swallow a cancellation
-                facts = await answer
+            facts = await in_time(self._read)
         except TimeoutError:
             raise NotPermitted("/proc does not answer: it hangs in the kernel") from None
+        except Exception as error:  # noqa: BLE001  it is judged below
+            facts = error
         if self._has_been_reaped() or isinstance(facts, FileNotFoundError | ProcessLookupError):
             raise Gone
         if isinstance(facts, Exception):
             raise NotPermitted(f"/proc cannot be read: {facts}")
         return facts
+
+    def _read(self) -> Facts:
+        found = read_facts(self._files, self._reader, self._pid, self._inode())
+        if found.threads > 1 and found.state == "Z":
+            found = replace(found, wait_channel=stuck_thread(self._pid) or found.wait_channel)
+        return found
 
     def send(self, number: int) -> None:
         """See `gpuagent_alerts.remedies.world.Held`."""

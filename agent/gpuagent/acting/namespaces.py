@@ -13,25 +13,26 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.reader import Record
 from gpuagent.procfs.stat import parse_status
 from gpuagent.reading import ProcessInfo
+from gpuagent_alerts.remedies.target import MAX_NAMESPACE_MEMBERS, NamespaceMember
 
 _HOST_INIT = 1
 _NAMESPACE_PIDS = re.compile(rb"^NSpid:([0-9\t ]+)$", re.MULTILINE)
-_NAMED = 5
-"""Processes that a refusal names one by one."""
 
 
 class Reader(Protocol):
-    """Reads what says to whom a process belongs."""
+    """Reads a process in the way in which it was measured, and what says to whom it belongs."""
+
+    def read(self, pid: int) -> Record: ...
 
     def proven_container(self, pid: int) -> str: ...
-
-    def user_name(self, uid: int) -> str: ...
 
 
 class _Process(NamedTuple):
@@ -46,33 +47,60 @@ def list_pids(root: str = "/proc") -> list[int]:
     return [int(folder.name) for folder in Path(root).iterdir() if folder.name.isdigit()]
 
 
-def read_namespace_others(
-    files: ProcFiles, reader: Reader, init: ProcessInfo, depth: int, pids: Callable[[], Iterable[int]] = list_pids
-) -> tuple[str, ...] | None:
-    """Describe who ends together with `init`, the first process of a pid namespace, and does not belong with it.
+class NamespaceScan:
+    """All living processes that are in a pid namespace below the host's, as they were at one look."""
 
-    Whoever belongs with it is in the same container, if root has named that; without one, it has the same user. `depth`
-    is the length of the init's `NSpid`. A process that only may be in the namespace is described as one. None means
-    that not every process can be seen.
-    """
-    try:
-        found = _read_all(files, depth, pids())
-    except (OSError, ValueError):
-        return None
-    if found is None or init.id.pid not in found:
-        return None
-    container = init.container_id if "container" in init.proven_names else ""
-    namespace = _Namespace(files, reader, found, init.id.pid, depth)
-    others = []
-    for pid, process in sorted(found.items()):
-        if pid == init.id.pid or (not container and set(process.uids) == {init.uid}):
-            continue
-        is_inside = namespace.has(pid)
-        if is_inside is False or (container and reader.proven_container(pid) == container):
-            continue
-        text = f"pid {pid} ({reader.user_name(process.uids[0])})"
-        others.append(text if is_inside else f"perhaps {text}")
-    return tuple(_shortened(others))
+    def __init__(self, files: ProcFiles, reader: Reader, pids: Callable[[], Iterable[int]] = list_pids) -> None:
+        """Read them."""
+        self._files = files
+        self._reader = reader
+        self._found: dict[int, _Process] | None = None
+        with suppress(OSError, ValueError):
+            self._found = _read_all(files, pids())
+
+    def members(self, init: ProcessInfo, depth: int) -> tuple[NamespaceMember, ...] | None:
+        """Return everybody who ends together with `init`, the first process of a pid namespace.
+
+        Whoever belongs with it is in the same container, if root has named that; without one, it has the same user.
+        `depth` is the length of the init's `NSpid`. None means that not every process can be seen. It ends with the
+        first beyond `MAX_NAMESPACE_MEMBERS`.
+        """
+        if self._found is None:
+            return None
+        found = {pid: each for pid, each in self._found.items() if len(each.pids) >= depth}
+        if init.id.pid not in found:
+            return None
+        container = init.container_id if "container" in init.proven_names else ""
+        namespace = _Namespace(self._files, self._reader, found, init.id.pid, depth)
+        members = []
+        for pid, process in sorted(found.items()):
+            if pid == init.id.pid or (is_inside := namespace.has(pid)) is False:
+                continue
+            same_user = set(process.uids) == {init.uid}
+            try:
+                member = self._member(pid, same_user, container, certain=bool(is_inside))
+            except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
+                continue
+            except (OSError, ValueError):
+                return None
+            members.append(member)
+            if len(members) > MAX_NAMESPACE_MEMBERS:
+                break
+        return tuple(members)
+
+    def _member(self, pid: int, same_user: bool, container: str, *, certain: bool) -> NamespaceMember:
+        """Raises OSError and ValueError as `Reader.read`."""
+        info = self._reader.read(pid).info
+        names = [info.name]
+        score = None
+        with suppress(OSError):  # also of one whose first thread has ended
+            names.append(self._files.link(pid, "exe").removesuffix(" (deleted)").rpartition("/")[2])
+        with suppress(OSError, ValueError):
+            score = int(self._files.read(pid, "oom_score_adj"))
+        belongs = self._reader.proven_container(pid) == container if container else same_user
+        return NamespaceMember(
+            pid, info.id.start_ticks, tuple(dict.fromkeys(names)), info.user or str(info.uid), belongs, certain, score
+        )
 
 
 class _Namespace:
@@ -124,8 +152,8 @@ class _Namespace:
         return self._other_containers
 
 
-def _read_all(files: ProcFiles, depth: int, pids: Iterable[int]) -> dict[int, _Process] | None:
-    """Read every living process that is at least so deep; None where /proc hides some (hidepid in proc(5))."""
+def _read_all(files: ProcFiles, pids: Iterable[int]) -> dict[int, _Process] | None:
+    """Read every living process below the host's namespace; None where /proc hides some (hidepid in proc(5))."""
     found: dict[int, _Process] = {}
     everybody_is_seen = False
     for pid in pids:
@@ -135,7 +163,7 @@ def _read_all(files: ProcFiles, depth: int, pids: Iterable[int]) -> dict[int, _P
             continue
         everybody_is_seen = everybody_is_seen or pid == _HOST_INIT
         line = _NAMESPACE_PIDS.search(status)
-        if line is not None and 0 < len(line[1].split()) < depth:  # most of a machine's processes: no more to parse
+        if line is not None and len(line[1].split()) == 1:  # most of a machine's processes: no more to parse
             continue
         told, lines = parse_status(status), _lines(status)
         if not told.namespace_pids or not told.uids:
@@ -156,7 +184,3 @@ def _lines(status: bytes) -> dict[bytes, bytes]:
     if len(found) != 3 or not found[b"State"]:
         raise ValueError("not a status file of a process")
     return found
-
-
-def _shortened(others: list[str]) -> list[str]:
-    return others if len(others) <= _NAMED else [*others[:_NAMED], f"{len(others) - _NAMED} others"]

@@ -11,6 +11,10 @@ FIELDS = ("start_ticks", "boot_id", "pid_namespace")
 """What a request has to carry besides the pid, which the kernel gives to another process sooner or later."""
 
 
+SHOWN_MEMBERS = "ends_with_it"
+"""Field of those that were shown as ending together with the process; without it nobody was."""
+
+
 class ShownProcess(NamedTuple):
     """What tells a process from every other one that ever had its pid."""
 
@@ -19,11 +23,13 @@ class ShownProcess(NamedTuple):
     boot_id: str
     pid_namespace: int | None
     """Inode of its pid namespace; None where the agent may not read it, and said so."""
+    ends_with_it: frozenset[tuple[int, int]] = frozenset()
+    """Pid and start of each that was shown as ending together with it."""
 
     def difference(self, pid: int, info: ProcessInfo | None) -> str:
         """Return why the process that has this pid now is not the one that was shown; "" if it is."""
         if info is None:
-            return f"pid {pid} was shown as a process that runs, and /proc no longer knows it"
+            return f"pid {pid} was shown as a process that runs, and has ended since"
         now = shown_as(info)
         if self.boot_id != now.boot_id:
             return f"pid {pid} was shown before the machine was started again: it is another process now"
@@ -53,7 +59,20 @@ def read_shown(request: Mapping[str, Any]) -> ShownProcess:
         raise ValueError("boot_id must be a text")
     if namespace is not None and (namespace := _whole(namespace, 2**32 - 1)) is None:
         raise ValueError("pid_namespace must be a whole number above 0, or null where it was shown as null")
-    return ShownProcess(start, boot_id, namespace)
+    return ShownProcess(start, boot_id, namespace, _members(request.get(SHOWN_MEMBERS, [])))
+
+
+def _members(value: object) -> frozenset[tuple[int, int]]:
+    """Read a list of pairs. Raises ValueError."""
+    found = set()
+    for pair in value if isinstance(value, list) else [None]:
+        numbers = [_whole(each, 2**63 - 1) for each in pair] if isinstance(pair, list) else []
+        match numbers:
+            case [int(pid), int(start)]:
+                found.add((pid, start))
+            case _:
+                raise ValueError(f"{SHOWN_MEMBERS} must be a list of [pid, start_ticks]")
+    return frozenset(found)
 
 
 def _whole(value: object, most: int) -> int | None:

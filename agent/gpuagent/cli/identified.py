@@ -13,12 +13,20 @@ from typing import Any, NamedTuple
 import typer
 
 from gpuagent.ask import NoAgent, default_socket, fetch_document
+from gpuagent.cli.cells import clean
 from gpuagent.cli.source import tell
 
 Document = dict[str, Any]
 
 _PATH = "/api/v1/processes/identified"
 _FIELDS = ("start_ticks", "boot_id", "pid_namespace")
+
+
+def read_pid(text: str) -> int:
+    """Return the number that was typed: ASCII digits alone, as `ps` prints them. Raises typer.BadParameter."""
+    if not (text.isascii() and text.isdigit()):
+        raise typer.BadParameter(f"{text!r} is no pid: a pid is digits, 0 to 9")
+    return int(text)
 
 
 class Unidentified(Exception):
@@ -39,7 +47,25 @@ class Chosen(NamedTuple):
     @property
     def identity(self) -> Document:
         """The part of a request that tells this process from every other one."""
-        return {name: self.first.get(name) for name in _FIELDS}
+        shown = [[each.get("pid"), each.get("start_ticks")] for each in self.ends_with_it]
+        return {name: self.first.get(name) for name in _FIELDS} | ({"ends_with_it": shown} if shown else {})
+
+    @property
+    def ends_with_it(self) -> Sequence[Document]:
+        """Those that the kernel ends together with it, as far as they can be seen."""
+        return self.first.get("ends_with_it") or ()
+
+    @property
+    def end_lines(self) -> list[str]:
+        """A line for each of them; the person who asks has to see them all."""
+        if self.first.get("ends_with_it", ()) is None:
+            return ["whom its end would end as well cannot be told"]
+        return [_member(each) for each in self.ends_with_it]
+
+
+def _member(row: Document) -> str:
+    text = f"pid {row.get('pid')} ({clean(row.get('process') or '?')} of {clean(row.get('user') or '?')})"
+    return f"{'' if row.get('certain', True) else 'perhaps '}{text}{'' if row.get('belongs') else ', not of its own'}"
 
 
 def read_own_namespace() -> int:
@@ -82,8 +108,17 @@ def choose(document: Document, pid: int, gpu: str = "") -> Chosen:
     rows = [row for row in document.get("processes", ()) if row.get("pid") == pid]
     there = [row for row in rows if gpu in {"", str(row.get("gpu")), row.get("gpu_uuid")}]
     if not there:
+        blind = [
+            str(each.get("text"))
+            for each in document.get("unreadable") or ()
+            if gpu in {"", str(each.get("gpu")), each.get("gpu_uuid")}
+        ]
+        if blind:
+            raise Unidentified(clean(f"whether pid {pid} is on a GPU is not known: {'; '.join(blind)}"))
         raise Unidentified(f"no process with pid {pid} is on {f'GPU {gpu}' if gpu else 'a GPU'}")
     there.sort(key=lambda row: -(row.get("memory_used_bytes") or 0))
+    if why := there[0].get("why_not"):
+        raise Unidentified(clean(why))
     if not there[0].get("start_ticks") or not there[0].get("boot_id"):
         raise Unidentified(f"pid {pid} is on a GPU, but too little is known of it to act on it")
     return Chosen(pid, [*there, *(row for row in rows if row not in there)])

@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuagent.cli.attended import Answer, Request, attend
+from gpuagent.cli.attended import EXIT_INTERRUPTED, Answer, Request, attend
 from gpuagent.cli.cells import clean, width_of
 from gpuagent.cli.control import Refused
-from gpuagent.cli.identified import Chosen, Unidentified, choose, fetch_identified
+from gpuagent.cli.identified import Chosen, Unidentified, choose, fetch_identified, read_pid
 from gpuagent.cli.kill_prompt import question
 from gpuagent.cli.source import Socket, tell
 from gpuagent.units import format_bytes, format_duration
@@ -24,7 +24,10 @@ _DONE = frozenset({"released", "resolved", "exited", "dry_run"})
 
 
 def kill(
-    pids: Annotated[list[int], typer.Argument(metavar="PID", help="The processes, as `gpuagent ps` shows them")],
+    pids: Annotated[
+        list[int],
+        typer.Argument(metavar="PID", parser=read_pid, help="The processes, as `gpuagent ps` shows them"),
+    ],
     dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and record, but do nothing")] = False,
     force: Annotated[
         bool, typer.Option("--force", help="Ignore the allow list. The never-list still applies.")
@@ -41,8 +44,9 @@ def kill(
 ) -> None:
     """End processes and see their memory come back: SIGTERM, after 30 s SIGKILL, the same checks before each.
 
-    You are shown each process and asked once about all of them. What is ended is what you were shown: if a pid belongs
-    to another process by then, the agent refuses. None waits until the memory of another has come back.
+    You are shown each process, and whom the kernel ends with it, and asked once about all of them. What is ended is
+    what you were shown: if a pid belongs to another process by then, the agent refuses. None waits until the memory of
+    another has come back.
 
     Without `remedies.allow` your word is enough; an allow list that is given is kept to, unless forced. The never-list,
     and any doubt about who the process is, stand in every case. Pauses, limits per hour and day, cool-downs and the
@@ -70,9 +74,9 @@ def kill(
     if not chosen:
         raise typer.Exit(1)
     if asks:
-        for line in question(chosen, document, width_of(sys.stderr), restart_unit=restart_unit):
-            tell(line)
-        typer.confirm("End it?" if len(chosen) == 1 else f"End all {len(chosen)} of them?", abort=True, err=True)
+        _ask(chosen, question(chosen, document, width_of(sys.stderr), restart_unit=restart_unit))
+    else:
+        _tell_who_ends_too(chosen)
     steps = ["restart_unit"] if restart_unit else ["terminate", "kill"]
     requests = [
         Request(
@@ -87,6 +91,27 @@ def kill(
     if as_json:
         _print_json(requests, answers)
     if missed or not all(_succeeded(each) for each in answers):
+        raise typer.Exit(1)
+
+
+def _tell_who_ends_too(chosen: Sequence[Chosen]) -> None:
+    for each in chosen:
+        for line in each.end_lines:
+            tell(f"the end of pid {each.pid} also ends {line}")
+
+
+def _ask(chosen: Sequence[Chosen], lines: Sequence[str]) -> None:
+    """Return after a yes. Anything else ends the command: with 1, and with 130 after Ctrl-C."""
+    for line in lines:
+        tell(line)
+    try:
+        confirmed = typer.confirm("End it?" if len(chosen) == 1 else f"End all {len(chosen)} of them?", err=True)
+    except typer.Abort as abort:
+        tell("")
+        interrupted = isinstance(abort.__context__, KeyboardInterrupt)
+        raise typer.Exit(EXIT_INTERRUPTED if interrupted else 1) from None
+    if not confirmed:
+        tell("nothing was done")
         raise typer.Exit(1)
 
 

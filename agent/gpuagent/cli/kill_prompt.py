@@ -80,6 +80,8 @@ def _facts(chosen: Chosen, rows: Sequence[Document], *, restart_unit: bool) -> I
         yield "parent", f"pid {parent['pid']} ({_name(parent)} of {_user(parent)}), which is on GPU {parent.get('gpu')}"
     if row.get("verdict") in _VERDICTS:
         yield "leak", _leak(row)
+    for number, text in enumerate(chosen.end_lines):
+        yield "" if number else "ends too", text
 
 
 def _shortened(lines: list[str]) -> list[str]:

@@ -11,7 +11,7 @@ from gpuagent.cli.attended import Request, attend
 from gpuagent.cli.cells import clean
 from gpuagent.cli.clients import ABSENT
 from gpuagent.cli.control import Refused
-from gpuagent.cli.identified import Unidentified, choose, fetch_identified
+from gpuagent.cli.identified import Unidentified, choose, fetch_identified, read_pid
 from gpuagent.cli.kill import advice
 from gpuagent.cli.source import Socket, tell
 from gpuagent.units import format_bytes
@@ -22,7 +22,7 @@ _NOT_DONE = frozenset({"refused", "failed", "interrupted"})
 
 
 def release(
-    pid: Annotated[int, typer.Argument(help="The process, as `gpuagent ps` shows it")],
+    pid: Annotated[int, typer.Argument(metavar="PID", parser=read_pid, help="The process, as `gpuagent ps` shows it")],
     collect: Annotated[
         bool, typer.Option("--collect", help="Run Python's garbage collector first: the app stands still for it")
     ] = False,

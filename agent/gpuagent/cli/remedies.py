@@ -74,6 +74,9 @@ def lines(run: dict[str, Any], width: int) -> list[str]:
     told += _indented(f"{'dry run, ' if run.get('dry_run') else ''}{clean(why)}", width, 2)
     if others:
         told += _indented(f"with it: pid {', '.join(others)}", width, 2)
+    ended = dict.fromkeys(each for step in run.get("steps", ()) for each in step.get("ends_with_it") or ())
+    if ended:
+        told += _indented(f"the kernel ends with it: {clean(', '.join(ended))}", width, 2)
     for step in run["steps"]:
         if step["kind"] == "intent":
             note = f"  ({clean(step['note'])})" if step.get("note") else ""

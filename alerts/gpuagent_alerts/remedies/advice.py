@@ -15,6 +15,9 @@ from gpuagent_alerts.remedies.world import UnitPermission
 
 _LOOK_AGAIN = "Look again with `gpuagent ps`, and ask again if it is still meant."
 _NOTHING_LIFTS = "Nothing lifts this. End it with what started it: systemctl, its job manager, its container runtime."
+_BY_ITS_RUNTIME = (
+    "Nothing lifts this. End the container with its runtime, or these processes with what started them, if all may end."
+)
 _UNIT_ON_NEVER_LIST = (
     "Stop the unit yourself: systemctl stop {unit}; it is on the never-list, so no remedy restarts it."
 )
@@ -38,7 +41,9 @@ _ADVICE = tuple(
         (r"made the cgroup of", "Say --force, or name its user in remedies.allow.users in {file}."),
         (r"not been shown to hold this memory", "Say --force if it holds it, or wait until it grows or computes."),
         (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
+        (r"ends with it|first process of a pid namespace( with more|: it cannot be told)", _BY_ITS_RUNTIME),
         (r"^it is the first process of a pid namespace", "Say --force if these processes may end as well."),
+        (r"first process of the system", _NOTHING_LIFTS),
         (_SUPERVISED, "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."),
         (r"^no systemd unit runs it", "Leave out --restart-unit: a signal is enough here."),
         (r"belongs to a user's own manager", "As {user}: systemctl --user restart the unit, or stop it."),

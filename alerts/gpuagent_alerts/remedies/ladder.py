@@ -18,7 +18,7 @@ from gpuagent_alerts.remedies.limits import refusals as limit_refusals
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.party import Doubt, Member, Party
 from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of
-from gpuagent_alerts.remedies.policy import NotMeant
+from gpuagent_alerts.remedies.policy import NotMeant, ended_with
 from gpuagent_alerts.remedies.proof import answered, prove
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts
@@ -190,7 +190,7 @@ class Run:
         useless = step.sends is not None and all(each.ignores(step.sends) for each in facts)
         async with self._tools.gate:
             await asyncio.to_thread(self._check_limits, self._judged_as(step))
-            await asyncio.to_thread(self._intend, step, useless)
+            await asyncio.to_thread(self._intend, step, useless, facts)
         self._before = sight
         started = self._tools.now()
         done = await self._do(step, sight)
@@ -264,7 +264,7 @@ class Run:
         if against:
             raise self._refused(*against)
 
-    def _intend(self, step: Step, useless: bool) -> None:
+    def _intend(self, step: Step, useless: bool, facts: list[Facts]) -> None:
         """In a thread: on the disk before anything is done. Raises NotRecorded."""
         audit, pids = self._tools.audit, [member.target.pid for member in self._party.members]
         if not self.id:
@@ -273,6 +273,7 @@ class Run:
         audit.write(self.id, INTENT, {
             "step": str(step), "disrupts": step.disrupts, "dry_run": self.plan.dry_run, "pids": pids,
             "used_bytes": self.plan.target.used_bytes, "note": note,
+            "ends_with_it": [str(each) for one in facts for each in ended_with(step, one) or ()],
         })  # fmt: skip
 
     async def _do(self, step: Step, sight: Sight) -> Done:

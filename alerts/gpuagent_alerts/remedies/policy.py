@@ -4,14 +4,21 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from gpuagent.doubt import SHUFFLED_LIST
 from gpuagent.units import format_bytes, format_duration
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.target import Facts, Target, names_container
+from gpuagent_alerts.remedies.target import (
+    MAX_NAMESPACE_MEMBERS,
+    Facts,
+    NamespaceMember,
+    Target,
+    mismatches,
+    names_container,
+)
 from gpuagent_alerts.remedies.victim import IDLE_FOR_SECONDS, VictimPolicy
 from gpuagent_alerts.remedies.world import Order, Sight, UnitPermission
 
@@ -48,6 +55,8 @@ _UNKILLABLE_SCORE = -1000
 """`oom_score_adj` of what even the kernel spares."""
 _SPARING = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
 """Signals whose default is not the end of the process, or its standstill."""
+_NAMED = 5
+"""Processes that a refusal names one by one."""
 _USERS_OWN_MANAGER = re.compile(r"user@\d+\.service/")
 
 
@@ -119,6 +128,7 @@ class Policy:
             yield "it is no longer on the GPU"
             return
         yield from _in_doubt(sight)
+        yield from mismatches(target, facts.identity)  # what is judged is what is held
         if not target.holder_proven and not (order.by_hand and order.forced):  # a person has confirmed the process
             yield (
                 "it has not been shown to hold this memory: its number was first listed while nobody looked"
@@ -144,7 +154,7 @@ class Policy:
             # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
             is_nobodys = not_meant and step.kind is Kind.RESTART_UNIT and not target.unit
             yield _not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
-        yield from _ends_others(step, order, facts)
+        yield from self._ends_others(step, order, facts, protected)
 
     def for_members(self) -> Policy:
         """Return the policy for those that fall with the chosen process: how much each of them holds is no matter."""
@@ -165,6 +175,9 @@ class Policy:
         names = {facts.identity.name, target.name}
         if facts.identity.executable:
             names.add(facts.identity.executable.removesuffix(" (deleted)").rpartition("/")[2])
+        yield from self._on_never_list(names)
+
+    def _on_never_list(self, names: Iterable[str]) -> Iterator[str]:
         for name in sorted(names):
             pattern = next((each for each in (*NEVER, *self.never) if fnmatchcase(name, each)), None)
             if pattern is not None:
@@ -250,6 +263,30 @@ class Policy:
             yield from _nothing_to_fill_in(step, target)
         elif target.unit and not target.proven_container_id and _would_end(step, facts):
             yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
+
+    def _ends_others(self, step: Step, order: Order, facts: Facts, protected: frozenset[int]) -> Iterator[str]:
+        """Yield what forbids the end of those whom the kernel ends together with the first process of a pid namespace.
+
+        The never-list stands for each of them in every case. A person who was shown those that do not belong with it
+        may answer for them with --force.
+        """
+        ended = ended_with(step, facts)
+        if ended is None:
+            yield "it is the first process of a pid namespace: it cannot be told whom its end would end as well"
+            return
+        if len(ended) > MAX_NAMESPACE_MEMBERS:
+            yield f"it is the first process of a pid namespace with more than {MAX_NAMESPACE_MEMBERS} other processes"
+            return
+        for each in ended:
+            if each.pid in protected:
+                yield f"{each}, which ends with it, is the agent itself or one of its ancestors"
+            if each.oom_score_adjust == _UNKILLABLE_SCORE:
+                yield f"{each}, which ends with it, is protected from the kernel's own killer (oom_score_adj -1000)"
+            for reason in self._on_never_list(each.names):
+                yield f"{each} ends with it: {reason}"
+        shown = order.shown if order.by_hand and order.forced else frozenset()
+        if others := [str(each) for each in ended if not each.belongs and each.key not in shown]:
+            yield f"it is the first process of a pid namespace: ending it also ends {', '.join(_shortened(others))}"
 
 
 def _not_meant(text: str, facts: Facts, by: str) -> str:
@@ -357,15 +394,14 @@ def _nothing_to_fill_in(step: Step, target: Target) -> Iterator[str]:
             yield f"{step} needs {place}, and the process has none"
 
 
-def _ends_others(step: Step, order: Order, facts: Facts) -> Iterator[str]:
-    """Yield whom the kernel ends together with the first process of a pid namespace; a person may answer for them."""
+def ended_with(step: Step, facts: Facts) -> tuple[NamespaceMember, ...] | None:
+    """Return whom the kernel ends together with the process where this step ends it; None where that is unknown."""
     ends = step.kind is Kind.RESTART_UNIT or _would_end(step, facts)
-    if not ends or not facts.is_namespace_init or (order.by_hand and order.forced):
-        return
-    if facts.namespace_others is None:
-        yield "it is the first process of a pid namespace: it cannot be told whom its end would end as well"
-    elif facts.namespace_others:
-        yield f"it is the first process of a pid namespace: ending it also ends {', '.join(facts.namespace_others)}"
+    return facts.namespace_members if ends and facts.is_namespace_init else ()
+
+
+def _shortened(others: list[str]) -> list[str]:
+    return others if len(others) <= _NAMED else [*others[:_NAMED], f"{len(others) - _NAMED} others"]
 
 
 def _would_end(step: Step, facts: Facts) -> bool:

@@ -74,7 +74,7 @@ FACTS: Final = (
     Fact("Facts.root_user_namespace", Writer.KERNEL, "lets the next in a ranking follow: its user is not its choice"),
     Fact("Facts.own_root", Writer.KERNEL, "withholds: a container, or not to be told"),
     Fact("Facts.namespace_pids", Writer.KERNEL, "withholds: a container"),
-    Fact("Facts.namespace_others", Writer.KERNEL, "withholds: whoever ends together with it, or not to be told"),
+    Fact("Facts.namespace_members", Writer.KERNEL, "withholds: each that ends together with it is judged"),
     Fact("Facts.ignored_signals", Writer.TARGET, "withholds, and shortens a wait"),
     Fact("Facts.caught_signals", Writer.TARGET, "withholds, and shortens a wait"),
     Fact("Facts.pending_signals", Writer.KERNEL, "is shown"),
@@ -117,6 +117,7 @@ FACTS: Final = (
     Fact("Order.victim", Writer.OPERATOR, "chooses where the alert names nobody"),
     Fact("Order.passed_over", Writer.AGENT, "names those before it that the allow list does not mean"),
     Fact("Order.values", Writer.AGENT, "is recorded"),
+    Fact("Order.shown", Writer.OPERATOR, "with `forced`, permits that these end together with the process"),
 )
 
 

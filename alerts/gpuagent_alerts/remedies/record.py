@@ -73,6 +73,7 @@ _FIELDS: Final[Mapping[str, Callable[[object], object]]] = {
     **dict.fromkeys(("pids", "members"), _list_of(integer)),
     "uid": _maybe(identifier),
     "reasons": _list_of(text),
+    "ends_with_it": _list_of(text),
     "values": _list_of(number),
     "waits_seconds": _list_of(number),
     "ladder": _ladder,

@@ -46,6 +46,35 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
+class NamespaceMember:
+    """A process that the kernel ends together with the first process of its pid namespace."""
+
+    pid: int
+    start_ticks: int
+    names: tuple[str, ...]
+    """Its `comm`, and the name of its executable where that may be read."""
+    user: str
+    belongs: bool
+    """In the container of the first process, by root's word; without one, of the same user."""
+    certain: bool = True
+    """False where it only may be in the namespace: that takes the right to trace it."""
+    oom_score_adjust: int | None = None
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What tells it from every other process of this boot."""
+        return self.pid, self.start_ticks
+
+    def __str__(self) -> str:
+        """For people and for the record."""
+        return f"{'' if self.certain else 'perhaps '}pid {self.pid} ({self.names[0]} of {self.user})"
+
+
+MAX_NAMESPACE_MEMBERS = 256
+"""Beyond these a person cannot look through a list, and a container is for its runtime to end."""
+
+
+@dataclass(frozen=True, slots=True)
 class Facts:
     """What /proc tells of a process at this moment, read while a pidfd holds it."""
 
@@ -65,9 +94,9 @@ class Facts:
     """Whether its root directory is another than the host's; None where that cannot be seen."""
     namespace_pids: tuple[int, ...] = ()
     """The pid in each namespace, the agent's first: more than one is a container's process."""
-    namespace_others: tuple[str, ...] | None = ()
-    """Processes that end together with the first process of a pid namespace and do not belong with it, as in
-    `pid 4711 (alice)`. None where that cannot be seen."""
+    namespace_members: tuple[NamespaceMember, ...] | None = ()
+    """All that end together with the first process of a pid namespace, at most one beyond the bound. None where they
+    cannot be seen."""
     ignored_signals: int = NO_SIGNALS
     caught_signals: int = NO_SIGNALS
     pending_signals: int = NO_SIGNALS

@@ -237,6 +237,8 @@ class Order:
     """Those before it in the ranking that root's allow list does not name."""
     values: tuple[float, ...] = ()
     """What the expression gave over the window, oldest first."""
+    shown: frozenset[tuple[int, int]] = frozenset()
+    """Pid and start of those that the person was shown as ending together with the process."""
 
     @property
     def by_hand(self) -> bool:

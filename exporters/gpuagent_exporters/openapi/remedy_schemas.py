@@ -83,12 +83,13 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
             disrupts=flag("The app will notice. Intents only."),
             dry_run=flag(),
             pids=listing(integer()),
+            ends_with_it=listing(text(), "Whom the kernel ends with the process; not where commands are not shown."),
             used_bytes=integer(null=True),
             note=text(),
             ok=flag("Results only."),
             errno=integer("The kernel's.", null=True),
             detail=text(),
-        ), "disrupts", "dry_run", "pids", "used_bytes", "note", "ok", "errno", "detail")),
+        ), "disrupts", "dry_run", "pids", "ends_with_it", "used_bytes", "note", "ok", "errno", "detail")),
         end=without(record(
             "How it ended; missing while it goes on.",
             time_seconds=number("Unix time."),
@@ -126,6 +127,15 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
         ),
         **TIMES,
         processes=listing(ref("IdentifiedProcess"), "By GPU, the largest first."),
+        unreadable=listing(
+            record(
+                "A GPU whose processes are not known.",
+                gpu=integer("NVML's index."),
+                gpu_uuid=text(),
+                text=text("State, reason, and since when."),
+            ),
+            "A process that is not in the list may be on one of these.",
+        ),
     ),
     "IdentifiedProcess": record(
         "One process on one GPU.",
@@ -134,5 +144,19 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
         boot_id=text(null=True),
         pid_namespace=integer("Inode of its pid namespace; null where the agent may not read it.", null=True),
         parent_pid=integer(null=True),
+        why_not=text('Why it cannot be acted on at all; "" if it can.'),
+        ends_with_it=listing(
+            record(
+                "A process that the kernel ends together with the first process of its pid namespace.",
+                pid=integer(),
+                start_ticks=integer("Start in clock ticks since the boot."),
+                process=text("Its name."),
+                user=text(),
+                belongs=flag("It is of the same container, or without one of the same user."),
+                certain=flag("False where it only may be in the namespace."),
+            ),
+            "Whom its end ends as well; null where that cannot be told.",
+            type=["array", "null"],
+        ),
     ),
 }  # fmt: skip

@@ -17,6 +17,7 @@ import pytest
 
 from gpuagent.acting.agent import Acting, Around
 from gpuagent.acting.hands import AgentHands, Apps
+from gpuagent.acting.lookup import TableLookup, look_up
 from gpuagent.acting.notes import Notes
 from gpuagent.acting.shown import FIELDS
 from gpuagent.clock import ManualClock
@@ -31,6 +32,7 @@ from gpuagent_alerts.remedies.grounds import Grounds, Subject
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.world import Hands
 from gpuagent_alerts.store.database import Store
+from gpuagent_exporters.status import processes_document
 from tests.agent.acting.processes import reader
 from tests.agent.config.loading import load, write
 from tests.fakes.rig import Rig, rig
@@ -117,9 +119,14 @@ class Stage:
 
     def shown(self, pid: int) -> dict[str, Any]:
         """What a request about a process has to carry, as a person was shown it just now."""
-        rows: list[dict[str, Any]] = self.acting.identified()["processes"]
-        found = next((row for row in rows if row["pid"] == pid), {"start_ticks": 1, "boot_id": "b", "pid_namespace": 1})
-        return {name: found[name] for name in FIELDS}
+        document: dict[str, Any] = processes_document(self.snapshot, now_seconds=0.0, identified=True)
+        rows: list[dict[str, Any]] = document["processes"]
+        found = next((row for row in rows if row["pid"] == pid), None)
+        if found is None:
+            return {"start_ticks": 1, "boot_id": "b", "pid_namespace": 1}
+        now = look_up(RealProc(), reader(), [pid])[pid]
+        members = now.ends_with_it if now is not None else ()
+        return {name: found[name] for name in FIELDS} | {"ends_with_it": [list(each.key) for each in members or ()]}
 
     def held(self, pid: int) -> int:
         """Memory that a process has on the GPU."""
@@ -169,7 +176,8 @@ async def stage(
     async with rig(node, processes=table, clock=clock) as made:
         for key, pid in pids.items():
             made.node.bind(key, pid)
-        acting = Acting(settings, Around(store, made.clock, boot, hands, off=lambda _: ""))
+        lookup = TableLookup(real, table)
+        acting = Acting(settings, Around(store, made.clock, boot, hands, off=lambda _: "", lookup=lookup))
         await acting.open()
         one = Stage(made, acting)
         await one.tick()

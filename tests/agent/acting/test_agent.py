@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.acting.agent import NoSuchProcess
+from gpuagent.acting.by_hand import NoSuchProcess
 from gpuagent.acting.configured import step_of
 from gpuagent.acting.shown import read_shown
 from gpuagent.catalogue.remedies import REMEDY_FAMILIES

@@ -54,9 +54,6 @@ class _InContainer:
     def proven_container(self, _pid: int) -> str:
         return ID
 
-    def user_name(self, uid: int) -> str:
-        return reader().user_name(uid)
-
 
 def test_facts_have_the_name_of_this_moment() -> None:
     """The reader remembers the old name for a minute; the facts of a held process have the new one."""

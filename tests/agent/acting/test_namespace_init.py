@@ -16,11 +16,12 @@ import pytest
 
 from gpuagent.acting.configured import step_of
 from gpuagent.acting.hands import AgentHands
-from gpuagent.acting.namespaces import list_pids, read_namespace_others
+from gpuagent.acting.namespaces import NamespaceScan, list_pids
 from gpuagent.acting.shown import read_shown
 from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.reader import Record
 from gpuagent.procfs.stat import parse_stat
-from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.target import NamespaceMember, Target
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import PLAIN, as_target, reader
 from tests.agent.acting.staging import NoApps, config, stage
@@ -36,9 +37,9 @@ def as_user(uid: int) -> tuple[str, ...]:
 
 
 @contextmanager
-def started(*command: str, depth: int) -> Iterator[int]:
+def started(*command: str, depth: int, program: str = PLAIN) -> Iterator[int]:
     """A process that has said that it is ready: below so many others that have started it."""
-    first = subprocess.Popen([*command, sys.executable, "-c", PLAIN], stdout=subprocess.PIPE, text=True)
+    first = subprocess.Popen([*command, sys.executable, "-c", program], stdout=subprocess.PIPE, text=True)
     last = os.pidfd_open(first.pid)
     try:
         assert first.stdout is not None
@@ -63,10 +64,12 @@ def init(uid: int = ALICE) -> AbstractContextManager[int]:
     return started(*UNSHARE, *as_user(uid), depth=1)
 
 
-def entered(namespace_of: int, uid: int, *before: str, depth: int = 1) -> AbstractContextManager[int]:
+def entered(
+    namespace_of: int, uid: int, *before: str, depth: int = 1, program: str = PLAIN
+) -> AbstractContextManager[int]:
     """A process that root has started into the namespace of another one."""
     enter = ("nsenter", "--target", str(namespace_of), "--pid")
-    return started(*enter, *before, *as_user(uid), depth=depth)
+    return started(*enter, *before, *as_user(uid), depth=depth, program=program)
 
 
 class NoLinks(RealProc):
@@ -76,30 +79,44 @@ class NoLinks(RealProc):
         raise PermissionError(f"/proc/{pid}/{name}")
 
 
-def others(pid: int, files: RealProc | None = None) -> tuple[str, ...] | None:
-    """Whom its end would end as well."""
-    return ours(read_namespace_others(files or RealProc(), reader(), reader().read(pid).info, 2))
+def members(pid: int, files: RealProc | None = None) -> tuple[NamespaceMember, ...] | None:
+    """Whom its end would end as well: of this file's users, as other namespaces of the machine may be anybody's."""
+    found = NamespaceScan(files or RealProc(), reader()).members(reader().read(pid).info, 2)
+    return None if found is None else tuple(each for each in found if each.user in {str(ALICE), str(BOB)})
 
 
-def ours(found: tuple[str, ...] | None) -> tuple[str, ...] | None:
-    """Those of this file's users: other namespaces of the machine may be anybody's."""
-    return None if found is None else tuple(each for each in found if f"({ALICE})" in each or f"({BOB})" in each)
+def others(pid: int, files: RealProc | None = None) -> list[str] | None:
+    """Those of them that do not belong with it."""
+    found = members(pid, files)
+    return None if found is None else words(found)
+
+
+def words(found: tuple[NamespaceMember, ...]) -> list[str]:
+    """Those who do not belong with it."""
+    return [str(each) for each in found if not each.belongs]
+
+
+def named(pid: int, uid: int) -> str:
+    """A process of this file, in the words of a refusal."""
+    return f"pid {pid} ({reader().read(pid).info.name} of {uid})"
 
 
 @pytest.mark.parametrize("files", [RealProc(), NoLinks()])
 def test_alone(files: RealProc) -> None:
     """Nobody is there, or others of the same user: its end ends nobody else, with and without the right to trace."""
     with init() as pid:
-        assert others(pid, files) == ()
-        with entered(pid, ALICE):
-            assert others(pid, files) == ()
+        assert members(pid, files) == ()
+        with entered(pid, ALICE) as alice:
+            assert others(pid, files) == []
+            (member,) = members(pid, files) or ()
+            assert (member.pid, member.belongs) == (alice, True)
 
 
 @pytest.mark.parametrize("files", [RealProc(), NoLinks()])
 def test_of_another_user(files: RealProc) -> None:
     """Whoever was started into it from outside is found; without the right to trace as one who may be there."""
     with init() as pid, entered(pid, BOB) as bob:
-        assert others(pid, files) == (f"{'perhaps ' if isinstance(files, NoLinks) else ''}pid {bob} ({BOB})",)
+        assert others(pid, files) == [f"{'perhaps ' if isinstance(files, NoLinks) else ''}{named(bob, BOB)}"]
 
 
 @pytest.mark.parametrize("files", [RealProc(), NoLinks()])
@@ -108,21 +125,21 @@ def test_below(files: RealProc) -> None:
     with init() as pid, entered(pid, BOB, *UNSHARE, depth=2) as bob:
         told = others(pid, files)
         assert told is not None
-        assert any(f"pid {bob} ({BOB})" in each for each in told)
+        assert any(named(bob, BOB) in each for each in told)
 
 
 @pytest.mark.parametrize("files", [RealProc(), NoLinks()])
 def test_another_namespace_is_none(files: RealProc) -> None:
     """Whoever descends from the first process of another namespace of the same depth is not in this one."""
     with init() as pid, init(BOB):
-        assert others(pid, files) == ()
+        assert others(pid, files) == []
 
 
 def test_in_another_namespace() -> None:
     """Whoever was started into another namespace is told apart by the link."""
     with init() as pid, init(BOB) as another, entered(another, BOB) as bob:
-        assert others(pid) == ()
-        assert others(pid, NoLinks()) == (f"perhaps pid {bob} ({BOB})",)
+        assert others(pid) == []
+        assert others(pid, NoLinks()) == [f"perhaps {named(bob, BOB)}"]
 
 
 def test_who_cannot_be_seen() -> None:
@@ -140,9 +157,8 @@ def test_who_cannot_be_seen() -> None:
     with init() as pid:
         info = reader().read(pid).info
         assert others(pid, Hides()) is None
-        assert read_namespace_others(RealProc(), reader(), info, 2, fails) is None
-        assert read_namespace_others(RealProc(), reader(), info, 2, lambda: [p for p in list_pids() if p != 1]) is None
-        assert read_namespace_others(RealProc(), reader(), info, 2, lambda: [1]) is None
+        for pids in (fails, lambda: [p for p in list_pids() if p != 1], lambda: [1]):
+            assert NamespaceScan(RealProc(), reader(), pids).members(info, 2) is None
 
 
 class Containers:
@@ -154,59 +170,107 @@ class Containers:
     def proven_container(self, pid: int) -> str:
         return self._names.get(pid, "")
 
-    def user_name(self, uid: int) -> str:
-        return str(uid)
+    def read(self, pid: int) -> Record:
+        return reader().read(pid)
 
 
-def in_containers(pid: int, names: dict[int, str], files: RealProc) -> tuple[str, ...] | None:
-    """Whom its end would end, where the init is in container `a`."""
+def in_containers(pid: int, names: dict[int, str], files: RealProc) -> list[str]:
+    """Who does not belong with it, where the init is in container `a`."""
     of_a = replace(reader().read(pid).info, container_id="a", proven_names=frozenset({"container"}))
-    return ours(read_namespace_others(files, Containers(names), of_a, 2))
+    found = NamespaceScan(files, Containers(names)).members(of_a, 2) or ()
+    return words(tuple(each for each in found if each.user in {str(ALICE), str(BOB)}))
 
 
 def test_containers() -> None:
     """The same container belongs together, whoever its users are; another one does not, whoever its user is."""
     with init() as pid, entered(pid, BOB) as bob:
-        assert in_containers(pid, {pid: "a", bob: "a"}, RealProc()) == ()
+        assert in_containers(pid, {pid: "a", bob: "a"}, RealProc()) == []
         for elsewhere in ({pid: "a", bob: "b"}, {pid: "a"}):
-            assert in_containers(pid, elsewhere, RealProc()) == (f"pid {bob} ({BOB})",)
+            assert in_containers(pid, elsewhere, RealProc()) == [named(bob, BOB)]
     with init() as pid, entered(pid, ALICE) as neighbour:
-        assert in_containers(pid, {pid: "a", neighbour: "b"}, RealProc()) == (f"pid {neighbour} ({ALICE})",)
+        assert in_containers(pid, {pid: "a", neighbour: "b"}, RealProc()) == [named(neighbour, ALICE)]
 
 
 def test_a_session_in_another_container() -> None:
     """Without the right to trace, who was started into a container with a namespace of its own is taken to be there."""
     with init() as pid, init(BOB) as another, entered(another, BOB) as bob:
-        assert in_containers(pid, {pid: "a", another: "b", bob: "b"}, NoLinks()) == ()
-        assert in_containers(pid, {pid: "a", another: "b", bob: "c"}, NoLinks()) == (f"perhaps pid {bob} ({BOB})",)
+        assert in_containers(pid, {pid: "a", another: "b", bob: "b"}, NoLinks()) == []
+        assert in_containers(pid, {pid: "a", another: "b", bob: "c"}, NoLinks()) == [f"perhaps {named(bob, BOB)}"]
 
 
 def refusal(pid: int, bob: int) -> str:
     """Return the words of it."""
-    return f"it is the first process of a pid namespace: ending it also ends pid {bob} ({BOB})"
+    return f"it is the first process of a pid namespace: ending it also ends {named(bob, BOB)}"
 
 
-@pytest.mark.parametrize("force", [False, True])
-def test_by_hand(tmp_path: Path, *, force: bool) -> None:
-    """A person is refused with the names of the others; with --force the person answers for them."""
+@pytest.mark.parametrize(("force", "shown"), [(False, True), (True, False), (True, True)])
+def test_by_hand(tmp_path: Path, *, force: bool, shown: bool) -> None:
+    """A person who was shown the others answers for them with --force, and only then; the record names them."""
     with init() as pid, entered(pid, BOB) as bob:
 
         async def story() -> None:
             settings = config(str(ALICE), dry_run=True, allow={})
             async with stage(settings, Store(tmp_path / "state.db"), {"leaker": pid}) as one:
                 steps = [step_of(step) for step in one.acting.config.remedies.ladders[0].steps]
+                request = one.shown(pid) | ({} if shown else {"ends_with_it": []})
+                wanted = refusal(pid, bob)
                 kill = asyncio.create_task(
-                    one.acting.kill(pid, steps, read_shown(one.shown(pid)), uid=0, force=force, dry_run=False)
+                    one.acting.kill(pid, steps, read_shown(request), uid=0, force=force, dry_run=False)
                 )
                 await one.until(kill.done)
                 result = await kill
-                assert result["result"] == ("released" if force else "refused")
-                if not force:
-                    assert result["detail"] == refusal(pid, bob)
-                    assert result["advice"] == ["Say --force if these processes may end as well."]
+                (run,) = (await one.acting.document())["remedies"]
+                if force and shown:
+                    assert result["result"] == "released"
+                    assert any(f"pid {bob} (" in each for each in run["steps"][0]["ends_with_it"])
+                    return
+                assert (result["result"], result["detail"]) == ("refused", wanted)
+                assert result["advice"] == ["Say --force if these processes may end as well."]
 
         asyncio.run(story())
-        assert has_ended(bob) is force
+        assert has_ended(bob) is (force and shown)
+
+
+def never_listed(pid: int, uid: int) -> AbstractContextManager[int]:
+    """A process in the namespace with a name of the never-list: `sshd` of root's or of anybody's."""
+    return entered(pid, uid, program="import ctypes; ctypes.CDLL(None).prctl(15, b'sshd', 0, 0, 0);" + PLAIN)
+
+
+@pytest.mark.parametrize("uid", [ALICE, BOB])
+@pytest.mark.parametrize("force", [False, True])
+def test_the_never_list_stands_for_all_of_them(tmp_path: Path, uid: int, *, force: bool) -> None:
+    """A process of the never-list that would end as well withholds the end in every case, whoever's it is."""
+    with init() as pid, never_listed(pid, uid) as sshd:
+
+        async def story() -> None:
+            settings = config(str(ALICE), dry_run=True, allow={})
+            async with stage(settings, Store(tmp_path / "state.db"), {"leaker": pid}) as one:
+                steps = [step_of(step) for step in one.acting.config.remedies.ladders[0].steps]
+                asked = read_shown(one.shown(pid))
+                kill = asyncio.create_task(one.acting.kill(pid, steps, asked, uid=0, force=force, dry_run=False))
+                await one.until(kill.done)
+                result = await kill
+                assert result["result"] == "refused"
+                assert f"pid {sshd} (sshd of {uid}) ends with it: sshd is on the never-list" in result["detail"]
+
+        asyncio.run(story())
+        assert (has_ended(pid), has_ended(sshd)) == (False, False)
+
+
+def test_what_a_person_is_shown(tmp_path: Path) -> None:
+    """Everybody who ends with it is among what is told of it before anything is asked, with their identity."""
+    with init() as pid, entered(pid, ALICE) as alice, entered(pid, BOB) as bob:
+
+        async def story() -> None:
+            async with stage(config(str(ALICE)), Store(tmp_path / "state.db"), {"leaker": pid}) as one:
+                rows = (await one.acting.identified())["processes"]
+                (told,) = [row["ends_with_it"] for row in rows if row["pid"] == pid]
+                ours = {each["pid"]: each for each in told}
+                assert {alice, bob} <= ours.keys()
+                assert (ours[alice]["belongs"], ours[bob]["belongs"]) == (True, False)
+                assert [[each["pid"], each["start_ticks"]] for each in told] == one.shown(pid)["ends_with_it"]
+
+        asyncio.run(story())
 
 
 def test_by_a_rule(tmp_path: Path) -> None:
@@ -222,6 +286,21 @@ def test_by_a_rule(tmp_path: Path) -> None:
 
         asyncio.run(story())
         assert (has_ended(pid), has_ended(bob)) == (False, False)
+
+
+def test_a_rule_and_the_never_list(tmp_path: Path) -> None:
+    """A rule that may end the first process is refused for one of the never-list in the namespace, its own too."""
+    with init() as pid, never_listed(pid, ALICE) as sshd:
+
+        async def story() -> None:
+            async with stage(config(str(ALICE)), Store(tmp_path / "state.db"), {"leaker": pid}) as one:
+                one.fires(pid)
+                await one.until(lambda: one.ended() == ["refused"])
+                (run,) = (await one.acting.document())["remedies"]
+                assert f"pid {sshd} (sshd of {ALICE}) ends with it: sshd is on the never-list" in run["end"]["detail"]
+
+        asyncio.run(story())
+        assert (has_ended(pid), has_ended(sshd)) == (False, False)
 
 
 def has_ended(pid: int) -> bool:

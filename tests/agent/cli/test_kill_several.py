@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import signal
 import socket
 import subprocess
 import sys
@@ -23,6 +24,9 @@ ANSWER: dict[str, Any] = {
     "gpu": 0, "name": "python3", "result": "released", "detail": "", "released_bytes": 2**30, "seconds": 2.0,
     "dry_run": False, "advice": [],
 }  # fmt: skip
+
+
+CTRL_C = "\x03"
 
 
 class FakeAgent:
@@ -120,7 +124,21 @@ def test_another_pid_namespace(namespace: int) -> None:
         assert "pid namespace" in result.stderr
 
 
-@pytest.mark.parametrize(("typed", "status", "killed"), [("y\n", 0, {7, 8}), ("n\n", 1, set()), ("\x04", 1, set())])
+@pytest.mark.parametrize("typed", ["1_0", "\u0663", "+7", " 7", "7.0", "0x7"])
+def test_a_pid_is_ascii_digits(typed: str) -> None:
+    """What Python takes for a number, and `ps` never prints, names nobody."""
+    agent = FakeAgent(identified(row(7), row(10), row(3)), {})
+    for command in ("kill", "release"):
+        with answering(agent) as place:
+            words = [command, "--socket", str(place), *(["--yes"] if command == "kill" else []), "--", typed]
+            result = CliRunner().invoke(app, words)
+        assert (result.exit_code, agent.killed) == (2, {})
+
+
+@pytest.mark.parametrize(
+    ("typed", "status", "killed"),
+    [("y\n", 0, {7, 8}), ("n\n", 1, set()), ("\x04", 1, set()), (CTRL_C, 130, set())],
+)
 def test_one_question(typed: str, status: int, killed: set[int]) -> None:
     """On a terminal, after all that there is to see; anything but yes ends nobody."""
     agent = FakeAgent(identified(row(7), row(8), row(9, user="alice")), {})
@@ -130,6 +148,45 @@ def test_one_question(typed: str, status: int, killed: set[int]) -> None:
     assert (code, set(agent.killed)) == (status, killed)
     assert seen.count("[y/N]") == 1
     assert "pid 9  alice" in seen
+
+
+CROWD: list[dict[str, Any]] = [
+    {"pid": 70, "start_ticks": 700, "process": "sleep", "user": "svc-ml", "belongs": True, "certain": True},
+    {"pid": 71, "start_ticks": 710, "process": "sh\x1b", "user": "bob", "belongs": False, "certain": False},
+]
+"""Whom the end of a container's first process ends as well."""
+
+
+def test_who_ends_with_it_is_shown_and_named_in_the_request() -> None:
+    """At the prompt, with --yes and in a dry run; the request carries those that were shown, and nobody else."""
+    agent = FakeAgent(identified(row(7, ends_with_it=CROWD), row(8)), {})
+    wanted = ("pid 70 (sleep of svc-ml)", "perhaps pid 71 (sh? of bob), not of its own")
+    with answering(agent) as place:
+        command = [sys.executable, "-m", "gpuagent", "kill", "7", "8", "--force", "--socket", str(place)]
+        seen, code = on_terminal(command, "End all 2 of them?", "y\n")
+    assert code == 0
+    assert all(text in seen.partition("[y/N]")[0] for text in wanted)
+    assert agent.killed[7]["ends_with_it"] == [[70, 700], [71, 710]]
+    assert "ends_with_it" not in agent.killed[8]
+    for option in ("--yes", "--dry-run"):
+        _, _, errors = asked(agent, "7", option)
+        assert all(f"the end of pid 7 also ends {text}" in errors for text in wanted)
+    unknown = FakeAgent(identified(row(7, ends_with_it=None)), {})
+    assert "whom its end would end as well cannot be told" in asked(unknown, "7", "--yes")[2]
+
+
+def test_why_a_process_cannot_be_named() -> None:
+    """A GPU that cannot be read, and a number whose holder has ended, are said; nothing is asked for."""
+    blind = {"gpu": 1, "gpu_uuid": "GPU-1", "text": "GPU 1 has not been readable for 12 s: hung"}
+    agent = FakeAgent(identified(row(7, why_not="the process that held it has ended"), unreadable=[blind]), {})
+    for words, says in (
+        (("9",), "whether pid 9 is on a GPU is not known: GPU 1 has not been readable for 12 s: hung"),
+        (("9", "--gpu", "0"), "no process with pid 9 is on GPU 0"),
+        (("7",), "the process that held it has ended"),
+    ):
+        code, _, errors = asked(agent, *words, "--yes")
+        assert (code, agent.killed) == (1, {})
+        assert says in errors
 
 
 def on_terminal(command: list[str], question: str, typed: str) -> tuple[str, int]:
@@ -145,7 +202,10 @@ def on_terminal(command: list[str], question: str, typed: str) -> tuple[str, int
             except OSError:  # EIO: the other end is closed
                 break
             if typed and question.encode() in seen:
-                os.write(ours, typed.encode())
+                if typed == CTRL_C:
+                    process.send_signal(signal.SIGINT)  # the terminal is not the one that controls it
+                else:
+                    os.write(ours, typed.encode())
                 typed = ""
         return seen.decode(), process.wait(30)
     finally:

@@ -1,0 +1,116 @@
+"""What /proc tells of GPU processes at the moment of a request by hand: what a person is shown, and what is acted on.
+
+A snapshot follows what changes in a process at a slow rate. A person who asks is told what is so now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol, TypeVar
+
+from gpuagent.acting.namespaces import NamespaceScan
+from gpuagent.acting.namespaces import Reader as NamespaceReader
+from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.stat import parse_status
+from gpuagent.procfs.table import ProcessTable
+from gpuagent.reading import ProcessInfo
+from gpuagent_alerts.remedies.target import NamespaceMember
+
+T = TypeVar("T")
+READ_SECONDS = 2.0
+"""A read of /proc that takes longer hangs on a process's own locks: it is left alone, in a thread of its own."""
+
+
+class FreshProcess(NamedTuple):
+    """A process as it is now."""
+
+    info: ProcessInfo
+    ends_with_it: tuple[NamespaceMember, ...] | None = ()
+    """Whom its end would end as well; None where that cannot be seen."""
+
+
+class Lookup(Protocol):
+    """Reads processes anew."""
+
+    def look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:
+        """Return each; None for one that /proc does not know. One that cannot be read is left out. It may hang."""
+        ...
+
+    def follow_soon(self, pids: Iterable[int]) -> None:
+        """Have the next snapshot tell what they are by then."""
+        ...
+
+
+class NoLookup:
+    """Knows nothing beyond the snapshot."""
+
+    def look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:  # noqa: ARG002
+        return {}
+
+    def follow_soon(self, pids: Iterable[int]) -> None:
+        """Do nothing."""
+
+
+class TableLookup:
+    """Reads by the table's own reader: what is shown and what is measured are read in one way."""
+
+    def __init__(self, files: ProcFiles, table: ProcessTable) -> None:
+        self._files = files
+        self._table = table
+
+    def look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:
+        return look_up(self._files, self._table.reader, pids)
+
+    def follow_soon(self, pids: Iterable[int]) -> None:
+        self._table.follow_soon(pids)
+
+
+def look_up(files: ProcFiles, reader: NamespaceReader, pids: Iterable[int]) -> dict[int, FreshProcess | None]:
+    """See `Lookup`."""
+    found: dict[int, FreshProcess | None] = {}
+    scan: NamespaceScan | None = None
+    for pid in pids:
+        try:
+            info = reader.read(pid).info
+            inside = parse_status(files.read(pid, "status")).namespace_pids
+        except (FileNotFoundError, ProcessLookupError):
+            found[pid] = None
+            continue
+        except (OSError, ValueError):
+            continue
+        if len(inside) > 1 and inside[-1] == 1:
+            scan = scan or NamespaceScan(files, reader)
+            found[pid] = FreshProcess(info, scan.members(info, len(inside)))
+        else:
+            found[pid] = FreshProcess(info)
+    return found
+
+
+async def in_time(read: Callable[[], T]) -> T:
+    """Return what `read` does, in a thread of its own. Raises TimeoutError after `READ_SECONDS`, and as `read`."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def settle(found: T | None, error: Exception | None) -> None:
+        if answer.done():
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(found)  # type: ignore[arg-type]
+
+    def run() -> None:
+        found, error = None, None
+        try:
+            found = read()
+        except Exception as raised:  # noqa: BLE001  it is raised in the loop
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, found, error)
+
+    threading.Thread(target=run, name="a look at /proc", daemon=True).start()
+    async with asyncio.timeout(READ_SECONDS):  # not wait_for: until 3.12 that may swallow a cancellation
+        return await answer
