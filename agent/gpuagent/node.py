@@ -45,7 +45,9 @@ TRUST_FILE = "trust.json"
 INVENTORY_FILE = "gpus.json"
 INDICES_FILE = "indices.json"
 """What the indices of the GPUs mean, beside it: see `gpuagent.monitor.indices`."""
-_STATE_FILES = (STATE_FILE, LISTINGS_FILE, TRUST_FILE, INVENTORY_FILE, INDICES_FILE)
+COMMAND_KEY_FILE = "command.key"
+"""Key of the digests of command lines, beside it: see `gpuagent.acting.digests`."""
+_STATE_FILES = (STATE_FILE, LISTINGS_FILE, TRUST_FILE, INVENTORY_FILE, INDICES_FILE, COMMAND_KEY_FILE)
 STATE_STEMS = frozenset(name.partition(".")[0] for name in _STATE_FILES)
 """How the names of all files begin that the agent reads there."""
 

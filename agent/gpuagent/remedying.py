@@ -9,13 +9,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gpuagent.acting.agent import Acting, Around
+from gpuagent.acting.digests import kept_digests
 from gpuagent.acting.hands import AgentHands
 from gpuagent.acting.lookup import TableLookup
 from gpuagent.acting.notes import Notes
 from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.acting.programs import ProgramCheck
 from gpuagent.clients.commands import ClientCommands
-from gpuagent.node import STATE_STEMS, Node
+from gpuagent.node import COMMAND_KEY_FILE, STATE_STEMS, Node, state_file
 from gpuagent.procfs.docker import docker_container
 from gpuagent.procfs.namespace import own_namespace
 from gpuagent_alerts.remedies.world import Hands
@@ -61,6 +62,7 @@ def acting_of(
     `faults` are those of the state. It may grow: what could have been forged once is not trusted until the next start.
     """
     socket = config.processes.container_socket
+    digests = kept_digests(state_file(config, COMMAND_KEY_FILE) if durable else None)
 
     def hands(notes: Notes) -> Hands:
         return AgentHands(
@@ -71,6 +73,7 @@ def acting_of(
             may_touch=lambda pid: node.bound is None or pid in node.bound,
             ask_runtime=None if socket is None else partial(docker_container, socket),
             program_check=ProgramCheck(),
+            digests=digests,
         )
 
     def off(config: Config) -> str:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import hashlib
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from gpuagent.acting import namespaces
+from gpuagent.acting.digests import CommandDigests
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.containment import has_host_uids, has_own_root
 from gpuagent.procfs.files import ProcFiles
@@ -16,7 +16,6 @@ from gpuagent_alerts.remedies.target import Facts, Identity
 
 _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h
 _FLAGS_FIELD = 9
-_DIGEST_DIGITS = 16
 
 
 class Reader(namespaces.Reader, Protocol):
@@ -27,7 +26,7 @@ class Reader(namespaces.Reader, Protocol):
         ...
 
 
-def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) -> Facts:
+def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int, digests: CommandDigests) -> Facts:
     """Read a process; the caller holds a pidfd, and asks it afterwards whether the process has ended meanwhile.
 
     Raises FileNotFoundError or ProcessLookupError (gone), other OSErrors and ValueError (not to be read).
@@ -42,7 +41,7 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int) ->
             id=ProcessId(info.id.boot_id, pid, stat.start_ticks),
             uid=info.uid,
             name=info.name,
-            command_digest=_command_digest(files, pid, stat.state),
+            command_digest=_command_digest(files, pid, stat.state, digests),
             cgroup=info.cgroup,
             executable=_link(files, pid, "exe"),
             proven_names=info.proven_names,
@@ -83,11 +82,11 @@ def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:
     return ""
 
 
-def _command_digest(files: ProcFiles, pid: int, state: str) -> str:
+def _command_digest(files: ProcFiles, pid: int, state: str, digests: CommandDigests) -> str:
     """Not of one in state D: its command line lies in its memory, and a read could wait with it for ever."""
     if state == "D":
         return ""
-    return hashlib.sha256(files.read(pid, "cmdline")).hexdigest()[:_DIGEST_DIGITS]
+    return digests(files.read(pid, "cmdline"))
 
 
 def _flags(stat: bytes) -> int:

@@ -8,6 +8,7 @@ import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Protocol
 
+from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.facts import Reader
 from gpuagent.acting.held import HeldProcess, ancestors
 from gpuagent.acting.unit_processes import UnitProcesses
@@ -62,12 +63,13 @@ class AgentHands:
         may_touch: Callable[[int], bool] = lambda _: True,
         ask_runtime: AskRuntime | None = None,
         program_check: Callable[[Sequence[str]], str] = lambda _: "",
+        digests: CommandDigests | None = None,
     ) -> None:
         """Put them together.
 
         `ask_runtime` asks the container runtime, in a thread, where that is permitted. `may_touch` is narrower under a
         scenario: only processes that the scenario was given. `program_check` returns why a command must not be run, ""
-        if it may be. It is asked right before each run.
+        if it may be. It is asked right before each run. `digests` outlive the agent, as cool-downs do.
         """
         self._files = files
         self._reader = reader
@@ -77,11 +79,12 @@ class AgentHands:
         self._may_touch = may_touch
         self._ask_runtime = ask_runtime
         self._program_check = program_check
+        self._digests = digests or CommandDigests()
 
     def hold(self, target: Target) -> Held:
         if not self._may_touch(target.pid):
             raise NotPermitted(f"pid {target.pid} is no process of the scenario that runs: it is never touched")
-        return HeldProcess(target, self._files, self._reader)
+        return HeldProcess(target, self._files, self._reader, self._digests)
 
     def protected(self) -> frozenset[int]:
         return ancestors(self._files, os.getpid(), lambda pid: parse_stat(self._files.read(pid, "stat")).parent_pid)

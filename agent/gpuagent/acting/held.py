@@ -13,6 +13,7 @@ import signal
 from collections.abc import Callable
 from dataclasses import replace
 
+from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.facts import Reader, read_facts, stuck_thread
 from gpuagent.acting.lookup import in_time
 from gpuagent.procfs.files import ProcFiles
@@ -24,7 +25,7 @@ from gpuagent_alerts.remedies.world import Gone, NotPermitted
 class HeldProcess:
     """Opened at once; everything later goes through the pidfd."""
 
-    def __init__(self, target: Target, files: ProcFiles, reader: Reader) -> None:
+    def __init__(self, target: Target, files: ProcFiles, reader: Reader, digests: CommandDigests | None = None) -> None:
         """Hold the process that has the target's pid now; whether it is the target is for the facts to tell.
 
         Raises:
@@ -34,6 +35,7 @@ class HeldProcess:
         self._pid = target.pid
         self._files = files
         self._reader = reader
+        self._digests = digests or CommandDigests()
         if target.pid == 1:
             raise NotPermitted("it is the first process of the system, which is never ended")
         if not 1 < target.pid <= HIGHEST_PID:
@@ -62,7 +64,7 @@ class HeldProcess:
         return facts
 
     def _read(self) -> Facts:
-        found = read_facts(self._files, self._reader, self._pid, self._inode())
+        found = read_facts(self._files, self._reader, self._pid, self._inode(), self._digests)
         if found.threads > 1 and found.state == "Z":
             found = replace(found, wait_channel=stuck_thread(self._pid) or found.wait_channel)
         return found

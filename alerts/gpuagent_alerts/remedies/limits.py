@@ -68,7 +68,7 @@ def refusals(limits: Limits, past: Sequence[Past], *, unit: str = "", cooldown_k
         if count >= limits.unit_per_hour:
             yield f"{unit} was acted on {count} times in the last hour: unit_per_hour is {limits.unit_per_hour}"
     if cooldown_key:
-        ages = [each.age_seconds for each in past if each.unknown or each.cooldown_key == cooldown_key]
+        ages = [each.age_seconds for each in past if each.unknown or _same(each.cooldown_key, cooldown_key)]
         if ages and min(ages) < limits.cooldown_seconds:
             left = format_duration(limits.cooldown_seconds - min(ages))
             yield f"{_described(cooldown_key)} was acted on {min(ages):.0f} s ago: it cools down for another {left}"
@@ -84,6 +84,22 @@ def cooldown_key(target: Target, command_digest: str) -> str:
     if target.container_id:
         return f"{_CONTAINER}{target.container_id}"
     return f"{_USER}{target.uid}:{command_digest}"
+
+
+def _same(past: str, now: str) -> bool:
+    """Return whether two keys are of one thing, or may be: digests by different keys cannot be compared."""
+    if not (past.startswith(_USER) and now.startswith(_USER)):
+        return past == now
+    (of_past, digest_past), (of_now, digest_now) = (key.removeprefix(_USER).split(":", 1) for key in (past, now))
+    if of_past != of_now:
+        return False
+    keys_differ = digest_past.rpartition("-")[0] != digest_now.rpartition("-")[0]
+    return digest_past == digest_now or keys_differ
+
+
+def has_plain_digest(key: str) -> bool:
+    """Return whether an older version has made this key: its digest can be guessed back, and is not to be shown."""
+    return key.startswith(_USER) and "-" not in key
 
 
 def _described(key: str) -> str:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
+from gpuagent_alerts.remedies.limits import has_plain_digest
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.store.checks import (
     array,
@@ -134,6 +135,8 @@ def runs(events: Iterable[Event]) -> list[dict[str, Any]]:
     for event in events:
         if event.kind == BEGIN:
             found[event.run] = {"id": event.run, "time_seconds": event.wall_seconds, **event.data, "steps": []}
+            if has_plain_digest(str(event.data.get("cooldown_key", ""))):
+                del found[event.run]["cooldown_key"]
         elif event.kind == RESET:
             continue
         elif (run := found.get(event.run)) is not None:

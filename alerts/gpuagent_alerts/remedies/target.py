@@ -34,7 +34,8 @@ class Identity:
     name: str
     """`comm`, as the kernel has it."""
     command_digest: str
-    """Of the raw command line: the line itself may hold secrets. "" where it could not be read: state D, no memory."""
+    """Of the raw command line, by a key of the node: line and plain digest may give secrets away. "" where it could not
+    be read: state D, no memory."""
     cgroup: str
     executable: str | None = None
     """None where it may not be read, which is no doubt: reading it needs CAP_SYS_PTRACE."""

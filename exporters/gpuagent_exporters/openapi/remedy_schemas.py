@@ -73,7 +73,7 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
         gpu=integer("NVML's index."),
         gpu_uuid=text(),
         used_bytes=integer("When the run began."),
-        cooldown_key=text("What cools down: `unit:NAME`, `container:ID`, or `user:UID:` and a command's digest."),
+        cooldown_key=text("What cools down: `unit:NAME`, `container:ID`, or `user:UID:` and a keyed digest."),
         members=listing(integer(), "Pids that fall with it."),
         steps=listing(without(record(
             "An intent, written before it is done; or its result.",

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ import pytest
 
 from gpuagent.acting.by_hand import AnotherProcess, NoSuchProcess, find, why_not
 from gpuagent.acting.configured import step_of
+from gpuagent.acting.held import HeldProcess
 from gpuagent.acting.lookup import FreshProcess
 from gpuagent.acting.shown import read_shown
 from gpuagent.acting.unreadable import UnreadableGpus
 from gpuagent.clock import ManualClock
+from gpuagent.procfs.files import RealProc
 from gpuagent.reading import NvmlState, ProcessState, Snapshot
 from gpuagent_alerts.remedies.world import NotPermitted
 from gpuagent_alerts.store.database import Store
@@ -123,15 +126,11 @@ def test_the_number_went_over_between_the_question_and_yes(seen: Snapshot) -> No
 
 
 def _with(snapshot: Snapshot, process: Any) -> Snapshot:
-    from dataclasses import replace
-
     return replace(snapshot, processes=(process,))
 
 
 def test_a_gpu_that_cannot_be_read_is_said_to_be_none(seen: Snapshot) -> None:
     """Hung, lost, paused or with impossible figures: not "no such process", but what cannot be read and since when."""
-    from dataclasses import replace
-
     clock = ManualClock(seen.gpus[0].read_seconds)
     gpus = UnreadableGpus(clock)
     gpus.see(seen)
@@ -154,8 +153,5 @@ def test_a_gpu_that_cannot_be_read_is_said_to_be_none(seen: Snapshot) -> None:
 
 def test_the_first_process_of_the_system() -> None:
     """Pid 1 is refused as what it is, and not as one that a scenario has made up."""
-    from gpuagent.acting.held import HeldProcess
-    from gpuagent.procfs.files import RealProc
-
     with pytest.raises(NotPermitted, match="first process of the system"):
         HeldProcess(as_target(1), RealProc(), reader())

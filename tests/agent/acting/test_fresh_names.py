@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.facts import read_facts
 from gpuagent.acting.hands import AgentHands
 from gpuagent.clock import ManualClock
@@ -67,7 +68,7 @@ def test_facts_have_the_name_of_this_moment() -> None:
         assert known.read(process.pid).info.user == "svc-ml"
         database[uid] = pwd.struct_passwd(("bob", "x", uid, uid, "", "/", "/bin/sh"))
         assert known.read(process.pid).info.user == "svc-ml"
-        assert read_facts(RealProc(), known, process.pid, 0).user == "bob"
+        assert read_facts(RealProc(), known, process.pid, 0, CommandDigests()).user == "bob"
 
 
 def test_a_measured_process_gets_the_new_name_of_its_user() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent_alerts.remedies.audit import BEGIN, INTENT, Audit
+from gpuagent_alerts.remedies.audit import BEGIN, INTENT, Audit, runs
 from gpuagent_alerts.remedies.limits import cooldown_key
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.store.database import Store
@@ -57,6 +57,24 @@ def test_the_key() -> None:
     assert cooldown_key(target(unit="a.service", container_id=ID), "d") == "unit:a.service"
     assert cooldown_key(target(container_id=ID), "d") == f"container:{ID}"
     assert cooldown_key(target(uid=7), "d") == "user:7:d"
+
+
+def test_digests_by_another_key_cool_the_user_down(store: Store) -> None:
+    """A key that was lost, or a digest of an older version: nobody knows which command it was, so it may be any."""
+    assert acted(store, digest="old") is Result.RELEASED
+    assert acted(store, digest="k1-aa", uid=2000) is Result.RELEASED
+    assert acted(store, digest="k1-aa") is Result.REFUSED
+    assert acted(store, digest="k1-bb", uid=2000) is Result.RELEASED
+    assert acted(store, digest="k2-bb", uid=2000) is Result.REFUSED
+
+
+def test_a_plain_digest_of_an_older_version_is_not_shown(store: Store) -> None:
+    """It can be guessed back: it is left out of what people and programs are shown, and still cools down."""
+    assert acted(store, digest="0123456789abcdef") is Result.RELEASED
+    assert acted(store, digest="k1-aa", uid=2000) is Result.RELEASED
+    old, new = runs(Audit(store, World().clock, BOOT).events())
+    assert "cooldown_key" not in old
+    assert new["cooldown_key"] == "user:2000:k1-aa"
 
 
 def test_rows_of_an_older_version(store: Store) -> None:
