@@ -22,7 +22,11 @@ _UNIT_ON_NEVER_LIST = (
     "Stop the unit yourself: systemctl stop {unit}; it is on the never-list, so no remedy restarts it."
 )
 _OWN_HAND = "If you mean it, do it yourself: systemctl restart {unit}."
-_NAMED_BY_ITS_USER = "Act on the process alone, without a scope or an id: gpuagent kill PID."
+_NAMED_BY_ITS_USER = "Say --force for the process alone: gpuagent kill --force PID; no rule goes by such an id."
+_FORCE_INTO_CONTAINER = (
+    "Say --force: remedies.allow.users ends at a container, and remedies.allow.containers needs an id that is known."
+)
+_NAME_CONTAINER = "Say --force, or name its container in remedies.allow.containers in {file}: users end at a container."
 _DOCTOR = "`gpuagent doctor` says why."
 
 _SUPERVISED = r"^systemd supervises it"
@@ -30,6 +34,8 @@ _SUPERVISED = r"^systemd supervises it"
 _ADVICE = tuple(
     (re.compile(pattern), advice)
     for pattern, advice in (
+        (r"that is not known by name", _FORCE_INTO_CONTAINER),
+        (r"runs in container .* remedies\.allow\.containers names none|remedies\.allow\.containers", _NAME_CONTAINER),
         (r"remedies\.allow names no", "Say --force, or name its user in remedies.allow.users in {file}."),
         (r"remedies\.allow\.(?P<key>min_\w+)", "Say --force, or lower remedies.allow.{key} in {file}."),
         (r"remedies\.allow\.(?P<key>\w+)", "Say --force, or add it to remedies.allow.{key} in {file}."),
@@ -37,8 +43,9 @@ _ADVICE = tuple(
         (r"remedies\.idle_for", "Only rules choose idle processes: ask for it by its pid."),
         (r"do not confirm the leak", "Wait until `gpuagent ps` shows its memory growing, or ask for it by its pid."),
         (r"the rights of more than one user|whether it runs in a container", "Say --force if you know what it is."),
-        (r"made the cgroup of (container|job)|others than root may have chosen", _NAMED_BY_ITS_USER),
-        (r"made the cgroup of", "Say --force, or name its user in remedies.allow.users in {file}."),
+        (r"others than root may have made the cgroup of .*\.service$", _OWN_HAND),
+        (r"others than root may have made the cgroup of|others than root may have chosen", _NAMED_BY_ITS_USER),
+        (r"made the cgroup of", "Say --force if you know what it is: a name that its user chose permits nothing."),
         (r"not been shown to hold this memory", "Say --force if it holds it, or wait until it grows or computes."),
         (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
         (r"ends with it|first process of a pid namespace( with more|: it cannot be told)", _BY_ITS_RUNTIME),

@@ -1,0 +1,191 @@
+"""The way out that a refusal names is one: what it says is done, and the refusal is gone."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from gpuagent_alerts.remedies import policy as policy_module
+from gpuagent_alerts.remedies.advice import advice_on
+from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.target import Facts, Identity, NamespaceMember, Target
+from gpuagent_alerts.remedies.world import Condition, Order, Sight
+from tests.alerts.remedies.test_advice import words
+from tests.alerts.remedies.world import GIB, KILL, RESTART, target
+
+FILE = "/etc/gpuagent/gpuagent.yaml"
+NOW = 1e6
+ID = "a1" * 32
+HAND = Order(alertname="", asked_by="root (uid 0)")
+MEMBERS = (NamespaceMember(7, 70, ("sleep",), "bob", belongs=False),)
+
+
+@dataclass(frozen=True)
+class Case:
+    """A request by hand, and what is known of its process."""
+
+    reason: str
+    """Part of the refusal."""
+    allow: dict[str, Any] = field(default_factory=lambda: {"users": ("svc",)})
+    target: dict[str, Any] = field(default_factory=dict)
+    facts: dict[str, Any] = field(default_factory=dict)
+    sight: dict[str, Any] = field(default_factory=dict)
+    order: dict[str, Any] = field(default_factory=dict)
+    policy: dict[str, Any] = field(default_factory=dict)
+    step: Step = KILL
+    proven: frozenset[str] = frozenset({"unit", "container", "job"})
+
+    def reasons(self) -> list[str]:
+        """Why not."""
+        of: Target = target(100, **{"proven_names": self.proven, **self.target})
+        identity = Identity(of.id, of.uid, of.name, "d", of.cgroup, proven_names=self.proven)
+        known: dict[str, Any] = {
+            "state": "S", "threads": 1, "user": of.user, "uids": (of.uid,) * 4, "root_user_namespace": True,
+            "own_root": False, "namespace_pids": (100,),
+            **self.facts,
+        }  # fmt: skip
+        sight = replace(Sight(NOW, Condition.HOLDS, target=of, target_listed=True), **self.sight)
+        order = replace(HAND, **self.order)
+        policy = replace(Policy(Allow(**self.allow)), **self.policy)
+        return list(policy.refusals(self.step, order, sight, Facts(identity, **known), NOW, frozenset({2})))
+
+    def matching(self) -> list[str]:
+        """The refusals that this is about."""
+        return [each for each in self.reasons() if self.reason in each]
+
+    def allowing(self, **keys: Any) -> Case:
+        """With more on the allow list."""
+        return replace(self, allow=self.allow | keys)
+
+
+def forced(case: Case) -> Case:
+    """As the command does it: whom it ends too is shown, and --force said."""
+    shown = frozenset(each.key for each in case.facts.get("namespace_members") or ())
+    return replace(case, order=case.order | {"forced": True, "shown": shown})
+
+
+def listed(key: str) -> Callable[[Case], Case]:
+    """The process is added to a list of the allow list."""
+    values: dict[str, Any] = {
+        "users": ("svc", "alice"), "units": ("b.service", "a.service"), "containers": ("web", ID),
+        "gpus": ("1", "GPU-0"),
+    }  # fmt: skip
+    return lambda case: case.allowing(**{key: values[key]})
+
+
+def lowered(key: str) -> Callable[[Case], Case]:
+    """A bound of the allow list is lowered."""
+    name = {"min_age": "min_age_seconds", "min_memory": "min_memory_bytes"}[key]
+    return lambda case: case.allowing(**{name: 0})
+
+
+OPTIONS: tuple[tuple[str, Callable[[re.Match[str]], Callable[[Case], Case]]], ...] = (
+    (r"Say --force", lambda _: forced),
+    (r"add it to remedies\.allow\.(\w+) in", lambda found: listed(found[1])),
+    (r"name its user in remedies\.allow\.(users) in", lambda found: listed(found[1])),
+    (r"name its container in remedies\.allow\.(containers) in", lambda found: listed(found[1])),
+    (r"lower remedies\.allow\.(\w+) in", lambda found: lowered(found[1])),
+    (r"Set remedies\.mps_clients: true", lambda _: lambda case: replace(case, policy={"mps_clients": True})),
+    (r"Add it to remedies\.evidence", lambda _: lambda case: replace(case, policy={"evidence": ("balanced",)})),
+    (r"Say --restart-unit", lambda _: lambda case: replace(case, step=RESTART)),
+    (r"Leave out --restart-unit", lambda _: lambda case: replace(case, step=KILL)),
+    (r"ask for it by its pid", lambda _: lambda case: replace(case, order={})),
+)
+"""What a person types or writes, by the words of the advice."""
+
+LIFTED = (
+    Case("remedies.allow names no users", allow={"gpus": ("0",)}),
+    Case("is not in remedies.allow.users", allow={"users": ("bob",)}),
+    Case("is not in remedies.allow.units", allow={"units": ("b.service",)}, target={"unit": "a.service"}, step=RESTART),
+    Case("is not in remedies.allow.containers", allow={"containers": ("web",)}, target={"container_id": ID}),
+    Case("remedies.allow.containers names none", target={"container_id": ID}),
+    Case("that is not known by name", facts={"own_root": True}),
+    Case("cannot be told whether it runs in a container", facts={"own_root": None}),
+    Case("is not in remedies.allow.gpus", allow={"users": ("svc",), "gpus": ("1",)}),
+    Case("remedies.allow.min_age", allow={"users": ("svc",), "min_age_seconds": 2e6}),
+    Case("remedies.allow.min_memory", allow={"users": ("svc",), "min_memory_bytes": 90 * GIB}),
+    Case("the rights of more than one user", facts={"uids": (1000, 0, 0, 0)}),
+    Case("its user may have made the cgroup of", allow={"units": ("a.service",)}, target={"unit": "a.service"},
+         proven=frozenset(), step=Step(Kind.RELEASE_CACHE, 1.0)),
+    Case("others than root may have made the cgroup of container", allow={"containers": (ID,)},
+         target={"container_id": ID}, proven=frozenset()),
+    Case("not been shown to hold this memory", target={"holder_proven": False}),
+    Case("it is a client of MPS", target={"kinds": "CM"}),
+    Case("ending it also ends", facts={"namespace_pids": (100, 1), "namespace_members": MEMBERS}, allow={}),
+    Case("systemd supervises it", target={"unit": "a.service"}),
+    Case("no systemd unit runs it", step=RESTART),
+    Case("it is no longer idle", order={"victim": "idle"}),
+    Case("it has not been idle", order={"victim": "idle"}, target={"idle_seconds": 1.0}),
+    Case("the evidence of the leak is", order={"labels": {"evidence": "balanced"}}),
+    Case("do not confirm the leak", order={"labels": {"evidence": "allocator"}}, target={"driver_confirms": False}),
+)  # fmt: skip
+"""Those that an option or a key lifts."""
+
+STANDING = (
+    Case("is on the never-list", target={"name": "sshd"}),
+    Case("the agent itself or one of its ancestors", target={"id": target(2).id}),
+    Case("is a kernel thread", facts={"kernel_thread": True}),
+    Case("oom_score_adj", facts={"oom_score_adjust": -1000}),
+    Case("no longer on the GPU", sight={"target": None}),
+    Case("is a zombie", facts={"state": "Z"}),
+    Case("uninterruptible sleep", facts={"state": "D"}),
+    Case("not in the host's pid namespace", sight={"host_pid_namespace": False}),
+    Case("shuffle", sight={"trusted": False}),
+    Case("cannot be told whom", facts={"namespace_pids": (100, 1), "namespace_members": None}),
+    Case("ends with it", facts={"namespace_pids": (100, 1),
+                                "namespace_members": (NamespaceMember(7, 70, ("sshd",), "svc", belongs=True),)}),
+    Case("with more than", facts={"namespace_pids": (100, 1), "namespace_members": MEMBERS * 257}),
+    Case("others than root may have made the cgroup of a.service", target={"unit": "a.service"}, proven=frozenset(),
+         step=RESTART),
+    Case("belongs to a user's own manager", target={"unit": "user@1000.service/a.service"}, step=RESTART),
+    Case("on the never-list", target={"unit": "docker.service"}, step=RESTART),
+)  # fmt: skip
+"""Those that no option of ours lifts: what is said is another's to do, or nothing."""
+ELSEWHERE = (
+    "has another name now", "a GPU of this node is missing", "may have made the cgroup of job",
+    "and the process has none", "and others than root may have chosen",
+    "is protected from the kernel's own killer", "is the agent itself",
+)  # fmt: skip
+"""Of moments and of programs of the configuration: what a test of `advice.py` goes through by its words."""
+
+
+def options_in(advice: str) -> list[Callable[[Case], Case]]:
+    """Everything that the advice says to type or to write."""
+    return [make(found) for pattern, make in OPTIONS if (found := re.search(pattern, advice))]
+
+
+@pytest.mark.parametrize("case", LIFTED, ids=lambda case: case.reason)
+def test_the_way_out_lifts_the_refusal(case: Case) -> None:
+    """Each option and each key that is named, taken alone."""
+    (reason,) = case.matching()
+    (advice,) = advice_on([reason], target(unit=case.target.get("unit", "")), FILE)
+    options = options_in(advice)
+    assert options, advice
+    for option in options:
+        assert option(case).matching() == [], advice
+
+
+@pytest.mark.parametrize("case", STANDING, ids=lambda case: case.reason)
+def test_no_option_is_named_that_does_not_help(case: Case) -> None:
+    """Where --force and the allow list lift nothing, nobody is sent to try them."""
+    (reason,) = case.matching()
+    assert forced(case).matching() == [reason]
+    (advice,) = advice_on([reason], target(unit=case.target.get("unit", "")), FILE)
+    assert options_in(advice) == [], advice
+
+
+def test_every_refusal_of_the_policy_is_gone_through() -> None:
+    """A new one has to be put among those that are lifted, or those that stand."""
+    known = [each.reason for each in (*LIFTED, *STANDING)] + list(ELSEWHERE)
+    found = [reason for case in (*LIFTED, *STANDING) for reason in case.reasons()]
+    for node in ast.walk(ast.parse(inspect.getsource(policy_module))):
+        if isinstance(node, ast.Yield) and node.value is not None and (text := words(node.value)):
+            pattern = re.escape(text).replace("x", ".+")
+            assert any(part in text for part in known) or any(re.search(pattern, each) for each in found), text
