@@ -204,7 +204,7 @@ def refusal(pid: int, bob: int) -> str:
 
 
 @pytest.mark.parametrize(("force", "shown"), [(False, True), (True, False), (True, True)])
-def test_by_hand(tmp_path: Path, *, force: bool, shown: bool) -> None:
+def test_who_answers_by_hand(tmp_path: Path, *, force: bool, shown: bool) -> None:
     """A person who was shown the others answers for them with --force, and only then; the record names them."""
     with init() as pid, entered(pid, BOB) as bob:
 
