@@ -152,12 +152,14 @@ def test_a_job_is_cancelled_by_its_number(arena: Arena, place: Place) -> None:
     assert arena.executed("scancel") == [line]
 
 
-def test_a_container_whose_name_is_another_ones_id(arena: Arena) -> None:
+@pytest.mark.parametrize("digits", [12, 64])
+@pytest.mark.parametrize("path", ["lxc.payload.{}", "lxc/{}", "machine.slice/machine-{}.scope"])
+def test_a_container_whose_name_is_another_ones_id(arena: Arena, path: str, digits: int) -> None:
     """KILL-03: a container that is called like the id of another (LXC, nspawn) is not that one."""
     owner = next(arena.uids)
     attacked, guilty = container_id(), container_id()
     innocent = arena.innocent(in_container(arena, attacked, owner))
-    liar = arena.crowd.start(owner, cgroup=arena.cgroups.make(f"lxc.payload.{attacked[:12]}"))
+    liar = arena.crowd.start(owner, cgroup=arena.cgroups.make(path.format(attacked[:digits])))
     step = {"exec": {"command": [str(arena.stand_in("docker")), "restart", "{container_id}"], **RESTART}}
     arena.driver.hold(innocent.pid, 2)
     arena.driver.hold(liar.pid, 30)
@@ -170,4 +172,21 @@ def test_a_container_whose_name_is_another_ones_id(arena: Arena) -> None:
     hit = [line for line in arena.executed("docker") if line != f"restart {guilty}"]
     if hit:
         innocent.end()  # as docker would: it takes the first digits of an id for the whole
+    arena.judge()
+
+
+@pytest.mark.parametrize(
+    "path", ["lxc.payload.{}", "machine.slice/machine-{}.scope", "system.slice/x.service/libpod-{}.scope"]
+)
+def test_who_falls_with_a_container_that_is_called_like_another(arena: Arena, path: str) -> None:
+    """KILL-03: with `scope: container` nobody falls with one that has the whole id of their container for a name."""
+    owner, attacked, guilty = next(arena.uids), container_id(), container_id()
+    innocent = arena.innocent(in_container(arena, attacked, owner))
+    liar = arena.crowd.start(owner, cgroup=arena.cgroups.make(path.format(attacked)))
+    arena.driver.hold(innocent.pid, 2)
+    arena.driver.hold(liar.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", scope="container")], containers=[attacked, guilty])
+    assert arena.refused(liar)
+    for gib in (25, 1):
+        arena.driver.hold(arena.culprit(in_container(arena, guilty, owner)).pid, gib)
     arena.judge()
