@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from gpuagent_alerts.remedies.policy import NEVER_UNITS
+from gpuagent_alerts.remedies.never_list import NEVER_UNITS
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import UnitPermission
 

@@ -71,8 +71,7 @@ class Run:
         self.id = ""
         self.step: Step | None = None
         """The one that is being taken, or was when it ended."""
-        self.rules = rules
-        """Those in force: they may change while it climbs."""
+        self.rules = rules  # those in force: they may change while it climbs
         self.gpus = frozenset({plan.target.key.gpu_uuid})
         """On which its processes are."""
         self.shares_gpu = False

@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 
 from gpuagent.doubt import SHUFFLED_LIST
 from gpuagent.units import format_bytes, format_duration
+from gpuagent_alerts.remedies.never_list import NEVER, NEVER_UNITS, SHARED_UNITS
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import (
     MAX_NAMESPACE_MEMBERS,
@@ -21,35 +22,6 @@ from gpuagent_alerts.remedies.target import (
 )
 from gpuagent_alerts.remedies.victim import IDLE_FOR_SECONDS, VictimPolicy
 from gpuagent_alerts.remedies.world import Order, Sight, UnitPermission
-
-NEVER = (
-    # What the machine stands on
-    "init", "systemd", "systemd-*", "(sd-*", "dbus-daemon", "dbus-broker*", "sshd", "sshd-*", "agetty", "login",
-    # Displays: ending one ends a person's session
-    "Xorg", "X", "Xwayland", "gnome-shell", "gnome-session*", "gdm*", "kwin_*", "plasmashell", "sddm*", "lightdm*",
-    "weston", "sway", "mutter*", "cosmic-comp",
-    # Container runtimes and what runs jobs
-    "dockerd", "containerd*", "docker-init", "runc*", "crun*", "conmon*", "crio", "podman", "buildkitd", "kubelet",
-    "kube-*", "slurmd", "slurmstepd*", "slurmctld", "raylet", "gcs_server",
-    # NVIDIA's own: without the fabric manager, or with a killed MPS server, a whole node of jobs is lost
-    "nvidia-persist*", "nv-fabricmanage*", "nv-hostengine", "dcgm*", "nvidia-cuda-mps*", "nvidia-imex*", "nvsm*",
-    # The agent
-    "gpuagent*",
-)  # fmt: skip
-"""Names (`comm` has 15 bytes) of what is never acted on. A process that gives itself such a name is safe too."""
-
-NEVER_UNITS = (
-    *NEVER, "user@*", "getty@*", "serial-getty@*", "ssh", "ssh@*", "dbus*", "polkit*", "cron", "crond", "atd", "docker",
-    "crio*", "cri-*", "podman*", "k3s*", "rke2*", "microk8s*", "snap.microk8s*", "munge", "nomad", "ray",
-    "raylet*", "display-manager", "nvidia-*", "NetworkManager", "libvirtd", "virtqemud",
-)  # fmt: skip
-"""Units (without `.service`) that are never restarted: they run others' processes, or the node stands on them."""
-
-SHARED_UNITS = (
-    "jupyterhub*", "rstudio-server*", "rserver*", "xrdp*", "gitlab-runner*", "actions.runner.*", "buildkite-agent*",
-    "jenkins*", "condor*", "htcondor*", "pbs*", "torque*", "sge*", "lsf*",
-)  # fmt: skip
-"""Units (without `.service`) that run others' jobs or sessions, maybe all under one user, where no look can tell."""
 
 _UNKILLABLE_SCORE = -1000
 """`oom_score_adj` of what even the kernel spares."""

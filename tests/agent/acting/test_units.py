@@ -13,8 +13,8 @@ import pytest
 
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.acting.units import Systemctl
+from gpuagent_alerts.remedies.never_list import NEVER_UNITS, SHARED_UNITS
 from gpuagent_alerts.remedies.party import Doubt
-from gpuagent_alerts.remedies.policy import NEVER_UNITS, SHARED_UNITS
 from gpuagent_alerts.remedies.world import UnitPermission
 from tests.fakes.cgroups import CGROUP, UNIT, CgroupTree, unit_target
 

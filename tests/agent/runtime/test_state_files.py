@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.monitor.indices import IndexMemory
 from gpuagent.monitor.inventory import Inventory
 from gpuagent.monitor.listings_file import load
+from gpuagent.monitor.traces import find_traces
 from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.reading import GpuIdentity
 from gpuagent.runtime.state_files import MAX_BYTES, read_state, write_state
@@ -51,12 +53,14 @@ def test_what_cannot_be_read_is_moved_aside(unreadable: Path) -> None:
 
 def test_every_reader_goes_on(unreadable: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Listings, GPUs and distrust begin anew, which is told, and nothing is taken for granted for want of a file."""
-    for name in ("gpus.json", "trust.json"):
+    for name in ("gpus.json", "trust.json", "indices.json"):
         os.mkfifo(unreadable.with_name(name))
+    assert find_traces(unreadable.parent, unreadable.parent / "none", BOOT, {"listings"}, unreadable.name).ran_before
     assert load(unreadable, BOOT, 1000.0).tables == {}
-    assert Inventory(unreadable.with_name("gpus.json"), BOOT).seen_before
+    assert not Inventory(unreadable.with_name("gpus.json"), BOOT).was_readable
+    assert IndexMemory(unreadable.with_name("indices.json")).doubt
     assert TrustRegistry(unreadable.with_name("trust.json"), BOOT).of(GPU).refusal
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 3
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 4
 
 
 def test_a_whole_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
