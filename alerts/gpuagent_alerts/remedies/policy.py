@@ -195,11 +195,11 @@ class Policy:
             if target.unit not in units:
                 yield _in_another_unit(target, facts)
             elif "unit" not in proven:
-                yield _unproven_unit(target)
+                yield f"{_unproven_unit(target)}: the allow list means what is proven"
         in_allowed_unit = target.unit in units and "unit" in proven
         if allow.containers:
             if target.container_id and "container" not in proven:
-                yield _unproven_container(target)
+                yield f"{_unproven_container(target)}: the allow list means what is proven"
             elif not any(
                 names_container(name, target.container_id, target.container_name) for name in allow.containers
             ):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import pty
@@ -189,6 +190,17 @@ def test_why_a_process_cannot_be_named() -> None:
         assert says in errors
 
 
+def interrupt(process: subprocess.Popen[bytes]) -> None:
+    """Press Ctrl-C until something comes of it: one that comes right before Python reads is noticed after that.
+
+    It is sent as a signal: the terminal is not the one that controls the process.
+    """
+    while process.poll() is None:
+        process.send_signal(signal.SIGINT)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            process.wait(0.5)
+
+
 def on_terminal(command: list[str], question: str, typed: str) -> tuple[str, int]:
     """Run a command on a terminal of its own, and type when the question is there."""
     ours, theirs = pty.openpty()
@@ -203,7 +215,7 @@ def on_terminal(command: list[str], question: str, typed: str) -> tuple[str, int
                 break
             if typed and question.encode() in seen:
                 if typed == CTRL_C:
-                    process.send_signal(signal.SIGINT)  # the terminal is not the one that controls it
+                    interrupt(process)
                 else:
                     os.write(ours, typed.encode())
                 typed = ""

@@ -60,7 +60,7 @@ def test_every_reader_goes_on(unreadable: Path, caplog: pytest.LogCaptureFixture
     assert not Inventory(unreadable.with_name("gpus.json"), BOOT).was_readable
     assert IndexMemory(unreadable.with_name("indices.json")).doubt
     assert TrustRegistry(unreadable.with_name("trust.json"), BOOT).of(GPU).refusal
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 4
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 5
 
 
 def test_a_whole_file_is_read_up_to_the_limit(tmp_path: Path) -> None:
