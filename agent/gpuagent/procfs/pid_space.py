@@ -20,9 +20,9 @@ class PidMark(NamedTuple):
     """The smallest `pid_max` known of the time up to then; None where none is known."""
 
 
-SINCE_BOOT = PidMark(0, 32768)
-"""The boot: the kernel begins with so many numbers or more, and nobody has noted what `pid_max` was since
-(kernel/pid.c, `PID_MAX_DEFAULT`)."""
+SINCE_BOOT = PidMark(0, 4_194_304)
+"""The boot, with as many numbers as there can be (`PID_MAX_LIMIT`): the present `pid_max` counts. Nobody has noted what it
+was before; systemd sets it at boot, and by the kernel's own 32768 no list of a running node would be believed."""
 
 
 class PidSpace:
