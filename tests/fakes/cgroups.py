@@ -45,19 +45,23 @@ class CgroupTree:
         namespace_pids: tuple[int, ...] = (),
         mountinfo: bytes = HOST_ROOT,
         state: str = "S",
+        name: bytes = b"a) b (c",
+        oom_score_adjust: int = 0,
     ) -> None:
         """Start a process there, by default one of user 1000 without a login or a terminal."""
         self.put(pid, cgroup)
         pids = " ".join(map(str, namespace_pids or (pid,)))
         self.proc.put(
             pid,
-            stat_text(pid, b"a) b (c", state=state, terminal=terminal, start_ticks=START_TICKS),
+            stat_text(pid, name, state=state, terminal=terminal, start_ticks=START_TICKS),
             status=f"Name:\tx\nUid:\t{' '.join(map(str, uids))}\nNSpid:\t{pids}\n".encode(),
             mountinfo=mountinfo,
             loginuid=str(login_uid).encode(),
             sessionid=str(session).encode(),
             cgroup=f"0:{self._controllers}:{cgroup}\n".encode(),
         )
+        self.proc.files[pid]["oom_score_adj"] = f"{oom_score_adjust}\n".encode()
+        self.proc.files[pid]["exe"] = b"/opt/" + name
 
     def put(self, pid: int, cgroup: str = CGROUP) -> None:
         """List a process in a cgroup, whatever /proc says."""

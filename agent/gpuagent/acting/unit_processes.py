@@ -6,11 +6,15 @@ called in a thread.
 
 from __future__ import annotations
 
+import os
 import pwd
 from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from contextlib import suppress
+from fnmatch import fnmatchcase
 from pathlib import Path
 
+from gpuagent.acting.held import ancestors
 from gpuagent.naming import format_container
 from gpuagent.procfs.cgroup import parse_cgroup
 from gpuagent.procfs.cgroup_tree import (
@@ -24,7 +28,7 @@ from gpuagent.procfs.cgroup_tree import (
 from gpuagent.procfs.containment import has_own_root
 from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentials
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.printable import printable
+from gpuagent.procfs.printable import decode, printable
 from gpuagent.procfs.stat import Stat, parse_stat
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Gone
@@ -33,6 +37,8 @@ _LISTINGS = 5
 """A service that starts short programs has new processes at each listing; a few listings find them all."""
 _NAMED = 3
 _NAME_BYTES = 64
+_SPARED = b"-1000"
+"""`oom_score_adj` of what even the kernel spares."""
 
 
 class UnitProcesses:
@@ -67,6 +73,39 @@ class UnitProcesses:
         if not is_below(path_in_hierarchy(text, hierarchy.controllers) or "", cgroup):
             return f"pid {target.pid} does not run in {unit} according to systemd"
         return ""
+
+    def never_ended(self, unit: str, cgroup: str, patterns: Collection[str]) -> str:
+        """Return which process of the unit no remedy may end, by `patterns` of names or as the agent; "" for none."""
+        try:
+            pids = [each.pid for each in self._look(cgroup)]
+        except (OSError, UnreadableTree, MissingFact) as error:
+            return f"it cannot be seen whose processes {unit} runs: {error}"
+        own = ancestors(self._files, os.getpid(), self._parent_of)
+        for pid in pids:
+            if pid in own:
+                return f"the agent itself or one of its ancestors runs in {unit} (pid {pid})"
+            try:
+                names, spared = self._names_of(pid)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            except (OSError, ValueError) as error:
+                return f"it cannot be seen what pid {pid} of {unit} is: {error}"
+            if spared:
+                return f"pid {pid} of {unit} is protected from the kernel's own killer (oom_score_adj -1000)"
+            for name in names:
+                if pattern := next((each for each in patterns if fnmatchcase(name, each)), ""):
+                    return f"{name} runs in {unit} (pid {pid}), and is on the never-list ({pattern})"
+        return ""
+
+    def _parent_of(self, pid: int) -> int:
+        return parse_stat(self._files.read(pid, "stat")).parent_pid
+
+    def _names_of(self, pid: int) -> tuple[list[str], bool]:
+        """Return what a process is called, and whether even the kernel spares it. Raises OSError, ValueError."""
+        names = [decode(parse_stat(self._files.read(pid, "stat")).name)]
+        with suppress(PermissionError):
+            names.append(self._files.link(pid, "exe").removesuffix(" (deleted)").rpartition("/")[2])
+        return names, self._files.read(pid, "oom_score_adj").strip() == _SPARED
 
     def shared_with(self, unit: str, cgroup: str, own_uid: int) -> str:
         """Return why the unit may run other people's work; "" where it runs nothing but what is its own."""

@@ -86,6 +86,9 @@ class Systemctl:
             state.refusal(self._monotonic(), self._restarted.get(state.id, ()))
             or permission.against(state.names)
             or await self._in_thread(lambda: self._processes.not_in_unit(target, state.id, state.cgroup))
+            or await self._in_thread(
+                lambda: self._processes.never_ended(state.id, state.cgroup, permission.never_processes)
+            )
         )
         if not refusal and not permission.shared:
             sharing = await self._against_dependents(state) or await self._in_thread(lambda: self._shared(state))

@@ -31,7 +31,7 @@ def question(chosen: Sequence[Chosen], document: Document, width: int, *, restar
         lines.extend(card(each, rows, width, restart_unit=restart_unit))
     if document.get("stale"):
         lines.extend(wrap(f"STALE: read {format_duration(document.get('age_seconds') or 0.0)} ago.", width))
-    return [*lines, *others_on(chosen, rows, width)]
+    return [*lines, *others_on(chosen, rows, width, restart_unit=restart_unit)]
 
 
 def card(chosen: Chosen, rows: Sequence[Document], width: int, *, restart_unit: bool = False) -> list[str]:
@@ -44,8 +44,27 @@ def card(chosen: Chosen, rows: Sequence[Document], width: int, *, restart_unit: 
     return lines
 
 
-def others_on(chosen: Sequence[Chosen], rows: Sequence[Document], width: int) -> list[str]:
-    """Return a line for each other process on the GPUs of the chosen ones, the largest first, at most eight."""
+def others_on(
+    chosen: Sequence[Chosen], rows: Sequence[Document], width: int, *, restart_unit: bool = False
+) -> list[str]:
+    """Return a line for each other process on the GPUs of the chosen ones, the largest first, at most eight.
+
+    Those of a unit that is restarted end with it, on whichever GPU they are: all of them are shown.
+    """
+    units = {each.first.get("unit") for each in chosen if each.first.get("unit")} if restart_unit else set()
+    chosen_pids = {each.pid for each in chosen}
+    fall = [row for row in rows if row.get("unit") in units and row.get("pid") not in chosen_pids]
+    rows = [row for row in rows if row not in fall]
+    lines = [cut("In the same unit, and restarted with it:", width)] if fall else []
+    lines += [_other(row, width, where=f"GPU {row.get('gpu')}  ") for row in fall]
+    return [*lines, *_left_alone(chosen, rows, width)]
+
+
+def _other(row: Document, width: int, *, where: str = "") -> str:
+    return cut(f"  {where}pid {row.get('pid')}  {_user(row)}  {_memory(row)}  {_name(row)}", width)
+
+
+def _left_alone(chosen: Sequence[Chosen], rows: Sequence[Document], width: int) -> list[str]:
     gpus = {row.get("gpu_uuid") for each in chosen for row in each.rows}
     pids = {each.pid for each in chosen}
     others = [row for row in rows if row.get("gpu_uuid") in gpus and row.get("pid") not in pids]
@@ -56,7 +75,7 @@ def others_on(chosen: Sequence[Chosen], rows: Sequence[Document], width: int) ->
     lines = [cut(f"Also on GPU {names}, and left alone:", width)]
     for row in others[:_MOST_OTHERS]:
         where = f"GPU {row.get('gpu')}  " if len(gpus) > 1 else ""
-        lines.append(cut(f"  {where}pid {row.get('pid')}  {_user(row)}  {_memory(row)}  {_name(row)}", width))
+        lines.append(_other(row, width, where=where))
     if len(others) > _MOST_OTHERS:
         lines.append(f"  and {len(others) - _MOST_OTHERS} more")
     return lines

@@ -21,8 +21,8 @@ class PidMark(NamedTuple):
 
 
 SINCE_BOOT = PidMark(0, 4_194_304)
-"""The boot, with as many numbers as there can be (`PID_MAX_LIMIT`): the present `pid_max` counts. Nobody has noted what it
-was before; systemd sets it at boot, and by the kernel's own 32768 no list of a running node would be believed."""
+"""The boot, with as many numbers as there can be (`PID_MAX_LIMIT`): the present `pid_max` counts. Nobody has noted what
+it was before; systemd sets it at boot, and by the kernel's own 32768 no list of a running node would be believed."""
 
 
 class PidSpace:

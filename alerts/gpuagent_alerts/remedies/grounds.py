@@ -72,6 +72,26 @@ PROCESS_LABELS = frozenset[str]().union(*(_LABELS[name] for name in _PROCESSES))
 """Labels of process series that say more than which process it is, and on which GPU."""
 _WITHHOLDING = frozenset({"gpuagent_gpu_memory_preallocated", "gpuagent_gpu_memory_fast_growth_expected"})
 """Families of GPUs that depend on the names of processes: they may keep an alert from firing, never cause one."""
+_GPU_MEMORY = frozenset(
+    f"gpuagent_{name}"
+    for name in (
+        "gpu_memory_total_bytes", "gpu_memory_used_bytes", "gpu_memory_free_bytes", "gpu_memory_used_ratio",
+        "mig_memory_total_bytes", "mig_memory_used_bytes", "mig_memory_free_bytes",
+    )
+)  # fmt: skip
+_ALWAYS_THERE = {name for name in _GPU_MEMORY if "_mig_" not in name} | _WITHHOLDING
+"""Families of GPUs that have a sample wherever the GPU can be read at all."""
+_MEMORY = (
+    _GPU_MEMORY
+    | _BUDGETS
+    | {
+        f"gpuagent_gpu_memory_{name}"
+        for name in ("exhaustion_seconds", "fast_exhaustion_seconds", "growth_bytes_per_second", "leak_suspected")
+    }
+)
+"""Families of GPUs that speak of memory which ending a process could give back."""
+_NARROWER = frozenset(name for name, labels in _LABELS.items() if "gpu_instance_id" in labels) - _PROCESSES
+"""Families of parts of a GPU."""
 _SUMMED_UP = "it sums up processes, and others may choose what adds to a sum: keep pid, read the GPU's, or set a budget"
 _KEEPING = frozenset({"topk", "bottomk"})
 """Aggregations whose results are elements of the operand, with all of their labels."""
@@ -138,6 +158,10 @@ def grounds_of(expression: Expression) -> Grounds:
             raise _RefusedError("its results name no GPU: keep the labels gpu and uuid")
         if shape.processes and not shape.per_process:
             raise _RefusedError(_SUMMED_UP)
+        if not shape.per_process and not shape.read & _MEMORY:
+            raise _RefusedError("it is about no memory that the end of a process would give back")
+        if shape.read & _NARROWER and "gpu_instance_id" not in shape.labels:
+            raise _RefusedError("it drops the label gpu_instance_id: keep it, so that the instance's own are chosen")
     except _RefusedError as refused:
         return Grounds(str(refused))
     return Grounds(subject=Subject.PROCESS if shape.per_process else Subject.GPU)
@@ -175,6 +199,9 @@ def _selected(node: Selector, negations: int) -> _Shape:
         raise _RefusedError(f"it reads {name}, which tells what the agent concluded or did: read what is measured")
     if name in _WITHHOLDING and negations != 1:
         raise _RefusedError(f"{name} depends on the names of processes: use it only as `unless ... {name} == 1`")
+    matched = {matcher.name for matcher in node.matchers}
+    if "gpu" in matched and "uuid" not in matched:
+        raise _RefusedError("it names a GPU by its index, which may come to mean another: name its uuid")
     is_process = name in _PROCESSES
     return _Shape(_LABELS[name], is_process, is_process, frozenset({name}))
 
@@ -184,8 +211,8 @@ def _aggregated(node: Aggregation, negations: int) -> _Shape:
     if node.parameter is not None:
         _shape(node.parameter, negations)
     if node.operator in _KEEPING:
-        if shape.processes and negations:
-            raise _RefusedError(f"{node.operator} within `unless`: who else is on the GPU decides whom it spares")
+        if shape.processes:
+            raise _RefusedError(f"it compares processes with each other by {node.operator}: set the ladder's `victim`")
         return shape
     by = shape.labels - set(node.labels) if node.without else frozenset(node.labels)
     if node.operator == "count_values" and isinstance(node.parameter, String):
@@ -198,14 +225,14 @@ def _called(node: Call, negations: int) -> _Shape:
     shapes = [_shape(argument, negations) for argument in node.arguments]
     if node.function == "absent":
         raise _RefusedError("it uses absent(): missing data is no reason to act")
-    if node.function == "scalar" and shapes[0].processes:
-        raise _RefusedError("it takes scalar() of processes, which forgets whose value it is: match by pid")
+    if node.function == "scalar" and shapes[0].read:
+        raise _RefusedError("it takes scalar() of what was measured, which is no number where that is missing")
+    if node.function == "time":
+        raise _RefusedError("it goes by the wall clock, which may be set: remedies.allow.min_age goes by the kernel's")
     match node:
         case Call("label_replace" | "label_join", (_, String(label), *_)):
             _check_written(label, node.function)
             return replace(shapes[0], labels=shapes[0].labels | {label})
-    if node.function == "scalar":
-        return _Shape(read=shapes[0].read)
     return shapes[0] if shapes else _Shape()
 
 
@@ -219,8 +246,8 @@ def _combined(node: Binary, negations: int) -> _Shape:
     left = _shape(node.left, negations)
     unless = node.operator == "unless"
     right = _shape(node.right, negations + unless)
-    doubtful = right if unless else left if node.operator == "or" else None
-    if doubtful is not None and (missing := sorted(doubtful.read & _CAN_BE_MISSING)):
+    doubtful = (right if not negations % 2 else None) if unless else left if node.operator == "or" else None
+    if doubtful is not None and (missing := sorted(_may_be_missing(doubtful.read))):
         raise _RefusedError(
             f"its `{node.operator}` takes a missing sample of {missing[0]} for an answer: compare with `and` instead"
         )
@@ -230,10 +257,17 @@ def _combined(node: Binary, negations: int) -> _Shape:
         if left.per_process != right.per_process or left.processes != right.processes:
             raise _RefusedError("the sides of its `or` are about different things: write two rules")
         return replace(left, labels=left.labels | right.labels, read=left.read | right.read)
+    if not unless:
+        _check_instances(node.matching, left, right)
     _check_matching(node.matching, left, right)
-    if right.processes and not left.processes and (not unless or negations):
-        raise _RefusedError("processes choose its GPUs: they may only withhold, as in `unless`, or be compared by pid")
+    if right.processes and not left.processes:
+        raise _RefusedError("processes choose its GPUs, and a list may lack one: compare each process by pid")
     return replace(left, read=left.read if unless else left.read | right.read)
+
+
+def _may_be_missing(names: frozenset[str]) -> frozenset[str]:
+    """Return those that lack a sample of what could be read all the same."""
+    return (names & _CAN_BE_MISSING) | (names - _PROCESSES - _ALWAYS_THERE)
 
 
 def _is_flag(node: Node) -> bool:
@@ -253,6 +287,7 @@ def _joined(node: Binary, negations: int) -> _Shape:
     if _is_number(node.left) or _is_number(node.right):
         return replace(right if _is_number(node.left) else left, read=read)
     matching = node.matching
+    _check_instances(matching, left, right)
     _check_matching(matching, left, right)
     many, one = (right, left) if matching.cardinality is Cardinality.ONE_TO_MANY else (left, right)
     told = many.per_process and one.per_process and _INFO in one.read
@@ -286,9 +321,17 @@ def _is_number(node: Node) -> bool:
     return False
 
 
+def _check_instances(matching: Matching, left: _Shape, right: _Shape) -> None:
+    """Refuse a match of a part of a GPU with more than that part."""
+    if (left.read | right.read) & _NARROWER and ("gpu_instance_id" in matching.labels) != matching.on:
+        raise _RefusedError("it matches parts of a GPU without their label: match by gpu_instance_id too")
+
+
 def _check_matching(matching: Matching, left: _Shape, right: _Shape) -> None:
-    """Refuse a match of processes with others' processes."""
+    """Refuse a match of processes with others' processes, and of a GPU with another one."""
     labels = set(matching.labels)
+    if "uuid" in left.labels & right.labels and ("uuid" in labels) != matching.on:
+        raise _RefusedError("it matches one GPU with another: match them by uuid too")
     if left.processes and right.processes:
         by_pid = "pid" in labels if matching.on else "pid" not in labels
         if not (left.per_process and right.per_process and by_pid):

@@ -181,7 +181,7 @@ class Run:
         """One step; its outcome, or None where the next one is due."""
         facts = await self._check(self._judged_as(step), sight)
         if self._judged_as(step).kind is Kind.RESTART_UNIT:
-            permission = self._judged_by.policy.unit_permission(self.plan.order, self.plan.target)
+            permission = self._judged_by.policy.unit_permission(self.plan.target)
             if refusal := await self._tools.hands.unit_refusal(self.plan.target, permission):
                 raise self._refused(refusal)
         if step.disrupts and (refusal := await self._runtime_disagrees()):
@@ -331,7 +331,7 @@ class Run:
         if step.kind is Kind.RESET:
             return await hands.reset(target, step.wait_seconds)
         if step.kind is Kind.RESTART_UNIT:
-            permission = self._judged_by.policy.unit_permission(self.plan.order, target)
+            permission = self._judged_by.policy.unit_permission(target)
             return await hands.restart_unit(target, permission, step.wait_seconds)
         return await hands.execute(step.command, target, step.wait_seconds)
 

@@ -122,7 +122,7 @@ class Policy:
         ):
             yield objection
         yield from _unproven(step, scope, target, facts)
-        for refusal in self._wrong_step(step, order, target, facts):
+        for refusal in self._wrong_step(step, target, facts):
             # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
             is_nobodys = not_meant and step.kind is Kind.RESTART_UNIT and not target.unit
             yield _not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
@@ -132,10 +132,12 @@ class Policy:
         """Return the policy for those that fall with the chosen process: how much each of them holds is no matter."""
         return replace(self, allow=replace(self.allow, min_memory_bytes=0))
 
-    def unit_permission(self, order: Order, target: Target) -> UnitPermission:
-        """Return what may be done to the target's unit; a person who forces it answers for the others in it."""
-        shared = target.unit in self.allow.shared_units or (order.by_hand and order.forced)
-        return UnitPermission(shared, never=(*NEVER_UNITS, *self.never), known_shared=SHARED_UNITS)
+    def unit_permission(self, target: Target) -> UnitPermission:
+        """Return what may be done to the target's unit: root says in the configuration which one others may lose."""
+        shared = target.unit in self.allow.shared_units
+        return UnitPermission(
+            shared, (*NEVER_UNITS, *self.never), known_shared=SHARED_UNITS, never_processes=(*NEVER, *self.never)
+        )
 
     def _never(self, target: Target, facts: Facts, protected: frozenset[int]) -> Iterator[str]:
         if target.pid <= 1 or target.pid in protected:
@@ -228,9 +230,9 @@ class Policy:
         elif evidence == "allocator" and not target.driver_confirms:
             yield f"the driver's own figures do not confirm the leak: the app's word alone is no reason for {step}"
 
-    def _wrong_step(self, step: Step, order: Order, target: Target, facts: Facts) -> Iterator[str]:
+    def _wrong_step(self, step: Step, target: Target, facts: Facts) -> Iterator[str]:
         if step.kind is Kind.RESTART_UNIT:
-            yield from _no_restart(target, self.unit_permission(order, target), facts)
+            yield from _no_restart(target, self.unit_permission(target), facts)
         elif step.kind is Kind.EXEC:
             yield from _nothing_to_fill_in(step, target)
         elif target.unit and not target.proven_container_id and _would_end(step, facts):

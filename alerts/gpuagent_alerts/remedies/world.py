@@ -12,9 +12,7 @@ from gpuagent.identity import ProcessId
 from gpuagent_alerts.remedies.target import Facts, Target
 from gpuagent_alerts.remedies.victim import Choice
 
-SHARED_WAY_OUT = (
-    "to restart it all the same, name it in remedies.allow.shared_units, or ask for it by hand with --force"
-)
+SHARED_WAY_OUT = "to restart it all the same, name it in remedies.allow.shared_units, or run systemctl yourself"
 """What a refusal says about a unit that others use."""
 
 
@@ -122,6 +120,8 @@ class UnitPermission:
     """It may be restarted although other users' work or sessions run in it, or other units are restarted with it."""
     never: tuple[str, ...] = ()
     """Patterns of units, without `.service`, that are never restarted."""
+    never_processes: tuple[str, ...] = ()
+    """Patterns of names of processes that no restart may end: the never-list stands for everybody in the unit."""
     known_shared: tuple[str, ...] = ()
     """Patterns of units that run other people's work even where it cannot be told from the unit's own."""
 

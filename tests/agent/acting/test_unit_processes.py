@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import pwd
 from dataclasses import replace
 from pathlib import Path
@@ -12,6 +13,7 @@ import pytest
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.files import ProcFiles
+from gpuagent_alerts.remedies.never_list import NEVER
 from gpuagent_alerts.remedies.world import Gone
 from tests.fakes.cgroups import CGROUP, OWN_ROOT, START_TICKS, UNIT, CgroupTree, unit_target
 
@@ -41,6 +43,46 @@ def processes(tree: CgroupTree, files: ProcFiles | None = None) -> UnitProcesses
 def shared(tree: CgroupTree, own_uid: int = 1000, cgroup: str = CGROUP) -> str:
     """The verdict on the unit."""
     return processes(tree).shared_with(UNIT, cgroup, own_uid)
+
+
+NEVER_IN_IT: dict[str, tuple[dict[str, Any], str]] = {
+    "by its name": ({"name": b"sshd"}, "sshd runs in"),
+    "below the unit": ({"name": b"slurmd", "cgroup": f"{CGROUP}/user/x"}, "slurmd runs in"),
+    "spared by the kernel": ({"oom_score_adjust": -1000}, "oom_score_adj -1000"),
+}
+
+
+@pytest.mark.parametrize(("process", "words"), NEVER_IN_IT.values(), ids=NEVER_IN_IT)
+def test_the_never_list_stands_for_everybody_in_the_unit(tree: CgroupTree, process: dict[str, Any], words: str) -> None:
+    """KILL-01: a restart ends all of its processes: one that no remedy may end forbids it, whoever asks."""
+    look = processes(tree)
+    tree.add(101)
+    tree.add(102, "/system.slice/other.service", name=b"sshd", oom_score_adjust=-1000)
+    assert look.never_ended(UNIT, CGROUP, NEVER) == ""
+    tree.add(103, **process)
+    assert words in look.never_ended(UNIT, CGROUP, NEVER)
+
+
+def test_a_program_of_the_never_list_under_another_name(tree: CgroupTree) -> None:
+    """KILL-01: by its executable too, also where an upgrade has replaced that."""
+    tree.add(101)
+    tree.proc.files[101]["exe"] = b"/usr/sbin/sshd (deleted)"
+    assert "sshd runs in" in processes(tree).never_ended(UNIT, CGROUP, NEVER)
+    tree.proc.files[101]["exe"] = PermissionError(13, "no right to trace it")
+    assert processes(tree).never_ended(UNIT, CGROUP, NEVER) == ""
+
+
+def test_the_agent_in_the_unit(tree: CgroupTree) -> None:
+    """KILL-01: a supervisor that runs the agent too is not restarted by it."""
+    tree.add(os.getpid())
+    assert "the agent itself" in processes(tree).never_ended(UNIT, CGROUP, NEVER)
+
+
+def test_who_is_in_the_unit_cannot_be_seen(tree: CgroupTree) -> None:
+    """No answer is no permission."""
+    tree.add(101)
+    tree.proc.files[101]["oom_score_adj"] = PermissionError(13, "hidden")
+    assert "it cannot be seen what pid 101" in processes(tree).never_ended(UNIT, CGROUP, NEVER)
 
 
 def test_a_unit_of_its_own(tree: CgroupTree) -> None:

@@ -179,7 +179,7 @@ def test_other_users_in_it(tmp_path: Path) -> None:
     refusal = machine.refusal()
     assert f"{UNIT} runs processes of other users: 4000001 (1); " in refusal
     assert "name it in remedies.allow.shared_units" in refusal
-    assert "--force" in refusal
+    assert "run systemctl yourself" in refusal
     with pytest.raises(Doubt, match="other users"):
         machine.restart()
     assert machine.restarts == []

@@ -51,12 +51,12 @@ def test_one_that_is_named(store: Store) -> None:
     assert made.log == [("restart_unit", 100)]
 
 
-def test_a_person_who_forces_it(store: Store) -> None:
-    """`--force` lifts it as it lifts the allow list; a rule cannot force anything."""
+def test_force_answers_for_nobody_in_a_unit(store: Store) -> None:
+    """KILL-01: who else is in the unit a person is not shown: `--force` lifts the allow list, and nothing of this."""
     made = world()
-    assert climb(made, restart(order=FORCED), store).result is Result.RELEASED
-    made = world()
-    assert climb(made, restart(order=replace(ORDER, forced=True)), store).result is Result.REFUSED
+    for order in (FORCED, replace(ORDER, forced=True)):
+        refused = climb(made, restart(order=order), store)
+        assert (refused.result, refused.detail) == (Result.REFUSED, SHARING)
     assert made.log == []
 
 
@@ -112,7 +112,7 @@ def test_known_to_run_the_work_of_others(store: Store, unit: str) -> None:
     refused = climb(made, restart(unit), store)
     assert refused.result is Result.REFUSED
     assert "name it in remedies.allow.shared_units" in refused.detail
-    assert "--force" in refused.detail
+    assert "run systemctl yourself" in refused.detail
     assert made.log == []
     named = replace(RULES, policy=Policy(Allow(shared_units=(unit,))))
     assert climb(made, restart(unit), store, named).result is Result.RELEASED
