@@ -27,7 +27,7 @@ from gpuagent.doors import Doors
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.naming import node_name
-from gpuagent.node import STATE_FILE, NoSuchNode, real_node, simulated_node, state_file
+from gpuagent.node import STATE_FILE, NoSuchNode, lost_state, real_node, simulated_node, state_file
 from gpuagent.nvml.device import LONGEST_GAP_SECONDS
 from gpuagent.procfs.boot import machine_id
 from gpuagent.procfs.limits import raise_descriptor_limit
@@ -108,6 +108,7 @@ def assemble(
     raise_descriptor_limit()
     set_up_heap(c_library())
     try:
+        lost = "" if simulate else lost_state(config)
         node = simulated_node(config, simulate, speed, bind) if simulate else real_node(config)
     except NoSuchNode as error:
         raise StartError(str(error)) from None
@@ -118,6 +119,7 @@ def assemble(
         state_file=state_file(config, STATE_FILE),
         simulated=node.place.simulated,
         machine=machine_id(),
+        lost=lost,
     )
     try:
         alerting = Alerting(config, rules, node.clock, where)

@@ -109,6 +109,24 @@ def _remembering_place(config: Config, clock: Clock, boot: str) -> Place:
     )
 
 
+def lost_state(config: Config) -> str:
+    """Say that the database is gone or empty while other state of an agent's is there; "" if not.
+
+    To be called before anything is written: a power cut, a repair or half a restore leaves no first start.
+    """
+    path = config.state_dir / STATE_FILE
+    try:
+        if path.stat().st_size:
+            return ""
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return ""
+    if not find_traces(config.state_dir, config.runtime_dir, "", STATE_STEMS, LISTINGS_FILE).any_state:
+        return ""
+    return f"{path} is missing or empty, and other state of an agent's is there: what was recorded in it is lost"
+
+
 def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[str, int] | None = None) -> Node:
     """A scenario in place of the driver; processes that the scenario made up have a /proc of their own.
 

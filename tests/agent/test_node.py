@@ -22,12 +22,14 @@ from gpuagent.node import (
     STATE_FILE,
     Node,
     NoSuchNode,
+    lost_state,
     real_node,
     simulated_node,
 )
 from gpuagent.procfs.pid_space import PidSpace
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.simulated.node import SimulatedNode
+from gpuagent_alerts.store.database import Store
 from tests.agent.monitor.test_listings import GPU, UNPROVEN, process, seen
 from tests.fakes.nvml import use
 from tests.integration.waiting import until
@@ -151,6 +153,29 @@ def test_lost_state_makes_no_first_list(config: Config, monkeypatch: pytest.Monk
     assert holders == (KNOWN_HOLDERS if lost == "nothing" else UNPROVEN)
     assert node.place.indices is not None
     assert bool(node.place.indices.doubt) == (lost == "all but the database")
+
+
+@pytest.mark.parametrize("size", [None, 0], ids=["missing", "empty"])
+def test_a_lost_database_is_no_first_start(config: Config, size: int | None) -> None:
+    """KILL-07: beside other state of an agent's it was lost, and with it what limits count: remedies stop."""
+    assert lost_state(config) == ""
+    config.state_dir.mkdir(parents=True)
+    path = config.state_dir / STATE_FILE
+    assert lost_state(config) == ""
+    (config.state_dir / LISTINGS_FILE).touch()
+    if size is not None:
+        path.touch()
+    told = lost_state(config)
+    assert "missing or empty" in told
+    store = Store(path, lost=told)
+    assert store.has_lost_rows
+    assert told in store.problem_text
+    store.close()
+    assert lost_state(config) == ""
+    again = Store(path)
+    assert again.has_lost_rows
+    again.forget_loss()
+    assert not again.has_lost_rows
 
 
 def test_an_agent_that_has_seen_no_gpu_has_lost_nothing(config: Config) -> None:

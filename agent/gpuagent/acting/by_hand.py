@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from gpuagent.acting.lookup import FreshProcess
-from gpuagent.acting.shown import ShownProcess
+from gpuagent.acting.shown import ShownProcess, card_of
 from gpuagent.acting.targets import measured, target_of
 from gpuagent.acting.unreadable import UnreadableGpu
 from gpuagent.reading import ProcessReading, ProcessState, Snapshot
@@ -108,6 +108,8 @@ def add_facts(
             }
             for each in members
         ]  # fmt: skip
+        info = listed[row["gpu_uuid"], row["gpu"], row["pid"]].info
+        row["card"] = card_of(info) if info is not None else ""
         row["why_not"] = why_not(listed[row["gpu_uuid"], row["gpu"], row["pid"]], fresh)
     document["unreadable"] = [
         {"gpu": each.gpu_index, "gpu_uuid": each.gpu_uuid, "text": each.text} for each in unreadable

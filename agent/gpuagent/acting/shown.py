@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -15,6 +17,12 @@ SHOWN_MEMBERS = "ends_with_it"
 """Field of those that were shown as ending together with the process; without it nobody was."""
 
 
+SHOWN_CARD = "card"
+"""Field with the digest of what a person sees of a process; without it only the identity is compared."""
+CARD = ("uid", "user", "name", "command", "unit", "container_id", "slurm_job")
+"""What is shown of a process beside figures: by these a person knows it."""
+
+
 class ShownProcess(NamedTuple):
     """What tells a process from every other one that ever had its pid."""
 
@@ -25,6 +33,8 @@ class ShownProcess(NamedTuple):
     """Inode of its pid namespace; None where the agent may not read it, and said so."""
     ends_with_it: frozenset[tuple[int, int]] = frozenset()
     """Pid and start of each that was shown as ending together with it."""
+    card: str = ""
+    """Digest of what was shown of it; "" where nothing was."""
 
     def difference(self, pid: int, info: ProcessInfo | None) -> str:
         """Return why the process that has this pid now is not the one that was shown; "" if it is."""
@@ -37,12 +47,23 @@ class ShownProcess(NamedTuple):
             return f"pid {pid} is another process now: {info.name} of {info.user or info.uid}, started since"
         if self.pid_namespace != now.pid_namespace:
             return f"pid {pid} is in another pid namespace than the process that was shown"
+        if self.card and self.card != now.card:
+            return (
+                f"pid {pid} is not what was shown any more: its program, user, unit, container or job is another one"
+                f" ({info.name} of {info.user or info.uid} now)"
+            )
         return ""
+
+
+def card_of(info: ProcessInfo) -> str:
+    """Return the digest of what is shown of a process, all of it redacted already."""
+    shown = json.dumps([getattr(info, name) for name in CARD])
+    return hashlib.sha256(shown.encode()).hexdigest()[:32]
 
 
 def shown_as(info: ProcessInfo) -> ShownProcess:
     """Return what the agent tells of a process for a later request."""
-    return ShownProcess(info.id.start_ticks, info.id.boot_id, info.pid_namespace or None)
+    return ShownProcess(info.id.start_ticks, info.id.boot_id, info.pid_namespace or None, card=card_of(info))
 
 
 def read_shown(request: Mapping[str, Any]) -> ShownProcess:
@@ -59,7 +80,9 @@ def read_shown(request: Mapping[str, Any]) -> ShownProcess:
         raise ValueError("boot_id must be a text")
     if namespace is not None and (namespace := _whole(namespace, 2**32 - 1)) is None:
         raise ValueError("pid_namespace must be a whole number above 0, or null where it was shown as null")
-    return ShownProcess(start, boot_id, namespace, _members(request.get(SHOWN_MEMBERS, [])))
+    if not isinstance(card := request.get(SHOWN_CARD, ""), str):
+        raise ValueError(f"{SHOWN_CARD} must be a text")
+    return ShownProcess(start, boot_id, namespace, _members(request.get(SHOWN_MEMBERS, [])), card)
 
 
 def _members(value: object) -> frozenset[tuple[int, int]]:

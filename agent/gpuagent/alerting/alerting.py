@@ -74,6 +74,8 @@ class Where:
     simulated: str = ""
     machine: str = ""
     """What tells machines apart: see `procfs.boot.machine_id`."""
+    lost: str = ""
+    """What was kept here before and is gone: see `node.lost_state`."""
 
     @property
     def labels(self) -> dict[str, str]:
@@ -85,7 +87,9 @@ class Alerting:
     """Fed with snapshots; evaluates, keeps, tells. For one event loop."""
 
     def __init__(self, config: Config, groups: Iterable[RuleGroup], clock: Clock, where: Where) -> None:
-        self.store = Store(where.state_file, owner=Owner(where.machine, simulated=bool(where.simulated)))
+        self.store = Store(
+            where.state_file, owner=Owner(where.machine, simulated=bool(where.simulated)), lost=where.lost
+        )
         self.engine = RuleEngine(tuple(groups))
         self.outbox = Outbox(self.store, clock)
         self.place = Place(where.node, simulated=bool(where.simulated))

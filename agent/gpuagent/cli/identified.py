@@ -48,7 +48,9 @@ class Chosen(NamedTuple):
     def identity(self) -> Document:
         """The part of a request that tells this process from every other one."""
         shown = [[each.get("pid"), each.get("start_ticks")] for each in self.ends_with_it]
-        return {name: self.first.get(name) for name in _FIELDS} | ({"ends_with_it": shown} if shown else {})
+        identity = {name: self.first.get(name) for name in _FIELDS}
+        card = self.first.get("card")
+        return identity | ({"card": card} if card else {}) | ({"ends_with_it": shown} if shown else {})
 
     @property
     def ends_with_it(self) -> Sequence[Document]:

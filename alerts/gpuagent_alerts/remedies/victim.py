@@ -34,6 +34,10 @@ class Choice(NamedTuple):
     unranked: bool = False
     """The driver lists numbers there that are no ranked process: dead, hidden, or of an unknown start."""
 
+    @property
+    def _held(self) -> str:
+        return "unknown" if math.isinf(self.unranked_bytes) else format_bytes(self.unranked_bytes)
+
     def objection(self, policy: VictimPolicy, target: Target, passed_over: Collection[ProcessId]) -> str:
         """Return why the target is not, or not for certain, the one to choose; "" if it is.
 
@@ -43,10 +47,11 @@ class Choice(NamedTuple):
         if first != target.id:
             return f"it is not the one that victim: {policy} chooses any more"
         if policy is VictimPolicy.LARGEST and self.unranked_bytes >= target.used_bytes:
-            held = "unknown" if math.isinf(self.unranked_bytes) else format_bytes(self.unranked_bytes)
-            return f"whether it is the largest cannot be told: memory of no known process on its GPU: {held}"
+            return f"whether it is the largest cannot be told: memory of no known process on its GPU: {self._held}"
         if policy is VictimPolicy.NEWEST and self.unranked:
             return "whether it is the newest cannot be told: the driver lists a process of unknown start"
+        if policy is VictimPolicy.NEWEST and self.unranked_bytes >= target.used_bytes:
+            return f"whether it is the newest cannot be told: memory of no known process on its GPU: {self._held}"
         return ""
 
 
@@ -88,7 +93,7 @@ def _key(policy: VictimPolicy) -> Callable[[Target], tuple[float, int]]:
     if policy is VictimPolicy.LEAKING:
         return lambda target: (-(target.slope_bytes_per_second or 0.0), target.pid)
     if policy is VictimPolicy.NEWEST:
-        return lambda target: (-target.started_seconds, target.pid)
+        return lambda target: (-target.started_seconds, -target.pid)  # of one tick the higher number came later
     return lambda target: (-target.used_bytes, target.pid)
 
 

@@ -56,7 +56,10 @@ _PASSING = {Trouble.CORRUPT, Trouble.DAMAGED, Trouble.WRITES_FAIL, Trouble.MISSI
 class Store:
     """Opens the file, or a database in memory where there is no path; `problem` says what is wrong with it."""
 
-    def __init__(self, path: Path | None, *, steps: Sequence[Step] = STEPS, owner: Owner = ANY_OWNER) -> None:
+    def __init__(
+        self, path: Path | None, *, steps: Sequence[Step] = STEPS, owner: Owner = ANY_OWNER, lost: str = ""
+    ) -> None:
+        """`lost` says what was here before and is gone: it is told, and remedies stop until a person has looked."""
         self.problem: StoreProblem | None
         self._path = path
         self._steps = steps
@@ -70,23 +73,22 @@ class Store:
         self._paying = False
         self._set_aside: Counter[str] = Counter()
         self._reasons: dict[str, str] = {}
-        self._skipped: set[tuple[str, tuple[Value, ...]]] = set()
-        """Damaged rows that stay where they are and have been told of."""
+        self._skipped: set[tuple[str, tuple[Value, ...]]] = set()  # damaged rows that stay, and have been told of
         db, self.problem, self._notices = open_file(path, steps, owner) if path is not None else Opened(None)
-        """What was lost when the file was opened."""
         self._file_is_unread = self.problem is not None and self.problem.trouble is Trouble.CORRUPT
         """What the file holds is not all here: it is moved aside before something is written in its place."""
-        self._open_files = OpenFiles(path) if db is not None and path is not None else None
-        """None while everything is in memory."""
+        self._open_files = OpenFiles(path) if db is not None and path is not None else None  # None: all in memory
         self._db = db or open_memory(steps)
         if db is None and path is not None:
             number_from_now(self._db)
-        self.remarks: list[str] = []
+        self.remarks = [lost] if lost else []
         """What else is wrong with the state, in words, found by others."""
-        _log(self.problem, *self._notices)
-        if self.meta_at_start(OWNER_KEY, read_owner) != owner:
-            with suppress(StoreFailure):  # said again, and told, at the next write
+        _log(self.problem, *self._notices, *self.remarks)
+        with suppress(StoreFailure):  # said again, and told, at the next write
+            if self.meta_at_start(OWNER_KEY, read_owner) != owner:
                 self.set_meta(OWNER_KEY, write_owner(owner))
+            if lost:
+                self.set_meta(LOSS_KEY, lost)
 
     @property
     def set_aside_rows(self) -> Mapping[str, int]:

@@ -56,6 +56,7 @@ def _remedy(path: str, operation: str, summary: str, description: str, **fields:
             start_ticks=whole("As `/api/v1/processes/identified` shows it.", minimum=1, maximum=2**63 - 1),
             boot_id=text("As shown there.", minLength=1),
             pid_namespace=whole("As shown there, also where that is null.", null=True, minimum=1, maximum=2**32 - 1),
+            card=text("As shown there: what a person has seen has to be so still."),
             ends_with_it=listing(
                 listing(whole(minimum=1, maximum=2**63 - 1)),
                 "[pid, start_ticks] of each that a person was shown to end together with it: with `force`, these may.",

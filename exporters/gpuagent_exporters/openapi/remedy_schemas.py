@@ -144,6 +144,7 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
         boot_id=text(null=True),
         pid_namespace=integer("Inode of its pid namespace; null where the agent may not read it.", null=True),
         parent_pid=integer(null=True),
+        card=text("Digest of what a person is shown of it: program, user, unit, container, job."),
         why_not=text('Why it cannot be acted on at all; "" if it can.'),
         ends_with_it=listing(
             record(

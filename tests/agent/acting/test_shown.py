@@ -89,7 +89,7 @@ def test_another_process_is_refused(
 )  # fmt: skip
 def test_what_names_no_process_is_no_request(change: dict[str, Any]) -> None:
     """A field of another kind is a fault of the caller's, never taken for a match or for unknown."""
-    wanted = (*GOOD.values(), frozenset())
+    wanted = (*GOOD.values(), frozenset(), "")
     assert tuple(read_shown(GOOD)) == wanted
     assert tuple(read_shown(GOOD | {"start_ticks": 1234.0})) == wanted
     assert read_shown(GOOD | {"ends_with_it": [[7, 70], [8, 80]]}).ends_with_it == {(7, 70), (8, 80)}

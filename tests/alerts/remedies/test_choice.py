@@ -45,7 +45,7 @@ UNKNOWN = on_gpu(1004, used_bytes=8 * GIB, sm_ratio=0.0, idle_seconds=None)
     ("policy", "pids"),
     [
         (VictimPolicy.LARGEST, [1001, 1004, 1003, 1002]),
-        (VictimPolicy.NEWEST, [1002, 1001, 1003, 1004]),
+        (VictimPolicy.NEWEST, [1002, 1004, 1003, 1001]),
         (VictimPolicy.LEAKING, [1003]),
         (VictimPolicy.IDLE, [1002]),
     ],

@@ -78,9 +78,12 @@ def test_memory_of_nobody_known_may_be_the_largest(tmp_path: Path, nobodys: floa
 
 
 def test_an_unknown_start_may_be_the_newest(tmp_path: Path) -> None:
-    """KILL-09: a listed number whose process is not known may have come last."""
-    outcome, _ = end(Choice((ME.id,), unranked=True), tmp_path, victim="newest")
-    assert outcome.result is Result.REFUSED
+    """KILL-09: a listed number whose process is not known, or that is on no list, may have come last."""
+    for choice in (Choice((ME.id,), unranked=True), Choice((ME.id,), unranked_bytes=ME.used_bytes)):
+        outcome, world = end(choice, tmp_path, victim="newest")
+        assert (outcome.result, world.log) == (Result.REFUSED, [])
+    outcome, _ = end(Choice((ME.id,), unranked_bytes=ME.used_bytes - 1), tmp_path, victim="newest")
+    assert outcome.result is Result.RELEASED
 
 
 def test_those_that_the_allow_list_does_not_mean_are_passed_over(tmp_path: Path) -> None:
