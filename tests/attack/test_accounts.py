@@ -76,11 +76,17 @@ SUMS = (
     f'sum by (gpu, uuid) ({_USED} and {_BY} gpuagent_process_info{{command=~".*greedy.*"}}) > 20e9',
     f'gpuagent_gpu_memory_used_ratio > 0.3 and on (gpu, uuid) {_USED}{{process="greedy"}}',
     f"sum by (gpu, uuid) (topk by (process) (1, {_USED})) > 20e9",
+    f"bottomk by (gpu, uuid) (1, {_USED}) > 5e9",
+    f"{_USED} > 5e9 unless on (gpu, uuid) gpuagent_gpu_profile_sm_active_ratio > 0.05",
+    "gpuagent_gpu_memory_processes_bytes > 20e9",
+    'gpuagent_gpu_memory_used_ratio{gpu="0"} > 0.3',
+    f"{_USED} > 5e9 and on () gpuagent_gpu_memory_used_ratio > 0.3",
+    "time() - gpuagent_process_start_time_seconds > 0",
 )
 
 
 def test_a_sum_accuses_nobody(arena: Arena) -> None:
-    """KILL-01: by whatever labels processes are summed up or selected, the sum is no reason to end one of them."""
+    """KILL-01: sums, ranks, missing figures, indices, other GPUs and the wall clock are no reason to end a process."""
     uid, other = next(arena.uids), next(arena.uids)
     greedy = arena.crowd.start(other, name="greedy")
     arena.driver.hold(greedy.pid, 40)

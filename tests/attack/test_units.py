@@ -78,12 +78,19 @@ def of_a_login(arena: Arena, units: Units, unit: str, uid: int) -> Living:
     return arena.crowd.python(TERMINAL, uid, cgroup=cgroup)
 
 
+def of_the_never_list(arena: Arena, units: Units, unit: str, uid: int) -> Living:
+    """Start one of the unit's own user that no remedy may end."""
+    assert units
+    return arena.crowd.start(uid, name="sshd", cgroup=arena.cgroups.make(f"system.slice/{unit}"))
+
+
 Other = Callable[[Arena, Units, str, int], Living]
 
 
 @pytest.mark.parametrize(
-    "other", [another_users, another_users_deep_inside, of_a_login], ids=lambda each: each.__name__.replace("_", " ")
-)
+    "other", [another_users, another_users_deep_inside, of_a_login, of_the_never_list],
+    ids=lambda each: each.__name__.replace("_", " "),
+)  # fmt: skip
 @pytest.mark.parametrize("when", ["before", "after the notice"])
 def test_a_unit_in_which_others_work(arena: Arena, other: Other, when: str) -> None:
     """KILL-03: a unit with other people's processes is not restarted; one with its own alone is."""
