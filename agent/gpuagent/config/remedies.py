@@ -11,6 +11,7 @@ from pydantic import Field
 from gpuagent.config.faults import Problem, shown
 from gpuagent.config.section import Section
 from gpuagent.config.values import Duration, MatcherText, Size, Text
+from gpuagent.matchers import parse_matcher
 
 _SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals)
 
@@ -180,6 +181,25 @@ class Ladder(Section):
         description="What falls together: all members, or none. One rank of a tensor-parallel server that ends alone "
         "strands the rest.",
     )
+
+    @classmethod
+    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+        matchers = given.get("match")
+        names = [_label_of(text) for text in matchers] if isinstance(matchers, list | tuple) else []
+        if "gpu" in names and "uuid" not in names:
+            yield Problem(
+                ("match", names.index("gpu")),
+                "names a GPU by its index, which may come to mean another one after a driver reload",
+                "a uuid beside it, or in its place",
+            )
+
+
+def _label_of(text: object) -> str:
+    """Return the label of a matcher; "" for what is none, which is told elsewhere."""
+    try:
+        return parse_matcher(str(text)).name
+    except ValueError:
+        return ""
 
 
 class Limits(Section):

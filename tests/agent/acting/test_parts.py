@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -69,6 +70,23 @@ def test_a_budget_sums_up_what_it_matches(tmp_path: Path) -> None:
     assert found["whisper", process.gpu_uuid] == 0, "another user's process that calls itself so counts for nobody"
     unproven = replace(with_client, processes=tuple(each._replace(holder_unproven=True) for each in snapshot.processes))
     assert not any(use.used_bytes for use in uses(budgets, unproven)), "it may be a dead process's memory"
+
+
+def test_a_ladder_by_index_is_refused(tmp_path: Path) -> None:
+    """KILL-09: an index may come to mean another GPU while the agent runs; a UUID never does."""
+
+    def told(*match: str) -> list[str]:
+        ladder = {"match": ['alertname="Full"', *match], "steps": [{"notify": {}}]}
+        return [str(fault) for fault in faults_of(write(tmp_path, json.dumps({"remedies": {"ladders": [ladder]}})))]
+
+    for text in ('gpu="1"', 'gpu!="0"', 'gpu=~"0|1"'):
+        (fault,) = told(text)
+        assert "by its index" in fault
+        assert "a uuid beside it" in fault
+    config(
+        tmp_path,
+        json.dumps({"remedies": {"ladders": [{"match": ['gpu="1"', 'uuid="GPU-1"'], "steps": [{"notify": {}}]}]}}),
+    )
 
 
 def test_a_budget_of_an_app_alone_is_refused(tmp_path: Path) -> None:
