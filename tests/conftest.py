@@ -32,6 +32,11 @@ INSTALL = {
 }
 
 
+def pytest_xdist_auto_num_workers() -> int:
+    """One more than there are cores (`-n auto`): many tests wait for real processes most of the time."""
+    return len(os.sched_getaffinity(0)) + 1
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a GPU or a program that is not here; in CI a missing program is a failure.
 

@@ -1,10 +1,11 @@
 """The listings of one UUID or one PCI address: which numbers are listed, since when, and whether their memory is back.
 
-A number that leaves the list says nothing of its memory. Its listing is over only when the GPU's own figure of the
-memory in use has shown that the memory came back: in use is then less than what the others are known to hold, and half
-of what the number held. What others are known to hold is counted low: at the most what they were listed with when the
-number was last listed, and less by whatever they were listed with less since. So memory that two processes share, that
-is listed for nobody, or whose amount the driver does not tell never passes for memory that came back.
+A number that leaves the list says nothing of its memory. Its listing is over when the GPU's own figure of the memory in
+use has shown that the memory came back, or after ten minutes of lists without it: in use is then less than what the
+others are known to hold, and half of what the number held. What others are known to hold is counted low: at the most
+what they were listed with when the number was last listed, and less by whatever they were listed with less since. So
+memory that two processes share, that is listed for nobody, or whose amount the driver does not tell never passes for
+memory that came back.
 """
 
 from __future__ import annotations
@@ -16,6 +17,9 @@ from gpuagent.monitor.listings_file import BEFORE_ALL, StoredListing, StoredTabl
 
 BREAK_SECONDS = 60.0
 """Time of complete lists without a number, its memory having come back, before its listing is over."""
+LONG_BREAK_SECONDS = 600.0
+"""Time of complete lists without a number before its listing is over whatever the memory says: where others take what
+one gives back, the figures never tell, and a driver that lists a number again after so long has listed it anew."""
 RETURNED_LISTS = 3
 """Memory has come back once so many lists have shown it: one figure may be off."""
 MOST_LISTINGS = 4096
@@ -34,7 +38,7 @@ class Listing:
     """A number on one GPU's list."""
 
     __slots__ = (
-        "absent_seconds", "highest_bytes", "proven_ticks", "rest_bytes", "returned_lists", "since_seconds",
+        "absent_seconds", "gone_seconds", "highest_bytes", "proven_ticks", "rest_bytes", "returned_lists", "since_seconds",
         "sure_seconds", "used_bytes",
     )  # fmt: skip
 
@@ -42,7 +46,7 @@ class Listing:
         self.since_seconds, self.sure_seconds, self.used_bytes, self.highest_bytes, self.rest_bytes = stored[:5]
         self.proven_ticks = stored.proven_ticks
         self.returned_lists = 0
-        self.absent_seconds = 0.0
+        self.absent_seconds = self.gone_seconds = 0.0
 
     def stored(self) -> StoredListing:
         """Return what the file keeps of it."""
@@ -55,16 +59,17 @@ class Listing:
         """Note that it is on a list again: whatever spoke for its end is void."""
         self.rest_bytes = None
         self.returned_lists = 0
-        self.absent_seconds = 0.0
+        self.absent_seconds = self.gone_seconds = 0.0
 
     def be_absent(self, gpu_used_bytes: int | None, step_seconds: float) -> bool:
         """Note a complete list without it; return whether it is over."""
         held, rest = self.used_bytes, self.rest_bytes or 0
         if held and gpu_used_bytes is not None and gpu_used_bytes < rest + held / 2:
             self.returned_lists += 1
+        self.gone_seconds += step_seconds
         if self.returned_lists >= RETURNED_LISTS:
             self.absent_seconds += step_seconds
-        return self.absent_seconds >= BREAK_SECONDS
+        return self.absent_seconds >= BREAK_SECONDS or self.gone_seconds >= LONG_BREAK_SECONDS
 
 
 class Table:

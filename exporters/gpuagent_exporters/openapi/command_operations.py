@@ -58,7 +58,7 @@ def _remedy(path: str, operation: str, summary: str, description: str, **fields:
             pid_namespace=whole("As shown there, also where that is null.", null=True, minimum=1, maximum=2**32 - 1),
             card=text("As shown there: what a person has seen has to be so still."),
             ends_with_it=listing(
-                listing(whole(minimum=1, maximum=2**63 - 1)),
+                listing(whole(minimum=1, maximum=2**63 - 1), minItems=2, maxItems=2),
                 "[pid, start_ticks] of each that a person was shown to end together with it: with `force`, these may.",
             ),
         ), "start_ticks", "boot_id", "pid_namespace"),

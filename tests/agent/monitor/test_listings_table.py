@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.monitor.listings import KNOWN_HOLDERS, Holders, Listings
-from gpuagent.monitor.listings_table import BREAK_SECONDS, RETURNED_LISTS
+from gpuagent.monitor.listings_table import BREAK_SECONDS, LONG_BREAK_SECONDS, RETURNED_LISTS
 from gpuagent.units import GIB
 from tests.agent.monitor.test_listings import BOOT, HELD, PID, STRANGER, process, seen
 from tests.integration.waiting import until
@@ -97,7 +97,12 @@ def test_what_another_takes_afterwards_does_not_undo_it() -> None:
 )  # fmt: skip
 def test_what_is_no_evidence(first: Held, total: int, later: Held, used: int | None) -> None:
     """Memory of others that comes back, is shared, or of unknown amount says nothing of this number's."""
-    assert heir_after(first, total, (later, used), seconds=10 * BREAK_SECONDS) == STRANGER
+    assert heir_after(first, total, (later, used), seconds=9 * BREAK_SECONDS) == STRANGER
+
+
+def test_ten_minutes_without_it_are_enough() -> None:
+    """Where processes come and go, others take at once what one gives back: the figures never tell, and time has to."""
+    assert heir_after({PID: HELD}, HELD, ({701: HELD}, HELD), seconds=LONG_BREAK_SECONDS) == KNOWN_HOLDERS
 
 
 @pytest.mark.parametrize(
