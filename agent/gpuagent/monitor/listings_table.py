@@ -38,8 +38,8 @@ class Listing:
     """A number on one GPU's list."""
 
     __slots__ = (
-        "absent_seconds", "gone_seconds", "highest_bytes", "proven_ticks", "rest_bytes", "returned_lists", "since_seconds",
-        "sure_seconds", "used_bytes",
+        "absent_seconds", "gone_seconds", "highest_bytes", "proven_ticks", "rest_bytes", "returned_lists",
+        "since_seconds", "sure_seconds", "used_bytes",
     )  # fmt: skip
 
     def __init__(self, stored: StoredListing) -> None:
