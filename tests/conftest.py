@@ -32,6 +32,7 @@ INSTALL = {
 }
 
 
+@pytest.hookimpl(optionalhook=True)  # also without pytest-xdist
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores (`-n auto`): many tests wait for real processes most of the time."""
     return len(os.sched_getaffinity(0)) + 1
