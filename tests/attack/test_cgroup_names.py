@@ -101,6 +101,19 @@ def test_the_documented_restart_of_a_container(arena: Arena, place: Place) -> No
     assert arena.executed("docker") == [line]
 
 
+def only_the_guilty_falls(
+    arena: Arena, innocent: Living, liar: Living, containers: tuple[str, str], owner: int
+) -> None:
+    """Act on containers: that of the innocent, which the liar claims to be in, and that of two guilty ones."""
+    arena.driver.hold(innocent.pid, 2)
+    arena.driver.hold(liar.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", scope="container")], containers=list(containers))
+    assert arena.refused(liar)
+    for gib in (25, 1):
+        arena.driver.hold(arena.culprit(in_container(arena, containers[1], owner)).pid, gib)
+    arena.judge()
+
+
 @in_each_place
 def test_what_falls_with_a_container(arena: Arena, place: Place) -> None:
     """KILL-03: with `scope: container` nobody falls with a process that only claims to be in their container."""
@@ -108,13 +121,7 @@ def test_what_falls_with_a_container(arena: Arena, place: Place) -> None:
     attacked, guilty = container_id(), container_id()
     innocent = arena.innocent(in_container(arena, attacked, owner))
     liar = arena.crowd.start(attacker, cgroup=place(arena.cgroups, attacker, f"docker-{attacked}.scope"))
-    arena.driver.hold(innocent.pid, 2)
-    arena.driver.hold(liar.pid, 30)
-    arena.start(ladders=[ladder("TooMuch", scope="container")], containers=[attacked, guilty])
-    assert arena.refused(liar)
-    for gib in (25, 1):
-        arena.driver.hold(arena.culprit(in_container(arena, guilty, owner)).pid, gib)
-    arena.judge()
+    only_the_guilty_falls(arena, innocent, liar, (attacked, guilty), owner)
 
 
 @in_each_place
@@ -183,10 +190,4 @@ def test_who_falls_with_a_container_that_is_called_like_another(arena: Arena, pa
     owner, attacked, guilty = next(arena.uids), container_id(), container_id()
     innocent = arena.innocent(in_container(arena, attacked, owner))
     liar = arena.crowd.start(owner, cgroup=arena.cgroups.make(path.format(attacked)))
-    arena.driver.hold(innocent.pid, 2)
-    arena.driver.hold(liar.pid, 30)
-    arena.start(ladders=[ladder("TooMuch", scope="container")], containers=[attacked, guilty])
-    assert arena.refused(liar)
-    for gib in (25, 1):
-        arena.driver.hold(arena.culprit(in_container(arena, guilty, owner)).pid, gib)
-    arena.judge()
+    only_the_guilty_falls(arena, innocent, liar, (attacked, guilty), owner)

@@ -17,7 +17,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.files import ProcFiles, executable_name
 from gpuagent.procfs.reader import Record
 from gpuagent.procfs.stat import parse_status
 from gpuagent.reading import ProcessInfo
@@ -91,10 +91,8 @@ class NamespaceScan:
     def _member(self, pid: int, same_user: bool, container: str, *, certain: bool) -> NamespaceMember:
         """Raises OSError and ValueError as `Reader.read`."""
         info = self._reader.read(pid).info
-        names = [info.name]
+        names = [info.name, executable_name(self._files, pid) or info.name]
         score = None
-        with suppress(OSError):  # also of one whose first thread has ended
-            names.append(self._files.link(pid, "exe").removesuffix(" (deleted)").rpartition("/")[2])
         with suppress(OSError, ValueError):
             score = int(self._files.read(pid, "oom_score_adj"))
         belongs = self._reader.proven_container(pid) == container if container else same_user

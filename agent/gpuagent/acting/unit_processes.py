@@ -10,8 +10,6 @@ import os
 import pwd
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
-from contextlib import suppress
-from fnmatch import fnmatchcase
 from pathlib import Path
 
 from gpuagent.acting.held import ancestors
@@ -27,9 +25,10 @@ from gpuagent.procfs.cgroup_tree import (
 )
 from gpuagent.procfs.containment import has_own_root
 from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentials
-from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.files import ProcFiles, executable_name
 from gpuagent.procfs.printable import decode, printable
 from gpuagent.procfs.stat import Stat, parse_stat
+from gpuagent_alerts.remedies.never_list import UNKILLABLE_SCORE, pattern_for
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Gone
 
@@ -37,8 +36,6 @@ _LISTINGS = 5
 """A service that starts short programs has new processes at each listing; a few listings find them all."""
 _NAMED = 3
 _NAME_BYTES = 64
-_SPARED = b"-1000"
-"""`oom_score_adj` of what even the kernel spares."""
 
 
 class UnitProcesses:
@@ -85,27 +82,21 @@ class UnitProcesses:
             if pid in own:
                 return f"the agent itself or one of its ancestors runs in {unit} (pid {pid})"
             try:
-                names, spared = self._names_of(pid)
+                names = [decode(parse_stat(self._files.read(pid, "stat")).name), executable_name(self._files, pid)]
+                score = int(self._files.read(pid, "oom_score_adj"))
             except (FileNotFoundError, ProcessLookupError):
                 continue
             except (OSError, ValueError) as error:
                 return f"it cannot be seen what pid {pid} of {unit} is: {error}"
-            if spared:
+            if score == UNKILLABLE_SCORE:
                 return f"pid {pid} of {unit} is protected from the kernel's own killer (oom_score_adj -1000)"
             for name in names:
-                if pattern := next((each for each in patterns if fnmatchcase(name, each)), ""):
+                if pattern := pattern_for(name, patterns):
                     return f"{name} runs in {unit} (pid {pid}), and is on the never-list ({pattern})"
         return ""
 
     def _parent_of(self, pid: int) -> int:
         return parse_stat(self._files.read(pid, "stat")).parent_pid
-
-    def _names_of(self, pid: int) -> tuple[list[str], bool]:
-        """Return what a process is called, and whether even the kernel spares it. Raises OSError, ValueError."""
-        names = [decode(parse_stat(self._files.read(pid, "stat")).name)]
-        with suppress(PermissionError):
-            names.append(self._files.link(pid, "exe").removesuffix(" (deleted)").rpartition("/")[2])
-        return names, self._files.read(pid, "oom_score_adj").strip() == _SPARED
 
     def shared_with(self, unit: str, cgroup: str, own_uid: int) -> str:
         """Return why the unit may run other people's work; "" where it runs nothing but what is its own."""

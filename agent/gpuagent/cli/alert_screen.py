@@ -28,7 +28,7 @@ def alert_screen(document: Document, width: int, paint: Paint) -> list[str]:
 
 
 def simulated_lines(document: Document, width: int) -> list[str]:
-    """Return what says that it is all made up, where it is. An agent of before 0.2 does not know."""
+    """Return what says that it is all made up, where it is. An older agent does not tell."""
     return wrap("SIMULATED: no real GPU stands behind this", width) if document.get("simulated") else []
 
 

@@ -38,6 +38,14 @@ class ProcFiles(Protocol):
         ...
 
 
+def executable_name(files: ProcFiles, pid: int) -> str:
+    """Return the name of the file that a process runs; "" where it may not be read, or its first thread has ended."""
+    try:
+        return files.link(pid, "exe").removesuffix(" (deleted)").rpartition("/")[2]
+    except OSError:
+        return ""
+
+
 class RealProc:
     """The kernel's /proc, or a tree of the same shape at `root`."""
 

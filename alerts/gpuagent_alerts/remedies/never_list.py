@@ -5,6 +5,9 @@ That a process gives itself such a name keeps it from being acted on, and makes 
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+
 NEVER = (
     # What the machine stands on
     "init", "systemd", "systemd-*", "(sd-*", "dbus-daemon", "dbus-broker*", "sshd", "sshd-*", "agetty", "login",
@@ -33,3 +36,11 @@ SHARED_UNITS = (
     "jenkins*", "condor*", "htcondor*", "pbs*", "torque*", "sge*", "lsf*",
 )  # fmt: skip
 """Units (without `.service`) that run others' jobs or sessions, maybe all under one user, where no look can tell."""
+
+UNKILLABLE_SCORE = -1000
+"""`oom_score_adj` of what even the kernel spares."""
+
+
+def pattern_for(name: str, patterns: Iterable[str]) -> str:
+    """Return the first of the patterns that a name fits, "" for none."""
+    return next((each for each in patterns if fnmatchcase(name, each)), "")

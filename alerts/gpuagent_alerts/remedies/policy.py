@@ -6,11 +6,10 @@ import re
 import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
-from fnmatch import fnmatchcase
 
 from gpuagent.doubt import SHUFFLED_LIST
 from gpuagent.units import format_bytes, format_duration
-from gpuagent_alerts.remedies.never_list import NEVER, NEVER_UNITS, SHARED_UNITS
+from gpuagent_alerts.remedies.never_list import NEVER, NEVER_UNITS, SHARED_UNITS, UNKILLABLE_SCORE, pattern_for
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import (
     MAX_NAMESPACE_MEMBERS,
@@ -23,7 +22,6 @@ from gpuagent_alerts.remedies.target import (
 from gpuagent_alerts.remedies.victim import IDLE_FOR_SECONDS, VictimPolicy
 from gpuagent_alerts.remedies.world import Order, Sight, UnitPermission
 
-_UNKILLABLE_SCORE = -1000
 """`oom_score_adj` of what even the kernel spares."""
 _SPARING = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
 """Signals whose default is not the end of the process, or its standstill."""
@@ -144,7 +142,7 @@ class Policy:
             yield "it is the agent itself or one of its ancestors"
         if facts.kernel_thread:
             yield "it is a kernel thread"
-        if facts.oom_score_adjust == _UNKILLABLE_SCORE:
+        if facts.oom_score_adjust == UNKILLABLE_SCORE:
             yield "it is protected from the kernel's own killer (oom_score_adj -1000)"
         names = {facts.identity.name, target.name}
         if facts.identity.executable:
@@ -153,8 +151,7 @@ class Policy:
 
     def _on_never_list(self, names: Iterable[str]) -> Iterator[str]:
         for name in sorted(names):
-            pattern = next((each for each in (*NEVER, *self.never) if fnmatchcase(name, each)), None)
-            if pattern is not None:
+            if pattern := pattern_for(name, (*NEVER, *self.never)):
                 yield f"{name} is on the never-list ({pattern})"
                 return
 
@@ -254,7 +251,7 @@ class Policy:
         for each in ended:
             if each.pid in protected:
                 yield f"{each}, which ends with it, is the agent itself or one of its ancestors"
-            if each.oom_score_adjust == _UNKILLABLE_SCORE:
+            if each.oom_score_adjust == UNKILLABLE_SCORE:
                 yield f"{each}, which ends with it, is protected from the kernel's own killer (oom_score_adj -1000)"
             for reason in self._on_never_list(each.names):
                 yield f"{each} ends with it: {reason}"

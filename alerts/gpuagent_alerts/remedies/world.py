@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 from gpuagent.identity import ProcessId
+from gpuagent_alerts.remedies.never_list import pattern_for
 from gpuagent_alerts.remedies.target import Facts, Target
 from gpuagent_alerts.remedies.victim import Choice
 
@@ -129,9 +129,9 @@ class UnitPermission:
         """Return why a unit with these names must not be restarted, whatever runs in it; "" if it may."""
         for name in sorted(names):
             stem = name.removesuffix(".service")
-            if pattern := next((each for each in self.never if fnmatchcase(stem, each)), ""):
+            if pattern := pattern_for(stem, self.never):
                 return f"{name} is on the never-list ({pattern}): others depend on it"
-            pattern = next((each for each in self.known_shared if fnmatchcase(stem, each)), "")
+            pattern = pattern_for(stem, self.known_shared)
             if pattern and not self.shared:
                 return f"{name} runs other people's work ({pattern}); {SHARED_WAY_OUT}"
         return ""

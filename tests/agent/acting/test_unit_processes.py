@@ -72,6 +72,13 @@ def test_a_program_of_the_never_list_under_another_name(tree: CgroupTree) -> Non
     assert processes(tree).never_ended(UNIT, CGROUP, NEVER) == ""
 
 
+def test_a_leader_that_has_ended_hides_nobody(tree: CgroupTree) -> None:
+    """KILL-01: a process whose first thread has ended has no link to its program, and is judged all the same."""
+    tree.add(101, name=b"sshd")
+    del tree.proc.files[101]["exe"]
+    assert "sshd runs in" in processes(tree).never_ended(UNIT, CGROUP, NEVER)
+
+
 def test_the_agent_in_the_unit(tree: CgroupTree) -> None:
     """KILL-01: a supervisor that runs the agent too is not restarted by it."""
     tree.add(os.getpid())
