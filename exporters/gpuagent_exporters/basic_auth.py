@@ -16,7 +16,6 @@ from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 
-import bcrypt
 from starlette.datastructures import Headers
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -37,13 +36,19 @@ _NOBODY = "$2b${cost:02}$CCCCCCCCCCCCCCCCCCCCC.E5YPO9kmyuRGyh0XouQYb4YMJKvyOeW"
 """A hash that is not compared for its result, only for its time."""
 
 
+def _with_bcrypt(password: bytes, hashed: bytes) -> bool:
+    import bcrypt  # noqa: PLC0415  half a MiB that a node without passwords does not need
+
+    return bcrypt.checkpw(password, hashed)
+
+
 class PasswordCheck:
     """Checks passwords of `users`, a callable so that a reload is seen at once."""
 
     def __init__(
         self,
         users: Callable[[], Mapping[str, str]],
-        check: Callable[[bytes, bytes], bool] = bcrypt.checkpw,
+        check: Callable[[bytes, bytes], bool] = _with_bcrypt,
     ) -> None:
         self._users = users
         self._check = check

@@ -10,7 +10,7 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from http import HTTPStatus
-from importlib.resources import files
+from pathlib import Path
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -40,8 +40,11 @@ class Asset:
     etag: str
 
 
+_FOLDER = Path(__file__).with_name("assets")
+
+
 def _load(name: str, media_type: str) -> Asset:
-    body = files("gpuagent_exporters").joinpath("assets", name).read_bytes()
+    body = _FOLDER.joinpath(name).read_bytes()
     return Asset(body, media_type, f'"{hashlib.sha256(body).hexdigest()[:32]}"')
 
 

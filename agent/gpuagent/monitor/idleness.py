@@ -37,7 +37,7 @@ class Idleness:
         self._read_at: dict[_Gpu, float] = {}
         """Clock of the last reading of each GPU."""
         self._told: dict[tuple[_Place, int], tuple[ProcessReading, ProcessReading]] = {}
-        """What was made of each reading of a process the last time: mostly it is the same again."""
+        """What was made of each reading of an idle process the last time: mostly it is the same again."""
 
     def see(
         self,
@@ -62,21 +62,23 @@ class Idleness:
         }
         processes = list(processes)
         self._resting = _at_rest(processes, before, read_at, worked_at) if everywhere else {}
-        told = {}
-        for process in processes:
-            key = _place(process), process.pid
-            told[key] = process, self._tell(key, process)
-        self._told = told
-        return [self._told[_place(process), process.pid][1] for process in processes]
+        before_told, self._told = self._told, {}
+        return [self._tell(process, before_told) for process in processes]
 
-    def _tell(self, key: tuple[_Place, int], process: ProcessReading) -> ProcessReading:
+    def _tell(
+        self, process: ProcessReading, before: Mapping[tuple[_Place, int], tuple[ProcessReading, ProcessReading]]
+    ) -> ProcessReading:
         rest = self._resting.get(process.info.id) if process.info is not None else None
         if rest is None:
             return process
-        last = self._told.get(key)
+        key = _place(process), process.pid
+        last = before.get(key)
         if last is not None and last[0] is process and last[1].idle_since_seconds == rest.since:
-            return last[1]
-        return process._replace(idle_since_seconds=rest.since)
+            told = last[1]
+        else:
+            told = process._replace(idle_since_seconds=rest.since)
+        self._told[key] = process, told
+        return told
 
 
 def _at_rest(

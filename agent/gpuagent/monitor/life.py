@@ -7,6 +7,7 @@ which came after its number was listed, is a dead process's memory, and no figur
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import NamedTuple
 
 from gpuagent.reading import GpuProcess, ProcessUtilization
@@ -78,5 +79,12 @@ def entries_by_pid(processes: Iterable[GpuProcess], pids: frozenset[int]) -> Map
     for process in processes:
         if process.pid in pids:
             entry = process.kinds, process.gpu_instance_id, process.compute_instance_id
-            found[process.pid] = found.get(process.pid, frozenset()) | {entry}
+            before = found.get(process.pid)
+            found[process.pid] = _one(*entry) if before is None else before | {entry}
     return found
+
+
+@lru_cache(maxsize=64)
+def _one(kinds: str, gpu_instance_id: int, compute_instance_id: int) -> Entries:
+    """Most processes have one entry, and it is the same one: a set costs 216 bytes."""
+    return frozenset(((kinds, gpu_instance_id, compute_instance_id),))

@@ -22,6 +22,7 @@ import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
+from functools import lru_cache
 from typing import Protocol
 
 from gpuagent.procfs.cgroup import Level, Membership, containers_on, leaves, parse_cgroup, path_in
@@ -198,7 +199,7 @@ def read_membership(
         Name.JOB: is_proven(membership.job_level, _ABOVE_JOB),
         Name.PLACE: bool(data) and all(owner(leaf, whole=True) for leaf in tree_of.values()),
     }
-    proven = frozenset(name for name, holds in found.items() if holds)
+    proven = _proven(*(name for name, holds in found.items() if holds))
     manager = membership.manager_level
     return _marked(membership, proven, named_by_user=manager is not None and is_proven(manager, _ABOVE_UNIT)), proven
 
@@ -206,6 +207,12 @@ def read_membership(
 def _stands_below(level: Level, above: re.Pattern[str]) -> bool:
     parents = level.segments[:-1]
     return not containers_on(parents) and above.fullmatch("".join(f"{segment}/" for segment in parents)) is not None
+
+
+@lru_cache(maxsize=1 << len(Name))
+def _proven(*names: Name) -> frozenset[Name]:
+    """One set for all processes of which the same is proven."""
+    return frozenset(names)
 
 
 def _marked(membership: Membership, proven: frozenset[Name], *, named_by_user: bool) -> Membership:
