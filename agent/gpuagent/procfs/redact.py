@@ -38,7 +38,7 @@ _ASSIGNMENT = re.compile(
     # From right to left, because then each run of letters is read once, for the sign behind it.
     r"[=:](?=[\"']?[\w.\-\[\]]{3})[\"']?[\w.\-\[\]]{0,64}?"
     r"(?:(?:wssa|esarhpssa|edocssa|dw)p|terces|(?<!zi)nekot|yek|laitnederc|eikooc|(?<!\bro)(?<!\bsro)htua)"
-    r"|[=:][\"']?ssap(?![a-z0-9])"  # `pass` alone: not in `bypass=` and `passes=`
+    r"|[=:][\"']?(?:ssap|gis|noisses)(?![a-z0-9])"  # `pass`, `sig` and `session` alone: not in `bypass=` and `passes=`
 )
 _ASSIGNMENT_REACH = 80
 """Characters of the longest assignment, and a few more."""

@@ -22,6 +22,7 @@ from gpuagent_alerts.outbox.outcome import DELIVERED, Outcome, Reason
 from gpuagent_alerts.receivers.addresses import ForbiddenAddressError, Resolve, Resolver, allowed_addresses
 from gpuagent_alerts.receivers.lean import httpx
 from gpuagent_alerts.receivers.masker import Masker
+from gpuagent_alerts.receivers.plain_words import plain_words
 
 DEADLINE_SECONDS = 15.0
 MAX_ANSWER_BYTES = 4096
@@ -112,7 +113,7 @@ class Http:
                 await _excerpt(response)  # read to its end, so that the connection can be used again
                 return DELIVERED
             excerpt, whole = await _excerpt(response)
-            said = self._masker.hide(excerpt, [request.url, *request.secrets], ends=whole)[:_SHOWN]
+            said = plain_words(self._masker.hide(excerpt, [request.url, *request.secrets], ends=whole))[:_SHOWN]
             return self._judge(response, f": {said}" if said else "")
 
     def _client(self, scheme: str) -> httpx.AsyncClient:

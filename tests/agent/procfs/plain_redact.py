@@ -16,7 +16,7 @@ _SENSITIVE = re.compile(
     r"passw|passphrase|passcode|pwd|secret|token(?!iz)|key|credential|cookie|auth(?!ors?\b)", re.IGNORECASE
 )
 _ASSIGNMENT = re.compile(
-    rf"(?:{_SENSITIVE.pattern})[\w.\-\[\]]{{0,64}}[\"']?[=:]|(?<![a-z0-9])pass[\"']?[=:]", re.IGNORECASE
+    rf"(?:{_SENSITIVE.pattern})[\w.\-\[\]]{{0,64}}[\"']?[=:]|(?<![a-z0-9])(?:pass|sig|session)[\"']?[=:]", re.IGNORECASE
 )
 _PASS = re.compile(r"--?(?:[\w.-]*[\W_])?pass\Z", re.IGNORECASE)
 _USER_OPTIONS = {"-u", "--user", "--proxy-user"}

@@ -62,6 +62,8 @@ def command(*arguments: str) -> str:
         (["a", "--data", "-----BEGIN", "PRIVATE", "KEY-----", "x"], f"a --data {MASK}"),
         (["a", "--key", "-----BEGIN", "PRIVATE", "KEY-----", "x"], f"a --key {MASK}"),
         (["curl", "-H", "Cookie: session=x; y=z"], f"curl -H Cookie:{MASK}"),
+        (["curl", "-b", "session=x"], f"curl -b session={MASK}"),
+        (["azcopy", "https://b/x?sv=1&sig=x%3D"], f"azcopy https://b/x?sv=1&sig={MASK}"),
         (["curl", "--cookie", "session=x"], f"curl --cookie {MASK}"),
         (["set", "VLLM_API_KEY", "x", "-v"], f"set VLLM_API_KEY {MASK} -v"),
         (["sh", "-c", "set 'HF_TOKEN' x"], f"sh -c set 'HF_TOKEN' {MASK}"),

@@ -238,7 +238,7 @@ def test_the_header_made_of_the_urls_user_is_not_shown(user_info: str, spaces: i
 
     def quote_headers(request: Received) -> Reply:
         header = request.headers["authorization"]
-        return Reply(403, body=b"not you:" + b" " * spaces + header.removeprefix("Basic ").encode() + b"." * 100)
+        return Reply(403, body=b"not you: " + b" " * spaces + header.removeprefix("Basic ").encode() + b"." * 100)
 
     with sink(quote_headers) as receiver:
         outcome = post(receiver.url.replace("://", f"://{user_info}@"))
