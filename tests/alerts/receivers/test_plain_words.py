@@ -7,9 +7,10 @@ import re
 from collections.abc import Callable
 
 import pytest
-from gpuagent_alerts.receivers.plain_words import plain_words
 from hypothesis import given
 from hypothesis import strategies as st
+
+from gpuagent_alerts.receivers.plain_words import plain_words
 
 FORMS: dict[str, Callable[[str], str]] = {
     "as it is": lambda secret: secret,
@@ -80,7 +81,7 @@ def test_a_page_is_its_words() -> None:
 
 @given(st.text(max_size=300))
 def test_any_text_is_a_line(text: str) -> None:
-    """whatever comes in becomes one line, and none of its pieces is longer than a word."""
+    """Whatever comes in becomes one line, and none of its pieces is longer than a word."""
     shown = plain_words(text)
 
     assert "\n" not in shown
