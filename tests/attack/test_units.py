@@ -48,7 +48,8 @@ class Units:
             "RefuseManualStart": "no", "RefuseManualStop": "no", "StartLimitBurst": "5", "NRestarts": "0",
             "StartLimitIntervalUSec": "10s", "ActiveEnterTimestampMonotonic": "1000000", "User": str(uid),
             "DynamicUser": "no", "ControlGroup": f"/system.slice/{unit}", "RequiredBy": "", "RequisiteOf": "",
-            "BoundBy": "", "ConsistsOf": "",
+            "BoundBy": "", "ConsistsOf": "", "Requires": "", "BindsTo": "", "Wants": "", "Conflicts": "",
+            "ConflictedBy": "",
         }  # fmt: skip
         shown = "".join(f"{key}={value}\n" for key, value in known.items())
         (self._arena.folder / f"unit.{unit}").write_text(shown, encoding="utf-8")

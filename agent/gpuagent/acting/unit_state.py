@@ -14,12 +14,19 @@ _DURATION = re.compile(r"([\d.]+)(us|ms|min|s|h|d|w)\b")
 _DEPENDENTS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf")
 """Units that a restart of this one restarts as well, where they are active: UNIT_ATOM_PROPAGATE_RESTART in systemd's
 src/core/unit-dependency-atom.c."""
+_PULLED = ("Requires", "BindsTo", "Wants")
+"""Units that a start of this one starts as well: UNIT_ATOM_PULL_IN_START and _IGNORED there. `Upholds=`, which is newer,
+starts them whether or not this one is restarted."""
+_CONFLICTS = ("Conflicts", "ConflictedBy")
+"""Units that a start of this one stops."""
 _UNSET_UIDS = frozenset({"", "[not set]", str(2**32 - 1)})
 PROPERTIES = (
     "Id", "Names", "LoadState", "ActiveState", "Job", "RefuseManualStart", "RefuseManualStop",
     "StartLimitBurst", "StartLimitIntervalUSec", "NRestarts", "ActiveEnterTimestampMonotonic",
-    "UID", "User", "DynamicUser", "ControlGroup", *_DEPENDENTS,
+    "UID", "User", "DynamicUser", "ControlGroup", *_DEPENDENTS, *_PULLED, *_CONFLICTS,
 )  # fmt: skip
+STARTED_PROPERTIES = ("Id", "ActiveState", *_PULLED, *_CONFLICTS)
+"""Of units that are started with another one."""
 
 
 class UnitState:
@@ -43,8 +50,22 @@ class UnitState:
     @property
     def dependents(self) -> frozenset[str] | None:
         """Units that are restarted with it, where they are active; None where systemd did not tell."""
-        found = [_words(self._known.get(name)) for name in _DEPENDENTS]
-        return None if None in found else frozenset(unit for units in found for unit in units or ())
+        return self._units(_DEPENDENTS)
+
+    @property
+    def is_down(self) -> bool:
+        """Whether it is neither active nor on its way up or down."""
+        return self._known.get("ActiveState") in {"inactive", "failed"}
+
+    @property
+    def pulled(self) -> frozenset[str] | None:
+        """Units that are started with it, where they are down; None where systemd did not tell."""
+        return self._units(_PULLED)
+
+    @property
+    def conflicts(self) -> frozenset[str] | None:
+        """Units that a start of it stops; None where systemd did not tell."""
+        return self._units(_CONFLICTS)
 
     @property
     def cgroup(self) -> str:
@@ -67,6 +88,10 @@ class UnitState:
             return uid_of(user).pw_uid
         except (KeyError, OSError):
             return None
+
+    def _units(self, properties: Sequence[str]) -> frozenset[str] | None:
+        found = [_words(self._known.get(name)) for name in properties]
+        return None if None in found else frozenset(unit for units in found for unit in units or ())
 
     def refusal(self, monotonic_seconds: float, own_restarts: Sequence[float]) -> str:
         """Return why the unit must not be restarted in this state; "" if it may.
@@ -110,12 +135,12 @@ class UnitState:
 
 def active_units(output: str) -> list[str]:
     """Return the names of those that are neither inactive nor failed, from `systemctl show` of several units."""
-    active = []
-    for block in output.split("\n\n"):
-        known = _properties(block)
-        if known and known.get("ActiveState") not in {"inactive", "failed"}:
-            active.append(known.get("Id", "a unit without a name"))
-    return sorted(active)
+    return sorted(state.id or "a unit without a name" for state in states(output) if not state.is_down)
+
+
+def states(output: str) -> list[UnitState]:
+    """Return what `systemctl show` says of several units."""
+    return [UnitState("", block) for block in output.split("\n\n") if block.strip()]
 
 
 def _properties(output: str) -> dict[str, str]:

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 
 from gpuagent.acting.programs import ProgramCheck
 from gpuagent.acting.unit_processes import UnitProcesses
-from gpuagent.acting.unit_state import PROPERTIES, UNIT, UnitState, active_units
+from gpuagent.acting.unit_state import PROPERTIES, STARTED_PROPERTIES, UNIT, UnitState, active_units, states
 from gpuagent.runtime.background import in_daemon_thread
 from gpuagent_alerts.receivers.program import SEARCH_PATH
 from gpuagent_alerts.remedies.party import Doubt
@@ -27,6 +27,7 @@ _OUTPUT = 64 * 1024
 _DETAIL = 4096
 _OWN_KEPT = 100
 _MOST_DEPENDENTS = 64
+_MOST_STARTED = 256
 _NAMED = 3
 
 
@@ -85,6 +86,7 @@ class Systemctl:
         refusal = (
             state.refusal(self._monotonic(), self._restarted.get(state.id, ()))
             or permission.against(state.names)
+            or await self._against_conflicts(state)
             or await self._in_thread(lambda: self._processes.not_in_unit(target, state.id, state.cgroup))
             or await self._in_thread(
                 lambda: self._processes.never_ended(state.id, state.cgroup, permission.never_processes)
@@ -105,18 +107,44 @@ class Systemctl:
     async def _against_dependents(self, state: UnitState) -> str:
         """Return which other units a restart would restart as well; "" for none."""
         units = state.dependents
+        unseen = f"it cannot be seen which units are restarted together with {state.id}"
         if units is None or len(units) > _MOST_DEPENDENTS:
-            return f"it cannot be seen which units are restarted together with {state.id}"
+            return unseen
+        return await self._named_active(units, f"restarting {state.id} also restarts", unseen)
+
+    async def _against_conflicts(self, state: UnitState) -> str:
+        """Return which other units a restart would stop: those that conflict with it, or with one that it starts."""
+        unseen = f"it cannot be seen which units are stopped when {state.id} is started"
+        conflicts, wanted = state.conflicts, state.pulled
+        known = {state.id}
+        while conflicts is not None and wanted is not None and (new := wanted - known):
+            known |= new
+            if len(known) > _MOST_STARTED:
+                return unseen
+            output, failure = await self._show(STARTED_PROPERTIES, *sorted(new))
+            if failure:
+                return f"{unseen}: {failure}"
+            for started in states(output):
+                if started.is_down:  # what is up already is not started
+                    if started.conflicts is None or started.pulled is None:
+                        return unseen
+                    conflicts, wanted = conflicts | started.conflicts, wanted | started.pulled
+        if conflicts is None or wanted is None:
+            return unseen
+        return await self._named_active(conflicts - {state.id}, f"starting {state.id} stops", unseen)
+
+    async def _named_active(self, units: frozenset[str], what: str, unseen: str) -> str:
+        """Return `what` with the names of those that are active; "" if none is."""
         if not units:
             return ""
+        if len(units) > _MOST_STARTED:
+            return unseen
         output, failure = await self._show(("Id", "ActiveState"), *sorted(units))
         if failure:
-            return f"systemd cannot be asked about units that are restarted together with {state.id}: {failure}"
+            return f"{unseen}: {failure}"
         active = active_units(output)
-        if not active:
-            return ""
         more = f" and {len(active) - _NAMED} others" if len(active) > _NAMED else ""
-        return f"restarting {state.id} also restarts {', '.join(active[:_NAMED])}{more}"
+        return f"{what} {', '.join(active[:_NAMED])}{more}" if active else ""
 
     async def _in_thread(self, look: Callable[[], str]) -> str:
         try:

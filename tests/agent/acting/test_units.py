@@ -31,7 +31,7 @@ def shown(started_ago: float = 86_400, /, **changes: str | None) -> str:
         "RefuseManualStop": "no", "StartLimitBurst": "5", "StartLimitIntervalUSec": "10s", "NRestarts": "0",
         "ActiveEnterTimestampMonotonic": f"{(NOW - started_ago) * 1e6:.0f}", "UID": "1000", "User": "svc",
         "DynamicUser": "no", "ControlGroup": CGROUP, "RequiredBy": "", "RequisiteOf": "", "BoundBy": "",
-        "ConsistsOf": "",
+        "ConsistsOf": "", "Requires": "", "BindsTo": "", "Wants": "", "Conflicts": "", "ConflictedBy": "",
     }  # fmt: skip
     return "\n".join(f"{key}={value}" for key, value in (known | changes).items() if value is not None)
 
@@ -39,17 +39,20 @@ def shown(started_ago: float = 86_400, /, **changes: str | None) -> str:
 class Machine:
     """A unit with one process, and a systemctl that tells of it."""
 
-    def __init__(self, folder: Path, show: str = "", restart: str = "exit 0", others: str = "") -> None:
+    def __init__(
+        self, folder: Path, show: str = "", restart: str = "exit 0", others: str = "", started: str = ""
+    ) -> None:
         self.folder = folder
         self.tree = CgroupTree(folder)
         self.tree.add(100)
         program = folder / "systemctl"
         (folder / "show").write_text(show or shown())
         (folder / "others").write_text(others)
+        (folder / "started").write_text(started)
         here = shlex.quote(str(folder))
         program.write_text(
             f'cd {here}; echo "$@" >> asked\n'
-            f'case "$1 $3" in "show Id,ActiveState") cat others;; show*) cat show;; *) {restart};; esac\n'
+            f'case "$1 $3" in "show Id,ActiveState") cat others;; "show Id,ActiveState,"*) cat started;; show*) cat show;; *) {restart};; esac\n'
         )
         processes = UnitProcesses(self.tree.proc, mountinfo=self.tree.mountinfo)
         self.systemctl = Systemctl(processes, ("sh", str(program)), monotonic=lambda: NOW)
@@ -272,6 +275,47 @@ def test_what_would_be_restarted_with_it(tmp_path: Path, key: str) -> None:
 def test_dependents_that_cannot_be_seen(tmp_path: Path, value: str | None) -> None:
     """Missing, no names, or too many to ask for: not the same as none."""
     assert "cannot be seen which units" in Machine(tmp_path, shown(BoundBy=value)).refusal()
+
+
+STOPPED = "Id=c.service\nActiveState=active\n\nId=shutdown.target\nActiveState=inactive\n"
+PULLS_A_CONFLICT = (
+    "Id=b.service\nActiveState=inactive\nRequires=d.service\nBindsTo=\nWants=\nConflicts=shutdown.target c.service\n"
+    "ConflictedBy=\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "started"),
+    [
+        ({"Conflicts": "shutdown.target c.service"}, ""),
+        ({"ConflictedBy": "c.service"}, ""),
+        ({"Wants": "b.service"}, PULLS_A_CONFLICT),
+        ({"Requires": "b.service"}, PULLS_A_CONFLICT),
+        ({"BindsTo": "b.service"}, PULLS_A_CONFLICT),
+    ],
+)
+def test_what_its_start_would_stop(tmp_path: Path, changes: dict[str, str], started: str) -> None:
+    """An active unit that conflicts with it, or with one that it starts, would end: no permission lifts that."""
+    machine = Machine(tmp_path, shown(**changes), others=STOPPED, started=started)
+    for permission in (STRICT, SHARED):
+        assert machine.refusal(permission) == "starting whisper.service stops c.service"
+    (tmp_path / "others").write_text(STOPPED.replace("ActiveState=active", "ActiveState=inactive"))
+    assert machine.refusal() == ""
+
+
+def test_what_is_up_already_stops_nothing(tmp_path: Path) -> None:
+    """A unit that it wants and that is active is not started again."""
+    started = PULLS_A_CONFLICT.replace("ActiveState=inactive", "ActiveState=active")
+    machine = Machine(tmp_path, shown(Wants="b.service"), others=STOPPED, started=started)
+    assert machine.refusal() == ""
+
+
+@pytest.mark.parametrize("key", ["Conflicts", "ConflictedBy", "Requires", "BindsTo", "Wants"])
+@pytest.mark.parametrize("value", [None, "a;b", " ".join(f"u{number}.service" for number in range(300))])
+def test_conflicts_that_cannot_be_seen(tmp_path: Path, key: str, value: str | None) -> None:
+    """Missing, no names, or too many to ask for: not the same as none."""
+    machine = Machine(tmp_path, shown(**{key: value}), others=STOPPED, started="Id=b.service\nActiveState=inactive\n")
+    assert "cannot be seen which units are stopped" in machine.refusal()
 
 
 def test_a_session_that_begins_after_the_decision(tmp_path: Path) -> None:
