@@ -20,6 +20,11 @@ LAUNCHERS = re.compile(
     r"|sudo|taskset|time|timeout|unbuffer"
 )
 """Programs that run what their arguments name; a name without `/` is looked for in PATH."""
+_TAKES_NAMES = re.compile(
+    r"docker|podman|nerdctl|crictl|ctr|kubectl|scancel|scontrol|squeue|sacctmgr|systemctl|echo|printf|logger|kill|curl"
+    r"|wget"
+)
+"""Programs whose arguments are names of things, and never of a program to run here: a container may be called `node`."""
 _REFUSED = re.compile(
     r"chroot|ld-linux.*|ld-musl.*|ld\.so.*|ld-[0-9.]+\.so|nsenter|parallel|run-parts|runuser|script|su|systemd-run"
     r"|unshare|watch|xargs"
@@ -38,6 +43,24 @@ _VARIABLES = re.compile(
 )
 """Variables that make a program load or run something else; functions of bash are BASH_FUNC_x%%."""
 _INTO_A_FILE = "write it into a file of root's and name that file"
+
+
+def takes_names(names: Sequence[str]) -> bool:
+    """Whether a program's arguments are names of things: of its names, as written and with links followed."""
+    return any(_TAKES_NAMES.fullmatch(name) for name in names)
+
+
+def may_launch(names: Sequence[str], argument: str) -> bool:
+    """Whether a program may run what this argument of it names: a launcher any program, any other one an interpreter.
+
+    No list of launchers is whole, so every program that is not known to take names is taken for one.
+    """
+    if any(LAUNCHERS.fullmatch(name) for name in names):
+        return True
+    if takes_names(names) or any(map(interprets, names)):
+        return False
+    launched = argument.rpartition("/")[2]
+    return interprets(launched) or bool(LAUNCHERS.fullmatch(launched) or _REFUSED.fullmatch(launched))
 
 
 def imports(name: str) -> bool:

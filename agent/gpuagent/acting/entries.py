@@ -15,6 +15,8 @@ from gpuagent.acting.path_walk import PathFault, Walk, replacement, shown_path, 
 MAX_ENTRIES = 4096
 """More than a directory of programs has; a walk takes less than 0.1 ms for each."""
 _CACHE = "__pycache__"
+MAX_BELOW = 20_000
+"""More than a virtual environment of the usual tools has."""
 
 
 def entry_faults(
@@ -68,6 +70,41 @@ def listed_faults(directory: Walk, owners: Collection[int], limit: int = MAX_ENT
             yield from (str(fault) for fault in walked.faults if fault not in directory.faults)
             if name == _CACHE and walked.is_directory():
                 yield from listed_faults(walked, owners, limit)
+
+
+def tree_faults(directory: Walk, owners: Collection[int], limit: int = MAX_BELOW) -> Iterator[str]:
+    """Yield the faults of everything below a directory; a link is followed, and what it leads to is not searched."""
+    places, seen = [directory.path.rstrip("/")], 0
+    while places:
+        with walk(places.pop(), owners) as place:
+            names, faults = _names(place, limit) if place.is_directory() else ([], [])
+            yield from map(str, faults)
+            seen += len(names)
+            if seen > limit:
+                yield f"{shown_path(directory.path)} has more than {limit} files below it: put the script elsewhere"
+                return
+            for name in names:
+                element = f"{place.path}/{name}"
+                try:
+                    status = os.lstat(name, dir_fd=place.descriptor)
+                except FileNotFoundError:
+                    continue
+                if _needs_a_walk(status, place, owners):
+                    with walk(element, owners) as entry:
+                        found = [fault for fault in entry.faults if fault not in place.faults]
+                    yield from map(str, found)
+                    if found:
+                        continue
+                if stat.S_ISDIR(status.st_mode):
+                    places.append(element)
+
+
+def _needs_a_walk(status: os.stat_result, place: Walk, owners: Collection[int]) -> bool:
+    """Whether owner and mode do not yet say that nobody else can write: of an ACL the mode has the widest (acl(5))."""
+    other_file_system = place.status is None or status.st_dev != place.status.st_dev
+    return (
+        stat.S_ISLNK(status.st_mode) or other_file_system or status.st_uid not in owners or bool(status.st_mode & 0o022)
+    )
 
 
 def _names(directory: Walk, limit: int) -> tuple[list[str], list[PathFault]]:

@@ -1,4 +1,4 @@
-"""Which file systems say what they like of owners and modes: FUSE of other users, and /proc."""
+"""Which file systems say what others like: FUSE of other users, images that others can write, and /proc."""
 
 from __future__ import annotations
 
@@ -30,6 +30,27 @@ def file_system_fault(descriptor: int, owners: Collection[int]) -> str:
         if user is None or user not in owners:
             whose = "nobody known" if user is None else f"uid {user}"
             return f"lies on a FUSE file system of {whose}, whose program makes up owners and modes"
+    return ""
+
+
+def image_of(descriptor: int, blocks: Path = Path("/sys/dev/block")) -> str:
+    """Return the file behind the loop device that an open file's file system lies on; "" where there is none.
+
+    Who can write that file writes the file system below its owners and modes. Raises OSError where it cannot be seen.
+    """
+    device = os.fstat(descriptor).st_dev
+    place = blocks / f"{os.major(device)}:{os.minor(device)}"
+    if os.major(device) == 0 or not place.exists():
+        return ""
+    waiting = [place.resolve()]
+    while waiting:
+        block = waiting.pop()
+        for each in (block, block.parent):  # a partition lies in the folder of its device
+            image = each / "loop" / "backing_file"
+            if image.exists():
+                return image.read_text("utf-8", "surrogateescape").rstrip("\n")
+        if (block / "slaves").is_dir():  # of the device mapper: encrypted, or a volume
+            waiting += [each.resolve() for each in (block / "slaves").iterdir()]
     return ""
 
 

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple, Self
 
-from gpuagent.acting.mounts import file_system_fault
+from gpuagent.acting.mounts import file_system_fault, image_of
 from gpuagent.acting.posix_acl import read_acl
 
 MAX_LINKS = 40
@@ -74,13 +74,14 @@ class Walk:
         self.close()
 
 
-def walk(path: str, owners: Collection[int]) -> Walk:
+def walk(path: str, owners: Collection[int], images: tuple[str, ...] = ()) -> Walk:
     """Walk an absolute path. Everything on it has to belong to one of the `owners`, and only they may write it.
 
-    Does not raise: what cannot be examined is a fault. A path that leads nowhere has one if others can complete it.
+    `images` are the disk images that the path is a part of. Does not raise: what cannot be examined is a fault. A path
+    that leads nowhere has one if others can complete it.
     """
     found = Walk(path)
-    walker = _Walker(found, owners)
+    walker = _Walker(found, owners, images)
     try:
         walker.go()
     except OSError as error:
@@ -96,9 +97,10 @@ def walk(path: str, owners: Collection[int]) -> Walk:
 class _Walker:
     """One walk: the directory that it is in, and the names that are still to come, the next one last."""
 
-    def __init__(self, found: Walk, owners: Collection[int]) -> None:
+    def __init__(self, found: Walk, owners: Collection[int], images: tuple[str, ...]) -> None:
         self._found = found
         self._owners = owners
+        self._images = images
         self._pending = found.path.split("/")[::-1]
         self._place: list[str] = []
         self._here = -1
@@ -190,9 +192,21 @@ class _Walker:
 
     def _judge_file_system(self, opened: int, place: list[str]) -> list[PathFault]:
         """The fault of the first element on a file system that proves nothing, and none for what lies below."""
-        fault = "" if self._unproven else file_system_fault(opened, self._owners)
+        fault = "" if self._unproven else file_system_fault(opened, self._owners) or self._image_fault(opened)
         self._unproven = self._unproven or bool(fault)
         return [PathFault(_text(place), fault, _ELSEWHERE)] if fault else []
+
+    def _image_fault(self, opened: int) -> str:
+        """What is wrong with the file in which this file system lies, if it lies in one."""
+        image = image_of(opened)
+        if not image:
+            return ""
+        if image in self._images:
+            return f"lies in {shown_path(image)}, which lies in itself"
+        with walk(image, self._owners, (*self._images, image)) as walked:
+            if walked.status is None:
+                return f"lies in {shown_path(image)}, which is not to be found"
+            return f"lies in {shown_path(image)}, a disk image: {walked.faults[0]}" if walked.faults else ""
 
     def _judge(self, opened: int, place: list[str]) -> tuple[list[PathFault], list[PathFault]]:
         """Faults of a file or directory; and those that count only if others create what it does not have yet."""

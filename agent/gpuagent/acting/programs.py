@@ -14,8 +14,17 @@ from collections.abc import Collection, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 
-from gpuagent.acting.command_rules import LAUNCHERS, SHELLS, imports, interprets, refused_texts, script_of
-from gpuagent.acting.entries import listed_faults
+from gpuagent.acting.command_rules import (
+    LAUNCHERS,
+    SHELLS,
+    imports,
+    interprets,
+    may_launch,
+    refused_texts,
+    script_of,
+    takes_names,
+)
+from gpuagent.acting.entries import listed_faults, tree_faults
 from gpuagent.acting.leases import is_open_for_writing
 from gpuagent.acting.path_walk import Walk, replacement, shown_path, walk
 from gpuagent_alerts.receivers.program import SEARCH_PATH, WORKING_DIRECTORY
@@ -77,8 +86,7 @@ class _Command:
         if any(map(interprets, names)):
             yield from self._writers(script_of(arguments))
         yield from self._writers(program)
-        launches = any(LAUNCHERS.fullmatch(name) for name in names)
-        runs_others = launches or any(SHELLS.fullmatch(name) for name in names)
+        runs_others = any(LAUNCHERS.fullmatch(name) or SHELLS.fullmatch(name) for name in names)
         runs_files = any(map(interprets, names))
         for number, argument in enumerate(arguments):
             for path in _paths_in(argument):
@@ -86,12 +94,12 @@ class _Command:
                 yield from self._file(path, depth, may_be_directory=may_be_directory)
             if runs_others:
                 yield from self._words(argument, depth)
-            elif runs_files:
-                yield from self._relative(argument)
-            if launches:
+            elif runs_files or ("/" in argument and not takes_names(names)):
+                yield from self._relative(argument.partition("=")[2] if argument.startswith("--") else argument)
+            if may_launch(names, argument):
                 yield from self._launched(argument, arguments[number + 1 :])
-        if any(map(imports, names)) and (script := script_of(arguments)):
-            yield from self._beside(script)
+        if any(map(imports, names)):
+            yield from self._imported(program, script_of(arguments))
 
     def _launched(self, word: str, rest: Sequence[str]) -> Iterator[str]:
         """Faults of the command that begins with this word of a launcher's, if it names a program that runs a text."""
@@ -107,8 +115,8 @@ class _Command:
             yield from self._writers(script_of(rest))
         if found:
             yield from self._writers(found)
-        if any(map(imports, names)) and (script := script_of(rest)):
-            yield from self._beside(script)
+        if any(map(imports, names)):
+            yield from self._imported(found or "", script_of(rest))
 
     def _writers(self, path: str) -> Iterator[str]:
         """The fault of a program or a script that somebody has open for writing, whoever may open it now."""
@@ -117,15 +125,26 @@ class _Command:
                 if _has_a_writer(walked):
                     yield f"{shown_path(path)} is open for writing in some process: {replacement(path)}"
 
-    def _beside(self, script: str) -> Iterator[str]:
-        """Faults of what lies beside a script, links followed: Python takes its modules from there (sys.path[0])."""
-        for directory in dict.fromkeys((os.path.dirname(script), os.path.dirname(os.path.realpath(script)))):  # noqa: PTH120
-            if directory not in self._listed:
-                self._listed.add(directory)
-                with walk(directory, self._owners) as walked:
-                    yield from map(str, walked.faults)  # of a sticky directory too: anybody may add a module
-                    if walked.is_directory():
-                        yield from listed_faults(walked, self._owners)
+    def _imported(self, interpreter: str, script: str) -> Iterator[str]:
+        """Faults of where modules come from: beside the script, links followed (sys.path[0]), and an interpreter's venv."""
+        beside = (os.path.dirname(script), os.path.dirname(os.path.realpath(script))) if script else ()  # noqa: PTH120
+        for directory in dict.fromkeys(beside):
+            yield from self._all_below(directory)
+        # https://docs.python.org/3/library/site.html: pyvenv.cfg lies beside the interpreter as called, or one above.
+        for place in Path(interpreter).parents[:2] if interpreter else ():
+            if (place / "pyvenv.cfg").exists():
+                yield from self._file(str(place / "pyvenv.cfg"), _MAX_DEPTH)
+                for packages in sorted(place.glob("lib*/*/site-packages")):
+                    yield from self._all_below(str(packages))
+
+    def _all_below(self, directory: str) -> Iterator[str]:
+        """Faults of a directory from which modules are taken, and of the packages in it."""
+        if directory not in self._listed:
+            self._listed.add(directory)
+            with walk(directory, self._owners) as walked:
+                yield from map(str, walked.faults)  # of a sticky directory too: anybody may add a module
+                if walked.is_directory() and not walked.faults:
+                    yield from tree_faults(walked, self._owners)
 
     def _words(self, argument: str, depth: int) -> Iterator[str]:
         """What a launcher may make of an argument: programs in PATH, relative paths, what a shell expands."""

@@ -15,8 +15,8 @@ _DEPENDENTS = ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf")
 """Units that a restart of this one restarts as well, where they are active: UNIT_ATOM_PROPAGATE_RESTART in systemd's
 src/core/unit-dependency-atom.c."""
 _PULLED = ("Requires", "BindsTo", "Wants")
-"""Units that a start of this one starts as well: UNIT_ATOM_PULL_IN_START and _IGNORED there. `Upholds=`, which is newer,
-starts them whether or not this one is restarted."""
+"""Units that a start of this one starts as well: UNIT_ATOM_PULL_IN_START and _IGNORED there. `Upholds=`, which is
+newer, starts them whether or not this one is restarted."""
 _CONFLICTS = ("Conflicts", "ConflictedBy")
 """Units that a start of this one stops."""
 _UNSET_UIDS = frozenset({"", "[not set]", str(2**32 - 1)})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -50,6 +51,31 @@ def test_a_fuse_file_system_of_somebody_else(theirs: Path) -> None:
         os.close(descriptor)
     with walk(str(theirs / "file"), {0}) as walked:
         assert len(walked.faults) == 1
+
+
+def test_a_disk_image(tree: Path) -> None:
+    """Who can write the image writes the file system in it, whatever owners and modes say there."""
+    image = tree / "image"
+    with image.open("wb") as stream:
+        stream.truncate(16 * 2**20)
+    folder = tree / "mounted"
+    folder.mkdir()
+    try:
+        subprocess.run(["mkfs.ext4", "-q", image], check=True)
+        subprocess.run(["mount", "-o", "loop", image, folder], check=True, capture_output=True)
+    except (OSError, subprocess.CalledProcessError) as error:
+        pytest.skip(f"no loop device here: {error}")
+    try:
+        (folder / "x").touch()
+        with walk(str(folder / "x"), {0}) as walked:
+            assert walked.faults == []
+        os.chown(image, ALICE, ALICE)
+        with walk(str(folder / "x"), {0}) as walked:
+            assert [str(fault).partition(":")[0] for fault in walked.faults] == [
+                f"{folder} lies in {image}, a disk image"
+            ]
+    finally:
+        subprocess.run(["umount", folder], check=True)
 
 
 def test_other_file_systems(tree: Path) -> None:

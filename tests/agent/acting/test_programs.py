@@ -111,6 +111,45 @@ def test_an_interpreter_of_somebody_else(tree: Path) -> None:
     ]
 
 
+def test_what_python_imports(tree: Path) -> None:
+    """Packages beside a script at any depth, and the virtual environment of the interpreter as it is called."""
+    program = script(make_directory(tree / "own") / "x.py")
+    module = make_file(make_directory(make_directory(tree / "own" / "pkg") / "sub") / "mod.py")
+    command: list[str | Path]
+    for command in (["/usr/bin/python3", program], ["/usr/bin/some-launcher", "--", "python3", program]):
+        assert faults(*command) == []
+        give(module, ALICE)
+        assert faults(*command) == [f"{module} belongs to uid {ALICE}: {replaced(module)}"]
+        give(module, 0)
+    python = make_directory(make_directory(tree / "venv") / "bin") / "python3"
+    python.symlink_to("/usr/bin/python3")
+    cfg = make_file(tree / "venv" / "pyvenv.cfg")
+    packages = tree / "venv" / "lib" / "python3" / "site-packages"
+    packages.mkdir(parents=True)
+    link = make_file(packages / "x.pth")
+    launched = script(tree / "own" / "tool", f"#!{python}\n")
+    for command in ([python, program], [launched]):
+        assert faults(*command) == []
+        for each in (cfg, link):
+            give(each, ALICE)
+            assert faults(*command) == [f"{each} belongs to uid {ALICE}: {replaced(each)}"]
+            give(each, 0)
+
+
+def test_no_list_of_launchers_is_whole(tree: Path) -> None:
+    """A program that nobody has heard of is taken for one that runs its arguments; what takes names is not."""
+    text = "is given no script by its absolute path"
+    for command in (["sh", "-c", "x"], ["--", "/bin/bash", "-c", "x"], ["-n", "0", "python3", "x.py"]):
+        assert any(text in each or "runs or loads a text" in each for each in faults("/usr/bin/choom", *command))
+    assert faults("/usr/bin/docker", "restart", "node") == []
+    assert faults("/usr/bin/strace", "xargs") == [
+        "xargs runs what cannot be examined: write it into a file of root's and name that file"
+    ]
+    assert faults("/usr/bin/tar", "-xf", "../etc/passwd") == [
+        "../etc/passwd is a relative path to a file: write /../etc/passwd"
+    ]
+
+
 def test_scripts_that_interpret_each_other(tree: Path) -> None:
     """A circle ends, as it does in the kernel, with an error of its own."""
     for one, other in (("a", "b"), ("b", "a")):

@@ -52,7 +52,8 @@ class Machine:
         here = shlex.quote(str(folder))
         program.write_text(
             f'cd {here}; echo "$@" >> asked\n'
-            f'case "$1 $3" in "show Id,ActiveState") cat others;; "show Id,ActiveState,"*) cat started;; show*) cat show;; *) {restart};; esac\n'
+            'case "$1 $3" in "show Id,ActiveState") cat others;; "show Id,ActiveState,"*) cat started;; '
+            f"show*) cat show;; *) {restart};; esac\n"
         )
         processes = UnitProcesses(self.tree.proc, mountinfo=self.tree.mountinfo)
         self.systemctl = Systemctl(processes, ("sh", str(program)), monotonic=lambda: NOW)
