@@ -24,7 +24,7 @@ _TAKES_NAMES = re.compile(
     r"docker|podman|nerdctl|crictl|ctr|kubectl|scancel|scontrol|squeue|sacctmgr|systemctl|echo|printf|logger|kill|curl"
     r"|wget"
 )
-"""Programs whose arguments are names of things, and never of a program to run here: a container may be called `node`."""
+"""Programs whose arguments are names of things and of no program to run here: a container may be called `node`."""
 _REFUSED = re.compile(
     r"chroot|ld-linux.*|ld-musl.*|ld\.so.*|ld-[0-9.]+\.so|nsenter|parallel|run-parts|runuser|script|su|systemd-run"
     r"|unshare|watch|xargs"

@@ -44,7 +44,7 @@ _KUBEPODS = (
 )
 _ABOVE_CONTAINER = rf"{_SLICES}(?:{_SERVICES})?(?:{_FOLDERS}|{_KUBEPODS})?"
 _ABOVE_UNIT = re.compile(_SLICES)
-_ABOVE_JOB = re.compile(rf"{_SLICES}(?:slurm(?:_[^/]+)?/(?:uid_\d+/)?|(?:[^/]+_)?slurmstepd\.scope/(?:system/)?)")
+_ABOVE_JOB = re.compile(rf"{_SLICES}(?:slurm/(?:uid_\d+/)?|slurmstepd\.scope/(?:system/)?)")
 
 
 def above_container(further: Sequence[str] = ()) -> re.Pattern[str]:

@@ -115,8 +115,7 @@ def test_what_python_imports(tree: Path) -> None:
     """Packages beside a script at any depth, and the virtual environment of the interpreter as it is called."""
     program = script(make_directory(tree / "own") / "x.py")
     module = make_file(make_directory(make_directory(tree / "own" / "pkg") / "sub") / "mod.py")
-    command: list[str | Path]
-    for command in (["/usr/bin/python3", program], ["/usr/bin/some-launcher", "--", "python3", program]):
+    for command in (("/usr/bin/python3", program), ("/usr/bin/some-launcher", "--", "python3", program)):
         assert faults(*command) == []
         give(module, ALICE)
         assert faults(*command) == [f"{module} belongs to uid {ALICE}: {replaced(module)}"]
@@ -128,11 +127,11 @@ def test_what_python_imports(tree: Path) -> None:
     packages.mkdir(parents=True)
     link = make_file(packages / "x.pth")
     launched = script(tree / "own" / "tool", f"#!{python}\n")
-    for command in ([python, program], [launched]):
-        assert faults(*command) == []
+    for words in ((python, program), (launched,)):
+        assert faults(*words) == []
         for each in (cfg, link):
             give(each, ALICE)
-            assert faults(*command) == [f"{each} belongs to uid {ALICE}: {replaced(each)}"]
+            assert faults(*words) == [f"{each} belongs to uid {ALICE}: {replaced(each)}"]
             give(each, 0)
 
 

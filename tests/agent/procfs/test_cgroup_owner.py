@@ -48,6 +48,8 @@ def read(path: str, not_roots: str | None = None, controllers: str = "") -> tupl
         (f"kubepods.slice/kubepods-pod2c4b2241_5c01_11e9_8e4e_42010a800002.slice/crio-{ID}.scope", {CONTAINER, POD}),
         ("lxc.payload.web/init.scope", {CONTAINER}),
         ("system.slice/slurmstepd.scope/job_7/step_0/user/task_0", {JOB}),
+        ("system.slice/node1_slurmstepd.scope/job_7/step_0/user/task_0", set()),
+        ("slurm_node1/uid_1/job_7/step_0", set()),
         ("slurm/uid_6501/job_7/step_0", {JOB}),
     ],
 )
