@@ -126,7 +126,7 @@ class _Command:
                     yield f"{shown_path(path)} is open for writing in some process: {replacement(path)}"
 
     def _imported(self, interpreter: str, script: str) -> Iterator[str]:
-        """Faults of where modules come from: beside a script, links followed (sys.path[0]), and an interpreter's venv."""
+        """Faults of where modules come from: beside a script, links followed (sys.path[0]), and a venv."""
         beside = (os.path.dirname(script), os.path.dirname(os.path.realpath(script))) if script else ()  # noqa: PTH120
         for directory in dict.fromkeys(beside):
             yield from self._all_below(directory)
