@@ -50,8 +50,7 @@ class ProcessInfo:
     uid: int
     user: str
     command: str = ""
-    state: str = "?"
-    """The kernel's letter: R, S, D (uninterruptible), Z (zombie), T..."""
+    state: str = "?"  # the kernel's letter: R, S, D (uninterruptible), Z (zombie), T...
     parent_pid: int = 0
     pid_namespace: int = 0  # its inode; 0 where it may not be read
     start_time_seconds: float = 0.0
@@ -68,6 +67,7 @@ class ProcessInfo:
     slurm_job: str = ""
     proven_names: frozenset[str] = frozenset()
     """Which of `unit`, `container` (its id), `job` and `pod` only root can have chosen: see `procfs.cgroup_owner`."""
+    process_group: int = 0  # 0 is unknown
     on_host: bool = False  # not in a container by the kernel's word, so its user is an account: `procfs.containment`
 
 

@@ -12,13 +12,13 @@ from gpuagent.clock import Clock
 from gpuagent.procfs.stat import parse_stat
 from gpuagent.simulated.bindings import Bindings
 from gpuagent.simulated.codes import Code, Refusal
-from gpuagent.simulated.device import Gpu, Moment, Row
+from gpuagent.simulated.device import Gpu, MigDevice, Moment, Row
 from gpuagent.simulated.faults import FaultBoard
 from gpuagent.simulated.faults_file import FaultsFile
 from gpuagent.simulated.library import SimulatedLibrary
 from gpuagent.simulated.process import Load, Process
 from gpuagent.simulated.session import Session
-from gpuagent.simulated.spec import GpuSpec, ProcessSpec, Scenario
+from gpuagent.simulated.spec import GpuSpec, MigInstanceSpec, ProcessSpec, Scenario
 from gpuagent.simulated.story import Story
 from tests.attack.processes import a_tick_later
 
@@ -42,6 +42,8 @@ class Entry:
     sm: int = 0
     """Share of the multiprocessors in percent. 0 gives no sample, as with the real driver."""
     kind: str = "C"
+    instance: int | None = None
+    """GPU instance that the line names; None where it names none."""
 
 
 @dataclass
@@ -56,6 +58,8 @@ class ListedGpu:
     """Process lists are answered with an error."""
     sm: int | None = None
     """Utilization of the whole GPU in percent; by default the sum of its processes."""
+    instances: dict[str, float | None] = field(default_factory=dict)
+    """What each MIG GPU instance of 20 GiB says is in use, by its number; None is the sum of its processes."""
 
 
 def started(pid: int) -> int:
@@ -126,15 +130,16 @@ class _FileGpu(Gpu):
     def __init__(self, listing: _Listing, index: int, spec: GpuSpec, faults: FaultBoard, story: Story) -> None:
         super().__init__(index, spec, [], story=story, faults=faults, bindings=Bindings((), story))
         self._listing = listing
-        self.uuid = self._listed.uuid.encode()
+        self.uuid = self.listed.uuid.encode()
+        self.instances = tuple(_FileInstance(self, instance) for instance in spec.mig or ())
 
     @property
-    def _listed(self) -> ListedGpu:
+    def listed(self) -> ListedGpu:
         return self._listing.gpus()[self.index]
 
     def moment(self) -> Moment:
         """Build the rows anew at each call: a test that waits for a change waits for one tick."""
-        listed = self._listed
+        listed = self.listed
         rows = tuple(
             _row(each, self.index)
             for each in listed.processes
@@ -145,31 +150,56 @@ class _FileGpu(Gpu):
 
     def rows(self) -> tuple[Row, ...]:
         """Return what a process list has."""
-        if self._listed.fails:
+        if self.listed.fails:
             raise Refusal(Code.UNKNOWN)
         return self.moment().rows
 
     def memory(self) -> tuple[int, int, int]:
         """Return total, reserved and used bytes: a driver that lies is not corrected."""
-        used = self._listed.used_gib
+        used = self.listed.used_gib
         listed = sum(row.used_bytes or 0 for row in self.moment().rows)
         return H100_GIB * GIB, 0, listed if used is None else int(used * GIB)
+
+
+class _FileInstance(MigDevice):
+    """A MIG device whose memory the file has."""
+
+    def __init__(self, parent: _FileGpu, spec: MigInstanceSpec) -> None:
+        super().__init__(parent, spec)
+        self._gpu = parent
+
+    def memory(self) -> tuple[int, int, int]:
+        """Return total, reserved and used bytes of the GPU instance."""
+        total, reserved, used = super().memory()
+        told = self._gpu.listed.instances.get(str(self.spec.gpu_instance))
+        return total, reserved, used if told is None else int(told * GIB)
 
 
 def _row(entry: Entry, gpu: int) -> Row:
     used = None if entry.gib is None else int(entry.gib * GIB)
     memory = "unavailable" if used is None else used
-    spec = ProcessSpec.model_validate({"name": "listed", "memory": memory, "kind": entry.kind})
+    spec = ProcessSpec.model_validate(
+        {"name": "listed", "memory": memory, "kind": entry.kind, "gpu_instance": entry.instance}
+    )
     return Row(Process(spec, gpu, 0, entry.pid), entry.pid, used, Load(entry.sm, 0, 0, 0, 0, 0))
+
+
+def _mig(gpu: ListedGpu) -> dict[str, Any]:
+    """Return the part of a GPU's specification that has its instances; nothing where MIG is off."""
+    if not gpu.instances:
+        return {}
+    one = {"profile": "2g.20gb", "memory": "20GiB"}
+    return {"mig": [{"gpu_instance": int(number), **one} for number in gpu.instances]}
 
 
 def library_of(listing: Path, faults: Path, clock: Clock) -> SimulatedLibrary:
     """Return the library for pynvml: H100s that list what one file says, with the faults of another."""
     files = _Listing(listing)
     count = len(files.gpus())
-    scenario = Scenario.model_validate({"name": "attacked", "gpus": [{"model": "h100", "count": count}]})
+    models = [{"model": "h100", **_mig(each)} for each in files.gpus()]
+    scenario = Scenario.model_validate({"name": "attacked", "gpus": models})
     story = Story(clock)
     board = FaultBoard((), story)
-    gpus: list[Gpu] = [_FileGpu(files, index, scenario.gpus[0], board, story) for index in range(count)]
+    gpus: list[Gpu] = [_FileGpu(files, index, spec, board, story) for index, spec in enumerate(scenario.gpus)]
     FaultsFile(faults, board, count)
     return SimulatedLibrary(Session(scenario, gpus, story=story, faults=board))

@@ -180,12 +180,17 @@ class Crowd:
 
     def child_of(self, parent: Living, cgroup: Path | None = None) -> Living:
         """Return the one child that a process has, moved to a cgroup."""
-        (child,) = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text(encoding="ascii").split()
-        living = Living(parent.starter, int(child))
-        self._living.insert(0, living)  # it ends after its parent, which reaps it or leaves it to init
+        (living,) = self.children_of(parent)
         if cgroup is not None:
-            (cgroup / "cgroup.procs").write_text(child, encoding="ascii")
+            (cgroup / "cgroup.procs").write_text(str(living.pid), encoding="ascii")
         return living
+
+    def children_of(self, parent: Living) -> list[Living]:
+        """Return all children that a process has, the first one first."""
+        children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children").read_text(encoding="ascii").split()
+        found = [Living(parent.starter, int(child)) for child in children]
+        self._living[:0] = found  # they end after their parent, which reaps them or leaves them to init
+        return found
 
     def given(self, pid: int, uid: int = 0) -> Living:
         """Start a process that is given this number. It has to be free: whoever had it has been reaped."""
@@ -215,7 +220,7 @@ class Crowd:
 
 def become(uid: int) -> str:
     """Return Python code that loads what code of a test needs, and gives up root for an ordinary user."""
-    load = "import fcntl, json, os, pty, signal, socket, subprocess, sys, termios\n"
+    load = "import ctypes, fcntl, json, os, pty, signal, socket, subprocess, sys, termios\n"
     drop = f"os.setgroups([]); os.setresgid({uid}, {uid}, {uid}); os.setresuid({uid}, {uid}, {uid})\n"
     return load + drop if uid else load
 

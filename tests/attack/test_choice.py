@@ -80,6 +80,36 @@ def test_the_largest_hides(arena: Arena, hide: Any) -> None:
     arena.judge()
 
 
+INSTANCE_FULL = {
+    "alert": "InstanceFull", "expr": "gpuagent_mig_memory_used_bytes / gpuagent_mig_memory_total_bytes > 0.7"
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("victim", ["largest", "newest"])
+@pytest.mark.parametrize("listed", [False, True], ids=["on no list", "listed without its instance"])
+def test_the_largest_of_an_instance_hides(arena: Arena, victim: str, listed: bool) -> None:
+    """PROC-09: what nobody is listed for in a MIG instance is a reason to end nobody there."""
+    arena.gpus(ListedGpu("GPU-split", used_gib=28.5, instances={"1": 19.5, "2": 9}))
+    uid = next(arena.uids)
+    neighbor, innocent = (arena.innocent(arena.crowd.start(uid)) for _ in range(2))
+    arena.driver.hold(neighbor.pid, 9, instance=2)
+    hider = arena.crowd.start(uid)
+    if listed:
+        arena.driver.hold(hider.pid, 16)
+    arena.driver.hold(innocent.pid, 3, instance=1)
+    arena.start(ladders=[ladder("InstanceFull", victim=victim)], rules=[INSTANCE_FULL], users=[str(uid)])
+    arena.sees(innocent.pid)
+    arena.fires("InstanceFull")
+    arena.let_decide()
+    assert arena.tally().innocents_hit == 0
+    arena.driver.gpus[0].instances["1"] = arena.driver.gpus[0].used_gib = None
+    hider.end()
+    arena.driver.drop(hider.pid)
+    guilty = arena.culprit(arena.crowd.start(uid))
+    arena.driver.hold(guilty.pid, 16, instance=1)
+    arena.judge()
+
+
 _USED = "gpuagent_process_memory_used_bytes"
 _WITH = "sum by (gpu, uuid, {label}) ({used} * on (pid, uuid) group_left ({label}) gpuagent_process_info) > 20e9"
 

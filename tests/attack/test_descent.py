@@ -19,6 +19,46 @@ print("ready", flush=True)
 signal.pause()
 """
 
+_READY = 'print("ready", flush=True); signal.pause()\n'
+RANKS = 'for rank in (1, 2): subprocess.Popen(["/bin/sleep", f"100000{rank}"])\n' + _READY
+SUPERVISED = 'for tenant in (1, 2): subprocess.Popen(["/bin/sleep", f"100000{tenant}"], process_group=0)\n' + _READY
+SESSIONS = (
+    'for tenant in (1, 2): subprocess.Popen(["/bin/sleep", f"100000{tenant}"], start_new_session=True)\n' + _READY
+)
+ADOPTED = (
+    "ctypes.CDLL(None).prctl(36, 1, 0, 0, 0)\n"  # PR_SET_CHILD_SUBREAPER, include/uapi/linux/prctl.h
+    "for number in (1, 2):\n"
+    "    shell = os.fork()\n"
+    "    if not shell:\n"
+    "        os.setsid()\n"
+    '        subprocess.Popen(["/bin/sleep", f"100000{number}"])\n'
+    "        os._exit(0)\n"
+    "    os.waitpid(shell, 0)\n" + _READY
+)
+
+
+@pytest.mark.parametrize(
+    "code", [SUPERVISED, SESSIONS, ADOPTED], ids=["two servers of a supervisor", "two sessions", "adopted daemons"]
+)
+def test_one_parent_is_no_family(arena: Arena, code: str) -> None:
+    """KILL-03: who a supervisor started or a subreaper adopted falls with no other, whatever their commands."""
+    uid = next(arena.uids)
+    first, second = arena.crowd.children_of(arena.crowd.python(code, uid))
+    guilty, innocent = arena.culprit(first), arena.innocent(second)
+    arena.driver.hold(innocent.pid, 5)
+    arena.driver.hold(guilty.pid, 30)
+    arena.start(ladders=[FAMILY], users=[str(uid)])
+    arena.judge()
+
+
+def test_the_ranks_of_a_server(arena: Arena) -> None:
+    """Forks of one parent in its process group, whose commands differ by a number, fall together."""
+    uid = next(arena.uids)
+    for number, rank in enumerate(arena.crowd.children_of(arena.crowd.python(RANKS, uid))):
+        arena.driver.hold(arena.culprit(rank).pid, 5 + 25 * number)
+    arena.start(ladders=[FAMILY], users=[str(uid)])
+    arena.judge()
+
 
 def test_a_parent_whose_number_another_has(arena: Arena) -> None:
     """KILL-03: an orphan does not fall with a stranger that was given the number of its parent."""

@@ -11,6 +11,7 @@ def stat_text(
     *,
     state: str = "S",
     parent_pid: int = 1,
+    group: int = 0,
     threads: int = 1,
     start_ticks: int = 1000,
     resident_pages: int = 10,
@@ -19,7 +20,7 @@ def stat_text(
 ) -> bytes:
     """Text of /proc/<pid>/stat with all its 52 fields; fields that nobody reads are 0."""
     fields = ["0"] * 53
-    fields[3:5] = [state, str(parent_pid)]
+    fields[3:6] = [state, str(parent_pid), str(group)]
     fields[7] = str(terminal)
     fields[20] = str(threads)
     fields[22] = str(start_ticks)

@@ -10,7 +10,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gpuagent.acting.budgets import belongs, name_of, uses
+from gpuagent.acting.budgets import belongs, uses
 from gpuagent.acting.by_hand import add_facts, find, renewed
 from gpuagent.acting.configured import ladders_of, rules_of
 from gpuagent.acting.eyes import SnapshotEyes
@@ -292,7 +292,7 @@ class Acting:
             return Choice()
         candidates = self._candidates(judged, snapshot)
         uuid, instance = labels.get("uuid", ""), labels.get("gpu_instance_id", "")
-        whole = len(candidates) == len(list(targets_on(snapshot, uuid, instance, labels.get("gpu", ""))))
+        whole = not labels.get("budget")  # a budget is exceeded by what is proven to be its own, whatever is beside it
         ranking = self.remedies.ranking(ladder.victim, candidates)
         return Choice(tuple(each.target.id for each in ranking), *unranked(snapshot, uuid, instance, whole=whole))
 
@@ -314,12 +314,10 @@ class Acting:
         name = labels.get("budget", "")
         if not name:
             return found
-        budgets = [budget for budget in self.config.budgets if name_of(budget) == name]
-        members = {
-            process.key
-            for process in snapshot.processes
-            if any(belongs(budget, process, snapshot) for budget in budgets)
-        }
+        budgets = [budget for budget in self.config.budgets if budget.label == name]
+        if len(budgets) != 1:
+            return []
+        members = {process.key for process in snapshot.processes if belongs(budgets[0], process, snapshot)}
         return [target for target in found if target.key in members]
 
     def _disrupts(self, alert: Alert) -> bool:

@@ -13,14 +13,6 @@ if TYPE_CHECKING:
     from gpuagent.config.remedies import Budget
 
 
-def name_of(budget: Budget) -> str:
-    """The `budget` label: its name, or what it matches."""
-    if budget.name is not None:
-        return budget.name
-    match = budget.match
-    return ",".join(filter(None, (match.unit, match.container, match.user, match.app)))
-
-
 def belongs(budget: Budget, process: ProcessReading, snapshot: Snapshot) -> bool:
     """Return whether a process counts towards it: all keys given must hold.
 
@@ -56,4 +48,4 @@ def uses(budgets: tuple[Budget, ...], snapshot: Snapshot) -> Iterator[BudgetUse]
         for gpu in snapshot.gpus:
             identity = gpu.identity
             if identity.uuid in used:
-                yield BudgetUse(name_of(budget), str(identity.index), identity.uuid, budget.memory, used[identity.uuid])
+                yield BudgetUse(budget.label, str(identity.index), identity.uuid, budget.memory, used[identity.uuid])

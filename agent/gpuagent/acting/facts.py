@@ -46,6 +46,7 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int, di
             executable=_link(files, pid, "exe"),
             proven_names=info.proven_names,
             handle_inode=handle_inode,
+            process_group=stat.process_group,
         ),
         state=stat.state,
         threads=stat.threads,

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import math
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpuagent.growth import Growth, Verdict
-from gpuagent.identity import ProcessId
-from gpuagent.reading import GpuState, ProcessReading, ProcessState, Snapshot
+from gpuagent.identity import NO_INSTANCE, ProcessId
+from gpuagent.reading import GpuReading, GpuState, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.remedies.grounds import PROCESS_LABELS, Grounds, Subject
 from gpuagent_alerts.remedies.target import Target
 
@@ -95,23 +96,45 @@ def measured(snapshot: Snapshot) -> Measured:
 def unranked(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str, *, whole: bool) -> tuple[float, bool]:
     """Return the memory that no process of a ranking is known to hold, and whether a listed number is none of them.
 
-    It belongs to processes that have ended, hide, have not been shown to be the holders, or are on no list, as memory
-    is freed late; infinite where a process holds an amount that the driver does not tell. Only the latter counts where
-    not the `whole` GPU is asked about, but an owner.
+    It belongs to processes that have ended, hide, have not been shown to be the holders, are listed without their GPU
+    instance, or are on no list, as memory is freed late; infinite where an amount is not told. Where not the `whole`
+    GPU or GPU instance is asked about, but an owner, only a listed process whose amount is not told counts.
     """
-    on_it = [
-        process
-        for process in snapshot.processes
-        if process.gpu_uuid == gpu_uuid and gpu_instance in {"", str(process.gpu_instance_id)}
-    ]
-    nobodys = [process for process in on_it if process.holder_unproven or target_of(process, None) is None]
-    if any(process.used_bytes is None for process in nobodys):
+    on_it = [process for process in snapshot.processes if process.gpu_uuid == gpu_uuid]
+    inside = [process for process in on_it if gpu_instance in {"", str(process.gpu_instance_id)}]
+    nobodys = [process for process in inside if process.holder_unproven or target_of(process, None) is None]
+    elsewhere = [process for process in on_it if gpu_instance and process.gpu_instance_id == NO_INSTANCE]
+    others = nobodys + elsewhere  # one whose instance is not told may be in any
+    if any(process.used_bytes is None for process in others):
         return math.inf, True
     if not whole:
         return 0.0, False
-    split = next((gpu.reconciliation for gpu in snapshot.gpus if gpu.identity.uuid == gpu_uuid), None)
-    unlisted = split.unattributed_bytes if split is not None and not gpu_instance else 0
-    return float(sum(process.used_bytes or 0 for process in nobodys) + unlisted), bool(nobodys)
+    listed = sum(process.used_bytes or 0 for process in others)
+    gpu = next((each for each in snapshot.gpus if each.identity.uuid == gpu_uuid), None)
+    return listed + _unlisted_bytes(gpu, on_it, gpu_instance), bool(others)
+
+
+def _unlisted_bytes(gpu: GpuReading | None, on_it: Sequence[ProcessReading], gpu_instance: str) -> float:
+    """Return the memory of a GPU, or of a GPU instance of it, that no process is listed for; infinite if not known."""
+    if gpu is None:
+        return math.inf
+    used = {str(each.gpu_instance_id): each.memory.used_bytes for each in gpu.mig}
+    held: Counter[str] = Counter()
+    for process in on_it:
+        untold = process.gpu_instance_id == NO_INSTANCE
+        held["" if untold else str(process.gpu_instance_id)] += process.used_bytes or 0
+    # Of the GPU the driver may tell a sum that leaves out what its instances hold: each is asked about by itself.
+    asked = [gpu_instance] if gpu_instance else [*(used.keys() | held.keys()) - {""}]
+    found = 0.0
+    for instance in asked:
+        in_use = used.get(instance)
+        found += math.inf if in_use is None else max(0, in_use - held[instance])
+    found = max(0.0, found - held[""])
+    if gpu_instance:
+        return found
+    if gpu.reconciliation is None or (gpu.identity.mig_enabled and not gpu.mig):
+        return math.inf
+    return max(found, gpu.reconciliation.unattributed_bytes)
 
 
 def target_of(process: ProcessReading, growth: Growth | None, known: Measured = NOT_MEASURED) -> Target | None:
@@ -136,6 +159,7 @@ def target_of(process: ProcessReading, growth: Growth | None, known: Measured = 
         container_name=info.container_name,
         slurm_job=info.slurm_job,
         parent_pid=info.parent_pid,
+        process_group=info.process_group,
         sm_ratio=process.utilization.sm_ratio if process.utilization else None,
         slope_bytes_per_second=growth.slope.value if growth and growth.slope else None,
         leaking=growth is not None and growth.verdict is Verdict.LEAKING,
@@ -177,10 +201,10 @@ def successors(target: Target, others: Iterable[Target]) -> tuple[Target, ...]:
 def members(target: Target, everybody: Sequence[Target], scope: str) -> tuple[Target, ...]:
     """Who falls with the target, on whichever GPU; itself on other GPUs is always among them.
 
-    `container`: what runs in the same container. `job`: the same Slurm job; where there is none, parents and children,
-    and processes of one parent that run the same command, numbers aside, and were started within a minute: the ranks
-    of a server, and not all that was started from one shell. `process`: nobody else. An id that a user may have chosen
-    makes nobody a member.
+    `container`: what runs in the same container. `job`: the same Slurm job; where there is none, what is in one process
+    group: parents and children, and processes of one parent that run the same command, numbers aside, and were started
+    within a minute: the ranks of a server, and not all that was started from one shell. `process`: nobody else. An id
+    that a user may have chosen makes nobody a member.
     """
     found = {target.id: target}
     if scope == "container":
@@ -205,6 +229,12 @@ def _family(target: Target, everybody: Sequence[Target]) -> dict[ProcessId, Targ
 
 
 def _is_kin(one: Target, other: Target) -> bool:
+    """A parent alone joins nobody: supervisors start what is unrelated, and subreapers adopt it.
+
+    What they start has a process group of its own, and so has what a shell starts apart; forks of a server share its.
+    """
+    if not one.process_group or one.process_group != other.process_group:
+        return False
     if (one.uid, one.container_id) != (other.uid, other.container_id):
         return False
     if _is_parent(one, other) or _is_parent(other, one):

@@ -12,7 +12,7 @@ from pydantic import Field
 from gpuagent.config.agent import Clients, Http, Leaks, Log, Nvml, Processes
 from gpuagent.config.alerting import Receiver, Route
 from gpuagent.config.faults import Problem, nearest, shown
-from gpuagent.config.remedies import Budget, Remedies
+from gpuagent.config.remedies import Budget, Remedies, budget_label
 from gpuagent.config.section import Section
 from gpuagent.config.sources import ServerSource
 from gpuagent.config.values import Duration, FilePath, ListenAddress, Text
@@ -94,6 +94,7 @@ class Config(Section):
         names: dict[str, int] = {}
         yield from _check_names(given.get("receivers"), "receivers", names)
         yield from _check_routes(given.get("routes"), names)
+        yield from _check_budgets(given.get("budgets"))
 
 
 def _check_intervals(given: Mapping[str, object]) -> Iterator[Problem]:
@@ -117,6 +118,18 @@ def _check_names(items: object, key: str, names: dict[str, int]) -> Iterator[Pro
         first = names.setdefault(name, index)
         if first != index:
             yield Problem((key, index, "name"), f"{shown(name)} is already the name of {key}[{first}]")
+
+
+def _check_budgets(items: object) -> Iterator[Problem]:
+    """Find labels that two budgets would share: an alert about one must never reach the processes of the other."""
+    labels: dict[str, int] = {}
+    for index, item in enumerate(_mappings(items)):
+        label = budget_label(item.get("name"), item.get("match"))
+        first = labels.setdefault(label, index) if label else index
+        if first != index:
+            where = "name" if item.get("name") is not None else "match"
+            problem = f"{shown(label)} is already the label of budgets[{first}]"
+            yield Problem(("budgets", index, where), problem, "a name of its own for each of the two")
 
 
 def _check_routes(routes: object, names: Collection[str]) -> Iterator[Problem]:

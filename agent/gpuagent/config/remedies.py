@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import ClassVar, Literal
 
 from pydantic import Field
@@ -14,6 +15,19 @@ from gpuagent.config.values import Duration, MatcherText, Size, Text
 from gpuagent.matchers import parse_matcher
 
 _SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals)
+
+
+_PATTERN = re.compile(r"[*?\[\]]")
+
+
+def _no_patterns(given: Mapping[str, object], keys: Iterable[str]) -> Iterator[Problem]:
+    """Find names that are nobody's: they are compared as they stand, and no user, unit or container is named so."""
+    for key in keys:
+        value = given.get(key)
+        for place, name in enumerate(value if isinstance(value, tuple) else (value,)):
+            if isinstance(name, str) and _PATTERN.search(name):
+                path = (key, place) if isinstance(value, tuple) else (key,)
+                yield Problem(path, f"{shown(name)} is a pattern, and names are compared as they stand", "a name")
 
 
 class BudgetMatch(Section):
@@ -42,6 +56,20 @@ class BudgetMatch(Section):
         for name, value in given.items():
             if value is None and name in cls.model_fields:
                 yield Problem((name,), "has no value")
+        yield from _no_patterns(given, ("unit", "container", "user"))
+        unit = given.get("unit")
+        if isinstance(unit, str) and ("/" in unit or "." not in unit):
+            yield Problem(
+                ("unit",),
+                f"{shown(unit)} can be no unit of systemd's that counts: a user's own manager proves nothing",
+                "a name such as whisper.service",
+            )
+        if given.get("user") is not None and given.get("container") is not None:
+            yield Problem(
+                ("user",),
+                "never holds beside a container, which chooses its user ids: the budget would be empty",
+                "one of the two",
+            )
         if "app" in given and not any(given.get(name) for name in ("unit", "container", "user")):
             yield Problem(
                 ("app",),
@@ -53,15 +81,31 @@ class BudgetMatch(Section):
 class Budget(Section):
     """How much GPU memory something may use: summed over its processes, on each GPU."""
 
-    name: Text | None = Field(default=None, description="The `budget` label of its series; by default what it matches.")
+    name: Text | None = Field(
+        default=None,
+        description="The `budget` label of its series, by default what it matches; no two may be the same.",
+    )
     match: BudgetMatch = Field(description=BudgetMatch.__doc__)
     memory: Size = Field(ge=1, description="The most memory on one GPU.")
 
+    @property
+    def label(self) -> str:
+        """The `budget` label of its series, which no other budget has."""
+        return budget_label(self.name, {key: getattr(self.match, key) for key in BudgetMatch.model_fields})
+
+
+def budget_label(name: object, match: object) -> str:
+    """Return the `budget` label: the name, or what is matched; "" where neither is given as it should be."""
+    if name is not None:
+        return name if isinstance(name, str) else ""
+    values = [match.get(key) for key in BudgetMatch.model_fields] if isinstance(match, Mapping) else []
+    return ",".join(value for value in values if isinstance(value, str) and value)
+
 
 class Allow(Section):
-    """Which processes may be acted on. All keys given must hold; with none, rules may act on nothing."""
+    """Which processes may be acted on. All keys given must hold of a process; with none, rules may act on nothing."""
 
-    users: tuple[Text, ...] = Field(default=(), description="Names of users: one of them owns it.")
+    users: tuple[Text, ...] = Field(default=(), description="Names of users, and no patterns: one of them owns it.")
     units: tuple[Text, ...] = Field(default=(), description="systemd units: it runs in one of them.")
     shared_units: tuple[Text, ...] = Field(
         default=(),
@@ -76,10 +120,15 @@ class Allow(Section):
     )
     gpus: tuple[Text, ...] = Field(default=(), description="Indices or UUIDs of GPUs: it is on one of them.")
     min_age: Duration = Field(default=0.0, description="It has run for at least this time.")
-    min_memory: Size = Field(default=0, description="It holds at least this much GPU memory.")
+    min_memory: Size = Field(
+        default=0,
+        description="It holds at least this much GPU memory. Asked of the chosen process alone: what falls with it by "
+        "`scope` may hold less.",
+    )
 
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+        yield from _no_patterns(given, ("users", "units", "shared_units", "containers"))
         if "commands" in given:
             yield Problem(
                 ("commands",),

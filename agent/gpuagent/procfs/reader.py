@@ -108,6 +108,7 @@ class ProcessReader:
             command=command or "",
             state=stat.state,
             parent_pid=stat.parent_pid,
+            process_group=stat.process_group,
             pid_namespace=self._namespace(pid, status),
             start_time_seconds=self._boot.time_seconds + stat.start_ticks / _TICKS_PER_SECOND,
             resident_bytes=stat.resident_pages * _PAGE_BYTES,
@@ -150,8 +151,11 @@ class ProcessReader:
                 return again
         info = record.info
         resident_bytes = stat.resident_pages * _PAGE_BYTES
-        if (info.state, info.parent_pid, info.resident_bytes) != (stat.state, stat.parent_pid, resident_bytes):
-            info = replace(info, state=stat.state, parent_pid=stat.parent_pid, resident_bytes=resident_bytes)
+        family = stat.parent_pid, stat.process_group
+        if (info.parent_pid, info.process_group) != family:
+            info = replace(info, parent_pid=family[0], process_group=family[1])
+        if (info.state, info.resident_bytes) != (stat.state, resident_bytes):
+            info = replace(info, state=stat.state, resident_bytes=resident_bytes)
         if info.pod_uid and not info.pod:  # the kubelet makes the folder shortly after the cgroup
             pod = self._pod(info.pod_uid)
             info = replace(info, pod=pod.name, namespace=pod.namespace)

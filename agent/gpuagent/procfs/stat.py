@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 _FIRST_FIELD = 3  # the first field after the name
-_PARENT, _THREADS, _START, _RESIDENT = 4, 20, 22, 24
+_PARENT, _GROUP, _THREADS, _START, _RESIDENT = 4, 5, 20, 22, 24
 _IMAGE_FIELDS = (28, 48, 49)  # startstack, arg_start, arg_end
 
 
@@ -32,6 +32,8 @@ class Stat(NamedTuple):
     """Name, and where stack and arguments lie: random per exec, so a change tells of one without
     reading `cmdline`. () where the kernel hides it, which it does unless the reader may trace the
     process."""
+    process_group: int = 0
+    """0 where the kernel does not tell, as of one that is being reaped."""
 
 
 class Status(NamedTuple):
@@ -67,6 +69,7 @@ def parse_stat(data: bytes) -> Stat:
         start_ticks=int(fields[_START - _FIRST_FIELD]),
         resident_pages=max(0, int(fields[_RESIDENT - _FIRST_FIELD])),
         image=(name, *image) if any(int(address) for address in image) else (),
+        process_group=max(0, int(fields[_GROUP - _FIRST_FIELD])),
     )
 
 

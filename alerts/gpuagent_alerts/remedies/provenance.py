@@ -49,7 +49,8 @@ FACTS: Final = (
     Fact("Target.container_runtime", Writer.TARGET, "says which runtime may be asked; a name has it in front"),
     Fact("Target.container_name", Writer.ROOT, "permits beside a proven id: the runtime or the kubelet tells it"),
     Fact("Target.slurm_job", Writer.TARGET, "withholds; makes members only where it is among the proven names"),
-    Fact("Target.parent_pid", Writer.KERNEL, "makes members with `scope: job`, of one user and container"),
+    Fact("Target.parent_pid", Writer.KERNEL, "makes members with `scope: job`, of one user, container and group"),
+    Fact("Target.process_group", Writer.KERNEL, "makes members with `scope: job`, of one user and parent"),
     Fact("Target.sm_ratio", Writer.DRIVER, "is shown"),
     Fact(
         "Target.slope_bytes_per_second", Writer.AGENT, "ranks leaks; the driver's and, with a client, the app's figures"
@@ -87,6 +88,7 @@ FACTS: Final = (
     Fact("Identity.executable", Writer.TARGET, "withholds: the never-list, another program now"),
     Fact("Identity.proven_names", Writer.ROOT, "permits, lets the next follow: read anew while the process is held"),
     Fact("Identity.handle_inode", Writer.KERNEL, "withholds: another process now"),
+    Fact("Identity.process_group", Writer.KERNEL, "withholds: a change ends a ladder"),
     Fact("Sight.clock_seconds", Writer.AGENT, "permits: the reading began after the process was held"),
     Fact("Sight.condition", Writer.AGENT, "permits: root's rule, on figures that were read since"),
     Fact("Sight.reason", Writer.AGENT, "is shown"),

@@ -44,6 +44,8 @@ class Identity:
     see `gpuagent.procfs.cgroup_owner.Name`."""
     handle_inode: int = 0
     """Of the pidfd, where the kernel has pidfs: unique until the next boot. 0 is unknown."""
+    process_group: int = 0
+    """0 is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,6 +159,8 @@ class Target:
     container_name: str = ""
     slurm_job: str = ""
     parent_pid: int = 0
+    process_group: int = 0
+    """What the kernel signals as one: a shell's job, or a server and its forks. 0 is unknown."""
     sm_ratio: float | None = None
     """Of the process itself; a device's utilisation is never taken for it."""
     slope_bytes_per_second: float | None = None
@@ -255,6 +259,8 @@ def _changes(before: Identity | Target, now: Identity) -> Iterator[str]:
         yield f"its user has changed from {before.uid} to {now.uid}"
     if before.name != now.name:
         yield f"its name has changed from {before.name!r} to {now.name!r}"
+    if before.process_group and before.process_group != now.process_group:
+        yield "its process group has changed"
     if before.cgroup and before.cgroup != now.cgroup:
         yield f"its cgroup has changed from {before.cgroup} to {now.cgroup}"
     elif before.proven_names != now.proven_names:

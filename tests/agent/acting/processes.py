@@ -27,9 +27,9 @@ ZOMBIE_LEADER = (
 
 
 @contextmanager
-def running(code: str, *before: str) -> Iterator[subprocess.Popen[str]]:
+def running(code: str, *before: str, stdin: int | None = None) -> Iterator[subprocess.Popen[str]]:
     """A Python process that has said that it is ready; killed and reaped in the end."""
-    process = subprocess.Popen([*before, sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen([*before, sys.executable, "-c", code], stdin=stdin, stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout is not None
         assert process.stdout.readline().strip() == "ready"
@@ -37,8 +37,9 @@ def running(code: str, *before: str) -> Iterator[subprocess.Popen[str]]:
     finally:
         process.kill()
         process.wait()
-        if process.stdout is not None:
-            process.stdout.close()
+        for pipe in (process.stdin, process.stdout):
+            if pipe is not None:
+                pipe.close()
 
 
 def reader() -> ProcessReader:
@@ -53,4 +54,5 @@ def as_target(pid: int) -> Target:
     return Target(
         id=info.id, key=MemoryKey("GPU-0", pid), gpu_index=0, name=info.name, uid=info.uid, user=info.user,
         command=info.command, cgroup=info.cgroup, used_bytes=2**30, proven_names=info.proven_names,
+        process_group=info.process_group,
     )  # fmt: skip

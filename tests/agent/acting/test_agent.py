@@ -176,3 +176,28 @@ def test_a_budget(store: Store) -> None:
         asyncio.run(story(leaker.pid, neighbour.pid, as_target(leaker.pid).user))
         assert neighbour.wait(10) == -9
         assert leaker.poll() is None
+
+
+def test_a_budget_whose_label_is_not_its_own(store: Store) -> None:
+    """KILL-01: where a label is that of two budgets, or of none, nobody is known to exceed it and nobody is chosen."""
+
+    async def story(leaker: int, user: str) -> None:
+        ladder = {"match": ['alertname="GpuBudgetExceeded"'], "victim": "largest", "steps": [{"kill": {"wait": 60}}]}
+        settings = read({
+            "budgets": [{"name": "b", "match": {"user": user}, "memory": "1GiB"}],
+            "remedies": {"dry_run": False, "allow": {"users": [user]}, "ladders": [ladder], "proof": 20},
+        })  # fmt: skip
+        (budget,) = settings.budgets
+        for budgets in ((budget, budget), ()):
+            twice = settings.model_copy(update={"budgets": budgets})
+            async with stage(twice, store, {"leaker": leaker}) as one:
+                labels = {"alertname": "GpuBudgetExceeded", "budget": "b", "gpu": "0", "uuid": one.uuid}
+                one.alerts = [Alert(labels, {}, Status.FIRING, 4e9, value=1.0)]
+                for _ in range(10):
+                    await one.tick()
+                assert one.ended() == []
+                assert not one.acting.remedies.running
+
+    with running(PLAIN) as leaker:
+        asyncio.run(story(leaker.pid, as_target(leaker.pid).user))
+        assert leaker.poll() is None

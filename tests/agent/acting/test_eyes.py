@@ -4,17 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
-import math
 from dataclasses import replace
-from typing import Any
 
 import pytest
 
 from gpuagent.acting.eyes import SnapshotEyes
-from gpuagent.acting.targets import all_targets, members, target_of, targets_on, unranked
+from gpuagent.acting.targets import all_targets, members, target_of, targets_on
 from gpuagent.acting.window import Window
 from gpuagent.clock import ManualClock
-from gpuagent.reading import GpuReading, GpuState, ProcessReading, ProcessState, Reconciliation, Snapshot
+from gpuagent.reading import GpuReading, GpuState, ProcessReading, Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.target import Target
@@ -188,7 +186,7 @@ def targets(*changes: dict[str, object]) -> list[Target]:
     """The same process with other numbers, one for each change; on GPU 0 unless said otherwise."""
     _, one = healthy()
     plain = replace(
-        one, container_id="", unit="", slurm_job="", parent_pid=1, command="serve --port 1",
+        one, container_id="", unit="", slurm_job="", parent_pid=1, process_group=40, command="serve --port 1",
         proven_names=frozenset({"container", "job"}),
     )  # fmt: skip
     found = []
@@ -219,9 +217,14 @@ def targets(*changes: dict[str, object]) -> list[Target]:
                 {"parent_pid": 101, "command": "helper"},
                 {"parent_pid": 50, "command": "another program"},
                 {"parent_pid": 50, "command": "worker --rank 2", "uid": 4242},
+                # What a supervisor starts, or a subreaper adopts, leads a process group of its own.
+                {"parent_pid": 50, "command": "worker --rank 3", "process_group": 105},
+                {"parent_pid": 50, "command": "worker --rank 4", "process_group": 0},
+                {"parent_pid": 100, "command": "daemon", "process_group": 107},
             ],
             [101, 102],
         ),
+        ("job", [{"parent_pid": 50, "process_group": 0}, {"parent_pid": 50, "process_group": 0}], []),
         ("job", [{"command": "serve 1"}, {"command": "serve 2"}], []),  # children of init are nobody's family
     ],
 )
@@ -310,27 +313,3 @@ def test_who_falls_together_with_unknown_memory() -> None:
         assert [each.pid for each in eyes.look(chosen, "", "container").members] == [other.pid]
 
     asyncio.run(story())
-
-
-@pytest.mark.parametrize(
-    ("changes", "whole", "expected"),
-    [
-        ({}, True, (5.0, False)),
-        ({}, False, (0.0, False)),
-        ({"state": ProcessState.DEAD, "info": None}, True, (12.0, True)),
-        ({"state": ProcessState.DEAD, "info": None}, False, (0.0, False)),
-        ({"holder_unproven": True}, True, (12.0, True)),
-        ({"holder_unproven": True}, False, (0.0, False)),
-        ({"used_bytes": None}, True, (math.inf, True)),
-        ({"used_bytes": None}, False, (math.inf, True)),
-    ],
-)
-def test_memory_that_no_ranking_knows(changes: dict[str, Any], whole: bool, expected: tuple[float, bool]) -> None:
-    """KILL-09: what the dead hold and what nobody is listed for count; an amount that is not told may be any."""
-    snapshot, _ = healthy()
-    process = known(snapshot)._replace(used_bytes=7)
-    odd = process._replace(pid=1, **changes)
-    split = Reconciliation(processes_bytes=7, dead_processes_bytes=0, unattributed_bytes=5)
-    gpus = tuple(replace(gpu, reconciliation=split) for gpu in snapshot.gpus)
-    snapshot = replace(snapshot, processes=(odd,), gpus=gpus)
-    assert unranked(snapshot, process.gpu_uuid, "", whole=whole) == expected

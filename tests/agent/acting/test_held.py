@@ -71,6 +71,23 @@ def test_a_process_like_any_other() -> None:
         held.close()
 
 
+def test_another_process_group() -> None:
+    """KILL-03: a process that has left its process group is in doubt: those that fall together are known by it."""
+    moves = "import os, sys; print('ready', flush=True); sys.stdin.readline(); os.setpgid(0, 0)\n"
+    with running(f"{moves}print('done', flush=True); sys.stdin.readline()", stdin=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        held, target = hold(process.pid), as_target(process.pid)
+        before = facts(held)
+        process.stdin.write("\n")
+        process.stdin.flush()
+        assert process.stdout.readline() == "done\n"
+        after = facts(held)
+        assert list(differences(before.identity, after.identity)) == ["its process group has changed"]
+        assert list(mismatches(target, after.identity)) == ["its process group has changed"]
+        held.close()
+
+
 def test_a_zombie_is_dead() -> None:
     """PROC-02: it takes signals and does nothing with them: said to be dead."""
     with running(PLAIN) as process:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.acting.budgets import name_of, uses
+from gpuagent.acting.budgets import uses
 from gpuagent.acting.configured import ladders_of, rules_of, signal_number, step_of
 from gpuagent.acting.targets import relatives, target_of
 from gpuagent.config.models import Config
@@ -45,7 +45,7 @@ def test_a_budget_sums_up_what_it_matches(tmp_path: Path) -> None:
         f"{{name: whisper, match: {{app: whisper, user: {process.info.user}}}, memory: 1GiB}}]"
     )
     budgets = config(tmp_path, text).budgets
-    assert [name_of(budget) for budget in budgets] == [process.info.user, "whisper"]
+    assert [budget.label for budget in budgets] == [process.info.user, "whisper"]
     found = {(use.budget, use.uuid): use.used_bytes for use in uses(budgets, snapshot)}
     expected = sum(
         each.used_bytes or 0

@@ -22,7 +22,7 @@ def test_a_recorded_stat_file_is_read_by_field_number() -> None:
     stat = parse_stat(RECORDED)
 
     assert (stat.pid, stat.name, stat.state, stat.parent_pid) == (5808, b"cat", "R", 5804)
-    assert (stat.threads, stat.start_ticks, stat.resident_pages) == (1, 92317, 382)
+    assert (stat.threads, stat.start_ticks, stat.resident_pages, stat.process_group) == (1, 92317, 382, 5804)
     assert stat.image == (b"cat", b"140722215157464", b"140722215160544", b"140722215160564")
 
 

@@ -19,13 +19,13 @@ def test_the_slow_rate_follows_state_and_memory() -> None:
     proc.put(7, cmdline=b"python3")
     table = table_of(proc)
     table.resolve([7])
-    proc.put(7, stat_text(7, state="D", resident_pages=99, parent_pid=5), cmdline=b"python3")
+    proc.put(7, stat_text(7, state="D", resident_pages=99, parent_pid=5, group=6), cmdline=b"python3")
     proc.reads.clear()
 
     table.refresh()
 
     info = known(table.resolve([7])[7])
-    assert (info.state, info.parent_pid) == ("D", 5)
+    assert (info.state, info.parent_pid, info.process_group) == ("D", 5, 6)
     assert info.resident_bytes == 99 * os.sysconf("SC_PAGE_SIZE")
     assert proc.reads == [(7, "stat")]
 
