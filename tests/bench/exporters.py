@@ -92,8 +92,12 @@ def over_library(folder: str) -> dict[str, str]:
 
 
 def as_a_user_has_it() -> dict[str, str]:
-    """The environment without what makes Python slower and larger: an installed agent has its modules compiled."""
-    return {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    """The environment without what makes Python slower and larger: an installed agent has its modules compiled.
+
+    And with what systemd/gpuagent.service sets, for the peer as well.
+    """
+    inherited = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
+    return inherited | {"PYTHONNODEBUGRANGES": "1"}
 
 
 def compile_modules() -> None:
