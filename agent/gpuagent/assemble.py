@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping
+import logging
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuagent.acting.never_acts import never_acts
 from gpuagent.acting.permissions import CheckedFiles
+from gpuagent.acting.user_database import no_user_problems, user_problems
 from gpuagent.alerting.alerting import Alerting, Where
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.alerting.rules import load_rules
@@ -47,6 +50,8 @@ from gpuagent_exporters.web_config import WebConfig, WebConfigError, WebSettings
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
+
+log = logging.getLogger(__name__)
 
 
 class StartError(Exception):
@@ -98,6 +103,11 @@ def assemble(
         faults.update(dict.fromkeys(state_faults(config)))
         return config, load_rules(config, read=files.read)
 
+    def load_again() -> tuple[Config, tuple[RuleGroup, ...]]:
+        loaded = load()
+        _tell_what_never_acts(*loaded, simulated=bool(simulate))
+        return loaded
+
     try:
         config, rules = load()
         web = web_config(config.web_config_file, apart=not simulate)
@@ -105,6 +115,7 @@ def assemble(
         raise StartError(str(error)) from None
     reserve = Reserve()
     logs.set_up(config.log.level, config.log.format, on_shortage=reserve.release)
+    _tell_what_never_acts(config, rules, simulated=bool(simulate))
     raise_descriptor_limit()
     set_up_heap(c_library())
     try:
@@ -173,7 +184,7 @@ def assemble(
         acting=acting,
         reserve=reserve,
         alert_commands=AlertCommands(alerting, node.clock),
-        load=load,
+        load=load_again,
         may_renew=lambda: renewal.due and not node.place.simulated,
     )
     return Start(Service(parts), renewal)
@@ -186,6 +197,12 @@ def web_config(path: Path | None, *, apart: bool) -> WebConfig:
         return read_apart("gpuagent_exporters.web_config_child", path, WebSettings, lambda: read_here(path))
 
     return WebConfig(path, read=read if apart else read_here)
+
+
+def _tell_what_never_acts(config: Config, rules: Iterable[RuleGroup], *, simulated: bool) -> None:
+    """Log what would be noticed only when it was needed."""
+    for note in never_acts(config, rules, no_user_problems if simulated else user_problems):
+        log.warning("%s", note)
 
 
 def _pace(config: Config, clock: Clock) -> Pace:

@@ -36,6 +36,24 @@ def test_what_is_read_at_the_start_alone_is_named(folder: Path) -> None:
         assert "http has changed: this takes effect at the next start" in agent.log()
 
 
+def test_what_can_never_act_is_logged(folder: Path) -> None:
+    """A ladder that waits in vain is a warning at the start and at each reload, and no fault."""
+
+    def remedies(alertname: str) -> dict[str, object]:
+        ladder = {"match": [f'alertname="{alertname}"'], "victim": "largest", "steps": [{"terminate": {}}]}
+        return {"allow": {"users": ["svc"]}, "ladders": [ladder]}
+
+    with running_agent(folder, "healthy", remedies=remedies("GpuMemroyHigh")) as agent:
+        agent.wait_until_ready()
+        assert "WARNING remedies.ladders[0].match: there is no rule GpuMemroyHigh" in agent.log()
+        write_config(folder, agent.port, remedies=remedies("GpuMemoryFul"))
+        assert agent.command("config", "reload").returncode == 0
+        assert "WARNING remedies.ladders[0].match: there is no rule GpuMemoryFul; did you mean" in agent.log()
+        write_config(folder, agent.port, remedies=remedies("GpuMemoryFull"))
+        assert agent.command("config", "reload").returncode == 0
+        assert agent.log().count("WARNING remedies.ladders") == 2
+
+
 def test_without_an_agent(folder: Path) -> None:
     """Nothing to tell it to: said in a line, with status 1."""
     with running_agent(folder, "healthy") as agent:

@@ -21,7 +21,7 @@ from gpuagent.alerting.explain import explainer, with_remedy
 from gpuagent.alerting.handover import handed_over
 from gpuagent.alerting.keeping import Keeper
 from gpuagent.alerting.receivers import Receivers
-from gpuagent.alerting.rules import unfounded_ladders, unknown_metrics
+from gpuagent.alerting.rules import unknown_metrics
 from gpuagent.alerting.series import RuleSeries
 from gpuagent.alerting.transitions import log_transitions
 from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
@@ -345,14 +345,11 @@ class Alerting:
         """Of those that can never fire here: nobody would notice before it is too late."""
         for note in unknown_metrics([runner.group for runner in self.engine.groups]):
             log.warning("%s", note)
-        judged = [
-            (running.key, running.rule, grounds_of_rule(running.rule))
+        self._grounds = {
+            running.key: grounds_of_rule(running.rule)
             for running in self.engine.rules()
             if isinstance(running.rule, AlertRule)
-        ]
-        self._grounds = {key: grounds for key, _, grounds in judged}
-        for text in unfounded_ladders(self.config.remedies, [(rule, grounds) for _, rule, grounds in judged]):
-            log.warning("%s", text)
+        }
 
     def _routes(self, config: Config) -> Routes:
         return Routes(config.routes, self._receivers.recipients(config.receivers))

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.catalogue import FAMILIES
-from gpuagent_alerts.remedies.grounds import Grounds
-from gpuagent_alerts.routing.match import Matchers
 from gpuagent_alerts.rules.faults import RuleFault, RuleFileError
 from gpuagent_alerts.rules.file import load_rule_file, read_rule_file
 from gpuagent_alerts.rules.merge import merge_rules
-from gpuagent_alerts.rules.model import AlertRule, RuleGroup
+from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.rules.unknown import find_unknown_metrics
 from gpuagent_alerts.shipped import RULES_FILE
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
-    from gpuagent.config.remedies import Ladder, Remedies
 
 
 def load_rules(config: Config, *, read: Callable[[Path], bytes] = read_rule_file) -> tuple[RuleGroup, ...]:
@@ -47,26 +44,3 @@ def load_rules(config: Config, *, read: Callable[[Path], bytes] = read_rule_file
 def unknown_metrics(groups: Sequence[RuleGroup]) -> list[RuleFault]:
     """A note for each rule that looks at a series which this agent never has: a slip of the pen, most often."""
     return find_unknown_metrics(groups, {family.name for family in FAMILIES})
-
-
-def unfounded_ladders(remedies: Remedies, judged: Iterable[tuple[AlertRule, Grounds]]) -> list[str]:
-    """Return a warning for each rule that a ladder is meant for and that is never a reason to disrupt a process.
-
-    A ladder is compared with the rule's name and the labels that the rule itself writes: what else an alert will have
-    is not known before it fires.
-    """
-    warnings = [
-        f"rule {rule.name} ({rule.file}:{rule.line}): no ladder disrupts a process because of it: {grounds.refusal}"
-        for rule, grounds in judged
-        if grounds.refusal and any(_is_meant_for(ladder, rule) for ladder in remedies.ladders)
-    ]
-    return list(dict.fromkeys(warnings))
-
-
-def _is_meant_for(ladder: Ladder, rule: AlertRule) -> bool:
-    """Return whether a ladder has a step that disrupts, and its matchers agree with what is known of the rule."""
-    known = {name: template.text for name, template in rule.labels.items() if template.is_constant}
-    known["alertname"] = rule.name
-    matchers = [matcher for matcher in ladder.match if matcher.name in known]
-    disrupts = any(step.notify is None and step.release_cache is None for step in ladder.steps)
-    return disrupts and bool(matchers) and Matchers(matchers)(known)

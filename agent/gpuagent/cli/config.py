@@ -33,6 +33,8 @@ def check(
 ) -> None:
     """Check a configuration file and name every fault in it, with its line; then the files that it names.
 
+    Rules that can never fire, ladders that can never act and users that do not exist here are notes, and no faults.
+
     Exit status: 0 no fault, 1 faults (on standard error), 2 the file cannot be read.
     """
     from gpuagent.config.directories import DEFAULT_PATH
@@ -61,7 +63,7 @@ def show(
 
 
 def _check_beside(config: Config, path: Path) -> None:
-    """The files that it names. Rules that can never fire are notes."""
+    """The files that it names. Rules that can never fire and ladders that can never act are notes."""
     from gpuagent.doctor.beside import look_beside
 
     found = look_beside(config, path)

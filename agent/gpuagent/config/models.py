@@ -11,7 +11,8 @@ from pydantic import Field
 
 from gpuagent.config.agent import Clients, Http, Leaks, Log, Nvml, Processes
 from gpuagent.config.alerting import Receiver, Route
-from gpuagent.config.faults import Problem, nearest, shown
+from gpuagent.config.faults import KeyPath, Problem, nearest, shown
+from gpuagent.config.owner_names import needs_runtime
 from gpuagent.config.remedies import Budget, Remedies, budget_label
 from gpuagent.config.section import Section
 from gpuagent.config.sources import ServerSource
@@ -95,6 +96,7 @@ class Config(Section):
         yield from _check_names(given.get("receivers"), "receivers", names)
         yield from _check_routes(given.get("routes"), names)
         yield from _check_budgets(given.get("budgets"))
+        yield from _check_containers(given)
 
 
 def _check_intervals(given: Mapping[str, object]) -> Iterator[Problem]:
@@ -141,6 +143,30 @@ def _check_routes(routes: object, names: Collection[str]) -> Iterator[Problem]:
                 path = ("routes", index, "receivers", place)
                 problem = f"there is no receiver {shown(name)}"
                 yield Problem(path, problem, allowed, nearest(name, names))
+
+
+def _check_containers(given: Mapping[str, object]) -> Iterator[Problem]:
+    """Find names of containers, and pieces of ids, that no process can have as long as no runtime tells names."""
+    processes, remedies = given.get("processes"), given.get("remedies")
+    if isinstance(processes, Mapping) and processes.get("container_socket"):
+        return
+    allow = remedies.get("allow") if isinstance(remedies, Mapping) else None
+    allowed = allow.get("containers") if isinstance(allow, Mapping) else None
+    places: list[tuple[KeyPath, object]] = [
+        (("remedies", "allow", "containers", index), name)
+        for index, name in enumerate(allowed if isinstance(allowed, tuple) else ())
+    ]
+    for index, budget in enumerate(_mappings(given.get("budgets"))):
+        match = budget.get("match")
+        if isinstance(match, Mapping):
+            places.append((("budgets", index, "match", "container"), match.get("container")))
+    for path, name in places:
+        if isinstance(name, str) and name and needs_runtime(name):
+            yield Problem(
+                path,
+                f"{shown(name)} is no id of 12 digits or more, and no runtime is asked for the names of containers",
+                "an id, at least its first 12 digits; with processes.container_socket also a name",
+            )
 
 
 def _mappings(value: object) -> list[Mapping[str, object]]:

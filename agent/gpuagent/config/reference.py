@@ -53,7 +53,7 @@ _INTRODUCTION = f"""\
 One YAML file: `{DEFAULT_PATH}`, or the one given with `--config`.
 No file is needed: every key has a default.
 
-    gpuagent config check FILE    every fault at once, each with its line; exit status 1
+    gpuagent config check FILE    every fault at once, each with its line (exit status 1); notes on what never acts
     gpuagent config show          what is in force, defaults included, secrets hidden
 
 The agent reads the file when it starts and on SIGHUP. With a fault it does not start; on SIGHUP it
@@ -64,6 +64,9 @@ keeps what it has and says what is wrong.
 - A **size** is `500MB` (10^6) or `6GiB` (2^30); a plain number is in bytes.
 - A **matcher** is one of Alertmanager's: `severity="critical"`, `unit!=""`, `gpu=~"0|1"`,
   `user!~"svc-.*"`. In YAML it needs quotes of its own: `'severity="critical"'`.
+- A **user, unit, container or GPU** is named whole, one by one: no patterns. A unit is a service with its suffix
+  (`whisper.service`). Of a container give the id, at least its first 12 digits; a name only where the kubelet tells it
+  (`namespace/pod/container`), where it stands for an id (`lxc/web`), or with `processes.container_socket`.
 - A **path** that does not begin with `/` starts at the folder of the configuration file.
 - A key that ends in `_file` names a file whose whole content is the value: the place for secrets.
 - YAML's anchors, aliases and `<<` work. A file has at most {MAX_FILE_BYTES // 1024} KiB,

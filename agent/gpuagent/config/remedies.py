@@ -4,42 +4,45 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from typing import ClassVar, Literal
 
 from pydantic import Field
 
-from gpuagent.config.faults import Problem, shown
+from gpuagent.config.faults import Problem, listed, nearest, shown
 from gpuagent.config.section import Section
-from gpuagent.config.values import Duration, MatcherText, Size, Text
+from gpuagent.config.values import (
+    ContainerName,
+    Duration,
+    GpuName,
+    MatcherText,
+    ServiceName,
+    Size,
+    Text,
+    UserName,
+)
 from gpuagent.matchers import parse_matcher
+from gpuagent.units import parse_bytes
 
+PLACEHOLDERS = ("{pid}", "{container_id}", "{slurm_job}")
+"""What is filled in in the arguments of an `exec` step."""
+_LEAST_BYTES = 2**20
+"""Less is a number without its unit: 20 is 20 bytes."""
+_PLACEHOLDER = re.compile(r"(?<![{$])\{[a-z_]+\}(?!\})")
 _SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals)
-
-
-_PATTERN = re.compile(r"[*?\[\]]")
-
-
-def _no_patterns(given: Mapping[str, object], keys: Iterable[str]) -> Iterator[Problem]:
-    """Find names that are nobody's: they are compared as they stand, and no user, unit or container is named so."""
-    for key in keys:
-        value = given.get(key)
-        for place, name in enumerate(value if isinstance(value, tuple) else (value,)):
-            if isinstance(name, str) and _PATTERN.search(name):
-                path = (key, place) if isinstance(value, tuple) else (key,)
-                yield Problem(path, f"{shown(name)} is a pattern, and names are compared as they stand", "a name")
 
 
 class BudgetMatch(Section):
     """Whose memory counts towards a budget: all keys given must hold."""
 
-    unit: Text | None = Field(default=None, description="A systemd unit, such as whisper.service.")
-    container: Text | None = Field(
+    unit: ServiceName | None = Field(default=None, description="A systemd unit, such as whisper.service.")
+    container: ContainerName | None = Field(
         default=None,
         description="A container's id, or its name where that is known; without an id `lxc/NAME` or "
         "`systemd-nspawn/NAME`.",
     )
-    user: Text | None = Field(
+    user: UserName | None = Field(
         default=None,
         description="A user's name. Processes in containers do not count: a container chooses its user ids.",
     )
@@ -56,19 +59,18 @@ class BudgetMatch(Section):
         for name, value in given.items():
             if value is None and name in cls.model_fields:
                 yield Problem((name,), "has no value")
-        yield from _no_patterns(given, ("unit", "container", "user"))
         unit = given.get("unit")
-        if isinstance(unit, str) and ("/" in unit or "." not in unit):
+        if isinstance(unit, str) and "/" in unit:
             yield Problem(
                 ("unit",),
                 f"{shown(unit)} can be no unit of systemd's that counts: a user's own manager proves nothing",
                 "a name such as whisper.service",
             )
-        if given.get("user") is not None and given.get("container") is not None:
+        if given.get("user") and given.get("container"):
             yield Problem(
                 ("user",),
-                "never holds beside a container, which chooses its user ids: the budget would be empty",
-                "one of the two",
+                "cannot stand beside container: in containers no user counts",
+                "one of them",
             )
         if "app" in given and not any(given.get(name) for name in ("unit", "container", "user")):
             yield Problem(
@@ -86,7 +88,7 @@ class Budget(Section):
         description="The `budget` label of its series, by default what it matches; no two may be the same.",
     )
     match: BudgetMatch = Field(description=BudgetMatch.__doc__)
-    memory: Size = Field(ge=1, description="The most memory on one GPU.")
+    memory: Size = Field(ge=_LEAST_BYTES, description="The most memory on one GPU.")
 
     @property
     def label(self) -> str:
@@ -105,20 +107,20 @@ def budget_label(name: object, match: object) -> str:
 class Allow(Section):
     """Which processes may be acted on. All keys given must hold of a process; with none, rules may act on nothing."""
 
-    users: tuple[Text, ...] = Field(default=(), description="Names of users, and no patterns: one of them owns it.")
-    units: tuple[Text, ...] = Field(default=(), description="systemd units: it runs in one of them.")
-    shared_units: tuple[Text, ...] = Field(
+    users: tuple[UserName, ...] = Field(default=(), description="Names of users: one of them owns it.")
+    units: tuple[ServiceName, ...] = Field(default=(), description="systemd units: it runs in one of them.")
+    shared_units: tuple[ServiceName, ...] = Field(
         default=(),
         description="As `units`, for systemd units that run other users' work or sessions, or on which other units "
         "depend: they may be restarted all the same.",
     )
-    containers: tuple[Text, ...] = Field(
+    containers: tuple[ContainerName, ...] = Field(
         default=(),
         description="Ids of containers, at least their first 12 digits, or names where they are known (`lxc/NAME` or "
         "`systemd-nspawn/NAME` where there is no id): it runs in one of them. What runs in a container is never acted "
         "on without this.",
     )
-    gpus: tuple[Text, ...] = Field(default=(), description="Indices or UUIDs of GPUs: it is on one of them.")
+    gpus: tuple[GpuName, ...] = Field(default=(), description="Indices or UUIDs of GPUs: it is on one of them.")
     min_age: Duration = Field(default=0.0, description="It has run for at least this time.")
     min_memory: Size = Field(
         default=0,
@@ -128,13 +130,17 @@ class Allow(Section):
 
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
-        yield from _no_patterns(given, ("users", "units", "shared_units", "containers"))
         if "commands" in given:
             yield Problem(
                 ("commands",),
                 "is not taken any more: a process chooses its own name, and a name must permit nothing",
                 "users, units or containers; names of programs to spare stand under remedies.never",
             )
+        with suppress(ValueError, TypeError):  # told by the value itself
+            if 0 < parse_bytes(given.get("min_memory", 0)) < _LEAST_BYTES:  # type: ignore[arg-type]
+                yield Problem(
+                    ("min_memory",), "is less than 1MiB: nearly every process holds that", "a size with its unit, or 0"
+                )
 
 
 class NotifyStep(Section):
@@ -193,6 +199,19 @@ class ExecStep(Section):
         min_length=1, description="The program, by its absolute path, and its arguments, one list item each."
     )
     wait: Duration = Field(default=60.0, description="It is ended when it takes longer than this.")
+
+    @classmethod
+    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+        command = given.get("command")
+        for index, argument in enumerate(command if isinstance(command, tuple) else ()):
+            for found in _PLACEHOLDER.findall(argument) if isinstance(argument, str) else ():
+                if found not in PLACEHOLDERS:
+                    yield Problem(
+                        ("command", index),
+                        f"{shown(found)} is not filled in",
+                        f"{listed(PLACEHOLDERS)}; the rest is on the program's standard input, as JSON",
+                        nearest(found, PLACEHOLDERS),
+                    )
 
 
 class Step(Section):

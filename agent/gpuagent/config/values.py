@@ -24,6 +24,7 @@ from gpuagent.config.addresses import (
     hide_user,
 )
 from gpuagent.config.faults import shown
+from gpuagent.config.owner_names import check_container, check_gpu, check_service, check_user
 from gpuagent.matchers import MATCHER_HELP, Matcher, compile_pattern, is_label_name, parse_matcher
 from gpuagent.regexes import REGEX_HELP, check_regex
 from gpuagent.units import parse_bytes, parse_duration, write_bytes, write_duration
@@ -186,6 +187,23 @@ SecretFilePath = Annotated[
 ]
 
 Text = Annotated[str, _from_text(_not_empty), Allowed("text")]
+
+
+def _name(check: Callable[[str], str]) -> BeforeValidator:
+    return _from_text(lambda text: check(_not_empty(text)))
+
+
+UserName = Annotated[str, _name(check_user), Allowed("the name of one user")]
+
+ServiceName = Annotated[str, _name(check_service), Allowed("the name of one service such as whisper.service")]
+
+ContainerName = Annotated[
+    str,
+    _name(check_container),
+    Allowed("an id, at least its first 12 digits, or a name where names are known"),
+]
+
+GpuName = Annotated[str, _name(check_gpu), Allowed("an index or a UUID")]
 
 Pattern = Annotated[str, _from_text(_pattern), Allowed(REGEX_HELP)]
 """Kept as text: whoever uses it compiles it."""

@@ -7,7 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuagent.acting.never_acts import Users, never_acts
 from gpuagent.acting.permissions import CheckedFiles
+from gpuagent.acting.user_database import user_problems
 from gpuagent.alerting.rules import load_rules, unknown_metrics
 from gpuagent.config.models import Config
 from gpuagent.remedying import RemediesRefused, acts_for_real, check_permissions, state_faults
@@ -20,15 +22,21 @@ class Beside(NamedTuple):
 
     faults: tuple[str, ...]
     notes: tuple[str, ...]
-    """Rules that can never fire."""
+    """Rules that can never fire, ladders that can never act."""
 
 
-def look_beside(config: Config, path: Path) -> Beside:
+def look_beside(config: Config, path: Path, users: Users = user_problems) -> Beside:
     """Rule files, TLS and passwords, and who may write what remedies go by; `path` is the configuration's."""
     faults: list[str] = []
     notes: list[str] = []
+
+    def look_at_rules() -> None:
+        groups = load_rules(config)
+        notes.extend(str(note) for note in unknown_metrics(groups))
+        notes.extend(never_acts(config, groups, users))
+
     looks: tuple[Callable[[], object], ...] = (
-        lambda: notes.extend(str(note) for note in unknown_metrics(load_rules(config))),
+        look_at_rules,
         lambda: _check(config, path),
         lambda: WebConfig(config.web_config_file),
     )

@@ -10,7 +10,7 @@ what is proven.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any
 
@@ -111,6 +111,8 @@ class Grounds:
     refusal: str = ""
     """Why such an alert is never a reason to disrupt a process; "" where it may be one."""
     subject: Subject = Subject.GPU
+    labels: frozenset[str] | None = field(default=None, compare=False)
+    """Labels that the results may have; None where that is not known, as of what is refused."""
 
 
 UNKNOWN = Grounds("the rule behind the alert is not known")
@@ -164,7 +166,7 @@ def grounds_of(expression: Expression) -> Grounds:
             raise _RefusedError("it drops the label gpu_instance_id: keep it, so that the instance's own are chosen")
     except _RefusedError as refused:
         return Grounds(str(refused))
-    return Grounds(subject=Subject.PROCESS if shape.per_process else Subject.GPU)
+    return Grounds(subject=Subject.PROCESS if shape.per_process else Subject.GPU, labels=shape.labels)
 
 
 def _shape(node: Node, negations: int) -> _Shape:

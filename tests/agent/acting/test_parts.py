@@ -115,7 +115,8 @@ def test_a_budget_of_a_container(tmp_path: Path) -> None:
     assert not any(use.used_bytes for use in uses(budgets, replace(snapshot, processes=(claims,))))
     snapshot = replace(snapshot, processes=(inside,))
     for written, counted in ((container, True), (container[:12], True), (container[:6], False)):
-        budgets = config(tmp_path, f'budgets: [{{match: {{container: "{written}"}}, memory: 1GiB}}]').budgets
+        budget = f'budgets: [{{match: {{container: "{written}"}}, memory: 1GiB}}]'
+        budgets = config(tmp_path, f"processes: {{container_socket: /d.sock}}\n{budget}").budgets
         used = {use.uuid: use.used_bytes for use in uses(budgets, snapshot)}
         assert bool(used[process.gpu_uuid]) == counted
 

@@ -68,6 +68,21 @@ def test_check_notes_rules_that_can_never_fire(tmp_path: Path) -> None:
     )
 
 
+def test_check_notes_ladders_that_can_never_act(tmp_path: Path) -> None:
+    """A ladder that no alert can get is a note, no fault: the status is 0."""
+    file = write(
+        tmp_path,
+        "remedies:\n  allow: {users: [root]}\n  ladders:\n"
+        "  - {match: ['alertname=\"GpuMemroyHigh\"'], victim: largest, steps: [{terminate: {}}]}\n",
+    )
+    result = RUNNER.invoke(config_app, ["check", str(file)])
+
+    assert (result.exit_code, result.stdout) == (0, f"{file}: ok\n")
+    assert result.stderr == (
+        "note: remedies.ladders[0].match: there is no rule GpuMemroyHigh; did you mean GpuMemoryHigh?\n"
+    )
+
+
 def test_check_what_cannot_be_read(tmp_path: Path) -> None:
     """A file that cannot be read is not the same as one with faults: the status is 2."""
     for arguments in (["check", str(tmp_path)], ["show", "--config", str(tmp_path / "missing")]):

@@ -121,7 +121,7 @@ def test_all_faults_in_one_text() -> None:
         ("budgets: [{match: {}, memory: 1GiB}]", "1: budgets[0].match: is empty: it would match every process"),
         (
             "budgets: [{match: {user: ada}, memory: 0}]",
-            "1: budgets[0].memory: 0B is too little: it must be at least 1B",
+            "1: budgets[0].memory: 0B is too little: it must be at least 1MiB",
         ),
         ("poll_interval: 20s", "1: poll_interval: poll_interval is longer than slow_interval"),
         ("poll_interval: 5s\nslow_interval: 4s", "2: slow_interval: poll_interval is longer than slow_interval"),

@@ -199,11 +199,14 @@ receivers:
     assert "s3cret" not in str(config)
 
 
-@pytest.mark.parametrize("key", ["users", "units", "shared_units", "containers"])
-def test_any_name_is_permission(tmp_path: Path, key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "name"),
+    [("users", "x"), ("units", "x.service"), ("shared_units", "x.service"), ("containers", "lxc/x")],
+)
+def test_any_name_is_permission(tmp_path: Path, key: str, name: str) -> None:
     """To act for real it is enough to name something by one of the keys; a GPU alone is not enough."""
     ladder = "ladders: [{match: ['a=\"b\"'], steps: [{restart_unit: {}}]}]"
-    assert load(write(tmp_path, f"remedies: {{dry_run: false, allow: {{{key}: [x]}}, {ladder}}}\n"))
+    assert load(write(tmp_path, f"remedies: {{dry_run: false, allow: {{{key}: [{name}]}}, {ladder}}}\n"))
     (fault,) = faults_of(write(tmp_path, f"remedies: {{dry_run: false, allow: {{gpus: ['0']}}, {ladder}}}\n"))
     assert "nothing may be acted on" in fault.problem
 

@@ -57,6 +57,21 @@ def test_a_rule_that_can_never_fire(tmp_path: Path) -> None:
     assert "gpuagent_no_such_metric" in finding.text
 
 
+def test_a_ladder_that_can_never_act(tmp_path: Path) -> None:
+    """A warning for each; of a simulated node no user is looked up here."""
+    text = (
+        "remedies:\n  allow: {users: [no-such-user]}\n"
+        "  ladders: [{match: ['alertname=\"GpuMemoryHigh\"'], steps: [{terminate: {}}]}]\n"
+    )
+
+    here = found(tmp_path, text)
+    simulated = configuration(tmp_path / "gpuagent.yaml", simulated=True)[1]
+
+    assert {finding.level for finding in here} == {Level.WARNING}
+    assert ["no user no-such-user" in finding.text for finding in here] == [True, False]
+    assert ["without victim nobody is chosen" in finding.text for finding in simulated] == [True]
+
+
 @pytest.mark.parametrize("text", ["", "{}\n"])
 def test_an_empty_one(tmp_path: Path, text: str) -> None:
     """The defaults, and no fault."""

@@ -1,0 +1,208 @@
+"""Notes on ladders and budgets that can never act, or not as they look: no faults, for rules and nodes differ.
+
+What is a mistake whatever the node is a fault of the configuration (`gpuagent.config`). Here the configuration is held
+against the loaded rules: a ladder that waits in vain is noticed on the day on which it was needed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING
+
+from gpuagent.acting.alert_labels import KnownAlert, Reach, known_alerts, reaches
+from gpuagent.acting.configured import step_of
+from gpuagent.acting.user_database import user_problems
+from gpuagent_alerts.remedies.grounds import PROCESS_LABELS, Subject
+from gpuagent_alerts.remedies.steps import Kind
+from gpuagent_alerts.rules.faults import guess
+from gpuagent_alerts.rules.model import RuleGroup
+
+if TYPE_CHECKING:
+    from gpuagent.config.models import Config
+    from gpuagent.config.remedies import Allow, Ladder
+    from gpuagent.matchers import Matcher
+
+Users = Callable[[Iterable[str]], Mapping[str, str]]
+"""Why nobody has a name here, of those of which nobody has."""
+_SIGNALS = frozenset({Kind.TERMINATE, Kind.KILL})
+_OF_VICTIMS = PROCESS_LABELS | {"pid"}
+_MOST_NAMED = 3
+
+
+def never_acts(config: Config, groups: Iterable[RuleGroup], users: Users = user_problems) -> list[str]:
+    """Return a note for each thing in budgets and ladders that these rules, or this node, leave without effect.
+
+    `users` may ask a directory server: not for the event loop.
+    """
+    remedies = config.remedies
+    alerts = known_alerts(groups, [budget.label for budget in config.budgets])
+    notes = list(_of_users(config, users))
+    if remedies.ladders:
+        notes += _of_allow(config)
+    of_rules: list[str] = []
+    for index, (ladder, reach) in enumerate(zip(remedies.ladders, reaches(remedies.ladders, alerts), strict=True)):
+        path = f"remedies.ladders[{index}]"
+        notes += [f"{path}{note}" for note in _of_ladder(ladder, reach, alerts, config)]
+        of_rules += _without_grounds(ladder, reach)
+    return list(dict.fromkeys((*notes, *of_rules)))
+
+
+def _of_users(config: Config, users: Users) -> Iterator[str]:
+    names = [(f"budgets[{i}].match.user", budget.match.user) for i, budget in enumerate(config.budgets)]
+    names += [(f"remedies.allow.users[{i}]", name) for i, name in enumerate(config.remedies.allow.users)]
+    problems = users([name for _, name in names if name])
+    for path, name in names:
+        if name and name in problems:
+            yield f"{path}: {problems[name]}"
+
+
+def _of_allow(config: Config) -> Iterator[str]:
+    remedies = config.remedies
+    allow, limits = remedies.allow, remedies.limits
+    if not (allow.users or _units(allow) or allow.containers):
+        yield "remedies.allow: names no user, unit or container: every ladder is refused, in a dry run as well"
+    if _units(allow) and allow.containers:
+        yield (
+            "remedies.allow: units and containers stand side by side, and all that is given must hold: only podman runs"
+            " containers in a unit"
+        )
+    for name in ("per_hour", "per_day"):
+        if getattr(limits, name) == 0:
+            yield f"remedies.limits.{name}: is 0: rules take no step beyond release_cache, not even in a dry run"
+    if limits.unit_per_hour == 0:
+        yield "remedies.limits.unit_per_hour: is 0: rules take no step beyond release_cache for what runs in a unit"
+    if "*" in remedies.never:
+        yield "remedies.never: has *, which is every program: every ladder is refused"
+
+
+def _of_ladder(ladder: Ladder, reach: Reach, alerts: list[KnownAlert], config: Config) -> Iterator[str]:
+    if not reach.matched:
+        yield f".match: {_why_unmatched(ladder, alerts, config)}"
+        return
+    if not reach.gets:
+        before = " and ".join(f"ladders[{index}]" for index in reach.taken_by)
+        yield f": is never reached: {before} before it matches all that it could, and the first that matches is taken"
+        return
+    yield from _of_matchers(ladder, reach, config)
+    yield from _of_victim(ladder, reach)
+    yield from _of_steps(ladder, reach, config)
+
+
+def _why_unmatched(ladder: Ladder, alerts: list[KnownAlert], config: Config) -> str:
+    by_name = [matcher for matcher in ladder.match if matcher.name == "alertname"]
+    named = [alert for alert in alerts if alert.can_match(by_name)]
+    if not named:
+        return _no_such_rule(by_name, alerts, config)
+    for matcher in ladder.match:
+        about = [other for other in ladder.match if other.name == matcher.name]
+        if any(alert.can_match(about) for alert in named):
+            continue
+        if not any(alert.has(matcher.name) for alert in named) and matcher.name != "budget":
+            return _no_such_label(matcher, named)
+        if matcher.name == "budget" and matcher.op == "=":
+            return _no_such_budget(matcher, config)
+        return f"{matcher} holds of no alert of {_names(named)}"
+    return "no rule has alerts of which all of these hold"
+
+
+def _no_such_rule(matchers: list[Matcher], alerts: list[KnownAlert], config: Config) -> str:
+    for matcher in matchers:
+        if matcher.value in config.disabled_rules:
+            return f"{matcher.value} is among disabled_rules: there is no such alert"
+        if matcher.op == "=":
+            near = guess(matcher.value, {alert.name for alert in alerts})
+            return f"there is no rule {matcher.value}{near and f'; {near}'}"
+    return f"no rule has a name of which {' and '.join(map(str, matchers))} holds"
+
+
+def _no_such_label(matcher: Matcher, alerts: list[KnownAlert]) -> str:
+    return (
+        f"{matcher} never holds: {_names(alerts)} has no label {matcher.name}, and match looks at the labels of the"
+        f" alert, not at the process{_instead(matcher)}"
+    )
+
+
+def _instead(matcher: Matcher) -> str:
+    by_label = {"user": "users", "unit": "units", "container_id": "containers"}
+    key = by_label.get(matcher.name)
+    return f": remedies.allow.{key} says whose processes are meant" if key else ""
+
+
+def _no_such_budget(matcher: Matcher, config: Config) -> str:
+    if not config.budgets:
+        return f"{matcher} never holds: there are no budgets"
+    near = guess(matcher.value, [budget.label for budget in config.budgets])
+    return f"there is no budget {matcher.value}{near and f'; {near}'}"
+
+
+def _of_matchers(ladder: Ladder, reach: Reach, config: Config) -> Iterator[str]:
+    allow = config.remedies.allow
+    for index, matcher in enumerate(ladder.match):
+        if matcher.name in _OF_VICTIMS and not any(alert.has(matcher.name) for alert in reach.gets):
+            yield (
+                f".match[{index}]: {matcher} holds of every alert: {_names(reach.gets)} has no label {matcher.name},"
+                f" and match looks at the labels of the alert, not at the process{_instead(matcher)}"
+            )
+    for label, names, key in (("user", allow.users, "users"), ("unit", _units(allow), "units")):
+        values = [alert.narrowed(label, ladder.match) if alert.has(label) else None for alert in reach.gets]
+        if names and all(value is not None and not value & set(names) for value in values):
+            wanted = " or ".join(sorted(f'{label}="{name}"' for value in values for name in value or ()))
+            yield f".match: asks for {wanted}, and remedies.allow.{key} does not: nobody is acted on"
+
+
+def _of_victim(ladder: Ladder, reach: Reach) -> Iterator[str]:
+    founded = [alert for alert in reach.gets if not alert.grounds.refusal]
+    nobodys = [alert for alert in founded if alert.grounds.subject is Subject.GPU]
+    by_name = any(matcher.name == "alertname" for matcher in ladder.match)
+    if ladder.victim is None and nobodys and (by_name or nobodys == founded):
+        yield f": {_names(nobodys)} names a GPU and no process, and without victim nobody is chosen"
+    if all(_reads_budgets(alert) and not alert.budgets for alert in reach.gets):
+        yield f": {_names(reach.gets)} never fires: there are no budgets"
+
+
+def _of_steps(ladder: Ladder, reach: Reach, config: Config) -> Iterator[str]:
+    remedies = config.remedies
+    allow, steps = remedies.allow, [step_of(step) for step in ladder.steps]
+    disrupting = {str(step.kind): step.kind for step in steps if step.disrupts}
+    if disrupting and _units(allow) and not allow.containers and _SIGNALS.issuperset(disrupting.values()):
+        yield (
+            ".steps: what remedies.allow.units permits is supervised by systemd, and gets no"
+            f" {' or '.join(disrupting)} (but in containers of podman): use restart_unit"
+        )
+    for index, step in enumerate(steps):
+        if any("{container_id}" in argument for argument in step.command) and not (allow.containers or _units(allow)):
+            yield f".steps[{index}].exec: needs {{container_id}}, and remedies.allow.containers permits no container"
+    if disrupting:
+        told = [alert.narrowed("evidence", ladder.match) for alert in reach.gets if alert.has("evidence")]
+        if len(told) == len(reach.gets) and all(v is not None and not v & {*remedies.evidence, ""} for v in told):
+            wanted = " or ".join(remedies.evidence)
+            yield f".match: asks for evidence with which no step beyond release_cache is taken: that needs {wanted}"
+
+
+def _without_grounds(ladder: Ladder, reach: Reach) -> Iterator[str]:
+    """Yield a note for each rule that gets this ladder and is never a reason to disrupt a process."""
+    if not any(step_of(step).disrupts for step in ladder.steps):
+        return
+    for alert in reach.gets:
+        rule, refusal = alert.rule, alert.grounds.refusal
+        if refusal and _is_meant(ladder, alert):
+            yield f"rule {rule.name} ({rule.file}:{rule.line}): no ladder disrupts a process because of it: {refusal}"
+
+
+def _is_meant(ladder: Ladder, alert: KnownAlert) -> bool:
+    """Return whether a matcher says something of what is known of the rule: a label may be there or not."""
+    return any(alert.values(matcher.name) is not None for matcher in ladder.match)
+
+
+def _reads_budgets(alert: KnownAlert) -> bool:
+    return any(name.startswith("gpuagent_budget_") for name in alert.rule.expression.metric_names)
+
+
+def _units(allow: Allow) -> tuple[str, ...]:
+    return (*allow.units, *allow.shared_units)
+
+
+def _names(alerts: Iterable[KnownAlert]) -> str:
+    names = list(dict.fromkeys(alert.name for alert in alerts))
+    more = f" and {len(names) - _MOST_NAMED} others" if len(names) > _MOST_NAMED else ""
+    return f"{', '.join(names[:_MOST_NAMED])}{more}"

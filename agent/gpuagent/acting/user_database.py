@@ -1,0 +1,44 @@
+"""Which names of users mean nobody, by the user database of this machine: it may be a server that does not answer."""
+
+from __future__ import annotations
+
+import pwd
+import threading
+from collections.abc import Iterable
+from contextlib import suppress
+
+PATIENCE_SECONDS = 2.0
+"""How long a server may take: what is not known by then is no finding."""
+
+
+def user_problems(names: Iterable[str]) -> dict[str, str]:
+    """Return, by name, why nobody has it on this machine; nothing of what cannot be told in time."""
+    wanted = tuple(dict.fromkeys(names))
+    found: dict[str, str] = {}
+    if wanted:
+        thread = threading.Thread(target=_look_up, args=(wanted, found), name="user database", daemon=True)
+        thread.start()
+        thread.join(PATIENCE_SECONDS)
+    return dict(found)
+
+
+def no_user_problems(_: Iterable[str]) -> dict[str, str]:
+    """Return nothing: users of a simulated node are made up."""
+    return {}
+
+
+def _look_up(names: Iterable[str], found: dict[str, str]) -> None:
+    for name in names:
+        if problem := _problem(name):
+            found[name] = problem
+
+
+def _problem(name: str) -> str:
+    with suppress(KeyError, ValueError, OSError):  # ValueError: a null character
+        pwd.getpwnam(name)
+        return ""
+    if not (name.isascii() and name.isdigit()):
+        return f"this machine knows no user {name}"
+    with suppress(KeyError, OverflowError, OSError):
+        return f"{name} is the number of {pwd.getpwuid(int(name)).pw_name}: write the name"
+    return ""  # without an account a process is shown with its number
