@@ -10,7 +10,8 @@ from typing import NamedTuple
 from gpuagent.growth import Growth, Verdict
 from gpuagent.identity import ProcessId
 from gpuagent.reading import GpuState, ProcessReading, ProcessState, Snapshot
-from gpuagent_alerts.remedies.grounds import PROCESS_LABELS, Grounds, Subject
+from gpuagent_alerts.remedies.families import PROCESS_LABELS
+from gpuagent_alerts.remedies.grounds import Grounds, Subject
 from gpuagent_alerts.remedies.target import Target
 
 _FIGURES = re.compile(r"\d+")

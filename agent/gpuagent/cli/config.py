@@ -61,7 +61,7 @@ def show(
 
 
 def _check_beside(config: Config, path: Path) -> None:
-    """The files that it names. Rules that can never fire are notes."""
+    """The files that it names. Rules that can never fire, or be a reason to act, are notes."""
     from gpuagent.doctor.beside import look_beside
 
     found = look_beside(config, path)

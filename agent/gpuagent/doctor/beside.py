@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent.acting.permissions import CheckedFiles
-from gpuagent.alerting.rules import load_rules, unknown_metrics
+from gpuagent.alerting.rules import judge_rules, load_rules, unfounded_ladders, unknown_metrics
 from gpuagent.config.models import Config
 from gpuagent.remedying import RemediesRefused, acts_for_real, check_permissions, state_faults
 from gpuagent_alerts.rules.faults import RuleFileError
@@ -20,7 +20,7 @@ class Beside(NamedTuple):
 
     faults: tuple[str, ...]
     notes: tuple[str, ...]
-    """Rules that can never fire."""
+    """Rules that can never fire, and ladders that wait for rules which are no reason to act."""
 
 
 def look_beside(config: Config, path: Path) -> Beside:
@@ -28,7 +28,7 @@ def look_beside(config: Config, path: Path) -> Beside:
     faults: list[str] = []
     notes: list[str] = []
     looks: tuple[Callable[[], object], ...] = (
-        lambda: notes.extend(str(note) for note in unknown_metrics(load_rules(config))),
+        lambda: notes.extend(_notes_on_rules(config)),
         lambda: _check(config, path),
         lambda: WebConfig(config.web_config_file),
     )
@@ -38,6 +38,12 @@ def look_beside(config: Config, path: Path) -> Beside:
         except (RuleFileError, RemediesRefused, WebConfigError) as error:
             faults.append(str(error))
     return Beside((*faults, *_examine_state(config)), tuple(notes))
+
+
+def _notes_on_rules(config: Config) -> list[str]:
+    groups = load_rules(config)
+    unknown = [str(note) for note in unknown_metrics(groups)]
+    return [*unknown, *unfounded_ladders(config.remedies, judge_rules(groups))]
 
 
 def _check(config: Config, path: Path) -> None:
