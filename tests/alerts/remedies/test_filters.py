@@ -196,8 +196,8 @@ def combined(side: st.SearchStrategy[str], on: str) -> st.SearchStrategy[str]:
 
 
 EXPRESSIONS = st.one_of(
-    st.recursive(st.sampled_from(names), lambda side, on=on: combined(side, on), max_leaves=5)  # type: ignore[misc]
-    for names, on in ((VECTORS, PID), (GPUS, GPU))
+    st.recursive(st.sampled_from(VECTORS), lambda side: combined(side, PID), max_leaves=5),
+    st.recursive(st.sampled_from(GPUS), lambda side: combined(side, GPU), max_leaves=5),
 )
 
 
