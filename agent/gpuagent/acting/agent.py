@@ -165,7 +165,7 @@ class Acting:
             firing = [
                 Firing(
                     each.alert, each.since_seconds, self._candidates(each, snapshot), each.expression,
-                    self._window.values(each.alert.fingerprint),
+                    self._window.values(each.alert.fingerprint), each.grounds.about_growth,
                 )
                 for each in judged
                 if each.holds and each.measured

@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING
 from gpuagent.acting.alert_labels import KnownAlert, Reach, known_alerts, reaches
 from gpuagent.acting.configured import step_of
 from gpuagent.acting.user_database import user_problems
-from gpuagent_alerts.remedies.grounds import PROCESS_LABELS, Subject
+from gpuagent_alerts.remedies.families import PROCESS_LABELS
+from gpuagent_alerts.remedies.grounds import Subject
 from gpuagent_alerts.remedies.steps import Kind
 from gpuagent_alerts.rules.faults import guess
 from gpuagent_alerts.rules.model import RuleGroup

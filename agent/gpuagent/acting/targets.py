@@ -11,7 +11,8 @@ from typing import NamedTuple
 from gpuagent.growth import Growth, Verdict
 from gpuagent.identity import NO_INSTANCE, ProcessId
 from gpuagent.reading import GpuReading, GpuState, ProcessReading, ProcessState, Snapshot
-from gpuagent_alerts.remedies.grounds import PROCESS_LABELS, Grounds, Subject
+from gpuagent_alerts.remedies.families import PROCESS_LABELS
+from gpuagent_alerts.remedies.grounds import Grounds, Subject
 from gpuagent_alerts.remedies.target import Target
 
 _FIGURES = re.compile(r"\d+")

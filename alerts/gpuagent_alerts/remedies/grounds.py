@@ -9,23 +9,12 @@ what is proven.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import Any
 
-from gpuagent.catalogue import FAMILIES
-from gpuagent.catalogue.alerting import ALERTING_FAMILIES
-from gpuagent.catalogue.clients import CLIENT_FAMILIES
-from gpuagent.catalogue.family import Family
-from gpuagent.catalogue.frameworks import FRAMEWORK_FAMILIES
-from gpuagent.catalogue.growth import GROWTH_FAMILIES
-from gpuagent.catalogue.process import PROCESS_FAMILIES
-from gpuagent.catalogue.remedies import REMEDY_FAMILIES
-from gpuagent.catalogue.sources import SOURCE_FAMILIES
-from gpuagent.catalogue.torch import TORCH_FAMILIES
 from gpuagent_alerts.promql.compile import Expression
-from gpuagent_alerts.promql.operators import SET_OPERATORS
+from gpuagent_alerts.promql.dates import CALENDAR_FUNCTIONS
+from gpuagent_alerts.promql.operators import COMPARISONS, SET_OPERATORS
 from gpuagent_alerts.promql.syntax import (
     Aggregation,
     Binary,
@@ -38,63 +27,45 @@ from gpuagent_alerts.promql.syntax import (
     Selector,
     String,
 )
+from gpuagent_alerts.remedies.families import (
+    ALWAYS_THERE,
+    BUDGETS,
+    CAN_BE_MISSING,
+    EVIDENCE,
+    FLAGS,
+    FORECASTS,
+    GROWTH,
+    INFO,
+    LABELS,
+    NARROWER,
+    NODE,
+    OWNER_LABELS,
+    PLACE,
+    PROCESSES,
+    RECORDS,
+    TELLING,
+    TOLD,
+    UNIX_TIMES,
+    VERDICT,
+    WITHHOLDING,
+)
 from gpuagent_alerts.rules.model import AlertRule
 
-_OWNER_LABELS = frozenset({"user", "uid", "unit", "container_id", "slurm_job"})
-"""Labels of process series that say whose a process is, as far as that is known."""
-_NODE = frozenset({"job", "instance"})
-_PLACE = frozenset({"gpu", "uuid", "gpu_instance_id", "compute_instance_id"})
-_CHOOSING = frozenset({"pid", "budget", *_PLACE, *_OWNER_LABELS})
+_CHOOSING = frozenset({"pid", "budget", *PLACE, *OWNER_LABELS})
 """Labels by which people, ladders and receivers know what an alert is about."""
-_INFO = "gpuagent_process_info"
-_LABELS = {family.name: frozenset(family.labels) for family in FAMILIES}
-_BUDGETS = frozenset(family.name for family in REMEDY_FAMILIES if "budget" in family.labels)
-
-
-def _names(*groups: Sequence[Family[Any]]) -> frozenset[str]:
-    return frozenset(family.name for families in groups for family in families)
-
-
-_TOLD = _names(CLIENT_FAMILIES, SOURCE_FAMILIES, TORCH_FAMILIES, FRAMEWORK_FAMILIES)
-"""Families whose values come from what apps and model servers say of themselves."""
-_RECORDS = _names(ALERTING_FAMILIES, REMEDY_FAMILIES) - _BUDGETS
-"""Families that tell what the agent itself concluded or did: other rules' expressions stand behind them."""
-_PROCESSES = _names(PROCESS_FAMILIES, GROWTH_FAMILIES)
-_SAMPLED = frozenset(family.name for family in PROCESS_FAMILIES if family.collector == "process_utilization")
-_CAN_BE_MISSING = _SAMPLED | {
-    "gpuagent_process_resident_memory_bytes",
-    "gpuagent_process_start_time_seconds",
-    *(family.name for family in GROWTH_FAMILIES if family.name.endswith("_seconds")),
-    "gpuagent_process_memory_growth_bytes_per_second",
-}
-"""Families without a sample for some processes that are alive."""
-PROCESS_LABELS = frozenset[str]().union(*(_LABELS[name] for name in _PROCESSES)) - {"pid"} - _PLACE - _NODE
-"""Labels of process series that say more than which process it is, and on which GPU."""
-_WITHHOLDING = frozenset({"gpuagent_gpu_memory_preallocated", "gpuagent_gpu_memory_fast_growth_expected"})
-"""Families of GPUs that depend on the names of processes: they may keep an alert from firing, never cause one."""
-_GPU_MEMORY = frozenset(
-    f"gpuagent_{name}"
-    for name in (
-        "gpu_memory_total_bytes", "gpu_memory_used_bytes", "gpu_memory_free_bytes", "gpu_memory_used_ratio",
-        "mig_memory_total_bytes", "mig_memory_used_bytes", "mig_memory_free_bytes",
-    )
-)  # fmt: skip
-_ALWAYS_THERE = {name for name in _GPU_MEMORY if "_mig_" not in name} | _WITHHOLDING
-"""Families of GPUs that have a sample wherever the GPU can be read at all."""
-_MEMORY = (
-    _GPU_MEMORY
-    | _BUDGETS
-    | {
-        f"gpuagent_gpu_memory_{name}"
-        for name in ("exhaustion_seconds", "fast_exhaustion_seconds", "growth_bytes_per_second", "leak_suspected")
-    }
-)
-"""Families of GPUs that speak of memory which ending a process could give back."""
-_NARROWER = frozenset(name for name, labels in _LABELS.items() if "gpu_instance_id" in labels) - _PROCESSES
-"""Families of parts of a GPU."""
 _SUMMED_UP = "it sums up processes, and others may choose what adds to a sum: keep pid, read the GPU's, or set a budget"
 _KEEPING = frozenset({"topk", "bottomk"})
 """Aggregations whose results are elements of the operand, with all of their labels."""
+_COUNTING = frozenset({"count", "group", "count_values", "stddev", "stdvar"})
+"""Aggregations whose value says nothing of how large the operand is."""
+_FUNCTIONS = frozenset(
+    {"abs", "ceil", "clamp", "clamp_max", "clamp_min", "exp", "floor", "label_join", "label_replace", "ln", "log10",
+     "log2", "round", "scalar", "sgn", "sort", "sort_desc", "sqrt", "vector"}
+)  # fmt: skip
+"""Functions that may stand in a rule which chooses a process; any other is refused."""
+_OF_THE_CLOCK = frozenset({"time", *CALENDAR_FUNCTIONS})
+_BY_THE_KERNEL = "remedies.allow.min_age and `for` go by the kernel's clock"
+_NOT_ABOUT = "what it compares is no memory that the end of a process would give back, and no figure of a process"
 
 
 class Subject(StrEnum):
@@ -113,6 +84,8 @@ class Grounds:
     subject: Subject = Subject.GPU
     labels: frozenset[str] | None = field(default=None, compare=False)
     """Labels that the results may have; None where that is not known, as of what is refused."""
+    about_growth: bool = False
+    """The expression reads what the leak detector says: who acts on it acts on a leak, and needs its evidence."""
 
 
 UNKNOWN = Grounds("the rule behind the alert is not known")
@@ -133,6 +106,12 @@ class _Shape:
     """Series of processes stand behind it."""
     read: frozenset[str] = frozenset()
     """Metric names that were read."""
+    telling: bool = False
+    """Its values depend on a figure of the process, or on the memory of the GPU, that the result is about."""
+    filtered: bool = False
+    """Something was compared, so that there is no result where that is not so."""
+    tested: bool = False
+    """What was compared was telling."""
 
 
 def grounds_of_rule(rule: AlertRule) -> Grounds:
@@ -145,7 +124,7 @@ def grounds_of_rule(rule: AlertRule) -> Grounds:
             continue
         if not template.is_constant:
             return replace(grounds, refusal=f"its label {name} is a template, and says whom the alert is about")
-        if name not in _OWNER_LABELS:
+        if name not in OWNER_LABELS:
             return replace(grounds, refusal=f"its own label {name} stands in the place of the measured one")
     return grounds
 
@@ -154,19 +133,32 @@ def grounds_of(expression: Expression) -> Grounds:
     """Return whom the results of an expression are about, or why they are no reason to disrupt a process."""
     try:
         shape = _shape(expression.tree, negations=0)
-        if shape.read & _BUDGETS and "budget" not in shape.labels:
+        if shape.read & BUDGETS and "budget" not in shape.labels:
             raise _RefusedError("it drops the label budget: keep it, so that the budget's own processes are chosen")
         if "uuid" not in shape.labels:
             raise _RefusedError("its results name no GPU: keep the labels gpu and uuid")
         if shape.processes and not shape.per_process:
             raise _RefusedError(_SUMMED_UP)
-        if not shape.per_process and not shape.read & _MEMORY:
-            raise _RefusedError("it is about no memory that the end of a process would give back")
-        if shape.read & _NARROWER and "gpu_instance_id" not in shape.labels:
+        if not shape.filtered:
+            raise _RefusedError(_compares_nothing(shape.read))
+        if not shape.tested:
+            raise _RefusedError(_NOT_ABOUT)
+        if shape.read & NARROWER and "gpu_instance_id" not in shape.labels:
             raise _RefusedError("it drops the label gpu_instance_id: keep it, so that the instance's own are chosen")
     except _RefusedError as refused:
         return Grounds(str(refused))
-    return Grounds(subject=Subject.PROCESS if shape.per_process else Subject.GPU, labels=shape.labels)
+    return Grounds(
+        subject=Subject.PROCESS if shape.per_process else Subject.GPU,
+        labels=shape.labels,
+        about_growth=bool(expression.metric_names & GROWTH),
+    )
+
+
+def _compares_nothing(read: frozenset[str]) -> str:
+    """Return why an expression without a comparison is no reason, with one as it could be written."""
+    flag = min(read & FLAGS, default="")
+    example = f"{flag} == 1" if flag else f"{min(read - {INFO}, default=INFO)} > LIMIT"
+    return f"it tests nothing, so that 0 counts as true: compare it, as in `{example}`"
 
 
 def _shape(node: Node, negations: int) -> _Shape:
@@ -193,19 +185,24 @@ def _selected(node: Selector, negations: int) -> _Shape:
         raise _RefusedError("it selects series by a pattern of their names: name the metric")
     if name in {"ALERTS", "ALERTS_FOR_STATE"}:
         raise _RefusedError(f"it reads {name}, which goes on while data is missing: read the metrics themselves")
-    if name not in _LABELS:
+    if name not in LABELS:
         raise _RefusedError(f"it reads {name}, which the agent does not measure itself: read the metrics themselves")
-    if name in _TOLD:
+    if name in TOLD:
         raise _RefusedError(f"it reads {name}, which rests on what programs say of themselves: read what is measured")
-    if name in _RECORDS:
+    if name in RECORDS:
         raise _RefusedError(f"it reads {name}, which tells what the agent concluded or did: read what is measured")
-    if name in _WITHHOLDING and negations != 1:
+    if name in WITHHOLDING and negations != 1:
         raise _RefusedError(f"{name} depends on the names of processes: use it only as `unless ... {name} == 1`")
     matched = {matcher.name for matcher in node.matchers}
     if "gpu" in matched and "uuid" not in matched:
         raise _RefusedError("it names a GPU by its index, which may come to mean another: name its uuid")
-    is_process = name in _PROCESSES
-    return _Shape(_LABELS[name], is_process, is_process, frozenset({name}))
+    if name in UNIX_TIMES:
+        raise _RefusedError(f"it reads {name}, a moment of the wall clock, which may be set: {_BY_THE_KERNEL}")
+    if name in FORECASTS:
+        raise _RefusedError(f"it reads {name}, a forecast: what grows may stop by itself; {EVIDENCE} tells leaks")
+    is_process, is_evidence = name in PROCESSES, name == EVIDENCE
+    telling = name in TELLING or (name == VERDICT and "verdict" in matched)
+    return _Shape(LABELS[name], is_process, is_process, frozenset({name}), telling, is_evidence, is_evidence)
 
 
 def _aggregated(node: Aggregation, negations: int) -> _Shape:
@@ -220,7 +217,13 @@ def _aggregated(node: Aggregation, negations: int) -> _Shape:
     if node.operator == "count_values" and isinstance(node.parameter, String):
         _check_written(node.parameter.value, "count_values")
         by |= {node.parameter.value}
-    return replace(shape, labels=by, per_process=shape.per_process and "pid" in by)
+    telling = shape.telling and node.operator not in _COUNTING
+    return _on_its_gpu(replace(shape, labels=by, per_process=shape.per_process and "pid" in by, telling=telling))
+
+
+def _on_its_gpu(shape: _Shape) -> _Shape:
+    """Return the shape; without the label uuid nothing that was found out is known to be of one GPU."""
+    return shape if "uuid" in shape.labels else replace(shape, telling=False, tested=False)
 
 
 def _called(node: Call, negations: int) -> _Shape:
@@ -229,8 +232,10 @@ def _called(node: Call, negations: int) -> _Shape:
         raise _RefusedError("it uses absent(): missing data is no reason to act")
     if node.function == "scalar" and shapes[0].read:
         raise _RefusedError("it takes scalar() of what was measured, which is no number where that is missing")
-    if node.function == "time":
-        raise _RefusedError("it goes by the wall clock, which may be set: remedies.allow.min_age goes by the kernel's")
+    if node.function in _OF_THE_CLOCK:
+        raise _RefusedError(f"it uses {node.function}(), and the wall clock may be set: {_BY_THE_KERNEL}")
+    if node.function not in _FUNCTIONS:
+        raise _RefusedError(f"it uses {node.function}(), which no rule that chooses a process may use")
     match node:
         case Call("label_replace" | "label_join", (_, String(label), *_)):
             _check_written(label, node.function)
@@ -239,7 +244,7 @@ def _called(node: Call, negations: int) -> _Shape:
 
 
 def _check_written(label: str, function: str) -> None:
-    if label in _CHOOSING | _NODE:
+    if label in _CHOOSING | NODE:
         raise _RefusedError(f"it writes the label {label} with {function}: leave {label} as it was measured")
 
 
@@ -253,23 +258,37 @@ def _combined(node: Binary, negations: int) -> _Shape:
         raise _RefusedError(
             f"its `{node.operator}` takes a missing sample of {missing[0]} for an answer: compare with `and` instead"
         )
-    if unless and right.read & _WITHHOLDING and not _is_flag(node.right):
+    if unless and right.read & WITHHOLDING and not _is_flag(node.right):
         raise _RefusedError("a name that a process chose may only withhold: write `unless ... == 1`")
     if node.operator == "or":
         if left.per_process != right.per_process or left.processes != right.processes:
             raise _RefusedError("the sides of its `or` are about different things: write two rules")
-        return replace(left, labels=left.labels | right.labels, read=left.read | right.read)
+        return replace(
+            left,
+            labels=left.labels | right.labels,
+            read=left.read | right.read,
+            telling=left.telling and right.telling,
+            filtered=left.filtered and right.filtered,
+            tested=left.tested and right.tested,
+        )
     if not unless:
         _check_instances(node.matching, left, right)
     _check_matching(node.matching, left, right)
     if right.processes and not left.processes:
         raise _RefusedError("processes choose its GPUs, and a list may lack one: compare each process by pid")
-    return replace(left, read=left.read if unless else left.read | right.read)
+    if unless:  # what is not there leaves everything
+        return left
+    return replace(
+        left,
+        read=left.read | right.read,
+        filtered=left.filtered or right.filtered,
+        tested=left.tested or right.tested,
+    )
 
 
 def _may_be_missing(names: frozenset[str]) -> frozenset[str]:
     """Return those that lack a sample of what could be read all the same."""
-    return (names & _CAN_BE_MISSING) | (names - _PROCESSES - _ALWAYS_THERE)
+    return (names & CAN_BE_MISSING) | (names - PROCESSES - ALWAYS_THERE)
 
 
 def _is_flag(node: Node) -> bool:
@@ -285,28 +304,38 @@ def _is_flag(node: Node) -> bool:
 def _joined(node: Binary, negations: int) -> _Shape:
     """Return the shape of arithmetic and comparisons."""
     left, right = _shape(node.left, negations), _shape(node.right, negations)
-    read = left.read | right.read
+    if node.returns_bool:
+        raise _RefusedError("its `bool` gives 0 where a comparison does not hold, and 0 counts as true: leave it out")
+    compares = node.operator in COMPARISONS
+    telling = left.telling or right.telling
+    found = _Shape(
+        read=left.read | right.read,
+        telling=telling,
+        filtered=compares or left.filtered or right.filtered,
+        tested=(compares and telling) or left.tested or right.tested,
+    )
     if _is_number(node.left) or _is_number(node.right):
-        return replace(right if _is_number(node.left) else left, read=read)
+        side = right if _is_number(node.left) else left
+        return replace(found, labels=side.labels, per_process=side.per_process, processes=side.processes)
     matching = node.matching
     _check_instances(matching, left, right)
     _check_matching(matching, left, right)
     many, one = (right, left) if matching.cardinality is Cardinality.ONE_TO_MANY else (left, right)
-    told = many.per_process and one.per_process and _INFO in one.read
-    for label in sorted((_CHOOSING | _NODE) & set(matching.include)):
-        if label not in _OWNER_LABELS or not told:
-            raise _RefusedError(f"it takes the label {label} from another series: only {_INFO}, by pid, may give it")
-    merged = _Shape(
-        many.labels | set(matching.include),
-        many.per_process or (one.per_process and matching.cardinality is Cardinality.ONE_TO_ONE),
-        many.processes or one.processes,
-        read,
+    told = many.per_process and one.per_process and INFO in one.read
+    for label in sorted((_CHOOSING | NODE) & set(matching.include)):
+        if label not in OWNER_LABELS or not told:
+            raise _RefusedError(f"it takes the label {label} from another series: only {INFO}, by pid, may give it")
+    merged = replace(
+        found,
+        labels=many.labels | set(matching.include),
+        per_process=many.per_process or (one.per_process and matching.cardinality is Cardinality.ONE_TO_ONE),
+        processes=many.processes or one.processes,
     )
     if matching.cardinality is not Cardinality.ONE_TO_ONE:
-        return merged
+        return _on_its_gpu(merged)
     keys = set(matching.labels)
     labels = merged.labels & keys if matching.on else merged.labels - keys
-    return replace(merged, labels=labels, per_process=merged.per_process and "pid" in labels)
+    return _on_its_gpu(replace(merged, labels=labels, per_process=merged.per_process and "pid" in labels))
 
 
 def _is_number(node: Node) -> bool:
@@ -325,7 +354,7 @@ def _is_number(node: Node) -> bool:
 
 def _check_instances(matching: Matching, left: _Shape, right: _Shape) -> None:
     """Refuse a match of a part of a GPU with more than that part."""
-    if (left.read | right.read) & _NARROWER and ("gpu_instance_id" in matching.labels) != matching.on:
+    if (left.read | right.read) & NARROWER and ("gpu_instance_id" in matching.labels) != matching.on:
         raise _RefusedError("it matches parts of a GPU without their label: match by gpu_instance_id too")
 
 
@@ -338,5 +367,5 @@ def _check_matching(matching: Matching, left: _Shape, right: _Shape) -> None:
         by_pid = "pid" in labels if matching.on else "pid" not in labels
         if not (left.per_process and right.per_process and by_pid):
             raise _RefusedError("it compares processes with other processes: match them by pid, as in `on (uuid, pid)`")
-    elif (left.processes or right.processes) and matching.on and (chosen := sorted(labels - _PLACE - _NODE)):
+    elif (left.processes or right.processes) and matching.on and (chosen := sorted(labels - PLACE - NODE)):
         raise _RefusedError(f"it matches processes with GPUs by {', '.join(chosen)}: match them by gpu and uuid")

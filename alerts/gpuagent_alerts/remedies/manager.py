@@ -44,6 +44,8 @@ class Firing:
     processes: Sequence[Target]
     expression: str = ""
     values: tuple[float, ...] = ()
+    about_growth: bool = False
+    """The rule goes by what the leak detector says."""
 
 
 Told = Callable[[Plan, Run, Outcome, bool], None]
@@ -264,4 +266,5 @@ def _order(firing: Firing, victim: str, passed_over: frozenset[ProcessId]) -> Or
         victim=victim,
         passed_over=passed_over,
         values=firing.values,
+        about_growth=firing.about_growth,
     )

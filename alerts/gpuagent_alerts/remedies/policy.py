@@ -74,6 +74,8 @@ class Policy:
     """Of a leak, for any step beyond `release_cache`."""
     mps_clients: bool = False
     """Ending a client of MPS can leave the others in an undefined state (NVIDIA's MPS manual)."""
+    judges_chosen: bool = True
+    """False for the judgment of those that fall with the chosen process: the leak is that one's."""
     idle_for_seconds: float = IDLE_FOR_SECONDS
     """How long a process must have been observed at 0 % before the victim policy `idle` may choose it."""
 
@@ -127,8 +129,8 @@ class Policy:
         yield from self._ends_others(step, order, facts, protected)
 
     def for_members(self) -> Policy:
-        """Return the policy for those that fall with the chosen process: how much each of them holds is no matter."""
-        return replace(self, allow=replace(self.allow, min_memory_bytes=0))
+        """Return the policy for those that fall with the chosen process: it is no matter what each holds, or leaks."""
+        return replace(self, allow=replace(self.allow, min_memory_bytes=0), judges_chosen=False)
 
     def unit_permission(self, target: Target) -> UnitPermission:
         """Return what may be done to the target's unit: root says in the configuration which one others may lose."""
@@ -216,16 +218,23 @@ class Policy:
             )
 
     def _evidence(self, step: Step, order: Order, target: Target) -> Iterator[str]:
-        chosen_as_leak = order.victim == "leaking"
-        is_leak = bool(order.labels.get("evidence")) or order.alertname == "GpuProcessMemoryLeak" or chosen_as_leak
-        if not step.disrupts or not is_leak:
+        """Yield what the leak lacks where the order is about one: the process must have a leak of its own.
+
+        What an order is about says the expression of its rule, and no name or label; those may only withhold.
+        """
+        if not step.disrupts or not self.judges_chosen:
             return
-        evidence = target.evidence if chosen_as_leak else order.labels.get("evidence", "")
-        if evidence not in self.evidence:
-            wanted = " or ".join(self.evidence)
-            yield f"the evidence of the leak is {evidence or 'unknown'}, and {step} needs {wanted} (remedies.evidence)"
-        elif evidence == "allocator" and not target.driver_confirms:
-            yield f"the driver's own figures do not confirm the leak: the app's word alone is no reason for {step}"
+        told = order.labels.get("evidence")
+        about_leak = order.about_growth or order.victim == "leaking"
+        for evidence in dict.fromkeys([*([told] if told else ()), *([target.evidence] if about_leak else ())]):
+            if evidence not in self.evidence:
+                wanted = " or ".join(self.evidence)
+                found = evidence or "unknown: the process itself is not found to leak"
+                yield f"the evidence of the leak is {found}, and {step} needs {wanted} (remedies.evidence)"
+                return
+            if evidence == "allocator" and not target.driver_confirms:
+                yield f"the driver's own figures do not confirm the leak: the app's word alone is no reason for {step}"
+                return
 
     def _wrong_step(self, step: Step, target: Target, facts: Facts) -> Iterator[str]:
         if step.kind is Kind.RESTART_UNIT:

@@ -113,12 +113,13 @@ FACTS: Final = (
     Fact("Order.alertname", Writer.OPERATOR, "chooses the ladder"),
     Fact("Order.expression", Writer.OPERATOR, "is shown"),
     Fact("Order.value", Writer.AGENT, "is shown"),
-    Fact("Order.labels", Writer.AGENT, "choose ladder and evidence"),
+    Fact("Order.labels", Writer.AGENT, "choose the ladder; a label `evidence` withholds"),
     Fact("Order.asked_by", Writer.KERNEL, "is recorded: the peer of the control socket"),
     Fact("Order.forced", Writer.OPERATOR, "lifts the allow list, and not the never-list"),
     Fact("Order.victim", Writer.OPERATOR, "chooses where the alert names nobody"),
     Fact("Order.passed_over", Writer.AGENT, "names those before it that the allow list does not mean"),
     Fact("Order.values", Writer.AGENT, "is recorded"),
+    Fact("Order.about_growth", Writer.OPERATOR, "withholds: the process must leak itself, with the evidence asked for"),
     Fact("Order.shown", Writer.OPERATOR, "with `forced`, permits that these end together with the process"),
 )
 

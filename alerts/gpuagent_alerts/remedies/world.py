@@ -237,6 +237,8 @@ class Order:
     """Those before it in the ranking that root's allow list does not name."""
     values: tuple[float, ...] = ()
     """What the expression gave over the window, oldest first."""
+    about_growth: bool = False
+    """The rule goes by what the leak detector says: the process must have a leak of its own, with the evidence."""
     shown: frozenset[tuple[int, int]] = frozenset()
     """Pid and start of those that the person was shown as ending together with the process."""
 

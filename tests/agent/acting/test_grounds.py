@@ -19,7 +19,7 @@ from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import PLAIN, as_target, running
-from tests.agent.acting.staging import config, stage
+from tests.agent.acting.staging import config, judged, stage
 
 CONTAINER = "c" * 64
 GPU = Grounds()
@@ -122,3 +122,29 @@ def test_on_whom_a_ladder_begins(
 def test_harmless_steps_need_no_grounds(store: Store) -> None:
     """A ladder that only tells or asks for cached memory is begun on any alert that names its process."""
     assert chosen(store, [{"release_cache": {}}], REFUSED, {}, "uuid", "gpu", "pid") == ["leaker"]
+
+
+@pytest.mark.parametrize(("about_growth", "ended"), [(False, "released"), (True, "refused")])
+def test_a_rule_on_growth_ends_no_process_that_does_not_leak(store: Store, about_growth: bool, ended: str) -> None:
+    """What the expression reads reaches the judgment: who acts on growth needs a leak of the very process."""
+    alert = Alert({"alertname": "Grows"}, {}, Status.FIRING, 4e9, value=1.0)
+    ladder = {"match": ['alertname="Grows"'], "steps": [{"kill": {"wait": 60}}]}
+
+    async def story(pids: dict[str, int], user: str) -> None:
+        async with stage(config(user, ladders=[ladder]), store, pids) as one:
+            labels = {"pid": str(pids["leaker"]), "uuid": one.uuid, "gpu": "0"}
+            about = replace(alert, labels={**labels, **alert.labels})
+            for _ in range(400):
+                snapshot = await one.rig.tick()
+                await one.acting.see(snapshot)
+                grounds = Grounds(subject=Subject.PROCESS, about_growth=about_growth)
+                await one.acting.judge([judged(about, snapshot.clock_seconds)._replace(grounds=grounds)])
+                if one.ended():
+                    break
+                await asyncio.sleep(0.002)  # for the threads that write and read
+            assert one.ended() == [ended]
+
+    with running(PLAIN) as leaker, running(PLAIN) as neighbour:
+        asyncio.run(story({"leaker": leaker.pid, "neighbour": neighbour.pid}, as_target(leaker.pid).user))
+        assert neighbour.poll() is None
+        assert (leaker.poll() is None) is about_growth

@@ -31,16 +31,32 @@ def test_a_metric_that_is_not_there_is_a_note(tmp_path: Path) -> None:
     code, output, errors = check(good, odd)
 
     assert (code, output) == (0, f"{good}: ok, {len(ALERTING_FAMILIES)} rules\n{odd}: ok, 1 rule\n")
-    assert errors == (
+    (line,) = [line for line in errors.splitlines() if "no reason to act" not in line]
+    assert line == (
         f'note: {odd}:4: group "g", rule "A0": the agent has no metric gpuagent_gpu_lots: '
-        "here this rule may never fire; did you mean gpuagent_gpu_lost?\n"
+        "here this rule may never fire; did you mean gpuagent_gpu_lost?"
     )
+
+
+def test_a_rule_that_is_no_reason_to_act_is_a_note(tmp_path: Path) -> None:
+    """Who writes a rule for a ladder learns before it fires that no process would be disrupted because of it."""
+    texts = ("gpuagent_process_memory_leak_suspected", "gpuagent_gpu_memory_used_ratio > 0.9", "gpuagent_gpu_lost == 1")
+    file = rule_file(tmp_path, "mine.yaml", *texts)
+    code, output, errors = check(file)
+
+    assert (code, output) == (0, f"{file}: ok, 3 rules\n")
+    bare, lost = errors.splitlines()
+    assert bare == (
+        f'note: {file}:4: group "g", rule "A0": no reason to act: it tests nothing, so that 0 counts as true: '
+        "compare it, as in `gpuagent_process_memory_leak_suspected == 1`"
+    )
+    assert lost.startswith(f'note: {file}:6: group "g", rule "A2": no reason to act: what it compares is no memory')
 
 
 def test_every_file_is_looked_at(tmp_path: Path) -> None:
     """A fault in one does not hide those of the next; the status is 1."""
     bad = [rule_file(tmp_path, f"{number}.yaml", "rate(m[5m])") for number in range(2)]
-    good = rule_file(tmp_path, "good.yaml", "vector(1)")
+    good = rule_file(tmp_path, "good.yaml", "gpuagent_gpu_memory_used_ratio > 0.9")
     code, output, errors = check(bad[0], good, bad[1])
 
     assert (code, output) == (1, f"{good}: ok, 1 rule\n")

@@ -42,8 +42,8 @@ def texts(file: Path) -> list[str]:
         (
             "[{match: {unit: user@5.service/x.service}, memory: 1GiB}]",
             (
-                "budgets[0].match.unit: 'user@5.service/x.service' can be no unit of systemd's that counts: a user's own "
-                "manager proves nothing (allowed: a name such as whisper.service)"
+                "budgets[0].match.unit: 'user@5.service/x.service' can be no unit of systemd's that counts: a user's "
+                "own manager proves nothing (allowed: a name such as whisper.service)"
             ),
         ),
     ],

@@ -122,6 +122,25 @@ REFUSED = [
     ("gpuagent_gpu_memory_unattributed_bytes > 1e9", "no memory that the end"),
     # The wall clock
     ("time() - gpuagent_process_start_time_seconds > 86400", "wall clock"),
+    *(
+        (f"{USED} > 1 and on () ({function}() >= 0)", "wall clock")
+        for function in (
+            "minute",
+            "hour",
+            "day_of_week",
+            "day_of_month",
+            "day_of_year",
+            "days_in_month",
+            "month",
+            "year",
+        )
+    ),
+    (f"{USED} * on () group_left () hour() > 1e9", "wall clock"),
+    ("hour(gpuagent_process_start_time_seconds) < 6", "wall clock"),
+    ("gpuagent_process_start_time_seconds > 1.7e9", "wall clock"),
+    (f"{USED} > 1 and {PID} gpuagent_process_memory_leak_since_seconds > 1.7e9", "wall clock"),
+    (f"{FULL} and on (gpu, uuid) gpuagent_gpu_memory_leak_since_seconds > 1.7e9", "wall clock"),
+    (f"{FULL} and on () gpuagent_snapshot_timestamp_seconds > 1.7e9", "wall clock"),
     # Missing data
     (f"{FULL} unless on (gpu, uuid) gpuagent_gpu_profile_sm_active_ratio > 0.05", "missing sample"),
     (f"{USED} > 1 unless on (gpu, uuid) gpuagent_gpu_utilization_ratio > 0.01", "missing sample"),
@@ -131,6 +150,8 @@ REFUSED = [
     (f"{FULL} unless on (gpu, uuid) {SM} > 0", "missing sample"),
     (f"({SM} or 0 * {USED}) == 0", "missing sample"),
     (f"{USED} > 1 unless {PID} gpuagent_process_memory_growth_bytes_per_second > 0", "missing sample"),
+    (f"{USED} > 1 unless {PID} gpuagent_process_memory_leak_evidence == 1", "missing sample"),
+    (f'{USED} > 1 unless {PID} gpuagent_process_memory_verdict{{verdict="steady"}} == 1', "missing sample"),
     (f'absent({USED}{{process="guard"}})', "absent()"),
     (f'{FULL} and on () absent(gpuagent_gpu_lost{{uuid="a"}})', "absent()"),
     # GPUs that processes choose
@@ -146,7 +167,6 @@ SENSIBLE = {
     "GpuMemoryHigh": Subject.GPU,
     "GpuMemoryFull": Subject.GPU,
     "GpuInstanceMemoryFull": Subject.GPU,
-    "GpuMemoryExhaustionSoon": Subject.GPU,
     "GpuProcessMemoryLeak": Subject.PROCESS,
     "GpuProcessIdleHoldingMemory": Subject.PROCESS,
     "GpuBudgetExceeded": Subject.GPU,
@@ -175,7 +195,13 @@ def test_shipped_rules() -> None:
     rules = [rule for group in load_rule_file(RULES_FILE) for rule in group.rules if isinstance(rule, AlertRule)]
     assert {rule.name for rule in rules} >= SENSIBLE.keys()
     found = {(rule.name, grounds_of_rule(rule)) for rule in rules if rule.name in SENSIBLE}
-    assert found == {(name, Grounds(subject=subject)) for name, subject in SENSIBLE.items()}
+    about_growth = {"GpuProcessMemoryLeak"}
+    assert found == {
+        (name, Grounds("", subject, about_growth=name in about_growth)) for name, subject in SENSIBLE.items()
+    }
+    forecasts = [grounds_of_rule(rule).refusal for rule in rules if rule.name == "GpuMemoryExhaustionSoon"]
+    assert len(forecasts) == 3
+    assert all("a forecast" in refusal for refusal in forecasts)
 
 
 @pytest.mark.parametrize(

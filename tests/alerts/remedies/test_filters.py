@@ -1,0 +1,215 @@
+"""A rule that disrupts has to test something: a finding about the process, or about memory that it could give back."""
+
+from __future__ import annotations
+
+import math
+from contextlib import suppress
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from gpuagent.catalogue import FAMILIES
+from gpuagent_alerts.promql.compile import compile_expression
+from gpuagent_alerts.promql.dates import CALENDAR_FUNCTIONS
+from gpuagent_alerts.promql.errors import EvaluationError
+from gpuagent_alerts.promql.functions import _FUNCTIONS as EVERY_FUNCTION
+from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.remedies import families, grounds
+from gpuagent_alerts.remedies.grounds import grounds_of
+
+USED = "gpuagent_process_memory_used_bytes"
+RATIO = "gpuagent_gpu_memory_used_ratio"
+TOTAL = "gpuagent_gpu_memory_total_bytes"
+HOT = "gpuagent_gpu_temperature_celsius > 80"
+SUSPECTED = "gpuagent_process_memory_leak_suspected"
+INFO = "gpuagent_process_info"
+PID = "on (gpu, uuid, pid)"
+GPU = "on (gpu, uuid)"
+
+TESTS_NOTHING = [
+    SUSPECTED,
+    USED,
+    RATIO,
+    INFO,
+    f"-{RATIO}",
+    f"abs({RATIO})",
+    f'label_replace({USED}, "room", "a", "gpu", ".*")',
+    f"max by (gpu, uuid) ({RATIO})",
+    "gpuagent_gpu_memory_leak_suspected",
+    "gpuagent_budget_used_bytes",
+    f"{USED} unless {PID} {USED} > 5e9",
+    f"{RATIO} > 0.9 or gpuagent_gpu_memory_used_bytes",
+    f"{RATIO} or {RATIO} > 0.9",
+    f"{USED} and {PID} {INFO}",
+    f"{USED} * {PID} group_left (unit) {INFO}",
+    f"{USED} / {GPU} group_left () {TOTAL}",
+]
+NO_FINDING = [
+    f"{TOTAL} > 1",
+    f"{TOTAL} and {GPU} {HOT}",
+    f"{RATIO} and {GPU} {HOT}",
+    f"{USED} and {GPU} {HOT}",
+    f"{USED} and on () gpuagent_gpus > 1",
+    f"{INFO} == 1",
+    "gpuagent_process_memory_verdict == 1",
+    "gpuagent_mig_memory_total_bytes > 1",
+    "gpuagent_budget_limit_bytes > 1",
+    "gpuagent_gpu_memory_reserved_bytes > 1",
+    f"{RATIO} > 0.9 or {HOT}",
+    f"count by (gpu, uuid, pid) ({USED}) > 0",
+    f"group by (gpu, uuid, pid) ({USED}) == 1",
+    f"stddev by (gpu, uuid, pid) ({USED}) == 0",
+    f"{HOT} and on () (max({RATIO}) > 0.5)",
+    f"gpuagent_gpu_temperature_celsius > on () group_left () max({RATIO})",
+]
+FORECAST = [
+    f"gpuagent_{of}_memory_{name} < 600"
+    for of in ("gpu", "process")
+    for name in ("exhaustion_seconds", "fast_exhaustion_seconds")
+]
+FORECAST += [
+    f"{RATIO} > 0.9 and {GPU} {FORECAST[1]}",
+    f"{USED} > 5e9 and {PID} {FORECAST[2]}",
+    f"{RATIO} > 0.9 or {FORECAST[0]}",
+]
+FILTERS = [
+    f"{SUSPECTED} == 1",
+    f"100 * ({RATIO} > 0.9)",
+    f"-({RATIO} > 0.9)",
+    f"({USED} > 5e9) * {PID} group_left (unit) {INFO}",
+    f"{INFO} * {PID} ({USED} > 5e9)",
+    f"{USED} and {PID} {SUSPECTED} == 1",
+    f"{INFO} and {GPU} {RATIO} > 0.9",
+    f"{USED} > 5e9 unless {PID} {USED} > 9e9",
+    f"({RATIO} or gpuagent_gpu_memory_used_bytes) and {GPU} {RATIO} > 0.9",
+    f"{RATIO} > 0.9 or gpuagent_gpu_memory_free_bytes < 1e9",
+    f"sum by (gpu, uuid, pid) ({USED} > 5e9)",
+    f"count by (gpu, uuid, pid) ({USED} > 5e9)",
+    f"sort_desc({USED} > 5e9)",
+    'gpuagent_process_memory_verdict{verdict="leaking"} == 1',
+    "gpuagent_process_memory_leak_evidence",
+    "3600 * gpuagent_process_memory_leak_evidence",
+    "gpuagent_budget_used_bytes > gpuagent_budget_limit_bytes",
+]
+
+
+def refusal(text: str) -> str:
+    """Return why an expression is no reason to act; "" where it may be one."""
+    return grounds_of(compile_expression(text)).refusal
+
+
+@pytest.mark.parametrize("text", TESTS_NOTHING)
+def test_what_compares_nothing(text: str) -> None:
+    """Without a comparison a value of 0 would be true, and all processes meant; the refusal shows a way out."""
+    assert "it tests nothing, so that 0 counts as true: compare it, as in `" in refusal(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{RATIO} > bool 0.9",
+        f"({RATIO} > bool 0.9) == 1",
+        f"({RATIO} > bool 0.9) <= 1",
+        f"({USED} > 5e9) > bool 9e9",
+        f"{USED} > 5e9 unless {PID} {USED} > bool 9e9",
+        f"{USED} > 5e9 * (1 > bool 0)",
+    ],
+)
+def test_bool(text: str) -> None:
+    """With `bool` a comparison that does not hold has the result 0, which an alert takes for true."""
+    assert "its `bool` gives 0" in refusal(text)
+
+
+def test_a_flag_is_compared_with_one() -> None:
+    """Of what is 1 or 0 the refusal says `== 1`, of what is a figure that it needs a limit."""
+    assert f"`{SUSPECTED} == 1`" in refusal(SUSPECTED)
+    assert f"`{RATIO} > LIMIT`" in refusal(RATIO)
+
+
+@pytest.mark.parametrize("text", NO_FINDING)
+def test_what_finds_nothing_out(text: str) -> None:
+    """What is the same whoever holds the memory, and what is not about memory, accuses no process."""
+    assert "no memory that the end of a process would give back" in refusal(text)
+
+
+@pytest.mark.parametrize("text", FORECAST)
+def test_a_forecast(text: str) -> None:
+    """What would be if growth went on is no reason, alone or beside another one: a load looks the same."""
+    assert "a forecast" in refusal(text)
+
+
+@pytest.mark.parametrize("text", FILTERS)
+def test_what_filters(text: str) -> None:
+    """A comparison stays one under arithmetic, functions, aggregations and `and`."""
+    assert refusal(text) == ""
+
+
+@pytest.mark.parametrize(
+    ("text", "about_growth"),
+    [
+        (f"{USED} > 5e9", False),
+        (f"{RATIO} > 0.9 unless {GPU} gpuagent_gpu_memory_fast_growth_expected == 1", False),
+        ("gpuagent_process_memory_growth_bytes_per_second > 2e7", True),
+        ("gpuagent_process_memory_growth_bytes_per_second * 3600 > 1e9", True),
+        (f"{SUSPECTED} == 1", True),
+        (f"{USED} > 5e9 and {PID} {SUSPECTED} == 1", True),
+        ('gpuagent_process_memory_verdict{verdict=~"growing|leaking"} == 1', True),
+        ("gpuagent_gpu_memory_growth_bytes_per_second > 2e7", True),
+        ("gpuagent_gpu_memory_leak_suspected == 1", True),
+        (f"{RATIO} > 0.9 and {GPU} gpuagent_gpu_memory_leak_suspected == 1", True),
+    ],
+)
+def test_what_is_about_growth(text: str, about_growth: bool) -> None:
+    """That a rule acts on a leak follows from what it reads, and from no name."""
+    found = grounds_of(compile_expression(text))
+    assert (found.refusal, found.about_growth) == ("", about_growth)
+
+
+def test_moments_of_the_wall_clock() -> None:
+    """Every family whose value is Unix time is known as one, also those to come."""
+    assert {each.name for each in FAMILIES if each.help.startswith("Unix time")} == families.UNIX_TIMES
+
+
+def test_functions_are_refused_until_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A function that the engine learns is refused in rules that choose processes until somebody has thought of it."""
+    assert EVERY_FUNCTION.keys() - grounds._FUNCTIONS == {"time", "absent", *CALENDAR_FUNCTIONS}
+    assert refusal(f"abs({USED}) > 5e9") == ""
+    monkeypatch.setattr(grounds, "_FUNCTIONS", grounds._FUNCTIONS - {"abs"})
+    assert "it uses abs(), which no rule that chooses a process may use" in refusal(f"abs({USED}) > 5e9")
+
+
+VECTORS = [USED, SUSPECTED, INFO, "gpuagent_process_sm_utilization_ratio"]
+GPUS = [RATIO, TOTAL, "gpuagent_gpu_memory_used_bytes", "gpuagent_gpu_temperature_celsius"]
+
+
+def combined(side: st.SearchStrategy[str], on: str) -> st.SearchStrategy[str]:
+    """Return larger expressions of these."""
+    return st.one_of(
+        st.builds("({}) {} {}".format, side, st.sampled_from(["*", "+", ">", "<="]), st.sampled_from([1, 5, 1e9])),
+        st.builds(
+            f"({{}}) {{}} {on} ({{}})".format, side, st.sampled_from(["and", "or", "unless", "*", ">", "<"]), side
+        ),
+        st.builds("{}({})".format, st.sampled_from(["abs", "-", "sort", "sgn", "round", "sqrt"]), side),
+        st.builds("{} by (gpu, uuid, pid) ({})".format, st.sampled_from(["max", "count", "sum", "group"]), side),
+    )
+
+
+EXPRESSIONS = st.one_of(
+    st.recursive(st.sampled_from(VECTORS), lambda side: combined(side, PID), max_leaves=5),
+    st.recursive(st.sampled_from(GPUS), lambda side: combined(side, GPU), max_leaves=5),
+)
+
+
+@given(EXPRESSIONS)
+@example(f"({USED}) and {PID} ({SUSPECTED})")
+@example(f"({RATIO} > 5) unless {GPU} ({RATIO} > 1e9)")
+@example(f"({RATIO} > 5) or ({RATIO} <= 1)")
+def test_no_accepted_rule_is_true_of_every_figure(text: str) -> None:
+    """Where no comparison holds (nothing is above or below NaN), a rule that may choose a process has no result."""
+    if refusal(text):
+        return
+    labels = {"gpu": "0", "uuid": "a", "pid": "1"}
+    series = SeriesIndex((name, labels, math.nan) for name in (*VECTORS, *GPUS))
+    with suppress(EvaluationError):
+        assert compile_expression(text).rows(series, 0) == ()
