@@ -174,6 +174,10 @@ class Arena:
         found: list[dict[str, Any]] = json.loads(self._get("/api/v1/remedies"))["remedies"]
         return [each for each in found if pid in {None, each["pid"]}]
 
+    def withheld(self) -> list[str]:
+        """Return why nothing is done about what fires."""
+        return [str(each["reason"]) for each in json.loads(self._get("/api/v1/remedies"))["withheld"]]
+
     def end_of(self, pid: int) -> dict[str, Any]:
         """Wait for the end of the first run on a number."""
 
