@@ -216,6 +216,12 @@ class Arena:
 
         until(look, f"{name} fires", _PATIENCE_SECONDS)
 
+    def active_seconds(self, name: str, uuid: str) -> float:
+        """Return for how long an alert about a GPU has been active; 0 if it is not."""
+        alerts = json.loads(self._get("/api/v1/alerts"))["alerts"]
+        found = [each for each in alerts if (each["name"], each["labels"].get("uuid")) == (name, uuid)]
+        return float(found[0]["active_seconds"]) if found else 0.0
+
     def sees(self, *pids: int) -> None:
         """Wait until the agent has read these numbers from the driver."""
 

@@ -19,6 +19,7 @@ LONG_FULL: Mapping[str, Any] = {
 LARGEST = ladder("LongFull", victim="largest")
 _EVALUATIONS = 8
 """Far less than `for`, and more than a decision takes."""
+_LATE_SECONDS = 9.0
 
 
 def waits_for(arena: Arena, words: str) -> None:
@@ -82,9 +83,11 @@ def test_who_takes_what_another_leaves(arena: Arena) -> None:
     arena.driver.hold(guilty.pid, 40, gpu=1)
     arena.start(ladders=[LARGEST], rules=[LONG_FULL], users=[str(uid)])
     arena.sees(first.pid, heir.pid)
+    until(lambda: arena.active_seconds("LongFull", "GPU-0") > _LATE_SECONDS, "it is nearly time", 60.0)
     arena.driver.drop(first.pid)
     arena.driver.hold(heir.pid, 42)
     waits_for(arena, "has held the memory that it has now")
     assert not heir.has_ended
-    arena.gpus(ListedGpu("GPU-0"), arena.driver.gpus[1])
+    arena.driver.gpus[0].used_gib = None
+    arena.driver.hold(heir.pid, 2)
     arena.judge()

@@ -58,7 +58,7 @@ def judged(**changes: object) -> Judged:
     ],
 )
 def test_the_reason_to_act(fires: list[Judged], condition: Condition) -> None:
-    """KILL-02: an alert that is kept firing is over, one of missing data or too short is in doubt: neither is acted on."""
+    """KILL-02: an alert that is only kept is over, one of missing data or too short is in doubt: none is acted on."""
 
     async def story() -> None:
         snapshot, target = healthy()
