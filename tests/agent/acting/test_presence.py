@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -18,11 +19,11 @@ GAP = 10.0
 Change = Callable[[ProcessReading], ProcessReading]
 
 
-def shown(at: float, gib: float = 60, change: Change = lambda one: one, **gpu: object) -> Snapshot:
+def shown(at: float, gib: float = 60, change: Change = lambda one: one, **gpu: Any) -> Snapshot:
     """One GPU with one process, read at a moment."""
     snapshot = full_snapshot()
     one = next(each for each in snapshot.processes if each.info is not None and each.used_bytes)
-    known = {"state": GpuState.OK, "processes_known": True, "time_seconds": at, "measured_seconds": at}
+    known: dict[str, Any] = {"state": GpuState.OK, "processes_known": True, "time_seconds": at, "measured_seconds": at}
     gpus = tuple(replace(each, **{**known, **gpu}) for each in snapshot.gpus if each.identity.uuid == one.gpu_uuid)
     process = one._replace(state=ProcessState.LIVE, used_bytes=int(gib * GIB), holder_unproven=False)
     return replace(snapshot, gpus=gpus, processes=(change(process),))

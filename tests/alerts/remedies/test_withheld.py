@@ -17,8 +17,8 @@ from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.victim import Choice, VictimPolicy
 from gpuagent_alerts.remedies.withheld import WithheldLadders
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.test_choice import NOW, RULES, on_gpu
-from tests.alerts.remedies.world import GIB, World, tools
+from tests.alerts.remedies.test_choice import NOW, on_gpu
+from tests.alerts.remedies.world import GIB, RULES, World, tools
 
 NEW = "it has held the memory for 2 s"
 FIRST, SECOND = on_gpu(1001, used_bytes=9 * GIB), on_gpu(1002)
