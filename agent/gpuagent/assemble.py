@@ -31,7 +31,7 @@ from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.naming import node_name
 from gpuagent.node import STATE_FILE, NoSuchNode, lost_state, real_node, simulated_node, state_file
-from gpuagent.nvml.device import LONGEST_GAP_SECONDS
+from gpuagent.nvml.device import longest_gap
 from gpuagent.procfs.boot import machine_id
 from gpuagent.procfs.limits import raise_descriptor_limit
 from gpuagent.remedying import RemediesRefused, acting_of, check_permissions, state_faults
@@ -208,6 +208,6 @@ def _tell_what_never_acts(config: Config, rules: Iterable[RuleGroup], *, simulat
 def _pace(config: Config, clock: Clock) -> Pace:
     return Pace(
         fresh_seconds=max(config.nvml.stuck_after * clock.speed, 2 * config.poll_interval),
-        longest_gap_seconds=max(LONGEST_GAP_SECONDS * clock.speed, 2.5 * config.poll_interval),
+        longest_gap_seconds=longest_gap(config.poll_interval, clock.speed),
         deadline_seconds=max(0.8 * config.poll_interval / clock.speed, 0.05),
     )

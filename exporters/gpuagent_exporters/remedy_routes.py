@@ -19,6 +19,7 @@ _TOLD_RUN = frozenset({
 })  # fmt: skip
 _TOLD_STEP = frozenset({"time_seconds", "kind", "step", "disrupts", "dry_run", "used_bytes", "note", "ok", "errno"})
 _TOLD_END = frozenset({"time_seconds", "result", "acted", "released_bytes", "seconds", "not_permitted"})
+_TOLD_WITHHELD = frozenset({"fingerprint", "alertname", "since_seconds"})
 """What an address that everybody can reach tells: of a process what `/metrics` tells too, and no words of others.
 
 A list of what is told, so that a key which is added later stays on the control socket until somebody decides.
@@ -67,7 +68,11 @@ def remedy_routes(source: RemedySource, *, show_commands: bool = True) -> Sequen
     async def remedies(_: Request) -> Response:
         document = await source.remedies()
         if not show_commands:
-            document = {**document, "remedies": [_public(run) for run in document["remedies"]]}
+            document = {
+                **document,
+                "withheld": [_only(each, _TOLD_WITHHELD) for each in document["withheld"]],
+                "remedies": [_public(run) for run in document["remedies"]],
+            }
         return json_answer(document)
 
     return (Route("/api/v1/remedies", _answered(remedies), methods=["GET"]),)

@@ -174,6 +174,10 @@ class Arena:
         found: list[dict[str, Any]] = json.loads(self._get("/api/v1/remedies"))["remedies"]
         return [each for each in found if pid in {None, each["pid"]}]
 
+    def withheld(self) -> list[str]:
+        """Return why nothing is done about what fires."""
+        return [str(each["reason"]) for each in json.loads(self._get("/api/v1/remedies"))["withheld"]]
+
     def end_of(self, pid: int) -> dict[str, Any]:
         """Wait for the end of the first run on a number."""
 
@@ -211,6 +215,12 @@ class Arena:
             return any(each["labels"]["alertname"] == name and each["state"] == "firing" for each in alerts)
 
         until(look, f"{name} fires", _PATIENCE_SECONDS)
+
+    def active_seconds(self, name: str, uuid: str) -> float:
+        """Return for how long an alert about a GPU has been active; 0 if it is not."""
+        alerts = json.loads(self._get("/api/v1/alerts"))["alerts"]
+        found = [each for each in alerts if (each["name"], each["labels"].get("uuid")) == (name, uuid)]
+        return float(found[0]["active_seconds"]) if found else 0.0
 
     def sees(self, *pids: int) -> None:
         """Wait until the agent has read these numbers from the driver."""

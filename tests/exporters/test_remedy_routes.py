@@ -27,6 +27,8 @@ RUN = TOLD | {
     "end": END | {"detail": "alice is not in remedies.allow.users", "reasons": ["alice is not"]},
 }  # fmt: skip
 GOES_ON = {"id": "2", "pid": 8, "steps": []}
+TOLD_WITHHELD = {"fingerprint": "f", "alertname": "GpuMemoryHigh", "since_seconds": 4.0}
+WITHHELD = TOLD_WITHHELD | {"labels": {"user": "alice"}, "reason": "pid 9 (secret) has held it for 2 s", "later": 1}
 
 
 class FakeRemedies:
@@ -36,7 +38,7 @@ class FakeRemedies:
         self.done: list[tuple[Any, ...]] = []
 
     async def remedies(self) -> dict[str, Any]:
-        return {"schema": 1, "stopped": "", "remedies": [RUN, GOES_ON]}
+        return {"schema": 1, "stopped": "", "withheld": [WITHHELD], "remedies": [RUN, GOES_ON]}
 
     async def identified(self) -> dict[str, Any]:
         return identified(row(7))
@@ -152,7 +154,9 @@ def test_an_open_address_says_no_more_than_metrics() -> None:
         async with serving(build_app(FakeSource(), extra_routes=routes)) as server:
             return await ask(server, "/api/v1/remedies")
 
-    assert run(public()).json()["remedies"] == [TOLD | {"steps": [STEP], "end": END}, GOES_ON]
+    told = run(public()).json()
+    assert told["remedies"] == [TOLD | {"steps": [STEP], "end": END}, GOES_ON]
+    assert told["withheld"] == [TOLD_WITHHELD]
 
 
 def test_the_network_cannot_kill() -> None:

@@ -15,7 +15,9 @@ from gpuagent.acting.by_hand import add_facts, find, renewed
 from gpuagent.acting.configured import ladders_of, rules_of
 from gpuagent.acting.eyes import SnapshotEyes
 from gpuagent.acting.lookup import FreshProcess, Lookup, NoLookup, in_time
+from gpuagent.acting.nobody import why_nobody
 from gpuagent.acting.notes import Notes
+from gpuagent.acting.presence import Presence
 from gpuagent.acting.shown import ShownProcess
 from gpuagent.acting.targets import targets_named, targets_on, unranked
 from gpuagent.acting.unreadable import UnreadableGpus
@@ -24,14 +26,16 @@ from gpuagent.catalogue.remedies import RemedyCount, RemedyFigures
 from gpuagent.clock import Clock
 from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.identity import ProcessId
+from gpuagent.nvml.device import longest_gap
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.advice import advice_on
 from gpuagent_alerts.remedies.audit import Audit, runs
+from gpuagent_alerts.remedies.choice import Firing
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.ladder import Run, Tools
 from gpuagent_alerts.remedies.limits import broken
-from gpuagent_alerts.remedies.manager import Firing, Remedies
+from gpuagent_alerts.remedies.manager import Remedies
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.steps import Step
@@ -95,6 +99,7 @@ class Acting:
         self._stopped = ""
         self._later: set[asyncio.Task[None]] = set()
         self._window = Window()
+        self._presence = Presence()
         tools = Tools(
             self.eyes, around.hands(self.notes), self.audit, asyncio.Lock(), around.clock.now,
             self._look_seconds(config),
@@ -153,6 +158,8 @@ class Acting:
         """A tick has come."""
         self._snapshot = snapshot
         self._unreadable.see(snapshot)
+        if self.remedies.ladders:
+            self._presence.see(snapshot, longest_gap(self.config.poll_interval, self._clock.speed))
         self.remedies.unblock()
         await self.eyes.see(snapshot)
 
@@ -162,15 +169,22 @@ class Acting:
         snapshot = self._snapshot
         if snapshot is not None and self.remedies.ladders:
             self._window.add(judged)
-            firing = [
-                Firing(
-                    each.alert, each.since_seconds, self._candidates(each, snapshot), each.expression,
-                    self._window.values(each.alert.fingerprint), each.grounds.about_growth,
-                )
-                for each in judged
-                if each.holds and each.measured
-            ]  # fmt: skip
-            self.remedies.consider(firing, also=[each.alert.fingerprint for each in judged])
+            self.remedies.consider([self._firing(each, snapshot) for each in judged])
+
+    def _firing(self, judged: Judged, snapshot: Snapshot) -> Firing:
+        if judged.objection or self.remedies.ladder_of(judged.alert.labels) is None:
+            return Firing(judged.alert, judged.since_seconds, (), objection=judged.objection)
+        candidates = self._candidates(judged, snapshot)
+        return Firing(
+            judged.alert, judged.since_seconds, candidates, judged.expression,
+            self._window.values(judged.alert.fingerprint), judged.grounds.about_growth,
+            nobody="" if candidates else why_nobody(judged, snapshot, disrupts=self._disrupts(judged.alert)),
+            newcomers=self._newcomers(judged, candidates),
+        )  # fmt: skip
+
+    def _newcomers(self, judged: Judged, candidates: Sequence[Target]) -> Mapping[ProcessId, str]:
+        """Return whom a ladder must not choose yet: the time for which the rule holds has to be the process's own."""
+        return self._presence.newcomers(candidates, judged.for_seconds, self._clock.now())
 
     async def kill(
         self,
@@ -224,6 +238,7 @@ class Acting:
             "dry_run": self.config.remedies.dry_run,
             "look_seconds": self.remedies.tools.look_seconds,
             "proof_seconds": self.remedies.proof_seconds,
+            "withheld": self.remedies.withheld.documents(self._clock.wall()),
             "remedies": await asyncio.to_thread(self._record.get),
         }
 
@@ -268,7 +283,9 @@ class Acting:
         for run in self.remedies.running:
             if run.plan.order.alert == alert.fingerprint and run.step is not None:
                 return f"{run.step}: under way{' (dry run: nothing is done)' if run.plan.dry_run else ''}"
-        return self.notes.words_on(alert.fingerprint, alert.labels.get("pid", ""), alert.labels.get("uuid", ""))
+        done = self.notes.words_on(alert.fingerprint, alert.labels.get("pid", ""), alert.labels.get("uuid", ""))
+        why_not = self.remedies.withheld.reason(alert.fingerprint)
+        return done or (f"nothing is done: {why_not}" if why_not else "")
 
     def _tell_off(self, why: str, config: Config) -> None:
         """Tell why remedies are off, as a problem of the state, where there are any."""
@@ -294,7 +311,9 @@ class Acting:
         uuid, instance = labels.get("uuid", ""), labels.get("gpu_instance_id", "")
         whole = not labels.get("budget")  # a budget is exceeded by what is proven to be its own, whatever is beside it
         ranking = self.remedies.ranking(ladder.victim, candidates)
-        return Choice(tuple(each.target.id for each in ranking), *unranked(snapshot, uuid, instance, whole=whole))
+        unknown_bytes, unknown = unranked(snapshot, uuid, instance, whole=whole)
+        newcomers = self._newcomers(judged, candidates)
+        return Choice(tuple(each.target.id for each in ranking), unknown_bytes, unknown, newcomers)
 
     def _candidates(self, judged: Judged, snapshot: Snapshot) -> list[Target]:
         """Return whom an alert can be about: processes of its GPU or MIG instance that its other labels do not exclude.

@@ -5,8 +5,8 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from gpuagent_alerts.remedies.choice import LadderRule
 from gpuagent_alerts.remedies.limits import Limits
-from gpuagent_alerts.remedies.manager import LadderRule
 from gpuagent_alerts.remedies.plan import Rules
 from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind

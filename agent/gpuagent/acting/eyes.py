@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping
 from gpuagent.acting.targets import all_targets, members, relatives, successors
 from gpuagent.clock import Clock
 from gpuagent.reading import GpuReading, GpuState, Snapshot
-from gpuagent_alerts.remedies.judged import Judged
+from gpuagent_alerts.remedies.judged import DATA_MISSING, ONLY_KEPT, Judged
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.victim import Choice
 from gpuagent_alerts.remedies.world import Condition, Sight
@@ -124,9 +124,11 @@ class SnapshotEyes:
         if alert not in self._firing:
             return Condition.OVER, "the alert has ended"
         if not self._firing[alert].measured:
-            return Condition.UNKNOWN, "the data behind the alert is missing"
+            return Condition.UNKNOWN, DATA_MISSING
         if not self._firing[alert].holds:
-            return Condition.OVER, "the alert is only kept firing: its expression is not true any more"
+            return Condition.OVER, ONLY_KEPT
+        if too_short := self._firing[alert].too_short:
+            return Condition.UNKNOWN, too_short
         return Condition.HOLDS, ""
 
     async def _tell(self) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -27,6 +28,7 @@ from gpuagent.alerting.transitions import log_transitions
 from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
 from gpuagent.catalogue.series import Further
 from gpuagent.clock import Clock
+from gpuagent.nvml.device import longest_gap
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.outbox.counters import Figures
@@ -90,7 +92,7 @@ class Alerting:
         self.store = Store(
             where.state_file, owner=Owner(where.machine, simulated=bool(where.simulated)), lost=where.lost
         )
-        self.engine = RuleEngine(tuple(groups))
+        self.engine = RuleEngine(tuple(groups), longest_gap_seconds=longest_gap(config.poll_interval, clock.speed))
         self.outbox = Outbox(self.store, clock)
         self.place = Place(where.node, simulated=bool(where.simulated))
         self.silences = Silences(self.store, clock)
@@ -164,6 +166,7 @@ class Alerting:
         async with self.lock:
             routes = self._routes(config)  # may refuse them: nothing has changed then
             self.config = config
+            self.engine.longest_gap_seconds = longest_gap(config.poll_interval, self._clock.speed)
             self._note_ended(self.engine.reload(tuple(groups), self._clock.wall()))
             self._keeper.forget()
             self._notifier.routes = routes
@@ -260,8 +263,10 @@ class Alerting:
             _, seen, read = self._evaluated.get(running.key, _NEVER)
             judged += [
                 Judged(
-                    each.as_alert(Status.FIRING), running.rule.expression.text, each.kept_clock is None, seen,
-                    since_seconds=each.active_clock,
+                    each.as_alert(Status.FIRING), running.rule.expression.text, each.true_clock is not None, seen,
+                    since_seconds=-math.inf if each.true_clock is None else each.true_clock,
+                    for_seconds=running.states.rule.for_seconds,
+                    held_seconds=running.states.held_seconds(each),
                     interval_seconds=runner.group.interval_seconds or DEFAULT_INTERVAL_SECONDS,
                     read_seconds=read,
                     measured=running.evaluations > 0 and not running.last_error and not each.frozen,

@@ -51,6 +51,8 @@ def remedies(
         tell(f"remedies are off: {clean(document['off'])}")
     if document["stopped"]:
         tell(f"remedies are stopped: {clean(document['stopped'])}; `gpuagent remedies reset` lets them go on")
+    for each in document.get("withheld", ()):  # an older agent does not tell
+        typer.echo("\n".join(withheld_lines(each, width)))
     if not document["remedies"]:
         tell("nothing was done, and nothing was refused")
     for run in document["remedies"]:
@@ -62,6 +64,18 @@ def reset(socket: Socket = None) -> None:
     """Let remedies go on after they have stopped themselves: once you have looked why they did not help."""
     ask_agent("POST", "/api/v1/remedies/reset", socket)
     typer.echo("remedies may act again")
+
+
+def withheld_lines(withheld: dict[str, Any], width: int) -> list[str]:
+    """Return in words why nothing is done about an alert that fires."""
+    when = datetime.fromtimestamp(withheld["since_seconds"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
+    labels = withheld.get("labels", {})
+    place = f" on GPU {clean(labels['gpu'])}" if labels.get("gpu") else ""
+    reason = f": {clean(withheld['reason'])}" if withheld.get("reason") else ""
+    return [
+        *_indented(f"{when}  {clean(withheld['alertname'])}{place} fires", width, 0),
+        *_indented(f"nothing is done{reason}", width, 4),
+    ]
 
 
 def lines(run: dict[str, Any], width: int) -> list[str]:

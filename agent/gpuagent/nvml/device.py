@@ -16,6 +16,12 @@ T = TypeVar("T")
 LONGEST_GAP_SECONDS = 10.0
 """Two readings that are further apart say nothing of the time between them, unless GPUs are read less often."""
 
+
+def longest_gap(poll_interval_seconds: float, speed: float) -> float:
+    """Return how far apart two readings may be, by the agent's clock, that are taken for one observation."""
+    return max(LONGEST_GAP_SECONDS * speed, 2.5 * poll_interval_seconds)
+
+
 Field = int | tuple[int, int]
 """A field id, or (field id, scope id)."""
 

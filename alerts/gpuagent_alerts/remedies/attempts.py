@@ -59,6 +59,15 @@ class Attempts:
         last = self._last.get((alert, identity, dry_run))
         return last.outcome.gist if last is not None else ""
 
+    def last(self, alert: str, identity: ProcessId, *, dry_run: bool) -> tuple[str, float]:
+        """Return what the last try came to, in words, and in how many seconds the next one is due."""
+        last = self._last.get((alert, identity, dry_run))
+        if last is None:
+            return "", 0.0
+        words = str(last.outcome.result).replace("_", " ")
+        detail = f" ({last.outcome.detail})" if last.outcome.detail else ""
+        return words + detail, max(last.at + last.wait - self._now(), 0.0)
+
     def note(self, alert: str, identity: ProcessId, outcome: Outcome, *, dry_run: bool) -> bool:
         """A try has ended; returns whether the last one came to the same."""
         key = alert, identity, dry_run

@@ -6,9 +6,14 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
+from gpuagent.units import format_duration
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds
 
+DATA_MISSING = "the data behind the alert is missing"
+ONLY_KEPT = "the alert is only kept firing: its expression is not true any more"
+_TOLERANCE_SECONDS = 1e-6
+"""Durations are whole milliseconds: what is nearer than this is a rounding of the clock."""
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
@@ -24,7 +29,8 @@ class Judged(NamedTuple):
     measured_seconds: float
     """CLOCK_BOOTTIME of the snapshot that the rule was last evaluated on: groups have intervals of their own."""
     since_seconds: float
-    """CLOCK_BOOTTIME at which it began to be true: a process that started later is not the one that it is about."""
+    """CLOCK_BOOTTIME since which this agent has found it true without a break, on measured data: a process that started
+    later is not the one that it is about."""
     interval_seconds: float = 0.0
     """Between two evaluations of the rule."""
     read_seconds: Mapping[str, float] = MappingProxyType({})
@@ -35,6 +41,29 @@ class Judged(NamedTuple):
     """Whom the rule's alerts are about, or why they are no reason to disrupt a process."""
     result_labels: Mapping[str, str] = _NO_LABELS
     """Labels that the expression's result has, without those that the rule itself writes."""
+    for_seconds: float = 0.0
+    """How long it has to be true by its rule (`for`)."""
+    held_seconds: float = 0.0
+    """How long it had been true without a break at the last evaluation. A restart of the agent, missing data, a gap and
+    an evaluation that found it false each begin this anew, whatever the alert itself makes of them."""
+
+    @property
+    def too_short(self) -> str:
+        """Return why it has not been true for long enough to be a reason to act; "" if it has."""
+        missing = self.for_seconds - self.held_seconds
+        if missing <= _TOLERANCE_SECONDS:
+            return ""
+        return (
+            f"its expression has been seen true without a break for {format_duration(self.held_seconds)}, and the rule "
+            f"asks for {format_duration(self.for_seconds)} (`for`): it is a reason to act in {format_duration(missing)}"
+        )
+
+    @property
+    def objection(self) -> str:
+        """Return why the alert, although it fires, is no reason to act now; "" if it is one."""
+        if not self.measured:
+            return DATA_MISSING
+        return self.too_short if self.holds else ONLY_KEPT
 
     def seen_seconds(self, gpu_uuid: str) -> float:
         """Return the time of the reading of this GPU that the rule was last evaluated on."""

@@ -6,46 +6,21 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 
 from gpuagent.identity import ProcessId
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.attempts import Attempts
+from gpuagent_alerts.remedies.choice import Firing, LadderRule, choose
 from gpuagent_alerts.remedies.ladder import Run, Tools
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import Kind
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.victim import Candidate, VictimPolicy, rank
+from gpuagent_alerts.remedies.withheld import WithheldLadders
 from gpuagent_alerts.remedies.world import Order
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class LadderRule:
-    """One ladder of the configuration."""
-
-    matches: Callable[[Mapping[str, str]], bool]
-    steps: tuple[Step, ...]
-    dry_run: bool
-    victim: VictimPolicy | None = None
-    """Whom to choose where the alert names none; None: nobody."""
-    scope: str = "process"
-
-
-@dataclass(frozen=True, slots=True)
-class Firing:
-    """An alert, and whom it could be about: the processes of its GPU on the newest snapshot."""
-
-    alert: Alert
-    since_seconds: float
-    """CLOCK_BOOTTIME at which its expression began to be true."""
-    processes: Sequence[Target]
-    expression: str = ""
-    values: tuple[float, ...] = ()
-    about_growth: bool = False
-    """The rule goes by what the leak detector says."""
 
 
 Told = Callable[[Plan, Run, Outcome, bool], None]
@@ -64,6 +39,8 @@ class Remedies:
         self.counts: Counter[tuple[str, bool]] = Counter()
         """Runs that ended, by result and whether they were dry."""
         self.released_bytes = 0
+        self.withheld = WithheldLadders(tools.now)
+        """Why nothing is done about what fires."""
         self.tools = tools
         self._told = told
         self._running: dict[Run, asyncio.Task[Outcome]] = {}
@@ -80,6 +57,8 @@ class Remedies:
         """Another configuration. What climbs goes on by it, or ends before its next step where it no longer would."""
         self.ladders, self.rules, self.proof_seconds = tuple(ladders), rules, proof_seconds
         self._attempts.forget_refusals()
+        if not self.ladders:
+            self.withheld.update({})
         for run in self._running:
             run.rules = rules
             plan = run.plan
@@ -92,24 +71,32 @@ class Remedies:
                 elif plan.order.passed_over:
                     run.call_off("the configuration has changed: whom it passes over is decided anew")
 
-    def consider(self, firing: Iterable[Firing], also: Iterable[str] = ()) -> None:
-        """Begin what is due. To be called after each evaluation, with all that fires and is true.
-
-        `also` are fingerprints of what fires and is no reason to act now: what was tried for them is remembered.
-        """
+    def consider(self, firing: Iterable[Firing]) -> None:
+        """Begin what is due. To be called after each evaluation, with all that fires."""
         firing = list(firing)
-        self._attempts.keep({*also, *(each.alert.fingerprint for each in firing)})
+        self._attempts.keep({each.alert.fingerprint for each in firing})
+        reasons: dict[str, tuple[Alert, str]] = {}
         for each in firing:
             ladder = self.ladder_of(each.alert.labels)
-            if ladder is None:
-                continue
-            target, passed_over = self._choose(ladder, each)
-            if target is None:
-                continue
-            order = _order(each, "" if each.alert.labels.get("pid") else str(ladder.victim or ""), passed_over)
-            plan = Plan(order, target, ladder.steps, ladder.dry_run, ladder.scope, self.proof_seconds)
-            if not self._claimed(None, plan, frozenset({target.key.gpu_uuid})):
-                self._begin(plan)
+            if ladder is not None and (reason := self._begin_or_withhold(ladder, each)):
+                reasons[each.alert.fingerprint] = each.alert, reason
+        climbing = {run.plan.order.alert for run in self._running}
+        self.withheld.update({name: one for name, one in reasons.items() if name not in climbing})
+
+    def _begin_or_withhold(self, ladder: LadderRule, firing: Firing) -> str:
+        """Begin the ladder of an alert; return why it is not begun, "" if it is."""
+        if firing.objection:
+            return firing.objection
+        chosen = choose(ladder, firing, self._attempts, self.tools.now(), self.rules.policy.idle_for_seconds)
+        if isinstance(chosen, str):
+            return chosen
+        victim = "" if firing.alert.labels.get("pid") else str(ladder.victim or "")
+        order = _order(firing, victim, chosen.passed_over)
+        plan = Plan(order, chosen.target, ladder.steps, ladder.dry_run, ladder.scope, self.proof_seconds)
+        taken = self._claimed(None, plan, frozenset({chosen.target.key.gpu_uuid}))
+        if not taken:
+            self._begin(plan)
+        return taken
 
     async def by_hand(self, plan: Plan) -> Outcome:
         """Run what a person asked for: the same way, with the same refusals, a dry run like a real one."""
@@ -155,34 +142,6 @@ class Remedies:
     def ladder_of(self, labels: Mapping[str, str]) -> LadderRule | None:
         """Return the ladder for an alert with these labels, by the configuration in force."""
         return next((one for one in self.ladders if one.matches(labels)), None)
-
-    def _choose(self, ladder: LadderRule, firing: Firing) -> tuple[Target | None, frozenset[ProcessId]]:
-        """Return whom the alert names, or the best of the ranking, and those before it that the list does not mean."""
-        alert = firing.alert
-        if alert.labels.get("pid"):
-            target = self._named(firing)
-            is_due = target is not None and self._attempts.is_due(alert.fingerprint, target.id, dry_run=ladder.dry_run)
-            return (target if is_due else None), frozenset()
-        if ladder.victim is None:
-            return None, frozenset()
-        passed_over: set[ProcessId] = set()
-        idle_for = self.rules.policy.idle_for_seconds
-        for candidate in rank(ladder.victim, firing.processes, self.tools.now(), idle_for):
-            identity = candidate.target.id
-            if self._attempts.is_due(alert.fingerprint, identity, dry_run=ladder.dry_run):
-                return candidate.target, frozenset(passed_over)
-            if not self._attempts.was_refused_itself(alert.fingerprint, identity, dry_run=ladder.dry_run):
-                break  # something was done to it, or nobody may be acted on now: the next one is no answer
-            passed_over.add(identity)
-        return None, frozenset()
-
-    def _named(self, firing: Firing) -> Target | None:
-        """The process of the alert: not one that was given its number since the alert's expression became true."""
-        alert = firing.alert
-        for target in firing.processes:
-            if str(target.pid) == alert.labels["pid"] and target.started_seconds <= firing.since_seconds:
-                return target if self._attempts.is_meant(alert.fingerprint, target.id) else None
-        return None
 
     def _claimed(self, run: Run | None, plan: Plan, gpus: frozenset[str]) -> str:
         """Return why these GPUs cannot be had for this plan; "" if they can.

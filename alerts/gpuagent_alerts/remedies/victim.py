@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from enum import StrEnum
+from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuagent.identity import ProcessId
@@ -33,6 +34,8 @@ class Choice(NamedTuple):
     """Memory of the GPU that no ranked process is known to hold; infinite where the driver does not tell how much."""
     unranked: bool = False
     """The driver lists numbers there that are no ranked process: dead, hidden, or of an unknown start."""
+    newcomers: Mapping[ProcessId, str] = MappingProxyType({})
+    """Those of the ranking that have not held their memory for as long as the rule asks for, and why that is so."""
 
     @property
     def _held(self) -> str:
@@ -46,6 +49,10 @@ class Choice(NamedTuple):
         first = next((one for one in self.ranking if one not in passed_over), None)
         if first != target.id:
             return f"it is not the one that victim: {policy} chooses any more"
+        # Also of those before it: they fill the GPU, and were not there when the rule began to be true.
+        up_to_it = self.ranking[: self.ranking.index(target.id) + 1]
+        if newcomer := next((self.newcomers[one] for one in up_to_it if one in self.newcomers), ""):
+            return newcomer
         if policy is VictimPolicy.LARGEST and self.unranked_bytes >= target.used_bytes:
             return f"whether it is the largest cannot be told: memory of no known process on its GPU: {self._held}"
         if policy is VictimPolicy.NEWEST and self.unranked:

@@ -22,6 +22,8 @@ DEFAULT_INTERVAL_SECONDS = 5.0
 _EARLY = 0.1
 """A tick may come this share of the interval early and count: ticks are never quite regular."""
 _RULE_LABELS = "rule_labels"
+_GAP_INTERVALS = 2.5
+"""Two evaluations that are so many intervals apart have a gap between them, however fast the GPUs are read."""
 
 
 class InstanceRecord(NamedTuple):
@@ -49,12 +51,18 @@ class RuleEngine:
     """
 
     def __init__(
-        self, groups: Sequence[RuleGroup], *, default_interval_seconds: float = DEFAULT_INTERVAL_SECONDS
+        self,
+        groups: Sequence[RuleGroup],
+        *,
+        default_interval_seconds: float = DEFAULT_INTERVAL_SECONDS,
+        longest_gap_seconds: float = 0.0,
     ) -> None:
+        """Two evaluations have a gap between them that are more than `longest_gap_seconds` and 2.5 intervals apart."""
+        self.longest_gap_seconds = longest_gap_seconds
         self._default_interval = default_interval_seconds
         self._recorded = RecordedSeries()
         self._due: dict[str, float] = {}
-        self._runners = _runners(groups)
+        self._runners = self._make_runners(groups)
         self._selections: Mapping[RuleKey, Sequence[Selection]] = select(self._runners)
         self._reads_alerts = _reads_alerts(self._selections)
 
@@ -122,7 +130,7 @@ class RuleEngine:
         Returns the alerts of rules that are no more: they have ended.
         """
         old = {runner.name: runner for runner in self._runners}
-        self._runners = _runners(groups)
+        self._runners = self._make_runners(groups)
         for runner in self._runners:
             before = old.get(runner.name)
             if before is not None:
@@ -189,7 +197,16 @@ class RuleEngine:
         return next(iter(same or candidates), None)
 
     def _interval(self, runner: GroupRunner) -> float:
-        return runner.group.interval_seconds or self._default_interval
+        return self._interval_of(runner.group)
+
+    def _interval_of(self, group: RuleGroup) -> float:
+        return group.interval_seconds or self._default_interval
+
+    def _make_runners(self, groups: Iterable[RuleGroup]) -> list[GroupRunner]:
+        return [
+            GroupRunner.of(group, name, max(self.longest_gap_seconds, _GAP_INTERVALS * self._interval_of(group)))
+            for name, group in _named_apart(groups)
+        ]
 
     def _is_due(self, runner: GroupRunner, now_seconds: float) -> bool:
         due = self._due.get(runner.name)
@@ -218,12 +235,11 @@ class _Storage:
         self._recorded.publish(owner, elements, self._now)
 
 
-def _runners(groups: Iterable[RuleGroup]) -> list[GroupRunner]:
+def _named_apart(groups: Iterable[RuleGroup]) -> Iterator[tuple[str, RuleGroup]]:
     """Groups by names of their own: a second one of a name gets a number.
 
     Prometheus tells them apart by their files. A file that is moved, as by an upgrade, would then lose its states.
     """
-    runners: list[GroupRunner] = []
     taken: set[str] = set()
     for group in groups:
         name, number = group.name, 1
@@ -231,8 +247,7 @@ def _runners(groups: Iterable[RuleGroup]) -> list[GroupRunner]:
             number += 1
             name = f"{group.name} ({number})"
         taken.add(name)
-        runners.append(GroupRunner.of(group, name))
-    return runners
+        yield name, group
 
 
 def _reads_alerts(selections: Mapping[RuleKey, Sequence[Selection]]) -> bool:

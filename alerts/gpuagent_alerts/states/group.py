@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
@@ -72,13 +73,16 @@ class GroupRunner:
     rules: list[RunningRule] = field(default_factory=list)
 
     @classmethod
-    def of(cls, group: RuleGroup, name: str = "") -> GroupRunner:
-        """Without any state. `name` tells groups of the same name in different files apart."""
+    def of(cls, group: RuleGroup, name: str = "", longest_gap_seconds: float = math.inf) -> GroupRunner:
+        """Without any state. `name` tells groups of the same name in different files apart.
+
+        `longest_gap_seconds` is that between two evaluations.
+        """
         runner = cls(group, name or group.name)
         numbers: dict[str, int] = {}
         for rule in group.rules:
             number = numbers[rule.name] = numbers.get(rule.name, -1) + 1
-            states = AlertStates(rule, group.limit) if isinstance(rule, AlertRule) else None
+            states = AlertStates(rule, group.limit, longest_gap_seconds) if isinstance(rule, AlertRule) else None
             key = RuleKey(runner.name, rule.name, number)
             runner.rules.append(RunningRule(key, rule, Repeated(rule.expression), states, group.limit))
         return runner
@@ -127,6 +131,8 @@ class GroupRunner:
 
 def _failed(running: RunningRule, problem: str) -> str:
     running.failures += 1
+    if running.states is not None:
+        running.states.interrupt()
     if running.last_error != problem:
         log.warning("rule %s of group %s: %s", running.rule.name, running.key.group, problem)
     running.last_error = problem

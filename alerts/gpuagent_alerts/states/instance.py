@@ -58,6 +58,9 @@ class Instance:
     state: State = State.PENDING
     frozen: bool = False
     """Its data was missing at the last evaluation: nobody knows whether it is true."""
+    true_clock: float | None = None
+    """Since when every evaluation by this agent has found it true, on measured data and without a gap; None while it is
+    not. Never written down: what happened while nobody evaluated is not known."""
     kept_clock: float | None = None
     """When it ceased to be true, while `keep_firing_for` holds it."""
     ended_clock: float | None = None

@@ -71,8 +71,10 @@ class AlertStates:
     clock may jump as it likes.
     """
 
-    def __init__(self, rule: AlertRule, limit: int = 0) -> None:
+    def __init__(self, rule: AlertRule, limit: int = 0, longest_gap_seconds: float = math.inf) -> None:
+        """Two evaluations that are more than `longest_gap_seconds` apart say nothing of the time between them."""
         self.rule = rule
+        self._longest_gap_seconds = longest_gap_seconds
         self._limit = limit
         self._active: dict[_Key, Instance] = {}
         self._last_seconds: float | None = None
@@ -102,14 +104,11 @@ class AlertStates:
         self._resume(now_seconds)
         since_last = now_seconds - self._last_seconds if self._last_seconds is not None else 0.0
         self._last_seconds = now_seconds
+        if since_last > self._longest_gap_seconds:
+            self.interrupt()
         if self.rule.missing_data is MissingData.RESOLVE:
             frozen = never
-        still: set[_Key] = set()
-        for key, instance in self._active.items():
-            instance.frozen = instance.state is not State.INACTIVE and frozen(instance.labels)
-            if instance.frozen:
-                instance.shift(since_last)
-                still.add(key)
+        still = self._freeze(frozen, since_last)
         for key, (labels, row) in found.items():
             if key not in still:
                 reasons = explain(labels) if REASONS_ANNOTATION in self.rule.annotations else ""
@@ -133,6 +132,17 @@ class AlertStates:
             self._active = {}
             raise RuleFailure(f"exceeded limit of {self._limit} with {count} alerts", ended)
         return transitions
+
+    def interrupt(self) -> None:
+        """Note that the expression was not evaluated: whether it has been true all the time is not known any more."""
+        for instance in self._active.values():
+            instance.true_clock = None
+
+    def held_seconds(self, instance: Instance) -> float:
+        """Return for how long an instance had been true without a break at the last evaluation; 0 if it is not."""
+        if instance.true_clock is None or self._last_seconds is None:
+            return 0.0
+        return self._last_seconds - instance.true_clock
 
     def series(self, now_seconds: float, wall_seconds: float) -> list[Element]:
         """`ALERTS` and `ALERTS_FOR_STATE` of what is pending or firing, with the labels that Prometheus gives them."""
@@ -161,8 +171,13 @@ class AlertStates:
         return ended
 
     def take_over(self, other: AlertStates) -> None:
-        """Go on with another's instances: after a reload, whatever the new expression is."""
+        """Go on with another's instances: after a reload, whatever the new expression is.
+
+        Of a new expression it is not known for how long it has been true.
+        """
         self._active = other._active
+        if self.rule.expression.text != other.rule.expression.text:
+            self.interrupt()
         self._last_seconds = other._last_seconds
         self._restored_seconds = other._restored_seconds
 
@@ -206,6 +221,17 @@ class AlertStates:
             self._restored_seconds = None
             self._last_seconds = now_seconds
 
+    def _freeze(self, frozen: Frozen, since_last: float) -> set[_Key]:
+        """Stop the clocks of those whose data is missing; returns their keys."""
+        still: set[_Key] = set()
+        for key, instance in self._active.items():
+            instance.frozen = instance.state is not State.INACTIVE and frozen(instance.labels)
+            if instance.frozen:
+                instance.true_clock = None
+                instance.shift(since_last)
+                still.add(key)
+        return still
+
     def _found(self, rows: Iterable[Row]) -> dict[_Key, tuple[dict[str, str], Row]]:
         """Rows by the labels of their alerts."""
         found: dict[_Key, tuple[dict[str, str], Row]] = {}
@@ -238,15 +264,18 @@ class AlertStates:
         if known is not None and known.state is not State.INACTIVE:
             known.value = value
             known.write = write
+            known.true_clock = now_seconds if known.true_clock is None else known.true_clock
         elif not frozen(labels):
             self._active.pop(key, None)
-            self._active[key] = Instance(labels, write, value, now_seconds)
+            self._active[key] = Instance(labels, write, value, now_seconds, true_clock=now_seconds)
 
     def _advance(
         self, key: _Key, instance: Instance, is_true: bool, now_seconds: float, wall_seconds: float,
         transitions: list[Transition],
     ) -> bool:  # fmt: skip
         """One instance, one step; returns whether it is pending or firing."""
+        if not is_true:
+            instance.true_clock = None
         if is_true and instance.state is not State.INACTIVE:
             instance.kept_clock = None
         elif not self._is_kept(instance, now_seconds):

@@ -39,6 +39,22 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
         dry_run=flag("Nothing is done, it is only said what would be."),
         look_seconds=number("How long a fresh reading is waited for before each step."),
         proof_seconds=number("How long the memory's return is waited for after the last one."),
+        withheld=listing(
+            without(
+                record(
+                    "An alert that fires and has a ladder, and why nothing is done about it. Where commands are not "
+                    "shown, `labels` and `reason` are missing.",
+                    fingerprint=text("Of the alert."),
+                    alertname=text(),
+                    labels=mapping(text(), "Of the alert."),
+                    reason=text("In words."),
+                    since_seconds=number("Unix time since which this is the reason."),
+                ),
+                "labels",
+                "reason",
+            ),
+            "What fires and is not acted on. A ladder that is under way is not in it.",
+        ),
         remedies=listing(ref("Remedy")),
     ),
     "Remedy": without(record(

@@ -46,6 +46,9 @@ def judged(**changes: object) -> Judged:
     ("fires", "condition"),
     [
         ([judged()], Condition.HOLDS),
+        ([judged(for_seconds=10.0, held_seconds=10.0)], Condition.HOLDS),
+        ([judged(for_seconds=10.0, held_seconds=9.0)], Condition.UNKNOWN),
+        ([judged(holds=False, for_seconds=10.0)], Condition.OVER),
         ([judged(holds=False)], Condition.OVER),
         ([judged(measured=False)], Condition.UNKNOWN),
         ([judged(holds=False, measured=False)], Condition.UNKNOWN),
@@ -53,7 +56,7 @@ def judged(**changes: object) -> Judged:
     ],
 )
 def test_the_reason_to_act(fires: list[Judged], condition: Condition) -> None:
-    """KILL-02: an alert that is kept firing is over; one whose data is missing is in doubt, and neither is acted on."""
+    """KILL-02: an alert that is only kept is over, one of missing data or too short is in doubt: none is acted on."""
 
     async def story() -> None:
         snapshot, target = healthy()

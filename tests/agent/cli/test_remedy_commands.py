@@ -47,6 +47,12 @@ DOCUMENT = {"schema": 1, "stopped": "the last 3 actions gave no memory back", "d
             "remedies": [RUN, BY_HAND, CLIMBING]}  # fmt: skip
 
 
+WITHHELD: dict[str, Any] = {
+    "fingerprint": "f", "alertname": "GpuMemoryHigh", "labels": {"gpu": "3"}, "since_seconds": TIME,
+    "reason": "pid 7 (\x1b[2J) has held the memory that it has now for 2 s: it can be chosen in 4 min 58 s",
+}  # fmt: skip
+
+
 def asked(answer: Any, *words: str, status: str = "200 OK", typed: str = "") -> tuple[int, str, str, bytes]:
     """Exit status, both outputs, and what the agent was asked last."""
     requests: list[bytes] = []
@@ -173,3 +179,14 @@ def test_no_agent(tmp_path: Path) -> None:
     """Exit status 3 for what only looks."""
     result = CliRunner().invoke(app, ["remedies", "--socket", str(tmp_path / "none")])
     assert result.exit_code == 3
+
+
+def test_what_fires_and_is_not_acted_on() -> None:
+    """Each alert whose ladder is not begun is shown with the reason, also where nothing was done yet."""
+    document = {"schema": 1, "stopped": "", "withheld": [WITHHELD, {"alertname": "Other", "since_seconds": TIME}]}
+    status, out, _, _ = asked(document | {"remedies": []}, "remedies")
+    assert status == 0
+    assert "\x1b" not in out
+    text = " ".join(out.split())
+    assert "2025-11-24 16:00:00 GpuMemoryHigh on GPU 3 fires nothing is done: pid 7" in text
+    assert "it can be chosen in 4 min 58 s 2025-11-24 16:00:00 Other fires nothing is done" in text

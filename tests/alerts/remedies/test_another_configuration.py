@@ -8,8 +8,9 @@ from dataclasses import replace
 from typing import Any
 
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.choice import Firing, LadderRule
 from gpuagent_alerts.remedies.ladder import Run
-from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
+from gpuagent_alerts.remedies.manager import Remedies
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.policy import Allow, Policy

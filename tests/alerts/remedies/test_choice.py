@@ -12,8 +12,9 @@ import pytest
 from gpuagent.growth import MemoryKey
 from gpuagent.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.choice import Firing, LadderRule
 from gpuagent_alerts.remedies.ladder import Run
-from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
+from gpuagent_alerts.remedies.manager import Remedies
 from gpuagent_alerts.remedies.never_list import NEVER
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
+from gpuagent_alerts.remedies.choice import Firing, LadderRule
+from gpuagent_alerts.remedies.manager import Remedies
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Rules
 from gpuagent_alerts.remedies.policy import Allow, Policy

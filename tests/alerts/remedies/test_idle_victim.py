@@ -8,8 +8,9 @@ from dataclasses import replace
 import pytest
 
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.choice import Firing, LadderRule
 from gpuagent_alerts.remedies.ladder import Run
-from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
+from gpuagent_alerts.remedies.manager import Remedies
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.policy import Policy

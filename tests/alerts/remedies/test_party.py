@@ -10,7 +10,8 @@ import pytest
 from gpuagent.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import BEGIN, INTENT, RESULT, Audit
-from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
+from gpuagent_alerts.remedies.choice import Firing, LadderRule
+from gpuagent_alerts.remedies.manager import Remedies
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.steps import Kind, Step
@@ -341,8 +342,8 @@ def test_an_alert_in_doubt_is_not_a_new_one(store: Store) -> None:
         ends: list[str] = []
         made = remedies(world, store, ends)
         what = firing(100, world)
-        for also in ([], [what.alert.fingerprint]) * 3:
-            made.consider([] if also else [what], also)
+        for objection in ("", "the data behind the alert is missing") * 3:
+            made.consider([replace(what, objection=objection)])
             await made.idle()
         assert ends == ["100 refused"]
 

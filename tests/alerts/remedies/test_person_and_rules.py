@@ -12,8 +12,9 @@ import pytest
 from gpuagent.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.choice import Firing, LadderRule
 from gpuagent_alerts.remedies.limits import Limits
-from gpuagent_alerts.remedies.manager import Firing, LadderRule, Remedies
+from gpuagent_alerts.remedies.manager import Remedies
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.steps import Step

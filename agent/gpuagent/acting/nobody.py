@@ -1,0 +1,38 @@
+"""Why an alert that fires is about no process that could be acted on, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from gpuagent.reading import GpuState, Snapshot
+from gpuagent_alerts.remedies.families import PROCESS_LABELS
+from gpuagent_alerts.remedies.judged import Judged
+
+
+def why_nobody(judged: Judged, snapshot: Snapshot, *, disrupts: bool) -> str:
+    """Return the first reason; `disrupts` says whether the alert's ladder has a step that a process may notice."""
+    return next(_reasons(judged, snapshot, disrupts=disrupts))
+
+
+def _reasons(judged: Judged, snapshot: Snapshot, *, disrupts: bool) -> Iterator[str]:
+    labels = judged.result_labels
+    uuid, pid = labels.get("uuid", ""), labels.get("pid", "")
+    if judged.grounds.refusal and disrupts:
+        yield f"its rule is no reason to disrupt a process: {judged.grounds.refusal}"
+    if judged.alert.labels.get("pid", "") != pid:
+        yield "the rule writes the label pid itself: it names no process"
+    if not uuid:
+        yield "its expression's result has no label uuid: it names no GPU"
+    gpu = next((each for each in snapshot.gpus if each.identity.uuid == uuid), None)
+    if gpu is None:
+        yield f"there is no GPU with UUID {uuid} now"
+    elif gpu.state is not GpuState.OK or not gpu.processes_known:
+        why = gpu.act_refusal or gpu.reason or gpu.state
+        yield f"the processes of GPU {gpu.identity.index} cannot be read ({why})"
+    if pid:
+        yield f"pid {pid} cannot be acted on: it has ended, is not on the GPU, hides, or its memory is unknown"
+    if any(labels.get(label) for label in PROCESS_LABELS):
+        yield "its expression sums up processes by what they say of themselves: it is about nobody in particular"
+    if budget := labels.get("budget", ""):
+        yield f"no process on the GPU of which enough is known counts towards the budget {budget}"
+    yield "no process on the GPU can be acted on: none is alive, visible, and has a memory that the driver tells"

@@ -1,0 +1,93 @@
+"""Since when a process has held its memory, as the agent has seen: whom a ladder may choose."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from gpuagent.acting.presence import Presence
+from gpuagent.acting.targets import target_of
+from gpuagent.reading import GpuState, ProcessReading, ProcessState, Snapshot
+from tests.fakes.snapshots import full_snapshot
+
+GIB = 2**30
+GAP = 10.0
+
+Change = Callable[[ProcessReading], ProcessReading]
+
+
+def shown(at: float, gib: float = 60, change: Change = lambda one: one, **gpu: Any) -> Snapshot:
+    """One GPU with one process, read at a moment."""
+    snapshot = full_snapshot()
+    one = next(each for each in snapshot.processes if each.info is not None and each.used_bytes)
+    known: dict[str, Any] = {"state": GpuState.OK, "processes_known": True, "time_seconds": at, "measured_seconds": at}
+    gpus = tuple(replace(each, **{**known, **gpu}) for each in snapshot.gpus if each.identity.uuid == one.gpu_uuid)
+    process = one._replace(state=ProcessState.LIVE, used_bytes=int(gib * GIB), holder_unproven=False)
+    return replace(snapshot, gpus=gpus, processes=(change(process),))
+
+
+def withheld(presence: Presence, now: float, wanted: float) -> str:
+    """Why the process may not be chosen yet."""
+    snapshot = shown(now)
+    target = target_of(snapshot.processes[0], None)
+    assert target is not None
+    return presence.newcomers([target], wanted, now).get(target.id, "")
+
+
+def test_who_was_there_all_the_time() -> None:
+    """A process that held its memory for as long as the rule asks for may be chosen; the reason says when it may."""
+    presence = Presence()
+    for at in (0, 10, 20):
+        presence.see(shown(at), GAP)
+    assert withheld(presence, 20, 20) == ""
+    assert "for 20 s" in withheld(presence, 20, 30)
+    assert "can be chosen in 10 s" in withheld(presence, 20, 30)
+    assert withheld(Presence(), 20, 0) == ""
+
+
+def _reborn(one: ProcessReading) -> ProcessReading:
+    assert one.info is not None
+    return one._replace(info=replace(one.info, id=one.info.id._replace(start_ticks=one.info.id.start_ticks + 1)))
+
+
+@pytest.mark.parametrize(
+    "between",
+    [
+        None,
+        shown(10, state=GpuState.BLIND),
+        shown(10, state=GpuState.LOST),
+        shown(10, processes_known=False),
+        replace(shown(10), gpus=()),
+        replace(shown(10), processes=()),
+        shown(10, change=lambda one: one._replace(used_bytes=None)),
+        shown(10, change=lambda one: one._replace(info=None, state=ProcessState.DEAD)),
+        shown(10, change=lambda one: one._replace(holder_unproven=True)),
+        shown(10, change=_reborn),
+        shown(10, gib=29),
+    ],
+    ids=["no reading", "blind", "lost", "no list", "no GPU", "not listed", "no figure", "dead", "unproven", "another",
+         "little"],
+)  # fmt: skip
+def test_what_begins_the_time_anew(between: Snapshot | None) -> None:
+    """KILL-01: who was not seen there, or not with this memory, is as new as one that has just come."""
+    presence = Presence()
+    for each in (shown(0), between, shown(20)):
+        if each is not None:
+            presence.see(each, GAP)
+    assert withheld(presence, 25, 25) != ""
+    presence.see(shown(30), GAP)
+    assert withheld(presence, 30, 10) == ""
+    assert withheld(presence, 30, 11) != ""
+
+
+def test_memory_that_grows_slowly_is_its_own() -> None:
+    """Growth to twice as much begins nothing anew; more than that is memory that it did not have before."""
+    presence = Presence()
+    for at, gib in ((0, 30), (10, 45), (20, 60)):
+        presence.see(shown(at, gib), GAP)
+    assert withheld(presence, 20, 20) == ""
+    presence.see(shown(30, 61), GAP)
+    assert withheld(presence, 30, 1) != ""
