@@ -103,7 +103,7 @@ def _read(files: ProcFiles, reader: NamespaceReader, pid: int, digests: CommandD
     """Hold it, read it, and ask whether it still is: then what was read is of it alone. Raises as `read_identity`."""
     try:
         descriptor = os.pidfd_open(pid)
-    except OSError:  # a scenario has made it up, or there are no more descriptors
+    except (OSError, OverflowError):  # a number beyond all pids, made up by a scenario; or no more descriptors
         return read_identity(files, reader, pid, 0, digests)
     try:
         found = read_identity(files, reader, pid, handle_inode(descriptor), digests)

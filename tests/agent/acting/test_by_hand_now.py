@@ -187,6 +187,12 @@ def test_a_gpu_that_cannot_be_read_is_said_to_be_none(seen: Snapshot) -> None:
             find(now, 7, "", shown, {}, DIGESTS, gpus.now())
 
 
+def test_numbers_that_no_process_has() -> None:
+    """A request about a number beyond all pids finds nobody, also beyond what the kernel can be asked about."""
+    for pid in (2**31, 2**63, 4_194_305):
+        assert look_up(RealProc(), reader(), [pid], DIGESTS) == {pid: None}
+
+
 def test_the_first_process_of_the_system() -> None:
     """Pid 1 is refused as what it is, and not as one that a scenario has made up."""
     with pytest.raises(NotPermitted, match="first process of the system"):

@@ -46,7 +46,7 @@ def becoming(program: Path, first: str, then: str) -> Iterator[tuple[Identity, I
 
 
 def changed(before: Identity, after: Identity) -> set[str]:
-    """The names of the facts that differ, but for where the image lies: the kernel may have been told not to vary it."""
+    """The names of the facts that differ, but for where the image lies, which the kernel may be told not to vary."""
     now = after.compared
     return {name for name, value in before.compared.items() if value != now[name]} - {"image"}
 
