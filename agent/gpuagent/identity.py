@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+SHOWN_FIELDS = ("start_ticks", "boot_id", "pid_namespace", "card")
+"""What a request about a process has to carry of what was shown of it: its pid goes to another one sooner or later."""
+
 NO_INSTANCE = -1
 """`gpu_instance_id` and `compute_instance_id` of a process or GPU without MIG."""
 

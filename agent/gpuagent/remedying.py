@@ -85,7 +85,8 @@ def acting_of(
 
     around = Around(
         store, node.clock, node.place.boot_id, hands, off,
-        pid_namespace=own_namespace(), config_file=str(config_file), lookup=TableLookup(node.files, node.processes),
+        pid_namespace=own_namespace(), config_file=str(config_file), digests=digests,
+        lookup=TableLookup(node.files, node.processes, digests),
     )  # fmt: skip
     return Acting(config, around)
 

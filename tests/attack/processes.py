@@ -196,6 +196,10 @@ class Crowd:
         """Start a process that is given this number. It has to be free: whoever had it has been reaped."""
         return self._add(Cloned(pid, uid, [_SLEEP, _FOR_EVER]), None)
 
+    def adopt(self, process: Starter) -> Living:
+        """Take over a process that a test has started."""
+        return self._add(process, None)
+
     def close(self) -> None:
         """End all."""
         while self._living:

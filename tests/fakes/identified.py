@@ -23,13 +23,13 @@ def row(pid: int = 7, **changes: Any) -> dict[str, Any]:
         "container_id": "", "container_runtime": "", "container_name": "", "slurm_job": "",
         "command": "python3 serve.py", "age_seconds": 11_520.0, "verdict": None, "evidence": None,
         "growth_bytes_per_second": None, "start_ticks": pid * 100, "boot_id": BOOT, "pid_namespace": own_namespace(),
-        "parent_pid": 1, **changes,
+        "parent_pid": 1, "card": f"k-{pid:016x}", **changes,
     }  # fmt: skip
 
 
 def identity(pid: int = 7) -> dict[str, Any]:
     """The part of a request that names the process of `row`."""
-    return {"start_ticks": pid * 100, "boot_id": BOOT, "pid_namespace": own_namespace()}
+    return {"start_ticks": pid * 100, "boot_id": BOOT, "pid_namespace": own_namespace(), "card": f"k-{pid:016x}"}
 
 
 def identified(*rows: dict[str, Any], namespace: int | None = None, **changes: Any) -> dict[str, Any]:

@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from gpuagent.ask import request
+from gpuagent.identity import SHOWN_FIELDS
 from gpuagent_exporters.openapi.document import OPERATIONS
 from tests.agent.acting.processes import PLAIN, running
 from tests.fakes.embedded import FakeApp, hello, stats
@@ -71,7 +72,7 @@ def test_documents_of_a_busy_agent(agent: Agent) -> None:
     """Alerts, silences, apps and remedies with something in them have the keys that are described, and no others."""
     shown = told(agent, "GET", "/api/v1/processes/identified")[1]["processes"][0]
     pid = shown["pid"]
-    identity = {name: shown[name] for name in ("start_ticks", "boot_id", "pid_namespace")}
+    identity = {name: shown[name] for name in SHOWN_FIELDS}
     uuid = agent.status()["gpus"][0]["uuid"]
     with FakeApp(agent.folder / "cl" / "client.sock") as app:
         app.send(hello())

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gpuagent.acting.budgets import belongs, uses
 from gpuagent.acting.by_hand import add_facts, find, renewed
 from gpuagent.acting.configured import ladders_of, rules_of
+from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.eyes import SnapshotEyes
 from gpuagent.acting.lookup import FreshProcess, Lookup, NoLookup, in_time
 from gpuagent.acting.nobody import why_nobody
@@ -74,6 +75,8 @@ class Around:
     """Where a person finds the keys that a refusal names."""
     lookup: Lookup = field(default_factory=NoLookup)
     """Reads a process anew for a request by hand."""
+    digests: CommandDigests = field(default_factory=CommandDigests)
+    """Digests what a person is shown of a process."""
 
 
 class Acting:
@@ -95,6 +98,7 @@ class Acting:
         self._config_file = around.config_file
         self._snapshot: Snapshot | None = None
         self._lookup = around.lookup
+        self._digests = around.digests
         self._unreadable = UnreadableGpus(around.clock)
         self._stopped = ""
         self._later: set[asyncio.Task[None]] = set()
@@ -205,7 +209,7 @@ class Acting:
         """
         self._lookup.follow_soon([pid])
         fresh = await self._look_up([pid])
-        target = find(self._snapshot, pid, gpu, shown, fresh, self._unreadable.now())
+        target = find(self._snapshot, pid, gpu, shown, fresh, self._digests, self._unreadable.now())
         order = Order(asked_by=f"{_user(uid)} (uid {uid})", forced=force, shown=shown.ends_with_it)
         plan = Plan(order, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
         if self._off:
@@ -261,7 +265,7 @@ class Acting:
             identified=True,
         )
         document["agent"] = {**document["agent"], "pid_namespace": self._pid_namespace or None}
-        add_facts(document, snapshot, fresh, self._unreadable.now())
+        add_facts(document, snapshot, fresh, self._unreadable.now(), self._digests)
         return document
 
     def figures(self) -> RemedyFigures:

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.lookup import FreshProcess
 from gpuagent.acting.shown import ShownProcess, card_of
 from gpuagent.acting.targets import measured, target_of
@@ -36,9 +37,13 @@ def find(
     gpu: str,
     shown: ShownProcess,
     fresh: Fresh,
+    digests: CommandDigests,
     unreadable: Sequence[UnreadableGpu] = (),
 ) -> Target:
-    """Return the process that was shown, as it is now. Raises NoSuchProcess, AnotherProcess."""
+    """Return the process that was shown, as it is now. Raises NoSuchProcess, AnotherProcess.
+
+    What was compared goes with it: whoever holds it then compares it once more.
+    """
     if snapshot is None:
         raise NoSuchProcess("nothing has been measured yet")
     processes = [each for each in snapshot.processes if each.pid == pid]
@@ -46,18 +51,22 @@ def find(
         processes = [each for each in processes if gpu in {str(each.gpu_index), each.gpu_uuid}]
     if not processes:
         raise NoSuchProcess(not_there(pid, gpu, unreadable))
-    if pid in fresh:
-        now = fresh[pid]
-        if different := shown.difference(pid, now.info if now is not None else None):
-            raise AnotherProcess(different)
+    if pid not in fresh:
+        raise AnotherProcess(f"what pid {pid} is now cannot be read from /proc, so it cannot be compared")
+    now = fresh[pid]
+    if different := shown.difference(pid, now, gpus_of(snapshot, pid), digests):
+        raise AnotherProcess(different)
     processes.sort(key=lambda each: -(each.used_bytes or 0))
     for process in processes:
-        if pid not in fresh and (different := shown.difference(pid, process.info)):
-            raise AnotherProcess(different)
         target = target_of(_renewed(process, fresh), None, measured(snapshot))
-        if target is not None:
-            return target
+        if target is not None and now is not None:
+            return replace(target, identity=now.identity)
     raise NoSuchProcess(why_not(processes[0], fresh))
+
+
+def gpus_of(snapshot: Snapshot, pid: int) -> list[tuple[str, int]]:
+    """Return UUID and MIG instance of each GPU on which the driver lists this pid."""
+    return [(each.gpu_uuid, each.gpu_instance_id) for each in snapshot.processes if each.pid == pid]
 
 
 def not_there(pid: int, gpu: str, unreadable: Sequence[UnreadableGpu]) -> str:
@@ -92,9 +101,13 @@ def why_not(process: ProcessReading, fresh: Fresh) -> str:
 
 
 def add_facts(
-    document: dict[str, Any], snapshot: Snapshot | None, fresh: Fresh, unreadable: Sequence[UnreadableGpu]
+    document: dict[str, Any],
+    snapshot: Snapshot | None,
+    fresh: Fresh,
+    unreadable: Sequence[UnreadableGpu],
+    digests: CommandDigests,
 ) -> None:
-    """Add to the identified processes who ends together with each, and why one cannot be acted on."""
+    """Add to the identified processes who ends with each, a digest of what is shown, and why one cannot be acted on."""
     processes = snapshot.processes if snapshot is not None else ()
     listed = {(each.gpu_uuid, each.gpu_index, each.pid): each for each in processes}
     for row in document["processes"]:
@@ -108,9 +121,13 @@ def add_facts(
             }
             for each in members
         ]  # fmt: skip
-        info = listed[row["gpu_uuid"], row["gpu"], row["pid"]].info
-        row["card"] = card_of(info) if info is not None else ""
-        row["why_not"] = why_not(listed[row["gpu_uuid"], row["gpu"], row["pid"]], fresh)
+        row["card"] = ""
+        if snapshot is not None and now is not None and is_same:
+            row["card"] = card_of(now, gpus_of(snapshot, row["pid"]), digests)
+        why = why_not(listed[row["gpu_uuid"], row["gpu"], row["pid"]], fresh)
+        if not why and not row["card"]:
+            why = f"what pid {row['pid']} is now cannot be read from /proc: a request could not be compared with it"
+        row["why_not"] = why
     document["unreadable"] = [
         {"gpu": each.gpu_index, "gpu_uuid": each.gpu_uuid, "text": each.text} for each in unreadable
     ]

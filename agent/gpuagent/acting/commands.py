@@ -8,7 +8,8 @@ from typing import Any
 
 from gpuagent.acting.agent import Acting
 from gpuagent.acting.by_hand import AnotherProcess, NoSuchProcess
-from gpuagent.acting.shown import FIELDS, SHOWN_CARD, SHOWN_MEMBERS, read_shown
+from gpuagent.acting.shown import SHOWN_MEMBERS, read_shown
+from gpuagent.identity import SHOWN_FIELDS
 from gpuagent_alerts.remedies.audit import NotRecorded
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.store.problem import StoreFailure
@@ -16,7 +17,7 @@ from gpuagent_exporters.remedy_routes import NotDone
 
 Document = dict[str, Any]
 
-_ASK = frozenset({"force", "dry_run", "gpu", SHOWN_CARD, SHOWN_MEMBERS, *FIELDS})
+_ASK = frozenset({"force", "dry_run", "gpu", SHOWN_MEMBERS, *SHOWN_FIELDS})
 _KILL = _ASK | {"steps"}
 _RELEASE = _ASK | {"collect"}
 _STEPS = {

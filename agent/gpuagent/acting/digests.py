@@ -11,6 +11,7 @@ import logging
 import os
 import secrets
 import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 log = logging.getLogger(__name__)
@@ -32,6 +33,34 @@ class CommandDigests:
         """Return `KEY-DIGEST`: digests by different keys say nothing about each other."""
         digest = hashlib.blake2b(command_line, key=self._key, digest_size=_DIGEST_BYTES).hexdigest()
         return f"{self._id}-{digest}"
+
+    def of_facts(self, facts: Mapping[str, object]) -> str:
+        """Return `KEY-DIGEST...` with a digest for each fact, in their order: `differing` names those that differ.
+
+        `id` among them is in each: nobody finds out a fact of another process by giving it to one of their own.
+        """
+        whose = repr(facts["id"])
+        parts = (self._part(f"{whose} {name}={fact!r}") for name, fact in facts.items())
+        return f"{self._id}-{''.join(parts)}"
+
+    def differing(self, token: str, facts: Mapping[str, object]) -> list[str]:
+        """Return the names of the facts that are not as they were when this was made of them; all, if it was not."""
+        now = self.of_facts(facts)
+        if token == now:
+            return []
+        start, size = len(self._id) + 1, 2 * _DIGEST_BYTES
+        if len(token) != len(now) or token[:start] != now[:start]:
+            return list(facts)
+        places = range(start, len(now), size)
+        return [
+            name
+            for name, place in zip(facts, places, strict=True)
+            if token[place : place + size] != now[place : place + size]
+        ] or list(facts)
+
+    def _part(self, text: str) -> str:
+        data = text.encode("utf-8", "surrogateescape")
+        return hashlib.blake2b(data, key=self._key, digest_size=_DIGEST_BYTES, person=b"shown").hexdigest()
 
 
 def kept_digests(path: Path | None) -> CommandDigests:

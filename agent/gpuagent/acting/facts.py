@@ -8,11 +8,11 @@ from typing import Protocol
 
 from gpuagent.acting import namespaces
 from gpuagent.acting.digests import CommandDigests
-from gpuagent.identity import ProcessId
+from gpuagent.acting.identities import read_identity
 from gpuagent.procfs.containment import has_host_uids, has_own_root
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.stat import parse_stat, parse_status
-from gpuagent_alerts.remedies.target import Facts, Identity
+from gpuagent_alerts.remedies.target import Facts
 
 _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h
 _FLAGS_FIELD = 9
@@ -31,23 +31,13 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int, di
 
     Raises FileNotFoundError or ProcessLookupError (gone), other OSErrors and ValueError (not to be read).
     """
-    info = reader.read(pid).info
+    identity, info = read_identity(files, reader, pid, handle_inode, digests)
     data = files.read(pid, "stat")
     stat = parse_stat(data)
     status = files.read(pid, "status")
     told = parse_status(status)
     facts = Facts(
-        identity=Identity(
-            id=ProcessId(info.id.boot_id, pid, stat.start_ticks),
-            uid=info.uid,
-            name=info.name,
-            command_digest=_command_digest(files, pid, stat.state, digests),
-            cgroup=info.cgroup,
-            executable=_link(files, pid, "exe"),
-            proven_names=info.proven_names,
-            handle_inode=handle_inode,
-            process_group=stat.process_group,
-        ),
+        identity=identity,
         state=stat.state,
         threads=stat.threads,
         parent_pid=stat.parent_pid,
@@ -83,13 +73,6 @@ def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:
     return ""
 
 
-def _command_digest(files: ProcFiles, pid: int, state: str, digests: CommandDigests) -> str:
-    """Not of one in state D: its command line lies in its memory, and a read could wait with it for ever."""
-    if state == "D":
-        return ""
-    return digests(files.read(pid, "cmdline"))
-
-
 def _flags(stat: bytes) -> int:
     """Field 9 of proc_pid_stat(5), which `parse_stat` has found to be one."""
     return int(stat[stat.rfind(b") ") + 2 :].split()[_FLAGS_FIELD - 3])
@@ -108,13 +91,6 @@ def _text(files: ProcFiles, pid: int, name: str) -> str:
         return files.read(pid, name).decode("ascii", "replace").strip()
     except OSError:
         return ""
-
-
-def _link(files: ProcFiles, pid: int, name: str) -> str | None:
-    try:
-        return files.link(pid, name)
-    except OSError:
-        return None
 
 
 def _number(text: str) -> int | None:

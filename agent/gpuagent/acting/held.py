@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import errno
 import os
-import select
 import signal
 from collections.abc import Callable
 from dataclasses import replace
 
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.facts import Reader, read_facts, stuck_thread
+from gpuagent.acting.handles import handle_inode, has_been_reaped, has_ended
 from gpuagent.acting.lookup import in_time
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.watch import HIGHEST_PID
@@ -57,14 +57,14 @@ class HeldProcess:
             raise NotPermitted("/proc does not answer: it hangs in the kernel") from None
         except Exception as error:  # noqa: BLE001  it is judged below
             facts = error
-        if self._has_been_reaped() or isinstance(facts, FileNotFoundError | ProcessLookupError):
+        if has_been_reaped(self._descriptor) or isinstance(facts, FileNotFoundError | ProcessLookupError):
             raise Gone
         if isinstance(facts, Exception):
             raise NotPermitted(f"/proc cannot be read: {facts}")
         return facts
 
     def _read(self) -> Facts:
-        found = read_facts(self._files, self._reader, self._pid, self._inode(), self._digests)
+        found = read_facts(self._files, self._reader, self._pid, handle_inode(self._descriptor), self._digests)
         if found.threads > 1 and found.state == "Z":
             found = replace(found, wait_channel=stuck_thread(self._pid) or found.wait_channel)
         return found
@@ -79,41 +79,14 @@ class HeldProcess:
             raise NotPermitted(error.strerror or "EPERM") from None
 
     def has_ended(self) -> bool:
-        """A pidfd becomes readable when all threads have ended, also while nobody has reaped the process."""
-        poll = select.poll()  # not select.select, which refuses descriptors from 1024 on
-        poll.register(self._descriptor, select.POLLIN)
-        return bool(poll.poll(0))
+        """See `gpuagent_alerts.remedies.world.Held`."""
+        return has_ended(self._descriptor)
 
     def close(self) -> None:
         """Let go of it. Twice is no fault."""
         if not self._closed:
             self._closed = True
             os.close(self._descriptor)
-
-    def _inode(self) -> int:
-        """Unique per process where the kernel has pidfs (Linux 6.9), one for all where it has not."""
-        found = os.fstat(self._descriptor)
-        return found.st_ino if found.st_ino > 2**32 or _has_pidfs() else 0
-
-    def _has_been_reaped(self) -> bool:
-        """Signal 0 works on a zombie, whose pid is still its own."""
-        try:
-            signal.pidfd_send_signal(self._descriptor, 0)
-        except ProcessLookupError:
-            return True
-        except PermissionError:
-            return self.has_ended()
-        return False
-
-
-def _has_pidfs() -> bool:
-    """Whether two processes have two inodes. Before pidfs all pidfds shared one of anon_inodefs."""
-    own, parent = os.pidfd_open(os.getpid()), os.pidfd_open(os.getppid() or 1)
-    try:
-        return os.fstat(own).st_ino != os.fstat(parent).st_ino
-    finally:
-        os.close(own)
-        os.close(parent)
 
 
 def ancestors(files: ProcFiles, pid: int, parent_of: Callable[[int], int]) -> frozenset[int]:

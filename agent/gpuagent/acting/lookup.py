@@ -7,17 +7,21 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import os
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
+from gpuagent.acting.digests import CommandDigests
+from gpuagent.acting.handles import handle_inode, has_been_reaped
+from gpuagent.acting.identities import read_identity
 from gpuagent.acting.namespaces import NamespaceScan
 from gpuagent.acting.namespaces import Reader as NamespaceReader
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.stat import parse_status
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.reading import ProcessInfo
-from gpuagent_alerts.remedies.target import NamespaceMember
+from gpuagent_alerts.remedies.target import Identity, NamespaceMember
 
 T = TypeVar("T")
 READ_SECONDS = 2.0
@@ -28,6 +32,8 @@ class FreshProcess(NamedTuple):
     """A process as it is now."""
 
     info: ProcessInfo
+    identity: Identity
+    """What is compared of it, read before `info`."""
     ends_with_it: tuple[NamespaceMember, ...] | None = ()
     """Whom its end would end as well; None where that cannot be seen."""
 
@@ -57,24 +63,28 @@ class NoLookup:
 class TableLookup:
     """Reads by the table's own reader: what is shown and what is measured are read in one way."""
 
-    def __init__(self, files: ProcFiles, table: ProcessTable) -> None:
+    def __init__(self, files: ProcFiles, table: ProcessTable, digests: CommandDigests) -> None:
+        """Digests of command lines are by the same key as those of a process that is held, to be compared with them."""
         self._files = files
         self._table = table
+        self._digests = digests
 
     def look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:
-        return look_up(self._files, self._table.reader, pids)
+        return look_up(self._files, self._table.reader, pids, self._digests)
 
     def follow_soon(self, pids: Iterable[int]) -> None:
         self._table.follow_soon(pids)
 
 
-def look_up(files: ProcFiles, reader: NamespaceReader, pids: Iterable[int]) -> dict[int, FreshProcess | None]:
+def look_up(
+    files: ProcFiles, reader: NamespaceReader, pids: Iterable[int], digests: CommandDigests
+) -> dict[int, FreshProcess | None]:
     """See `Lookup`."""
     found: dict[int, FreshProcess | None] = {}
     scan: NamespaceScan | None = None
     for pid in pids:
         try:
-            info = reader.read(pid).info
+            identity, info = _read(files, reader, pid, digests)
             inside = parse_status(files.read(pid, "status")).namespace_pids
         except (FileNotFoundError, ProcessLookupError):
             found[pid] = None
@@ -83,10 +93,25 @@ def look_up(files: ProcFiles, reader: NamespaceReader, pids: Iterable[int]) -> d
             continue
         if len(inside) > 1 and inside[-1] == 1:
             scan = scan or NamespaceScan(files, reader)
-            found[pid] = FreshProcess(info, scan.members(info, len(inside)))
+            found[pid] = FreshProcess(info, identity, scan.members(info, len(inside)))
         else:
-            found[pid] = FreshProcess(info)
+            found[pid] = FreshProcess(info, identity)
     return found
+
+
+def _read(files: ProcFiles, reader: NamespaceReader, pid: int, digests: CommandDigests) -> tuple[Identity, ProcessInfo]:
+    """Hold it, read it, and ask whether it still is: then what was read is of it alone. Raises as `read_identity`."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (OSError, OverflowError):  # a number beyond all pids, made up by a scenario; or no more descriptors
+        return read_identity(files, reader, pid, 0, digests)
+    try:
+        found = read_identity(files, reader, pid, handle_inode(descriptor), digests)
+        if has_been_reaped(descriptor):
+            raise ProcessLookupError
+        return found
+    finally:
+        os.close(descriptor)
 
 
 async def in_time(read: Callable[[], T]) -> T:

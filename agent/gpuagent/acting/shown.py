@@ -2,87 +2,96 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gpuagent.reading import ProcessInfo
-
-FIELDS = ("start_ticks", "boot_id", "pid_namespace")
-"""What a request has to carry besides the pid, which the kernel gives to another process sooner or later."""
-
+from gpuagent.acting.digests import CommandDigests
+from gpuagent.acting.lookup import FreshProcess
+from gpuagent.identity import SHOWN_FIELDS
 
 SHOWN_MEMBERS = "ends_with_it"
 """Field of those that were shown as ending together with the process; without it nobody was."""
 
+NAMES: Mapping[str, str] = {
+    "id": "start", "uid": "user", "uids": "user ids", "name": "name", "command_digest": "command line",
+    "cgroup": "cgroup", "cgroups": "cgroups", "proven_names": "owners of its cgroups", "executable": "executable",
+    "executable_file": "file of its executable", "image": "program, executed since", "pid_namespace": "pid namespace",
+    "process_group": "process group", "handle_inode": "pidfd", "user": "name of its user", "gpus": "GPUs",
+}  # fmt: skip
+"""How each fact of a card is called where it is not as it was."""
 
-SHOWN_CARD = "card"
-"""Field with the digest of what a person sees of a process; without it only the identity is compared."""
-CARD = ("uid", "user", "name", "command", "unit", "container_id", "slurm_job")
-"""What is shown of a process beside figures: by these a person knows it."""
+Gpus = Iterable[tuple[str, int]]
+"""The GPUs that a process is on: UUID and MIG instance."""
 
 
 class ShownProcess(NamedTuple):
-    """What tells a process from every other one that ever had its pid."""
+    """What tells a process from every other one that ever had its pid, and from every other program that it ran."""
 
     start_ticks: int
     """Start in clock ticks since the boot, as in /proc/PID/stat."""
     boot_id: str
     pid_namespace: int | None
     """Inode of its pid namespace; None where the agent may not read it, and said so."""
+    card: str
+    """Digest of what is compared of it: see `card_of`."""
     ends_with_it: frozenset[tuple[int, int]] = frozenset()
     """Pid and start of each that was shown as ending together with it."""
-    card: str = ""
-    """Digest of what was shown of it; "" where nothing was."""
 
-    def difference(self, pid: int, info: ProcessInfo | None) -> str:
+    def difference(self, pid: int, now: FreshProcess | None, gpus: Gpus, digests: CommandDigests) -> str:
         """Return why the process that has this pid now is not the one that was shown; "" if it is."""
-        if info is None:
+        if now is None:
             return f"pid {pid} was shown as a process that runs, and has ended since"
-        now = shown_as(info)
-        if self.boot_id != now.boot_id:
+        info, here = now.info, now.info.id
+        if self.boot_id != here.boot_id:
             return f"pid {pid} was shown before the machine was started again: it is another process now"
-        if self.start_ticks != now.start_ticks:
+        if self.start_ticks != here.start_ticks:
             return f"pid {pid} is another process now: {info.name} of {info.user or info.uid}, started since"
-        if self.pid_namespace != now.pid_namespace:
+        if self.pid_namespace != (info.pid_namespace or None):
             return f"pid {pid} is in another pid namespace than the process that was shown"
-        if self.card and self.card != now.card:
-            return (
-                f"pid {pid} is not what was shown any more: its program, user, unit, container or job is another one"
-                f" ({info.name} of {info.user or info.uid} now)"
-            )
-        return ""
+        changed = digests.differing(self.card, facts_of(now, gpus))
+        if not changed:
+            return ""
+        what = ", ".join(NAMES[name] for name in changed)
+        return (
+            f"pid {pid} is not what was shown any more ({info.name} of {info.user or info.uid} now);"
+            f" changed since: {what}"
+        )
 
 
-def card_of(info: ProcessInfo) -> str:
-    """Return the digest of what is shown of a process, all of it redacted already."""
-    shown = json.dumps([getattr(info, name) for name in CARD])
-    return hashlib.sha256(shown.encode()).hexdigest()[:32]
+def facts_of(now: FreshProcess, gpus: Gpus) -> dict[str, object]:
+    """Return all that has to be as it was shown: what a ladder compares before each step, its user's name, its GPUs.
+
+    Unit, container and job follow from its cgroups, and what is shown of its command line from the whole. Figures are
+    no part of it: memory that grows makes no other process.
+    """
+    identity = {
+        name: sorted(value) if isinstance(value, frozenset) else value for name, value in now.identity.compared.items()
+    }
+    return {**identity, "user": now.info.user, "gpus": sorted(set(gpus))}
 
 
-def shown_as(info: ProcessInfo) -> ShownProcess:
-    """Return what the agent tells of a process for a later request."""
-    return ShownProcess(info.id.start_ticks, info.id.boot_id, info.pid_namespace or None, card=card_of(info))
+def card_of(now: FreshProcess, gpus: Gpus, digests: CommandDigests) -> str:
+    """Return digests, by the agent's own key, of what is compared: what is missing is in it as missing."""
+    return digests.of_facts(facts_of(now, gpus))
 
 
 def read_shown(request: Mapping[str, Any]) -> ShownProcess:
-    """Read the three fields of a request. Raises ValueError: says all that are missing, or what one must be."""
-    if missing := [name for name in FIELDS if name not in request]:
+    """Read what a request was shown of its process. Raises ValueError: says what is missing, or what one must be."""
+    if missing := [name for name in SHOWN_FIELDS if name not in request]:
         raise ValueError(
             f"missing: {', '.join(missing)}; a pid alone names no process: take them from"
             " GET /api/v1/processes/identified"
         )
-    ticks, boot_id, namespace = (request[name] for name in FIELDS)
+    ticks, boot_id, namespace, card = (request[name] for name in SHOWN_FIELDS)
     if (start := _whole(ticks, 2**63 - 1)) is None:
         raise ValueError("start_ticks must be a whole number above 0")
     if not isinstance(boot_id, str) or not boot_id:
         raise ValueError("boot_id must be a text")
     if namespace is not None and (namespace := _whole(namespace, 2**32 - 1)) is None:
         raise ValueError("pid_namespace must be a whole number above 0, or null where it was shown as null")
-    if not isinstance(card := request.get(SHOWN_CARD, ""), str):
-        raise ValueError(f"{SHOWN_CARD} must be a text")
-    return ShownProcess(start, boot_id, namespace, _members(request.get(SHOWN_MEMBERS, [])), card)
+    if not isinstance(card, str) or not card:
+        raise ValueError("card must be a text, as it was shown")
+    return ShownProcess(start, boot_id, namespace, card, _members(request.get(SHOWN_MEMBERS, [])))
 
 
 def _members(value: object) -> frozenset[tuple[int, int]]:

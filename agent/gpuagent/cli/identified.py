@@ -15,11 +15,11 @@ import typer
 from gpuagent.ask import NoAgent, default_socket, fetch_document
 from gpuagent.cli.cells import clean
 from gpuagent.cli.source import tell
+from gpuagent.identity import SHOWN_FIELDS
 
 Document = dict[str, Any]
 
 _PATH = "/api/v1/processes/identified"
-_FIELDS = ("start_ticks", "boot_id", "pid_namespace")
 
 
 def read_pid(text: str) -> int:
@@ -48,9 +48,8 @@ class Chosen(NamedTuple):
     def identity(self) -> Document:
         """The part of a request that tells this process from every other one."""
         shown = [[each.get("pid"), each.get("start_ticks")] for each in self.ends_with_it]
-        identity = {name: self.first.get(name) for name in _FIELDS}
-        card = self.first.get("card")
-        return identity | ({"card": card} if card else {}) | ({"ends_with_it": shown} if shown else {})
+        identity = {name: self.first.get(name) for name in SHOWN_FIELDS}
+        return identity | ({"ends_with_it": shown} if shown else {})
 
     @property
     def ends_with_it(self) -> Sequence[Document]:
@@ -121,6 +120,6 @@ def choose(document: Document, pid: int, gpu: str = "") -> Chosen:
     there.sort(key=lambda row: -(row.get("memory_used_bytes") or 0))
     if why := there[0].get("why_not"):
         raise Unidentified(clean(why))
-    if not there[0].get("start_ticks") or not there[0].get("boot_id"):
+    if not all(there[0].get(name) for name in SHOWN_FIELDS if name != "pid_namespace"):
         raise Unidentified(f"pid {pid} is on a GPU, but too little is known of it to act on it")
     return Chosen(pid, [*there, *(row for row in rows if row not in there)])

@@ -45,8 +45,8 @@ def kill(
     """End processes and see their memory come back: SIGTERM, after 30 s SIGKILL, the same checks before each.
 
     You are shown each process, and whom the kernel ends with it, and asked once about all of them. What is ended is
-    what you were shown: if a pid belongs to another process by then, the agent refuses. None waits until the memory of
-    another has come back.
+    what you were shown: if a pid belongs to another process by then, or the process runs another program or is
+    elsewhere, the agent refuses. None waits until the memory of another has come back.
 
     Without `remedies.allow` your word is enough; an allow list that is given is kept to, unless forced. The never-list,
     and any doubt about who the process is, stand in every case. Pauses, limits per hour and day, cool-downs and the

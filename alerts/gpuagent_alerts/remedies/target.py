@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, fields
 
 from gpuagent.growth import MemoryKey
 from gpuagent.identity import ProcessId
@@ -38,7 +38,7 @@ class Identity:
     be read: state D, no memory."""
     cgroup: str
     executable: str | None = None
-    """None where it may not be read, which is no doubt: reading it needs CAP_SYS_PTRACE."""
+    """None where it may not be read: reading it needs CAP_SYS_PTRACE."""
     proven_names: frozenset[str] = frozenset()
     """Which of `unit`, `container` and `job` only root can have chosen, and `place` where all its cgroups are root's:
     see `gpuagent.procfs.cgroup_owner.Name`."""
@@ -46,6 +46,24 @@ class Identity:
     """Of the pidfd, where the kernel has pidfs: unique until the next boot. 0 is unknown."""
     process_group: int = 0
     """0 is unknown."""
+    uids: tuple[int, ...] = ()
+    """Real, effective, saved and file system user id."""
+    pid_namespace: int = 0
+    """Inode; 0 where it may not be read."""
+    cgroups: bytes = b""
+    """Its cgroup in every hierarchy, as /proc has it; b"" where it may not be read."""
+    executable_file: tuple[int, ...] = ()
+    """Mount and inode of the executable; () where it may not be read."""
+    image: tuple[bytes, ...] = field(default=(), repr=False)
+    """Where stack and arguments lie, random per exec, if the agent may trace the process; and the size of its code."""
+
+    @property
+    def compared(self) -> dict[str, object]:
+        """All of it, by name, as it has to be so still: what is missing has to be missing again."""
+        found = {each.name: getattr(self, each.name) for each in fields(self)}
+        if self.executable is not None:
+            found["executable"] = self.executable.removesuffix(_DELETED)
+        return found
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,6 +196,8 @@ class Target:
     """How long every reading has observed it at 0 %, on every GPU that it is on; None if that is not known."""
     holder_proven: bool = True
     """Whether the memory is known to be its own: its number was not listed before it was there, or it shows life."""
+    identity: Identity | None = None
+    """What it was when a person's request was compared with what they were shown; None where a rule has chosen it."""
 
     @property
     def proven_unit(self) -> str:
@@ -228,33 +248,51 @@ def names_container(wanted: str, container_id: str, container_name: str) -> bool
     return wanted in {container_id, container_name}
 
 
+CHANGES: Mapping[str, str] = {
+    "uid": "its user has changed from {} to {}",
+    "uids": "its user ids have changed from {} to {}",
+    "name": "its name has changed from {!r} to {!r}",
+    "cgroup": "its cgroup has changed from {} to {}",
+    "cgroups": "it has been moved to another cgroup",
+    "proven_names": "who can write to its cgroup has changed",
+    "command_digest": "its command line has changed, or cannot be read: it may run another program",
+    "executable": "its executable has changed from {} to {}",
+    "executable_file": "its executable is another file",
+    "image": "it has executed a program since",
+    "process_group": "its process group has changed",
+    "pid_namespace": "its pid namespace has changed from {} to {}",
+    "handle_inode": "its pidfd is another one",
+}
+"""What is said of each fact of an identity, but for `id`, that is not as it was."""
+_FOLLOWS = {"uids": "uid", "cgroups": "cgroup", "proven_names": "cgroup"}
+"""What goes without saying beside another change."""
+
+
 def differences(chosen: Identity, now: Identity) -> Iterator[str]:
     """Yield, in words, each thing that is not as it was: one is enough to leave the process alone."""
-    if chosen.id != now.id:
+    handles = {chosen.handle_inode, now.handle_inode}
+    if chosen.id != now.id or (len(handles) > 1 and 0 not in handles):
         yield f"pid {chosen.id.pid} is another process now"
         return
-    if chosen.handle_inode and now.handle_inode and chosen.handle_inode != now.handle_inode:
-        yield f"pid {chosen.id.pid} is another process now"
-    yield from _changes(chosen, now)
-    if chosen.command_digest and not now.command_digest:
-        yield "its command line cannot be read now"
-    elif chosen.command_digest != now.command_digest:
-        yield "its command line has changed: it may run another program"
-    if chosen.executable is not None and now.executable is not None:
-        before, after = (one.removesuffix(_DELETED) for one in (chosen.executable, now.executable))
-        if before != after:
-            yield f"its executable has changed from {before} to {after}"
+    before, after = chosen.compared, now.compared
+    changed = {name for name in before if before[name] != after[name]}
+    for name, words in CHANGES.items():
+        if name in changed and _FOLLOWS.get(name) not in changed:
+            yield words.format(before[name], after[name])
 
 
 def mismatches(target: Target, now: Identity) -> Iterator[str]:
-    """Yield as `differences`, between what was measured and what is held at the start of a ladder."""
+    """Yield as `differences`, between what was measured, or shown, and what is held at the start of a ladder."""
     if target.id != now.id:
         yield f"pid {target.pid} is another process now"
+        return
+    if target.identity is not None:
+        yield from differences(target.identity, now)
         return
     yield from _changes(target, now)
 
 
-def _changes(before: Identity | Target, now: Identity) -> Iterator[str]:
+def _changes(before: Target, now: Identity) -> Iterator[str]:
     if before.uid != now.uid:
         yield f"its user has changed from {before.uid} to {now.uid}"
     if before.name != now.name:

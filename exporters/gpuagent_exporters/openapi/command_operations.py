@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gpuagent.identity import SHOWN_FIELDS
 from gpuagent_exporters.openapi.operation import Operation, Parameter, fault, in_path, json_as, json_of
 from gpuagent_exporters.openapi.schema import (
     Schema,
@@ -44,9 +45,9 @@ def _remedy(path: str, operation: str, summary: str, description: str, **fields:
         "Remedies", "POST", path, operation, summary,
         {
             200: json_of("Remedied", "It was tried: `result` says what came of it."),
-            400: fault("An argument is none, or one of the three is missing that name the process."),
+            400: fault("An argument is none, or one of the four is missing that name the process."),
             404: fault("No process with this pid is on a GPU."),
-            409: fault("The pid belongs to another process than the three name: nothing is done, nor recorded."),
+            409: fault("The process with this pid is not what the four name: nothing is done, nor recorded."),
             503: fault("It could not be recorded, so it is not done."),
         },
         description, (_PID,),
@@ -56,12 +57,12 @@ def _remedy(path: str, operation: str, summary: str, description: str, **fields:
             start_ticks=whole("As `/api/v1/processes/identified` shows it.", minimum=1, maximum=2**63 - 1),
             boot_id=text("As shown there.", minLength=1),
             pid_namespace=whole("As shown there, also where that is null.", null=True, minimum=1, maximum=2**32 - 1),
-            card=text("As shown there: what a person has seen has to be so still."),
+            card=text("As shown there: all that it is a digest of has to be so still.", minLength=1),
             ends_with_it=listing(
                 listing(whole(minimum=1, maximum=2**63 - 1), minItems=2, maxItems=2),
                 "[pid, start_ticks] of each that a person was shown to end together with it: with `force`, these may.",
             ),
-        ), "start_ticks", "boot_id", "pid_namespace"),
+        ), *SHOWN_FIELDS),
         body_required=True, control_only=True, route=path.replace("{pid}", PID),
     )  # fmt: skip
 

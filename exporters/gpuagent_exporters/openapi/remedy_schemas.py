@@ -160,7 +160,10 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
         boot_id=text(null=True),
         pid_namespace=integer("Inode of its pid namespace; null where the agent may not read it.", null=True),
         parent_pid=integer(null=True),
-        card=text("Digest of what a person is shown of it: program, user, unit, container, job."),
+        card=text(
+            "Digests, by the agent's own key, of what has to be so still when it is acted on: program, command line, "
+            'users, cgroups, namespace, GPUs. "" where /proc cannot be read.'
+        ),
         why_not=text('Why it cannot be acted on at all; "" if it can.'),
         ends_with_it=listing(
             record(

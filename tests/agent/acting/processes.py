@@ -11,6 +11,7 @@ from gpuagent.clock import SystemClock
 from gpuagent.growth import MemoryKey
 from gpuagent.procfs.boot import boot_id, boot_time_seconds
 from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.namespace import own_namespace
 from gpuagent.procfs.reader import Boot, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
@@ -44,7 +45,7 @@ def running(code: str, *before: str, stdin: int | None = None) -> Iterator[subpr
 
 def reader() -> ProcessReader:
     """Reads /proc as the agent does."""
-    boot = Boot(boot_id(), boot_time_seconds(), 0)
+    boot = Boot(boot_id(), boot_time_seconds(), own_namespace())
     return ProcessReader(RealProc(), boot, users=UserNames(SystemClock()), redactor=Redactor(()))
 
 

@@ -16,12 +16,15 @@ from typing import Any
 import pytest
 
 from gpuagent.acting.agent import Acting, Around
+from gpuagent.acting.by_hand import gpus_of
+from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.hands import AgentHands, Apps
 from gpuagent.acting.lookup import TableLookup, look_up
 from gpuagent.acting.notes import Notes
-from gpuagent.acting.shown import FIELDS
+from gpuagent.acting.shown import card_of
 from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
+from gpuagent.identity import SHOWN_FIELDS
 from gpuagent.procfs.boot import boot_id, boot_time_seconds
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.table import ProcessTable
@@ -45,6 +48,10 @@ gpus:
       - {name: leaker, bind: leaker, memory: {shape: ramp, start: 4GiB, rate: 64MiB}}
       - {name: neighbour, bind: neighbour, memory: {shape: constant, value: 8GiB}}
 """
+
+
+DIGESTS = CommandDigests()
+"""By one key, as those of an agent are."""
 
 
 class NoApps:
@@ -122,11 +129,13 @@ class Stage:
         document: dict[str, Any] = processes_document(self.snapshot, now_seconds=0.0, identified=True)
         rows: list[dict[str, Any]] = document["processes"]
         found = next((row for row in rows if row["pid"] == pid), None)
-        if found is None:
-            return {"start_ticks": 1, "boot_id": "b", "pid_namespace": 1}
-        now = look_up(RealProc(), reader(), [pid])[pid]
-        members = now.ends_with_it if now is not None else ()
-        return {name: found[name] for name in FIELDS} | {"ends_with_it": [list(each.key) for each in members or ()]}
+        now = look_up(RealProc(), reader(), [pid], DIGESTS)[pid]
+        if found is None or now is None or self.snapshot is None:
+            return {"start_ticks": 1, "boot_id": "b", "pid_namespace": 1, "card": "none"}
+        shown = found | {"card": card_of(now, gpus_of(self.snapshot, pid), DIGESTS)}
+        return {name: shown[name] for name in SHOWN_FIELDS} | {
+            "ends_with_it": [list(each.key) for each in now.ends_with_it or ()]
+        }
 
     def held(self, pid: int) -> int:
         """Memory that a process has on the GPU."""
@@ -161,7 +170,7 @@ async def stage(
     boot = boot_id()
 
     def hands(notes: Notes) -> Hands:
-        return AgentHands(real, reader(), apps=apps or NoApps(), warn=notes.announce)
+        return AgentHands(real, reader(), apps=apps or NoApps(), warn=notes.announce, digests=DIGESTS)
 
     table = ProcessTable(
         real,
@@ -176,8 +185,9 @@ async def stage(
     async with rig(node, processes=table, clock=clock) as made:
         for key, pid in pids.items():
             made.node.bind(key, pid)
-        lookup = TableLookup(real, table)
-        acting = Acting(settings, Around(store, made.clock, boot, hands, off=lambda _: "", lookup=lookup))
+        lookup = TableLookup(real, table, DIGESTS)
+        around = Around(store, made.clock, boot, hands, off=lambda _: "", lookup=lookup, digests=DIGESTS)
+        acting = Acting(settings, around)
         await acting.open()
         one = Stage(made, acting)
         await one.tick()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Iterator
+import signal
+import subprocess
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +17,7 @@ import pytest
 from gpuagent.acting.by_hand import AnotherProcess, NoSuchProcess, find, why_not
 from gpuagent.acting.configured import step_of
 from gpuagent.acting.held import HeldProcess
-from gpuagent.acting.lookup import FreshProcess
+from gpuagent.acting.lookup import FreshProcess, NoLookup, look_up
 from gpuagent.acting.shown import read_shown
 from gpuagent.acting.unreadable import UnreadableGpus
 from gpuagent.clock import ManualClock
@@ -24,7 +26,7 @@ from gpuagent.reading import NvmlState, ProcessState, Snapshot
 from gpuagent_alerts.remedies.world import NotPermitted
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import PLAIN, as_target, reader, running
-from tests.agent.acting.staging import Stage, config, stage
+from tests.agent.acting.staging import DIGESTS, Stage, config, stage
 
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="needs root")
 CGROUPS = next((path for path in (Path("/sys/fs/cgroup/unified"), Path("/sys/fs/cgroup"))
@@ -91,6 +93,37 @@ def test_moved_within_a_run_of_a_rule(tmp_path: Path) -> None:
         assert leaker.poll() is None
 
 
+def test_another_program_between_the_comparison_and_the_pidfd(tmp_path: Path) -> None:
+    """KILL-01: what was compared with what was shown is compared again with what is held: an exec in between counts."""
+    again = "import signal; print('ready', flush=True); signal.pause()"
+    code = (
+        "import os, signal, sys; signal.signal(signal.SIGUSR1, lambda *_: "
+        f'os.execv(sys.executable, [sys.executable, "-c", "{again}"])); print("ready", flush=True); signal.pause()'
+    )
+
+    async def story(leaker: subprocess.Popen[str], *, changes: bool) -> str:
+        async with stage(config(as_target(leaker.pid).user), Store(tmp_path / "s.db"), {"leaker": leaker.pid}) as one:
+            table = one.acting._lookup
+
+            class ThenExecutes(NoLookup):
+                def look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:
+                    found = table.look_up(pids)
+                    if changes:
+                        leaker.send_signal(signal.SIGUSR1)
+                        assert leaker.stdout is not None
+                        assert leaker.stdout.readline() == "ready\n"
+                    return found
+
+            one.acting._lookup = ThenExecutes()
+            done = await kill(one, leaker.pid)
+            return f"{done['result']}: {done['detail']}"
+
+    for changes, says in ((True, "refused: its command line has changed"), (False, "released")):
+        with running(code) as leaker:
+            assert asyncio.run(story(leaker, changes=changes)).startswith(says)
+            assert (leaker.poll() is None) is changes
+
+
 @pytest.fixture
 def seen(tmp_path: Path) -> Snapshot:
     """A snapshot with this process on GPU 0."""
@@ -110,14 +143,17 @@ def test_the_number_went_over_between_the_question_and_yes(seen: Snapshot) -> No
     pid = os.getpid()
     here = next(each.info for each in seen.processes if each.pid == pid)
     assert here is not None
-    shown = read_shown({"start_ticks": 7, "boot_id": here.id.boot_id, "pid_namespace": None})
+    shown = read_shown({"start_ticks": 7, "boot_id": here.id.boot_id, "pid_namespace": None, "card": "x"})
+    now = look_up(RealProc(), reader(), [pid], DIGESTS)[pid]
     dead = seen.processes[0]._replace(pid=pid, state=ProcessState.DEAD, info=None)
     gone = _with(seen, dead)
     with pytest.raises(AnotherProcess, match=f"pid {pid} is another process now"):
-        find(gone, pid, "", shown, {pid: FreshProcess(here)})
+        find(gone, pid, "", shown, {pid: now}, DIGESTS)
     with pytest.raises(AnotherProcess, match="has ended since"):
-        find(gone, pid, "", shown, {pid: None})
-    text = why_not(dead, {pid: FreshProcess(here)})
+        find(gone, pid, "", shown, {pid: None}, DIGESTS)
+    with pytest.raises(AnotherProcess, match="cannot be read from /proc, so it cannot be compared"):
+        find(gone, pid, "", shown, {}, DIGESTS)
+    text = why_not(dead, {pid: now})
     assert "has ended, and the driver still counts it" in text
     assert f"the number is another process now ({here.name} of" in text
     assert "does not tell how much memory" in why_not(
@@ -146,9 +182,15 @@ def test_a_gpu_that_cannot_be_read_is_said_to_be_none(seen: Snapshot) -> None:
         (told,) = gpus.now()
         assert told.text.startswith("GPU 0 has not been readable for 12 s: ")
         assert why in told.text
-        shown = read_shown({"start_ticks": 7, "boot_id": "b", "pid_namespace": None})
+        shown = read_shown({"start_ticks": 7, "boot_id": "b", "pid_namespace": None, "card": "x"})
         with pytest.raises(NoSuchProcess, match="whether pid 7 is on a GPU is not known: GPU 0 has not been readable"):
-            find(now, 7, "", shown, {}, gpus.now())
+            find(now, 7, "", shown, {}, DIGESTS, gpus.now())
+
+
+def test_numbers_that_no_process_has() -> None:
+    """A request about a number beyond all pids finds nobody, also beyond what the kernel can be asked about."""
+    for pid in (2**31, 2**63, 4_194_305):
+        assert look_up(RealProc(), reader(), [pid], DIGESTS) == {pid: None}
 
 
 def test_the_first_process_of_the_system() -> None:

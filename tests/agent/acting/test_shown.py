@@ -11,14 +11,15 @@ from typing import Any
 import pytest
 
 from gpuagent.acting.commands import RemedyCommands
-from gpuagent.acting.shown import FIELDS, read_shown
+from gpuagent.acting.shown import read_shown
+from gpuagent.identity import SHOWN_FIELDS
 from gpuagent_alerts.store.database import Store
 from gpuagent_exporters.remedy_routes import NotDone
 from tests.agent.acting.processes import PLAIN, running
 from tests.agent.acting.staging import read, stage
 
 ASKS = ("kill", "release", "unload")
-GOOD = {"start_ticks": 1234, "boot_id": "b", "pid_namespace": 4026531836}
+GOOD = {"start_ticks": 1234, "boot_id": "b", "pid_namespace": 4026531836, "card": "k-00"}
 
 
 def ask(commands: RemedyCommands, name: str) -> Callable[[int, dict[str, Any], int], Awaitable[dict[str, Any]]]:
@@ -34,9 +35,9 @@ def test_a_pid_alone_names_no_process(tmp_path: Path, name: str) -> None:
     async def story(pid: int) -> None:
         async with stage(read({}), Store(tmp_path / "state.db"), {"leaker": pid}) as one:
             commands = RemedyCommands(one.acting)
-            some: list[dict[str, Any]] = [{}, {"force": True}, *({key: GOOD[key]} for key in FIELDS)]
+            some: list[dict[str, Any]] = [{}, {"force": True}, *({key: GOOD[key]} for key in SHOWN_FIELDS)]
             for given in some:
-                missing = ", ".join(key for key in FIELDS if key not in given)
+                missing = ", ".join(key for key in SHOWN_FIELDS if key not in given)
                 with pytest.raises(ValueError, match=f"missing: {missing};"):
                     await ask(commands, name)(pid, given, 0)
             assert (await one.acting.document())["remedies"] == []
@@ -84,12 +85,12 @@ def test_another_process_is_refused(
         {"start_ticks": "1234"}, {"start_ticks": True}, {"start_ticks": 2**63}, {"boot_id": ""},
         {"boot_id": 7}, {"boot_id": None}, {"pid_namespace": 0}, {"pid_namespace": 2**32}, {"pid_namespace": "x"},
         {"ends_with_it": 7}, {"ends_with_it": [7]}, {"ends_with_it": [[7]]}, {"ends_with_it": [[7, 0]]},
-        {"ends_with_it": [[True, 7]]}, {"ends_with_it": None},
+        {"ends_with_it": [[True, 7]]}, {"ends_with_it": None}, {"card": ""}, {"card": 7}, {"card": None},
     ],
 )  # fmt: skip
 def test_what_names_no_process_is_no_request(change: dict[str, Any]) -> None:
     """A field of another kind is a fault of the caller's, never taken for a match or for unknown."""
-    wanted = (*GOOD.values(), frozenset(), "")
+    wanted = (*GOOD.values(), frozenset())
     assert tuple(read_shown(GOOD)) == wanted
     assert tuple(read_shown(GOOD | {"start_ticks": 1234.0})) == wanted
     assert read_shown(GOOD | {"ends_with_it": [[7, 70], [8, 80]]}).ends_with_it == {(7, 70), (8, 80)}

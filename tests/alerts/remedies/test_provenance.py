@@ -29,7 +29,7 @@ BLANK: dict[str, Any] = {
     "Target.name": "program", "Target.command": "", "Target.cgroup": "", "Target.unit": "", "Target.container_id": "",
     "Target.container_runtime": "", "Target.slurm_job": "", "Facts.oom_score_adjust": 0, "Facts.ignored_signals": 0,
     "Facts.caught_signals": 0, "Identity.name": "program", "Identity.command_digest": "d", "Identity.cgroup": "",
-    "Identity.executable": None,
+    "Identity.executable": None, "Identity.cgroups": b"", "Identity.executable_file": (),
 }  # fmt: skip
 """What is left where the process and its user have written nothing."""
 
@@ -121,6 +121,7 @@ WRITTEN = st.fixed_dictionaries({
     "Identity.command_digest": text("d", ""),
     "Identity.cgroup": text("/a", ""),
     "Identity.executable": mostly(None, "/usr/bin/python3", "/usr/sbin/sshd"),
+    "Identity.cgroups": st.binary(max_size=3), "Identity.executable_file": mostly((), (1, 2)),
 })  # fmt: skip
 
 
