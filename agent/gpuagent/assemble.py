@@ -34,6 +34,7 @@ from gpuagent.procfs.limits import raise_descriptor_limit
 from gpuagent.remedying import RemediesRefused, acting_of, check_permissions, state_faults
 from gpuagent.renewal import Renewal
 from gpuagent.runtime import logs
+from gpuagent.runtime.background import Progress
 from gpuagent.runtime.memory import c_library, set_up_heap
 from gpuagent.runtime.notify import Notifier
 from gpuagent.runtime.shortage import Reserve
@@ -87,19 +88,21 @@ def assemble(
     """
     faults: dict[str, None] = {}  # of the state, from all times at which it was examined
 
-    def load() -> tuple[Config, tuple[RuleGroup, ...]]:
+    def load(progress: Progress) -> tuple[Config, tuple[RuleGroup, ...]]:
         # What a scenario is read with is what a configuration is read with: a child would save nothing.
-        files = CheckedFiles()
+        files = CheckedFiles(begun=lambda path: progress.at(f"reading {path}"))
         if simulate:
             config = load_config_here(path, read=files.read, simulated=True)
         else:
             config = load_config_apart(path, read=files.read)
         check_permissions(config, files)
+        progress.at(f"examining {config.state_dir}")
         faults.update(dict.fromkeys(state_faults(config)))
+        progress.at("compiling rules")
         return config, load_rules(config, read=files.read)
 
     try:
-        config, rules = load()
+        config, rules = load(Progress())
         web = web_config(config.web_config_file, apart=not simulate)
     except (ConfigError, WebConfigError, RuleFileError, RemediesRefused) as error:
         raise StartError(str(error)) from None

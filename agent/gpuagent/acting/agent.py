@@ -145,6 +145,12 @@ class Acting:
 
         return use
 
+    def turn_off(self, why: str) -> None:
+        """Do nothing any more, by rules or by hand, until another configuration is put in force."""
+        self._off = why
+        self._tell_off(why, self.config)
+        self.remedies.use((), self.remedies.rules, self.remedies.proof_seconds)
+
     def _look_seconds(self, config: Config) -> float:
         """Three readings, however seldom the GPU is read."""
         return max(_LOOK_SECONDS, 3 * config.poll_interval, _LOOK_REAL_SECONDS * self._clock.speed)
