@@ -36,7 +36,7 @@ class FakeRemedies:
         self.done: list[tuple[Any, ...]] = []
 
     async def remedies(self) -> dict[str, Any]:
-        return {"schema": 1, "stopped": "", "remedies": [RUN, GOES_ON]}
+        return {"schema": 1, "stopped": "", "stopped_by": "carol (uid 3)", "remedies": [RUN, GOES_ON]}
 
     async def identified(self) -> dict[str, Any]:
         return identified(row(7))
@@ -56,6 +56,10 @@ class FakeRemedies:
     async def unload(self, pid: int, request: Mapping[str, Any], uid: int) -> dict[str, Any]:
         self.done.append(("unload", pid, dict(request), uid))
         return {"result": "released"}
+
+    async def stop(self, uid: int) -> str:
+        self.done.append(("stop", uid))
+        return "the disk is full"
 
     async def reset(self, uid: int) -> None:
         self.done.append(("reset", uid))
@@ -111,6 +115,14 @@ def test_refused(tmp_path: Path, path: str, body: bytes, status: int) -> None:
     assert remedies.done == []
 
 
+def test_stop(tmp_path: Path) -> None:
+    """A person stops remedies, and is told whether that is on record."""
+    remedies = FakeRemedies()
+    answer = asked(tmp_path, remedies, "POST", "/api/v1/remedies/stop")
+    assert json.loads(answer.body) == {"stopped": True, "recorded": False, "message": "the disk is full"}
+    assert remedies.done == [("stop", os.getuid())]
+
+
 def test_reset(tmp_path: Path) -> None:
     """The breaker is closed by a person, who is known."""
     remedies = FakeRemedies()
@@ -152,7 +164,9 @@ def test_an_open_address_says_no_more_than_metrics() -> None:
         async with serving(build_app(FakeSource(), extra_routes=routes)) as server:
             return await ask(server, "/api/v1/remedies")
 
-    assert run(public()).json()["remedies"] == [TOLD | {"steps": [STEP], "end": END}, GOES_ON]
+    told = run(public()).json()
+    assert told["remedies"] == [TOLD | {"steps": [STEP], "end": END}, GOES_ON]
+    assert told["stopped_by"] == ""
 
 
 def test_the_network_cannot_kill() -> None:

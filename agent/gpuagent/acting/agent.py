@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import pwd
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -15,6 +14,7 @@ from gpuagent.acting.by_hand import add_facts, find, renewed
 from gpuagent.acting.configured import ladders_of, rules_of
 from gpuagent.acting.eyes import SnapshotEyes
 from gpuagent.acting.lookup import FreshProcess, Lookup, NoLookup, in_time
+from gpuagent.acting.manual_stop import ManualStop, describe_user
 from gpuagent.acting.notes import Notes
 from gpuagent.acting.shown import ShownProcess
 from gpuagent.acting.targets import targets_named, targets_on, unranked
@@ -30,7 +30,7 @@ from gpuagent_alerts.remedies.advice import advice_on
 from gpuagent_alerts.remedies.audit import Audit, runs
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.ladder import Run, Tools
-from gpuagent_alerts.remedies.limits import broken
+from gpuagent_alerts.remedies.limits import STOPPED_BY_HAND, broken
 from gpuagent_alerts.remedies.manager import Firing, Remedies
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
@@ -93,6 +93,8 @@ class Acting:
         self._lookup = around.lookup
         self._unreadable = UnreadableGpus(around.clock)
         self._stopped = ""
+        self._manual_stop = ManualStop(self.audit, around.clock)
+        self._one_look = asyncio.Lock()
         self._later: set[asyncio.Task[None]] = set()
         self._window = Window()
         tools = Tools(
@@ -198,7 +200,7 @@ class Acting:
         self._lookup.follow_soon([pid])
         fresh = await self._look_up([pid])
         target = find(self._snapshot, pid, gpu, shown, fresh, self._unreadable.now())
-        order = Order(asked_by=f"{_user(uid)} (uid {uid})", forced=force, shown=shown.ends_with_it)
+        order = Order(asked_by=describe_user(uid), forced=force, shown=shown.ends_with_it)
         plan = Plan(order, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
         if self._off:
             why = f"remedies are off: {self._off}"
@@ -215,17 +217,31 @@ class Acting:
             "dry_run": dry_run, "advice": advice,
         }  # fmt: skip
 
+    async def stop(self, uid: int) -> str:
+        """End all that rules do, at once, until the next reset; return why that is not on record, "" if it is."""
+        self.remedies.stop()
+        self._stopped = STOPPED_BY_HAND
+        log.error("remedies are stopped: uid %d has stopped them; `gpuagent remedies reset` lets them go on", uid)
+        why = await self._manual_stop.begin(uid)
+        if not why:
+            await self._look_at_the_breaker()
+        return why
+
     async def reset(self, uid: int) -> None:
         """A person has looked. Raises NotRecorded."""
-        await asyncio.to_thread(self.audit.reset, f"{_user(uid)} (uid {uid})")
+        await asyncio.to_thread(lambda: self.audit.reset(describe_user(uid)))
+        self._manual_stop.end()
         await self._look_at_the_breaker()
 
     async def document(self) -> dict[str, Any]:
         """What was done, for `gpuagent remedies`."""
+        stop = self._manual_stop.now
         return {
             "schema": 1,
             "simulated": bool(self._snapshot.simulated) if self._snapshot else False,
             "stopped": self._stopped,
+            "stopped_by": stop.by if stop is not None else "",
+            "stopped_seconds": stop.wall_seconds if stop is not None else None,
             "off": self._off,
             "dry_run": self.config.remedies.dry_run,
             "look_seconds": self.remedies.tools.look_seconds,
@@ -354,18 +370,15 @@ class Acting:
         later.add_done_callback(self._later.discard)
 
     async def _look_at_the_breaker(self) -> None:
-        try:
-            past = await asyncio.to_thread(self.audit.past, dry_run=False, since_reset=True)
-        except StoreFailure:
-            return
-        stopped = broken(self.remedies.rules.limits, past)
+        async with self._one_look:  # what was read later is used later
+            try:
+                past, recorded = await asyncio.to_thread(
+                    lambda: (self.audit.past(dry_run=False, since_reset=True), self.audit.last_stop())
+                )
+            except StoreFailure:
+                return
+            self.remedies.stopped = self._manual_stop.use(recorded) is not None
+        stopped = STOPPED_BY_HAND if self.remedies.stopped else broken(self.remedies.rules.limits, past)
         if stopped and not self._stopped:
             log.error("remedies are stopped: %s; after a look, `gpuagent remedies reset` lets them go on", stopped)
         self._stopped = stopped
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return "?"

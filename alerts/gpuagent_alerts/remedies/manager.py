@@ -12,6 +12,7 @@ from gpuagent.identity import ProcessId
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.attempts import Attempts
 from gpuagent_alerts.remedies.ladder import Run, Tools
+from gpuagent_alerts.remedies.limits import STOPPED_BY_HAND
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.steps import Kind, Step
@@ -66,6 +67,8 @@ class Remedies:
         self._told = told
         self._running: dict[Run, asyncio.Task[Outcome]] = {}
         self._attempts = Attempts(tools.now)
+        self.stopped = False
+        """A person has stopped remedies: rules begin nothing."""
         self._blocked: dict[str, ProcessId] = {}
         """GPUs on which a process could not be killed, and which one."""
 
@@ -90,6 +93,12 @@ class Remedies:
                 elif plan.order.passed_over:
                     run.call_off("the configuration has changed: whom it passes over is decided anew")
 
+    def stop(self) -> None:
+        """Begin nothing for rules any more; all that runs ends before its next step, what a person began as well."""
+        self.stopped = True
+        for run in self._running:
+            run.call_off(f"remedies are stopped: {STOPPED_BY_HAND}")
+
     def consider(self, firing: Iterable[Firing], also: Iterable[str] = ()) -> None:
         """Begin what is due. To be called after each evaluation, with all that fires and is true.
 
@@ -97,7 +106,7 @@ class Remedies:
         """
         firing = list(firing)
         self._attempts.keep({*also, *(each.alert.fingerprint for each in firing)})
-        for each in firing:
+        for each in firing if not self.stopped else ():
             ladder = self.ladder_of(each.alert.labels)
             if ladder is None:
                 continue

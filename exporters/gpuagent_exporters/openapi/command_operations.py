@@ -138,6 +138,21 @@ COMMAND_OPERATIONS = (
         "By the same checks, and on record.",
     ),
     Operation(
+        "Remedies", "POST", "/api/v1/remedies/stop", "stopRemedies", "Stop all remedies of rules, at once",
+        {
+            200: json_as(
+                record(
+                    "", stopped=flag(const=True), recorded=flag("It is on record, and survives a restart."),
+                    message=text('Why it is not on record; "" if it is.'),
+                ),
+                "Rules begin nothing, and what was under way takes no further step.",
+            ),
+        },
+        "What `gpuagent remedies stop` does. It reads no file, and holds before it is recorded, until it is reset, "
+        "also over a restart. What a person asks for afterwards is done all the same.",
+        control_only=True,
+    ),
+    Operation(
         "Remedies", "POST", "/api/v1/remedies/reset", "resetRemedies", "Let remedies go on after they were stopped",
         {
             200: json_as(record("", reset=flag(const=True)), "They go on."),
