@@ -97,11 +97,12 @@ def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:
         return json_answer(await source.identified())
 
     async def stop(request: Request) -> Response:
-        """Without a look at the body, and without a wait for it: this one has to work."""
+        await json_body(request, allowed=())
         why = await source.stop(_uid(request))
         return json_answer({"stopped": True, "recorded": not why, "message": why})
 
     async def reset(request: Request) -> Response:
+        await json_body(request, allowed=())
         await source.reset(_uid(request))
         return json_answer({"reset": True})
 

@@ -267,7 +267,9 @@ class Acting:
             preallocates=self.config.preallocates,
             identified=True,
         )
-        document["agent"] = {**document["agent"], "pid_namespace": self._pid_namespace or None}
+        document["agent"] = {
+            **document["agent"], "pid_namespace": self._pid_namespace or None, "dry_run": self.config.remedies.dry_run,
+        }  # fmt: skip
         add_facts(document, snapshot, fresh, self._unreadable.now())
         return document
 

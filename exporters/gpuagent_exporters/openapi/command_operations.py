@@ -8,7 +8,6 @@ from gpuagent_exporters.openapi.schema import (
     closed,
     flag,
     listing,
-    needing,
     not_all,
     number,
     one_of,
@@ -163,7 +162,7 @@ COMMAND_OPERATIONS = (
     Operation(
         "Alerts", "POST", "/api/v1/silences", "addSilence", "Say nothing of what matches, for a while",
         {201: json_of("Silence", "It holds now."), 400: fault("A matcher or duration is none."), 503: _NOT_KEPT},
-        body=needing(request(
+        body=closed(request(
             "A silence.",
             matchers=listing(text(examples=['gpu="0"']), "Alertmanager's; all must match.", minItems=1),
             seconds=number("How long.", exclusiveMinimum=0, maximum=_MOST_SECONDS),
@@ -182,7 +181,7 @@ COMMAND_OPERATIONS = (
             201: json_of("Acknowledged", "It is."), 400: fault("A field is none."),
             404: fault("Nothing of that fires."), 503: _NOT_KEPT,
         },
-        body=needing(request(
+        body=closed(request(
             "What is acknowledged.", alert=text("A fingerprint, or the name of a rule."), comment=text(),
         ), "alert"),
         body_required=True, control_only=True,

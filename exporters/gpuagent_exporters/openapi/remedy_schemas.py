@@ -126,6 +126,7 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
             "The agent itself.",
             simulated=text('The scenario; "" on a real node.'),
             pid_namespace=integer("Inode of the pid namespace in which its pids count; null is unknown.", null=True),
+            dry_run=flag("Rules do nothing. What is asked for by hand is done all the same."),
         ),
         **TIMES,
         processes=listing(ref("IdentifiedProcess"), "By GPU, the largest first."),
