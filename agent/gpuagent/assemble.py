@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.alerting.alerting import Alerting, Where
@@ -35,9 +35,11 @@ from gpuagent.remedying import RemediesRefused, acting_of, check_permissions, st
 from gpuagent.renewal import Renewal
 from gpuagent.runtime import logs
 from gpuagent.runtime.background import Progress
+from gpuagent.runtime.directories import make_own_directory
 from gpuagent.runtime.memory import c_library, set_up_heap
 from gpuagent.runtime.notify import Notifier
 from gpuagent.runtime.shortage import Reserve
+from gpuagent.runtime.state_lock import LOCK_FILE, StateInUseError, lock_state
 from gpuagent.service import Parts, Service
 from gpuagent.sources.sources import Sources
 from gpuagent.view import View
@@ -54,12 +56,18 @@ class StartError(Exception):
     """The agent cannot start, and why, in words for the person who started it."""
 
 
+class AnotherAgentError(StartError):
+    """Another agent uses the same state."""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """A service that is ready to run."""
 
     service: Service
     renewal: Renewal
+    state_lock: BinaryIO | None = None
+    """Held for as long as this is: no other agent uses the state."""
 
     def run(self) -> bool:
         """Run it; returns whether a new process must take over.
@@ -106,6 +114,7 @@ def assemble(
         web = web_config(config.web_config_file, apart=not simulate)
     except (ConfigError, WebConfigError, RuleFileError, RemediesRefused) as error:
         raise StartError(str(error)) from None
+    lock = None if simulate else _lock_state(config, faults)
     reserve = Reserve()
     logs.set_up(config.log.level, config.log.format, on_shortage=reserve.release)
     raise_descriptor_limit()
@@ -179,7 +188,26 @@ def assemble(
         load=load,
         may_renew=lambda: renewal.due and not node.place.simulated,
     )
-    return Start(Service(parts), renewal)
+    return Start(Service(parts), renewal, lock)
+
+
+def _lock_state(config: Config, faults: dict[str, None]) -> BinaryIO | None:
+    """Have the state for this agent alone; where that cannot be told, add a fault of the state, and go on.
+
+    Raises AnotherAgentError where another agent has it.
+    """
+    try:
+        make_own_directory(config.state_dir)
+    except OSError:
+        return None  # nothing will be remembered, and that is told
+    try:
+        return lock_state(config.state_dir)
+    except StateInUseError as error:
+        raise AnotherAgentError(str(error)) from None
+    except OSError as error:
+        path = config.state_dir / LOCK_FILE
+        faults[f"{path} cannot be locked ({error.strerror or error}): another agent may use this state"] = None
+        return None
 
 
 def web_config(path: Path | None, *, apart: bool) -> WebConfig:
