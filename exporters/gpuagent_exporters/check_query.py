@@ -11,6 +11,7 @@ from http import HTTPStatus
 from typing import Final
 from urllib.parse import parse_qsl
 
+from starlette.routing import Match
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuagent_exporters.guards import error_response
@@ -37,9 +38,13 @@ class CheckQuery:
             await self._app(scope, receive, send)
 
 
+def _is_routed(scope: Scope) -> bool:
+    return any(route.matches(scope)[0] is Match.FULL for route in scope["app"].routes)
+
+
 def _refusal(scope: Scope) -> str:
     """Return why this query is not taken; "" if it is. A key that is there twice says two things."""
-    if scope["method"] in _READS:
+    if scope["method"] in _READS or not _is_routed(scope):  # where there is no such command, that is the answer
         return ""
     allowed = QUERY_ARGUMENTS.get((scope["method"], scope["path"]), frozenset())
     names = [name for name, _ in parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)]

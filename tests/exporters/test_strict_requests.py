@@ -141,3 +141,11 @@ def test_a_kill_whose_query_is_refused_is_not_done(tmp_path: Path) -> None:
 def test_questions_may_have_any_query(tmp_path: Path) -> None:
     """Nothing is changed by a GET: a cache buster of a browser's does no harm."""
     assert asked(tmp_path, "GET", "/api/v1/status?_=1").status == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"), [("TRACE", "pause", 405), ("POST", "status", 405), ("POST", "x", 404)]
+)
+def test_what_is_no_command_is_said_to_be_none(tmp_path: Path, method: str, path: str, status: int) -> None:
+    """Of a method or path that there is not, the query is beside the point."""
+    assert asked(tmp_path, method, f"/api/v1/{path}?seconds=5&x=1").status == status
