@@ -7,7 +7,7 @@ import logging
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from gpuagent.acting.never_acts import never_acts
 from gpuagent.acting.permissions import CheckedFiles
@@ -37,9 +37,12 @@ from gpuagent.procfs.limits import raise_descriptor_limit
 from gpuagent.remedying import RemediesRefused, acting_of, check_permissions, state_faults
 from gpuagent.renewal import Renewal
 from gpuagent.runtime import logs
+from gpuagent.runtime.background import Progress
+from gpuagent.runtime.directories import make_own_directory
 from gpuagent.runtime.memory import c_library, set_up_heap
 from gpuagent.runtime.notify import Notifier
 from gpuagent.runtime.shortage import Reserve
+from gpuagent.runtime.state_lock import LOCK_FILE, StateInUseError, lock_state
 from gpuagent.service import Parts, Service
 from gpuagent.sources.sources import Sources
 from gpuagent.view import View
@@ -58,12 +61,18 @@ class StartError(Exception):
     """The agent cannot start, and why, in words for the person who started it."""
 
 
+class AnotherAgentError(StartError):
+    """Another agent uses the same state."""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """A service that is ready to run."""
 
     service: Service
     renewal: Renewal
+    state_lock: BinaryIO | None = None
+    """Held for as long as this is: no other agent uses the state."""
 
     def run(self) -> bool:
         """Run it; returns whether a new process must take over.
@@ -92,27 +101,30 @@ def assemble(
     """
     faults: dict[str, None] = {}  # of the state, from all times at which it was examined
 
-    def load() -> tuple[Config, tuple[RuleGroup, ...]]:
+    def load(progress: Progress) -> tuple[Config, tuple[RuleGroup, ...]]:
         # What a scenario is read with is what a configuration is read with: a child would save nothing.
-        files = CheckedFiles()
+        files = CheckedFiles(begun=lambda path: progress.at(f"reading {path}"))
         if simulate:
             config = load_config_here(path, read=files.read, simulated=True)
         else:
             config = load_config_apart(path, read=files.read)
         check_permissions(config, files)
+        progress.at(f"examining {config.state_dir}")
         faults.update(dict.fromkeys(state_faults(config)))
+        progress.at("compiling rules")
         return config, load_rules(config, read=files.read)
 
-    def load_again() -> tuple[Config, tuple[RuleGroup, ...]]:
-        loaded = load()
+    def load_again(progress: Progress) -> tuple[Config, tuple[RuleGroup, ...]]:
+        loaded = load(progress)
         _tell_what_never_acts(*loaded, simulated=bool(simulate))
         return loaded
 
     try:
-        config, rules = load()
+        config, rules = load(Progress())
         web = web_config(config.web_config_file, apart=not simulate)
     except (ConfigError, WebConfigError, RuleFileError, RemediesRefused) as error:
         raise StartError(str(error)) from None
+    lock = None if simulate else _lock_state(config, faults)
     reserve = Reserve()
     logs.set_up(config.log.level, config.log.format, on_shortage=reserve.release)
     _tell_what_never_acts(config, rules, simulated=bool(simulate))
@@ -187,7 +199,26 @@ def assemble(
         load=load_again,
         may_renew=lambda: renewal.due and not node.place.simulated,
     )
-    return Start(Service(parts), renewal)
+    return Start(Service(parts), renewal, lock)
+
+
+def _lock_state(config: Config, faults: dict[str, None]) -> BinaryIO | None:
+    """Have the state for this agent alone; where that cannot be told, add a fault of the state, and go on.
+
+    Raises AnotherAgentError where another agent has it.
+    """
+    try:
+        make_own_directory(config.state_dir)
+    except OSError:
+        return None  # nothing will be remembered, and that is told
+    try:
+        return lock_state(config.state_dir)
+    except StateInUseError as error:
+        raise AnotherAgentError(str(error)) from None
+    except OSError as error:
+        path = config.state_dir / LOCK_FILE
+        faults[f"{path} cannot be locked ({error.strerror or error}): another agent may use this state"] = None
+        return None
 
 
 def web_config(path: Path | None, *, apart: bool) -> WebConfig:

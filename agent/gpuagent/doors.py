@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import grp
 import logging
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -89,12 +90,11 @@ class Doors:
             raise
         log.info("listening on %s%s", path, f" and {config.listen}" if config.listen else "")
 
-    def reload(self, config: Config) -> None:
-        """Read certificates and passwords again. Raises WebConfigError, and keeps the old ones then."""
+    def prepare(self, config: Config) -> Callable[[], None]:
+        """Read certificates and passwords again; what is returned puts them in force. Raises WebConfigError."""
         if config.web_config_file == self._config.web_config_file:
-            self._web_config.reload()
-        else:
-            log.warning("web_config_file has changed: this takes effect at the next start")
+            return self._web_config.prepare()
+        return lambda: log.warning("web_config_file has changed: this takes effect at the next start")
 
     async def close(self) -> None:
         """Stop listening; what is being answered has a moment to finish."""

@@ -25,6 +25,7 @@ from gpuagent.doors import Doors
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor
 from gpuagent.reading import Snapshot
+from gpuagent.runtime.background import Progress, in_daemon_thread
 from gpuagent.runtime.memory import c_library, give_back, look_no_more, settle
 from gpuagent.runtime.notify import Notifier
 from gpuagent.runtime.shortage import Reserve, endure
@@ -45,6 +46,10 @@ _GROWN_TICKS = 120
 """By then series, histories of processes and the page are as large as they will be, some 20,000 objects: to go through
 them took the collector 5 to 10 ms every two minutes, in the middle of a scrape."""
 _KEEP_SECONDS = 1.0
+_RELOAD_SECONDS = 30.0
+"""Rules are compiled and files on a slow disk read within this. One on a mount that does not answer is never read."""
+_MOST_LOST_RELOADS = 8
+"""Threads that are left behind in files which do not answer: each costs memory until the file answers."""
 _STOP_SECONDS = 4.0
 """Everything is left within this, also while a poll is stuck: systemd waits for 5 s."""
 
@@ -68,8 +73,8 @@ class Parts:
     leaks: Leaks
     acting: Acting
     reserve: Reserve
-    load: Callable[[], tuple[Config, tuple[RuleGroup, ...]]]
-    """Reads the configuration and the rules again; raises ConfigError, RuleFileError."""
+    load: Callable[[Progress], tuple[Config, tuple[RuleGroup, ...]]]
+    """Reads the configuration and the rules again, and notes what it reads; raises ConfigError, RuleFileError."""
     may_renew: Callable[[], bool]
     """Whether a new process may take over now, if the driver was upgraded underneath."""
 
@@ -81,8 +86,12 @@ class Service:
     load the new library.
     """
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: Parts, *, reload_seconds: float = _RELOAD_SECONDS) -> None:
+        """A reload that takes longer than `reload_seconds` is refused."""
         self._parts = parts
+        self._reload_seconds = reload_seconds
+        self._reads: set[Progress] = set()
+        """Reloads that read files, those that were given up among them."""
         self._config = parts.config
         self._schedule = Schedule()
         self._stopping = asyncio.Event()
@@ -147,21 +156,31 @@ class Service:
     async def reload(self) -> str:
         """Read the configuration again.
 
-        A bad one is refused with all its faults, which are returned, and the old one stays.
+        A bad one is refused with all its faults, which are returned, and the old one stays. So is one that is not read
+        in time: what does not answer is left behind, and holds no later reload up.
         """
         async with self._one_reload:  # two at once would be put in force by halves
             return await self._reload()
 
     async def _reload(self) -> str:
-        parts = self._parts
+        parts, progress = self._parts, Progress()
         parts.notifier.reloading(time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
         try:
-            new, rules = await asyncio.to_thread(parts.load)
-            await asyncio.to_thread(parts.doors.reload, new)
+            new, rules, use_doors = await self._read_again(progress)
             use_remedies = parts.acting.prepare(new)
-            await parts.alerting.reload(new, rules, self._alive)
-            use_remedies()
-            await parts.sources.reload(new.sources)
+            try:
+                async with asyncio.timeout(self._reload_seconds):
+                    await parts.alerting.reload(new, rules, self._alive)
+                    use_doors()
+                    use_remedies()
+                    await parts.sources.reload(new.sources)
+            except TimeoutError:
+                why = (
+                    "a reload did not come to its end: alerts or receivers wait for a disk or a file that does not"
+                    " answer, and a part of the new configuration is in force; reload again once it answers"
+                )
+                parts.acting.turn_off(why)
+                raise ValueError(f"{why}; remedies are off until then") from None
         except (ConfigError, WebConfigError, RuleFileError, ValueError) as error:
             log.error("the new configuration is refused, the old one stays:\n%s", error)  # noqa: TRY400  no traceback
             return str(error)
@@ -171,6 +190,31 @@ class Service:
             return ""
         finally:
             parts.notifier.ready()
+
+    async def _read_again(self, progress: Progress) -> tuple[Config, tuple[RuleGroup, ...], Callable[[], None]]:
+        """Read all files. Raises ConfigError, WebConfigError and RuleFileError, and ValueError after the deadline."""
+        if len(self._reads) >= _MOST_LOST_RELOADS:
+            steps = ", ".join(sorted({each.step for each in self._reads}))
+            raise ValueError(f"{len(self._reads)} earlier reloads have not come to an end ({steps}): restart gpuagent")
+        parts = self._parts
+
+        def read() -> tuple[Config, tuple[RuleGroup, ...], Callable[[], None]]:
+            try:
+                new, rules = parts.load(progress)
+                progress.at(f"reading {new.web_config_file} and its certificates")
+                return new, rules, parts.doors.prepare(new)
+            finally:
+                self._reads.discard(progress)
+
+        self._reads.add(progress)
+        try:
+            async with asyncio.timeout(self._reload_seconds):
+                return await in_daemon_thread(read, "reload")
+        except TimeoutError:
+            raise ValueError(
+                f"not read within {self._reload_seconds:g} s: it was {progress.step or 'beginning'}, which does not "
+                "answer; `gpuagent remedies stop` stops remedies without reading a file"
+            ) from None
 
     def _adopt(self, new: Config) -> None:
         for key in ("state_dir", "runtime_dir", "client_dir", "listen", "http"):

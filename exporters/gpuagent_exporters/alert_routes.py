@@ -65,7 +65,7 @@ def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
         return json_answer(await commands.dead())
 
     async def silence(request: Request) -> Response:
-        body = await json_body(request, may_be_empty=False)
+        body = await json_body(request, may_be_empty=False, allowed=("matchers", "seconds", "comment"))
         matchers = body.get("matchers")
         if not isinstance(matchers, list) or not all(isinstance(text, str) for text in matchers):
             raise ValueError("matchers must be a list of texts")
@@ -74,21 +74,25 @@ def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
         return json_answer(await commands.add_silence(matchers, seconds, comment, _caller(request)), 201)
 
     async def expire(request: Request) -> Response:
+        await json_body(request, allowed=())
         return json_answer(await commands.expire_silence(request.path_params["id"]))
 
     async def acknowledge(request: Request) -> Response:
-        body = await json_body(request, may_be_empty=False)
+        body = await json_body(request, may_be_empty=False, allowed=("alert", "comment"))
         which, comment = _text(body, "alert"), _text(body, "comment")
         return json_answer({"acknowledged": await commands.acknowledge(which, comment, _caller(request))}, 201)
 
     async def unacknowledge(request: Request) -> Response:
+        await json_body(request, allowed=())
         return json_answer({"removed": await commands.unacknowledge(request.path_params["alert"])})
 
     async def test(request: Request) -> Response:
+        await json_body(request, allowed=())
         taken, words = await commands.test_receiver(request.path_params["name"])
         return json_answer({"taken": taken, "outcome": words}, 200 if taken else 502)
 
     async def replay(request: Request) -> Response:
+        await json_body(request, allowed=())
         return json_answer({"replayed": await commands.replay(request.query_params.get("id"))})
 
     return (

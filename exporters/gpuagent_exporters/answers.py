@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from typing import Any
 
 from starlette.requests import Request
@@ -20,18 +20,45 @@ def json_answer(content: Document, status: int = 200, *, allow_nan: bool = True)
     return Response(json.dumps(content, allow_nan=allow_nan), status, media_type="application/json")
 
 
-async def json_body(request: Request, *, may_be_empty: bool = True) -> Document:
-    """The JSON object of a request; {} for no body, where that will do. Raises ValueError for anything else."""
+async def json_body(request: Request, *, may_be_empty: bool = True, allowed: Collection[str] | None = None) -> Document:
+    """Return the JSON object of a request; {} for no body, where that will do.
+
+    `allowed` are the keys that it may have; None leaves that to the caller. Raises ValueError for anything else: for a
+    key that is there twice in any object, and for NaN and Infinity, which are no JSON.
+    """
     received = await request.body()
     if not received and may_be_empty:
         return {}
     try:
-        body = json.loads(received)
+        body = json.loads(received, object_pairs_hook=_without_doubles, parse_constant=_no_number)
+    except _NotTaken:
+        raise
     except (ValueError, RecursionError):
         raise ValueError("the body is not JSON") from None
     if not isinstance(body, dict):
         raise ValueError("the body is not a JSON object")
+    if allowed is not None and (unknown := sorted(set(body) - set(allowed))):
+        shown = ", ".join(repr(name[:50]) for name in unknown[:5])
+        raise ValueError(f"unknown: {shown}; allowed: {', '.join(sorted(allowed)) or 'nothing'}")
     return body
+
+
+class _NotTaken(ValueError):
+    """The body is JSON that others read in another way, and why."""
+
+
+def _without_doubles(pairs: list[tuple[str, Any]]) -> Document:
+    """Return an object. Of a key that is there twice Python would take the last, and others the first."""
+    found: Document = {}
+    for name, value in pairs:
+        if name in found:
+            raise _NotTaken(f"{name[:50]!r} is there twice in an object of the body")
+        found[name] = value
+    return found
+
+
+def _no_number(text: str) -> float:
+    raise _NotTaken(f"{text} is no number of JSON's")
 
 
 def not_found(error: KeyError) -> Refusal:

@@ -7,9 +7,10 @@ from http import HTTPStatus
 from typing import Protocol
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
+from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
+from gpuagent_exporters.answers import answered, json_body
 from gpuagent_exporters.guards import error_response
 
 _LONGEST_PAUSE_SECONDS = 24 * 3600.0
@@ -39,9 +40,10 @@ class Commands(Protocol):
 def control_routes(commands: Commands) -> Sequence[BaseRoute]:
     """Routes beside the read-only ones."""
 
-    async def pause(request: Request) -> JSONResponse:
+    async def pause(request: Request) -> Response:
         if request.method != "POST":
             return JSONResponse({"released": commands.released})
+        await json_body(request, allowed=())
         try:
             seconds = float(request.query_params.get("seconds", ""))
         except ValueError:
@@ -52,17 +54,19 @@ def control_routes(commands: Commands) -> Sequence[BaseRoute]:
         commands.pause(seconds)
         return JSONResponse({"paused_seconds": seconds, "released": commands.released})
 
-    async def resume(_: Request) -> JSONResponse:
+    async def resume(request: Request) -> Response:
+        await json_body(request, allowed=())
         commands.resume()
         return JSONResponse({"resumed": True})
 
-    async def reload(_: Request) -> JSONResponse:
+    async def reload(request: Request) -> Response:
+        await json_body(request, allowed=())
         fault = await commands.reload()
         return JSONResponse({"reloaded": not fault, "error": fault}, 409 if fault else 200)
 
     return (
         # One route for both: of two with one path, a 405 would name the methods of the first alone.
-        Route("/api/v1/pause", pause, methods=["GET", "POST"]),
-        Route("/api/v1/resume", resume, methods=["POST"]),
-        Route("/api/v1/reload", reload, methods=["POST"]),
+        Route("/api/v1/pause", answered(pause, {}), methods=["GET", "POST"]),
+        Route("/api/v1/resume", answered(resume, {}), methods=["POST"]),
+        Route("/api/v1/reload", answered(reload, {}), methods=["POST"]),
     )

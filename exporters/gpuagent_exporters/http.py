@@ -23,6 +23,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuagent_exporters import page, peers
+from gpuagent_exporters.check_query import CheckQuery
 from gpuagent_exporters.guards import (
     SECURITY_HEADERS,
     AnswerFaults,
@@ -110,6 +111,7 @@ def build_app(
             Middleware(_Compress),
             Middleware(AnswerFaults),
             *gate,
+            Middleware(CheckQuery),
         ],
         exception_handlers={HTTPException: _explain},
     )

@@ -57,6 +57,10 @@ class RemedySource(Protocol):
         """Have an app unload what it registered for this. Raises as `kill` does."""
         ...
 
+    async def stop(self, uid: int) -> str:
+        """End all that rules do; return why that is not on record, "" if it is."""
+        ...
+
     async def reset(self, uid: int) -> None:
         """Let remedies go on. Raises NotDone."""
         ...
@@ -70,6 +74,7 @@ def remedy_routes(source: RemedySource, *, show_commands: bool = True) -> Sequen
         if not show_commands:
             document = {
                 **document,
+                "stopped_by": "",
                 "withheld": [_only(each, _TOLD_WITHHELD) for each in document["withheld"]],
                 "remedies": [_public(run) for run in document["remedies"]],
             }
@@ -97,7 +102,13 @@ def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:
         """What a person is shown, and sends back with a request: for the control socket alone, like the requests."""
         return json_answer(await source.identified())
 
+    async def stop(request: Request) -> Response:
+        await json_body(request, allowed=())
+        why = await source.stop(_uid(request))
+        return json_answer({"stopped": True, "recorded": not why, "message": why})
+
     async def reset(request: Request) -> Response:
+        await json_body(request, allowed=())
         await source.reset(_uid(request))
         return json_answer({"reset": True})
 
@@ -108,6 +119,7 @@ def remedy_command_routes(source: RemedySource) -> Sequence[BaseRoute]:
         # What is asked of an app to give memory back is a remedy: there is no way past the refusals and the record.
         Route(f"/api/v1/clients/{PID}/release", acting(source.release), methods=["POST"]),
         Route(f"/api/v1/clients/{PID}/reset", acting(source.unload), methods=["POST"]),
+        Route("/api/v1/remedies/stop", _answered(stop), methods=["POST"]),
         Route("/api/v1/remedies/reset", _answered(reset), methods=["POST"]),
     )
 

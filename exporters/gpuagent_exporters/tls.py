@@ -15,6 +15,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from gpuagent.regular_files import read_regular_file
+
+MAX_FILE_BYTES = 1024 * 1024
+"""Of a web configuration, and of each file that it names: all authorities of a system are some 200 KiB."""
+
 _VERSIONS = {"TLS12": ssl.TLSVersion.TLSv1_2, "TLS13": ssl.TLSVersion.TLSv1_3}
 _CURVES = {
     "CurveP256": "prime256v1",
@@ -146,10 +151,13 @@ class TlsServerConfig:
         if not file:
             return str(getattr(self, name))
         try:
-            return (folder / file).read_text(encoding="ascii", errors="replace")
+            content = read_regular_file(folder / file, MAX_FILE_BYTES)
         except OSError as error:
             faults.append(f"{name}_file: cannot read {folder / file}: {error.strerror}")
             return ""
+        if len(content) > MAX_FILE_BYTES:
+            faults.append(f"{name}_file: {folder / file} is larger than {MAX_FILE_BYTES // 1024} KiB")
+        return content[:MAX_FILE_BYTES].decode("ascii", "replace")
 
 
 def _load_certificate(context: ssl.SSLContext, cert: str, key: str) -> Iterator[str]:

@@ -111,13 +111,21 @@ class WebConfig:
         Because TLS and authentication were there at the start, more may be shown than to everybody,
         such as command lines: so a reload cannot take either away.
         """
+        self.prepare()()
+
+    def prepare(self) -> Callable[[], None]:
+        """Read the file again; what is returned puts it in force. Raises as `reload` does."""
         if self._path is None:
-            return
+            return lambda: None
         fresh = WebConfig(self._path, self._clock, read=self._read)
         if self.encrypts > fresh.encrypts or self.authenticates > fresh.authenticates:
             raise WebConfigError(self._path, ["TLS or authentication would be taken away; that takes a restart"])
-        self._settings, self._context = fresh._settings, fresh._context
-        self._files_seen, self._files_looked_at = fresh._files_seen, fresh._files_looked_at
+
+        def use() -> None:
+            self._settings, self._context = fresh._settings, fresh._context
+            self._files_seen, self._files_looked_at = fresh._files_seen, fresh._files_looked_at
+
+        return use
 
     def ssl_context(self) -> ssl.SSLContext | None:
         """The context for a new connection, with certificates as on disk; None for plain text.

@@ -14,7 +14,8 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
-from gpuagent_exporters.tls import CIPHERS, TLS13_CIPHERS, TlsServerConfig
+from gpuagent.regular_files import read_regular_file
+from gpuagent_exporters.tls import CIPHERS, MAX_FILE_BYTES, TLS13_CIPHERS, TlsServerConfig
 from gpuagent_exporters.web_config import WebConfigError, WebSettings
 
 _BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
@@ -153,10 +154,17 @@ class _StrictLoader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _content(path: Path) -> bytes:
+    content = read_regular_file(path, MAX_FILE_BYTES)
+    if len(content) > MAX_FILE_BYTES:
+        raise WebConfigError(path, [f"is larger than {MAX_FILE_BYTES // 1024} KiB"])
+    return content
+
+
 def read_file(path: Path) -> WebSettings:
     """Raises WebConfigError with all that is wrong with it."""
     try:
-        content = yaml.load(path.read_text(encoding="utf-8"), _StrictLoader)  # noqa: S506 - a SafeLoader
+        content = yaml.load(_content(path).decode(), _StrictLoader)  # noqa: S506 - a SafeLoader
     except OSError as error:
         raise WebConfigError(path, [f"cannot be read: {error.strerror}"]) from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -1,4 +1,4 @@
-"""Reloads that come faster than they can be done."""
+"""Reloads that come faster than they can be done, and such as do not come to their end."""
 
 from __future__ import annotations
 
@@ -7,7 +7,10 @@ import threading
 from dataclasses import fields
 from typing import Any
 
+import pytest
+
 from gpuagent.config.models import Config
+from gpuagent.runtime.background import Progress
 from gpuagent.service import Parts, Service
 
 
@@ -29,19 +32,21 @@ class _Files:
         self.begun = threading.Semaphore(0)
         self.let_through = threading.Semaphore(0)
 
-    def load(self) -> Any:
+    def load(self, progress: Progress) -> Any:
         self.together += 1
         self.most_together = max(self.most_together, self.together)
         self.reads += 1
+        progress.at(f"reading file {self.reads}")
         self.begun.release()
         assert self.let_through.acquire(timeout=20)
         self.together -= 1
         raise ValueError("at fault")
 
 
-def _service(files: _Files) -> Service:
+def _service(files: _Files, **others: Any) -> Service:
     given: dict[str, Any] = {field.name: None for field in fields(Parts)}
-    return Service(Parts(**given | {"config": Config(), "notifier": _Notifier(), "load": files.load}))
+    parts = Parts(**given | {"config": Config(), "notifier": _Notifier(), "load": files.load} | others)
+    return Service(parts, reload_seconds=0.05 if others else 30.0)
 
 
 def test_a_storm_of_signals_is_two_reloads() -> None:
@@ -65,3 +70,87 @@ def test_a_storm_of_signals_is_two_reloads() -> None:
     files = asyncio.run(run())
 
     assert (files.reads, files.most_together) == (3, 1)  # the first, one for all that followed, the command's
+
+
+def test_a_reload_that_hangs_is_refused_and_holds_no_later_one_up() -> None:
+    """A file that does not answer is named in the refusal; the next reload reads anew, however long the first hangs."""
+
+    async def run() -> list[str]:
+        files = _Files()
+        service = _service(files, doors=None)
+        told = [await service.reload(), await service.reload()]
+        service._reload_seconds = 30.0
+        third = asyncio.create_task(service.reload())
+        for _ in range(3):
+            assert await asyncio.to_thread(files.begun.acquire, timeout=20)
+        for _ in range(3):  # the two that were given up end as well: nothing of them is put in force
+            files.let_through.release()
+        told.append(await third)
+        return told
+
+    first, second, third = asyncio.run(run())
+
+    assert "reading file 1" in first
+    assert "gpuagent remedies stop" in first
+    assert "reading file 2" in second
+    assert third == "at fault"
+
+
+def test_lost_reloads_are_counted() -> None:
+    """Eight threads may wait for a mount that does not answer; after that a reload says so at once."""
+
+    async def run() -> str:
+        files = _Files()
+        service = _service(files, doors=None)
+        for _ in range(8):
+            await service.reload()
+        told = await service.reload()
+        assert files.reads == 8
+        for _ in range(8):
+            files.let_through.release()
+        return told
+
+    told = asyncio.run(run())
+
+    assert told.startswith("8 earlier reloads have not come to an end (reading file ")
+    assert told.endswith("): restart gpuagent")
+
+
+class _Doors:
+    """Listens nowhere."""
+
+    def prepare(self, _: object) -> Any:
+        return lambda: None
+
+
+class _HangingAlerting:
+    """Waits for a disk for ever."""
+
+    async def reload(self, *_: object) -> None:
+        await asyncio.Event().wait()
+
+
+class _Acting:
+    """Notes why it was turned off."""
+
+    off = ""
+
+    def prepare(self, _: object) -> Any:
+        return lambda: pytest.fail("remedies went on by a configuration that is in force by halves")
+
+    def turn_off(self, why: str) -> None:
+        self.off = why
+
+
+def test_a_reload_that_is_in_force_by_halves_turns_remedies_off() -> None:
+    """Where receivers wait for a disk, nothing is acted on by the old configuration or by the new one."""
+    acting = _Acting()
+
+    async def run() -> str:
+        given: dict[str, Any] = {"doors": _Doors(), "alerting": _HangingAlerting(), "acting": acting}
+        return await _service(_Files(), **given, load=lambda _: (Config(), ())).reload()
+
+    told = asyncio.run(run())
+
+    assert acting.off.startswith("a reload did not come to its end")
+    assert told == f"{acting.off}; remedies are off until then"

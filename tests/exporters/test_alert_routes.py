@@ -185,9 +185,11 @@ def test_what_cannot_be_encoded_is_shown(short_folder: Path) -> None:
         ("silences", SILENCE | {"seconds": "60"}, "seconds must be"),
         ("silences", SILENCE | {"seconds": True}, "seconds must be"),
         ("silences", SILENCE | {"seconds": 0}, "seconds must be"),
-        ("silences", SILENCE | {"seconds": float("nan")}, "seconds must be"),
-        ("silences", SILENCE | {"seconds": float("inf")}, "seconds must be"),
+        ("silences", SILENCE | {"seconds": float("nan")}, "NaN is no number of JSON's"),
+        ("silences", SILENCE | {"seconds": float("inf")}, "Infinity is no number of JSON's"),
         ("silences", SILENCE | {"seconds": 10**400}, "seconds must be"),
+        ("silences", SILENCE | {"creator": "bob"}, "unknown: 'creator'; allowed: comment, matchers, seconds"),
+        ("acks", {"alert": "Full", "creator": "bob"}, "unknown: 'creator'; allowed: alert, comment"),
         ("acks", {"alert": ["Full"]}, "alert must be a text"),
         ("acks", {"alert": "Full", "comment": None}, "comment must be a text"),
     ],
@@ -218,10 +220,10 @@ def test_what_there_is_not(short_folder: Path, method: str, path: str, body: obj
 
 
 def test_the_creator_is_who_called(short_folder: Path) -> None:
-    """Who silenced is what the kernel says of the caller, whatever the request claims."""
+    """Who silenced is what the kernel says of the caller: a request cannot claim another one."""
     commands = FakeCommands()
-    asked(short_folder, commands, "POST", "/api/v1/silences", SILENCE | {"creator": "somebody else"})
-    asked(short_folder, commands, "POST", "/api/v1/acks", {"alert": "Full", "creator": "somebody else"})
+    asked(short_folder, commands, "POST", "/api/v1/silences", SILENCE)
+    asked(short_folder, commands, "POST", "/api/v1/acks", {"alert": "Full"})
 
     assert commands.done == [("silence", ['gpu="0"'], 60.0, "work", ME), ("ack", "Full", "", ME)]
 

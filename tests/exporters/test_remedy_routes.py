@@ -38,7 +38,10 @@ class FakeRemedies:
         self.done: list[tuple[Any, ...]] = []
 
     async def remedies(self) -> dict[str, Any]:
-        return {"schema": 1, "stopped": "", "withheld": [WITHHELD], "remedies": [RUN, GOES_ON]}
+        return {
+            "schema": 1, "stopped": "", "stopped_by": "carol (uid 3)", "withheld": [WITHHELD],
+            "remedies": [RUN, GOES_ON],
+        }  # fmt: skip
 
     async def identified(self) -> dict[str, Any]:
         return identified(row(7))
@@ -58,6 +61,10 @@ class FakeRemedies:
     async def unload(self, pid: int, request: Mapping[str, Any], uid: int) -> dict[str, Any]:
         self.done.append(("unload", pid, dict(request), uid))
         return {"result": "released"}
+
+    async def stop(self, uid: int) -> str:
+        self.done.append(("stop", uid))
+        return "the disk is full"
 
     async def reset(self, uid: int) -> None:
         self.done.append(("reset", uid))
@@ -113,6 +120,14 @@ def test_refused(tmp_path: Path, path: str, body: bytes, status: int) -> None:
     assert remedies.done == []
 
 
+def test_stop(tmp_path: Path) -> None:
+    """A person stops remedies, and is told whether that is on record."""
+    remedies = FakeRemedies()
+    answer = asked(tmp_path, remedies, "POST", "/api/v1/remedies/stop")
+    assert json.loads(answer.body) == {"stopped": True, "recorded": False, "message": "the disk is full"}
+    assert remedies.done == [("stop", os.getuid())]
+
+
 def test_reset(tmp_path: Path) -> None:
     """The breaker is closed by a person, who is known."""
     remedies = FakeRemedies()
@@ -157,6 +172,7 @@ def test_an_open_address_says_no_more_than_metrics() -> None:
     told = run(public()).json()
     assert told["remedies"] == [TOLD | {"steps": [STEP], "end": END}, GOES_ON]
     assert told["withheld"] == [TOLD_WITHHELD]
+    assert told["stopped_by"] == ""
 
 
 def test_the_network_cannot_kill() -> None:

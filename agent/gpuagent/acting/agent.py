@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import pwd
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
-from gpuagent.acting.budgets import belongs, uses
+from gpuagent.acting.budgets import uses
 from gpuagent.acting.by_hand import add_facts, find, renewed
+from gpuagent.acting.candidates import candidates_of, why_nobody
 from gpuagent.acting.configured import ladders_of, rules_of
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.eyes import SnapshotEyes
 from gpuagent.acting.lookup import FreshProcess, Lookup, NoLookup, in_time
-from gpuagent.acting.nobody import why_nobody
+from gpuagent.acting.manual_stop import ManualStop, describe_user
 from gpuagent.acting.notes import Notes
 from gpuagent.acting.presence import Presence
 from gpuagent.acting.shown import ShownProcess
-from gpuagent.acting.targets import targets_named, targets_on, unranked
+from gpuagent.acting.targets import unranked
 from gpuagent.acting.unreadable import UnreadableGpus
 from gpuagent.acting.window import Window
 from gpuagent.catalogue.remedies import RemedyCount, RemedyFigures
@@ -35,7 +35,7 @@ from gpuagent_alerts.remedies.audit import Audit, runs
 from gpuagent_alerts.remedies.choice import Firing
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.ladder import Run, Tools
-from gpuagent_alerts.remedies.limits import broken
+from gpuagent_alerts.remedies.limits import STOPPED_BY_HAND, broken
 from gpuagent_alerts.remedies.manager import Remedies
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
@@ -101,6 +101,8 @@ class Acting:
         self._digests = around.digests
         self._unreadable = UnreadableGpus(around.clock)
         self._stopped = ""
+        self._manual_stop = ManualStop(self.audit, around.clock)
+        self._one_look = asyncio.Lock()
         self._later: set[asyncio.Task[None]] = set()
         self._window = Window()
         self._presence = Presence()
@@ -153,6 +155,12 @@ class Acting:
             self.remedies.use(() if off else ladders, rules_of(config.remedies), config.remedies.proof)
 
         return use
+
+    def turn_off(self, why: str) -> None:
+        """Do nothing any more, by rules or by hand, until another configuration is put in force."""
+        self._off = why
+        self._tell_off(why, self.config)
+        self.remedies.use((), self.remedies.rules, self.remedies.proof_seconds)
 
     def _look_seconds(self, config: Config) -> float:
         """Three readings, however seldom the GPU is read."""
@@ -210,7 +218,7 @@ class Acting:
         self._lookup.follow_soon([pid])
         fresh = await self._look_up([pid])
         target = find(self._snapshot, pid, gpu, shown, fresh, self._digests, self._unreadable.now())
-        order = Order(asked_by=f"{_user(uid)} (uid {uid})", forced=force, shown=shown.ends_with_it)
+        order = Order(asked_by=describe_user(uid), forced=force, shown=shown.ends_with_it)
         plan = Plan(order, target, tuple(steps), dry_run, proof_seconds=self.remedies.proof_seconds)
         if self._off:
             why = f"remedies are off: {self._off}"
@@ -227,17 +235,31 @@ class Acting:
             "dry_run": dry_run, "advice": advice,
         }  # fmt: skip
 
+    async def stop(self, uid: int) -> str:
+        """End all that rules do, at once, until the next reset; return why that is not on record, "" if it is."""
+        self.remedies.stop()
+        self._stopped = STOPPED_BY_HAND
+        log.error("remedies are stopped: uid %d has stopped them; `gpuagent remedies reset` lets them go on", uid)
+        why = await self._manual_stop.begin(uid)
+        if not why:
+            await self._look_at_the_breaker()
+        return why
+
     async def reset(self, uid: int) -> None:
         """A person has looked. Raises NotRecorded."""
-        await asyncio.to_thread(self.audit.reset, f"{_user(uid)} (uid {uid})")
+        await asyncio.to_thread(lambda: self.audit.reset(describe_user(uid)))
+        self._manual_stop.end()
         await self._look_at_the_breaker()
 
     async def document(self) -> dict[str, Any]:
         """What was done, for `gpuagent remedies`."""
+        stop = self._manual_stop.now
         return {
             "schema": 1,
             "simulated": bool(self._snapshot.simulated) if self._snapshot else False,
             "stopped": self._stopped,
+            "stopped_by": stop.by if stop is not None else "",
+            "stopped_seconds": stop.wall_seconds if stop is not None else None,
             "off": self._off,
             "dry_run": self.config.remedies.dry_run,
             "look_seconds": self.remedies.tools.look_seconds,
@@ -264,7 +286,9 @@ class Acting:
             preallocates=self.config.preallocates,
             identified=True,
         )
-        document["agent"] = {**document["agent"], "pid_namespace": self._pid_namespace or None}
+        document["agent"] = {
+            **document["agent"], "pid_namespace": self._pid_namespace or None, "dry_run": self.config.remedies.dry_run,
+        }  # fmt: skip
         add_facts(document, snapshot, fresh, self._unreadable.now(), self._digests)
         return document
 
@@ -320,28 +344,7 @@ class Acting:
         return Choice(tuple(each.target.id for each in ranking), unknown_bytes, unknown, newcomers)
 
     def _candidates(self, judged: Judged, snapshot: Snapshot) -> list[Target]:
-        """Return whom an alert can be about: processes of its GPU or MIG instance that its other labels do not exclude.
-
-        The labels are those of the expression's result: what the rule itself writes chooses nobody. Of a budget only
-        those that count towards it. A refusal of the grounds leaves nobody for a ladder that disrupts.
-        """
-        labels, grounds = judged.result_labels, judged.grounds
-        if grounds.refusal and self._disrupts(judged.alert):
-            return []
-        if judged.alert.labels.get("pid", "") != labels.get("pid", ""):
-            return []
-        on_gpu = targets_on(
-            snapshot, labels.get("uuid", ""), labels.get("gpu_instance_id", ""), labels.get("gpu", "")
-        )  # fmt: skip
-        found = targets_named(on_gpu, labels, grounds)
-        name = labels.get("budget", "")
-        if not name:
-            return found
-        budgets = [budget for budget in self.config.budgets if budget.label == name]
-        if len(budgets) != 1:
-            return []
-        members = {process.key for process in snapshot.processes if belongs(budgets[0], process, snapshot)}
-        return [target for target in found if target.key in members]
+        return candidates_of(judged, snapshot, self.config.budgets, disrupts=self._disrupts(judged.alert))
 
     def _disrupts(self, alert: Alert) -> bool:
         """Return whether the ladder that this alert gets has a step that a process may notice."""
@@ -369,18 +372,15 @@ class Acting:
         later.add_done_callback(self._later.discard)
 
     async def _look_at_the_breaker(self) -> None:
-        try:
-            past = await asyncio.to_thread(self.audit.past, dry_run=False, since_reset=True)
-        except StoreFailure:
-            return
-        stopped = broken(self.remedies.rules.limits, past)
+        async with self._one_look:  # what was read later is used later
+            try:
+                past, recorded = await asyncio.to_thread(
+                    lambda: (self.audit.past(dry_run=False, since_reset=True), self.audit.last_stop())
+                )
+            except StoreFailure:
+                return
+            self.remedies.stopped = self._manual_stop.use(recorded) is not None
+        stopped = STOPPED_BY_HAND if self.remedies.stopped else broken(self.remedies.rules.limits, past)
         if stopped and not self._stopped:
             log.error("remedies are stopped: %s; after a look, `gpuagent remedies reset` lets them go on", stopped)
         self._stopped = stopped
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return "?"

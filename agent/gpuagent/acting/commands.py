@@ -60,6 +60,9 @@ class RemedyCommands:
         _only(request, _ASK)
         return await self._act(pid, [_STEPS["reset"]], request, uid)
 
+    async def stop(self, uid: int) -> str:
+        return await self._acting.stop(uid)
+
     async def reset(self, uid: int) -> None:
         try:
             await self._acting.reset(uid)

@@ -14,6 +14,7 @@ from gpuagent.acting.entries import entry_faults
 from gpuagent.acting.leases import is_open_for_writing
 from gpuagent.acting.path_walk import PathFault, Walk, replacement, walk
 from gpuagent.config.contents import MAX_FILE_BYTES, read_file
+from gpuagent.regular_files import not_regular, open_regular_file, read_at_most
 
 
 class CheckedFiles:
@@ -23,14 +24,21 @@ class CheckedFiles:
     return the same bytes. Not for use by several threads.
     """
 
-    def __init__(self, own_uid: int | None = None, *, checked: Callable[[Path], object] = lambda _: None) -> None:
+    def __init__(
+        self,
+        own_uid: int | None = None,
+        *,
+        begun: Callable[[Path], object] = lambda _: None,
+        checked: Callable[[Path], object] = lambda _: None,
+    ) -> None:
         """`own_uid` is the agent's user, by default of this process.
 
-        `checked` is called with each path once it was checked, before it is read.
+        `begun` is called with each path before anything of it is looked at, `checked` once it was checked, before it
+        is read.
         """
         self.own_uid = os.geteuid() if own_uid is None else own_uid
         self._owners = frozenset({0, self.own_uid})
-        self._checked = checked
+        self._begun, self._checked = begun, checked
         self._contents: dict[Path, bytes | OSError] = {}
         self._faults: dict[str, None] = {}
 
@@ -53,6 +61,7 @@ class CheckedFiles:
 
     def check(self, path: Path) -> None:
         """Check a file or a directory that is not read here. It need not exist if nobody else can make it."""
+        self._begun(path)
         with walk(_absolute(path), self._owners) as walked:
             self._add(walked.faults)
 
@@ -67,13 +76,16 @@ class CheckedFiles:
                 self._add(entry_faults(walked, self._owners, stems))
 
     def _read(self, path: Path) -> bytes:
+        self._begun(path)
         with walk(_absolute(path), self._owners) as walked:
             self._add(walked.faults)
             self._checked(path)
-            if not walked.is_regular_file():
-                content = read_file(path)  # a FIFO, or a fault that is told as such
-                self._tell(path, f"is {walked.kind()}", "name a regular file")
+            if walked.status is None:
+                content = read_file(path)  # a fault that is told as such
+                self._tell(path, "was not there when it was checked", "reload again")
                 return content
+            if not walked.is_regular_file():
+                raise not_regular(path, walked.status.st_mode)
             content, before, after, is_open = _content_of(walked)
         if is_open:
             self._tell(path, "is open for writing in some process", replacement(_absolute(path)))
@@ -105,10 +117,13 @@ def _content_of(walked: Walk) -> tuple[bytes, os.stat_result, os.stat_result, bo
     if walked.descriptor is None or walked.status is None:
         raise FileNotFoundError(walked.path)
     # The link leads to the open file itself, whatever has become of its path (proc(5)).
-    with Path(f"/proc/self/fd/{walked.descriptor}").open("rb") as stream:
-        is_open = is_open_for_writing(stream.fileno())
-        content = stream.read(MAX_FILE_BYTES + 1)
-        return content, walked.status, os.fstat(stream.fileno()), is_open
+    descriptor = open_regular_file(f"/proc/self/fd/{walked.descriptor}")
+    try:
+        is_open = is_open_for_writing(descriptor)
+        content = read_at_most(descriptor, MAX_FILE_BYTES + 1)
+        return content, walked.status, os.fstat(descriptor), is_open
+    finally:
+        os.close(descriptor)
 
 
 def _stamp(status: os.stat_result) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ from gpuagent.acting.command_rules import (
 from gpuagent.acting.entries import listed_faults, tree_faults
 from gpuagent.acting.leases import is_open_for_writing
 from gpuagent.acting.path_walk import Walk, replacement, shown_path, walk
+from gpuagent.regular_files import open_regular_file, read_at_most
 from gpuagent_alerts.receivers.program import SEARCH_PATH, WORKING_DIRECTORY
 
 _HEAD_BYTES = 256
@@ -217,8 +218,11 @@ def _head(walked: Walk) -> bytes:
     """Return the begin of a program, nothing of what is none. Raises OSError."""
     if walked.status is None or not walked.is_regular_file() or not walked.status.st_mode & 0o111:
         return b""
-    with Path(f"/proc/self/fd/{walked.descriptor}").open("rb", buffering=0) as program:
-        return program.read(_HEAD_BYTES)
+    descriptor = open_regular_file(f"/proc/self/fd/{walked.descriptor}")
+    try:
+        return read_at_most(descriptor, _HEAD_BYTES)
+    finally:
+        os.close(descriptor)
 
 
 def _has_a_writer(walked: Walk) -> bool:
@@ -226,7 +230,10 @@ def _has_a_writer(walked: Walk) -> bool:
     if not walked.is_regular_file():
         return False
     try:
-        with Path(f"/proc/self/fd/{walked.descriptor}").open("rb", buffering=0) as program:
-            return is_open_for_writing(program.fileno())
+        descriptor = open_regular_file(f"/proc/self/fd/{walked.descriptor}")
     except OSError:
         return False
+    try:
+        return is_open_for_writing(descriptor)
+    finally:
+        os.close(descriptor)

@@ -108,7 +108,5 @@ def _members(value: object) -> frozenset[tuple[int, int]]:
 
 
 def _whole(value: object, most: int) -> int | None:
-    """Return a whole number from 1 on, also one that JSON has as 7.0; None for anything else."""
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value <= most or value != int(value):
-        return None
-    return int(value)
+    """Return a whole number from 1 on; None for anything else, 7.0 among it: beyond 2**53 that may be another one."""
+    return value if type(value) is int and 0 < value <= most else None

@@ -31,7 +31,10 @@ def question(chosen: Sequence[Chosen], document: Document, width: int, *, restar
         lines.extend(card(each, rows, width, restart_unit=restart_unit))
     if document.get("stale"):
         lines.extend(wrap(f"STALE: read {format_duration(document.get('age_seconds') or 0.0)} ago.", width))
-    return [*lines, *others_on(chosen, rows, width, restart_unit=restart_unit)]
+    lines.extend(others_on(chosen, rows, width, restart_unit=restart_unit))
+    if document.get("agent", {}).get("dry_run"):
+        lines.extend(wrap("remedies.dry_run holds for rules; this is by hand: it acts.", width))
+    return lines
 
 
 def card(chosen: Chosen, rows: Sequence[Document], width: int, *, restart_unit: bool = False) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Annotated, Any
 
 import typer
@@ -50,7 +50,7 @@ def remedies(
     if document.get("off"):
         tell(f"remedies are off: {clean(document['off'])}")
     if document["stopped"]:
-        tell(f"remedies are stopped: {clean(document['stopped'])}; `gpuagent remedies reset` lets them go on")
+        tell(f"remedies are stopped: {stopped_words(document)}; `gpuagent remedies reset` lets them go on")
     for each in document.get("withheld", ()):  # an older agent does not tell
         typer.echo("\n".join(withheld_lines(each, width)))
     if not document["remedies"]:
@@ -60,8 +60,24 @@ def remedies(
 
 
 @remedies_app.command()
+def stop(socket: Socket = None) -> None:
+    """Stop all remedies at once: rules begin nothing, and what is under way takes no further step.
+
+    No file is read for it, and it holds until `gpuagent remedies reset`, also over a restart. What a step has done
+    already (a signal that was sent) is not undone. `gpuagent kill` still acts: that is a person's own decision.
+
+    Exit status: 0 remedies are stopped, 1 no agent answers, or it could not be recorded and does not survive a restart.
+    """
+    answer = ask_agent("POST", "/api/v1/remedies/stop", socket)
+    typer.echo("remedies are stopped; `gpuagent remedies reset` lets them go on")
+    if not answer.get("recorded"):
+        tell(f"not on record, so a restart of the agent would let them go on: {clean(answer.get('message') or '?')}")
+        raise typer.Exit(1)
+
+
+@remedies_app.command()
 def reset(socket: Socket = None) -> None:
-    """Let remedies go on after they have stopped themselves: once you have looked why they did not help."""
+    """Let remedies go on after they were stopped, or have stopped themselves: once you have looked why."""
     ask_agent("POST", "/api/v1/remedies/reset", socket)
     typer.echo("remedies may act again")
 
@@ -76,6 +92,15 @@ def withheld_lines(withheld: dict[str, Any], width: int) -> list[str]:
         *_indented(f"{when}  {clean(withheld['alertname'])}{place} fires", width, 0),
         *_indented(f"nothing is done{reason}", width, 4),
     ]
+
+
+def stopped_words(document: dict[str, Any]) -> str:
+    """Return why remedies are stopped; where a person has done it, who and when."""
+    by, seconds = document.get("stopped_by"), document.get("stopped_seconds")
+    if not by:
+        return clean(document["stopped"])
+    when = f" on {datetime.fromtimestamp(seconds, UTC):%Y-%m-%d %H:%M} UTC" if seconds is not None else ""
+    return f"{clean(by)} has stopped them{when}"
 
 
 def lines(run: dict[str, Any], width: int) -> list[str]:

@@ -31,9 +31,10 @@ def run(
 ) -> None:
     """Measure this node and serve what is found, until told to stop.
 
-    Exit status: 0 stopped on request, 71 an address cannot be listened on, 78 the configuration is at fault.
+    Exit status: 0 stopped on request, 71 an address cannot be listened on or another agent uses the state, 78 the
+    configuration is at fault.
     """
-    from gpuagent.assemble import StartError, assemble
+    from gpuagent.assemble import AnotherAgentError, StartError, assemble
 
     if math.isnan(speed):  # no bound holds of it
         raise typer.BadParameter("nan is no speed", param_hint="--speed")
@@ -41,6 +42,9 @@ def run(
         raise typer.BadParameter("goes with --simulate only", param_hint="--bind" if bind else "--speed")
     try:
         start = assemble(config, simulate=simulate, speed=speed, bind=_bindings(bind or []))
+    except AnotherAgentError as error:
+        typer.echo(error, err=True)
+        raise typer.Exit(EXIT_ADDRESS) from None
     except StartError as error:
         typer.echo(error, err=True)
         raise typer.Exit(EXIT_CONFIGURATION) from None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from gpuagent.regular_files import read_regular_file
+
 MAX_FILE_BYTES = 1024 * 1024
 
 Read = Callable[[Path], bytes]
@@ -12,9 +14,8 @@ Read = Callable[[Path], bytes]
 
 
 def read_file(path: Path) -> bytes:
-    """Read a file. See `Read`."""
-    with path.open("rb") as stream:
-        return stream.read(MAX_FILE_BYTES + 1)
+    """Read a regular file, without waiting for anything. See `Read`."""
+    return read_regular_file(path, MAX_FILE_BYTES)
 
 
 def content_of(read: bytes | OSError) -> bytes:

@@ -294,7 +294,8 @@ class Remedies(Section):
 
     dry_run: bool = Field(
         default=True,
-        description="Decide and record, but do nothing. `false` is for real, and needs `allow`.",
+        description="Rules decide and record, but do nothing; what a person asks for (`gpuagent kill`, `gpuagent "
+        "release`) is done all the same. `false` is for real, and needs `allow`.",
     )
     allow: Allow = Field(default=Allow(), description=Allow.__doc__)
     never: tuple[Text, ...] = Field(

@@ -12,6 +12,18 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+class Progress:
+    """Where work has come to, for whoever gives it up. Set by the thread that works, read by another."""
+
+    def __init__(self) -> None:
+        self.step = ""
+        """What is being done now, for people: "reading /etc/gpuagent/rules.yaml"."""
+
+    def at(self, step: str) -> None:
+        """Note what is done from now on."""
+        self.step = step
+
+
 async def in_daemon_thread(work: Callable[[], T], name: str) -> T:
     """Return what `work` returns, or raise what it raises.
 

@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import errno
 import os
-import stat
 from contextlib import suppress
 from pathlib import Path
+
+from gpuagent.regular_files import read_regular_file
 
 MAX_BYTES = 8 * 2**20
 """Some 80,000 numbers on the driver's lists: far more than a node has."""
@@ -52,11 +53,7 @@ def write_state(path: Path, text: str) -> None:
 
 
 def _content(path: Path) -> bytes:
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
-    with os.fdopen(descriptor, "rb") as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(errno.EINVAL, "it is not an ordinary file")
-        content = stream.read(MAX_BYTES + 1)
+    content = read_regular_file(path, MAX_BYTES, follow_links=False)
     if len(content) > MAX_BYTES:
         raise OSError(errno.EFBIG, f"it is larger than {MAX_BYTES // 2**20} MiB")
     return content

@@ -13,6 +13,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
+from gpuagent.regular_files import read_regular_file
 from gpuagent.simulated.faults import Fault
 from gpuagent.simulated.spec import FaultList, Scenario
 from gpuagent.simulated.symbols import unknown_calls
@@ -83,7 +84,7 @@ def load_faults(path: Path, gpu_count: int) -> tuple[Fault, ...]:
 
 def _read_text(path: Path) -> str:
     try:
-        raw = path.read_bytes()[: MAX_FILE_BYTES + 1]
+        raw = read_regular_file(path, MAX_FILE_BYTES)
         text = raw.decode("utf-8")
     except OSError as error:
         raise ScenarioError([f"{path}: {error.strerror or error}"]) from error

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import os
-import stat
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
+
+from gpuagent.regular_files import read_regular_file
 
 _MAX_BYTES = 4096
 
@@ -61,12 +61,7 @@ class Secret:
 
 
 def _read(path: Path) -> bytes:
-    # Never waits: a pipe in the place of the file would.
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-    with os.fdopen(descriptor, "rb") as file:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise OSError(0, "it is not an ordinary file")
-        data = file.read(_MAX_BYTES + 1)
+    data = read_regular_file(path, _MAX_BYTES)
     if len(data) > _MAX_BYTES:
         raise OSError(0, f"it is longer than {_MAX_BYTES} bytes")
     return data

@@ -75,6 +75,18 @@ _ADVICE = tuple(
         (r"not permitted", "Give the agent the right to signal: systemd/gpuagent-kill.conf as a drop-in (CAP_KILL)."),
         (r"others may have written the state", "Do what the refusal says, then `sudo systemctl restart gpuagent`."),
         (r"no state directory", "Set state_dir in {file} to a directory that the agent may write."),
+        (
+            r"^not recorded.*(is locked|another program is using)",
+            "Another program has the agent's state file open: `fuser -v` on state.db names it; end it, and ask again.",
+        ),
+        (
+            r"^not recorded.*not the file that was opened",
+            "Somebody removed or replaced state.db; the agent writes it anew within seconds: ask again.",
+        ),
+        (
+            r"^not recorded.*(is damaged|newer version|another program's database|cannot be used \()",
+            "See what `gpuagent status` says of the state file, and do that first.",
+        ),
         (r"^not recorded, so not done", "See that the agent's state_dir has room and can be written."),
     )
 )

@@ -16,17 +16,17 @@ import secrets
 from collections.abc import Collection, Mapping
 from contextlib import suppress
 from operator import itemgetter
-from typing import Any
+from typing import Any, NamedTuple
 
 from gpuagent.clock import Clock
 from gpuagent_alerts.remedies.limits import Past
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.record import AUDIT, BEGIN, END, INTENT, KINDS, RESET, RESULT, Event, runs
+from gpuagent_alerts.remedies.record import AUDIT, BEGIN, END, INTENT, KINDS, RESET, RESULT, STOP, Event, runs
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_alerts.store.rows import DamagedRow
 
-__all__ = ["BEGIN", "END", "INTENT", "RESET", "RESULT", "Audit", "Event", "NotRecorded", "runs"]
+__all__ = ["BEGIN", "END", "INTENT", "RESET", "RESULT", "STOP", "Audit", "Event", "NotRecorded", "Stop", "runs"]
 
 log = logging.getLogger(__name__)
 
@@ -45,6 +45,15 @@ _AFTERWARDS = frozenset({RESULT, END})
 
 class NotRecorded(Exception):
     """What is to be done could not be written to the disk: so it is not done."""
+
+
+class Stop(NamedTuple):
+    """A person has stopped remedies."""
+
+    by: str
+    """User and uid."""
+    wall_seconds: float | None
+    """Unix time; None where the record cannot tell."""
 
 
 class Audit:
@@ -125,6 +134,20 @@ class Audit:
         self._look_for_damage()
         return self._store.read(AUDIT, "WHERE ? IS NULL OR run = ? ORDER BY seq DESC LIMIT ?", (run, run, _SHOWN))[::-1]
 
+    def stop(self, by: str) -> None:
+        """A person has stopped remedies: until the next reset, over restarts. Raises NotRecorded."""
+        self.write("", STOP, {"by": by})
+
+    def last_stop(self) -> Stop | None:
+        """Return the stop that no reset has followed; None where there is none."""
+        ((seq,),) = self._store.execute("SELECT ifnull(max(seq), 0) FROM remedy_audit WHERE kind = ?", (STOP,))
+        if seq <= self._last_reset():
+            return None
+        self._look_for_damage()
+        for event in self._store.read(AUDIT, "WHERE seq = ?", (seq,)):
+            return Stop(str(event.data.get("by", "?")), event.wall_seconds)
+        return Stop("?", None)
+
     def reset(self, by: str) -> None:
         """A person has looked: the breaker is closed again. Raises NotRecorded."""
         self.write("", RESET, {"by": by})
@@ -138,9 +161,7 @@ class Audit:
 
         What cannot be read of the record is among them, as it may be of either kind.
         """
-        after = 0
-        if since_reset:
-            ((after,),) = self._store.execute("SELECT ifnull(max(seq), 0) FROM remedy_audit WHERE kind = ?", (RESET,))
+        after = self._last_reset() if since_reset else 0
         damaged = [row for row in self._look_for_damage() if _seq(row) > after]
         # An action counts as the newest of its rows: while it goes on, it has not ended long ago.
         events = self._store.read(
@@ -164,8 +185,14 @@ class Audit:
         suspects = [row for row in damaged if row.cells["kind"] not in _NO_ACTION]
         unseen = [row for row in suspects if row.cells["run"] not in newest]
         found += [(_seq(row), Past(self._age_of_damaged(row), "", unknown=True, helped=False)) for row in unseen]
-        lost = [Past(0.0, "", record_lost=True)] if self._store.has_lost_rows else []
-        return [*lost, *(past for _, past in sorted(found, key=itemgetter(0), reverse=True))]
+        marks = [Past(0.0, "", record_lost=True)] if self._store.has_lost_rows else []
+        if since_reset and self.last_stop() is not None:
+            marks.append(Past(0.0, "", stopped=True))
+        return [*marks, *(past for _, past in sorted(found, key=itemgetter(0), reverse=True))]
+
+    def _last_reset(self) -> int:
+        ((seq,),) = self._store.execute("SELECT ifnull(max(seq), 0) FROM remedy_audit WHERE kind = ?", (RESET,))
+        return int(seq)
 
     def _past(self, begin: Event | None, newest: Event, end: Event | None, *, useless: bool) -> Past:
         if begin is None:

@@ -15,6 +15,7 @@ from gpuagent_alerts.remedies.target import Target
 
 HOUR = 3600.0
 DAY = 24 * HOUR
+STOPPED_BY_HAND = "a person has stopped them"
 _UNIT, _CONTAINER, _USER = "unit:", "container:", "user:"
 
 
@@ -51,11 +52,13 @@ class Past:
     """What can be read of it does not say whom it was done to: it may have been anybody."""
     record_lost: bool = False
     """No action: a mark that rows of the record are lost, nobody knows how many."""
+    stopped: bool = False
+    """No action: a mark that a person has stopped remedies."""
 
 
 def refusals(limits: Limits, past: Sequence[Past], *, unit: str = "", cooldown_key: str = "") -> Iterator[str]:
     """Every limit that an action now would break. `past` are actions of the same kind (real ones, or dry runs)."""
-    past = [each for each in past if not each.record_lost]
+    past = [each for each in past if not (each.record_lost or each.stopped)]
     early = limits.pause_seconds - min((each.age_seconds for each in past), default=math.inf)
     if early > 0:
         yield f"the last action is too recent: remedies.limits.pause asks for another {format_duration(early)}"
@@ -111,7 +114,9 @@ def _described(key: str) -> str:
 
 
 def broken(limits: Limits, past: Sequence[Past]) -> str:
-    """Why the breaker is open; "" while it is closed. `past` are the real actions since it was reset, newest first."""
+    """Why nothing may be done; "" if nothing forbids it. `past` are the real actions since the reset, newest first."""
+    if any(each.stopped for each in past):
+        return STOPPED_BY_HAND
     if any(each.record_lost for each in past):
         return "the state file was damaged, and nobody knows which actions the record has lost"
     if past and past[0].failed_rights:

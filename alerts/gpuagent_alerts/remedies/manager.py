@@ -12,6 +12,7 @@ from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.attempts import Attempts
 from gpuagent_alerts.remedies.choice import Firing, LadderRule, choose
 from gpuagent_alerts.remedies.ladder import Run, Tools
+from gpuagent_alerts.remedies.limits import STOPPED_BY_HAND
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.steps import Kind
@@ -45,6 +46,8 @@ class Remedies:
         self._told = told
         self._running: dict[Run, asyncio.Task[Outcome]] = {}
         self._attempts = Attempts(tools.now)
+        self.stopped = False
+        """A person has stopped remedies: rules begin nothing."""
         self._blocked: dict[str, ProcessId] = {}
         """GPUs on which a process could not be killed, and which one."""
 
@@ -71,6 +74,12 @@ class Remedies:
                 elif plan.order.passed_over:
                     run.call_off("the configuration has changed: whom it passes over is decided anew")
 
+    def stop(self) -> None:
+        """Begin nothing for rules any more; all that runs ends before its next step, what a person began as well."""
+        self.stopped = True
+        for run in self._running:
+            run.call_off(f"remedies are stopped: {STOPPED_BY_HAND}")
+
     def consider(self, firing: Iterable[Firing]) -> None:
         """Begin what is due. To be called after each evaluation, with all that fires."""
         firing = list(firing)
@@ -85,6 +94,8 @@ class Remedies:
 
     def _begin_or_withhold(self, ladder: LadderRule, firing: Firing) -> str:
         """Begin the ladder of an alert; return why it is not begun, "" if it is."""
+        if self.stopped:
+            return f"remedies are stopped: {STOPPED_BY_HAND}"
         if firing.objection:
             return firing.objection
         chosen = choose(ladder, firing, self._attempts, self.tools.now(), self.rules.policy.idle_for_seconds)

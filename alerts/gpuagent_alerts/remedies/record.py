@@ -23,8 +23,10 @@ from gpuagent_alerts.store.checks import (
 )
 from gpuagent_alerts.store.rows import Column, Table
 
-BEGIN, INTENT, RESULT, END, RESET = "begin", "intent", "result", "end", "reset"
-KINDS: Final = frozenset({BEGIN, INTENT, RESULT, END, RESET})
+BEGIN, INTENT, RESULT, END = "begin", "intent", "result", "end"
+STOP, RESET = "stop", "reset"
+"""By a person: of no run."""
+KINDS: Final = frozenset({BEGIN, INTENT, RESULT, END, STOP, RESET})
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +97,7 @@ _OURS: Final = frozenset({"id", "time_seconds", "steps", "kind", "end"})
 def _event(seq: int, run: str, kind: str, boot_id: str, clock: float, wall: float, data: str) -> Event:
     if kind not in KINDS:
         raise ValueError("an unknown kind of row")
-    if not run and kind != RESET:
+    if not run and kind not in {STOP, RESET}:
         raise ValueError("a row of no run")
     found = document(parsed(data))
     for name in _NEEDED.get(kind, ()):
@@ -137,7 +139,7 @@ def runs(events: Iterable[Event]) -> list[dict[str, Any]]:
             found[event.run] = {"id": event.run, "time_seconds": event.wall_seconds, **event.data, "steps": []}
             if has_plain_digest(str(event.data.get("cooldown_key", ""))):
                 del found[event.run]["cooldown_key"]
-        elif event.kind == RESET:
+        elif event.kind in {STOP, RESET}:
             continue
         elif (run := found.get(event.run)) is not None:
             if event.kind == END:

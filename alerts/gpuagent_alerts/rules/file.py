@@ -9,6 +9,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+from gpuagent.regular_files import read_regular_file
 from gpuagent_alerts.promql.compile import Expression, compile_expression
 from gpuagent_alerts.promql.errors import ExpressionError
 from gpuagent_alerts.rules.faults import RuleFileError, shown
@@ -41,8 +42,7 @@ _MAX_LABELS = 64
 
 def read_rule_file(path: Path) -> bytes:
     """Read a file's content, of a larger one the first `MAX_FILE_BYTES` + 1 bytes. Raises OSError."""
-    with path.open("rb") as file:
-        return file.read(MAX_FILE_BYTES + 1)
+    return read_regular_file(path, MAX_FILE_BYTES)
 
 
 def load_rule_file(path: Path, *, read: Callable[[Path], bytes] = read_rule_file) -> tuple[RuleGroup, ...]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping as Dict
 from dataclasses import dataclass
 from pathlib import Path
 
+from gpuagent.regular_files import read_regular_file
 from gpuagent_alerts.rules.faults import RuleFileError, shown
 from gpuagent_alerts.rules.fields import Fields, Sink
 from gpuagent_alerts.rules.nodes import MAX_FILE_BYTES, Mapping, YamlFault, parse_yaml
@@ -80,7 +81,7 @@ def load_unit_tests(path: Path) -> UnitTestFile:
     sink = Sink(str(path))
     top = None
     try:
-        content = path.read_bytes()
+        content = read_regular_file(path, MAX_FILE_BYTES)
         if len(content) > MAX_FILE_BYTES:
             sink.add(0, "is larger than 1 MiB", remedy="split it into several files")
         else:

@@ -6,11 +6,14 @@ database yet are lost with it, so somebody has to be told.
 
 from __future__ import annotations
 
+import os
 import struct
 from array import array
 from pathlib import Path
 from sys import byteorder
 from typing import BinaryIO, Final
+
+from gpuagent.regular_files import open_regular_file
 
 _HEADER: Final = struct.Struct(">8I")
 _FRAME: Final = struct.Struct(">6I")
@@ -29,7 +32,7 @@ def damage_in_log(path: Path) -> str:
     A log that breaks off is what a power cut leaves of a transaction that was never committed. It is damaged where a
     commit of the same log follows the break.
     """
-    with path.open("rb") as file:
+    with os.fdopen(open_regular_file(path, follow_links=False), "rb") as file:
         header = file.read(_HEADER.size)
         if not header:
             return ""

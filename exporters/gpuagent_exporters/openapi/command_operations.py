@@ -9,7 +9,6 @@ from gpuagent_exporters.openapi.schema import (
     closed,
     flag,
     listing,
-    needing,
     not_all,
     number,
     one_of,
@@ -139,6 +138,21 @@ COMMAND_OPERATIONS = (
         "By the same checks, and on record.",
     ),
     Operation(
+        "Remedies", "POST", "/api/v1/remedies/stop", "stopRemedies", "Stop all remedies of rules, at once",
+        {
+            200: json_as(
+                record(
+                    "", stopped=flag(const=True), recorded=flag("It is on record, and survives a restart."),
+                    message=text('Why it is not on record; "" if it is.'),
+                ),
+                "Rules begin nothing, and what was under way takes no further step.",
+            ),
+        },
+        "What `gpuagent remedies stop` does. It reads no file, and holds before it is recorded, until it is reset, "
+        "also over a restart. What a person asks for afterwards is done all the same.",
+        control_only=True,
+    ),
+    Operation(
         "Remedies", "POST", "/api/v1/remedies/reset", "resetRemedies", "Let remedies go on after they were stopped",
         {
             200: json_as(record("", reset=flag(const=True)), "They go on."),
@@ -149,7 +163,7 @@ COMMAND_OPERATIONS = (
     Operation(
         "Alerts", "POST", "/api/v1/silences", "addSilence", "Say nothing of what matches, for a while",
         {201: json_of("Silence", "It holds now."), 400: fault("A matcher or duration is none."), 503: _NOT_KEPT},
-        body=needing(request(
+        body=closed(request(
             "A silence.",
             matchers=listing(text(examples=['gpu="0"']), "Alertmanager's; all must match.", minItems=1),
             seconds=number("How long.", exclusiveMinimum=0, maximum=_MOST_SECONDS),
@@ -168,7 +182,7 @@ COMMAND_OPERATIONS = (
             201: json_of("Acknowledged", "It is."), 400: fault("A field is none."),
             404: fault("Nothing of that fires."), 503: _NOT_KEPT,
         },
-        body=needing(request(
+        body=closed(request(
             "What is acknowledged.", alert=text("A fingerprint, or the name of a rule."), comment=text(),
         ), "alert"),
         body_required=True, control_only=True,

@@ -50,12 +50,17 @@ DESCRIPTION = """\
 Two doors, one API. The TCP address (`listen`) only reads. The control socket (`/run/gpuagent/control.sock`, HTTP over \
 a unix socket) has all of that and the commands; who may connect there (root, and the group `gpuagent`) may command.
 
+A command takes its arguments in the body, as a JSON object, but for the few that are listed in the query. What it \
+does not know, in either place, is refused with 400 and nothing is done; so is a key that is there twice, and a number \
+with a fraction (`7.0`) where a whole one is meant.
+
 Numbers are bare and their units are in the keys; null is what is not known. A later version may add keys to a \
 document; `schema` in it changes when a key goes or means something else."""
 
 _CONTROL = [{"url": "http://localhost", "description": "The control socket, /run/gpuagent/control.sock"}]
 
 COMMON_ANSWERS = {
+    400: fault("No request that can be read in one way; or a command with an argument that it does not take."),
     401: fault("The address asks for a password (`web_config_file`)."),
     403: fault("The control socket answers only callers from the host's own namespaces."),
     405: fault("Not this method: `Allow` has those there are."),

@@ -36,7 +36,9 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
         simulated=flag("No real GPU stands behind this."),
         off=text('Why no remedy is taken until the next start; "" where they may be.'),
         stopped=text('Why no remedy is taken until somebody has looked; "" where they are.'),
-        dry_run=flag("Nothing is done, it is only said what would be."),
+        stopped_by=text('User and uid of the person who stopped them; "" without one, or where nobody is named.'),
+        stopped_seconds=number("Unix time of that.", null=True),
+        dry_run=flag("Rules do nothing, it is only said what they would do."),
         look_seconds=number("How long a fresh reading is waited for before each step."),
         proof_seconds=number("How long the memory's return is waited for after the last one."),
         withheld=listing(
@@ -140,6 +142,7 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
             "The agent itself.",
             simulated=text('The scenario; "" on a real node.'),
             pid_namespace=integer("Inode of the pid namespace in which its pids count; null is unknown.", null=True),
+            dry_run=flag("Rules do nothing. What is asked for by hand is done all the same."),
         ),
         **TIMES,
         processes=listing(ref("IdentifiedProcess"), "By GPU, the largest first."),

@@ -33,7 +33,8 @@ CHANGED: dict[str, Any] = {
     "image": (b"141", b"150", b"160", b"2048"),
 }  # fmt: skip
 MISSING: dict[str, Any] = {
-    "command_digest": "", "cgroup": "", "executable": None, "proven_names": frozenset(), "handle_inode": 0, "uids": (), "process_group": 0,
+    "command_digest": "", "cgroup": "", "executable": None, "proven_names": frozenset(), "handle_inode": 0, "uids": (),
+    "process_group": 0,
     "pid_namespace": 0, "cgroups": b"", "executable_file": (), "image": (b"",),
 }  # fmt: skip
 HERE = [("GPU-0", -1)]

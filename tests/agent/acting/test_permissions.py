@@ -5,7 +5,6 @@ from __future__ import annotations
 import errno
 import json
 import os
-import threading
 from pathlib import Path
 
 import pytest
@@ -14,6 +13,7 @@ from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.alerting.rules import load_rules
 from gpuagent.assemble import StartError, assemble
 from gpuagent.config.apart import load_config_apart, load_config_here
+from gpuagent.config.faults import ConfigError
 from gpuagent.config.models import Config
 from gpuagent.remedying import RemediesRefused, check_permissions
 from tests.agent.acting.trees import (
@@ -197,10 +197,10 @@ def test_a_child_parses_what_was_checked(tree: Path) -> None:
     assert load_config_apart(path, read=files.read) == config
 
 
-@pytest.mark.parametrize("error", [errno.EISDIR, errno.ENOENT])
+@pytest.mark.parametrize("error", [errno.EINVAL, errno.ENOENT])
 def test_what_cannot_be_read(tree: Path, error: int) -> None:
     """A directory, or nothing, has the error that reading it has, at every call."""
-    if error == errno.EISDIR:
+    if error == errno.EINVAL:
         make_directory(tree / "rules")
     files = CheckedFiles(0)
     for _ in range(2):
@@ -210,15 +210,11 @@ def test_what_cannot_be_read(tree: Path, error: int) -> None:
 
 
 def test_a_fifo_as_configuration(tree: Path) -> None:
-    """It is read, as before, and says nothing that remedies may go by."""
-    text = settings(tree).read_text()
+    """Nobody waits for who writes into it: it is no configuration, in a dry run either."""
     fifo = tree / "fifo"
     os.mkfifo(fifo, 0o600)
-    writer = threading.Thread(target=fifo.write_text, args=(text,))
-    writer.start()
-    told = refusal(fifo)
-    writer.join()
-    assert told == [f"{fifo} is a FIFO: name a regular file"]
+    with pytest.raises(ConfigError, match="fifo: cannot be read: it is a FIFO; only a regular file is read"):
+        refusal(fifo)
 
 
 def test_a_descriptor_as_configuration(tree: Path) -> None:

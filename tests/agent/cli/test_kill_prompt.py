@@ -36,6 +36,17 @@ def test_one_process() -> None:
     ]
 
 
+def test_a_dry_run_of_rules_is_none_of_a_kill() -> None:
+    """Whoever relies on `remedies.dry_run` is told before they say yes that it does not hold back their own hand."""
+    document = identified(row(7), row(8))
+    document["agent"]["dry_run"] = True
+    assert question([choose(document, 7)], document, 100)[-1] == (
+        "remedies.dry_run holds for rules; this is by hand: it acts."
+    )
+    document["agent"]["dry_run"] = False
+    assert not any("dry_run" in line for line in question([choose(document, 7)], document, 100))
+
+
 def test_a_container_on_two_gpus() -> None:
     """Its name and digits, the memory on each GPU, and the others on both; a restart says what else it ends."""
     inside = row(7, container_id="c0ffee" + "0" * 58, container_name="ns/pod/web", unit="a.service")

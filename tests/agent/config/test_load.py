@@ -73,7 +73,7 @@ def test_a_named_file_must_exist(tmp_path: Path) -> None:
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     """A default file that exists but cannot be read stops the start as well."""
-    with pytest.raises(ConfigUnreadableError, match="cannot be read: Is a directory"):
+    with pytest.raises(ConfigUnreadableError, match="cannot be read: it is a directory; only a regular file is read"):
         load_config(environ={}, is_root=True, default_path=tmp_path)
 
 

@@ -58,7 +58,7 @@ def test_what_a_file_may_not_hold(tmp_path: Path, content: bytes, why: str) -> N
 def test_a_pipe_in_its_place_does_not_hold_up_anything(tmp_path: Path) -> None:
     """Opening a pipe waits for a writer: not here."""
     os.mkfifo(tmp_path / "url")
-    with pytest.raises(Misconfigured, match="not an ordinary file"):
+    with pytest.raises(Misconfigured, match="it is a FIFO; only a regular file is read"):
         Secret("URL", file=tmp_path / "url").line()
 
 

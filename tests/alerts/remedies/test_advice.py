@@ -24,6 +24,7 @@ ELSEWHERE = (
     "remedies are off: there is no state directory to record them in",
     "remedies are off: others may have written the state: x is writable by everybody: x; then restart gpuagent",
     "not recorded, so not done: disk full",
+    "not recorded, so not done: database is locked",
     "the configuration has changed since it was decided",
 )  # fmt: skip
 """What the eyes, systemd's unit and the store add."""
@@ -105,3 +106,24 @@ def test_each_is_said_once() -> None:
     assert len(advice_on(both, of, FILE)) == 1
     assert "{file}.service" in advice_on(["systemd supervises it (x): ..."], of, FILE)[0]
     assert advice_on(["something that nobody knows"], of, FILE) == []
+
+
+@pytest.mark.parametrize(
+    ("reason", "part"),
+    [
+        ("database is locked", "Another program has the agent's state file open"),
+        ("another program is using the state file", "Another program has the agent's state file open"),
+        (
+            "the audit log is not on the disk: /s/state.db is not the file that was opened (it was removed); x",
+            "removed",
+        ),
+        ("the audit log is not on the disk: /s/state.db is damaged (x); x", "gpuagent status"),
+        ("the audit log is not on the disk: /s/state.db cannot be used (Is a directory); x", "gpuagent status"),
+        ("the audit log is not on the disk: writing to /s/state.db failed (database or disk is full); x", "has room"),
+        ("database or disk is full", "has room"),
+    ],
+)
+def test_a_record_that_cannot_be_written_has_the_way_out_that_fits(reason: str, part: str) -> None:
+    """Nobody looks for room on the disk because another program has locked the file, or somebody has removed it."""
+    (advice,) = advice_on([f"not recorded, so not done: {reason}"], target(7), FILE)
+    assert part in advice

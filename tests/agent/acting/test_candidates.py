@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.acting.nobody import why_nobody
+from gpuagent.acting.candidates import why_nobody
 from gpuagent.reading import GpuState, Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.grounds import Grounds

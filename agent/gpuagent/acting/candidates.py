@@ -1,12 +1,43 @@
-"""Why an alert that fires is about no process that could be acted on, in words."""
+"""Whom an alert that fires can be about; where that is nobody, why, in words."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
 
+from gpuagent.acting.budgets import belongs
+from gpuagent.acting.targets import targets_named, targets_on
 from gpuagent.reading import GpuState, Snapshot
 from gpuagent_alerts.remedies.families import PROCESS_LABELS
 from gpuagent_alerts.remedies.judged import Judged
+from gpuagent_alerts.remedies.target import Target
+
+if TYPE_CHECKING:
+    from gpuagent.config.remedies import Budget
+
+
+def candidates_of(judged: Judged, snapshot: Snapshot, budgets: Iterable[Budget], *, disrupts: bool) -> list[Target]:
+    """Return the processes of an alert's GPU or MIG instance that its other labels do not exclude.
+
+    The labels are those of the expression's result: what the rule itself writes chooses nobody. Of a budget only those
+    that count towards it. A refusal of the grounds leaves nobody for a ladder that `disrupts`, which has a step that a
+    process may notice.
+    """
+    labels, grounds = judged.result_labels, judged.grounds
+    if grounds.refusal and disrupts:
+        return []
+    if judged.alert.labels.get("pid", "") != labels.get("pid", ""):
+        return []
+    on_gpu = targets_on(snapshot, labels.get("uuid", ""), labels.get("gpu_instance_id", ""), labels.get("gpu", ""))
+    found = targets_named(on_gpu, labels, grounds)
+    name = labels.get("budget", "")
+    if not name:
+        return found
+    named = [budget for budget in budgets if budget.label == name]
+    if len(named) != 1:
+        return []
+    members = {process.key for process in snapshot.processes if belongs(named[0], process, snapshot)}
+    return [target for target in found if target.key in members]
 
 
 def why_nobody(judged: Judged, snapshot: Snapshot, *, disrupts: bool) -> str:
