@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from gpuagent.acting import namespaces
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.containment import has_host_uids, has_own_root
 from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.living import LivingThread, read_living
 from gpuagent.procfs.stat import parse_stat, parse_status
 from gpuagent_alerts.remedies.target import Facts, Identity
 
 _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h
-_FLAGS_FIELD = 9
 
 
 class Reader(namespaces.Reader, Protocol):
@@ -31,36 +31,40 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int, di
 
     Raises FileNotFoundError or ProcessLookupError (gone), other OSErrors and ValueError (not to be read).
     """
-    info = reader.read(pid).info
-    data = files.read(pid, "stat")
-    stat = parse_stat(data)
-    status = files.read(pid, "status")
+    record = reader.read(pid)
+    info = record.info
+    stat = parse_stat(files.read(pid, "stat"))
+    living = read_living(files, stat, lambda thread: _read_thread(thread, digests))
+    status = living.status if living else files.read(pid, "status")
     told = parse_status(status)
     facts = Facts(
         identity=Identity(
             id=ProcessId(info.id.boot_id, pid, stat.start_ticks),
             uid=info.uid,
             name=info.name,
-            command_digest=_command_digest(files, pid, stat.state, digests),
+            command_digest=living.command_digest if living else "",
             cgroup=info.cgroup,
-            executable=_link(files, pid, "exe"),
+            executable=living.executable if living else None,
+            image=living.image if living else (),
             proven_names=info.proven_names,
             handle_inode=handle_inode,
         ),
         state=stat.state,
         threads=stat.threads,
+        ending=living is None or record.ending,
         parent_pid=stat.parent_pid,
         user=reader.user_now(info.uid),
-        kernel_thread=bool(_flags(data) & _KERNEL_THREAD),
+        kernel_thread=bool(stat.flags & _KERNEL_THREAD),
         oom_score_adjust=_number(_text(files, pid, "oom_score_adj")),
         uids=told.uids,
         root_user_namespace=has_host_uids(files, pid),
-        own_root=has_own_root(files, pid, stat),
+        own_root=has_own_root(files, stat),
         namespace_pids=told.namespace_pids,
         ignored_signals=_mask(status, b"SigIgn"),
         caught_signals=_mask(status, b"SigCgt"),
         pending_signals=_mask(status, b"SigPnd") | _mask(status, b"ShdPnd"),
         wait_channel=_text(files, pid, "wchan"),
+        switches=_switches(status),
     )
     if not facts.is_namespace_init:
         return facts
@@ -82,16 +86,33 @@ def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:
     return ""
 
 
-def _command_digest(files: ProcFiles, pid: int, state: str, digests: CommandDigests) -> str:
-    """Not of one in state D: its command line lies in its memory, and a read could wait with it for ever."""
-    if state == "D":
-        return ""
-    return digests(files.read(pid, "cmdline"))
+class _Living(NamedTuple):
+    """What only a thread that lives can tell of its process."""
+
+    command_digest: str
+    executable: str | None
+    image: tuple[bytes, ...]
+    status: bytes
 
 
-def _flags(stat: bytes) -> int:
-    """Field 9 of proc_pid_stat(5), which `parse_stat` has found to be one."""
-    return int(stat[stat.rfind(b") ") + 2 :].split()[_FLAGS_FIELD - 3])
+def _read_thread(thread: LivingThread, digests: CommandDigests) -> _Living:
+    """In state D there is no digest: the command line lies in memory, and a read could wait with it for ever."""
+    digest = "" if thread.stat.state == "D" else digests(thread.read("cmdline"))
+    try:
+        executable = thread.link("exe")
+    except OSError:
+        executable = None
+    return _Living(digest, executable, thread.stat.image, thread.read("status"))
+
+
+def _switches(status: bytes) -> int | None:
+    """Count how often it began to run; None where the kernel does not tell."""
+    found = [
+        int(value)
+        for key, _, value in (line.partition(b":") for line in status.split(b"\n"))
+        if key in {b"voluntary_ctxt_switches", b"nonvoluntary_ctxt_switches"} and value.strip().isdigit()
+    ]
+    return sum(found) if len(found) == 2 else None
 
 
 def _mask(status: bytes, name: bytes) -> int:
@@ -107,13 +128,6 @@ def _text(files: ProcFiles, pid: int, name: str) -> str:
         return files.read(pid, name).decode("ascii", "replace").strip()
     except OSError:
         return ""
-
-
-def _link(files: ProcFiles, pid: int, name: str) -> str | None:
-    try:
-        return files.link(pid, name)
-    except OSError:
-        return None
 
 
 def _number(text: str) -> int | None:

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 _FIRST_FIELD = 3  # the first field after the name
-_PARENT, _THREADS, _START, _RESIDENT = 4, 20, 22, 24
+_PARENT, _FLAGS, _THREADS, _START, _RESIDENT = 4, 9, 20, 22, 24
+_PF_EXITING = 0x4  # include/linux/sched.h
 _IMAGE_FIELDS = (28, 48, 49)  # startstack, arg_start, arg_end
 
 
@@ -32,6 +33,13 @@ class Stat(NamedTuple):
     """Name, and where stack and arguments lie: random per exec, so a change tells of one without
     reading `cmdline`. () where the kernel hides it, which it does unless the reader may trace the
     process."""
+    flags: int = 0
+    """Those of the task, `PF_*` of include/linux/sched.h."""
+
+    @property
+    def exiting(self) -> bool:
+        """Whether this thread has ended or begun to, others of the process may live."""
+        return bool(self.flags & _PF_EXITING) or self.state in {"Z", "X"}
 
 
 class Status(NamedTuple):
@@ -67,6 +75,7 @@ def parse_stat(data: bytes) -> Stat:
         start_ticks=int(fields[_START - _FIRST_FIELD]),
         resident_pages=max(0, int(fields[_RESIDENT - _FIRST_FIELD])),
         image=(name, *image) if any(int(address) for address in image) else (),
+        flags=int(fields[_FLAGS - _FIRST_FIELD]),
     )
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from gpuagent.growth import MemoryKey
@@ -35,7 +35,7 @@ class Identity:
     """`comm`, as the kernel has it."""
     command_digest: str
     """Of the raw command line, by a key of the node: line and plain digest may give secrets away. "" where it could not
-    be read: state D, no memory."""
+    be read: state D, no memory. `image` then tells whether there was an exec."""
     cgroup: str
     executable: str | None = None
     """None where it may not be read, which is no doubt: reading it needs CAP_SYS_PTRACE."""
@@ -44,6 +44,8 @@ class Identity:
     see `gpuagent.procfs.cgroup_owner.Name`."""
     handle_inode: int = 0
     """Of the pidfd, where the kernel has pidfs: unique until the next boot. 0 is unknown."""
+    image: tuple[bytes, ...] = ()
+    """Where its stack and arguments lie, random per exec; () where the kernel hides that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,6 +84,8 @@ class Facts:
     identity: Identity
     state: str
     threads: int
+    ending: bool = False
+    """None of its threads is seen to live: what it runs and where is told no more."""
     parent_pid: int = 0
     user: str = ""
     """Name that the user database has for its uid at this moment; "" is unknown."""
@@ -103,6 +107,15 @@ class Facts:
     pending_signals: int = NO_SIGNALS
     wait_channel: str = ""
     """Where in the kernel it waits; for the report on one that cannot be killed."""
+    switches: int | None = None
+    """How often it began to run (context switches): the same number again means the same sleep. None is unknown."""
+
+    @property
+    def end(self) -> str:
+        """Why there is nobody to act on any more; "" for a process that lives."""
+        if self.is_dead:
+            return "it has ended and is a zombie: its parent has to reap it, and no signal helps"
+        return "it is ending: the kernel takes it down already, and no signal hastens that" if self.ending else ""
 
     @property
     def is_dead(self) -> bool:
@@ -224,6 +237,12 @@ def names_container(wanted: str, container_id: str, container_name: str) -> bool
     return wanted in {container_id, container_name}
 
 
+def may_be_named(wanted: Iterable[str], target: Target) -> bool:
+    """Return whether one of these may be the name of the target's container, which is not known."""
+    unnamed = _ID.fullmatch(target.container_id) is not None and not target.container_name
+    return unnamed and any(not _LIKE_AN_ID.fullmatch(name) for name in wanted)
+
+
 def differences(chosen: Identity, now: Identity) -> Iterator[str]:
     """Yield, in words, each thing that is not as it was: one is enough to leave the process alone."""
     if chosen.id != now.id:
@@ -232,14 +251,23 @@ def differences(chosen: Identity, now: Identity) -> Iterator[str]:
     if chosen.handle_inode and now.handle_inode and chosen.handle_inode != now.handle_inode:
         yield f"pid {chosen.id.pid} is another process now"
     yield from _changes(chosen, now)
-    if chosen.command_digest and not now.command_digest:
-        yield "its command line cannot be read now"
+    if not (chosen.command_digest and now.command_digest):
+        if chosen.command_digest != now.command_digest and not (chosen.image and chosen.image == now.image):
+            yield "its command line could not be read each time: it may run another program"
     elif chosen.command_digest != now.command_digest:
         yield "its command line has changed: it may run another program"
     if chosen.executable is not None and now.executable is not None:
         before, after = (one.removesuffix(_DELETED) for one in (chosen.executable, now.executable))
         if before != after:
             yield f"its executable has changed from {before} to {after}"
+
+
+def changes(before: Identity | Target, facts: Facts) -> list[str]:
+    """Return why this is not what was chosen, or measured, any more: that it has ended is the one reason then."""
+    now = facts.identity
+    if facts.end and before.id == now.id:
+        return [facts.end]
+    return list(differences(before, now) if isinstance(before, Identity) else mismatches(before, now))
 
 
 def mismatches(target: Target, now: Identity) -> Iterator[str]:
@@ -255,7 +283,9 @@ def _changes(before: Identity | Target, now: Identity) -> Iterator[str]:
         yield f"its user has changed from {before.uid} to {now.uid}"
     if before.name != now.name:
         yield f"its name has changed from {before.name!r} to {now.name!r}"
-    if before.cgroup and before.cgroup != now.cgroup:
+    if before.cgroup and not now.cgroup:
+        yield "its cgroup cannot be read now"
+    elif before.cgroup and before.cgroup != now.cgroup:
         yield f"its cgroup has changed from {before.cgroup} to {now.cgroup}"
     elif before.proven_names != now.proven_names:
         yield "who can write to its cgroup has changed"
