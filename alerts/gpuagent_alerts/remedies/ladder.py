@@ -17,7 +17,7 @@ from gpuagent_alerts.remedies.limits import broken, cooldown_key
 from gpuagent_alerts.remedies.limits import refusals as limit_refusals
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.party import Doubt, Member, Party
-from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of
+from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of, passed_over
 from gpuagent_alerts.remedies.policy import ended_with
 from gpuagent_alerts.remedies.proof import answered, prove, without_reason
 from gpuagent_alerts.remedies.refusals import NotMeant, OnlyKill
@@ -87,7 +87,7 @@ class Run:
         self._claim = claim
         self._known = known
         self._party = Party(tools.hands)
-        self._called_off = ""
+        self._called_off = self._passed_over = ""
         self._acted = False
         self._unrecorded = False
         """The record takes nothing: a refusal for that reason begins no run."""
@@ -140,7 +140,7 @@ class Run:
                 return outcome
             sight = await self._look()
         if self.plan.dry_run:
-            return Outcome(Result.DRY_RUN, "nothing was done: dry run", acted=self._acted)
+            return Outcome(Result.DRY_RUN, f"nothing was done: dry run{self._passed_over}", acted=self._acted)
         return Outcome(Result.NO_EFFECT, "every step was taken", acted=self._acted)
 
     async def _gather(self) -> Sight:
@@ -184,14 +184,14 @@ class Run:
 
     async def _take(self, step: Step, sight: Sight) -> Outcome | None:
         """One step; its outcome, or None where the next one is due."""
-        judged_as = self.plan.judged_as(step)
+        judged_as, self._before = self.plan.judged_as(step), sight
         try:
             facts = await self._check(judged_as, sight)
         except _OnlyKillReaches as reason:
             if (kill := self.plan.kill_after(judged_as)) is None:
                 raise self._refused(*reason.reasons) from None
             if step.disrupts:
-                return await self._pass_over(step, sight, str(reason))
+                return await self._pass_over(step, str(reason))
             judged_as, facts = kill, await self._check(kill, sight)
         if judged_as.kind is Kind.RESTART_UNIT:
             permission = self._judged_by.policy.unit_permission(self.plan.target)
@@ -203,7 +203,6 @@ class Run:
         async with self._tools.gate:
             await asyncio.to_thread(self._check_limits, judged_as)
             await asyncio.to_thread(self._intend, step, useless, facts)
-        self._before = sight
         started = self._tools.now()
         done = await self._do(step, sight)
         self._acted = self._acted or step.disrupts
@@ -217,13 +216,13 @@ class Run:
         pointless = (useless and step.kind is not Kind.KILL) or (self.plan.dry_run and self.plan.order.by_hand)
         return await self._watch(step, 0.0 if pointless else step.wait_seconds)
 
-    async def _pass_over(self, step: Step, sight: Sight, reason: str) -> Outcome | None:
+    async def _pass_over(self, step: Step, reason: str) -> Outcome | None:
         """Leave the step out; its time is waited all the same, and only one that did not run in it is killed."""
         await self._party.pass_over()
-        async with self._tools.gate:
-            await asyncio.to_thread(self._begin)
-        await self._result(step, Done(ok=False, detail=f"passed over: {reason}"))
-        self._before = sight
+        self._passed_over = f"; {step} would be passed over: {reason}"
+        await asyncio.to_thread(self._begin)
+        await asyncio.to_thread(self._tools.audit.write, self.id, INTENT, passed_over(self.plan, step, reason))
+        await self._result(step, Done(ok=True))
         return await self._watch(step, 0.0 if self.plan.dry_run and self.plan.order.by_hand else step.wait_seconds)
 
     async def _check(self, step: Step, sight: Sight) -> list[Facts]:

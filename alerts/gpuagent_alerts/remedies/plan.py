@@ -79,6 +79,11 @@ def description(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[s
     }  # fmt: skip
 
 
+def passed_over(plan: Plan, step: Step, reason: str) -> dict[str, object]:
+    """The row of a step that was left out, and why. It is no action."""
+    return {"step": str(step), "disrupts": False, "dry_run": plan.dry_run, "note": f"passed over: {reason}"}
+
+
 def end_of(outcome: Outcome) -> dict[str, object]:
     """The row that ends it."""
     return {

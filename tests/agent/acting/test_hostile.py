@@ -328,7 +328,7 @@ def test_uninterruptible_sleep(store: Store, tmp_path: Path) -> None:
                     (run,) = (await one.acting.document())["remedies"]
                     assert "is in state D, waiting in " in run["end"]["detail"]
                     passed_over, *_ = run["steps"]
-                    assert "only SIGKILL may reach it now, and not SIGTERM" in passed_over["detail"]
+                    assert "only SIGKILL may reach it now, and not SIGTERM" in passed_over["note"]
 
             asyncio.run(story())
             assert f"ShdPnd:\t{KILL_BIT:016x}" in Path(f"/proc/{process.pid}/status").read_text()

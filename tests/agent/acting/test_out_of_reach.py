@@ -92,9 +92,9 @@ def test_a_process_in_vfork(store: Store) -> None:
         result, run = asyncio.run(run_of(store, process.pid))
         assert result == "released"
         assert process.wait(10) == -signal.SIGKILL
-        passed_over, intent, *_ = run["steps"]
-        assert passed_over["detail"].startswith("passed over: it is in uninterruptible sleep (state D)")
-        assert "only SIGKILL may reach it now, and not SIGTERM" in passed_over["detail"]
+        passed_over, _, intent, *_ = run["steps"]
+        assert passed_over["note"].startswith("passed over: it is in uninterruptible sleep (state D)")
+        assert "only SIGKILL may reach it now, and not SIGTERM" in passed_over["note"]
         assert (intent["kind"], intent["step"]) == ("intent", "SIGKILL")
 
 

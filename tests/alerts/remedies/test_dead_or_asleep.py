@@ -65,11 +65,13 @@ def test_only_sigkill_reaches_state_d(store: Store) -> None:
     assert climb(world, plan(NOTIFY, RELEASE, TERMINATE, KILL), store).result is Result.RELEASED
     assert world.log == [("notify", 100), ("release_cache", 100), ("SIGKILL", 100)]
     (run,) = runs(Audit(store, world.clock, BOOT).events())
-    (passed_over,) = [each for each in run["steps"] if each["step"] == "SIGTERM"]
-    assert passed_over["detail"] == (
+    passed_over, done = [each for each in run["steps"] if each["step"] == "SIGTERM"]
+    assert (done["kind"], passed_over["disrupts"]) == ("result", False)
+    assert passed_over["note"] == (
         "passed over: it is in uninterruptible sleep (state D) in kernel_clone: only SIGKILL may reach it now,"
         " and not SIGTERM"
     )
+    assert not Audit(store, world.clock, BOOT).past(dry_run=True)
     killed = next(each for each in run["steps"] if each["step"] == "SIGKILL")
     assert killed["time_seconds"] - passed_over["time_seconds"] >= TERMINATE.wait_seconds
 
@@ -108,11 +110,11 @@ def test_a_dry_run_by_hand_of_state_d(store: Store) -> None:
     world = asleep()
     began = world.clock.now()
     order = Order(asked_by="root (uid 0)")
-    assert climb(world, plan(TERMINATE, KILL, order=order, dry_run=True), store).result is Result.DRY_RUN
+    outcome = climb(world, plan(TERMINATE, KILL, order=order, dry_run=True), store)
+    assert outcome.result is Result.DRY_RUN
+    assert "; SIGTERM would be passed over: it is in uninterruptible sleep (state D)" in outcome.detail
     (run,) = runs(Audit(store, world.clock, BOOT).events())
-    assert [(each["step"], each["kind"]) for each in run["steps"]] == [
-        ("SIGTERM", "result"), ("SIGKILL", "intent"), ("SIGKILL", "result")
-    ]  # fmt: skip
-    assert "only SIGKILL may reach it now" in run["steps"][0]["detail"]
+    assert [each["step"] for each in run["steps"] if each["kind"] == "intent"] == ["SIGTERM", "SIGKILL"]
+    assert "only SIGKILL may reach it now" in run["steps"][0]["note"]
     assert world.clock.now() - began < TERMINATE.wait_seconds
     assert world.log == []
