@@ -57,7 +57,7 @@ def now() -> Iterator[Panel]:
     yield number(
         "State",
         "Gone: no process with this pid has GPU memory on these nodes. Zombie: it has ended, and its parent has not "
-        "taken note. D state: it waits in the kernel, where no signal reaches it.",
+        "taken note. D state: it waits in the kernel, where only SIGKILL may reach it.",
         f"max(3 * (gpuagent_process_uninterruptible{{{PROCESS}}} == 1) "
         f"or 2 * (gpuagent_process_zombie{{{PROCESS}}} == 1) or gpuagent_process_info{{{PROCESS}}}) "
         f"or 0 * max(gpuagent_nvml_up{{{NODE}}} == 1)",

@@ -52,7 +52,7 @@ _STUCK = (
         _in_state("D"),
         "a process waits inside the kernel (state D) and holds",
         "processes wait inside the kernel (state D) and hold",
-        "Usual for a moment. If it lasts, no signal reaches it until the kernel answers.",
+        "Usual for a moment. If it lasts, only SIGKILL may reach it until the kernel answers.",
     ),
 )
 

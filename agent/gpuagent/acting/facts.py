@@ -15,7 +15,6 @@ from gpuagent.procfs.stat import parse_stat, parse_status
 from gpuagent_alerts.remedies.target import Facts
 
 _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h
-_FLAGS_FIELD = 9
 
 
 class Reader(namespaces.Reader, Protocol):
@@ -31,27 +30,27 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int, di
 
     Raises FileNotFoundError or ProcessLookupError (gone), other OSErrors and ValueError (not to be read).
     """
-    identity, info = read_identity(files, reader, pid, handle_inode, digests)
-    data = files.read(pid, "stat")
-    stat = parse_stat(data)
-    status = files.read(pid, "status")
+    seen = read_identity(files, reader, pid, handle_inode, digests)
+    stat, status, info = seen.stat, seen.status, seen.info
     told = parse_status(status)
     facts = Facts(
-        identity=identity,
+        identity=seen.identity,
         state=stat.state,
         threads=stat.threads,
+        ending=seen.ending,
         parent_pid=stat.parent_pid,
         user=reader.user_now(info.uid),
-        kernel_thread=bool(_flags(data) & _KERNEL_THREAD),
+        kernel_thread=bool(stat.flags & _KERNEL_THREAD),
         oom_score_adjust=_number(_text(files, pid, "oom_score_adj")),
         uids=told.uids,
         root_user_namespace=has_host_uids(files, pid),
-        own_root=has_own_root(files, pid, stat),
+        own_root=has_own_root(files, stat),
         namespace_pids=told.namespace_pids,
         ignored_signals=_mask(status, b"SigIgn"),
         caught_signals=_mask(status, b"SigCgt"),
         pending_signals=_mask(status, b"SigPnd") | _mask(status, b"ShdPnd"),
         wait_channel=_text(files, pid, "wchan"),
+        switches=_switches(status),
     )
     if not facts.is_namespace_init:
         return facts
@@ -73,9 +72,14 @@ def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:
     return ""
 
 
-def _flags(stat: bytes) -> int:
-    """Field 9 of proc_pid_stat(5), which `parse_stat` has found to be one."""
-    return int(stat[stat.rfind(b") ") + 2 :].split()[_FLAGS_FIELD - 3])
+def _switches(status: bytes) -> int | None:
+    """Count how often it began to run; None where the kernel does not tell."""
+    found = [
+        int(value)
+        for key, _, value in (line.partition(b":") for line in status.split(b"\n"))
+        if key in {b"voluntary_ctxt_switches", b"nonvoluntary_ctxt_switches"} and value.strip().isdigit()
+    ]
+    return sum(found) if len(found) == 2 else None
 
 
 def _mask(status: bytes, name: bytes) -> int:

@@ -14,7 +14,7 @@ from typing import NamedTuple, Protocol, TypeVar
 
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.handles import handle_inode, has_been_reaped
-from gpuagent.acting.identities import read_identity
+from gpuagent.acting.identities import Seen, read_identity
 from gpuagent.acting.namespaces import NamespaceScan
 from gpuagent.acting.namespaces import Reader as NamespaceReader
 from gpuagent.procfs.files import ProcFiles
@@ -84,8 +84,8 @@ def look_up(
     scan: NamespaceScan | None = None
     for pid in pids:
         try:
-            identity, info = _read(files, reader, pid, digests)
-            inside = parse_status(files.read(pid, "status")).namespace_pids
+            identity, info, _, status, _ = _read(files, reader, pid, digests)
+            inside = parse_status(status).namespace_pids
         except (FileNotFoundError, ProcessLookupError):
             found[pid] = None
             continue
@@ -99,7 +99,7 @@ def look_up(
     return found
 
 
-def _read(files: ProcFiles, reader: NamespaceReader, pid: int, digests: CommandDigests) -> tuple[Identity, ProcessInfo]:
+def _read(files: ProcFiles, reader: NamespaceReader, pid: int, digests: CommandDigests) -> Seen:
     """Hold it, read it, and ask whether it still is: then what was read is of it alone. Raises as `read_identity`."""
     try:
         descriptor = os.pidfd_open(pid)

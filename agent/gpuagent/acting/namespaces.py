@@ -17,9 +17,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
-from gpuagent.procfs.files import ProcFiles, executable_name
+from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.living import executable_name, living_thread
 from gpuagent.procfs.reader import Record
-from gpuagent.procfs.stat import parse_status
+from gpuagent.procfs.stat import parse_stat, parse_status
 from gpuagent.reading import ProcessInfo
 from gpuagent_alerts.remedies.target import MAX_NAMESPACE_MEMBERS, NamespaceMember
 
@@ -138,8 +139,9 @@ class _Namespace:
 
     def _namespace_link(self, pid: int) -> str:
         try:
-            return self._files.link(pid, "ns/pid")
-        except OSError:
+            thread = living_thread(self._files, parse_stat(self._files.read(pid, "stat")))
+            return thread.link("ns/pid") if thread else ""
+        except (OSError, ValueError):
             return ""
 
     def _containers_of_other_namespaces(self) -> frozenset[str]:

@@ -25,7 +25,8 @@ from gpuagent.procfs.cgroup_tree import (
 )
 from gpuagent.procfs.containment import has_own_root
 from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentials
-from gpuagent.procfs.files import ProcFiles, executable_name
+from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.living import executable_name, read_living
 from gpuagent.procfs.printable import decode, printable
 from gpuagent.procfs.stat import Stat, parse_stat
 from gpuagent_alerts.remedies.never_list import UNKILLABLE_SCORE, pattern_for
@@ -59,9 +60,12 @@ class UnitProcesses:
         Raises Gone where the target has ended.
         """
         try:
-            if parse_stat(self._files.read(target.pid, "stat")).start_ticks != target.id.start_ticks:
+            stat = parse_stat(self._files.read(target.pid, "stat"))
+            if stat.start_ticks != target.id.start_ticks:
                 return f"pid {target.pid} is another process now"
-            text = self._files.read(target.pid, "cgroup")
+            text = read_living(self._files, stat, lambda thread: thread.read("cgroup"))
+            if text is None:
+                return f"pid {target.pid} is ending: it cannot be seen whether it runs in {unit}"
             hierarchy = self._hierarchy(cgroup)
         except (FileNotFoundError, ProcessLookupError):
             raise Gone from None
@@ -124,9 +128,9 @@ class UnitProcesses:
         """A container looks like the unit's own user, whoever it was started for. Raises OSError, MissingFact."""
         if process.namespaces > 1:
             return "is in a pid namespace of its own"
-        if container := parse_cgroup(process.cgroup).container_id:
+        if container := parse_cgroup(process.cgroup or b"").container_id:
             return f"is in container {format_container(container)}"
-        own_root = None if (stat := self._living(process)) is None else has_own_root(self._files, process.pid, stat)
+        own_root = None if (stat := self._living(process)) is None else has_own_root(self._files, stat)
         if own_root is None and self._living(process) is not None:
             raise MissingFact(f"pid {process.pid}: its root directory is unknown")
         return "has a root directory of its own" if own_root else ""
@@ -162,13 +166,17 @@ class UnitProcesses:
         return sorted(known.values(), key=lambda each: each.pid)
 
     def _read(self, pids: Iterable[int], hierarchy: Hierarchy, cgroup: str) -> Iterable[Credentials]:
-        """Leave out who has ended, and who is elsewhere: moved, or another process that was given the number."""
+        """Leave out who has ended, and who is elsewhere: moved, or another process that was given the number.
+
+        One that is ending tells no place any more: the unit's cgroup has listed it.
+        """
         for pid in pids:
             try:
                 found = read_credentials(self._files, pid)
             except (FileNotFoundError, ProcessLookupError):
                 continue
-            if is_below(path_in_hierarchy(found.cgroup, hierarchy.controllers) or "", cgroup):
+            path = found.cgroup and path_in_hierarchy(found.cgroup, hierarchy.controllers)
+            if found.cgroup is None or is_below(path or "", cgroup):
                 yield found
 
     def _hierarchy(self, cgroup: str) -> Hierarchy:

@@ -119,7 +119,7 @@ PROCESS_FAMILIES: tuple[ProcessFamily, ...] = (
             single(lambda process: process.info.resident_bytes if process.info else None)),
     _family("start_time_seconds", "procfs", "Unix time at which the process started.",
             single(lambda process: process.info.start_time_seconds if process.info else None)),
-    _family("uninterruptible", "procfs", "1 while the process is in D state: no signal reaches it.", _state("D")),
+    _family("uninterruptible", "procfs", "1 while the process is in D state: only SIGKILL may reach it.", _state("D")),
     _family("zombie", "procfs", "1 if the process has ended and its parent has not taken note.", _state("Z")),
     _family("info", "procfs", "What the process is; always 1.", _info, _INFO_LABELS),
 )  # fmt: skip

@@ -147,6 +147,8 @@ class _Report:
         elif not self._as_json:
             typer.echo(report(answer))
             for step in self._steps if answer["result"] == "dry_run" else ():
+                if f"; {_SHOWN[step]} would be passed over" in str(answer.get("detail", "")):
+                    continue
                 wait = format_duration(_WAITS_SECONDS[step])
                 typer.echo(f"  would be done: {_SHOWN[step]}, and waited for, up to {wait}")
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 from gpuagent.procfs.files import READ_LIMIT_BYTES, ProcFiles
+from gpuagent.procfs.living import read_living
 from gpuagent.procfs.stat import Stat, Status
 
 _HOST_INIT = 1
@@ -19,11 +18,7 @@ def is_on_host(files: ProcFiles, pid: int, stat: Stat, status: Status) -> bool:
     A container chooses the user ids of its processes, and those of the host mean nothing in it. False also where that
     cannot be seen.
     """
-    return (
-        len(status.namespace_pids) == 1
-        and has_host_uids(files, pid) is True
-        and has_own_root(files, pid, stat) is False
-    )
+    return len(status.namespace_pids) == 1 and has_host_uids(files, pid) is True and has_own_root(files, stat) is False
 
 
 def root_mount(mounts: bytes) -> tuple[bytes, bytes] | None:
@@ -49,25 +44,16 @@ def has_host_uids(files: ProcFiles, pid: int) -> bool | None:
     return own == host and len(own) == _UID_MAP_FIELDS
 
 
-def has_own_root(files: ProcFiles, pid: int, stat: Stat) -> bool | None:
+def has_own_root(files: ProcFiles, stat: Stat) -> bool | None:
     """Return whether its root directory is another than the host's; None where that cannot be seen."""
-    # A leader that has ended has no root any more, but its threads have.
-    thread = _living_thread(pid) if stat.state == "Z" and stat.threads > 1 else None
     try:
         host = files.read(_HOST_INIT, "mountinfo")
-        own = files.read(pid, "mountinfo" if thread is None else f"task/{thread}/mountinfo")
-    except OSError:
+        own = read_living(files, stat, lambda thread: thread.read("mountinfo"))
+    except (OSError, ValueError):
+        return None
+    if not own:
         return None
     at_host, at_own = root_mount(host), root_mount(own)
-    if at_host is None or not own or (at_own is None and len(own) >= READ_LIMIT_BYTES):
+    if at_host is None or (at_own is None and len(own) >= READ_LIMIT_BYTES):
         return None
     return at_own != at_host
-
-
-def _living_thread(pid: int, root: Path = Path("/proc")) -> int | None:
-    """Return a thread of the process that has not ended."""
-    try:
-        threads = [int(folder.name) for folder in (root / str(pid) / "task").iterdir()]
-    except OSError:
-        return None
-    return next((thread for thread in threads if thread != pid), None)

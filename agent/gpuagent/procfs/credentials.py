@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.living import LivingThread, read_living
 from gpuagent.procfs.stat import parse_stat, parse_status
 
 _UNSET = 2**32 - 1
@@ -38,8 +39,8 @@ class Credentials:
     """It has a controlling terminal."""
     namespaces: int
     """Pid namespaces it is visible in, from the reader's own inwards: more than 1 in a container."""
-    cgroup: bytes
-    """The text of its /proc/<pid>/cgroup."""
+    cgroup: bytes | None
+    """The text of its /proc/<pid>/cgroup; None for one that is ending, which has no place any more."""
 
 
 def read_credentials(files: ProcFiles, pid: int) -> Credentials:
@@ -51,13 +52,15 @@ def read_credentials(files: ProcFiles, pid: int) -> Credentials:
     """
     try:
         stat = files.read(pid, "stat")
-        status = files.read(pid, "status")
+        parsed = parse_stat(stat)
+        found = read_living(files, parsed, _status_and_cgroup)
+        # Of one that is ending, no thread tells where it is.
+        status, cgroup = found or (files.read(pid, "status"), None)
         login_uid = _audit_number(files, pid, "loginuid")
         audit_session = _audit_number(files, pid, "sessionid")
         namespaces = len(parse_status(status).namespace_pids)
         if not namespaces:
             raise MissingFact(f"pid {pid}: its pid namespaces are unknown")
-        parsed = parse_stat(stat)
         return Credentials(
             pid=pid,
             start_ticks=parsed.start_ticks,
@@ -66,12 +69,16 @@ def read_credentials(files: ProcFiles, pid: int) -> Credentials:
             in_audit_session=audit_session != _UNSET,
             has_terminal=_terminal(stat) != 0,
             namespaces=namespaces,
-            cgroup=files.read(pid, "cgroup"),
+            cgroup=cgroup,
         )
     except (FileNotFoundError, ProcessLookupError):
         raise
     except (OSError, ValueError) as error:
         raise MissingFact(f"pid {pid}: {error}") from error
+
+
+def _status_and_cgroup(thread: LivingThread) -> tuple[bytes, bytes]:
+    return thread.read("status"), thread.read("cgroup")
 
 
 def _audit_number(files: ProcFiles, pid: int, name: str) -> int:

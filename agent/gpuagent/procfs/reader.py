@@ -14,6 +14,7 @@ from gpuagent.procfs.cgroup_owner import ABOVE_CONTAINER, CgroupOwners, Name, Ow
 from gpuagent.procfs.containers import ContainerNames
 from gpuagent.procfs.containment import is_on_host
 from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.living import LivingThread, living_thread, read_living
 from gpuagent.procfs.namespace import namespace_inode
 from gpuagent.procfs.pods import PodName, PodNames
 from gpuagent.procfs.printable import decode
@@ -45,7 +46,9 @@ class Record(NamedTuple):
     image: tuple[bytes, ...]
     """() where there is nothing to compare: then the process is read again at the slow rate."""
     cgroup: bytes = b""
-    """As /proc has it, with all hierarchies: another one is another place."""
+    """As /proc has it, with all hierarchies: another one is another place. b"" where it is unknown."""
+    ending: bool = False
+    """No thread of the process is seen to live: what it runs, and where, is not known any more."""
 
 
 class ProcessReader:
@@ -92,14 +95,21 @@ class ProcessReader:
         return parse_stat(self._files.read(pid, "stat"))
 
     def read(self, pid: int) -> Record:
-        """Read everything. Raises as `stat` does."""
+        """Read everything, of a thread that lives where the first one has ended. Raises as `stat` does."""
         stat = self.stat(pid)
-        status = parse_status(self._text(pid, "status"))
-        cgroup = self._text(pid, "cgroup")
+        record = read_living(self._files, stat, lambda thread: self._record(stat, thread))
+        return record or self._record(stat, None)
+
+    def _record(self, stat: Stat, thread: LivingThread | None) -> Record:
+        """Put a process together; where no thread lives, its place and its program are unknown."""
+        pid = stat.pid
+        status = parse_status(_text(thread, "status") if thread else self._own_text(pid, "status"))
+        cgroup = _text(thread, "cgroup")
         membership, proven = self._membership(cgroup)
         pod = self._pod(membership.pod_uid)
         uid = self._owner(pid) if status.uid is None else status.uid
-        command = self._command_line(pid, stat)
+        command = self._command_line(thread)
+        memory = thread.stat if thread else stat
         info = ProcessInfo(
             id=ProcessId(self._boot.boot_id, pid, stat.start_ticks),
             name=self._redactor.text(decode(stat.name)),
@@ -109,9 +119,9 @@ class ProcessReader:
             state=stat.state,
             parent_pid=stat.parent_pid,
             process_group=stat.process_group,
-            pid_namespace=self._namespace(pid, status),
+            pid_namespace=self._namespace(thread, status),
             start_time_seconds=self._boot.time_seconds + stat.start_ticks / _TICKS_PER_SECOND,
-            resident_bytes=stat.resident_pages * _PAGE_BYTES,
+            resident_bytes=memory.resident_pages * _PAGE_BYTES,
             cgroup=membership.path,
             unit=membership.unit,
             container_id=membership.container_id,
@@ -124,11 +134,15 @@ class ProcessReader:
             proven_names=frozenset(proven),
             on_host=is_on_host(self._files, pid, stat, status),
         )
-        return Record(info, () if command is None else stat.image, cgroup)
+        return Record(info, () if command is None else memory.image, cgroup, ending=thread is None)
 
     def proven_container(self, pid: int) -> str:
         """Return the id of the container that it runs in, "" where there is none, or others than root may name it."""
-        membership, proven = self._membership(self._text(pid, "cgroup"))
+        try:
+            cgroup = read_living(self._files, self.stat(pid), lambda thread: thread.read("cgroup"))
+        except (OSError, ValueError):
+            return ""
+        membership, proven = self._membership(cgroup or b"")
         return membership.container_id if Name.CONTAINER in proven else ""
 
     def user_now(self, uid: int) -> str:
@@ -139,18 +153,21 @@ class ProcessReader:
         """Bring a record up to date with a newer `stat` of the same process; the same one if nothing has changed.
 
         Reads the process again only where it runs another program, belongs to another user or is
-        in another cgroup now, or where the program cannot be seen. A zombie has no memory, arguments
-        or cgroup any more, and one in state D must not be asked for them: what was known of it is
-        kept. With `anew` it is read in any case. Raises as `stat` does.
+        in another cgroup now, or where the program cannot be seen. One of which no thread lives has no
+        memory, arguments or cgroup any more, and one in state D must not be asked for them: what was
+        known of it is kept. With `anew` it is read in any case. Raises as `stat` does.
         """
-        if stat.state not in {"Z", "D"} and (
-            anew or not record.image or record.image != stat.image or self._has_moved(record)
+        thread = living_thread(self._files, stat)
+        if (
+            thread is not None
+            and thread.stat.state != "D"
+            and (anew or not record.image or record.image != thread.stat.image or _has_moved(record, thread))
         ):
             again = self.read(stat.pid)
-            if again.info.id == record.info.id:
+            if again.info.id == record.info.id and not again.ending:
                 return again
         info = record.info
-        resident_bytes = stat.resident_pages * _PAGE_BYTES
+        resident_bytes = (thread.stat if thread else stat).resident_pages * _PAGE_BYTES
         family = stat.parent_pid, stat.process_group
         if (info.parent_pid, info.process_group) != family:
             info = replace(info, parent_pid=family[0], process_group=family[1])
@@ -165,14 +182,6 @@ class ProcessReader:
             info = replace(info, user=names[0], container_name=names[1])
         return record if info is record.info else record._replace(info=info)
 
-    def _has_moved(self, record: Record) -> bool:
-        """Return whether user or cgroup are not as they were."""
-        pid = record.info.id.pid
-        if self._text(pid, "cgroup") != record.cgroup:
-            return True
-        uid = _REAL_UID.search(self._text(pid, "status"))
-        return uid is not None and int(uid[1]) != record.info.uid
-
     def unreadable(self, pid: int, ordinal: int) -> Record:
         """Stand in for a process that lives and hides (hidepid).
 
@@ -184,7 +193,7 @@ class ProcessReader:
     def _membership(self, cgroup: bytes) -> tuple[Membership, frozenset[Name]]:
         return read_membership(cgroup, self._cgroup_owner, self._above_container)
 
-    def _text(self, pid: int, name: str) -> bytes:
+    def _own_text(self, pid: int, name: str) -> bytes:
         try:
             return self._files.read(pid, name)
         except OSError:
@@ -196,26 +205,26 @@ class ProcessReader:
         except OSError:
             return _UNKNOWN_UID
 
-    def _command_line(self, pid: int, stat: Stat) -> str | None:
+    def _command_line(self, thread: LivingThread | None) -> str | None:
         """Redacted command line; None where it should be asked for later.
 
         `cmdline` lies in the memory of the process, and reading it waits for the lock of that
         memory. One that hangs in a driver (state D) may hold it for ever, and so would hang whoever
         reads.
         """
-        if not self._command:
+        if not self._command or thread is None:
             return ""
-        if stat.state == "D":
+        if thread.stat.state == "D":
             return None
-        return self._redactor.command(self._text(pid, "cmdline"))
+        return self._redactor.command(_text(thread, "cmdline"))
 
-    def _namespace(self, pid: int, status: Status) -> int:
+    def _namespace(self, thread: LivingThread | None, status: Status) -> int:
         """Pid namespace by the link, which needs the right to trace the process.
 
         Without it: a process that has one pid only is in the namespace of the agent.
         """
         try:
-            inode = namespace_inode(self._files.link(pid, "ns/pid"))
+            inode = namespace_inode(thread.link("ns/pid")) if thread else 0
         except OSError:
             inode = 0
         if not inode and len(status.namespace_pids) == 1:
@@ -227,3 +236,31 @@ class ProcessReader:
 
     def _pod(self, uid: str) -> PodName:
         return self._pods.lookup(uid) if uid and self._pods else PodName()
+
+
+def _has_moved(record: Record, thread: LivingThread) -> bool:
+    """Return whether user or cgroup are not as they were, or its thread has ended meanwhile."""
+    try:
+        if _text(thread, "cgroup") != record.cgroup:
+            return True
+        uid = _REAL_UID.search(_text(thread, "status"))
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return uid is not None and int(uid[1]) != record.info.uid
+
+
+def _text(thread: LivingThread | None, name: str) -> bytes:
+    """Return a file of a living thread; b"" where none lives, or the file may not be read.
+
+    Raises FileNotFoundError or ProcessLookupError where a thread other than the first has ended meanwhile.
+    """
+    if thread is None:
+        return b""
+    try:
+        return thread.read(name)
+    except (FileNotFoundError, ProcessLookupError):
+        if thread.folder:
+            raise
+        return b""
+    except OSError:
+        return b""

@@ -11,7 +11,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 _FIRST_FIELD = 3  # the first field after the name
-_PARENT, _GROUP, _THREADS, _START, _RESIDENT = 4, 5, 20, 22, 24
+_PARENT, _GROUP, _FLAGS, _THREADS, _START, _RESIDENT = 4, 5, 9, 20, 22, 24
+_PF_EXITING = 0x4  # include/linux/sched.h
 _IMAGE_FIELDS = (28, 48, 49)  # startstack, arg_start, arg_end
 
 
@@ -34,6 +35,13 @@ class Stat(NamedTuple):
     process."""
     process_group: int = 0
     """0 where the kernel does not tell, as of one that is being reaped."""
+    flags: int = 0
+    """Those of the task, `PF_*` of include/linux/sched.h."""
+
+    @property
+    def exiting(self) -> bool:
+        """Whether this thread has ended or begun to, others of the process may live."""
+        return bool(self.flags & _PF_EXITING) or self.state in {"Z", "X"}
 
 
 class Status(NamedTuple):
@@ -70,6 +78,7 @@ def parse_stat(data: bytes) -> Stat:
         resident_pages=max(0, int(fields[_RESIDENT - _FIRST_FIELD])),
         image=(name, *image) if any(int(address) for address in image) else (),
         process_group=max(0, int(fields[_GROUP - _FIRST_FIELD])),
+        flags=int(fields[_FLAGS - _FIRST_FIELD]),
     )
 
 

@@ -17,9 +17,10 @@ from gpuagent_alerts.remedies.limits import broken, cooldown_key
 from gpuagent_alerts.remedies.limits import refusals as limit_refusals
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.party import Doubt, Member, Party
-from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of
-from gpuagent_alerts.remedies.policy import NotMeant, ended_with
-from gpuagent_alerts.remedies.proof import answered, prove
+from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of, passed_over
+from gpuagent_alerts.remedies.policy import ended_with
+from gpuagent_alerts.remedies.proof import answered, prove, without_reason
+from gpuagent_alerts.remedies.refusals import NotMeant, OnlyKill
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts
 from gpuagent_alerts.remedies.world import Condition, Done, Eyes, Gone, Hands, Sight
@@ -58,6 +59,10 @@ class _Stop(Exception):
         self.data = data
 
 
+class _OnlyKillReaches(Doubt):
+    """Nothing is wrong with the step, but that the process sleeps where SIGKILL alone may reach it."""
+
+
 def _alone(_run: Run, _gpus: frozenset[str]) -> str:
     return ""
 
@@ -82,7 +87,7 @@ class Run:
         self._claim = claim
         self._known = known
         self._party = Party(tools.hands)
-        self._called_off = ""
+        self._called_off = self._passed_over = ""
         self._acted = False
         self._unrecorded = False
         """The record takes nothing: a refusal for that reason begins no run."""
@@ -135,7 +140,7 @@ class Run:
                 return outcome
             sight = await self._look()
         if self.plan.dry_run:
-            return Outcome(Result.DRY_RUN, "nothing was done: dry run", acted=self._acted)
+            return Outcome(Result.DRY_RUN, f"nothing was done: dry run{self._passed_over}", acted=self._acted)
         return Outcome(Result.NO_EFFECT, "every step was taken", acted=self._acted)
 
     async def _gather(self) -> Sight:
@@ -179,18 +184,25 @@ class Run:
 
     async def _take(self, step: Step, sight: Sight) -> Outcome | None:
         """One step; its outcome, or None where the next one is due."""
-        facts = await self._check(self._judged_as(step), sight)
-        if self._judged_as(step).kind is Kind.RESTART_UNIT:
+        judged_as, self._before = self.plan.judged_as(step), sight
+        try:
+            facts = await self._check(judged_as, sight)
+        except _OnlyKillReaches as reason:
+            if (kill := self.plan.kill_after(judged_as)) is None:
+                raise self._refused(*reason.reasons) from None
+            if step.disrupts:
+                return await self._pass_over(step, str(reason))
+            judged_as, facts = kill, await self._check(kill, sight)
+        if judged_as.kind is Kind.RESTART_UNIT:
             permission = self._judged_by.policy.unit_permission(self.plan.target)
             if refusal := await self._tools.hands.unit_refusal(self.plan.target, permission):
                 raise self._refused(refusal)
-        if step.disrupts and (refusal := await self._runtime_disagrees()):
+        if step.disrupts and (refusal := await self._party.container_refusal()):
             raise self._refused(refusal)
         useless = step.sends is not None and all(each.ignores(step.sends) for each in facts)
         async with self._tools.gate:
-            await asyncio.to_thread(self._check_limits, self._judged_as(step))
+            await asyncio.to_thread(self._check_limits, judged_as)
             await asyncio.to_thread(self._intend, step, useless, facts)
-        self._before = sight
         started = self._tools.now()
         done = await self._do(step, sight)
         self._acted = self._acted or step.disrupts
@@ -204,12 +216,14 @@ class Run:
         pointless = (useless and step.kind is not Kind.KILL) or (self.plan.dry_run and self.plan.order.by_hand)
         return await self._watch(step, 0.0 if pointless else step.wait_seconds)
 
-    def _judged_as(self, step: Step) -> Step:
-        """Nobody is warned of what will be refused: a notice is judged as what it announces."""
-        if step.kind is not Kind.NOTIFY:
-            return step
-        coming = self.plan.steps[self.plan.steps.index(step) :]
-        return next((each for each in coming if each.disrupts), step)
+    async def _pass_over(self, step: Step, reason: str) -> Outcome | None:
+        """Leave the step out; its time is waited all the same, and only one that did not run in it is killed."""
+        await self._party.pass_over()
+        self._passed_over = f"; {step} would be passed over: {reason}"
+        await asyncio.to_thread(self._begin)
+        await asyncio.to_thread(self._tools.audit.write, self.id, INTENT, passed_over(self.plan, step, reason))
+        await self._result(step, Done(ok=True))
+        return await self._watch(step, 0.0 if self.plan.dry_run and self.plan.order.by_hand else step.wait_seconds)
 
     async def _check(self, step: Step, sight: Sight) -> list[Facts]:
         """Refuse at any doubt about any member."""
@@ -227,19 +241,12 @@ class Run:
             against = policy.refusals(
                 step, self.plan.order, seen, facts, self._tools.now(), self._tools.hands.protected(), self.plan.scope
             )
-            if reasons := [*against, *changed]:
+            if reasons := list(dict.fromkeys([*against, *changed])):
+                if all(isinstance(reason, OnlyKill) for reason in reasons):
+                    raise _OnlyKillReaches(*self._of(member, reasons))
                 next_may = chosen and all(isinstance(reason, NotMeant) for reason in reasons)
                 raise self._refused(*self._of(member, reasons), general=not next_may)
         return [facts for _, facts, _ in looked]
-
-    async def _runtime_disagrees(self) -> str:
-        """Ask the container runtime, where it may be asked, about every container that is acted on by its id."""
-        for member in self._party.members:
-            if member.target.proven_container_id and (
-                refusal := await self._tools.hands.container_refusal(member.target)
-            ):
-                return refusal
-        return ""
 
     def _of(self, member: Member, reasons: list[str]) -> list[str]:
         if member.target.id == self.plan.target.id:
@@ -256,20 +263,24 @@ class Run:
             return
         audit, limits = self._tools.audit, self.rules.limits
         if why := broken(limits, audit.past(dry_run=False, since_reset=True)):
-            text = f"remedies are stopped: {why}; after a look, `gpuagent remedies reset` lets them go on"
-            raise self._refused(text)
+            raise self._refused(f"remedies are stopped: {why}; after a look, `gpuagent remedies reset` lets them go on")
         past = audit.past(dry_run=self.plan.dry_run)
-        against = list(limit_refusals(limits, past, unit=self.plan.target.unit, cooldown_key=self._cooldown_key()))
-        if against:
+        key, dry_run = self._cooldown_key(), self.plan.dry_run
+        if against := [*limit_refusals(limits, past, unit=self.plan.target.unit, cooldown_key=key, dry_run=dry_run)]:
             raise self._refused(*against)
+
+    def _begin(self) -> list[int]:
+        """Begin the record of this run, once; return whom it is about. In a thread. Raises NotRecorded."""
+        pids = [member.target.pid for member in self._party.members]
+        if not self.id:
+            self.id = self._tools.audit.begin(description(self.plan, self._cooldown_key(), pids))
+        return pids
 
     def _intend(self, step: Step, useless: bool, facts: list[Facts]) -> None:
         """In a thread: on the disk before anything is done. Raises NotRecorded."""
-        audit, pids = self._tools.audit, [member.target.pid for member in self._party.members]
-        if not self.id:
-            self.id = audit.begin(description(self.plan, self._cooldown_key(), pids))
+        pids = self._begin()
         note = "the process ignores this signal: there is no use in waiting" if useless else ""
-        audit.write(self.id, INTENT, {
+        self._tools.audit.write(self.id, INTENT, {
             "step": str(step), "disrupts": step.disrupts, "dry_run": self.plan.dry_run, "pids": pids,
             "used_bytes": self.plan.target.used_bytes, "note": note,
             "ends_with_it": [str(each) for one in facts for each in ended_with(step, one) or ()],
@@ -308,7 +319,7 @@ class Run:
                 return
             steady = quick and newest.condition is Condition.HOLDS and not newest.shows_less_than(sight)
             sight = newest if steady else await self._look()
-            await self._check(self._judged_as(step), sight)
+            await self._check(self.plan.judged_as(step), sight)
             self._before = sight
             if steady:
                 return
@@ -351,29 +362,19 @@ class Run:
             if not plan.dry_run and self._party.have_ended():
                 return await prove(
                     plan, tools.eyes, self._before,
-                    started=started, now=tools.now, held=self._share(), shared=lambda: self.shares_gpu,
+                    started=started, now=tools.now, held=self._party.held_bytes(plan.target.key.gpu_uuid),
+                    shared=lambda: self.shares_gpu,
                 )  # fmt: skip
             if sight is not None:
                 self._last_look = sight.clock_seconds
                 if sight.condition is Condition.OVER:
-                    return self._over(sight, tools.now() - started)
+                    return without_reason(plan, sight, tools.now() - started, acted=self._acted)
             if self._called_off or tools.now() >= end:  # as `left` is worked out: no other rounding
                 break
         if step.kind is Kind.KILL and not plan.dry_run and not self._called_off:
             where = "; ".join(await self._party.whereabouts())
             return Outcome(Result.UNKILLABLE, f"SIGKILL was sent, and the process is still there: {where}", acted=True)
         return None
-
-    def _over(self, sight: Sight, seconds: float) -> Outcome:
-        before, now = self.plan.target.used_bytes, sight.target.used_bytes if sight.target else None
-        freed = before - now if now is not None else None
-        result = Result.RELEASED if freed is not None and freed > 0 and not self.plan.dry_run else Result.RESOLVED
-        return Outcome(result, sight.reason or "the alert has ended", freed, seconds, acted=self._acted)
-
-    def _share(self) -> int:
-        """Bytes that all of them held on the target's GPU."""
-        targets, gpu = [member.target for member in self._party.members], self.plan.target.key.gpu_uuid
-        return sum(each.used_bytes for each in targets if each.key.gpu_uuid == gpu)
 
     def _refused(self, *reasons: str, general: bool = True) -> _Stop:
         outcome = Outcome(Result.REFUSED, "; ".join(reasons), general=general, acted=self._acted, reasons=reasons)
@@ -384,9 +385,7 @@ class Run:
             return
         try:
             if not self.id:  # refused before it began: the refusal is worth a record too
-                pids = [member.target.pid for member in self._party.members]
-                row = description(self.plan, self._cooldown_key(), pids)
-                self.id = await asyncio.to_thread(self._tools.audit.begin, row)
+                await asyncio.to_thread(self._begin)
             row = end_of(outcome) | data | {"step": self.name_of_step}
             await asyncio.to_thread(self._tools.audit.write, self.id, END, row)
         except NotRecorded:

@@ -56,8 +56,11 @@ class Past:
     """No action: a mark that a person has stopped remedies."""
 
 
-def refusals(limits: Limits, past: Sequence[Past], *, unit: str = "", cooldown_key: str = "") -> Iterator[str]:
-    """Every limit that an action now would break. `past` are actions of the same kind (real ones, or dry runs)."""
+def refusals(
+    limits: Limits, past: Sequence[Past], *, unit: str = "", cooldown_key: str = "", dry_run: bool = False
+) -> Iterator[str]:
+    """Every limit that an action now would break. `past` are actions of the same kind: real ones, or dry runs."""
+    was, seen = ("would have been", " (dry run)") if dry_run else ("was", "")
     past = [each for each in past if not (each.record_lost or each.stopped)]
     early = limits.pause_seconds - min((each.age_seconds for each in past), default=math.inf)
     if early > 0:
@@ -69,12 +72,15 @@ def refusals(limits: Limits, past: Sequence[Past], *, unit: str = "", cooldown_k
     if unit:
         count = sum((each.unknown or each.unit == unit) and each.age_seconds < HOUR for each in past)
         if count >= limits.unit_per_hour:
-            yield f"{unit} was acted on {count} times in the last hour: unit_per_hour is {limits.unit_per_hour}"
+            yield (
+                f"{unit} {was} acted on {count} times in the last hour{seen}: unit_per_hour is {limits.unit_per_hour}"
+            )
     if cooldown_key:
         ages = [each.age_seconds for each in past if each.unknown or _same(each.cooldown_key, cooldown_key)]
         if ages and min(ages) < limits.cooldown_seconds:
             left = format_duration(limits.cooldown_seconds - min(ages))
-            yield f"{_described(cooldown_key)} was acted on {min(ages):.0f} s ago: it cools down for another {left}"
+            age = f"{min(ages):.0f} s ago{seen}"
+            yield f"{_described(cooldown_key)} {was} acted on {age}: it cools down for another {left}"
 
 
 def cooldown_key(target: Target, command_digest: str) -> str:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from gpuagent_alerts.remedies.target import Facts, Identity, Target, differences, mismatches
+from gpuagent.identity import ProcessId
+from gpuagent_alerts.remedies.target import Facts, Identity, Target, changes
 from gpuagent_alerts.remedies.world import Done, Gone, Hands, Held, NotPermitted, Sight
+
+WOKEN = "it has run since only SIGKILL could have reached it: it is asked to end first, when this is tried again"
 
 
 class Doubt(Exception):
@@ -46,6 +49,8 @@ class Party:
         self._hands = hands
         self._held: list[Held] = []
         self.members: list[Member] = []
+        self._asleep: dict[ProcessId, int | None] = {}
+        """Context switches of those that were passed over in their sleep."""
 
     async def take(self, target: Target) -> None:
         """Open the pidfd first, then read: what is read is of the one that is held. Raises Gone, Doubt."""
@@ -57,7 +62,8 @@ class Party:
             raise Doubt(f"pid {target.pid} cannot be held: {error}") from None
         self._held.append(held)
         facts = await _facts(held, target.pid)
-        if wrong := list(mismatches(target, facts.identity)):
+        wrong = changes(target, facts)
+        if wrong and not (self.members and wrong == [facts.end]):  # who would have fallen with the target is left out
             raise Doubt(*wrong)
         self.members.append(Member(target, held, facts.identity))
 
@@ -80,20 +86,40 @@ class Party:
         for member in list(self.members):
             try:
                 facts = await member.facts()
-                if facts.is_dead and member is not self.members[0]:  # its parent has not reaped it
+                if facts.end and member is not self.members[0]:  # its parent has not reaped it
                     raise Gone
             except Gone:
                 if member is self.members[0]:
                     raise
                 self.members.remove(member)
                 continue
-            found.append((member, facts, list(differences(member.identity, facts.identity))))
+            found.append((member, facts, changes(member.identity, facts) + self._woken(member, facts)))
         return found
+
+    async def pass_over(self) -> None:
+        """Remember in which sleep a step found them: who has run since may yet do what a gentler step asks.
+
+        Raises as `look`.
+        """
+        self._asleep = {member.target.id: facts.switches for member, facts, _ in await self.look()}
+
+    def _woken(self, member: Member, facts: Facts) -> list[str]:
+        if member.target.id not in self._asleep:
+            return []
+        before = self._asleep[member.target.id]
+        return [] if before is not None and before == facts.switches else [WOKEN]
 
     async def same_still(self) -> None:
         """The very last look before a step. Raises Gone, Doubt."""
         if changed := [reason for _, _, reasons in await self.look() for reason in reasons]:
             raise Doubt(*changed)
+
+    async def container_refusal(self) -> str:
+        """Ask the container runtime, where it may be asked, about every container that is acted on by its id."""
+        for member in self.members:
+            if member.target.proven_container_id and (refusal := await self._hands.container_refusal(member.target)):
+                return refusal
+        return ""
 
     def send(self, number: int) -> Done:
         """Signal all, or none: each is asked first whether it could be. At once: the very last look was just before."""
@@ -111,6 +137,10 @@ class Party:
     def have_ended(self) -> bool:
         """All of them, with all of their threads."""
         return all(member.held.has_ended() for member in self.members)
+
+    def held_bytes(self, gpu_uuid: str) -> int:
+        """Return what all of them held on this GPU when they were chosen."""
+        return sum(each.target.used_bytes for each in self.members if each.target.key.gpu_uuid == gpu_uuid)
 
     async def whereabouts(self) -> list[str]:
         """For each that still is, where in the kernel it waits."""

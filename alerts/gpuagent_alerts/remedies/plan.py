@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import signal
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 from gpuagent_alerts.remedies.limits import Limits
 from gpuagent_alerts.remedies.outcome import Outcome
 from gpuagent_alerts.remedies.policy import Policy
-from gpuagent_alerts.remedies.steps import Step
+from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Order
 
@@ -32,6 +33,16 @@ class Plan:
         In a dry run the app is not asked.
         """
         return self.order.by_hand and not self.dry_run and step.asks_app and step == self.steps[-1]
+
+    def judged_as(self, step: Step) -> Step:
+        """Return the step that a notice announces, and any other as it is: nobody is warned of what will be refused."""
+        if step.kind is not Kind.NOTIFY:
+            return step
+        return next((each for each in self.steps[self.steps.index(step) :] if each.disrupts), step)
+
+    def kill_after(self, step: Step) -> Step | None:
+        """Return the step after this one that sends SIGKILL."""
+        return next((each for each in self.steps[self.steps.index(step) + 1 :] if each.sends == signal.SIGKILL), None)
 
     @property
     def reason(self) -> str:
@@ -66,6 +77,11 @@ def description(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[s
         "gpu": target.gpu_index, "gpu_uuid": target.key.gpu_uuid,
         "used_bytes": target.used_bytes, "cooldown_key": cooldown_key, "members": list(members),
     }  # fmt: skip
+
+
+def passed_over(plan: Plan, step: Step, reason: str) -> dict[str, object]:
+    """The row of a step that was left out, and why. It is no action."""
+    return {"step": str(step), "disrupts": False, "dry_run": plan.dry_run, "note": f"passed over: {reason}"}
 
 
 def end_of(outcome: Outcome) -> dict[str, object]:

@@ -10,34 +10,35 @@ from dataclasses import dataclass, field, replace
 from gpuagent.doubt import SHUFFLED_LIST
 from gpuagent.units import format_bytes, format_duration
 from gpuagent_alerts.remedies.never_list import NEVER, NEVER_UNITS, SHARED_UNITS, UNKILLABLE_SCORE, pattern_for
+from gpuagent_alerts.remedies.refusals import (
+    NotMeant,
+    OnlyKill,
+    in_another_unit,
+    not_meant,
+    of_another_user,
+    unproven_container,
+    unproven_unit,
+)
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import (
     MAX_NAMESPACE_MEMBERS,
     Facts,
     NamespaceMember,
     Target,
-    mismatches,
+    changes,
+    may_be_named,
     names_container,
 )
 from gpuagent_alerts.remedies.victim import IDLE_FOR_SECONDS, VictimPolicy
 from gpuagent_alerts.remedies.world import Order, Sight, UnitPermission
 
-"""`oom_score_adj` of what even the kernel spares."""
 _SPARING = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
 """Signals whose default is not the end of the process, or its standstill."""
 _NAMED = 5
 """Processes that a refusal names one by one."""
+_OF_UNITS = frozenset({Kind.NOTIFY, Kind.RELEASE_CACHE, Kind.RESTART_UNIT})
+"""Steps that a unit's name permits although its processes are in a container."""
 _USERS_OWN_MANAGER = re.compile(r"user@\d+\.service/")
-
-
-class NotMeant(str):
-    """A refusal because root's allow list is about others, by facts that this process cannot choose.
-
-    Then the next process of a ranking may be looked at. Any other refusal ends the choice: a process that hides behind
-    a name or a namespace must not be the cause of an act on its neighbour.
-    """
-
-    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,20 +101,24 @@ class Policy:
             yield "it is no longer on the GPU"
             return
         yield from _in_doubt(sight)
-        yield from mismatches(target, facts.identity)  # what is judged is what is held
+        yield from changes(target, facts)  # what is judged is what is held
+        if facts.end:
+            return
+        if step.disrupts and not facts.identity.cgroup:
+            yield "its cgroup cannot be read: it cannot be told in which unit or container it runs"
         if not target.holder_proven and not (order.by_hand and order.forced):  # a person has confirmed the process
             yield (
                 "it has not been shown to hold this memory: its number was first listed while nobody looked"
                 " (it counts once its memory grows or it is seen computing)"
             )
         yield from self._never(target, facts, protected)
-        yield from _beyond_reach(facts)
+        yield from _out_of_reach(step, facts)
         if "M" in target.kinds and step.disrupts and not self.mps_clients:
             yield "it is a client of MPS: ending one can harm the others (remedies.mps_clients permits it)"
-        not_meant = False
+        is_not_meant = False
         if not (order.forced or self._may_be_asked_by_hand(order)):
-            for refusal in self._not_allowed(target, facts, sight, now_seconds):
-                not_meant = not_meant or isinstance(refusal, NotMeant)
+            for refusal in self._not_allowed(step, target, facts, sight, now_seconds):
+                is_not_meant = is_not_meant or isinstance(refusal, NotMeant)
                 yield refusal
         yield from self._evidence(step, order, target)
         yield from _busy(order, target, self.idle_for_seconds)
@@ -124,8 +129,8 @@ class Policy:
         yield from _unproven(step, scope, target, facts)
         for refusal in self._wrong_step(step, target, facts):
             # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
-            is_nobodys = not_meant and step.kind is Kind.RESTART_UNIT and not target.unit
-            yield _not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
+            is_nobodys = is_not_meant and step.kind is Kind.RESTART_UNIT and not target.unit
+            yield not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
         yield from self._ends_others(step, order, facts, protected)
 
     def for_members(self) -> Policy:
@@ -161,7 +166,7 @@ class Policy:
         """Return whether a person's word is enough: where no allow list is given. One that is given is kept to."""
         return order.by_hand and self.allow == Allow()
 
-    def _not_allowed(self, target: Target, facts: Facts, sight: Sight, now_seconds: float) -> Iterator[str]:
+    def _not_allowed(self, step: Step, target: Target, facts: Facts, sight: Sight, now_seconds: float) -> Iterator[str]:
         allow = self.allow
         if allow.names_nobody:
             yield "nothing is allowed: remedies.allow names no users, units or containers"
@@ -169,10 +174,10 @@ class Policy:
         if facts.user != target.user:
             yield f"its user has another name now: {facts.user or 'unknown'}, and not {target.user or 'unknown'}"
         if allow.users and target.user not in allow.users:
-            yield _of_another_user(target, facts)
+            yield of_another_user(target, facts)
         if len(set(facts.uids)) != 1:
             yield f"it runs with the rights of more than one user (uids {', '.join(map(str, facts.uids)) or 'unknown'})"
-        yield from self._not_in_place(target, facts)
+        yield from self._not_in_place(step, target, facts)
         if allow.gpus and target.key.gpu_uuid not in allow.gpus:
             if str(target.gpu_index) not in allow.gpus:
                 yield f"GPU {target.gpu_index} is not in remedies.allow.gpus"
@@ -188,27 +193,24 @@ class Policy:
         if target.used_bytes < allow.min_memory_bytes:
             yield f"it holds {format_bytes(target.used_bytes)}, less than remedies.allow.min_memory"
 
-    def _not_in_place(self, target: Target, facts: Facts) -> Iterator[str]:
-        """Yield what is wrong with its unit or container."""
-        allow, proven = self.allow, facts.identity.proven_names
-        units = (*allow.units, *allow.shared_units)
-        if units:
-            if target.unit not in units:
-                yield _in_another_unit(target, facts)
-            elif "unit" not in proven:
-                yield f"{_unproven_unit(target)}: the allow list means what is proven"
-        in_allowed_unit = target.unit in units and "unit" in proven
-        if allow.containers:
-            if target.container_id and "container" not in proven:
-                yield f"{_unproven_container(target)}: the allow list means what is proven"
-            elif not any(
-                names_container(name, target.container_id, target.container_name) for name in allow.containers
-            ):
-                text = f"container {target.container or '(none)'} is not in remedies.allow.containers"
-                yield _not_meant(text, facts, "container" if target.container_id else "place")
+    def _not_in_place(self, step: Step, target: Target, facts: Facts) -> Iterator[str]:
+        """Yield what is wrong with its unit or container.
+
+        A unit's name permits what is done to the unit as a whole, also where containers run in it. Whatever reaches one
+        process in a container needs the container's name.
+        """
+        units = (*self.allow.units, *self.allow.shared_units)
+        in_allowed_unit = target.unit in units and "unit" in facts.identity.proven_names
+        if units and not in_allowed_unit:
+            if target.unit in units:
+                yield f"{unproven_unit(target)}: the allow list means what is proven"
+            else:
+                yield in_another_unit(target, facts)
+        if self.allow.containers:
+            yield from self._not_in_container(target, facts)
         elif target.container_id and not in_allowed_unit:
             text = f"it runs in container {target.container}, and remedies.allow.containers names none"
-            yield _not_meant(text, facts, "container")
+            yield not_meant(text, facts, "container")
         elif facts.contained is None:
             yield "it cannot be told whether it runs in a container"
         elif facts.contained and not units:
@@ -216,6 +218,25 @@ class Policy:
                 "it runs in a container (it has a pid namespace or a root directory of its own) that is not known by"
                 " name: remedies.allow.users does not reach into it"
             )
+        elif (target.container_id or facts.contained) and in_allowed_unit and step.kind not in _OF_UNITS:
+            permitted = "remedies.allow.units permits restart_unit, notify and release_cache there"
+            if target.container_id:
+                yield f"it runs in a container: {permitted}, and {step} needs remedies.allow.containers too"
+            else:
+                yield f"it runs in a container that is not known by name: {permitted}, and not {step}"
+
+    def _not_in_container(self, target: Target, facts: Facts) -> Iterator[str]:
+        """Yield why the allow list does not mean its container."""
+        names = self.allow.containers
+        text = f"container {target.container or '(none)'} is not in remedies.allow.containers"
+        if target.container_id and "container" not in facts.identity.proven_names:
+            yield f"{unproven_container(target)}: the allow list means what is proven"
+        elif any(names_container(name, target.container_id, target.container_name) for name in names):
+            return
+        elif may_be_named(names, target):
+            yield f"{text} by its id, and its name is not known (processes.container_socket tells names)"
+        else:
+            yield not_meant(text, facts, "container" if target.container_id else "place")
 
     def _evidence(self, step: Step, order: Order, target: Target) -> Iterator[str]:
         """Yield what the leak lacks where the order is about one: the process must have a leak of its own.
@@ -241,7 +262,7 @@ class Policy:
             yield from _no_restart(target, self.unit_permission(target), facts)
         elif step.kind is Kind.EXEC:
             yield from _nothing_to_fill_in(step, target)
-        elif target.unit and not target.proven_container_id and _would_end(step, facts):
+        elif target.unit and not target.proven_container_id and _may_end(step) and not _is_users_own(target):
             yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
 
     def _ends_others(self, step: Step, order: Order, facts: Facts, protected: frozenset[int]) -> Iterator[str]:
@@ -269,46 +290,6 @@ class Policy:
             yield f"it is the first process of a pid namespace: ending it also ends {', '.join(_shortened(others))}"
 
 
-def _not_meant(text: str, facts: Facts, by: str) -> str:
-    """Return the text as a refusal after which the next may be looked at, if it is root's word where the process is.
-
-    `by` is what says so: the proven name of its unit or container, or `place` where it is in none. Then it may have
-    left its unit for a cgroup of its user's own making, unless every cgroup that it is in is root's.
-    """
-    of_root = by in facts.identity.proven_names and (by != "place" or facts.contained is False)
-    return NotMeant(text) if of_root else text
-
-
-def _in_another_unit(target: Target, facts: Facts) -> str:
-    if target.unit:
-        return _not_meant(f"{target.unit} is not in remedies.allow.units", facts, "unit")
-    text = "it runs in no unit, and remedies.allow.units names some"
-    return _not_meant(text, facts, "container" if target.container_id else "place")
-
-
-def _unproven_unit(target: Target) -> str:
-    return f"it is not proven that root, and nobody else, put it into {target.unit} (its cgroup is {target.cgroup})"
-
-
-def _unproven_container(target: Target) -> str:
-    return (
-        f"container {target.container} is not proven: its cgroup {target.cgroup} may be one that others than root can"
-        " write to, or its path is none on which the container runtimes of this host are known to make containers"
-        " (processes.container_cgroups names further ones)"
-    )
-
-
-def _of_another_user(target: Target, facts: Facts) -> str:
-    """Return the refusal; the next in a ranking may follow where the process cannot have chosen its user.
-
-    A user may run processes as their own sub-uids (newuidmap(1)), which have no account, and as root or another user by
-    a program that has that right.
-    """
-    text = f"{target.user or 'nobody'} is not in remedies.allow.users"
-    account = target.uid != 0 and target.user not in {"", str(target.uid)}
-    return NotMeant(text) if account and facts.root_user_namespace else text
-
-
 def _in_doubt(sight: Sight) -> Iterator[str]:
     if not sight.host_pid_namespace:
         yield "the agent is not in the host's pid namespace: the driver's pids are not its own"
@@ -329,12 +310,16 @@ def _busy(order: Order, target: Target, idle_for_seconds: float) -> Iterator[str
         yield f"it has not been idle for {wanted} (remedies.idle_for)"
 
 
-def _beyond_reach(facts: Facts) -> Iterator[str]:
-    if facts.is_dead:
-        yield "it is a zombie: its parent has to reap it, and no signal helps"
-    elif facts.state == "D":
+def _out_of_reach(step: Step, facts: Facts) -> Iterator[str]:
+    """Yield that it sleeps in state D: SIGKILL ends it where the kernel's wait is a killable one (vfork, NFS).
+
+    Any other signal would stay pending, and reach it when nobody knows any more whether there is a reason.
+    """
+    if facts.state == "D" and step.disrupts and step.sends != signal.SIGKILL:
         where = f" in {facts.wait_channel}" if facts.wait_channel not in {"", "0"} else ""
-        yield f"it is in uninterruptible sleep (state D){where}: no signal reaches it now"
+        yield OnlyKill(
+            f"it is in uninterruptible sleep (state D){where}: only SIGKILL may reach it now, and not {step}"
+        )
 
 
 def _unproven(step: Step, scope: str, target: Target, facts: Facts) -> Iterator[str]:
@@ -343,7 +328,7 @@ def _unproven(step: Step, scope: str, target: Target, facts: Facts) -> Iterator[
         return
     proven = facts.identity.proven_names
     if scope == "container" and target.container_id and "container" not in proven:
-        yield _unproven_container(target)
+        yield unproven_container(target)
     if scope == "job" and target.slurm_job and "job" not in proven:
         yield f"others than root may have made the cgroup of job {target.slurm_job}"
 
@@ -351,10 +336,13 @@ def _unproven(step: Step, scope: str, target: Target, facts: Facts) -> Iterator[
 def _no_restart(target: Target, permission: UnitPermission, facts: Facts) -> Iterator[str]:
     if not target.unit:
         yield "no systemd unit runs it: there is nothing to restart"
-    elif "unit" not in facts.identity.proven_names and not _USERS_OWN_MANAGER.match(target.unit):
-        yield _unproven_unit(target)
-    elif _USERS_OWN_MANAGER.match(target.unit):
-        yield f"{target.unit} belongs to a user's own manager, which only that user may command"
+    elif _is_users_own(target):
+        yield (
+            f"{target.unit} belongs to a user's own manager, which only that user may command:"
+            " terminate or kill its process instead"
+        )
+    elif "unit" not in facts.identity.proven_names:
+        yield unproven_unit(target)
     elif refusal := permission.against([target.unit]):
         yield refusal
 
@@ -376,7 +364,7 @@ def _nothing_to_fill_in(step: Step, target: Target) -> Iterator[str]:
 
 def ended_with(step: Step, facts: Facts) -> tuple[NamespaceMember, ...] | None:
     """Return whom the kernel ends together with the process where this step ends it; None where that is unknown."""
-    ends = step.kind is Kind.RESTART_UNIT or _would_end(step, facts)
+    ends = step.kind is Kind.RESTART_UNIT or _may_end(step)
     return facts.namespace_members if ends and facts.is_namespace_init else ()
 
 
@@ -384,9 +372,11 @@ def _shortened(others: list[str]) -> list[str]:
     return others if len(others) <= _NAMED else [*others[:_NAMED], f"{len(others) - _NAMED} others"]
 
 
-def _would_end(step: Step, facts: Facts) -> bool:
-    """SIGTERM and SIGKILL by intent; another signal where the process does not handle it and the default is to end."""
-    if step.kind in {Kind.TERMINATE, Kind.KILL}:
-        return True
-    number = step.sends
-    return number is not None and number not in _SPARING and not facts.handles(number)
+def _may_end(step: Step) -> bool:
+    """Return whether it sends a signal whose default is the end: a handler is the process's own, and may go away."""
+    return step.sends is not None and step.sends not in _SPARING
+
+
+def _is_users_own(target: Target) -> bool:
+    """Return whether a user's own manager runs it: systemd of the system knows no such unit and brings nothing back."""
+    return _USERS_OWN_MANAGER.match(target.unit) is not None

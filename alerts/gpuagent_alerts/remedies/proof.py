@@ -63,6 +63,14 @@ def answered(step: Step, done: Done, seconds: float) -> Outcome:
     return Outcome(Result.NO_EFFECT, detail, freed, seconds, acted=step.disrupts, answer=done.answer)
 
 
+def without_reason(plan: Plan, sight: Sight, seconds: float, *, acted: bool) -> Outcome:
+    """Return what a run came to whose reason has gone while its step was given time."""
+    now = sight.target.used_bytes if sight.target else None
+    freed = plan.target.used_bytes - now if now is not None else None
+    result = Result.RELEASED if freed is not None and freed > 0 and not plan.dry_run else Result.RESOLVED
+    return Outcome(result, sight.reason or "the alert has ended", freed, seconds, acted=acted)
+
+
 def _freed(before: Sight | None, now: Sight) -> int | None:
     if before is None or before.gpu_used_bytes is None or now.gpu_used_bytes is None:
         return None

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from gpuagent.growth import MemoryKey
@@ -35,7 +35,7 @@ class Identity:
     """`comm`, as the kernel has it."""
     command_digest: str
     """Of the raw command line, by a key of the node: line and plain digest may give secrets away. "" where it could not
-    be read: state D, no memory."""
+    be read: state D, no memory. `image` then tells whether there was an exec."""
     cgroup: str
     executable: str | None = None
     """None where it may not be read: reading it needs CAP_SYS_PTRACE."""
@@ -102,6 +102,8 @@ class Facts:
     identity: Identity
     state: str
     threads: int
+    ending: bool = False
+    """None of its threads is seen to live: what it runs and where is told no more."""
     parent_pid: int = 0
     user: str = ""
     """Name that the user database has for its uid at this moment; "" is unknown."""
@@ -123,6 +125,15 @@ class Facts:
     pending_signals: int = NO_SIGNALS
     wait_channel: str = ""
     """Where in the kernel it waits; for the report on one that cannot be killed."""
+    switches: int | None = None
+    """How often it began to run (context switches): the same number again means the same sleep. None is unknown."""
+
+    @property
+    def end(self) -> str:
+        """Why there is nobody to act on any more; "" for a process that lives."""
+        if self.is_dead:
+            return "it has ended and is a zombie: its parent has to reap it, and no signal helps"
+        return "it is ending: the kernel takes it down already, and no signal hastens that" if self.ending else ""
 
     @property
     def is_dead(self) -> bool:
@@ -268,6 +279,12 @@ _FOLLOWS = {"uids": "uid", "cgroups": "cgroup", "proven_names": "cgroup"}
 """What goes without saying beside another change."""
 
 
+def may_be_named(wanted: Iterable[str], target: Target) -> bool:
+    """Return whether one of these may be the name of the target's container, which is not known."""
+    unnamed = _ID.fullmatch(target.container_id) is not None and not target.container_name
+    return unnamed and any(not _LIKE_AN_ID.fullmatch(name) for name in wanted)
+
+
 def differences(chosen: Identity, now: Identity) -> Iterator[str]:
     """Yield, in words, each thing that is not as it was: one is enough to leave the process alone."""
     handles = {chosen.handle_inode, now.handle_inode}
@@ -276,9 +293,19 @@ def differences(chosen: Identity, now: Identity) -> Iterator[str]:
         return
     before, after = chosen.compared, now.compared
     changed = {name for name in before if before[name] != after[name]}
+    if "" in {chosen.command_digest, now.command_digest} and chosen.image == now.image and len(now.image) > 1:
+        changed -= {"command_digest"}  # it could not be read each time (state D), and there was no exec
     for name, words in CHANGES.items():
         if name in changed and _FOLLOWS.get(name) not in changed:
             yield words.format(before[name], after[name])
+
+
+def changes(before: Identity | Target, facts: Facts) -> list[str]:
+    """Return why this is not what was chosen, or measured, any more: that it has ended is the one reason then."""
+    now = facts.identity
+    if facts.end and before.id == now.id:
+        return [facts.end]
+    return list(differences(before, now) if isinstance(before, Identity) else mismatches(before, now))
 
 
 def mismatches(target: Target, now: Identity) -> Iterator[str]:
@@ -299,7 +326,9 @@ def _changes(before: Target, now: Identity) -> Iterator[str]:
         yield f"its name has changed from {before.name!r} to {now.name!r}"
     if before.process_group and before.process_group != now.process_group:
         yield "its process group has changed"
-    if before.cgroup and before.cgroup != now.cgroup:
+    if before.cgroup and not now.cgroup:
+        yield "its cgroup cannot be read now"
+    elif before.cgroup and before.cgroup != now.cgroup:
         yield f"its cgroup has changed from {before.cgroup} to {now.cgroup}"
     elif before.proven_names != now.proven_names:
         yield "who can write to its cgroup has changed"

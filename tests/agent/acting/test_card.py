@@ -79,6 +79,9 @@ def test_what_is_missing_has_to_be_missing_again(name: str) -> None:
     assert refused(without, without) == ""
     assert NAMES[name] in refused(without, fresh())
     assert NAMES[name] in refused(fresh(), without)
+    if name == "command_digest":  # state D; where the image is seen to be the same, there was no exec
+        assert not list(differences(IDENTITY, without.identity))
+        without = FreshProcess(INFO, replace(without.identity, image=(b"2048",)))
     assert list(differences(IDENTITY, without.identity))
     assert list(differences(without.identity, IDENTITY))
 

@@ -16,6 +16,7 @@ import pytest
 
 from gpuagent.acting.configured import step_of
 from gpuagent.acting.shown import read_shown
+from gpuagent_alerts.remedies.target import KILL_BIT
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import IGNORES_TERM, PLAIN, ZOMBIE_LEADER, as_target, running
 from tests.agent.acting.staging import config, stage
@@ -310,7 +311,7 @@ def write_into_ice(process: subprocess.Popen[str], mounted: Path) -> None:
 @pytest.mark.needs("fsfreeze")
 @pytest.mark.needs("mkfs.ext4")
 def test_uninterruptible_sleep(store: Store, tmp_path: Path) -> None:
-    """PROC-02: a process in state D gets no signal at all, and the refusal says where in the kernel it waits."""
+    """PROC-02: a process in state D gets SIGKILL alone; where even that does not end it, it says where it waits."""
     with frozen(tmp_path) as mounted:
         process = subprocess.Popen(
             [sys.executable, "-c", WRITES, str(mounted / "x")], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
@@ -323,14 +324,14 @@ def test_uninterruptible_sleep(store: Store, tmp_path: Path) -> None:
             async def story() -> None:
                 async with stage(config(user_of(process.pid)), store, {"leaker": process.pid}) as one:
                     one.fires(process.pid)
-                    await one.until(lambda: one.ended() == ["refused"])
+                    await one.until(lambda: one.ended() == ["unkillable"])
                     (run,) = (await one.acting.document())["remedies"]
-                    assert "uninterruptible sleep (state D) in " in run["end"]["detail"]
-                    assert run["steps"] == []
+                    assert "is in state D, waiting in " in run["end"]["detail"]
+                    passed_over, *_ = run["steps"]
+                    assert "only SIGKILL may reach it now, and not SIGTERM" in passed_over["note"]
 
             asyncio.run(story())
-            status = Path(f"/proc/{process.pid}/status").read_text()
-            assert "SigPnd:\t0000000000000000" in status
+            assert f"ShdPnd:\t{KILL_BIT:016x}" in Path(f"/proc/{process.pid}/status").read_text()
         finally:
             subprocess.run(["fsfreeze", "-u", str(mounted)], check=False)
             process.kill()

@@ -83,11 +83,11 @@ def test_what_a_dead_process_has_left() -> None:
     """A zombie has no executable, image or arguments: these are missing, and not as before."""
     process = subprocess.Popen(["sleep", "1000"])
     try:
-        before, _ = read_identity(RealProc(), reader(), process.pid, 0, DIGESTS)
+        before = read_identity(RealProc(), reader(), process.pid, 0, DIGESTS).identity
         process.kill()
         os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
-        after, _ = read_identity(RealProc(), reader(), process.pid, 0, DIGESTS)
+        after = read_identity(RealProc(), reader(), process.pid, 0, DIGESTS).identity
     finally:
         process.wait()
-    assert (after.executable, after.executable_file, after.image) == (None, (), (b"",))
+    assert (after.executable, after.executable_file, after.image) == (None, (), ())
     assert {"executable", "executable_file", "command_digest"} <= changed(before, after)

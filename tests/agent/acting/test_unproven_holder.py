@@ -10,7 +10,8 @@ from gpuagent.acting.targets import target_of
 from gpuagent.monitor.join import Joiner
 from gpuagent.monitor.listings import Holders
 from gpuagent.reading import ProcessState
-from gpuagent_alerts.remedies.policy import Allow, NotMeant, Policy
+from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.refusals import NotMeant
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts, Identity
 from gpuagent_alerts.remedies.world import Condition, Order, Sight

@@ -6,7 +6,10 @@ import os
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
 
 ZOMBIE_LEADER = """
 import ctypes, platform, threading, time
@@ -16,6 +19,42 @@ input()
 ctypes.CDLL(None).syscall({"x86_64": 60, "aarch64": 93}[platform.machine()], 0)
 """
 """Ends its main thread alone: the process lives on in another one."""
+
+
+V1 = Path("/sys/fs/cgroup/systemd")
+UNIT = f"gpuagent-test-{os.getpid()}.service"
+
+
+@contextmanager
+def in_unit(program: str = ZOMBIE_LEADER) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a process in a unit's cgroup of version 1, by default one that can end its first thread alone.
+
+    Skips where there is no such hierarchy.
+    """
+    if os.geteuid() != 0 or not (V1 / "cgroup.procs").exists():
+        pytest.skip("needs root and a cgroup hierarchy of version 1 with systemd's name")
+    slice_existed, unit = (V1 / "system.slice").is_dir(), V1 / "system.slice" / UNIT
+    unit.mkdir(parents=True)
+    try:
+        enter = f"open({str(unit / 'cgroup.procs')!r}, 'w').write('0')\n"
+        with child(*python(enter + program)) as process:
+            answer(process)
+            yield process
+    finally:
+        while (unit / "cgroup.procs").read_bytes():  # a process that it has started is ended by the kernel just now
+            os.sched_yield()
+        unit.rmdir()
+        if not slice_existed:
+            with suppress(OSError):  # others have made their units there meanwhile
+                unit.parent.rmdir()
+
+
+def end_first_thread(process: subprocess.Popen[bytes]) -> int:
+    """Have a `ZOMBIE_LEADER` end its first thread, and return its pid once the kernel says so."""
+    say(process, b"go\n")
+    while b") Z " not in Path(f"/proc/{process.pid}/stat").read_bytes():
+        os.sched_yield()
+    return process.pid
 
 
 @contextmanager

@@ -88,7 +88,7 @@ def test_no_restart_is_advised_that_would_be_refused(unit: str) -> None:
          "Say --restart-unit, or stop the unit yourself: systemctl stop a.service."),
         ("it is a client of MPS: ending one can harm the others (remedies.mps_clients permits it)",
          f"Set remedies.mps_clients: true in {FILE}; --force does not lift this."),
-        ("it is a zombie: its parent has to reap it, and no signal helps",
+        ("it has ended and is a zombie: its parent has to reap it, and no signal helps",
          "End or restart its parent, pid 7: only the parent can reap it."),
         ("SIGTERM: not permitted: Operation not permitted",
          "Give the agent the right to signal: systemd/gpuagent-kill.conf as a drop-in (CAP_KILL)."),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -95,3 +96,13 @@ def test_the_record_has_the_key_and_not_the_command(store: Store) -> None:
     (begin,) = [event for event in Audit(store, World().clock, BOOT).events() if event.kind == BEGIN]
     assert begin.data["cooldown_key"] == "user:1000:digest"
     assert "program" not in begin.data
+
+
+def test_a_dry_run_says_that_nothing_was_done(store: Store) -> None:
+    """A cool-down after a dry run tells of what would have been done: nobody reads of an action that never was."""
+    assert climb(World(), plan(KILL, dry_run=True), store, COOLS).result is Result.DRY_RUN
+    outcome = climb(World(), plan(KILL, dry_run=True), store, COOLS)
+    assert outcome.result is Result.REFUSED
+    assert re.match(r"this command of uid 1000 would have been acted on \d+ s ago \(dry run\): ", outcome.detail)
+    assert climb(World(), plan(KILL), store, COOLS).result is Result.RELEASED
+    assert " was acted on " in climb(World(), plan(KILL), store, COOLS).detail

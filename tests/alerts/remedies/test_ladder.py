@@ -207,24 +207,6 @@ def test_what_cannot_be_killed(store: Store) -> None:
     assert world.log == [("SIGKILL", 100)]
 
 
-@pytest.mark.parametrize(("state", "threads", "word"), [("Z", 1, "zombie"), ("D", 1, "uninterruptible")])
-def test_dead_or_deaf(store: Store, state: str, threads: int, word: str) -> None:
-    """PROC-02: no signal to a zombie, nor to a process in state D."""
-    world = World()
-    world.bodies[100].state, world.bodies[100].threads = state, threads
-    outcome = climb(world, plan(KILL), store)
-    assert outcome.result is Result.REFUSED
-    assert word in outcome.detail
-    assert world.log == []
-
-
-def test_a_leader_that_is_a_zombie_is_alive(store: Store) -> None:
-    """PROC-02: a zombie with living threads holds everything, and ends by SIGKILL."""
-    world = World()
-    world.bodies[100].state, world.bodies[100].threads = "Z", 2
-    assert climb(world, plan(KILL), store).result is Result.RELEASED
-
-
 def test_no_right(store: Store) -> None:
     """EPERM ends the run, is recorded as such, and stops all remedies until a person has looked."""
     world = World()

@@ -200,7 +200,7 @@ def test_a_victim_that_was_chosen_as_a_leak_needs_its_evidence(store: Store) -> 
 
 
 def test_state_d_is_called_by_its_name(store: Store) -> None:
-    """PROC-02: the command line of one in state D cannot be read: it is refused for its state, first of all."""
+    """PROC-02: the command line of one in state D cannot be read: where nothing else tells of an exec, that is said."""
     world = World()
     body = world.bodies[100]
 
@@ -210,7 +210,7 @@ def test_state_d_is_called_by_its_name(store: Store) -> None:
 
     world.events = [sleeps]
     outcome = climb(world, plan(KILL), store)
-    assert outcome.detail.startswith("it is in uninterruptible sleep")
+    assert outcome.detail == "its command line has changed, or cannot be read: it may run another program"
     assert world.log == []
 
 

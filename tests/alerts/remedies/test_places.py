@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import signal
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from gpuagent_alerts.remedies.policy import Allow, NotMeant, Policy
+from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.refusals import NotMeant
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts, Target
 from gpuagent_alerts.remedies.world import Condition, Order, Sight
@@ -15,6 +17,8 @@ from tests.alerts.remedies.world import KILL, RESTART, _identity, target
 
 ID = "3f4e1c9a7b20" + "0" * 52
 OF_UNIT = Allow(units=("whisper.service",))
+USR1 = Step(Kind.SIGNAL, 1.0, signal_number=signal.SIGUSR1)
+INTO_A_CONTAINER = (USR1, KILL, Step(Kind.EXEC, 1.0, command=("/bin/x", "{pid}")), Step(Kind.RESET, 1.0))
 IN_SESSION, OF_ITS_OWN = frozenset({"place"}), frozenset[str]()
 
 
@@ -77,6 +81,8 @@ def test_a_container_that_its_unit_runs() -> None:
     )  # fmt: skip
     assert not reasons(OF_UNIT, RESTART, inside, own_root=True)
     assert any("use restart_unit" in reason for reason in reasons(OF_UNIT, KILL, inside, own_root=True))
+    for step in INTO_A_CONTAINER:
+        assert reasons(OF_UNIT, step, inside, own_root=True)
     assert reasons(Allow(units=("a.service",)), RESTART, inside, own_root=True)
     assert any("is not proven" in reason for reason in reasons(Allow(containers=(ID,)), KILL, inside, own_root=True))
 
@@ -88,4 +94,65 @@ def test_why_a_container_is_not_proven(scope: str) -> None:
     (*_, said) = reasons(Allow(containers=(ID,)), Step(Kind.KILL, 1.0), inside, scope=scope)
     assert said.startswith(f"container unproven/{ID[:12]} is not proven: its cgroup /ecs/4711/{ID} ")
     assert "processes.container_cgroups" in said
+    assert not isinstance(said, NotMeant)
+
+
+@pytest.mark.parametrize("step", INTO_A_CONTAINER, ids=str)
+@pytest.mark.parametrize("signs", [{"own_root": True}, {"namespace_pids": (100, 7)}], ids=["root", "pids"])
+def test_a_unit_does_not_permit_what_reaches_into_a_container(step: Step, signs: dict[str, Any]) -> None:
+    """P10: what reaches one process in a container needs the container's name, also below a unit that is allowed."""
+    inside = target(unit="whisper.service", proven_names=frozenset({"unit", "place"}))
+    assert any("not known by name: remedies" in reason for reason in reasons(OF_UNIT, step, inside, **signs))
+    named = replace(inside, container_id=ID, proven_names=frozenset({"unit", "container"}))
+    (said,) = [reason for reason in reasons(OF_UNIT, step, named, **signs) if "needs remedies" in reason]
+    assert not isinstance(said, NotMeant)
+    both = Allow(units=("whisper.service",), containers=(ID,))
+    assert not reasons(both, step, named, **signs)
+
+
+@pytest.mark.parametrize("kind", [Kind.NOTIFY, Kind.RELEASE_CACHE, Kind.RESTART_UNIT])
+def test_what_a_unit_permits_in_a_container(kind: Kind) -> None:
+    """P10: what is done to the unit as a whole, and what disrupts nobody, goes by the unit's name alone."""
+    inside = target(unit="whisper.service", proven_names=frozenset({"unit", "place"}))
+    assert not reasons(OF_UNIT, Step(kind, 1.0), inside, own_root=True)
+
+
+def test_a_signal_that_a_handler_catches_may_end_a_service() -> None:
+    """P10: a handler is the process's own, and may be gone by then: SIGUSR1 ends whoever has none."""
+    service = target(unit="whisper.service")
+    (said,) = reasons(OF_UNIT, USR1, service, caught_signals=1 << (signal.SIGUSR1 - 1))
+    assert said.startswith("systemd supervises it (whisper.service): a bare signal SIGUSR1 could leave it down")
+    assert not reasons(OF_UNIT, replace(USR1, signal_number=signal.SIGWINCH), service)
+
+
+def test_a_unit_of_a_users_own_manager() -> None:
+    """P10: the system's systemd does not supervise it: a signal goes by its user, and no restart is advised for it."""
+    own = target(unit="user@1000.service/jupyter.service", proven_names=frozenset())
+    assert not reasons(Allow(users=("svc",)), KILL, own)
+    assert any("remedies.allow.users" in reason for reason in reasons(Allow(users=("bob",)), KILL, own))
+    assert reasons(Allow(units=(own.unit,)), KILL, own)
+    (said,) = reasons(Allow(users=("svc",)), RESTART, own)
+    assert said.endswith("only that user may command: terminate or kill its process instead")
+    claimed = replace(own, unit=f"unproven/{own.unit}")
+    assert any("systemd supervises it" in reason for reason in reasons(Allow(users=("svc",)), KILL, claimed))
+
+
+def test_a_container_whose_name_is_not_known() -> None:
+    """P3: it may be the one that the list names: that is said, with what tells names, and nobody else is chosen."""
+    unnamed = target(container_id=ID, container_runtime="docker", proven_names=frozenset({"container"}))
+    (said,) = reasons(Allow(containers=("trainer",)), KILL, unnamed)
+    assert said == (
+        f"container {ID[:12]} is not in remedies.allow.containers by its id, and its name is not known"
+        " (processes.container_socket tells names)"
+    )
+    assert not isinstance(said, NotMeant)
+    other = replace(unnamed, container_name="web")
+    assert passed_over(reasons(Allow(containers=("trainer",)), KILL, other))
+    assert passed_over(reasons(Allow(containers=("b2" * 32,)), KILL, unnamed))
+
+
+def test_a_place_that_is_unknown() -> None:
+    """P10: whose cgroup cannot be read may be in any unit or container: it is left alone, and nobody else is chosen."""
+    (said,) = reasons(Allow(users=("svc",)), KILL, target(cgroup="", proven_names=frozenset()))
+    assert said.startswith("its cgroup cannot be read")
     assert not isinstance(said, NotMeant)

@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent_alerts.remedies.policy import Allow, NotMeant, Policy
+from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.provenance import FACTS, Writer, written_by
+from gpuagent_alerts.remedies.refusals import NotMeant
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts, Identity, NamespaceMember, Target
 from gpuagent_alerts.remedies.world import Condition, Order, Sight
@@ -26,9 +27,9 @@ OF_ROOT = {
 """Names that only root can have chosen, where they are proven."""
 NAMES = tuple(OF_ROOT)
 BLANK: dict[str, Any] = {
-    "Target.name": "program", "Target.command": "", "Target.cgroup": "", "Target.unit": "", "Target.container_id": "",
+    "Target.name": "program", "Target.command": "", "Target.cgroup": "/", "Target.unit": "", "Target.container_id": "",
     "Target.container_runtime": "", "Target.slurm_job": "", "Facts.oom_score_adjust": 0, "Facts.ignored_signals": 0,
-    "Facts.caught_signals": 0, "Identity.name": "program", "Identity.command_digest": "d", "Identity.cgroup": "",
+    "Facts.caught_signals": 0, "Identity.name": "program", "Identity.command_digest": "d", "Identity.cgroup": "/",
     "Identity.executable": None, "Identity.cgroups": b"", "Identity.executable_file": (),
 }  # fmt: skip
 """What is left where the process and its user have written nothing."""

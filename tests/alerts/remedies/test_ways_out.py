@@ -23,6 +23,7 @@ from tests.alerts.remedies.world import GIB, KILL, RESTART, target
 FILE = "/etc/gpuagent/gpuagent.yaml"
 NOW = 1e6
 ID = "a1" * 32
+RESET = Step(Kind.RESET, 1.0)
 HAND = Order(alertname="", asked_by="root (uid 0)")
 MEMBERS = (NamespaceMember(7, 70, ("sleep",), "bob", belongs=False),)
 
@@ -104,7 +105,7 @@ LIFTED = (
     Case("remedies.allow names no users", allow={"gpus": ("0",)}),
     Case("is not in remedies.allow.users", allow={"users": ("bob",)}),
     Case("is not in remedies.allow.units", allow={"units": ("b.service",)}, target={"unit": "a.service"}, step=RESTART),
-    Case("is not in remedies.allow.containers", allow={"containers": ("web",)}, target={"container_id": ID}),
+    Case("is not in remedies.allow.containers", allow={"containers": ("b2" * 32,)}, target={"container_id": ID}),
     Case("remedies.allow.containers names none", target={"container_id": ID}),
     Case("that is not known by name", facts={"own_root": True}),
     Case("cannot be told whether it runs in a container", facts={"own_root": None}),
@@ -121,6 +122,12 @@ LIFTED = (
     Case("ending it also ends", facts={"namespace_pids": (100, 1), "namespace_members": MEMBERS}, allow={}),
     Case("systemd supervises it", target={"unit": "a.service"}),
     Case("no systemd unit runs it", step=RESTART),
+    Case("belongs to a user's own manager", target={"unit": "user@1000.service/a.service"}, step=RESTART),
+    Case("its name is not known", allow={"containers": ("web",)}, target={"container_id": ID}),
+    Case("needs remedies.allow.containers too", allow={"units": ("a.service",)},
+         target={"unit": "a.service", "container_id": ID}, step=RESET),
+    Case("and not reset", allow={"units": ("a.service",)}, target={"unit": "a.service"}, facts={"own_root": True},
+         step=RESET),
     Case("it is no longer idle", order={"victim": "idle"}),
     Case("it has not been idle", order={"victim": "idle"}, target={"idle_seconds": 1.0}),
     Case("the evidence of the leak is", order={"labels": {"evidence": "balanced"}}),
@@ -135,7 +142,7 @@ STANDING = (
     Case("oom_score_adj", facts={"oom_score_adjust": -1000}),
     Case("no longer on the GPU", sight={"target": None}),
     Case("is a zombie", facts={"state": "Z"}),
-    Case("uninterruptible sleep", facts={"state": "D"}),
+    Case("it is ending", facts={"ending": True}),
     Case("not in the host's pid namespace", sight={"host_pid_namespace": False}),
     Case("shuffle", sight={"trusted": False}),
     Case("cannot be told whom", facts={"namespace_pids": (100, 1), "namespace_members": None}),
@@ -144,14 +151,14 @@ STANDING = (
     Case("with more than", facts={"namespace_pids": (100, 1), "namespace_members": MEMBERS * 257}),
     Case("it is not proven that root, and nobody else, put it into", target={"unit": "a.service"}, proven=frozenset(),
          step=RESTART),
-    Case("belongs to a user's own manager", target={"unit": "user@1000.service/a.service"}, step=RESTART),
     Case("on the never-list", target={"unit": "docker.service"}, step=RESTART),
 )  # fmt: skip
 """Those that no option of ours lifts: what is said is another's to do, or nothing."""
 ELSEWHERE = (
     "has another name now", "a GPU of this node is missing", "may have made the cgroup of job",
     "and the process has none", "and others than root may have chosen",
-    "is protected from the kernel's own killer", "is the agent itself",
+    "is protected from the kernel's own killer", "is the agent itself", "its cgroup cannot be read",
+    "uninterruptible sleep",
 )  # fmt: skip
 """Of moments and of programs of the configuration: what a test of `advice.py` goes through by its words."""
 

@@ -1,0 +1,64 @@
+"""Refusals that say more than a reason: who may be looked at instead, what may be done instead."""
+
+from __future__ import annotations
+
+from gpuagent_alerts.remedies.target import Facts, Target
+
+
+class NotMeant(str):
+    """A refusal because root's allow list is about others, by facts that this process cannot choose.
+
+    Then the next process of a ranking may be looked at. Any other refusal ends the choice: a process that hides behind
+    a name or a namespace must not be the cause of an act on its neighbour.
+    """
+
+    __slots__ = ()
+
+
+class OnlyKill(str):
+    """A refusal because only SIGKILL may reach the process now: where it follows, this step is passed over."""
+
+    __slots__ = ()
+
+
+def not_meant(text: str, facts: Facts, by: str) -> str:
+    """Return the text as a refusal after which the next may be looked at, if it is root's word where the process is.
+
+    `by` is what says so: the proven name of its unit or container, or `place` where it is in none. Then it may have
+    left its unit for a cgroup of its user's own making, unless every cgroup that it is in is root's.
+    """
+    of_root = by in facts.identity.proven_names and (by != "place" or facts.contained is False)
+    return NotMeant(text) if of_root else text
+
+
+def in_another_unit(target: Target, facts: Facts) -> str:
+    """Return the refusal of a process that runs in none of the units that are allowed."""
+    if target.unit:
+        return not_meant(f"{target.unit} is not in remedies.allow.units", facts, "unit")
+    text = "it runs in no unit, and remedies.allow.units names some"
+    return not_meant(text, facts, "container" if target.container_id else "place")
+
+
+def unproven_unit(target: Target) -> str:
+    """Return the refusal of a unit whose name others than root may have chosen."""
+    return f"it is not proven that root, and nobody else, put it into {target.unit} (its cgroup is {target.cgroup})"
+
+
+def unproven_container(target: Target) -> str:
+    """Return the refusal of a container whose name others than root may have chosen."""
+    return (
+        f"container {target.container} is not proven: its cgroup {target.cgroup} may be one that others than root can"
+        " write to, or its path is none on which the container runtimes of this host are known to make containers"
+        " (processes.container_cgroups names further ones)"
+    )
+
+
+def of_another_user(target: Target, facts: Facts) -> str:
+    """Return the refusal; the next in a ranking may follow where the process cannot have chosen its user.
+
+    A user may run processes as their own sub-uids (newuidmap(1)), which have no account, and as root or another user by
+    a program that has that right.
+    """
+    text = f"{target.user or 'nobody'} is not in remedies.allow.users"
+    account = target.uid != 0 and target.user not in {"", str(target.uid)}
+    return NotMeant(text) if account and facts.root_user_namespace else text

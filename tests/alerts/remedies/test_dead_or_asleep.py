@@ -1,0 +1,120 @@
+"""Processes that have ended, that are ending, and that sleep where SIGKILL alone may reach them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.record import runs
+from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.world import Order
+from gpuagent_alerts.store.database import Store
+from tests.alerts.remedies.world import BOOT, KILL, RELEASE, TERMINATE, World, climb, plan
+
+NOTIFY = Step(Kind.NOTIFY, 30.0)
+
+
+def asleep() -> World:
+    """A process in state D since before it was held: its command line cannot be read."""
+    world = World()
+    body = world.bodies[100]
+    body.state, body.identity = "D", replace(body.identity, command_digest="")
+    body.facts_changes = {"switches": 5, "wait_channel": "kernel_clone"}
+    return world
+
+
+def test_a_zombie_gets_no_signal(store: Store) -> None:
+    """PROC-02: no signal to a zombie; that it has ended is the one reason, whatever else has changed with that."""
+    world = World()
+    world.bodies[100].state = "Z"
+    world.bodies[100].identity = replace(world.bodies[100].identity, cgroup="", command_digest="")
+    outcome = climb(world, plan(KILL), store)
+    assert outcome.result is Result.REFUSED
+    assert outcome.detail == "it has ended and is a zombie: its parent has to reap it, and no signal helps"
+    assert world.log == []
+
+
+def test_what_ends_in_the_middle_of_a_ladder(store: Store) -> None:
+    """PROC-02: a process that has ended between two steps is said to have ended, and not to be another program."""
+    world = World()
+
+    def ends(world: World) -> None:
+        world.bodies[100].facts_changes = {"ending": True}
+        world.bodies[100].identity = replace(world.bodies[100].identity, cgroup="", command_digest="")
+
+    world.events = [ends]
+    outcome = climb(world, plan(TERMINATE, KILL), store)
+    assert outcome.detail.startswith("it is ending: ")
+    assert ";" not in outcome.detail
+    assert world.log == []
+
+
+def test_a_leader_that_is_a_zombie_is_alive(store: Store) -> None:
+    """PROC-02: a zombie with living threads holds everything, and ends by SIGKILL."""
+    world = World()
+    world.bodies[100].state, world.bodies[100].threads = "Z", 2
+    assert climb(world, plan(KILL), store).result is Result.RELEASED
+
+
+def test_only_sigkill_reaches_state_d(store: Store) -> None:
+    """PROC-02: gentler signals are passed over, their time is waited all the same, and the record says why."""
+    world = asleep()
+    assert climb(world, plan(NOTIFY, RELEASE, TERMINATE, KILL), store).result is Result.RELEASED
+    assert world.log == [("notify", 100), ("release_cache", 100), ("SIGKILL", 100)]
+    (run,) = runs(Audit(store, world.clock, BOOT).events())
+    passed_over, done = [each for each in run["steps"] if each["step"] == "SIGTERM"]
+    assert (done["kind"], passed_over["disrupts"]) == ("result", False)
+    assert passed_over["note"] == (
+        "passed over: it is in uninterruptible sleep (state D) in kernel_clone: only SIGKILL may reach it now,"
+        " and not SIGTERM"
+    )
+    assert not Audit(store, world.clock, BOOT).past(dry_run=True)
+    killed = next(each for each in run["steps"] if each["step"] == "SIGKILL")
+    assert killed["time_seconds"] - passed_over["time_seconds"] >= TERMINATE.wait_seconds
+
+
+def test_who_has_run_meanwhile_is_asked_first(store: Store) -> None:
+    """PROC-02: a process that waits for a disk at each look is not stuck: no SIGKILL before it could end by itself."""
+    world = asleep()
+    world.events = [lambda _: None] * 10
+    world.events.append(lambda world: world.bodies[100].facts_changes.update(switches=6))
+    outcome = climb(world, plan(TERMINATE, KILL), store)
+    assert outcome.result is Result.REFUSED
+    assert outcome.detail.startswith("it has run since only SIGKILL could have reached it")
+    assert world.log == []
+
+
+def test_a_sleep_that_cannot_be_told_from_another(store: Store) -> None:
+    """PROC-02: where the kernel does not tell how often it ran, it may have: nothing is killed unasked."""
+    world = asleep()
+    world.bodies[100].facts_changes = {}
+    assert climb(world, plan(TERMINATE, KILL), store).result is Result.REFUSED
+    assert climb(world, plan(KILL), store).result is Result.RELEASED
+
+
+@pytest.mark.parametrize("step", [TERMINATE, Step(Kind.SIGNAL, 1.0, signal_number=10), Step(Kind.RESET, 1.0)], ids=str)
+def test_nothing_else_is_done_in_state_d(store: Store, step: Step) -> None:
+    """PROC-02: without a `kill` step it is refused, and the refusal names what may reach it."""
+    world = asleep()
+    outcome = climb(world, plan(step), store)
+    assert outcome.result is Result.REFUSED
+    assert f"only SIGKILL may reach it now, and not {step}" in outcome.detail
+    assert world.log == []
+
+
+def test_a_dry_run_by_hand_of_state_d(store: Store) -> None:
+    """PROC-02: it shows the same steps, passed over or taken, at once, and reaches nobody."""
+    world = asleep()
+    began = world.clock.now()
+    order = Order(asked_by="root (uid 0)")
+    outcome = climb(world, plan(TERMINATE, KILL, order=order, dry_run=True), store)
+    assert outcome.result is Result.DRY_RUN
+    assert "; SIGTERM would be passed over: it is in uninterruptible sleep (state D)" in outcome.detail
+    (run,) = runs(Audit(store, world.clock, BOOT).events())
+    assert [each["step"] for each in run["steps"] if each["kind"] == "intent"] == ["SIGTERM", "SIGKILL"]
+    assert "only SIGKILL may reach it now" in run["steps"][0]["note"]
+    assert world.clock.now() - began < TERMINATE.wait_seconds
+    assert world.log == []
