@@ -62,8 +62,8 @@ class Config(Section):
     )
     alerting: Literal["node", "prometheus"] = Field(
         default="node",
-        description="`node`: the agent notifies. `prometheus`: it only exports, and Prometheus "
-        "with Alertmanager notify.",
+        description="`node`: the agent notifies. `prometheus`: Prometheus with Alertmanager notify, and the agent "
+        "sends no message; its rules are evaluated and its remedies act all the same.",
     )
     clients: Clients = Field(default=Clients(), description=Clients.__doc__)
     http: Http = Field(default=Http(), description=Http.__doc__)
