@@ -64,6 +64,10 @@ class FakeProc:
     def exists(self, pid: int) -> bool:
         return pid in self.files
 
+    def threads(self, pid: int) -> list[int]:
+        found = {int(name.split("/")[1]) for name in self.files.get(pid, {}) if name.startswith("task/")}
+        return sorted(found | {pid})
+
 
 class FakeWatcher:
     """Watches what it may (`able`), and hears of an end when the test lets it."""

@@ -11,13 +11,14 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple, Protocol, TypeVar
 
+from gpuagent.acting.members import Reader
 from gpuagent.acting.namespaces import NamespaceScan
-from gpuagent.acting.namespaces import Reader as NamespaceReader
+from gpuagent.acting.terminals import hung_up_with
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.stat import parse_status
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.reading import ProcessInfo
-from gpuagent_alerts.remedies.target import NamespaceMember
+from gpuagent_alerts.remedies.target import NamespaceMember, all_once
 
 T = TypeVar("T")
 READ_SECONDS = 2.0
@@ -68,7 +69,7 @@ class TableLookup:
         self._table.follow_soon(pids)
 
 
-def look_up(files: ProcFiles, reader: NamespaceReader, pids: Iterable[int]) -> dict[int, FreshProcess | None]:
+def look_up(files: ProcFiles, reader: Reader, pids: Iterable[int]) -> dict[int, FreshProcess | None]:
     """See `Lookup`."""
     found: dict[int, FreshProcess | None] = {}
     scan: NamespaceScan | None = None
@@ -76,6 +77,7 @@ def look_up(files: ProcFiles, reader: NamespaceReader, pids: Iterable[int]) -> d
         try:
             info = reader.read(pid).info
             inside = parse_status(files.read(pid, "status")).namespace_pids
+            hung_up = hung_up_with(files, reader, info)
         except (FileNotFoundError, ProcessLookupError):
             found[pid] = None
             continue
@@ -83,9 +85,10 @@ def look_up(files: ProcFiles, reader: NamespaceReader, pids: Iterable[int]) -> d
             continue
         if len(inside) > 1 and inside[-1] == 1:
             scan = scan or NamespaceScan(files, reader)
-            found[pid] = FreshProcess(info, scan.members(info, len(inside)))
+            ended = scan.members(info, len(inside))
+            found[pid] = FreshProcess(info, None if ended is None or hung_up is None else all_once(ended, hung_up))
         else:
-            found[pid] = FreshProcess(info)
+            found[pid] = FreshProcess(info, hung_up)
     return found
 
 

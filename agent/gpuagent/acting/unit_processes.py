@@ -25,10 +25,11 @@ from gpuagent.procfs.cgroup_tree import (
 )
 from gpuagent.procfs.containment import has_own_root
 from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentials
-from gpuagent.procfs.files import ProcFiles, executable_name
-from gpuagent.procfs.printable import decode, printable
+from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.printable import printable
+from gpuagent.procfs.program_names import read_program_names
 from gpuagent.procfs.stat import Stat, parse_stat
-from gpuagent_alerts.remedies.never_list import UNKILLABLE_SCORE, pattern_for
+from gpuagent_alerts.remedies.never_list import UNKILLABLE_SCORE, find_listed
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Gone
 
@@ -82,7 +83,7 @@ class UnitProcesses:
             if pid in own:
                 return f"the agent itself or one of its ancestors runs in {unit} (pid {pid})"
             try:
-                names = [decode(parse_stat(self._files.read(pid, "stat")).name), executable_name(self._files, pid)]
+                names = read_program_names(self._files, pid)
                 score = int(self._files.read(pid, "oom_score_adj"))
             except (FileNotFoundError, ProcessLookupError):
                 continue
@@ -90,9 +91,8 @@ class UnitProcesses:
                 return f"it cannot be seen what pid {pid} of {unit} is: {error}"
             if score == UNKILLABLE_SCORE:
                 return f"pid {pid} of {unit} is protected from the kernel's own killer (oom_score_adj -1000)"
-            for name in names:
-                if pattern := pattern_for(name, patterns):
-                    return f"{name} runs in {unit} (pid {pid}), and is on the never-list ({pattern})"
+            if listed := find_listed(names, patterns):
+                return f"{listed.shown} runs in {unit} (pid {pid}), and is on the never-list ({listed.pattern})"
         return ""
 
     def _parent_of(self, pid: int) -> int:

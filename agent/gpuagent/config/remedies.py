@@ -10,7 +10,7 @@ from pydantic import Field
 
 from gpuagent.config.faults import Problem, shown
 from gpuagent.config.section import Section
-from gpuagent.config.values import Duration, MatcherText, Size, Text
+from gpuagent.config.values import Duration, MatcherText, ProgramPattern, Size, Text
 from gpuagent.matchers import parse_matcher
 
 _SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals)
@@ -229,10 +229,12 @@ class Remedies(Section):
         description="Decide and record, but do nothing. `false` is for real, and needs `allow`.",
     )
     allow: Allow = Field(default=Allow(), description=Allow.__doc__)
-    never: tuple[Text, ...] = Field(
+    never: tuple[ProgramPattern, ...] = Field(
         default=(),
-        description="Names of programs that are never acted on, with `*` for any rest; beyond the built-in ones (init, "
-        "sshd, systemd, displays, container runtimes, kubelet, slurmd, NVIDIA's own services).",
+        description="Programs that are never acted on, with `*` for any rest; beyond the built-in ones (init, "
+        "sshd, systemd, displays, container runtimes, kubelet, slurmd, NVIDIA's own services). A name is compared with "
+        "the name of a process, of its program, of the script that an interpreter runs and of the module behind `-m`, "
+        "and with units; an entry with a slash with the whole paths of program and script.",
     )
     evidence: tuple[Literal["allocator", "strict", "balanced", "sensitive"], ...] = Field(
         default=("allocator", "strict"),

@@ -120,6 +120,15 @@ def _not_empty(text: str) -> str:
     return text
 
 
+def _program_pattern(text: str) -> str:
+    _not_empty(text)
+    if "\0" in text:
+        raise ValueError("has a NUL, which no name and no path has")
+    if text.endswith("/"):
+        raise ValueError(f"{shown(text)} is a directory and can never be a program: write {text}* for all in there")
+    return text
+
+
 def _label(text: str) -> str:
     if not is_label_name(text):
         raise ValueError(f"{shown(text)} cannot be the name of a label")
@@ -186,6 +195,10 @@ SecretFilePath = Annotated[
 ]
 
 Text = Annotated[str, _from_text(_not_empty), Allowed("text")]
+
+ProgramPattern = Annotated[
+    str, _from_text(_program_pattern), Allowed("the name or the whole path of a program or script, * for any rest")
+]
 
 Pattern = Annotated[str, _from_text(_pattern), Allowed(REGEX_HELP)]
 """Kept as text: whoever uses it compiles it."""

@@ -37,13 +37,9 @@ class ProcFiles(Protocol):
         """Whether /proc lists the pid; a zombie is listed."""
         ...
 
-
-def executable_name(files: ProcFiles, pid: int) -> str:
-    """Return the name of the file that a process runs; "" where it may not be read, or its first thread has ended."""
-    try:
-        return files.link(pid, "exe").removesuffix(" (deleted)").rpartition("/")[2]
-    except OSError:
-        return ""
+    def threads(self, pid: int) -> list[int]:
+        """Return the numbers of its threads, as /proc/<pid>/task lists them."""
+        ...
 
 
 class RealProc:
@@ -84,3 +80,7 @@ class RealProc:
     def exists(self, pid: int) -> bool:
         """Look for the folder; with hidepid=2 the processes of others are not seen here."""
         return Path(self._root, str(pid)).is_dir()
+
+    def threads(self, pid: int) -> list[int]:
+        """List the folder, which needs no right of its own."""
+        return [int(name) for name in os.listdir(f"{self._root}/{pid}/task")]  # noqa: PTH208  names are all it takes

@@ -41,6 +41,8 @@ class ProcFiles(Protocol):
 
     def exists(self, pid: int) -> bool: ...
 
+    def threads(self, pid: int) -> list[int]: ...
+
 
 class SimulatedProc:
     """/proc with the story's processes in it; everything else comes from `fallback`.
@@ -115,6 +117,16 @@ class SimulatedProc:
         except FileNotFoundError:
             return False
         return True
+
+    def threads(self, pid: int) -> list[int]:
+        """Return the numbers of its threads: a process of the story has one.
+
+        Raises:
+            FileNotFoundError: no such process.
+        """
+        if not self._owns(pid):
+            return self._real(pid).threads(pid)
+        return [self._living(pid).pid]
 
     def user_name(self, uid: int) -> str | None:
         """The name of a made-up user; None for others."""

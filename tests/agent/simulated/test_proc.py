@@ -33,6 +33,9 @@ class OneRealProcess:
     def exists(self, pid: int) -> bool:
         return pid == 1
 
+    def threads(self, pid: int) -> list[int]:
+        return [pid]
+
 
 def _node(process: str, *, fallback: ProcFiles | None = None) -> tuple[SimulatedNode, ManualClock]:
     clock = ManualClock(now=5000.0)
