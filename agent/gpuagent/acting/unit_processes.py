@@ -78,6 +78,10 @@ class UnitProcesses:
             pids = [each.pid for each in self._look(cgroup)]
         except (OSError, UnreadableTree, MissingFact) as error:
             return f"it cannot be seen whose processes {unit} runs: {error}"
+        return self.never_among(unit, pids, patterns)
+
+    def never_among(self, unit: str, pids: Iterable[int], patterns: Collection[str]) -> str:
+        """Return as `never_ended`, of the processes of a unit, container or job."""
         own = ancestors(self._files, os.getpid(), self._parent_of)
         for pid in pids:
             if pid in own:
@@ -101,15 +105,26 @@ class UnitProcesses:
     def shared_with(self, unit: str, cgroup: str, own_uid: int) -> str:
         """Return why the unit may run other people's work; "" where it runs nothing but what is its own."""
         try:
-            processes = self._look(cgroup)
-            if others := Counter(self._name(uid) for each in processes for uid in each.uids - {own_uid}):
+            return self.shared_among(unit, self._look(cgroup), frozenset({own_uid}))
+        except (OSError, UnreadableTree, MissingFact) as error:
+            return f"it cannot be seen whose processes {unit} runs: {error}"
+
+    def shared_among(
+        self, unit: str, processes: Collection[Credentials], own_uids: frozenset[int], *, containers: bool = True
+    ) -> str:
+        """Return as `shared_with`, of the processes of a unit, container or job.
+
+        `containers` says whether a process in a container is another's.
+        """
+        try:
+            if others := Counter(self._name(uid) for each in processes for uid in each.uids - own_uids):
                 return f"{unit} runs processes of other users: {_listed(others)}"
             for each in processes:
                 if sign := self._sign_of_session(each):
                     return f"somebody's session runs in {unit}: pid {each.pid} {sign}"
-                if sign := self._sign_of_container(each):
+                if containers and (sign := self._sign_of_container(each)):
                     return f"{unit} runs containers: pid {each.pid} {sign}"
-        except (OSError, UnreadableTree, MissingFact) as error:
+        except (OSError, MissingFact) as error:
             return f"it cannot be seen whose processes {unit} runs: {error}"
         return ""
 

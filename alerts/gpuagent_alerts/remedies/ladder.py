@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
 from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit, NotRecorded
+from gpuagent_alerts.remedies.groups import groups_of
 from gpuagent_alerts.remedies.limits import broken, cooldown_key
 from gpuagent_alerts.remedies.limits import refusals as limit_refusals
 from gpuagent_alerts.remedies.outcome import Outcome, Result
@@ -58,14 +59,10 @@ class _Stop(Exception):
         self.data = data
 
 
-def _alone(_run: Run, _gpus: frozenset[str]) -> str:
-    return ""
-
-
 class Run:
     """Climbs one ladder, once."""
 
-    def __init__(self, plan: Plan, rules: Rules, tools: Tools, *, claim: Claim = _alone, known: str = "") -> None:
+    def __init__(self, plan: Plan, rules: Rules, tools: Tools, *, claim: Claim | None = None, known: str = "") -> None:
         """`known` is the refusal that the last run for the same reason came to: the same again is not recorded."""
         self.plan = plan
         self.id = ""
@@ -79,7 +76,7 @@ class Run:
         self._judged_by = rules
         """Those by which the step that is being taken was permitted."""
         self._tools = tools
-        self._claim = claim
+        self._claim = claim or (lambda _run, _gpus: "")
         self._known = known
         self._party = Party(tools.hands)
         self._called_off = ""
@@ -180,10 +177,9 @@ class Run:
     async def _take(self, step: Step, sight: Sight) -> Outcome | None:
         """One step; its outcome, or None where the next one is due."""
         facts = await self._check(self._judged_as(step), sight)
-        if self._judged_as(step).kind is Kind.RESTART_UNIT:
-            permission = self._judged_by.policy.unit_permission(self.plan.target)
-            if refusal := await self._tools.hands.unit_refusal(self.plan.target, permission):
-                raise self._refused(refusal)
+        permission = self._judged_by.policy.unit_permission(self.plan.target)
+        if refusal := await self._tools.hands.group_refusal(self._judged_as(step), self.plan.target, permission):
+            raise self._refused(refusal)
         if step.disrupts and (refusal := await self._runtime_disagrees()):
             raise self._refused(refusal)
         useless = step.sends is not None and all(each.ignores(step.sends) for each in facts)
@@ -230,6 +226,8 @@ class Run:
             if reasons := [*against, *changed]:
                 next_may = chosen and all(isinstance(reason, NotMeant) for reason in reasons)
                 raise self._refused(*self._of(member, reasons), general=not next_may)
+        if groups_of(step) and any(each.id not in self._ids() for each in sight.members):
+            raise self._refused("others have joined it meanwhile")
         return [facts for _, facts, _ in looked]
 
     async def _runtime_disagrees(self) -> str:
@@ -330,10 +328,10 @@ class Run:
             return await hands.release_cache(target, step.wait_seconds, collect=step.collect)
         if step.kind is Kind.RESET:
             return await hands.reset(target, step.wait_seconds)
+        permission = self._judged_by.policy.unit_permission(target)
         if step.kind is Kind.RESTART_UNIT:
-            permission = self._judged_by.policy.unit_permission(target)
             return await hands.restart_unit(target, permission, step.wait_seconds)
-        return await hands.execute(step.command, target, step.wait_seconds)
+        return await hands.execute(step, target, permission)
 
     def _rehearse(self, step: Step) -> Done:
         """Do what a dry run may: ask the kernel (signal 0) whether the signal would be permitted."""

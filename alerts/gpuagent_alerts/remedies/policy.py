@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuagent.doubt import SHUFFLED_LIST
 from gpuagent.units import format_bytes, format_duration
+from gpuagent_alerts.remedies.groups import wrong_scope
 from gpuagent_alerts.remedies.never_list import NEVER, NEVER_UNITS, SHARED_UNITS, UNKILLABLE_SCORE, find_listed
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import (
@@ -121,7 +122,7 @@ class Policy:
         ):
             yield objection
         yield from _unproven(step, scope, target, facts)
-        for refusal in self._wrong_step(step, target, facts):
+        for refusal in (*wrong_scope(step, scope), *self._wrong_step(step, target, facts)):
             # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
             is_nobodys = not_meant and step.kind is Kind.RESTART_UNIT and not target.unit
             yield _not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal

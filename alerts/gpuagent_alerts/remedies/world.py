@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from gpuagent.identity import ProcessId
 from gpuagent_alerts.remedies.never_list import find_listed
+from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Facts, Target
 from gpuagent_alerts.remedies.victim import Choice
 
@@ -167,10 +168,10 @@ class Hands(Protocol):
 
     async def reset(self, target: Target, deadline_seconds: float) -> Done: ...
 
-    async def unit_refusal(self, target: Target, permission: UnitPermission) -> str:
-        """Return why the target's unit must not be restarted now (start limit, others' work in it); "" if it may.
+    async def group_refusal(self, step: Step, target: Target, permission: UnitPermission) -> str:
+        """Return why the step must not act on the target's whole unit, container or job now; "" if it may or does not.
 
-        Raises Gone where the target has ended.
+        For a unit that is its start limit too. Raises Gone where the target has ended.
         """
         ...
 
@@ -190,7 +191,9 @@ class Hands(Protocol):
         """
         ...
 
-    async def execute(self, command: tuple[str, ...], target: Target, deadline_seconds: float) -> Done: ...
+    async def execute(self, step: Step, target: Target, permission: UnitPermission) -> Done:
+        """Run the program of the step, after a last look at everybody whom its arguments hand over. Raises Doubt."""
+        ...
 
 
 class Eyes(Protocol):

@@ -213,10 +213,11 @@ def test_a_name_that_is_lost_ends_the_act(name: str) -> None:
         "state": "S", "kernel_thread": False, "proven": frozenset({name}), "kinds": "C", "evidence": "",
         "driver_confirms": False, "container_name": "", "trusted": True, "host": True,
     }  # fmt: skip
-    assert not reasons(Policy(allow), step, order, "process", world(kernel, {}))
+    scope = "job" if name == "job" else "process"
+    assert not reasons(Policy(allow), step, order, scope, world(kernel, {}))
     claims = {"Target.unit": "a.service", "Target.container_id": ID, "Target.slurm_job": "7"}
     kernel["proven"] = frozenset()
-    assert reasons(Policy(allow), step, order, "process", world(kernel, claims))
+    assert reasons(Policy(allow), step, order, scope, world(kernel, claims))
 
 
 @pytest.mark.parametrize("now", ["bob", "1000", ""])
