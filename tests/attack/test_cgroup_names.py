@@ -148,7 +148,7 @@ def test_a_job_is_cancelled_by_its_number(arena: Arena, place: Place) -> None:
     step = {"exec": {"command": [str(arena.stand_in("scancel")), "{slurm_job}"], **RESTART}}
     arena.driver.hold(innocent.pid, 2)
     arena.driver.hold(liar.pid, 30)
-    arena.start(ladders=[ladder("TooMuch", step)], users=[str(attacker), str(owner)])
+    arena.start(ladders=[ladder("TooMuch", step, scope="job")], users=[str(attacker), str(owner)])
     assert arena.refused(liar)
     culprit = arena.culprit(in_job(arena, OTHER_JOB, owner))
     arena.driver.hold(culprit.pid, 25)
@@ -170,7 +170,7 @@ def test_a_container_whose_name_is_another_ones_id(arena: Arena, path: str, digi
     step = {"exec": {"command": [str(arena.stand_in("docker")), "restart", "{container_id}"], **RESTART}}
     arena.driver.hold(innocent.pid, 2)
     arena.driver.hold(liar.pid, 30)
-    arena.start(ladders=[ladder("TooMuch", step)], containers=[attacked[:12], guilty[:12]])
+    arena.start(ladders=[ladder("TooMuch", step, scope="container")], containers=[attacked[:12], guilty[:12]])
     until(lambda: arena.executed("docker") or arena.runs(liar.pid), "something was decided")
     culprit = arena.culprit(in_container(arena, guilty, owner))
     arena.driver.hold(culprit.pid, 25)

@@ -62,6 +62,7 @@ class CgroupTree:
         )
         self.proc.files[pid]["oom_score_adj"] = f"{oom_score_adjust}\n".encode()
         self.proc.files[pid]["exe"] = b"/opt/" + name
+        self.proc.files[pid]["cmdline"] = b"/opt/" + name + b"\0"
 
     def put(self, pid: int, cgroup: str = CGROUP) -> None:
         """List a process in a cgroup, whatever /proc says."""

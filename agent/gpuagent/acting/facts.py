@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from gpuagent.acting import namespaces
+from gpuagent.acting import members, namespaces
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.identities import read_identity
+from gpuagent.acting.judged_facts import with_judged
 from gpuagent.procfs.containment import has_host_uids, has_own_root
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.stat import parse_stat, parse_status
@@ -17,7 +18,7 @@ from gpuagent_alerts.remedies.target import Facts
 _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h
 
 
-class Reader(namespaces.Reader, Protocol):
+class Reader(members.Reader, Protocol):
     """Reads a process in the way in which it was measured, so that both can be compared."""
 
     def user_now(self, uid: int) -> str:
@@ -52,10 +53,11 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int, di
         wait_channel=_text(files, pid, "wchan"),
         switches=_switches(status),
     )
+    facts = with_judged(facts, files, reader, info)
     if not facts.is_namespace_init:
         return facts
-    members = namespaces.NamespaceScan(files, reader).members(info, len(facts.namespace_pids))
-    return replace(facts, namespace_members=members)
+    inside = namespaces.NamespaceScan(files, reader).members(info, len(facts.namespace_pids))
+    return replace(facts, namespace_members=inside)
 
 
 def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:

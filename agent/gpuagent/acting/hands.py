@@ -6,21 +6,27 @@ import asyncio
 import json
 import os
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
 from typing import Any, Protocol
 
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.facts import Reader
+from gpuagent.acting.group_processes import GroupProcesses
 from gpuagent.acting.held import HeldProcess, ancestors
 from gpuagent.acting.unit_processes import UnitProcesses
-from gpuagent.acting.units import Systemctl
+from gpuagent.acting.units import LOOK_SECONDS, Systemctl
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.docker import RunningContainer
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.stat import parse_stat
+from gpuagent.runtime.background import in_daemon_thread
 from gpuagent.units import format_bytes
 from gpuagent_alerts.receivers.masker import Masker
 from gpuagent_alerts.receivers.program import run_program
 from gpuagent_alerts.receivers.secret_forms import argument_secrets
+from gpuagent_alerts.remedies.groups import Group, groups_of
+from gpuagent_alerts.remedies.party import Doubt
+from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Done, Held, NotPermitted, UnitPermission
 from gpuagent_exporters.client_routes import CommandFailure
@@ -76,6 +82,7 @@ class AgentHands:
         self._apps = apps
         self._warn = warn
         self._systemctl = systemctl or Systemctl(UnitProcesses(files))
+        self._groups = GroupProcesses(files, reader, UnitProcesses(files))
         self._may_touch = may_touch
         self._ask_runtime = ask_runtime
         self._program_check = program_check
@@ -128,8 +135,19 @@ class AgentHands:
             self._apps.reset(target.pid), "the app unloaded what it had registered; its CUDA context stays"
         )
 
-    async def unit_refusal(self, target: Target, permission: UnitPermission) -> str:
-        return await self._systemctl.refusal(target, permission)
+    async def group_refusal(self, step: Step, target: Target, permission: UnitPermission) -> str:
+        if step.kind is Kind.RESTART_UNIT:
+            return await self._systemctl.refusal(target, permission)
+        for group in sorted(groups_of(step)):
+            look = partial(self._groups.refusal, target, group, permission.never_processes)
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    refusal = await in_daemon_thread(look, "group processes")
+            except TimeoutError:
+                refusal = f"it cannot be seen whose processes the {group} runs: /proc does not answer"
+            if refusal:
+                return refusal
+        return ""
 
     async def container_refusal(self, target: Target) -> str:
         if self._ask_runtime is None or not target.proven_container_id or target.container_runtime not in _ASKED:
@@ -158,14 +176,20 @@ class AgentHands:
     async def restart_unit(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> Done:
         return await self._systemctl.restart(target, permission, deadline_seconds)
 
-    async def execute(self, command: tuple[str, ...], target: Target, deadline_seconds: float) -> Done:
-        """What the program is told about the target comes on its standard input, as JSON: names are the victim's."""
+    async def execute(self, step: Step, target: Target, permission: UnitPermission) -> Done:
+        """What the program is told about the target comes on its standard input, as JSON: names are the victim's.
+
+        The id of a group is in there only where an argument hands it over: then everybody in it has been judged.
+        """
+        if refusal := await self.group_refusal(step, target, permission):
+            raise Doubt(refusal)
+        command, deadline_seconds, groups = step.command, step.wait_seconds, groups_of(step)
+        container_id = target.proven_container_id if Group.CONTAINER in groups else ""
         document = {
             "pid": target.pid, "start_ticks": target.id.start_ticks, "boot_id": target.id.boot_id,
-            "name": target.name, "user": target.user, "unit": target.proven_unit,
-            "container_id": target.proven_container_id,
-            "container_name": target.container_name if target.proven_container_id else "",
-            "slurm_job": target.proven_slurm_job, "gpu": target.gpu_index,
+            "name": target.name, "user": target.user, "container_id": container_id,
+            "container_name": target.container_name if container_id else "",
+            "slurm_job": target.proven_slurm_job if Group.JOB in groups else "", "gpu": target.gpu_index,
             "gpu_uuid": target.key.gpu_uuid, "used_bytes": target.used_bytes,
         }  # fmt: skip
         filled = _filled(command, target)

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent.acting.digests import CommandDigests
-from gpuagent.acting.namespaces import Reader
+from gpuagent.acting.members import Reader
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.files import READ_LIMIT_BYTES, ProcFiles
 from gpuagent.procfs.living import LivingThread, read_living

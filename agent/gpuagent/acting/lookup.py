@@ -15,13 +15,14 @@ from typing import NamedTuple, Protocol, TypeVar
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.handles import handle_inode, has_been_reaped
 from gpuagent.acting.identities import Seen, read_identity
+from gpuagent.acting.members import Reader
 from gpuagent.acting.namespaces import NamespaceScan
-from gpuagent.acting.namespaces import Reader as NamespaceReader
+from gpuagent.acting.terminals import hung_up_with
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.stat import parse_status
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.reading import ProcessInfo
-from gpuagent_alerts.remedies.target import Identity, NamespaceMember
+from gpuagent_alerts.remedies.target import Identity, NamespaceMember, all_once
 
 T = TypeVar("T")
 READ_SECONDS = 2.0
@@ -77,7 +78,7 @@ class TableLookup:
 
 
 def look_up(
-    files: ProcFiles, reader: NamespaceReader, pids: Iterable[int], digests: CommandDigests
+    files: ProcFiles, reader: Reader, pids: Iterable[int], digests: CommandDigests
 ) -> dict[int, FreshProcess | None]:
     """See `Lookup`."""
     found: dict[int, FreshProcess | None] = {}
@@ -86,6 +87,7 @@ def look_up(
         try:
             identity, info, _, status, _ = _read(files, reader, pid, digests)
             inside = parse_status(status).namespace_pids
+            hung_up = hung_up_with(files, reader, info)
         except (FileNotFoundError, ProcessLookupError):
             found[pid] = None
             continue
@@ -93,13 +95,13 @@ def look_up(
             continue
         if len(inside) > 1 and inside[-1] == 1:
             scan = scan or NamespaceScan(files, reader)
-            found[pid] = FreshProcess(info, identity, scan.members(info, len(inside)))
-        else:
-            found[pid] = FreshProcess(info, identity)
+            ended = scan.members(info, len(inside))
+            hung_up = None if ended is None or hung_up is None else all_once(ended, hung_up)
+        found[pid] = FreshProcess(info, identity, hung_up)
     return found
 
 
-def _read(files: ProcFiles, reader: NamespaceReader, pid: int, digests: CommandDigests) -> Seen:
+def _read(files: ProcFiles, reader: Reader, pid: int, digests: CommandDigests) -> Seen:
     """Hold it, read it, and ask whether it still is: then what was read is of it alone. Raises as `read_identity`."""
     try:
         descriptor = os.pidfd_open(pid)

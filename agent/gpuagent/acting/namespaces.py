@@ -15,11 +15,11 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from gpuagent.acting.members import Reader, read_member
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.living import executable_name, living_thread
-from gpuagent.procfs.reader import Record
+from gpuagent.procfs.living import living_thread
 from gpuagent.procfs.stat import parse_stat, parse_status
 from gpuagent.reading import ProcessInfo
 from gpuagent_alerts.remedies.target import MAX_NAMESPACE_MEMBERS, NamespaceMember
@@ -28,17 +28,8 @@ _HOST_INIT = 1
 _NAMESPACE_PIDS = re.compile(rb"^NSpid:([0-9\t ]+)$", re.MULTILINE)
 
 
-class Reader(Protocol):
-    """Reads a process in the way in which it was measured, and what says to whom it belongs."""
-
-    def read(self, pid: int) -> Record: ...
-
-    def proven_container(self, pid: int) -> str: ...
-
-
 class _Process(NamedTuple):
     parent_pid: int
-    uids: tuple[int, ...]
     pids: tuple[int, ...]
     """Its pid in each namespace, from the host's inwards."""
 
@@ -62,7 +53,6 @@ class NamespaceScan:
     def members(self, init: ProcessInfo, depth: int) -> tuple[NamespaceMember, ...] | None:
         """Return everybody who ends together with `init`, the first process of a pid namespace.
 
-        Whoever belongs with it is in the same container, if root has named that; without one, it has the same user.
         `depth` is the length of the init's `NSpid`. None means that not every process can be seen. It ends with the
         first beyond `MAX_NAMESPACE_MEMBERS`.
         """
@@ -71,15 +61,13 @@ class NamespaceScan:
         found = {pid: each for pid, each in self._found.items() if len(each.pids) >= depth}
         if init.id.pid not in found:
             return None
-        container = init.container_id if "container" in init.proven_names else ""
         namespace = _Namespace(self._files, self._reader, found, init.id.pid, depth)
         members = []
-        for pid, process in sorted(found.items()):
+        for pid in sorted(found):
             if pid == init.id.pid or (is_inside := namespace.has(pid)) is False:
                 continue
-            same_user = set(process.uids) == {init.uid}
             try:
-                member = self._member(pid, same_user, container, certain=bool(is_inside))
+                member = read_member(self._files, self._reader, pid, init, certain=bool(is_inside))
             except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
                 continue
             except (OSError, ValueError):
@@ -88,18 +76,6 @@ class NamespaceScan:
             if len(members) > MAX_NAMESPACE_MEMBERS:
                 break
         return tuple(members)
-
-    def _member(self, pid: int, same_user: bool, container: str, *, certain: bool) -> NamespaceMember:
-        """Raises OSError and ValueError as `Reader.read`."""
-        info = self._reader.read(pid).info
-        names = [info.name, executable_name(self._files, pid) or info.name]
-        score = None
-        with suppress(OSError, ValueError):
-            score = int(self._files.read(pid, "oom_score_adj"))
-        belongs = self._reader.proven_container(pid) == container if container else same_user
-        return NamespaceMember(
-            pid, info.id.start_ticks, tuple(dict.fromkeys(names)), info.user or str(info.uid), belongs, certain, score
-        )
 
 
 class _Namespace:
@@ -170,7 +146,7 @@ def _read_all(files: ProcFiles, pids: Iterable[int]) -> dict[int, _Process] | No
             return None
         if lines[b"State"][:1] in b"ZX" and int(lines[b"Threads"]) <= 1:
             continue
-        found[pid] = _Process(int(lines[b"PPid"]), told.uids, told.namespace_pids)
+        found[pid] = _Process(int(lines[b"PPid"]), told.namespace_pids)
     return found if everybody_is_seen else None
 
 

@@ -26,10 +26,11 @@ from gpuagent.procfs.cgroup_tree import (
 from gpuagent.procfs.containment import has_own_root
 from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentials
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.living import executable_name, read_living
-from gpuagent.procfs.printable import decode, printable
+from gpuagent.procfs.living import read_living
+from gpuagent.procfs.printable import printable
+from gpuagent.procfs.program_names import read_program_names
 from gpuagent.procfs.stat import Stat, parse_stat
-from gpuagent_alerts.remedies.never_list import UNKILLABLE_SCORE, pattern_for
+from gpuagent_alerts.remedies.never_list import UNKILLABLE_SCORE, find_listed
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Gone
 
@@ -81,12 +82,16 @@ class UnitProcesses:
             pids = [each.pid for each in self._look(cgroup)]
         except (OSError, UnreadableTree, MissingFact) as error:
             return f"it cannot be seen whose processes {unit} runs: {error}"
+        return self.never_among(unit, pids, patterns)
+
+    def never_among(self, unit: str, pids: Iterable[int], patterns: Collection[str]) -> str:
+        """Return as `never_ended`, of the processes of a unit, container or job."""
         own = ancestors(self._files, os.getpid(), self._parent_of)
         for pid in pids:
             if pid in own:
                 return f"the agent itself or one of its ancestors runs in {unit} (pid {pid})"
             try:
-                names = [decode(parse_stat(self._files.read(pid, "stat")).name), executable_name(self._files, pid)]
+                names = read_program_names(self._files, pid)
                 score = int(self._files.read(pid, "oom_score_adj"))
             except (FileNotFoundError, ProcessLookupError):
                 continue
@@ -94,9 +99,8 @@ class UnitProcesses:
                 return f"it cannot be seen what pid {pid} of {unit} is: {error}"
             if score == UNKILLABLE_SCORE:
                 return f"pid {pid} of {unit} is protected from the kernel's own killer (oom_score_adj -1000)"
-            for name in names:
-                if pattern := pattern_for(name, patterns):
-                    return f"{name} runs in {unit} (pid {pid}), and is on the never-list ({pattern})"
+            if listed := find_listed(names, patterns):
+                return f"{listed.shown} runs in {unit} (pid {pid}), and is on the never-list ({listed.pattern})"
         return ""
 
     def _parent_of(self, pid: int) -> int:
@@ -105,15 +109,26 @@ class UnitProcesses:
     def shared_with(self, unit: str, cgroup: str, own_uid: int) -> str:
         """Return why the unit may run other people's work; "" where it runs nothing but what is its own."""
         try:
-            processes = self._look(cgroup)
-            if others := Counter(self._name(uid) for each in processes for uid in each.uids - {own_uid}):
+            return self.shared_among(unit, self._look(cgroup), frozenset({own_uid}))
+        except (OSError, UnreadableTree, MissingFact) as error:
+            return f"it cannot be seen whose processes {unit} runs: {error}"
+
+    def shared_among(
+        self, unit: str, processes: Collection[Credentials], own_uids: frozenset[int], *, containers: bool = True
+    ) -> str:
+        """Return as `shared_with`, of the processes of a unit, container or job.
+
+        `containers` says whether a process in a container is another's.
+        """
+        try:
+            if others := Counter(self._name(uid) for each in processes for uid in each.uids - own_uids):
                 return f"{unit} runs processes of other users: {_listed(others)}"
             for each in processes:
                 if sign := self._sign_of_session(each):
                     return f"somebody's session runs in {unit}: pid {each.pid} {sign}"
-                if sign := self._sign_of_container(each):
+                if containers and (sign := self._sign_of_container(each)):
                     return f"{unit} runs containers: pid {each.pid} {sign}"
-        except (OSError, UnreadableTree, MissingFact) as error:
+        except (OSError, MissingFact) as error:
             return f"it cannot be seen whose processes {unit} runs: {error}"
         return ""
 

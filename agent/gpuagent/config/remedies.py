@@ -17,6 +17,7 @@ from gpuagent.config.values import (
     Duration,
     GpuName,
     MatcherText,
+    ProgramPattern,
     ServiceName,
     Size,
     Text,
@@ -260,6 +261,23 @@ class Ladder(Section):
                 "names a GPU by its index, which may come to mean another one after a driver reload",
                 "a uuid beside it, or in its place",
             )
+        yield from _check_scope(given)
+
+
+def _check_scope(given: Mapping[str, object]) -> Iterator[Problem]:
+    """Find programs that are given the id of a whole group, of which the scope does not judge everybody."""
+    steps = given.get("steps")
+    for index, step in enumerate(steps if isinstance(steps, tuple) else ()):
+        run = step.get("exec") if isinstance(step, Mapping) else None
+        command = run.get("command") if isinstance(run, Mapping) else None
+        arguments = " ".join(each for each in command if isinstance(each, str)) if isinstance(command, tuple) else ""
+        for place, scope in (("{container_id}", "container"), ("{slurm_job}", "job")):
+            if place in arguments and given.get("scope", "process") != scope:
+                yield Problem(
+                    ("steps", index, "exec", "command"),
+                    f"{place} hands over the whole {scope}, and the scope does not judge who else is in there",
+                    f"scope: {scope} in this ladder",
+                )
 
 
 def _label_of(text: object) -> str:
@@ -298,10 +316,12 @@ class Remedies(Section):
         "release`) is done all the same. `false` is for real, and needs `allow`.",
     )
     allow: Allow = Field(default=Allow(), description=Allow.__doc__)
-    never: tuple[Text, ...] = Field(
+    never: tuple[ProgramPattern, ...] = Field(
         default=(),
-        description="Names of programs that are never acted on, with `*` for any rest; beyond the built-in ones (init, "
-        "sshd, systemd, displays, container runtimes, kubelet, slurmd, NVIDIA's own services).",
+        description="Programs that are never acted on, with `*` for any rest; beyond the built-in ones (init, "
+        "sshd, systemd, displays, container runtimes, kubelet, slurmd, NVIDIA's own services). A name is compared with "
+        "the name of a process, of its program, of the script that an interpreter runs and of the module behind `-m`, "
+        "and with units; an entry with a slash with the whole paths of program and script.",
     )
     evidence: tuple[Literal["allocator", "strict", "balanced", "sensitive"], ...] = Field(
         default=("allocator", "strict"),

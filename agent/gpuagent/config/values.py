@@ -121,6 +121,15 @@ def _not_empty(text: str) -> str:
     return text
 
 
+def _program_pattern(text: str) -> str:
+    _not_empty(text)
+    if "\0" in text:
+        raise ValueError("has a NUL, which no name and no path has")
+    if text.endswith("/"):
+        raise ValueError(f"{shown(text)} is a directory and can never be a program: write {text}* for all in there")
+    return text
+
+
 def _label(text: str) -> str:
     if not is_label_name(text):
         raise ValueError(f"{shown(text)} cannot be the name of a label")
@@ -204,6 +213,10 @@ ContainerName = Annotated[
 ]
 
 GpuName = Annotated[str, _name(check_gpu), Allowed("an index or a UUID")]
+
+ProgramPattern = Annotated[
+    str, _from_text(_program_pattern), Allowed("the name or the whole path of a program or script, * for any rest")
+]
 
 Pattern = Annotated[str, _from_text(_pattern), Allowed(REGEX_HELP)]
 """Kept as text: whoever uses it compiles it."""

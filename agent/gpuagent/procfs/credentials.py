@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.living import LivingThread, read_living
 from gpuagent.procfs.stat import parse_stat, parse_status
+from gpuagent.procfs.thread_uids import read_uids
 
 _UNSET = 2**32 - 1
 """A login uid or audit session that nothing has set: AUDIT_UID_UNSET and AUDIT_SID_UNSET of linux/audit.h."""
@@ -31,7 +32,7 @@ class Credentials:
     pid: int
     start_ticks: int
     uids: frozenset[int]
-    """Real, effective, saved and file system user ids, without repetition."""
+    """Real, effective, saved and file system user ids of all its threads, without repetition."""
     login_uid: int | None
     """The user who logged in, whichever the process has become since; None for what no login started."""
     in_audit_session: bool
@@ -58,13 +59,14 @@ def read_credentials(files: ProcFiles, pid: int) -> Credentials:
         status, cgroup = found or (files.read(pid, "status"), None)
         login_uid = _audit_number(files, pid, "loginuid")
         audit_session = _audit_number(files, pid, "sessionid")
-        namespaces = len(parse_status(status).namespace_pids)
+        told = parse_status(status)
+        namespaces = len(told.namespace_pids)
         if not namespaces:
             raise MissingFact(f"pid {pid}: its pid namespaces are unknown")
         return Credentials(
             pid=pid,
             start_ticks=parsed.start_ticks,
-            uids=_uids(pid, status),
+            uids=_uids(files, pid, told.uids),
             login_uid=None if login_uid == _UNSET else login_uid,
             in_audit_session=audit_session != _UNSET,
             has_terminal=_terminal(stat) != 0,
@@ -91,14 +93,11 @@ def _audit_number(files: ProcFiles, pid: int, name: str) -> int:
         raise
 
 
-def _uids(pid: int, status: bytes) -> frozenset[int]:
-    for line in status.split(b"\n"):
-        key, _, value = line.partition(b":")
-        if key == b"Uid":
-            numbers = [int(word) for word in value.split()]
-            if len(numbers) == _UIDS:
-                return frozenset(numbers)
-    raise MissingFact(f"pid {pid}: its user ids are unknown")
+def _uids(files: ProcFiles, pid: int, first: tuple[int, ...]) -> frozenset[int]:
+    uids = read_uids(files, pid, first) if len(first) == _UIDS else ()
+    if not uids:
+        raise MissingFact(f"pid {pid}: its user ids are unknown")
+    return frozenset(uids)
 
 
 def _terminal(stat: bytes) -> int:

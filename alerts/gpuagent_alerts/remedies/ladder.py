@@ -13,6 +13,7 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, replace
 
 from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit, NotRecorded
+from gpuagent_alerts.remedies.groups import groups_of
 from gpuagent_alerts.remedies.limits import broken, cooldown_key
 from gpuagent_alerts.remedies.limits import refusals as limit_refusals
 from gpuagent_alerts.remedies.outcome import Outcome, Result
@@ -63,14 +64,10 @@ class _OnlyKillReaches(Doubt):
     """Nothing is wrong with the step, but that the process sleeps where SIGKILL alone may reach it."""
 
 
-def _alone(_run: Run, _gpus: frozenset[str]) -> str:
-    return ""
-
-
 class Run:
     """Climbs one ladder, once."""
 
-    def __init__(self, plan: Plan, rules: Rules, tools: Tools, *, claim: Claim = _alone, known: str = "") -> None:
+    def __init__(self, plan: Plan, rules: Rules, tools: Tools, *, claim: Claim | None = None, known: str = "") -> None:
         """`known` is the refusal that the last run for the same reason came to: the same again is not recorded."""
         self.plan = plan
         self.id = ""
@@ -84,7 +81,7 @@ class Run:
         self._judged_by = rules
         """Those by which the step that is being taken was permitted."""
         self._tools = tools
-        self._claim = claim
+        self._claim = claim or (lambda _run, _gpus: "")
         self._known = known
         self._party = Party(tools.hands)
         self._called_off = self._passed_over = ""
@@ -193,10 +190,9 @@ class Run:
             if step.disrupts:
                 return await self._pass_over(step, str(reason))
             judged_as, facts = kill, await self._check(kill, sight)
-        if judged_as.kind is Kind.RESTART_UNIT:
-            permission = self._judged_by.policy.unit_permission(self.plan.target)
-            if refusal := await self._tools.hands.unit_refusal(self.plan.target, permission):
-                raise self._refused(refusal)
+        permission = self._judged_by.policy.unit_permission(self.plan.target)
+        if refusal := await self._tools.hands.group_refusal(judged_as, self.plan.target, permission):
+            raise self._refused(refusal)
         if step.disrupts and (refusal := await self._party.container_refusal()):
             raise self._refused(refusal)
         useless = step.sends is not None and all(each.ignores(step.sends) for each in facts)
@@ -246,6 +242,8 @@ class Run:
                     raise _OnlyKillReaches(*self._of(member, reasons))
                 next_may = chosen and all(isinstance(reason, NotMeant) for reason in reasons)
                 raise self._refused(*self._of(member, reasons), general=not next_may)
+        if groups_of(step) and any(each.id not in self._ids() for each in sight.members):
+            raise self._refused("others have joined it meanwhile")
         return [facts for _, facts, _ in looked]
 
     def _of(self, member: Member, reasons: list[str]) -> list[str]:
@@ -341,10 +339,10 @@ class Run:
             return await hands.release_cache(target, step.wait_seconds, collect=step.collect)
         if step.kind is Kind.RESET:
             return await hands.reset(target, step.wait_seconds)
+        permission = self._judged_by.policy.unit_permission(target)
         if step.kind is Kind.RESTART_UNIT:
-            permission = self._judged_by.policy.unit_permission(target)
             return await hands.restart_unit(target, permission, step.wait_seconds)
-        return await hands.execute(step.command, target, step.wait_seconds)
+        return await hands.execute(step, target, permission)
 
     def _rehearse(self, step: Step) -> Done:
         """Do what a dry run may: ask the kernel (signal 0) whether the signal would be permitted."""

@@ -1,4 +1,4 @@
-"""What no remedy acts on, whatever the configuration says: patterns of names (fnmatch).
+"""What no remedy acts on, whatever the configuration says: patterns of names and paths (fnmatch).
 
 That a process gives itself such a name keeps it from being acted on, and makes nobody else a target.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from fnmatch import fnmatchcase
+from typing import NamedTuple
 
 NEVER = (
     # What the machine stands on
@@ -41,6 +42,44 @@ UNKILLABLE_SCORE = -1000
 """`oom_score_adj` of what even the kernel spares."""
 
 
-def pattern_for(name: str, patterns: Iterable[str]) -> str:
-    """Return the first of the patterns that a name fits, "" for none."""
-    return next((each for each in patterns if fnmatchcase(name, each)), "")
+_SHOWN = 128
+_COMM_BYTES = 15
+"""The kernel cuts the name of a process here: TASK_COMM_LEN without its end (include/linux/sched.h)."""
+
+
+class Listed(NamedTuple):
+    """A name, and the pattern that it fits."""
+
+    name: str
+    pattern: str
+
+    def __str__(self) -> str:
+        return f"{self.shown} is on the never-list ({self.pattern})"
+
+    @property
+    def shown(self) -> str:
+        """The part of the name that fits, fit to be shown: processes write their own."""
+        name = self.name if "/" in self.pattern else self.name.rpartition("/")[2]
+        return (name if name.isprintable() else ascii(name))[:_SHOWN]
+
+
+def find_listed(names: Iterable[str], patterns: Iterable[str]) -> Listed | None:
+    """Return the first of the names that fits one of the patterns, None for none.
+
+    This is the one place that asks the never-list, of a process, a program's path, a script or a unit. A pattern with a
+    slash is compared with whole paths; any other with the last part of a path. A name of 15 bytes may have been cut by
+    the kernel, and fits what a longer pattern begins with.
+    """
+    patterns = tuple(patterns)
+    return next((Listed(name, each) for name in names for each in patterns if name and _fits(name, each)), None)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    if "/" in pattern:
+        return fnmatchcase(name, pattern)
+    last = name.rpartition("/")[2]
+    if fnmatchcase(last, pattern):
+        return True
+    raw = last.encode("utf-8", "surrogateescape")
+    cut = pattern.encode("utf-8", "surrogateescape")[:_COMM_BYTES]
+    return len(raw) == _COMM_BYTES and fnmatchcase(last, cut.decode("utf-8", "surrogateescape"))

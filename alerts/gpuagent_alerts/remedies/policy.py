@@ -9,7 +9,8 @@ from dataclasses import dataclass, field, replace
 
 from gpuagent.doubt import SHUFFLED_LIST
 from gpuagent.units import format_bytes, format_duration
-from gpuagent_alerts.remedies.never_list import NEVER, NEVER_UNITS, SHARED_UNITS, UNKILLABLE_SCORE, pattern_for
+from gpuagent_alerts.remedies.groups import wrong_scope
+from gpuagent_alerts.remedies.never_list import NEVER, NEVER_UNITS, SHARED_UNITS, UNKILLABLE_SCORE, find_listed
 from gpuagent_alerts.remedies.refusals import (
     NotMeant,
     OnlyKill,
@@ -25,6 +26,7 @@ from gpuagent_alerts.remedies.target import (
     Facts,
     NamespaceMember,
     Target,
+    all_once,
     changes,
     may_be_named,
     names_container,
@@ -127,7 +129,7 @@ class Policy:
         ):
             yield objection
         yield from _unproven(step, scope, target, facts)
-        for refusal in self._wrong_step(step, target, facts):
+        for refusal in (*wrong_scope(step, scope), *self._wrong_step(step, target, facts)):
             # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
             is_nobodys = is_not_meant and step.kind is Kind.RESTART_UNIT and not target.unit
             yield not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
@@ -153,14 +155,14 @@ class Policy:
             yield "it is protected from the kernel's own killer (oom_score_adj -1000)"
         names = {facts.identity.name, target.name}
         if facts.identity.executable:
-            names.add(facts.identity.executable.removesuffix(" (deleted)").rpartition("/")[2])
-        yield from self._on_never_list(names)
+            names.add(facts.identity.executable.removesuffix(" (deleted)"))
+        if facts.program_names is None and (self.never or facts.state != "D"):
+            yield "it cannot be seen what it runs, so neither whether it is on the never-list"
+        yield from self._on_never_list(names.union(facts.program_names or ()))
 
     def _on_never_list(self, names: Iterable[str]) -> Iterator[str]:
-        for name in sorted(names):
-            if pattern := pattern_for(name, (*NEVER, *self.never)):
-                yield f"{name} is on the never-list ({pattern})"
-                return
+        if listed := find_listed(sorted(names), (*NEVER, *self.never)):
+            yield str(listed)
 
     def _may_be_asked_by_hand(self, order: Order) -> bool:
         """Return whether a person's word is enough: where no allow list is given. One that is given is kept to."""
@@ -266,17 +268,17 @@ class Policy:
             yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
 
     def _ends_others(self, step: Step, order: Order, facts: Facts, protected: frozenset[int]) -> Iterator[str]:
-        """Yield what forbids the end of those whom the kernel ends together with the first process of a pid namespace.
+        """Yield what forbids the end of those whom the kernel ends, or hangs up, together with the process.
 
         The never-list stands for each of them in every case. A person who was shown those that do not belong with it
         may answer for them with --force.
         """
-        ended = ended_with(step, facts)
+        ended, first = ended_with(step, facts), _leads(facts)
         if ended is None:
-            yield "it is the first process of a pid namespace: it cannot be told whom its end would end as well"
+            yield f"it is {first}: it cannot be told whom its end would end as well"
             return
         if len(ended) > MAX_NAMESPACE_MEMBERS:
-            yield f"it is the first process of a pid namespace with more than {MAX_NAMESPACE_MEMBERS} other processes"
+            yield f"it is {first} with more than {MAX_NAMESPACE_MEMBERS} other processes"
             return
         for each in ended:
             if each.pid in protected:
@@ -287,7 +289,7 @@ class Policy:
                 yield f"{each} ends with it: {reason}"
         shown = order.shown if order.by_hand and order.forced else frozenset()
         if others := [str(each) for each in ended if not each.belongs and each.key not in shown]:
-            yield f"it is the first process of a pid namespace: ending it also ends {', '.join(_shortened(others))}"
+            yield f"it is {first}: ending it also ends {', '.join(_shortened(others))}"
 
 
 def _in_doubt(sight: Sight) -> Iterator[str]:
@@ -363,9 +365,21 @@ def _nothing_to_fill_in(step: Step, target: Target) -> Iterator[str]:
 
 
 def ended_with(step: Step, facts: Facts) -> tuple[NamespaceMember, ...] | None:
-    """Return whom the kernel ends together with the process where this step ends it; None where that is unknown."""
-    ends = step.kind is Kind.RESTART_UNIT or _may_end(step)
-    return facts.namespace_members if ends and facts.is_namespace_init else ()
+    """Return whom the kernel ends or hangs up together with the process where this step ends it.
+
+    None where that is unknown.
+    """
+    if not (step.kind is Kind.RESTART_UNIT or _may_end(step)):
+        return ()
+    inside = facts.namespace_members if facts.is_namespace_init else ()
+    hung_up = facts.terminal_members
+    return None if inside is None or hung_up is None else all_once(inside, hung_up)
+
+
+def _leads(facts: Facts) -> str:
+    if facts.is_namespace_init:
+        return "the first process of a pid namespace"
+    return "the leader of a session with a terminal"
 
 
 def _shortened(others: list[str]) -> list[str]:

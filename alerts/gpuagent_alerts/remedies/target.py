@@ -68,12 +68,15 @@ class Identity:
 
 @dataclass(frozen=True, slots=True)
 class NamespaceMember:
-    """A process that the kernel ends together with the first process of its pid namespace."""
+    """A process that the kernel ends together with the first process of its pid namespace.
+
+    Or one that it hangs up when the leader of a session with a terminal ends.
+    """
 
     pid: int
     start_ticks: int
     names: tuple[str, ...]
-    """Its `comm`, and the name of its executable where that may be read."""
+    """Its `comm` first, then as `Facts.program_names`."""
     user: str
     belongs: bool
     """In the container of the first process, by root's word; without one, of the same user."""
@@ -89,6 +92,12 @@ class NamespaceMember:
     def __str__(self) -> str:
         """For people and for the record."""
         return f"{'' if self.certain else 'perhaps '}pid {self.pid} ({self.names[0]} of {self.user})"
+
+
+def all_once(some: tuple[NamespaceMember, ...], others: tuple[NamespaceMember, ...]) -> tuple[NamespaceMember, ...]:
+    """Return the first, and those of the others that are not among them."""
+    known = {each.key for each in some}
+    return (*some, *(each for each in others if each.key not in known))
 
 
 MAX_NAMESPACE_MEMBERS = 256
@@ -110,7 +119,10 @@ class Facts:
     kernel_thread: bool = False
     oom_score_adjust: int | None = None
     uids: tuple[int, ...] = ()
-    """Real, effective, saved and file system user id; () is unknown."""
+    """Real, effective, saved and file system user ids, of all its threads; () is unknown."""
+    program_names: tuple[str, ...] | None = ()
+    """Its name, the path of its program, and the script that it runs, in all spellings; None where that cannot be
+    seen."""
     root_user_namespace: bool | None = None
     """Whether its user ids are the host's own; None where that cannot be seen."""
     own_root: bool | None = None
@@ -120,6 +132,8 @@ class Facts:
     namespace_members: tuple[NamespaceMember, ...] | None = ()
     """All that end together with the first process of a pid namespace, at most one beyond the bound. None where they
     cannot be seen."""
+    terminal_members: tuple[NamespaceMember, ...] | None = ()
+    """All that the kernel hangs up when the leader of a session with a terminal ends, as above; () for any other."""
     ignored_signals: int = NO_SIGNALS
     caught_signals: int = NO_SIGNALS
     pending_signals: int = NO_SIGNALS

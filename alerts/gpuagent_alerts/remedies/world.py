@@ -8,7 +8,8 @@ from enum import StrEnum
 from typing import Any, Protocol
 
 from gpuagent.identity import ProcessId
-from gpuagent_alerts.remedies.never_list import pattern_for
+from gpuagent_alerts.remedies.never_list import find_listed
+from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Facts, Target
 from gpuagent_alerts.remedies.victim import Choice
 
@@ -119,7 +120,7 @@ class UnitPermission:
     shared: bool = False
     """It may be restarted although other users' work or sessions run in it, or other units are restarted with it."""
     never: tuple[str, ...] = ()
-    """Patterns of units, without `.service`, that are never restarted."""
+    """Patterns of units, with or without `.service`, that are never restarted."""
     never_processes: tuple[str, ...] = ()
     """Patterns of names of processes that no restart may end: the never-list stands for everybody in the unit."""
     known_shared: tuple[str, ...] = ()
@@ -128,12 +129,12 @@ class UnitPermission:
     def against(self, names: Iterable[str]) -> str:
         """Return why a unit with these names must not be restarted, whatever runs in it; "" if it may."""
         for name in sorted(names):
-            stem = name.removesuffix(".service")
-            if pattern := pattern_for(stem, self.never):
-                return f"{name} is on the never-list ({pattern}): others depend on it"
-            pattern = pattern_for(stem, self.known_shared)
-            if pattern and not self.shared:
-                return f"{name} runs other people's work ({pattern}); {SHARED_WAY_OUT}"
+            spellings = (name.removesuffix(".service"), name)
+            if listed := find_listed(spellings, self.never):
+                return f"{name} is on the never-list ({listed.pattern}): others depend on it"
+            known = find_listed(spellings, self.known_shared)
+            if known and not self.shared:
+                return f"{name} runs other people's work ({known.pattern}); {SHARED_WAY_OUT}"
         return ""
 
 
@@ -167,10 +168,10 @@ class Hands(Protocol):
 
     async def reset(self, target: Target, deadline_seconds: float) -> Done: ...
 
-    async def unit_refusal(self, target: Target, permission: UnitPermission) -> str:
-        """Return why the target's unit must not be restarted now (start limit, others' work in it); "" if it may.
+    async def group_refusal(self, step: Step, target: Target, permission: UnitPermission) -> str:
+        """Return why the step must not act on the target's whole unit, container or job now; "" if it may or does not.
 
-        Raises Gone where the target has ended.
+        For a unit that is its start limit too. Raises Gone where the target has ended.
         """
         ...
 
@@ -190,7 +191,9 @@ class Hands(Protocol):
         """
         ...
 
-    async def execute(self, command: tuple[str, ...], target: Target, deadline_seconds: float) -> Done: ...
+    async def execute(self, step: Step, target: Target, permission: UnitPermission) -> Done:
+        """Run the program of the step, after a last look at everybody whom its arguments hand over. Raises Doubt."""
+        ...
 
 
 class Eyes(Protocol):

@@ -12,7 +12,9 @@ import pytest
 
 from gpuagent.acting.hands import AgentHands
 from gpuagent.procfs.files import RealProc
+from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.world import UnitPermission
 from tests.agent.acting.processes import as_target, reader
 
 
@@ -39,7 +41,7 @@ def test_what_a_program_writes_is_kept_without_secrets(status: int) -> None:
     code = f"import sys; print(*sys.argv[1:], 'Bearer abc.def done', file=sys.stderr); sys.exit({status})"
     command = (sys.executable, "-c", code, "--password=pw-1234", "https://user:x@host/y")
     hands = AgentHands(RealProc(), reader(), apps=_NoApps(), warn=_warn)
-    done = asyncio.run(hands.execute(command, as_target(os.getpid()), 20.0))
+    done = asyncio.run(hands.execute(Step(Kind.EXEC, 20.0, command=command), as_target(os.getpid()), UnitPermission()))
 
     assert done.ok is (status == 0)
     assert done.detail.endswith("--password=<hidden> <hidden> Bearer <hidden> done")

@@ -30,10 +30,10 @@ SUPERVISED = (
 EVIDENCE = "asks for evidence with which no step beyond release_cache is taken: that needs allocator or strict"
 
 
-def ladder(*match: str, steps: str = KILL, victim: str = "largest") -> str:
+def ladder(*match: str, steps: str = KILL, victim: str = "largest", scope: str = "process") -> str:
     """One ladder; without a victim where that is empty."""
     chosen = f", victim: {victim}" if victim else ""
-    return f"{{match: [{', '.join(repr(each) for each in match)}], steps: [{steps}]{chosen}}}"
+    return f"{{match: [{', '.join(repr(each) for each in match)}], steps: [{steps}]{chosen}, scope: {scope}}}"
 
 
 def text(*ladders: str, allow: str = "users: [ada]", more: str = "", budget: bool = True, top: str = "") -> str:
@@ -101,7 +101,7 @@ def notes_on(folder: Path, given: str) -> list[str]:
         ),
         (text(ladder(LEAK, 'evidence="balanced"')), f".match: {EVIDENCE}"),
         (
-            text(ladder(HIGH, steps='{exec: {command: [/bin/true, "{container_id}"]}}')),
+            text(ladder(HIGH, steps='{exec: {command: [/bin/true, "{container_id}"]}}', scope="container")),
             ".steps[0].exec: needs {container_id}, and remedies.allow.containers permits no container",
         ),
     ],

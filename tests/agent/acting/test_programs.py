@@ -12,6 +12,8 @@ import pytest
 from gpuagent.acting.hands import AgentHands
 from gpuagent.acting.programs import ProgramCheck
 from gpuagent.procfs.files import RealProc
+from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.world import UnitPermission
 from tests.agent.acting.processes import reader
 from tests.agent.acting.staging import NoApps
 from tests.agent.acting.trees import (
@@ -269,10 +271,10 @@ def test_checked_again_right_before_it_runs(tree: Path) -> None:
         """Nobody is told."""
 
     hands = AgentHands(RealProc(), reader(), apps=NoApps(), warn=warn, program_check=ProgramCheck())
-    done = asyncio.run(hands.execute((str(program),), target(), 30.0))
+    done = asyncio.run(hands.execute(Step(Kind.EXEC, 30.0, command=(str(program),)), target(), UnitPermission()))
     assert (done.ok, ran.read_text()) == (True, "run\n"), done
     give(program, ALICE)
-    done = asyncio.run(hands.execute((str(program),), target(), 30.0))
+    done = asyncio.run(hands.execute(Step(Kind.EXEC, 30.0, command=(str(program),)), target(), UnitPermission()))
     assert not done.ok
     assert done.detail == f"the program is not run: {program} belongs to uid {ALICE}: {replaced(program)}"
     assert ran.read_text() == "run\n"

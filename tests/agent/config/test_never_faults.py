@@ -102,7 +102,7 @@ def test_an_id_that_is_too_long(tmp_path: Path) -> None:
         "remedies: {allow: {min_memory: 0}}\n",
         "remedies: {allow: {min_memory: 1MiB}}\n",
         "remedies: {limits: {per_hour: 0}}\n",
-        EXEC.format("'{pid}', '--format={{.ID}}', '${HOME}', '{\"a\": 1}', '{container_id}:{slurm_job}'"),
+        EXEC.format("'{pid}', '--format={{.ID}}', '${HOME}', '{\"a\": 1}'"),
     ],
 )
 def test_no_fault(tmp_path: Path, text: str) -> None:

@@ -37,6 +37,21 @@ def test_a_zombie_gets_no_signal(store: Store) -> None:
     assert world.log == []
 
 
+def test_state_d_is_called_by_its_name(store: Store) -> None:
+    """PROC-02: the command line of one in state D cannot be read: where nothing else tells of an exec, that is said."""
+    world = World()
+    body = world.bodies[100]
+
+    def sleeps(_: World) -> None:
+        body.state = "D"
+        body.identity = replace(body.identity, command_digest="")
+
+    world.events = [sleeps]
+    outcome = climb(world, plan(KILL), store)
+    assert outcome.detail == "its command line has changed, or cannot be read: it may run another program"
+    assert world.log == []
+
+
 def test_what_ends_in_the_middle_of_a_ladder(store: Store) -> None:
     """PROC-02: a process that has ended between two steps is said to have ended, and not to be another program."""
     world = World()

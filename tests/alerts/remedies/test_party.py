@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -14,6 +15,7 @@ from gpuagent_alerts.remedies.choice import Firing, LadderRule
 from gpuagent_alerts.remedies.manager import Remedies
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
+from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.victim import VictimPolicy
 from gpuagent_alerts.remedies.world import Order
@@ -187,7 +189,35 @@ def test_a_program_without_its_argument(store: Store) -> None:
     """`docker restart` of a process in no container would be another command: it is not run."""
     world = World()
     docker = Step(Kind.EXEC, 5.0, command=("/usr/bin/docker", "restart", "{container_id}"))
-    assert "needs {container_id}" in climb(world, plan(docker), store).detail
+    assert "needs {container_id}" in climb(world, plan(docker, scope="container"), store).detail
+    assert world.log == []
+
+
+IDS: dict[str, dict[str, Any]] = {"container": {"container_id": "a" * 64}, "job": {"slurm_job": "7"}}
+
+
+@pytest.mark.parametrize("group", IDS)
+def test_a_program_that_acts_on_a_whole_group(store: Store, group: str) -> None:
+    """KILL-03: the scope has to judge all whom it acts on, and nobody may be in there who must not end."""
+    place = {"container": "{container_id}", "job": "{slurm_job}"}[group]
+    step = Step(Kind.EXEC, 5.0, command=("/usr/bin/program", place))
+    containers = ("a" * 12,) if group == "container" else ()
+    rules = replace(RULES, policy=Policy(Allow(users=("svc",), containers=containers)))
+    for scope, problem, words in (
+        ("process", "", f"the ladder needs scope: {group}"),
+        (group, "others are in it", "others are in it"),
+        (group, "", ""),
+    ):
+        member = target(**IDS[group])
+        world = World(member)
+        world.group_problem = problem
+        outcome = climb(world, plan(step, of=member, scope=scope), store, rules)
+        assert (world.log == [("exec", 100)], words in outcome.detail) == (not words, True)
+    member = target(**IDS[group])
+    world = World(member)
+    # Between the decision and the last look, others come into it.
+    world.inner = [lambda _: None] * 2 + [lambda world: setattr(world, "group_problem", "others are in it")]
+    assert "others are in it" in climb(world, plan(step, of=member, scope=group), store, rules).detail
     assert world.log == []
 
 
@@ -197,21 +227,6 @@ def test_a_victim_that_was_chosen_as_a_leak_needs_its_evidence(store: Store) -> 
     weak, sure = (target(leaking=True, evidence=each) for each in ("balanced", "strict"))
     assert "evidence" in climb(World(weak), plan(KILL, of=weak, order=full), store).detail
     assert climb(World(sure), plan(KILL, of=sure, order=full), store).result is Result.RELEASED
-
-
-def test_state_d_is_called_by_its_name(store: Store) -> None:
-    """PROC-02: the command line of one in state D cannot be read: where nothing else tells of an exec, that is said."""
-    world = World()
-    body = world.bodies[100]
-
-    def sleeps(_: World) -> None:
-        body.state = "D"
-        body.identity = replace(body.identity, command_digest="")
-
-    world.events = [sleeps]
-    outcome = climb(world, plan(KILL), store)
-    assert outcome.detail == "its command line has changed, or cannot be read: it may run another program"
-    assert world.log == []
 
 
 def ladder(*steps: Step, dry_run: bool = False) -> LadderRule:

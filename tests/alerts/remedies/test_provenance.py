@@ -30,7 +30,7 @@ BLANK: dict[str, Any] = {
     "Target.name": "program", "Target.command": "", "Target.cgroup": "/", "Target.unit": "", "Target.container_id": "",
     "Target.container_runtime": "", "Target.slurm_job": "", "Facts.oom_score_adjust": 0, "Facts.ignored_signals": 0,
     "Facts.caught_signals": 0, "Identity.name": "program", "Identity.command_digest": "d", "Identity.cgroup": "/",
-    "Identity.executable": None, "Identity.cgroups": b"", "Identity.executable_file": (),
+    "Identity.executable": None, "Identity.cgroups": b"", "Identity.executable_file": (), "Facts.program_names": (),
 }  # fmt: skip
 """What is left where the process and its user have written nothing."""
 
@@ -97,6 +97,7 @@ OF_THE_KERNEL = st.fixed_dictionaries({
     "own_root": mostly(False, True, None),
     "namespace_pids": mostly((100,), (100, 7), (100, 1), ()),
     "namespace_members": mostly((), None, (NamespaceMember(7, 70, ("sleep",), "bob", belongs=False),)),
+    "terminal_members": mostly((), None, (NamespaceMember(8, 80, ("sleep",), "bob", belongs=False),)),
     "state": mostly("S", "D", "Z"),
     "kernel_thread": mostly(False, True),
     "proven": st.frozensets(st.sampled_from((*NAMES, "place"))),
@@ -115,6 +116,7 @@ WRITTEN = st.fixed_dictionaries({
     "Target.container_id": st.sampled_from([ID, "", "", OTHER, f"unproven/{ID}"]),
     "Target.container_runtime": text("docker", ""),
     "Target.slurm_job": st.sampled_from(["7", "", "unproven/7"]),
+    "Facts.program_names": mostly((), None, ("python3", "/opt/sshd"), ("serve.py",)),
     "Facts.oom_score_adjust": mostly(0, None, 1000, -1000),
     "Facts.ignored_signals": st.integers(0, 2**20),
     "Facts.caught_signals": st.integers(0, 2**20),
@@ -145,7 +147,8 @@ def world(kernel: dict[str, Any], written: dict[str, Any]) -> tuple[Sight, Facts
         identity=Identity(made.id, made.uid, proven_names=proven, **identity),
         state=kernel["state"], threads=1, kernel_thread=kernel["kernel_thread"], uids=kernel["uids"],
         root_user_namespace=kernel["root_user_namespace"], own_root=kernel["own_root"], user=made.user,
-        namespace_pids=kernel["namespace_pids"], namespace_members=kernel["namespace_members"], **of["Facts"],
+        namespace_pids=kernel["namespace_pids"], namespace_members=kernel["namespace_members"],
+        terminal_members=kernel["terminal_members"], **of["Facts"],
     )  # fmt: skip
     sight = Sight(
         NOW,
@@ -208,14 +211,15 @@ def test_a_name_that_is_lost_ends_the_act(name: str) -> None:
     order = Order(alert="a1", alertname="GpuMemoryHigh", forced=name == "job")
     kernel: dict[str, Any] = {
         "user": "alice", "uids": (1000,) * 4, "root_user_namespace": True, "own_root": False,
-        "namespace_pids": (100,), "namespace_members": (),
+        "namespace_pids": (100,), "namespace_members": (), "terminal_members": (),
         "state": "S", "kernel_thread": False, "proven": frozenset({name}), "kinds": "C", "evidence": "",
         "driver_confirms": False, "container_name": "", "trusted": True, "host": True,
     }  # fmt: skip
-    assert not reasons(Policy(allow), step, order, "process", world(kernel, {}))
+    scope = "job" if name == "job" else "process"
+    assert not reasons(Policy(allow), step, order, scope, world(kernel, {}))
     claims = {"Target.unit": "a.service", "Target.container_id": ID, "Target.slurm_job": "7"}
     kernel["proven"] = frozenset()
-    assert reasons(Policy(allow), step, order, "process", world(kernel, claims))
+    assert reasons(Policy(allow), step, order, scope, world(kernel, claims))
 
 
 @pytest.mark.parametrize("now", ["bob", "1000", ""])
@@ -223,7 +227,7 @@ def test_a_user_who_has_another_name_now_is_refused(now: str) -> None:
     """The name that permits is the one of this moment: a uid that went over to another user permits nothing."""
     kernel: dict[str, Any] = {
         "user": "alice", "uids": (1000,) * 4, "root_user_namespace": True, "own_root": False,
-        "namespace_pids": (100,), "namespace_members": (), "state": "S",
+        "namespace_pids": (100,), "namespace_members": (), "terminal_members": (), "state": "S",
         "kernel_thread": False, "proven": frozenset(), "kinds": "C", "evidence": "", "driver_confirms": False,
         "container_name": "", "trusted": True, "host": True,
     }  # fmt: skip

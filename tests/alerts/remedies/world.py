@@ -13,6 +13,7 @@ from gpuagent.clock import ManualClock
 from gpuagent.growth import MemoryKey
 from gpuagent.identity import ProcessId
 from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.groups import groups_of
 from gpuagent_alerts.remedies.ladder import Run, Tools
 from gpuagent_alerts.remedies.limits import Limits
 from gpuagent_alerts.remedies.outcome import Outcome
@@ -99,6 +100,8 @@ class World:
         self.on_release: Callable[[World], None] = lambda world: None
         self.collected = False
         self.unit_problem = ""
+        self.group_problem = ""
+        """Why a container or job must not be handed to a program."""
         self.container_problem = ""
         self.unit_sharing = ""
         """Why the unit may run other people's work."""
@@ -196,7 +199,14 @@ class World:
         self.end(pid)
         return Done(ok=True)
 
-    async def execute(self, command: tuple[str, ...], target: Target, deadline_seconds: float) -> Done:
+    async def group_refusal(self, step: Step, target: Target, permission: UnitPermission) -> str:
+        if step.kind is Kind.RESTART_UNIT:
+            return await self.unit_refusal(target, permission)
+        return self.group_problem if groups_of(step) else ""
+
+    async def execute(self, step: Step, target: Target, permission: UnitPermission) -> Done:
+        if refusal := await self.group_refusal(step, target, permission):
+            raise Doubt(refusal)
         self.log.append(("exec", target.pid))
         return Done(ok=True)
 

@@ -1,0 +1,121 @@
+"""The never-list knows a process by its name, its program, and the script that it runs: real processes of each kind."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from gpuagent.acting.held import HeldProcess
+from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.program_names import scripts
+from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.world import Condition, Order, Sight
+from tests.agent.acting.processes import PLAIN, as_target, reader
+
+TERMINATE = Step(Kind.TERMINATE, 1.0)
+SCRIPT = f"#!{sys.executable}\n{PLAIN}\n"
+LONG = "protected_inference_server"
+
+
+@contextmanager
+def started(command: Sequence[str], folder: Path) -> Iterator[int]:
+    """A process that has said that it is ready."""
+    process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=folder)
+    try:
+        assert process.stdout is not None
+        assert process.stdout.readline().strip() == "ready"
+        yield process.pid
+    finally:
+        process.kill()
+        process.communicate()
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with a script under two names, and with a program of its own."""
+    for name in (LONG, "important.py"):
+        script = tmp_path / name
+        script.write_text(SCRIPT, encoding="utf-8")
+        script.chmod(script.stat().st_mode | stat.S_IXUSR)
+    shutil.copy(os.path.realpath("/bin/sh"), tmp_path / "abs")
+    return tmp_path
+
+
+def refusals(pid: int, never: tuple[str, ...]) -> list[str]:
+    """What a rule that may end this very process is refused for."""
+    target = as_target(pid)
+    held = HeldProcess(target, RealProc(), reader())
+    try:
+        facts = asyncio.run(held.facts())
+    finally:
+        held.close()
+    policy = Policy(Allow(users=(target.user,)), never=never)
+    sight = Sight(1e9, Condition.HOLDS, target=target)
+    return [each for each in policy.refusals(TERMINATE, Order("a1"), sight, facts, 1e9, frozenset({1}))
+            if "never-list" in each]  # fmt: skip
+
+
+COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
+    "a script with a long name": (("{folder}/" + LONG,), LONG),
+    "a script by its path": (("{folder}/important.py",), "important.py"),
+    "a script of an interpreter": ((sys.executable, "{folder}/important.py"), "important.py"),
+    "a script behind options": ((sys.executable, "-u", "-X", "dev", "-Wignore", "important.py"), "important.py"),
+    "a script by its whole path": ((sys.executable, "{folder}/important.py"), "{folder}/important.py"),
+    "a script in the working directory": ((sys.executable, "important.py"), "{folder}/important.py"),
+    "a script on a detour": ((sys.executable, "./../{folder.name}/important.py"), "{folder}/imp*.py"),
+    "a module": ((sys.executable, "-um", "important"), "important"),
+    "a program by its whole path": (("{folder}/abs", "-c", "echo ready; read _"), "{folder}/abs"),
+    "a program by its name": (("{folder}/abs", "-c", "echo ready; read _"), "abs"),
+}
+
+
+@pytest.mark.parametrize(("command", "pattern"), COMMANDS.values(), ids=COMMANDS)
+def test_what_is_on_the_list_is_left_alone(folder: Path, command: tuple[str, ...], pattern: str) -> None:
+    """KILL-01: an entry means the program that people mean by it, cut, interpreted or by its path."""
+    wanted = pattern.format(folder=folder)
+    with started([each.format(folder=folder) for each in command], folder) as pid:
+        assert refusals(pid, ("another", wanted)), Path(f"/proc/{pid}/cmdline").read_bytes()
+        assert refusals(pid, ("another", "unimportant.py", "/important.py", f"x{LONG}", f"{folder}")) == []
+
+
+def test_a_program_with_an_argument_of_that_name(folder: Path) -> None:
+    """Only what an interpreter runs counts: the argument of any other program, or a later one, is no script."""
+    for command in (
+        ("{folder}/abs", "-c", "echo ready; read _", "sshd"),
+        (sys.executable, "{folder}/important.py", LONG),
+    ):
+        with started([each.format(folder=folder) for each in command], folder) as pid:
+            assert refusals(pid, (LONG,)) == []
+
+
+SCRIPTS: dict[str, list[str]] = {
+    "python3 a.py b.py": ["a.py"],
+    "python3 -Xdev a.py": ["a.py"],
+    "python3 -Ximporttime a.py": ["a.py"],
+    "/usr/bin/python3.11 -X dev -W once a.py": ["dev", "once", "a.py"],
+    "python -mvllm.serve --port 1": ["vllm.serve"],
+    "pypy3 -I -m a b": ["a"],
+    "python3 -c pass a.py": [],
+    "python3 -uc pass a.py": [],
+    "python3 -- -a.py": ["-a.py"],
+    "python3 -": [],
+    "node --require x app.js y": ["x", "app.js"],
+    "R --no-echo --file=train.R": ["train.R"],
+    "java -cp a.jar Main x": ["a.jar", "Main"],
+}
+
+
+@pytest.mark.parametrize("command", SCRIPTS)
+def test_which_argument_is_the_script(command: str) -> None:
+    """The first that is no option; where an option may have a value, that one too."""
+    assert list(scripts(command.split())) == SCRIPTS[command]

@@ -1,0 +1,64 @@
+"""`scancel {slurm_job}` and `docker restart {container_id}` act on everybody in there, on a GPU or not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.attack.arena import Arena, ladder
+from tests.attack.cgroups import container_id
+from tests.attack.processes import Living
+from tests.integration.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+JOB = "system.slice/slurmstepd.scope/job_{}/step_0/user"
+CONTAINER = "system.slice/docker-{}.scope"
+
+
+def another_users(arena: Arena, place: str, uid: int) -> Living:
+    """Start a process of another user there."""
+    assert uid
+    return arena.crowd.start(next(arena.uids), cgroup=arena.cgroups.make(place))
+
+
+def of_the_never_list(arena: Arena, place: str, uid: int) -> Living:
+    """Start one of the same user that no remedy may end."""
+    return arena.crowd.start(uid, name="sshd", cgroup=arena.cgroups.make(place))
+
+
+def in_a_nested_container(arena: Arena, place: str, uid: int) -> Living:
+    """Start one in a container inside of it."""
+    return arena.crowd.start(uid, cgroup=arena.cgroups.make(f"{place}/docker/{container_id()}"))
+
+
+Other = Callable[[Arena, str, int], Living]
+OTHERS = (another_users, of_the_never_list, in_a_nested_container)
+
+
+@pytest.mark.parametrize("other", OTHERS, ids=lambda each: each.__name__.replace("_", " "))
+@pytest.mark.parametrize("group", ["job", "container"])
+def test_who_else_is_in_there(arena: Arena, other: Other, group: str) -> None:
+    """KILL-03: a job or container in which others are is not handed to a program; one of its user's alone is."""
+    uid = next(arena.uids)
+    ids = [container_id(), container_id()] if group == "container" else ["81", "82"]
+    places = [{"job": JOB, "container": CONTAINER}[group].format(each) for each in ids]
+    greedy = arena.innocent(arena.crowd.start(uid, cgroup=arena.cgroups.make(places[0])))
+    arena.innocent(other(arena, places[0], uid))
+    placeholder = {"job": "{slurm_job}", "container": "{container_id}"}[group]
+    step = {"exec": {"command": [str(arena.stand_in("program")), placeholder], "wait": "5s"}}
+    allow: dict[str, Any] = {"job": {"users": [str(uid)]}, "container": {"containers": [each[:12] for each in ids]}}[
+        group
+    ]
+    arena.driver.hold(greedy.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", step, scope=group)], **allow)
+    assert ids[0][:12] in arena.refused(greedy)
+    culprit = arena.culprit(arena.crowd.start(uid, cgroup=arena.cgroups.make(places[1])))
+    arena.driver.hold(culprit.pid, 25)
+    (line,) = until(lambda: arena.executed("program"), "the program was run")
+    assert line == ids[1]
+    culprit.end()  # as the program would
+    arena.judge()
+    assert arena.executed("program") == [line]
