@@ -9,13 +9,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
-from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
-from prometheus_client.metrics_core import Metric
-from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
-from prometheus_client.registry import Collector
-
 from gpuagent.catalogue.family import Family, Kind, Sample
 from gpuagent_exporters.exposition import TextWriter
+from gpuagent_exporters.lean import (
+    Collector,
+    CollectorRegistry,
+    Metric,
+    ProcessCollector,
+    generate_latest,
+    generate_openmetrics,
+)
 
 Series = Iterable[tuple[Family[Any], list[Sample]]]
 
