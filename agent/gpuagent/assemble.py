@@ -9,9 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from gpuagent.acting.never_acts import never_acts
 from gpuagent.acting.permissions import CheckedFiles
-from gpuagent.acting.user_database import no_user_problems, user_problems
 from gpuagent.alerting.alerting import Alerting, Where
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.alerting.rules import load_rules
@@ -232,6 +230,11 @@ def web_config(path: Path | None, *, apart: bool) -> WebConfig:
 
 def _tell_what_never_acts(config: Config, rules: Iterable[RuleGroup], *, simulated: bool) -> None:
     """Log what would be noticed only when it was needed."""
+    if not (config.remedies.ladders or config.budgets or config.remedies.allow.users):
+        return
+    from gpuagent.acting.never_acts import never_acts  # noqa: PLC0415  most agents have no ladders
+    from gpuagent.acting.user_database import no_user_problems, user_problems  # noqa: PLC0415
+
     for note in never_acts(config, rules, no_user_problems if simulated else user_problems):
         log.warning("%s", note)
 
