@@ -46,6 +46,12 @@ CONTAINERS = (
 )  # fmt: skip
 
 
+OVER_BUDGET = {
+    "alert": "OverBudget", "expr": "gpuagent_budget_used_bytes > gpuagent_budget_limit_bytes", "for": "1s",
+}  # fmt: skip
+"""As the shipped GpuBudgetExceeded, which holds for half a minute."""
+
+
 @pytest.mark.parametrize("contained", CONTAINERS, ids=lambda each: each.__name__.replace("_", " "))
 def test_a_container_with_the_users_number(arena: Arena, contained: Any) -> None:
     """KILL-04: a container takes the user id of somebody on the host: its memory is not on that user's account."""
@@ -56,8 +62,8 @@ def test_a_container_with_the_users_number(arena: Arena, contained: Any) -> None
     arena.driver.hold(innocent.pid, 10)
     budget = {"name": "theirs", "match": {"user": str(uid)}, "memory": "20GiB"}
     arena.start(
-        ladders=[ladder("GpuBudgetExceeded", KILL, victim="largest")], remedies={"top": {"budgets": [budget]}},
-        users=[str(uid)],
+        ladders=[ladder("OverBudget", KILL, victim="largest")], rules=[OVER_BUDGET],
+        remedies={"top": {"budgets": [budget]}}, users=[str(uid)],
     )  # fmt: skip
     arena.sees(greedy.pid, innocent.pid)
     arena.let_decide()
