@@ -264,7 +264,7 @@ def _nothing_left(said: str) -> None:
     assert len(pids) == 3
     assert not Path(folder).exists()
     commands = _commands()
-    assert [pid for pid in pids if b"gpuagent.demo.child" in commands.get(pid, b"")] == []
+    assert [pid for pid in pids if b"demo/child.py" in commands.get(pid, b"")] == []
     assert not any(folder.encode() in text for text in commands.values())
 
 

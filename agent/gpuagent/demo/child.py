@@ -1,4 +1,4 @@
-"""A process that lives until it is told to end, or until its parent has: `python -m gpuagent.demo.child NAME`."""
+"""A process that lives until it is told to end, or until its parent has: `python child.py NAME PARENT`."""
 
 from __future__ import annotations
 

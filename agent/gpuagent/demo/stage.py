@@ -94,7 +94,8 @@ def _configure(folder: Path, url: str) -> Path:
 
 @contextmanager
 def _child(name: str) -> Iterator[subprocess.Popen[str]]:
-    command = [sys.executable, "-m", "gpuagent.demo.child", name, str(os.getpid())]
+    # As a script: a module gpuagent.* would be on the never-list, as the agent's own processes are.
+    command = [sys.executable, str(Path(__file__).with_name("child.py")), name, str(os.getpid())]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, start_new_session=True)  # noqa: S603
     try:
         if process.stdout is None or process.stdout.readline().strip() != "ready":

@@ -90,7 +90,7 @@ class Remedies:
             if ladder is not None and (reason := self._begin_or_withhold(ladder, each)):
                 reasons[each.alert.fingerprint] = each.alert, reason
         climbing = {run.plan.order.alert for run in self._running}
-        self.withheld.update({name: one for name, one in reasons.items() if name not in climbing})
+        self.withheld.update({name: one for name, one in reasons.items() if name not in climbing}, climbing)
 
     def _begin_or_withhold(self, ladder: LadderRule, firing: Firing) -> str:
         """Begin the ladder of an alert; return why it is not begun, "" if it is."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from gpuagent_alerts.alert import Alert
@@ -37,19 +37,26 @@ class WithheldLadders:
         """`now` is CLOCK_BOOTTIME."""
         self._now = now
         self._by_alert: Mapping[str, WithheldLadder] = {}
+        self._told: Mapping[str, str] = {}
+        """What was logged last of each alert that still fires."""
 
-    def update(self, reasons: Mapping[str, tuple[Alert, str]]) -> None:
-        """Take the alerts whose ladders are not begun now, by fingerprint, each with its reason. Logs what is new."""
+    def update(self, reasons: Mapping[str, tuple[Alert, str]], climbing: Collection[str] = ()) -> None:
+        """Take the alerts whose ladders are not begun now, by fingerprint, each with its reason. Logs what is new.
+
+        Of those that are `climbing` the last reason is remembered: a try that comes to the same is nothing new.
+        """
         found = {}
         for name, (alert, reason) in reasons.items():
             one, before = WithheldLadder(alert, reason, self._now()), self._by_alert.get(name)
             if before is not None and before.gist == one.gist:
                 one = WithheldLadder(alert, reason, before.since_seconds)
-            else:
+            elif self._told.get(name) != one.gist:
                 places = ", ".join(f"{label} {alert.labels[label]}" for label in _PLACES if alert.labels.get(label))
                 log.info("nothing is done about %s (%s): %s", alert.name, places or "no place", reason)
             found[name] = one
         self._by_alert = found
+        remembered = {name: gist for name, gist in self._told.items() if name in climbing}
+        self._told = remembered | {name: one.gist for name, one in found.items()}
 
     def documents(self, wall_seconds: float) -> list[dict[str, object]]:
         """Return what is withheld now, JSON-ready. `wall_seconds` is Unix time."""
