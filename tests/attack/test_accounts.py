@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import pwd
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from tests.attack.arena import Arena, ladder
 from tests.attack.cgroups import container_id
 from tests.attack.processes import Living
 from tests.attack.test_containers import KILL, in_a_mount_namespace, in_a_pid_namespace, in_a_root
+from tests.integration.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -125,11 +127,47 @@ def test_who_was_refused_is_permitted_by_a_reload(arena: Arena) -> None:
     innocent = arena.innocent(arena.crowd.start(uid))
     arena.driver.hold(innocent.pid, 10)
     arena.step_of(innocent.pid)
+
+    def permit(config: dict[str, Any]) -> None:
+        config["remedies"]["allow"]["users"].append(account.pw_name)
+
+    reload(arena, permit)
+    arena.judge()
+
+
+def test_a_budget_comes_to_mean_others(arena: Arena) -> None:
+    """KILL-02: after a reload the budget is another user's, who has exceeded it since then, and not since before."""
+    before, uid = next(arena.uids), next(arena.uids)
+    greedy = arena.crowd.start(before)
+    arena.driver.hold(greedy.pid, 30)
+    innocent = arena.innocent(arena.crowd.start(uid))
+    arena.driver.hold(innocent.pid, 22)
+    budget = {"name": "team", "match": {"user": str(before)}, "memory": "20GiB"}
+    arena.start(
+        ladders=[ladder("OverBudget", victim="largest")], rules=[OVER_BUDGET | {"for": "8s"}],
+        remedies={"top": {"budgets": [budget]}}, users=[str(uid)],
+    )  # fmt: skip
+    assert "is not in remedies.allow.users" in arena.refused(greedy)
+
+    def rededicate(config: dict[str, Any]) -> None:
+        config["budgets"][0]["match"]["user"] = str(uid)
+
+    reload(arena, rededicate)
+    until(lambda: any("without a break" in each for each in arena.withheld()), "the clock begins anew", 60.0)
+    arena.let_decide(8)
+    assert not innocent.has_ended
+    arena.driver.hold(innocent.pid, 10)
+    guilty = arena.culprit(arena.crowd.start(uid))
+    arena.driver.hold(guilty.pid, 25)
+    arena.judge()
+
+
+def reload(arena: Arena, change: Callable[[dict[str, Any]], None]) -> None:
+    """Change the agent's configuration, and have it read again."""
     path = arena.folder / "gpuagent.yaml"
     config = json.loads(path.read_text(encoding="utf-8"))
-    config["remedies"]["allow"]["users"].append(account.pw_name)
+    change(config)
     path.write_text(json.dumps(config), encoding="utf-8")
     assert arena.agent is not None
     reloaded = arena.agent.command("config", "reload")
     assert reloaded.returncode == 0, reloaded
-    arena.judge()

@@ -49,7 +49,7 @@ class Units:
             "StartLimitIntervalUSec": "10s", "ActiveEnterTimestampMonotonic": "1000000", "User": str(uid),
             "DynamicUser": "no", "ControlGroup": f"/system.slice/{unit}", "RequiredBy": "", "RequisiteOf": "",
             "BoundBy": "", "ConsistsOf": "", "Requires": "", "BindsTo": "", "Wants": "", "Conflicts": "",
-            "ConflictedBy": "",
+            "ConflictedBy": "", "SuccessAction": "none", "FailureAction": "none",
         }  # fmt: skip
         shown = "".join(f"{key}={value}\n" for key, value in known.items())
         (self._arena.folder / f"unit.{unit}").write_text(shown, encoding="utf-8")

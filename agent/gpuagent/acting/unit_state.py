@@ -19,11 +19,12 @@ _PULLED = ("Requires", "BindsTo", "Wants")
 newer, starts them whether or not this one is restarted."""
 _CONFLICTS = ("Conflicts", "ConflictedBy")
 """Units that a start of this one stops."""
+_END_ACTIONS = ("SuccessAction", "FailureAction")
 _UNSET_UIDS = frozenset({"", "[not set]", str(2**32 - 1)})
 PROPERTIES = (
     "Id", "Names", "LoadState", "ActiveState", "Job", "RefuseManualStart", "RefuseManualStop",
     "StartLimitBurst", "StartLimitIntervalUSec", "NRestarts", "ActiveEnterTimestampMonotonic",
-    "UID", "User", "DynamicUser", "ControlGroup", *_DEPENDENTS, *_PULLED, *_CONFLICTS,
+    *_END_ACTIONS, "UID", "User", "DynamicUser", "ControlGroup", *_DEPENDENTS, *_PULLED, *_CONFLICTS,
 )  # fmt: skip
 STARTED_PROPERTIES = ("Id", "ActiveState", *_PULLED, *_CONFLICTS)
 """Of units that are started with another one."""
@@ -109,7 +110,13 @@ class UnitState:
             return f"{self.id} is {known.get('ActiveState') or 'in an unknown state'}, not active"
         if known.get("Job", "") not in {"", "0"}:
             return f"systemd has a job for {self.id} in its queue, which a restart could replace"
-        return self._against_start_limit(monotonic_seconds, own_restarts)
+        return self._against_machine() or self._against_start_limit(monotonic_seconds, own_restarts)
+
+    def _against_machine(self) -> str:
+        """What its end may do to the whole machine: reboot it, or power it off (systemd.unit(5))."""
+        found = {name: self._known.get(name) for name in _END_ACTIONS}
+        refused = [f"{name}={value or '?'}" for name, value in found.items() if value not in {"", "none"}]
+        return f"{self.id} has {refused[0]}: its end could set that off for the whole machine" if refused else ""
 
     def _against_start_limit(self, monotonic_seconds: float, own: Sequence[float]) -> str:
         """One start too many within the interval leaves the unit `failed`, and nobody starts it again (measured, v252).

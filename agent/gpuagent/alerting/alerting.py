@@ -165,9 +165,13 @@ class Alerting:
         """
         async with self.lock:
             routes = self._routes(config)  # may refuse them: nothing has changed then
+            # What budgets and places of processes mean, their series mean: the same labels may be others' memory now.
+            is_measured_alike = (config.budgets, config.processes) == (self.config.budgets, self.config.processes)
             self.config = config
             self.engine.longest_gap_seconds = longest_gap(config.poll_interval, self._clock.speed)
             self._note_ended(self.engine.reload(tuple(groups), self._clock.wall()))
+            if not is_measured_alike:
+                self.engine.interrupt()
             self._keeper.forget()
             self._notifier.routes = routes
             self._tell_of_rules()

@@ -68,6 +68,7 @@ _ADVICE = tuple(
         (r"it is a kernel thread", "No signal ends a kernel thread: its driver has to be unloaded."),
         (r"it is ending", _LOOK_AGAIN),
         (r"is a zombie", "End or restart its parent, pid {parent}: only the parent can reap it."),
+        (r"it is stopped \(state", "Have it go on (SIGCONT), or kill it: a kill step, or `gpuagent kill`."),
         (r"uninterruptible sleep", "Kill it (gpuagent kill, or a kill step), or wait for its call into the kernel."),
         (r"could not be killed", "Wait for its call into the kernel to return, or reboot."),
         (r"not in the host's pid namespace", 'Run the agent on the host, or with the host\'s pids ("hostPID: true").'),

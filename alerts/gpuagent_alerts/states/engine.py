@@ -75,6 +75,12 @@ class RuleEngine:
         """All rules of all groups, in order."""
         return (running for runner in self._runners for running in runner.rules)
 
+    def interrupt(self) -> None:
+        """Note that series do not mean what they did: for how long anything has been true is not known any more."""
+        for running in self.rules():
+            if running.states is not None:
+                running.states.interrupt()
+
     def recorded(self, now_seconds: float) -> list[Element]:
         """Every series that rules have made; `ALERTS` too where a rule looks at it."""
         return [element for name in self._recorded.names() for element in self._recorded.elements(name, now_seconds)]

@@ -32,6 +32,7 @@ def shown(started_ago: float = 86_400, /, **changes: str | None) -> str:
         "ActiveEnterTimestampMonotonic": f"{(NOW - started_ago) * 1e6:.0f}", "UID": "1000", "User": "svc",
         "DynamicUser": "no", "ControlGroup": CGROUP, "RequiredBy": "", "RequisiteOf": "", "BoundBy": "",
         "ConsistsOf": "", "Requires": "", "BindsTo": "", "Wants": "", "Conflicts": "", "ConflictedBy": "",
+        "SuccessAction": "none", "FailureAction": "none",
     }  # fmt: skip
     return "\n".join(f"{key}={value}" for key, value in (known | changes).items() if value is not None)
 
@@ -88,6 +89,8 @@ class Machine:
         *((shown(ActiveState=state), state) for state in ("inactive", "activating", "deactivating", "reloading")),
         (shown(ActiveState=None), "unknown state"),
         (shown(Job="417"), "job"),
+        *((shown(**{key: "reboot"}), f"{key}=reboot") for key in ("SuccessAction", "FailureAction")),
+        (shown(FailureAction=None), "FailureAction="),
         *((shown(Names=names), "names") for names in (None, "", "a b;c", '"open', "other.service")),
         (shown(Id=None), "names"),
         (shown(Id="x.scope", Names=f"{UNIT} x.scope"), "names"),

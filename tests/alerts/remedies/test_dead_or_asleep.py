@@ -52,6 +52,19 @@ def test_state_d_is_called_by_its_name(store: Store) -> None:
     assert world.log == []
 
 
+@pytest.mark.parametrize("state", ["T", "t"])
+def test_a_stopped_process_gets_sigkill_alone(store: Store, state: str) -> None:
+    """PROC-02: a signal to one that is stopped would end it when it goes on, and the reason has long gone."""
+    world = World()
+    world.bodies[100].state = state
+    outcome = climb(world, plan(TERMINATE), store)
+    assert outcome.detail == f"it is stopped (state {state}): only SIGKILL reaches it now, and not SIGTERM"
+    assert world.log == []
+    world.bodies[100].facts_changes = {"switches": 5}
+    assert climb(world, plan(TERMINATE, KILL), store).result is Result.RELEASED
+    assert [each for each in world.log if "SIGTERM" in each] == []
+
+
 def test_what_ends_in_the_middle_of_a_ladder(store: Store) -> None:
     """PROC-02: a process that has ended between two steps is said to have ended, and not to be another program."""
     world = World()

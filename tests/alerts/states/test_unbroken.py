@@ -103,6 +103,18 @@ def test_another_expression_begins_it_anew(expression: str, expected: float) -> 
     assert held(running.states) == expected
 
 
+def test_what_series_mean_begins_it_anew() -> None:
+    """KILL-02: a budget of the same name that matches others is exceeded since the reload, and not since before."""
+    engine = RuleEngine(groups("alert: A, expr: m"))
+    for second in (0, 5):
+        engine.evaluate(TRUE, second, WALL + second, Missing())
+    engine.interrupt()
+    engine.evaluate(TRUE, 10, WALL + 10, Missing())
+    (running,) = engine.rules()
+    assert running.states is not None
+    assert held(running.states) == 0
+
+
 @pytest.mark.parametrize(("gap", "seconds", "expected"), [(0.0, 13.0, 0.0), (20.0, 13.0, 13.0), (20.0, 21.0, 0.0)])
 def test_the_longest_gap(gap: float, seconds: float, expected: float) -> None:
     """A gap is 2.5 intervals of the group, or what GPUs are given that are read less often."""
