@@ -23,7 +23,7 @@ _STOPPED = frozenset({b"T", b"t"})
 
 
 class _Job(NamedTuple):
-    """Fields 3 and 5 to 8 of proc_pid_stat(5)."""
+    """Fields 3, 5 to 8 and 20 of proc_pid_stat(5)."""
 
     state: bytes
     group: int
@@ -31,6 +31,7 @@ class _Job(NamedTuple):
     terminal: int
     foreground: int
     """Process group in the foreground of the terminal; -1 for none."""
+    threads: int
 
 
 def leads_terminal(files: ProcFiles, pid: int) -> bool:
@@ -71,7 +72,7 @@ def hung_up_with(
 
 
 def _is_hung_up(job: _Job, leader: _Job) -> bool:
-    if job.state in {b"Z", b"X"}:
+    if job.state in {b"Z", b"X"} and job.threads <= 1:  # where more live, its first thread alone has ended
         return False
     return job.group == leader.foreground or (job.session == leader.session and job.state in _STOPPED)
 
@@ -80,6 +81,6 @@ def _read(files: ProcFiles, pid: int) -> _Job:
     """Raises OSError, and ValueError for what is no stat file."""
     data = files.read(pid, "stat")
     fields = data[data.rfind(b") ") + 2 :].split()
-    if len(fields) < 6:
+    if len(fields) < 18:
         raise ValueError(f"not a stat file of a process: {data[:80]!r}")
-    return _Job(fields[0], *(int(each) for each in fields[2:6]))
+    return _Job(fields[0], *(int(each) for each in (*fields[2:6], fields[17])))
