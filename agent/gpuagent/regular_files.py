@@ -11,7 +11,8 @@ import os
 import stat
 from pathlib import Path
 
-_CHUNK_BYTES = 1 << 20
+_CHUNK_BYTES = 1 << 14
+"""A read takes as much memory before it knows how much there is, and may find none where memory is short."""
 _KINDS = {
     stat.S_IFIFO: "a FIFO",
     stat.S_IFSOCK: "a socket",
