@@ -348,7 +348,7 @@ class Acting:
 
     def _disrupts(self, alert: Alert) -> bool:
         """Return whether the ladder that this alert gets has a step that a process may notice."""
-        ladder = next((one for one in self.remedies.ladders if one.matches(alert.labels)), None)
+        ladder = self.remedies.ladder_of(alert.labels)
         return ladder is not None and any(step.disrupts for step in ladder.steps)
 
     async def _look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:

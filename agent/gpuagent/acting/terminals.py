@@ -34,12 +34,6 @@ class _Job(NamedTuple):
     threads: int
 
 
-def leads_terminal(files: ProcFiles, pid: int) -> bool:
-    """Return whether the process leads a session that has a terminal. Raises OSError, ValueError."""
-    job = _read(files, pid)
-    return job.session == pid and job.terminal != 0
-
-
 def hung_up_with(
     files: ProcFiles, reader: Reader, leader: ProcessInfo, pids: Callable[[], Iterable[int]] = list_pids
 ) -> tuple[NamespaceMember, ...] | None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+from gpuagent.acting.held import HeldProcess
 from gpuagent.clock import SystemClock
 from gpuagent.growth import MemoryKey
 from gpuagent.procfs.boot import boot_id, boot_time_seconds
@@ -15,7 +17,10 @@ from gpuagent.procfs.namespace import own_namespace
 from gpuagent.procfs.reader import Boot, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
+from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.world import Condition, Order, Sight
 
 PLAIN = "print('ready', flush=True); import signal; signal.pause()"
 IGNORES_TERM = (
@@ -57,3 +62,16 @@ def as_target(pid: int) -> Target:
         command=info.command, cgroup=info.cgroup, used_bytes=2**30, proven_names=info.proven_names,
         process_group=info.process_group,
     )  # fmt: skip
+
+
+def refusals_of(pid: int, never: tuple[str, ...] = ()) -> list[str]:
+    """What a rule that may end processes of this one's user is refused for, by what /proc says while it is held."""
+    target = as_target(pid)
+    held = HeldProcess(target, RealProc(), reader())
+    try:
+        facts = asyncio.run(held.facts())
+    finally:
+        held.close()
+    policy = Policy(Allow(users=(target.user,)), never=never)
+    sight = Sight(1e9, Condition.HOLDS, target=target)
+    return list(policy.refusals(Step(Kind.TERMINATE, 1.0), Order("a1"), sight, facts, 1e9, frozenset({1})))

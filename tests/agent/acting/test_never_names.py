@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import shutil
 import stat
@@ -14,13 +13,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.acting.held import HeldProcess
-from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.program_names import scripts
-from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.world import Condition, Order, Sight
-from tests.agent.acting.processes import PLAIN, as_target, reader
+from tests.agent.acting.processes import PLAIN, refusals_of
 
 TERMINATE = Step(Kind.TERMINATE, 1.0)
 SCRIPT = f"#!{sys.executable}\n{PLAIN}\n"
@@ -52,17 +47,8 @@ def folder(tmp_path: Path) -> Path:
 
 
 def refusals(pid: int, never: tuple[str, ...]) -> list[str]:
-    """What a rule that may end this very process is refused for."""
-    target = as_target(pid)
-    held = HeldProcess(target, RealProc(), reader())
-    try:
-        facts = asyncio.run(held.facts())
-    finally:
-        held.close()
-    policy = Policy(Allow(users=(target.user,)), never=never)
-    sight = Sight(1e9, Condition.HOLDS, target=target)
-    return [each for each in policy.refusals(TERMINATE, Order("a1"), sight, facts, 1e9, frozenset({1}))
-            if "never-list" in each]  # fmt: skip
+    """What a rule that may end this very process is refused for, by the never-list."""
+    return [each for each in refusals_of(pid, never) if "never-list" in each]
 
 
 COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {

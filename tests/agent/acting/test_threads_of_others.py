@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import platform
 from collections.abc import Iterator
 
 import pytest
 
-from gpuagent.acting.held import HeldProcess
 from gpuagent.acting.members import read_member
 from gpuagent.procfs.credentials import read_credentials
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.thread_uids import read_uids
-from gpuagent_alerts.remedies.policy import Allow, Policy
-from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.world import Condition, Order, Sight
-from tests.agent.acting.processes import as_target, reader, running
+from tests.agent.acting.processes import reader, refusals_of, running
 from tests.fakes.proc import FakeProc
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to change user ids")
@@ -46,30 +41,16 @@ def server(request: pytest.FixtureRequest) -> Iterator[int]:
         yield process.pid
 
 
-def refusals(pid: int) -> list[str]:
-    """What a rule that may end processes of alice is refused for."""
-    target = as_target(pid)
-    held = HeldProcess(target, RealProc(), reader())
-    try:
-        facts = asyncio.run(held.facts())
-    finally:
-        held.close()
-    sight = Sight(1e9, Condition.HOLDS, target=target)
-    policy = Policy(Allow(users=(target.user,)))
-    step = Step(Kind.TERMINATE, 1.0)
-    return list(policy.refusals(step, Order("a1"), sight, facts, 1e9, frozenset({1})))
-
-
 def test_a_thread_of_another_user(server: int) -> None:
     """KILL-03: real, effective and saved ids of every thread count, whichever the first thread has."""
-    (reason,) = refusals(server)
+    (reason,) = refusals_of(server)
     assert "the rights of more than one user" in reason
 
 
 def test_a_process_of_one_user() -> None:
     """The same server whose threads are all alice's is meant."""
     with running(SERVER.format(client=(ALICE,) * 3)) as process:
-        assert refusals(process.pid) == []
+        assert refusals_of(process.pid) == []
 
 
 def test_wherever_it_is_judged(server: int) -> None:
