@@ -14,10 +14,8 @@ from pathlib import Path
 import pytest
 
 from gpuagent.procfs.program_names import scripts
-from gpuagent_alerts.remedies.steps import Kind, Step
 from tests.agent.acting.processes import PLAIN, refusals_of
 
-TERMINATE = Step(Kind.TERMINATE, 1.0)
 SCRIPT = f"#!{sys.executable}\n{PLAIN}\n"
 LONG = "protected_inference_server"
 
