@@ -7,6 +7,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from gpuagent_alerts.incident import Incident
+
 
 class Status(StrEnum):
     """What a receiver is told of an alert."""
@@ -53,6 +55,8 @@ class Message:
     group: str
     alerts: tuple[Alert, ...]
     group_labels: Mapping[str, str] = field(default_factory=dict)
+    incident: Incident | None = None
+    """What all its alerts belong to; None where a route groups by labels."""
 
     @property
     def status(self) -> Status:
