@@ -6,10 +6,9 @@
 
 Meant to be embedded: it imports the standard library only, and never torch, which the app has loaded or has not.
 
-In reading order: `lifecycle` (start, stop, fork, exit), `client` (the parts put together), `link` and `session` (the
-thread and its conversation), `protocol` and `messages` (the wire), `torch_door` and `allocator` (the only user of
-torch), `commands` and `remedies` (what the agent may ask for), `figures` and `needs` (what the app calls), `serving`
-(middleware and a gate for servers).
+In reading order: `lifecycle` (start, stop, fork, exit; the parts put together), `link`, `connection` and `session`
+(the thread and its conversation), `protocol` (the wire), `allocator` (the only user of torch), `remedies` (what the
+agent may ask for), `figures` and `needs` (what the app calls), `serving` (middleware and a gate for servers).
 """
 
 from __future__ import annotations

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 from gpuagent_client import lifecycle
 from gpuagent_client.allocator import Device, Reading
 from gpuagent_client.guard import log
-from gpuagent_client.messages import Level
-from gpuagent_client.told import Event
+from gpuagent_client.protocol import Level
+from gpuagent_client.settings import Event
 
 GIB = 1024**3
 MAX_NAME_CHARACTERS = 100

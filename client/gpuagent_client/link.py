@@ -1,4 +1,4 @@
-"""The thread that keeps one connection to the agent, and comes back when it is lost.
+"""When to look for the agent again: soon at first, then less and less often, and never all apps at the same moment.
 
 That the connection stands is the sign of life; nothing else is sent for it. Without an agent the thread looks for one
 now and then, and is otherwise silent.
@@ -7,17 +7,38 @@ now and then, and is otherwise silent.
 from __future__ import annotations
 
 import contextlib
+import random
 import threading
 import time
 from typing import Callable
 
-from gpuagent_client import server
-from gpuagent_client.backoff import Backoff
-from gpuagent_client.connection import Connection
+from gpuagent_client.connection import Connection, trusted
 from gpuagent_client.guard import harmless, log, tell_once
 from gpuagent_client.protocol import Malformed
 from gpuagent_client.session import Session
-from gpuagent_client.told import Told
+from gpuagent_client.settings import Told
+
+FIRST_SECONDS = 0.2
+LONGEST_SECONDS = 10.0
+
+
+class Backoff:
+    """Doubles from 0.2 s to 10 s, each time by a random factor of 0.5 to 1.5."""
+
+    def __init__(self, uniform: Callable[[float, float], float] = random.uniform) -> None:
+        self._uniform = uniform
+        self._next = FIRST_SECONDS
+
+    def failed(self) -> float:
+        """The seconds to wait now."""
+        delay = self._next
+        self._next = min(2 * delay, LONGEST_SECONDS)
+        return delay * self._uniform(0.5, 1.5)
+
+    def succeeded(self) -> None:
+        """Start over."""
+        self._next = FIRST_SECONDS
+
 
 SETTLED_SECONDS = 5.0
 """A connection that held so long was a success. One that ends at once must not be made anew five times a second."""
@@ -34,7 +55,7 @@ class Link:
         stopping: threading.Event,
         *,
         clock: Callable[[], float] = time.monotonic,
-        trusted: Callable[..., bool] = server.trusted,
+        trusted: Callable[..., bool] = trusted,
         backoff: Backoff | None = None,
     ) -> None:
         self._told = told

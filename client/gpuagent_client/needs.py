@@ -6,8 +6,8 @@ from typing import Callable
 
 from gpuagent_client import lifecycle
 from gpuagent_client.guard import harmless, tell_once
-from gpuagent_client.limits import NoLimits
-from gpuagent_client.messages import Declared
+from gpuagent_client.protocol import Declared
+from gpuagent_client.remedies import NoLimits
 
 MAX_CALLBACKS = 100
 

@@ -7,12 +7,49 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any, Callable
 
-from gpuagent_client.allocator import Allocator, Device
+from gpuagent_client.allocator import Allocator, Device, NotThere, Torch
 from gpuagent_client.guard import log
-from gpuagent_client.limits import Limits, NoLimits
-from gpuagent_client.settings import Notice
-from gpuagent_client.told import Told
-from gpuagent_client.torch_door import NotThere, Torch
+from gpuagent_client.settings import Notice, Told
+
+
+class NoLimits(Exception):
+    """This torch, or its allocator, cannot be limited."""
+
+
+class Limits:
+    """Sets limits, on GPUs in use only: to set one on another would start CUDA there."""
+
+    def __init__(self, told: Told, torch: Torch, allocator: Allocator) -> None:
+        self._told = told
+        self._torch = torch
+        self._allocator = allocator
+        self._kept: dict[int, float] = {}
+
+    def set(self, device: int, ratio: float) -> None:
+        """Limit the allocator on one GPU; 1.0 lifts it. What it holds already stays.
+
+        Raises:
+            NoLimits: that cannot be done here.
+        """
+        try:
+            self._torch.call("torch.cuda", "set_per_process_memory_fraction", ratio, device)
+        except (NotThere, RuntimeError) as error:
+            raise NoLimits(str(error)) from error
+        finally:
+            self._allocator.forget_limits()
+
+    def keep(self, devices: Sequence[Device]) -> None:
+        """Set what the app asked for with `limit_memory`, once on each GPU that it uses.
+
+        Raises:
+            NoLimits: that cannot be done here.
+        """
+        ratio = self._told.limit_ratio
+        for device in devices:
+            if ratio is not None and self._kept.get(device.ordinal) != ratio:
+                self._kept[device.ordinal] = ratio
+                self.set(device.ordinal, ratio)
+
 
 RELEASE_PAUSE_SECONDS = 60.0
 """Emptying the cache waits for all work on the GPU, and the app pays for its memory anew: not a thing to do often."""

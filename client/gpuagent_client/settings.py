@@ -8,11 +8,12 @@ GPUAGENT_DISABLE   1: no client at all; or commands that are not obeyed, such as
 from __future__ import annotations
 
 import os
+from collections import deque
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Callable, NamedTuple
+from typing import Any, Callable, NamedTuple
 
-from gpuagent_client.messages import MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS
+from gpuagent_client.protocol import MAX_INTERVAL_SECONDS, MIN_INTERVAL_SECONDS, Declared, Level
 
 COMMANDS = frozenset({"census", "limit", "lines", "notice", "rate", "release", "reset"})
 SYSTEM_SOCKET = "/run/gpuagent-client/client.sock"
@@ -104,3 +105,45 @@ def socket_path(settings: Settings, environment: Mapping[str, str], user_id: int
     if user_id != 0 and runtime_folder and not Path(SYSTEM_SOCKET).exists():
         return str(Path(runtime_folder, "gpuagent-client", "client.sock"))
     return SYSTEM_SOCKET
+
+
+MAX_EVENTS = 16
+
+
+class Event(NamedTuple):
+    """Something that happened in the app."""
+
+    name: str
+    fields: Mapping[str, Any]
+
+
+class Told:
+    """Plain attributes, each replaced as a whole: no thread sees half of one, and no lock can be held at a fork."""
+
+    def __init__(self, settings: Settings | None = None) -> None:
+        self.settings = settings or Settings()
+        self.declared = Declared()
+        self.limit_ratio: float | None = None
+        """What `limit_memory` asked for; set on each GPU as soon as the app uses it."""
+        self.on_reset: list[Callable[[], object]] = []
+        self.busy: Callable[[], bool] = _never
+        """Whether a request is being served; the serving part puts its own here."""
+        self.requests_served: Callable[[], int | None] = _unknown
+        """How many requests were served so far; likewise."""
+        self.drain: Callable[[str], bool] | None = None
+        """Ends this process after the requests that it has begun, for the reason given, and says whether it will; the
+        serving part puts its own here where a successor is sure to come. None: the app has not asked for it."""
+        self.released_at = float("-inf")
+        """When the allocator's cache was last given back, on the clock of `time.monotonic`, by whomever."""
+        self.level: Level | None = None
+        """None before the agent's first word, and again once the connection is lost."""
+        self.events: deque[Event] = deque(maxlen=MAX_EVENTS)
+        """What is to be sent; the oldest go first where nobody takes them."""
+
+
+def _never() -> bool:
+    return False
+
+
+def _unknown() -> int | None:
+    return None

@@ -15,12 +15,11 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuagent_client.allocator import Allocator
-from gpuagent_client.limits import Limits
+from gpuagent_client.allocator import Allocator, Torch
 from gpuagent_client.protocol import encode
+from gpuagent_client.remedies import Limits
 from gpuagent_client.reporter import Reporter
-from gpuagent_client.told import Told
-from gpuagent_client.torch_door import Torch
+from gpuagent_client.settings import Told
 from tests.client.apps.faketorch import GIB, FakeTorch
 from tests.fakes.agent_socket import FakeAgent
 

@@ -11,8 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent_client.allocator import PICKED, Allocator, Reading, as_sent, pick
-from gpuagent_client.torch_door import NotThere, Torch
+from gpuagent_client.allocator import PICKED, Allocator, NotThere, Reading, Torch, as_sent, pick
 from tests.client.apps.faketorch import GIB, FakeTorch
 
 FIGURES = {name for name, _ in PICKED}
@@ -196,7 +195,7 @@ def test_the_real_torch_is_asked_and_cuda_stays_down(apps_python: Path) -> None:
     probe = (
         "import torch\n"
         "from gpuagent_client.allocator import Allocator\n"
-        "from gpuagent_client.torch_door import Torch\n"
+        "from gpuagent_client.allocator import Torch\n"
         "door = Torch()\n"
         "found = Allocator(door).read()\n"
         "print(found, door.version() == torch.__version__, door.backend(), torch.cuda.is_initialized())\n"

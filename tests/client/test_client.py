@@ -12,15 +12,13 @@ from typing import Any
 
 import pytest
 
-from gpuagent_client.allocator import Allocator
-from gpuagent_client.client import Client
+from gpuagent_client.allocator import Allocator, Torch
 from gpuagent_client.connection import MAX_UNSENT_BYTES, Connection, Lost
-from gpuagent_client.limits import Limits
+from gpuagent_client.lifecycle import Client
 from gpuagent_client.link import Link
-from gpuagent_client.messages import Declared
-from gpuagent_client.settings import Notice, settle
-from gpuagent_client.told import Event, Told
-from gpuagent_client.torch_door import Torch
+from gpuagent_client.protocol import Declared
+from gpuagent_client.remedies import Limits
+from gpuagent_client.settings import Event, Notice, Told, settle
 from tests.client.apps.faketorch import GIB, FakeTorch
 from tests.fakes.agent_socket import FakeAgent
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import threading
 from typing import Any, cast
 
-from gpuagent_client.commands import BlameContext, Commands
-from gpuagent_client.messages import Command
-from gpuagent_client.protocol import Message
+from gpuagent_client.protocol import Command, Message
 from gpuagent_client.remedies import Remedies
-from gpuagent_client.told import Told
+from gpuagent_client.session import BlameContext, Commands
+from gpuagent_client.settings import Told
 
 PATIENCE_SECONDS = 20
 

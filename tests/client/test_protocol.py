@@ -10,9 +10,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent_client import messages
-from gpuagent_client.messages import Command, Declared, Level, Welcome
-from gpuagent_client.protocol import MAX_SENT_BYTES, LineReader, Malformed, TooLong, decode, encode
+from gpuagent_client import protocol
+from gpuagent_client.protocol import (
+    MAX_SENT_BYTES,
+    Command,
+    Declared,
+    Level,
+    LineReader,
+    Malformed,
+    TooLong,
+    Welcome,
+    decode,
+    encode,
+)
 
 GOLDEN = Path(__file__).parents[1] / "golden" / "protocol"
 GIB = 1024**3
@@ -74,10 +84,10 @@ def test_the_client_writes_the_golden_lines() -> None:
     figures = {"allocated_bytes": 1073741824, "reserved_bytes": 3221225472, "peak_bytes": 2147483648}
     measured = {"kind": "measure", **figures, "delta_bytes": 1073741824, "seconds": 2.5, "exact": False}
     said = [
-        messages.hello(**described(**first)),
-        messages.hello(**described()),
+        protocol.hello(**described(**first)),
+        protocol.hello(**described()),
         *(
-            messages.stats(
+            protocol.stats(
                 number=number,
                 timestamp=1789989999.25 + number,
                 initialised=number > 1,
@@ -86,12 +96,12 @@ def test_the_client_writes_the_golden_lines() -> None:
             )
             for number in (1, 2, 3, 4)
         ),
-        messages.begun(7),
-        messages.done(7, released),
-        messages.refused(8, "unsupported"),
-        messages.event("load model", measured),
-        messages.event("before_request", {"kind": "report", **figures}),
-        messages.hello(**described(interval_seconds=15.0, frameworks={"jax": True, "tensorflow": False})),
+        protocol.begun(7),
+        protocol.done(7, released),
+        protocol.refused(8, "unsupported"),
+        protocol.event("load model", measured),
+        protocol.event("before_request", {"kind": "report", **figures}),
+        protocol.hello(**described(interval_seconds=15.0, frameworks={"jax": True, "tensorflow": False})),
     ]
 
     assert [encode(message) for message in said] == golden("client.jsonl")
@@ -101,7 +111,7 @@ def test_the_client_reads_the_golden_lines() -> None:
     """A client of this version understands what any agent has ever said."""
     uuid = "GPU-1f8b4a3e-7c2d-4e5f-9a0b-c1d2e3f40516"
 
-    heard = [messages.read(decode(line)) for line in golden("agent.jsonl")]
+    heard = [protocol.read(decode(line)) for line in golden("agent.jsonl")]
 
     assert heard == [
         Welcome(1, 1.0, "ok"),
@@ -124,7 +134,7 @@ def test_what_a_later_version_says_is_no_error(line: bytes) -> None:
     message = decode(line)
     plain = {key: value for key, value in message.items() if key != "colour"}
 
-    assert messages.read(message) == messages.read(plain)
+    assert protocol.read(message) == protocol.read(plain)
 
 
 @pytest.mark.parametrize("line", golden("malformed.txt"), ids=repr)
@@ -156,18 +166,18 @@ def test_what_is_no_message_is_refused(line: bytes) -> None:
 def test_a_known_field_of_a_wrong_type_is_malformed(message: dict[str, Any]) -> None:
     """Half understood is worse than not at all."""
     with pytest.raises(Malformed):
-        messages.read(message)
+        protocol.read(message)
 
 
 def test_a_level_of_a_later_version_is_a_warning() -> None:
     """A client that does not know how bad it is does not take it for good."""
-    assert messages.read({"t": "level", "level": "purple"}) == Level("warning", {}, {}, {})
+    assert protocol.read({"t": "level", "level": "purple"}) == Level("warning", {}, {}, {})
 
 
 @pytest.mark.parametrize(("asked", "taken"), [(0.0, 0.2), (0.001, 0.2), (1.0, 1.0), (86400.0, 60.0)])
 def test_an_interval_stays_within_its_bounds(asked: float, taken: float) -> None:
     """An agent cannot make an app busy, nor silence it for good."""
-    assert messages.read({"t": "welcome", "v": 1, "interval": asked, "level": "ok"}) == Welcome(1, taken, "ok")
+    assert protocol.read({"t": "welcome", "v": 1, "interval": asked, "level": "ok"}) == Welcome(1, taken, "ok")
 
 
 @given(st.lists(MESSAGE, max_size=5), st.integers(1, 50))
@@ -195,7 +205,7 @@ def test_garbage_is_malformed_or_waits_for_more(data: bytes) -> None:
 def test_any_object_is_understood_or_malformed(fields: dict[str, Any], kind: str) -> None:
     """JSON of any form in a message's place costs at most the connection."""
     try:
-        messages.read({**fields, "t": kind})
+        protocol.read({**fields, "t": kind})
     except Malformed:
         return
 

@@ -7,13 +7,10 @@ from typing import Any
 
 import pytest
 
-from gpuagent_client.allocator import Allocator
-from gpuagent_client.limits import Limits, NoLimits
-from gpuagent_client.messages import Declared
-from gpuagent_client.remedies import Pause, Refused, Remedies
-from gpuagent_client.settings import settle
-from gpuagent_client.told import Told
-from gpuagent_client.torch_door import Torch
+from gpuagent_client.allocator import Allocator, Torch
+from gpuagent_client.protocol import Declared
+from gpuagent_client.remedies import Limits, NoLimits, Pause, Refused, Remedies
+from gpuagent_client.settings import Told, settle
 from tests.client.apps.faketorch import GIB, FakeTorch
 
 

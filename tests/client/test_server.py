@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent_client.server import (
+from gpuagent_client.connection import (
     Directory,
     in_user_namespace,
     look_at_directory,

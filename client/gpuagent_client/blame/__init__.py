@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuagent_client.blame.bound import bounded
+from gpuagent_client.blame.answer import bounded
 from gpuagent_client.blame.census import census
 from gpuagent_client.blame.fork import is_census_fork
 from gpuagent_client.blame.lines import lines

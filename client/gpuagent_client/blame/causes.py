@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable, Iterator
 from types import ModuleType
 from typing import NamedTuple
 
-from gpuagent_client.blame.names import class_name
-from gpuagent_client.blame.really import really
-from gpuagent_client.blame.steps import cell_contents, instance_dict
+from gpuagent_client.blame.heap import really
+from gpuagent_client.blame.paths import cell_contents, class_name, instance_dict
 from gpuagent_client.blame.tensors import exact_types
 from gpuagent_client.blame.trail import Trail
 

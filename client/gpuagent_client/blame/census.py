@@ -9,18 +9,18 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import NamedTuple
 
-from gpuagent_client.blame import host
-from gpuagent_client.blame.allocated import allocated_bytes
+from gpuagent_client.blame import fork
+from gpuagent_client.blame.answer import Group, verdict
 from gpuagent_client.blame.fork import Answer, ThreadFrame, in_child
+from gpuagent_client.blame.heap import ThreadValues, survey
+from gpuagent_client.blame.lines import Recorder
 from gpuagent_client.blame.lines import verdict as lines_verdict
-from gpuagent_client.blame.recorder import Recorder
+from gpuagent_client.blame.recording import allocated_bytes
 from gpuagent_client.blame.report import third_look
 from gpuagent_client.blame.request import Context, Refused, census_request
 from gpuagent_client.blame.table import encode, size_of
 from gpuagent_client.blame.tensors import live_tensors, loaded_torch
 from gpuagent_client.blame.thread_locals import Names, find, values_of
-from gpuagent_client.blame.verdict import Group, verdict
-from gpuagent_client.blame.walk import ThreadValues, survey
 
 CHILD_SECONDS = 20.0
 # A look takes a fraction of a second in most apps; this is left for three of them at the end of the deadline.
@@ -93,7 +93,7 @@ class _Looks:
     def __init__(self, torch: ModuleType, context: Context) -> None:
         self._torch = torch
         self._context = context
-        self._size: host.Size | None = None
+        self._size: fork.Size | None = None
         self._thread_locals: Names = []
         self.worst_stall_seconds = 0.0
 
@@ -111,7 +111,7 @@ class _Looks:
         """One look, if this is a moment for it."""
         if self._context.is_capturing():
             raise Refused("a CUDA graph is being captured")
-        host.refuse_without_memory(self._size, host.available_bytes())
+        fork.refuse_without_memory(self._size, fork.available_bytes())
         values = values_of(self._thread_locals)  # not longer than the fork: they are the app's
         try:
             answer = in_child(

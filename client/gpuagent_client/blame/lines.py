@@ -1,17 +1,24 @@
-"""Which line allocated what stays: stacks for a bounded time, two snapshots, and their difference."""
+"""Which line allocated what stays: stacks for a bounded time, two snapshots, and their difference.
+
+The census' last child tells where the storages of a holder's tensors lie; the allocator's snapshot says which line
+asked for the block at that address. What outlived the window was there all the time between the second look and the
+third, so a snapshot from in between is of these very tensors. The addresses stay in this process.
+"""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from contextlib import ExitStack
 from types import ModuleType
 from typing import NamedTuple
 
-from gpuagent_client.blame.names import relative, short
+from gpuagent_client.blame.answer import size
+from gpuagent_client.blame.paths import relative, short
 from gpuagent_client.blame.recording import Frame, Snapshot, blocks, recording, snapshot
 from gpuagent_client.blame.request import MAX_TOP, Context, Refused, fits_into, number
-from gpuagent_client.blame.tensors import loaded_torch
-from gpuagent_client.blame.verdict import size
+from gpuagent_client.blame.tensors import Live, loaded_torch
 
 DEFAULT_WINDOW_SECONDS = 60.0
 SPARE_SECONDS = 5.0
@@ -123,3 +130,75 @@ def verdict(entries: list[dict[str, object]], born_seconds: float) -> str:
         f"+{size(int(str(most['bytes'])))} in {born_seconds:g} s was allocated at"
         f" {most['file']}:{most['line']} in `{most['function']}` ({most['count']} blocks) and is still there"
     )
+
+
+MAX_ADDRESSES = 500
+ADDRESSES = "addresses"
+"""The key in a group of the child's, which never leaves the app."""
+
+
+def addresses(torch: ModuleType, tensors: Iterable[Live]) -> list[tuple[int, int]]:
+    """Where the storages of these begin, and their bytes; the largest first. For the child: calls nothing of CUDA's."""
+    by_storage = {live.storage: live for live in tensors}
+    largest = sorted(by_storage.values(), key=lambda live: -live.storage_bytes)[:MAX_ADDRESSES]
+    found = []
+    # To ask a lazy copy for its address would make it a real one, and allocate.
+    is_lazy = getattr(torch._C, "_is_cow_tensor", lambda _: False)  # noqa: SLF001 - nothing public tells
+    with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - as for the look itself
+        for live in largest:
+            try:
+                if not is_lazy(live.tensor):
+                    found.append((int(torch.Tensor.untyped_storage(live.tensor).data_ptr()), live.storage_bytes))
+            except (RuntimeError, NotImplementedError):  # a tensor without memory of its own
+                continue
+    return found
+
+
+def join(groups: Iterable[dict[str, object]], places: Mapping[tuple[int, int], Place]) -> None:
+    """Say in each group which line allocated most of what it holds, where that was recorded."""
+    for group in groups:
+        held = group.pop(ADDRESSES, ())
+        bytes_by_place: Counter[Place] = Counter()
+        for address, size_bytes in held if isinstance(held, (list, tuple)) else ():
+            place = places.get((address, size_bytes))
+            if place is not None:
+                bytes_by_place[place] += size_bytes
+        for place, size_bytes in bytes_by_place.most_common(1):
+            group.update({f"allocated_{name}": value for name, value in place._asdict().items()})
+            group["allocated_bytes"] = size_bytes
+
+
+class Recorder:
+    """Which lines allocate, beside the census; where that cannot be recorded, the census goes on without."""
+
+    def __init__(self, torch: ModuleType, context: Context) -> None:
+        self._torch = torch
+        self._snapshots: list[Snapshot] = []
+        self._stack = ExitStack()
+        self._problem = ""
+        try:
+            self._stack.enter_context(recording(torch, context))
+        except (Refused, RuntimeError) as error:
+            self._problem = str(error)
+
+    def look(self) -> None:
+        """Take a snapshot: after the second look, and before the third."""
+        if not self._problem:
+            try:
+                self._snapshots.append(snapshot(self._torch))
+            except RuntimeError as error:
+                self._problem = str(error)
+
+    def end(self) -> None:
+        """Record no more."""
+        self._stack.close()
+
+    def told(self, groups: list[dict[str, object]]) -> tuple[list[dict[str, object]], list[str]]:
+        """The lines and what there is to say; the groups get theirs."""
+        if self._problem:
+            join(groups, {})
+            return [], [f"lines: {self._problem}"]
+        first, second = self._snapshots
+        folder = torch_folder(self._torch)
+        join(groups, places_by_block(second, folder))
+        return told(first, second, folder)

@@ -1,4 +1,4 @@
-"""Allocation stacks of torch's CUDA allocator, recorded for a bounded time and switched off in any case.
+"""What the CUDA allocator says it has handed out; nothing before the app itself has CUDA up.
 
 Of live blocks only ("state") and of Python frames only: with C++ frames one snapshot took 461 s
 (https://github.com/pytorch/torchtitan/issues/3628).
@@ -13,6 +13,21 @@ from types import ModuleType
 from typing import NamedTuple
 
 from gpuagent_client.blame.request import Context, Refused
+
+
+def allocated_bytes(torch: ModuleType) -> dict[str, int]:
+    """Bytes in tensors, by device; empty without CUDA, or with an allocator that does not tell."""
+    if not torch.cuda.is_initialized():
+        return {}
+    found = {}
+    for index in range(torch.cuda.device_count()):
+        try:
+            stats = torch._C._cuda_memoryStats(index)  # noqa: SLF001 - memory_stats() costs ten times as much
+            found[f"cuda:{index}"] = int(stats["allocated_bytes"]["all"]["current"])
+        except (RuntimeError, KeyError, TypeError):
+            continue
+    return {device: used for device, used in found.items() if used}
+
 
 Frame = Mapping[str, object]
 Snapshot = Mapping[str, object]

@@ -9,17 +9,15 @@ from collections.abc import Iterable
 from types import ModuleType
 
 from gpuagent_client.blame.causes import CYCLE, NATIVE, SOME_GRAPH, Cause, cause_of, hook_codes
-from gpuagent_client.blame.clusters import length_of
-from gpuagent_client.blame.findings import Finding, Search
+from gpuagent_client.blame.findings import Finding, Search, length_of
 from gpuagent_client.blame.fork import ThreadFrame
 from gpuagent_client.blame.graph import exposes_saved_tensors
-from gpuagent_client.blame.join import ADDRESSES, addresses
-from gpuagent_client.blame.names import code_name, relative, type_name
-from gpuagent_client.blame.really import really
+from gpuagent_client.blame.heap import ThreadValues, really, survey
+from gpuagent_client.blame.lines import ADDRESSES, addresses
+from gpuagent_client.blame.paths import code_name, relative, type_name
+from gpuagent_client.blame.sites import MAX_SITES, Site, is_library, sites
 from gpuagent_client.blame.table import decode, survivors
 from gpuagent_client.blame.tensors import Key, described, live_tensors
-from gpuagent_client.blame.touch import MAX_SITES, Site, is_library, sites
-from gpuagent_client.blame.walk import ThreadValues, survey
 
 # Of what goes into a container that only grows, all stays. Where less than this part of it does, something takes it out
 # again: a bounded cache that turns over.

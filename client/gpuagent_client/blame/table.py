@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpuagent_client.blame.host import Size
+from gpuagent_client.blame.fork import Size
 from gpuagent_client.blame.tensors import Key, Live, storage_bytes
 
 HEAD = struct.Struct("<QQ")  # objects, tensors

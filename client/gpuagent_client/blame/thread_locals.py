@@ -14,10 +14,10 @@ import threading
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from gpuagent_client.blame.steps import instance_dict
+from gpuagent_client.blame.heap import Heap, ThreadValues, walk
+from gpuagent_client.blame.paths import instance_dict
 from gpuagent_client.blame.tensors import exact_types
 from gpuagent_client.blame.trail import Trail, trail
-from gpuagent_client.blame.walk import Heap, ThreadValues, walk
 
 MAX_FOUND = 64
 WALK_SECONDS = 3.0

@@ -6,19 +6,19 @@ import types
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gpuagent_client.blame.names import class_name, short
-from gpuagent_client.blame.really import really
-from gpuagent_client.blame.steps import (
+from gpuagent_client.blame.heap import Heap, really
+from gpuagent_client.blame.paths import (
     NOTHING,
     Step,
     attribute_of,
     cell_contents,
+    class_name,
     closure_variable,
     instance_dict,
+    short,
     step,
 )
-from gpuagent_client.blame.touch import Handle
-from gpuagent_client.blame.walk import Heap
+from gpuagent_client.blame.sites import Handle
 
 MAX_STEPS = 16
 # Objects that show the keys of one of their dicts as attributes: those keys are names from the code.

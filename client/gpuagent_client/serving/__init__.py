@@ -13,10 +13,9 @@ from __future__ import annotations
 
 from gpuagent_client.serving.asgi import AsgiMiddleware
 from gpuagent_client.serving.gate import Full, Gate, StillBusy
-from gpuagent_client.serving.meter import Change
+from gpuagent_client.serving.meter import Change, RouteSummary, Spread
 from gpuagent_client.serving.model_slot import Loaded, ModelSlot, Returned
 from gpuagent_client.serving.recycling import Recycling
-from gpuagent_client.serving.routes import RouteSummary, Spread
 from gpuagent_client.serving.watch import RequestMemory, routes
 from gpuagent_client.serving.wsgi import WsgiMiddleware
 

@@ -10,9 +10,9 @@ from typing import Any, Callable
 
 from gpuagent_client import lifecycle
 from gpuagent_client.serving.gate import Full, Gate, became_current, in_loop
+from gpuagent_client.serving.meter import asgi_route
 from gpuagent_client.serving.process import Process
 from gpuagent_client.serving.recycling import Recycling
-from gpuagent_client.serving.routes import asgi_route
 from gpuagent_client.serving.watch import RequestMemory, Visit, Watch
 
 Scope = MutableMapping[str, Any]

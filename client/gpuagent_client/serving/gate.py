@@ -19,8 +19,8 @@ from types import TracebackType
 from typing import Any, Callable
 
 from gpuagent_client import lifecycle
-from gpuagent_client.serving.fork import renewed_after_fork
-from gpuagent_client.told import Told
+from gpuagent_client.serving.process import renewed_after_fork
+from gpuagent_client.settings import Told
 
 CRITICAL_RETRY_SECONDS = 2
 """The agent looks once a second: after two it has had the time to see what became better."""

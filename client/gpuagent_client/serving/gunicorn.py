@@ -1,4 +1,6 @@
-"""For gunicorn's configuration file: how many workers fit on the GPUs, and when one is exchanged for a fresh one.
+"""How much memory the GPUs have that this process may see, asked of NVML by ctypes: no package, no CUDA, no child.
+
+https://docs.nvidia.com/deploy/nvml-api/
 
     # gunicorn.conf.py
     from gpuagent_client.serving.gunicorn import GIB, Recycling, count_workers
@@ -13,13 +15,111 @@ With uvicorn's worker class the app needs the middleware too: that class calls n
 
 from __future__ import annotations
 
+import ctypes
 import os
 from collections.abc import Mapping, Sequence
-from typing import Callable
+from typing import Any, Callable
 
 from gpuagent_client.guard import log
 from gpuagent_client.serving.recycling import Recycling
-from gpuagent_client.serving.totals import NoNvml, total_bytes_of_gpus
+
+_SUCCESS = 0
+_NOT_SUPPORTED = 3
+_UUID_BYTES = 96  # NVML_DEVICE_UUID_V2_BUFFER_SIZE
+
+
+class NoNvml(Exception):
+    """There is no NVIDIA driver here, or it does not answer."""
+
+
+class _Memory(ctypes.Structure):
+    """nvmlMemory_t."""
+
+    _fields_ = (("total", ctypes.c_ulonglong), ("free", ctypes.c_ulonglong), ("used", ctypes.c_ulonglong))
+
+
+def _load() -> Any:  # noqa: ANN401 - whatever has NVML's functions
+    return ctypes.CDLL("libnvidia-ml.so.1")
+
+
+def total_bytes_of_gpus(environment: Mapping[str, str], load: Callable[[], Any] = _load) -> list[int]:
+    """The total memory of each GPU, and of each MIG instance, that CUDA_VISIBLE_DEVICES leaves.
+
+    CUDA may count GPUs of different kinds in another order than NVML (CUDA_DEVICE_ORDER): where they differ, name them
+    by their UUIDs. GPUs without memory of their own are left out.
+
+    Raises:
+        NoNvml: no driver.
+    """
+    try:
+        library = load()
+    except OSError as error:
+        raise NoNvml(str(error)) from error
+    _check(library.nvmlInit_v2(), "nvmlInit_v2")
+    try:
+        return _totals(library, environment.get("CUDA_VISIBLE_DEVICES"))
+    finally:
+        library.nvmlShutdown()
+
+
+def _totals(library: Any, visible: str | None) -> list[int]:  # noqa: ANN401 - ctypes has no types here
+    count = ctypes.c_uint()
+    _check(library.nvmlDeviceGetCount_v2(ctypes.byref(count)), "nvmlDeviceGetCount_v2")
+    handles = [_handle(library, index) for index in range(count.value)]
+    if visible is not None:
+        handles = _visible(library, handles, visible)
+    memories = [_memory(library, handle) for handle in handles]
+    return [memory for memory in memories if memory]
+
+
+def _visible(library: Any, handles: list[ctypes.c_void_p], text: str) -> list[ctypes.c_void_p]:  # noqa: ANN401
+    """As CUDA reads it: what comes after the first wrong word does not count.
+
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables
+    """
+    chosen = []
+    for word in (part.strip() for part in text.split(",")):
+        if word.isascii() and word.isdigit() and int(word) < len(handles):
+            chosen.append(handles[int(word)])
+        elif word.startswith("MIG-"):
+            handle = ctypes.c_void_p()
+            if library.nvmlDeviceGetHandleByUUID(word.encode(), ctypes.byref(handle)) != _SUCCESS:
+                break
+            chosen.append(handle)
+        else:
+            # Any beginning of a UUID that is one GPU's will do.
+            matching = [each for each in handles if word.startswith("GPU-") and _uuid(library, each).startswith(word)]
+            if len(matching) != 1:
+                break
+            chosen += matching
+    return chosen
+
+
+def _handle(library: Any, index: int) -> ctypes.c_void_p:  # noqa: ANN401
+    handle = ctypes.c_void_p()
+    _check(library.nvmlDeviceGetHandleByIndex_v2(ctypes.c_uint(index), ctypes.byref(handle)), f"GPU {index}")
+    return handle
+
+
+def _uuid(library: Any, handle: ctypes.c_void_p) -> str:  # noqa: ANN401
+    buffer = ctypes.create_string_buffer(_UUID_BYTES)
+    _check(library.nvmlDeviceGetUUID(handle, buffer, ctypes.c_uint(_UUID_BYTES)), "nvmlDeviceGetUUID")
+    return buffer.value.decode("ascii", "replace")
+
+
+def _memory(library: Any, handle: ctypes.c_void_p) -> int:  # noqa: ANN401
+    memory = _Memory()
+    code = library.nvmlDeviceGetMemoryInfo(handle, ctypes.byref(memory))
+    if code == _NOT_SUPPORTED:
+        return 0
+    _check(code, "nvmlDeviceGetMemoryInfo")
+    return int(memory.total)
+
+
+def _check(code: int, what: str) -> None:
+    if code != _SUCCESS:
+        raise NoNvml(f"{what} answers error {code}")
+
 
 __all__ = ["GIB", "Recycling", "count_workers"]
 

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from gpuagent_client.blame.fork import ThreadFrame, in_child
+from gpuagent_client.blame.heap import survey, walk
 from gpuagent_client.blame.request import Refused
 from gpuagent_client.blame.trail import trail
-from gpuagent_client.blame.walk import survey, walk
 from gpuagent_client.guard import log
 
 MAX_SEARCHED = 4

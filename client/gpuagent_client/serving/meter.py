@@ -1,4 +1,4 @@
-"""What a request does to the allocator: read before and after, at the cost of one call for each GPU in use.
+"""What requests do to the allocator: read before and after, and kept for each route.
 
 torch's peak belongs to the process and can only be reset for all, which would break the app's own figures, so it is
 never reset. A request that was alone and raised it has that peak. For any other it is known to be no more than the
@@ -7,10 +7,12 @@ process's peak, and no more than what was allocated at the start plus all that w
 
 from __future__ import annotations
 
+import re
+from collections import deque
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
-from gpuagent_client.torch_door import NotThere, Torch
+from gpuagent_client.allocator import NotThere, Torch
 
 LOOK_FOR_GPUS_EVERY = 100
 """Readings. A GPU that the app begins to use later is seen with one of the next."""
@@ -92,3 +94,103 @@ def compare(before: Figures, after: Figures, *, alone: bool) -> Change:
         added_bytes=max(0, peak - before.allocated_bytes),
         exact=alone and (rose or peak == least),
     )
+
+
+MAX_ROUTES = 64
+KEPT_REQUESTS = 256
+OTHERS = "(others)"
+"""Where the routes go for which there is no room: paths that contain names would else have no end."""
+_VARIES = re.compile(r"(?=[^/]*\d)[^/]{8,}|\d+")
+"""A part of a path that is a number, or long and with digits in it: an id, most likely."""
+
+
+class Spread(NamedTuple):
+    """Of what the last requests of a route added above what was allocated before, in bytes."""
+
+    p50_bytes: int
+    p95_bytes: int
+    max_bytes: int
+
+
+class RouteSummary(NamedTuple):
+    """One route, over its last 256 requests with figures."""
+
+    requests: int
+    """All so far."""
+    exact_share: float
+    """Of the requests below, how many were alone: the others may have been given some of their neighbours' memory."""
+    added: Spread | None
+    """None before the first request that used a GPU."""
+    last_delta_bytes: int
+    """What the last one left allocated."""
+    seconds: float
+    """Of the last one, in the section."""
+
+
+class _Route:
+    def __init__(self) -> None:
+        self.requests = 0
+        self.changes: deque[Change] = deque(maxlen=KEPT_REQUESTS)
+        self.seconds = 0.0
+
+
+class Routes:
+    """Threads may share it: what one adds is a few steps that the interpreter does not mix up."""
+
+    def __init__(self) -> None:
+        self._routes: dict[str, _Route] = {}
+
+    def add(self, name: str, change: Change | None, seconds: float) -> None:
+        """A request has ended."""
+        route = self._routes.get(name)
+        if route is None:
+            if len(self._routes) >= MAX_ROUTES:
+                name = OTHERS
+            route = self._routes.setdefault(name, _Route())
+        route.requests += 1
+        route.seconds = seconds
+        if change is not None:
+            route.changes.append(change)
+
+    def summaries(self) -> dict[str, RouteSummary]:
+        """By route, the one that needs most first."""
+        found = {name: _summary(route) for name, route in list(self._routes.items())}
+        by_need = sorted(found.items(), key=lambda item: -(item[1].added.p95_bytes if item[1].added else -1))
+        return dict(by_need)
+
+
+def _summary(route: _Route) -> RouteSummary:
+    changes = list(route.changes)
+    added = sorted(change.added_bytes for change in changes)
+    spread = Spread(_quantile(added, 0.5), _quantile(added, 0.95), added[-1]) if added else None
+    exact_share = sum(change.exact for change in changes) / len(changes) if changes else 0.0
+    return RouteSummary(
+        route.requests, exact_share, spread, changes[-1].delta_bytes if changes else 0, round(route.seconds, 6)
+    )
+
+
+def _quantile(ordered: list[int], share: float) -> int:
+    """The nearest of the values that were seen, at or above this share of them."""
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def template(path: str) -> str:
+    """A path without what varies, where no framework tells its template."""
+    return "/".join("{}" if _VARIES.fullmatch(part) else part for part in path.split("/"))
+
+
+def asgi_route(scope: Mapping[str, Any]) -> str:
+    """The template of a request that was served: `GET /items/{item_id}`, as far as the framework tells."""
+    route = scope.get("route")
+    path = getattr(route, "path", None)
+    if not isinstance(path, str):
+        path = str(scope.get("path", ""))
+        for key, value in (scope.get("path_params") or {}).items():
+            path = path.replace(f"/{value}", f"/{{{key}}}", 1)
+        path = template(path)
+    return f"{scope.get('method', '')} {path}"
+
+
+def wsgi_route(environ: Mapping[str, Any]) -> str:
+    """Likewise; WSGI has no place for a template, so it is made from the path."""
+    return f"{environ.get('REQUEST_METHOD', '')} {template(str(environ.get('PATH_INFO', '')))}"

@@ -13,13 +13,12 @@ from contextlib import contextmanager
 from typing import Any, Callable, Generic, NamedTuple, TypeVar
 
 from gpuagent_client import lifecycle
+from gpuagent_client.allocator import NotThere
 from gpuagent_client.figures import GIB
 from gpuagent_client.guard import log
-from gpuagent_client.serving.fork import renewed_after_fork
 from gpuagent_client.serving.gate import Gate
 from gpuagent_client.serving.meter import Figures, Meter
-from gpuagent_client.serving.process import Process
-from gpuagent_client.torch_door import NotThere
+from gpuagent_client.serving.process import Process, renewed_after_fork
 
 Model = TypeVar("Model")
 TOLERANCE_BYTES = 32 * 1024 * 1024

@@ -11,11 +11,10 @@ from gpuagent_client.figures import GIB, in_one_line
 from gpuagent_client.guard import strict, tell_once
 from gpuagent_client.serving import recycling
 from gpuagent_client.serving.gate import Full, Gate, Place
-from gpuagent_client.serving.meter import Change, Figures, Meter, compare
+from gpuagent_client.serving.meter import Change, Figures, Meter, Routes, compare
 from gpuagent_client.serving.process import Process
 from gpuagent_client.serving.releases import Releases
-from gpuagent_client.serving.routes import Routes
-from gpuagent_client.told import Event
+from gpuagent_client.settings import Event
 
 TELL_EVERY_SECONDS = 60.0
 

@@ -7,8 +7,8 @@ from typing import Any, Callable
 
 from gpuagent_client import lifecycle
 from gpuagent_client.serving.gate import Full, Gate, became_current
+from gpuagent_client.serving.meter import wsgi_route
 from gpuagent_client.serving.process import Process
-from gpuagent_client.serving.routes import wsgi_route
 from gpuagent_client.serving.watch import RequestMemory, Visit, Watch
 
 StartResponse = Callable[..., Any]

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent_client.allocator import Allocator
-from gpuagent_client.torch_door import Torch
+from gpuagent_client.allocator import Allocator, Torch
 from tests.bench.leak.recorded.__main__ import pack
 from tests.bench.leak.recorded.app import APPS_PYTHON, ROOT
 from tests.bench.leak.recorded.apps.heap import Heap

@@ -11,15 +11,13 @@ from typing import Any
 import pytest
 
 from gpuagent_client import blame
-from gpuagent_client.blame.bound import MAX_BYTES, bounded
+from gpuagent_client.blame.answer import MAX_BYTES, bounded, sentence, size, verdict
 from gpuagent_client.blame.census import Moment, pace_of
-from gpuagent_client.blame.join import join
-from gpuagent_client.blame.lines import places_by_block, told
+from gpuagent_client.blame.lines import join, places_by_block, told
 from gpuagent_client.blame.lines import verdict as verdict_of_lines
 from gpuagent_client.blame.request import Refused, census_request
 from gpuagent_client.blame.table import decode, encode, size_of, survivors
 from gpuagent_client.blame.tensors import Key, Live, described
-from gpuagent_client.blame.verdict import sentence, size, verdict
 from tests.client.conftest import ROOT
 
 GROUP: dict[str, Any] = {

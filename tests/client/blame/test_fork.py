@@ -15,7 +15,7 @@ from types import CodeType, FrameType
 
 import pytest
 
-from gpuagent_client.blame import fork, host
+from gpuagent_client.blame import fork
 from gpuagent_client.blame.request import Refused
 
 
@@ -188,9 +188,9 @@ def test_gunicorns_master_is_left_alone() -> None:
     worker = frame_of("/site-packages/gunicorn/arbiter.py", "run", "spawn_worker")
 
     with pytest.raises(Refused, match="gunicorn's master"):
-        host.refuse_in_gunicorn_master(master)
-    host.refuse_in_gunicorn_master(worker)
-    host.refuse_in_gunicorn_master([sys._getframe()])
+        fork.refuse_in_gunicorn_master(master)
+    fork.refuse_in_gunicorn_master(worker)
+    fork.refuse_in_gunicorn_master([sys._getframe()])
 
 
 def memory(root: Path, available_kib: int, limit: str, current: int, inactive_file: int = 0) -> int:
@@ -205,7 +205,7 @@ def memory(root: Path, available_kib: int, limit: str, current: int, inactive_fi
     (inner.parent / "memory.stat").write_text(f"anon 1\ninactive_file {inactive_file}\n")
     (inner / "memory.max").write_text("max\n")
     (inner / "memory.current").write_text("1\n")
-    return host.available_bytes(root / "proc", root / "cgroup")
+    return fork.available_bytes(root / "proc", root / "cgroup")
 
 
 @pytest.mark.parametrize(
@@ -222,13 +222,13 @@ def test_free_memory_is_that_of_the_tightest_limit(
 
 def test_a_census_without_memory_is_refused() -> None:
     """It must not be what brings the out-of-memory killer."""
-    size = host.Size(objects=1_000_000, tensors=10_000)
+    size = fork.Size(objects=1_000_000, tensors=10_000)
 
     with pytest.raises(Refused, match="MiB of host memory are free"):
-        host.refuse_without_memory(size, host.estimate_bytes(size))
-    host.refuse_without_memory(size, 2 * host.estimate_bytes(size))
+        fork.refuse_without_memory(size, fork.estimate_bytes(size))
+    fork.refuse_without_memory(size, 2 * fork.estimate_bytes(size))
 
 
 def test_a_host_that_tells_nothing_is_no_reason() -> None:
     """No /proc to read is not: no memory."""
-    assert host.available_bytes(Path("/nonexistent"), Path("/nonexistent")) == host.NO_LIMIT_BYTES
+    assert fork.available_bytes(Path("/nonexistent"), Path("/nonexistent")) == fork.NO_LIMIT_BYTES

@@ -10,10 +10,11 @@ from typing import Any
 
 import pytest
 
-from gpuagent_client.blame import fork, walk
-from gpuagent_client.blame.clusters import Cluster, clusters, length_of
-from gpuagent_client.blame.names import key_text, relative
-from gpuagent_client.blame.touch import Site, sites
+from gpuagent_client.blame import fork
+from gpuagent_client.blame import heap as heaps
+from gpuagent_client.blame.findings import Cluster, clusters, length_of
+from gpuagent_client.blame.paths import key_text, relative
+from gpuagent_client.blame.sites import Site, sites
 from gpuagent_client.blame.trail import Trail, trail
 
 
@@ -62,17 +63,17 @@ def empty() -> Iterator[None]:
     HOLDER.__init__()  # type: ignore[misc]
 
 
-def survey() -> walk.Heap:
+def survey() -> heaps.Heap:
     """What there is now."""
     objects = gc.get_objects()
     frames = fork.running_frames((threading.get_ident(),))
-    return walk.survey(objects, frames, [])
+    return heaps.survey(objects, frames, [])
 
 
-def held(*things: object) -> tuple[list[walk.Held], walk.Heap]:
+def held(*things: object) -> tuple[list[heaps.Held], heaps.Heap]:
     """Who holds these."""
     heap = survey()
-    return walk.walk(list(things), heap, 30.0), heap
+    return heaps.walk(list(things), heap, 30.0), heap
 
 
 def way_to(thing: object, *, show_keys: bool = False) -> Trail:
@@ -160,7 +161,7 @@ def test_a_linked_list_longer_than_the_walk_has_its_head_named() -> None:
             self.thing = Thing()
 
     last = node = Node(None)
-    for _ in range(walk.MAX_LEVELS * 3):
+    for _ in range(heaps.MAX_LEVELS * 3):
         node = Node(node)
     KEPT["head"] = node
     thing = last.thing

@@ -6,11 +6,11 @@ import subprocess
 import sys
 import types
 
-from gpuagent_client.blame.referents import referents_of
+from gpuagent_client.blame.heap import referents_of
 
 EVERYTHING = """
 import asyncio, gc
-from gpuagent_client.blame.referents import referents_of
+from gpuagent_client.blame.heap import referents_of
 
 async def wait_for_some():
     for _ in range(3):

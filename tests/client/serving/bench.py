@@ -6,11 +6,10 @@ import asyncio
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any
 
-from gpuagent_client.allocator import Allocator
-from gpuagent_client.limits import Limits
-from gpuagent_client.messages import Level
-from gpuagent_client.told import Told
-from gpuagent_client.torch_door import Torch
+from gpuagent_client.allocator import Allocator, Torch
+from gpuagent_client.protocol import Level
+from gpuagent_client.remedies import Limits
+from gpuagent_client.settings import Told
 from tests.client.apps.faketorch import FakeTorch
 
 MIB = 1024**2

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
+from gpuagent_client.allocator import Torch
 from gpuagent_client.serving import AsgiMiddleware, Gate, RequestMemory
-from gpuagent_client.torch_door import Torch
 from tests.client.apps.faketorch import GIB, FakeTorch
 from tests.client.serving.bench import MIB, Client, FakeProcess, Response, answer, in_loop, settle
 

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent_client.serving.gunicorn import GIB, count_workers
-from gpuagent_client.serving.totals import NoNvml, total_bytes_of_gpus
+from gpuagent_client.serving.gunicorn import GIB, NoNvml, count_workers, total_bytes_of_gpus
 
 UUIDS = ("GPU-11111111-aaaa", "GPU-22222222-bbbb", "GPU-22223333-cccc")
 
@@ -154,6 +153,6 @@ def test_nvml_is_closed_again() -> None:
 
 def test_the_structure_is_nvmls() -> None:
     """Three 64-bit numbers: https://docs.nvidia.com/deploy/nvml-api/structnvmlMemory__t.html."""
-    from gpuagent_client.serving.totals import _Memory
+    from gpuagent_client.serving.gunicorn import _Memory
 
     assert ctypes.sizeof(_Memory) == 24

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from gpuagent_client.allocator import Torch
 from gpuagent_client.serving.meter import LOOK_FOR_GPUS_EVERY, Change, Figures, Meter, compare
-from gpuagent_client.torch_door import Torch
 from tests.client.apps.faketorch import GIB, FakeTorch
 
 

@@ -7,8 +7,16 @@ from typing import Any
 
 import pytest
 
-from gpuagent_client.serving.meter import Change
-from gpuagent_client.serving.routes import KEPT_REQUESTS, MAX_ROUTES, OTHERS, Routes, Spread, asgi_route, template
+from gpuagent_client.serving.meter import (
+    KEPT_REQUESTS,
+    MAX_ROUTES,
+    OTHERS,
+    Change,
+    Routes,
+    Spread,
+    asgi_route,
+    template,
+)
 
 
 def needed(size: int, *, exact: bool = True) -> Change:

@@ -7,8 +7,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from gpuagent_client.blame.bytecode import uses
-from gpuagent_client.blame.touch import ATTRIBUTE_LOADS, GLOBAL_LOADS
+from gpuagent_client.blame.sites import ATTRIBUTE_LOADS, GLOBAL_LOADS, uses
 
 KEPT: object = None
 ALL: dict[str, Callable[..., object]] = {}

@@ -15,12 +15,10 @@ import torch
 import uvicorn
 from heap import Heap
 
-from gpuagent_client.allocator import Allocator
-from gpuagent_client.client import Client
-from gpuagent_client.limits import Limits
-from gpuagent_client.settings import settle
-from gpuagent_client.told import Told
-from gpuagent_client.torch_door import Torch
+from gpuagent_client.allocator import Allocator, Torch
+from gpuagent_client.lifecycle import Client
+from gpuagent_client.remedies import Limits
+from gpuagent_client.settings import Told, settle
 
 EXAMPLE = Path(__file__).parents[5] / "client" / "examples" / "served"
 WIDTH = 1024
