@@ -17,7 +17,7 @@ from tempfile import TemporaryDirectory
 from gpuagent.catalogue.family import Family, Kind, Sample
 from gpuagent.catalogue.gpu import GPU_LABELS
 from gpuagent.catalogue.process import PROCESS_LABELS
-from gpuagent_alerts.promql.compile import Expression, compile_expression
+from gpuagent_alerts.promql.expression import Expression, compile_expression
 from gpuagent_alerts.promql.series import LabelValues, SeriesIndex
 from tests.bench.prometheus import prometheus_milliseconds
 

@@ -1,19 +1,114 @@
-"""Functions: which there are, what they take, and what they are compiled to."""
+"""Functions: which there are, what they take, and what they are compiled to.
+
+Go counts seconds in 64 bits from a year far in the past and wraps around at the ends; NaN becomes the lowest integer,
+as on amd64. https://github.com/golang/go/blob/go1.19/src/time/time.go has the numbers.
+"""
 
 from __future__ import annotations
 
 import math
+from calendar import monthrange
 from collections.abc import Callable, Sequence
+from datetime import date, timedelta
 from typing import NamedTuple
 
-from gpuagent.matchers import MatchOperator
-from gpuagent_alerts.promql.dates import CALENDAR_FUNCTIONS, Moment, moment
-from gpuagent_alerts.promql.errors import ExpressionError
-from gpuagent_alerts.promql.floats import FUNCTIONS_OF_ONE_VALUE, NAN, larger, rounding, smaller
-from gpuagent_alerts.promql.plans import Plan, ScalarPlan, StringPlan, Tick, VectorPlan, checked
-from gpuagent_alerts.promql.relabel import plan_label_join, plan_label_replace
+from gpuagent.matchers import MatchOperator, is_label_name
+from gpuagent_alerts.promql.numbers import FUNCTIONS_OF_ONE_VALUE, NAN, larger, rounding, smaller
+from gpuagent_alerts.promql.plans import Plan, ScalarPlan, StringPlan, Tick, VectorPlan, checked, require_distinct
+from gpuagent_alerts.promql.selectors import Pattern
 from gpuagent_alerts.promql.syntax import Call, Node, Selector
-from gpuagent_alerts.promql.values import METRIC_NAME, NO_LABELS, Element, LabelSet
+from gpuagent_alerts.promql.values import (
+    METRIC_NAME,
+    NO_LABELS,
+    Element,
+    ExpressionError,
+    LabelSet,
+    with_name,
+    without_name,
+)
+
+_SECONDS_PER_DAY = 86_400
+_DAYS_PER_CYCLE = 146_097
+"""Of 400 years, after which the calendar repeats."""
+_CYCLE_START = date(2001, 1, 1)
+"""A Monday, as the first day of Go's absolute year."""
+_ABSOLUTE_YEAR = -292_277_022_399
+_EPOCH = 9_223_372_028_715_321_600
+"""Seconds from the absolute year to 1970."""
+
+
+class Moment(NamedTuple):
+    """A second, taken apart. `day` lies in another year that has the same calendar."""
+
+    year: int
+    day: date
+    second_of_day: int
+
+
+def moment(seconds: float) -> Moment:
+    """Of Unix time; fractions are cut off."""
+    whole = math.trunc(seconds) if math.isfinite(seconds) and -(2.0**63) <= seconds < 2.0**63 else -(2**63)
+    days, second_of_day = divmod((whole + _EPOCH) % 2**64, _SECONDS_PER_DAY)
+    cycles, day_of_cycle = divmod(days, _DAYS_PER_CYCLE)
+    day = _CYCLE_START + timedelta(days=day_of_cycle)
+    return Moment(_ABSOLUTE_YEAR + 400 * cycles + day.year - _CYCLE_START.year, day, second_of_day)
+
+
+CALENDAR_FUNCTIONS: dict[str, Callable[[Moment], int]] = {
+    "minute": lambda at: at.second_of_day % 3600 // 60,
+    "hour": lambda at: at.second_of_day // 3600,
+    "day_of_week": lambda at: at.day.isoweekday() % 7,
+    "day_of_month": lambda at: at.day.day,
+    "day_of_year": lambda at: at.day.timetuple().tm_yday,
+    "days_in_month": lambda at: monthrange(at.day.year, at.day.month)[1],
+    "month": lambda at: at.day.month,
+    "year": lambda at: at.year,
+}
+
+
+def plan_label_replace(vector: VectorPlan, destination: str, template: str, source: str, regex: str) -> VectorPlan:
+    """Raises ExpressionError for a wrong regular expression or label.
+
+    Prometheus tells of those when the rule is evaluated, and then every time.
+    """
+    pattern = Pattern(regex)
+    replacement = pattern.template(template)
+    _check_label(destination, "destination", "label_replace")
+
+    def replace(element: Element) -> Element:
+        labels = with_name(element[0], element[1])
+        groups = pattern.groups(labels.get(source, ""))
+        if groups is None:
+            return element
+        return *without_name({**labels, destination: replacement(groups)}), element[2]
+
+    return _relabelled(vector, replace)
+
+
+def plan_label_join(vector: VectorPlan, destination: str, separator: str, sources: Sequence[str]) -> VectorPlan:
+    """Raises ExpressionError for a wrong label."""
+    for source in sources:
+        _check_label(source, "source", "label_join")
+    _check_label(destination, "destination", "label_join")
+
+    def join(element: Element) -> Element:
+        labels = with_name(element[0], element[1])
+        joined = separator.join([labels.get(source, "") for source in sources])
+        return *without_name({**labels, destination: joined}), element[2]
+
+    return _relabelled(vector, join)
+
+
+def _relabelled(vector: VectorPlan, change: Callable[[Element], Element]) -> VectorPlan:
+    def run(tick: Tick) -> list[Element]:
+        return require_distinct([change(element) for element in vector.run(tick)])
+
+    return VectorPlan(run, distinct=False)
+
+
+def _check_label(label: str, role: str, function: str) -> None:
+    if not is_label_name(label):
+        raise ExpressionError(f"invalid {role} label name in {function}(): {label!r}")
 
 
 class _Arguments:

@@ -6,9 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from gpuagent_alerts.promql.errors import EvaluationError
 from gpuagent_alerts.promql.series import SeriesIndex
-from gpuagent_alerts.promql.values import Element, ValueType
+from gpuagent_alerts.promql.values import Element, EvaluationError, ValueType
 
 
 class Tick(NamedTuple):

@@ -1,15 +1,73 @@
-"""Selectors: which series of a tick an expression looks at."""
+"""Selectors: which series of a tick an expression looks at, with the regular expressions of Prometheus (RE2)."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 from gpuagent.matchers import Matcher, MatchOperator
-from gpuagent_alerts.promql.errors import ExpressionError
+from gpuagent.regexes import RegexError, compile_regex
 from gpuagent_alerts.promql.plans import Tick, VectorPlan
-from gpuagent_alerts.promql.regexes import Pattern
 from gpuagent_alerts.promql.syntax import Selector
-from gpuagent_alerts.promql.values import METRIC_NAME, Element
+from gpuagent_alerts.promql.values import METRIC_NAME, Element, ExpressionError
+
+# C++ takes these and Go does not. What is quoted, a pair with a backslash or \Q...\E, is skipped first.
+_FOREIGN = re.compile(r"(?P<foreign>\\C|\(\?<)|\\Q.*?(?:\\E|\Z)|\\.|\[\^?\]?(?:\\.|\[:\^?\w*:\]|[^\]\\])*\]", re.DOTALL)
+_REFERENCE = re.compile(r"\$(?:\$|\{(?P<braced>\w+)\}|(?P<plain>\w+))?")
+_GROUP_NUMBER = re.compile(r"0|[1-9][0-9]{0,8}", re.ASCII)
+_REMEMBERED_VALUES = 4096
+
+
+class Pattern:
+    """A pattern that has to match the whole text. The same values come tick after tick, so answers are remembered."""
+
+    def __init__(self, pattern: str) -> None:
+        """Raises ExpressionError for what Prometheus would not compile."""
+        try:
+            # By itself first: `a)|(b` is no pattern, though it is one inside the parentheses.
+            compile_regex(pattern)
+            self._regex = compile_regex(f"(?:{pattern})")
+        except RegexError as error:
+            raise ExpressionError(f"the regular expression {pattern!r} is wrong: {error}") from None
+        foreign = next((match["foreign"] for match in _FOREIGN.finditer(pattern) if match["foreign"]), None)
+        if foreign is not None:
+            raise ExpressionError(f"the regular expression {pattern!r} has {foreign}, which Prometheus does not know")
+        self._answers: dict[str, bool] = {}
+
+    def matches(self, text: str) -> bool:
+        """Whether the whole text matches."""
+        answer = self._answers.get(text)
+        if answer is None:
+            if len(self._answers) >= _REMEMBERED_VALUES:
+                self._answers.clear()
+            answer = self._answers[text] = self._regex.fullmatch(text) is not None
+        return answer
+
+    def groups(self, text: str) -> list[str] | None:
+        """The whole text and the groups in it, "" for one that took no part; None without a match."""
+        match = self._regex.fullmatch(text)
+        return None if match is None else [match[0], *(group or "" for group in match.groups())]
+
+    def template(self, template: str) -> Callable[[list[str]], str]:
+        r"""How Go expands a replacement: `$1`, `${1}x`, `$name`, `$$`; a group that is not there is empty."""
+        names = self._regex.groupindex
+        count = self._regex.groups
+        parts: list[str | int] = []
+        end = 0
+        for reference in _REFERENCE.finditer(template):
+            parts.append(template[end : reference.start()])
+            end = reference.end()
+            name = reference["braced"] or reference["plain"]
+            if name is None:
+                parts.append("$")
+            elif _GROUP_NUMBER.fullmatch(name):
+                if int(name) <= count:
+                    parts.append(int(name))
+            elif name in names:
+                parts.append(names[name])
+        parts.append(template[end:])
+        return lambda groups: "".join([groups[part] if isinstance(part, int) else part for part in parts])
+
 
 Test = Callable[[str], bool]
 Filter = Callable[[list[Element]], list[Element]]

@@ -1,11 +1,21 @@
-"""What expressions are made of and evaluate to: label sets, elements of a vector, and the results that callers see."""
+"""What expressions are made of and evaluate to: label sets, elements of a vector, and the keys of matching."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from enum import StrEnum
+from operator import itemgetter
 from typing import NamedTuple
+
+
+class ExpressionError(ValueError):
+    """The text is no PromQL, or uses a part of it that the agent does not have. Told in words, with the way out."""
+
+
+class EvaluationError(Exception):
+    """The series do not suit the expression: the same labels twice, or many on both sides of an operator."""
+
 
 METRIC_NAME = "__name__"
 
@@ -99,3 +109,31 @@ def display(name: str, labels: Mapping[str, str]) -> str:
     """Labels as Prometheus writes them in its errors."""
     pairs = sorted(with_name(name, labels).items())
     return "{" + ", ".join(f"{label}={json.dumps(value, ensure_ascii=False)}" for label, value in pairs) + "}"
+
+
+Keys = Callable[[list[Element]], Sequence[Hashable]]
+"""One key per element, in their order. A whole vector at once: this is where a join spends its time."""
+
+
+def keys_of(labels: Sequence[str], *, on: bool) -> Keys:
+    """Equal where these labels are (`on` and `by`), or where all others are (`ignoring` and `without`)."""
+    names = frozenset(labels)
+    if on:
+        return _keys_on(sorted(names))
+    # The metric's name never counts here.
+    names -= {METRIC_NAME}
+    if not names:
+        return lambda elements: [others.key() for _, others, _ in elements]
+    return lambda elements: [others.key_without(names) for _, others, _ in elements]
+
+
+def _keys_on(names: list[str]) -> Keys:
+    if not names:
+        return lambda elements: [None] * len(elements)
+    if names == [METRIC_NAME]:
+        return lambda elements: [name for name, _, _ in elements]
+    # A label that is missing counts as "", which is what a LabelSet answers for it.
+    get = itemgetter(*(name for name in names if name != METRIC_NAME))
+    if METRIC_NAME in names:
+        return lambda elements: [(name, get(others)) for name, others, _ in elements]
+    return lambda elements: [get(others) for _, others, _ in elements]

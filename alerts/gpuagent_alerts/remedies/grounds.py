@@ -12,9 +12,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
 
-from gpuagent_alerts.promql.compile import Expression
-from gpuagent_alerts.promql.dates import CALENDAR_FUNCTIONS
-from gpuagent_alerts.promql.operators import COMPARISONS, SET_OPERATORS
+from gpuagent_alerts.promql.expression import Expression
+from gpuagent_alerts.promql.functions import CALENDAR_FUNCTIONS
+from gpuagent_alerts.promql.numbers import COMPARISONS, SET_OPERATORS
 from gpuagent_alerts.promql.syntax import (
     Aggregation,
     Binary,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from gpuagent.regular_files import read_regular_file
-from gpuagent_alerts.promql.compile import Expression, compile_expression
-from gpuagent_alerts.promql.errors import ExpressionError
+from gpuagent_alerts.promql.expression import Expression, compile_expression
+from gpuagent_alerts.promql.values import ExpressionError
 from gpuagent_alerts.rules.faults import RuleFileError, shown
 from gpuagent_alerts.rules.fields import Fields, Sink, Text
 from gpuagent_alerts.rules.model import (

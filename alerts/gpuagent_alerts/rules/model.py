@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
-from gpuagent_alerts.promql.compile import Expression
+from gpuagent_alerts.promql.expression import Expression
 from gpuagent_alerts.rules.template import Template
 
 MISSING_DATA_ANNOTATION = "gpuagent_missing_data"

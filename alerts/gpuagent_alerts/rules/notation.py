@@ -10,8 +10,8 @@ import math
 import re
 from collections.abc import Iterator
 
-from gpuagent_alerts.promql.errors import ExpressionError
-from gpuagent_alerts.promql.literals import read_string
+from gpuagent_alerts.promql.lexer import read_string
+from gpuagent_alerts.promql.values import ExpressionError
 
 STALE = object()
 """A marker: the series ends here."""

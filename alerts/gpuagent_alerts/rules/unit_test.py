@@ -8,8 +8,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuagent_alerts.promql.compile import compile_expression
-from gpuagent_alerts.promql.errors import EvaluationError, ExpressionError
+from gpuagent_alerts.promql.expression import compile_expression
+from gpuagent_alerts.promql.values import EvaluationError, ExpressionError
 from gpuagent_alerts.rules.durations import format_milliseconds
 from gpuagent_alerts.rules.faults import RuleFault, RuleFileError
 from gpuagent_alerts.rules.file import load_rule_file

@@ -8,10 +8,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple, Protocol
 
-from gpuagent_alerts.promql.errors import EvaluationError
-from gpuagent_alerts.promql.repeat import Repeated
+from gpuagent_alerts.promql.expression import Repeated
 from gpuagent_alerts.promql.series import SeriesIndex
-from gpuagent_alerts.promql.values import Element, Row, without_name
+from gpuagent_alerts.promql.values import Element, EvaluationError, Row, without_name
 from gpuagent_alerts.rules.model import AlertRule, Rule, RuleGroup
 from gpuagent_alerts.states.machine import MAX_INSTANCES, AlertStates, Explain, Frozen, RuleFailure, Transition, silent
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gpuagent.matchers import Matcher, MatchOperator
-from gpuagent_alerts.promql.regexes import Pattern
+from gpuagent_alerts.promql.selectors import Pattern
 from gpuagent_alerts.promql.syntax import Selector
 from gpuagent_alerts.promql.values import METRIC_NAME
 from gpuagent_alerts.rules.model import RecordRule, Rule

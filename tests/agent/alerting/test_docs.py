@@ -16,7 +16,7 @@ from gpuagent.cli.app import app
 from gpuagent.config.alerting import Receiver
 from gpuagent_alerts.outbox.pacing import CAP_SECONDS, MAX_RETRY_AFTER_SECONDS
 from gpuagent_alerts.outbox.room import Bounds
-from gpuagent_alerts.promql.bounds import MAX_BYTES, MAX_DEPTH
+from gpuagent_alerts.promql.lexer import MAX_BYTES, MAX_DEPTH
 from gpuagent_alerts.receivers.http import DEADLINE_SECONDS
 from gpuagent_alerts.routing.route import Recipient, Routes
 from gpuagent_alerts.routing.silences import MAX_SILENCES

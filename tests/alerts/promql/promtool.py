@@ -14,9 +14,9 @@ from pathlib import Path
 
 import yaml
 
-from gpuagent_alerts.promql.compile import compile_expression
-from gpuagent_alerts.promql.errors import EvaluationError, ExpressionError
+from gpuagent_alerts.promql.expression import compile_expression
 from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.promql.values import EvaluationError, ExpressionError
 
 Labels = tuple[tuple[str, str], ...]
 Series = tuple[str, Mapping[str, str], float]

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Iterable
 
-from gpuagent_alerts.promql.compile import compile_expression
+from gpuagent_alerts.promql.expression import compile_expression
 from gpuagent_alerts.promql.series import SeriesIndex
 
 _LINE = re.compile(r"\s*(?P<name>[\w:]*)(?:\{(?P<labels>[^}]*)\})?\s+(?P<value>\S+)\s*")

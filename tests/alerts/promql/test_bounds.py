@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent_alerts.promql.compile import compile_expression
-from gpuagent_alerts.promql.errors import ExpressionError
+from gpuagent_alerts.promql.expression import compile_expression
 from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.promql.values import ExpressionError
 from tests.alerts.promql.spoil import WORDS
 
 DEEP = "the expression is nested more than 64 deep (parentheses and operators count): split it with recording rules"
@@ -112,8 +112,8 @@ def test_any_string_compiles_or_is_refused(text: str, operator: str, quote: str)
 def test_the_interpreter_survives_what_would_overflow_its_stack() -> None:
     """A stack overflow in the parser is no exception: it would end the agent."""
     program = (
-        "from gpuagent_alerts.promql.compile import compile_expression\n"
-        "from gpuagent_alerts.promql.errors import ExpressionError\n"
+        "from gpuagent_alerts.promql.expression import compile_expression\n"
+        "from gpuagent_alerts.promql.values import ExpressionError\n"
         "for text in ('(' * 4000 + 'a' + ')' * 4000, '-' * 8000 + 'a', 'a' + '+a' * 4000, 'a' + '^a' * 4000):\n"
         "    try:\n"
         "        compile_expression(text)\n"

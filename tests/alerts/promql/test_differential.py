@@ -8,8 +8,8 @@ from random import Random
 
 import pytest
 
-from gpuagent_alerts.promql.compile import compile_expression
-from gpuagent_alerts.promql.errors import ExpressionError
+from gpuagent_alerts.promql.expression import compile_expression
+from gpuagent_alerts.promql.values import ExpressionError
 from tests.alerts.promql.generate import Generator
 from tests.alerts.promql.promtool import Case, disagreements, is_newer, our_rows, refused_by_prometheus
 from tests.alerts.promql.spoil import patterns

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gpuagent_alerts.promql.compile import compile_expression
+from gpuagent_alerts.promql.expression import compile_expression
 from tests.alerts.promql.rows import evaluated, index, tidy
 
 NODE = index(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuagent_alerts.promql.compile import compile_expression
-from gpuagent_alerts.promql.errors import ExpressionError
+from gpuagent_alerts.promql.expression import compile_expression
+from gpuagent_alerts.promql.values import ExpressionError
 
 HISTORY = {
     "rate(used[5m])": (

@@ -8,11 +8,9 @@ import pytest
 
 from gpuagent.catalogue.family import Family, Kind, Sample
 from gpuagent.matchers import Matcher, MatchOperator
-from gpuagent_alerts.promql.compile import compile_expression
-from gpuagent_alerts.promql.errors import EvaluationError
-from gpuagent_alerts.promql.repeat import Repeated
+from gpuagent_alerts.promql.expression import Repeated, compile_expression
 from gpuagent_alerts.promql.series import SeriesIndex
-from gpuagent_alerts.promql.values import Row, ValueType, Vector
+from gpuagent_alerts.promql.values import EvaluationError, Row, ValueType, Vector
 
 
 class CountingSamples(list[Sample]):

@@ -10,11 +10,11 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from gpuagent.catalogue import FAMILIES
-from gpuagent_alerts.promql.compile import compile_expression
-from gpuagent_alerts.promql.dates import CALENDAR_FUNCTIONS
-from gpuagent_alerts.promql.errors import EvaluationError
+from gpuagent_alerts.promql.expression import compile_expression
 from gpuagent_alerts.promql.functions import _FUNCTIONS as EVERY_FUNCTION
+from gpuagent_alerts.promql.functions import CALENDAR_FUNCTIONS
 from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.promql.values import EvaluationError
 from gpuagent_alerts.remedies import families, grounds
 from gpuagent_alerts.remedies.grounds import grounds_of
 

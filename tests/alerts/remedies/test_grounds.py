@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent_alerts.promql.compile import compile_expression
+from gpuagent_alerts.promql.expression import compile_expression
 from gpuagent_alerts.remedies.grounds import Grounds, Subject, grounds_of, grounds_of_rule
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.rules.model import AlertRule

@@ -12,9 +12,9 @@ import yaml
 from gpuagent.alerting.rules import load_rules
 from gpuagent.catalogue import FAMILIES
 from gpuagent_alerts.promql.aggregate import FOLDS, RANKINGS
-from gpuagent_alerts.promql.compile import compile_expression
-from gpuagent_alerts.promql.errors import ExpressionError
+from gpuagent_alerts.promql.expression import compile_expression
 from gpuagent_alerts.promql.functions import _FUNCTIONS
+from gpuagent_alerts.promql.values import ExpressionError
 from gpuagent_alerts.rules.file import load_rule_file, load_rule_text
 from gpuagent_alerts.rules.template import parse_template
 from gpuagent_alerts.rules.unit_test import run_unit_tests

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import operator
 from collections.abc import Callable
 from decimal import Decimal
 
@@ -138,3 +139,26 @@ FUNCTIONS_OF_ONE_VALUE: dict[str, Callable[[float], float]] = {
     "log10": logarithm10,
 }
 """Under PromQL's names."""
+
+
+ARITHMETIC: dict[str, Callable[[float, float], float]] = {
+    "+": operator.add,
+    "-": operator.sub,
+    "*": operator.mul,
+    "/": divide,
+    "%": modulo,
+    "^": power,
+    "atan2": math.atan2,
+}
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "==": operator.eq,
+    "!=": operator.ne,
+    "<": operator.lt,
+    "<=": operator.le,
+    ">": operator.gt,
+    ">=": operator.ge,
+}
+SET_OPERATORS = frozenset(["and", "or", "unless"])
+
+# Prometheus 2.42 forgets atan2 in its list of what drops the name (promql/engine.go, shouldDropMetricName).
+DROPS_NAME = frozenset(ARITHMETIC) - {"atan2"}

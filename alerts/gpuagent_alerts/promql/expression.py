@@ -1,15 +1,14 @@
-"""An expression: read once, evaluated every few seconds."""
+"""An expression: read once, evaluated every few seconds, on series of which few change."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from operator import is_
 
 from gpuagent_alerts.promql.aggregate import plan_aggregation
 from gpuagent_alerts.promql.binary import plan_binary, plan_negation
-from gpuagent_alerts.promql.dates import CALENDAR_FUNCTIONS
-from gpuagent_alerts.promql.errors import ExpressionError
-from gpuagent_alerts.promql.functions import plan_call
-from gpuagent_alerts.promql.grammar import parse
+from gpuagent_alerts.promql.functions import CALENDAR_FUNCTIONS, plan_call
+from gpuagent_alerts.promql.parser import parse
 from gpuagent_alerts.promql.plans import Plan, ScalarPlan, StringPlan, Tick, VectorPlan
 from gpuagent_alerts.promql.selectors import plan_selector
 from gpuagent_alerts.promql.series import SeriesIndex
@@ -23,7 +22,7 @@ from gpuagent_alerts.promql.syntax import (
     Selector,
     String,
 )
-from gpuagent_alerts.promql.values import NO_LABELS, Row, Scalar, ValueType, Vector, to_vector
+from gpuagent_alerts.promql.values import NO_LABELS, Element, ExpressionError, Row, Scalar, ValueType, Vector, to_vector
 
 
 class Expression:
@@ -128,3 +127,31 @@ def _nodes(node: Node) -> Iterator[Node]:
 def _asks_time(node: Node) -> bool:
     """`time()`, and the functions of the calendar where they are given nothing."""
     return isinstance(node, Call) and not node.arguments and node.function in {"time", *CALENDAR_FUNCTIONS}
+
+
+class Repeated:
+    """Gives the last result again for as long as all that the expression selects is the very same.
+
+    On a quiet node that is so for nearly all rules; where it is not, to find that out costs a look at each metric.
+    """
+
+    __slots__ = ("_expression", "_inputs", "_names", "_rows")
+
+    def __init__(self, expression: Expression) -> None:
+        self._expression = expression
+        by_name = all(selector.name is not None for selector in expression.selectors)
+        self._names = tuple(expression.metric_names) if by_name and not expression.asks_time else None
+        """What its result depends on; None where it depends on more than these."""
+        self._inputs: list[list[Element]] | None = None
+        self._rows = Vector()
+
+    def rows(self, index: SeriesIndex, time_seconds: float) -> Vector:
+        """As `Expression.rows`. What is returned, and what the index has given, must not be changed by anyone."""
+        if self._names is None:
+            return self._expression.rows(index, time_seconds)
+        inputs = [index.elements(name) for name in self._names]
+        if self._inputs is None or not all(map(is_, inputs, self._inputs)):
+            self._inputs = None
+            self._rows = self._expression.rows(index, time_seconds)
+            self._inputs = inputs
+        return self._rows
