@@ -17,9 +17,9 @@ from gpuagent.catalogue.clients import CLIENT_FAMILIES
 from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.series import Further
 from gpuagent.catalogue.sources import SOURCE_FAMILIES
-from gpuagent.clients.assemble import client_door
 from gpuagent.clients.automatic import AutomaticBlame
 from gpuagent.clients.commands import ClientCommands
+from gpuagent.clients.server import client_server
 from gpuagent.clock import Clock
 from gpuagent.config.apart import load_config_apart, load_config_here, read_apart
 from gpuagent.config.directories import DEFAULT_PATH
@@ -36,11 +36,9 @@ from gpuagent.remedying import RemediesRefused, acting_of, check_permissions, st
 from gpuagent.renewal import Renewal
 from gpuagent.runtime import logs
 from gpuagent.runtime.background import Progress
-from gpuagent.runtime.directories import make_own_directory
-from gpuagent.runtime.memory import c_library, set_up_heap
+from gpuagent.runtime.memory import Reserve, c_library, set_up_heap
 from gpuagent.runtime.notify import Notifier
-from gpuagent.runtime.shortage import Reserve
-from gpuagent.runtime.state_lock import LOCK_FILE, StateInUseError, lock_state
+from gpuagent.runtime.state_files import LOCK_FILE, StateInUseError, lock_state, make_own_directory
 from gpuagent.service import Parts, Service
 from gpuagent.sources.sources import Sources
 from gpuagent.view import View
@@ -146,7 +144,7 @@ def assemble(
         alerting = Alerting(config, rules, node.clock, where)
     except ValueError as error:
         raise StartError(f"routes: {error}") from None
-    clients = client_door(config, node.clock, node.place.boot_id)
+    clients = client_server(config, node.clock, node.place.boot_id)
     leaks = Leaks(
         config.leaks.sensitivity,
         node.clock,

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuagent.runtime.directories import check_socket_directory, make_own_directory
+from gpuagent.runtime.state_files import check_socket_directory, make_own_directory
 from gpuagent.view import View
 from gpuagent_exporters.alert_routes import AlertCommands, alert_routes, read_routes
 from gpuagent_exporters.client_routes import ClientSource, client_command_routes, client_routes

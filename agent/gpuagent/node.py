@@ -29,7 +29,7 @@ from gpuagent.procfs.pods import PodNames
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.users import UserNames
 from gpuagent.procfs.watch import PidfdWatcher
-from gpuagent.runtime.directories import make_own_directory
+from gpuagent.runtime.state_files import make_own_directory
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config

@@ -15,10 +15,9 @@ from gpuagent.acting.agent import Acting
 from gpuagent.acting.commands import RemedyCommands
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.commands import AlertCommands
-from gpuagent.clients.assemble import limits_of
 from gpuagent.clients.automatic import AutomaticBlame
 from gpuagent.clients.commands import ClientCommands
-from gpuagent.clients.door import ClientDoor
+from gpuagent.clients.server import ClientServer, limits_of
 from gpuagent.clock import Clock
 from gpuagent.config.faults import ConfigError
 from gpuagent.doors import Doors
@@ -26,9 +25,8 @@ from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor
 from gpuagent.reading import Snapshot
 from gpuagent.runtime.background import Progress, in_daemon_thread
-from gpuagent.runtime.memory import c_library, give_back, look_no_more, settle
+from gpuagent.runtime.memory import Reserve, c_library, endure, give_back, look_no_more, settle
 from gpuagent.runtime.notify import Notifier
-from gpuagent.runtime.shortage import Reserve, endure
 from gpuagent.schedule import Schedule
 from gpuagent.sources.sources import Sources
 from gpuagent.view import View
@@ -66,7 +64,7 @@ class Parts:
     notifier: Notifier
     alerting: Alerting
     alert_commands: AlertCommands
-    clients: ClientDoor
+    clients: ClientServer
     client_commands: ClientCommands
     automatic_blame: AutomaticBlame
     sources: Sources

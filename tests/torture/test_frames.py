@@ -11,10 +11,9 @@ from typing import Any
 
 import pytest
 
-from gpuagent.clients.allowance import Rate
-from gpuagent.clients.frames import Malformed, decode
+from gpuagent.clients.admission import Rate
 from gpuagent.clients.hub import DROPPED, Hub, Limits
-from gpuagent.clients.messages import read_message
+from gpuagent.clients.protocol import Malformed, decode, read_message
 from gpuagent.clock import SystemClock
 from gpuagent.procfs.files import RealProc
 from tests.agent.acting.processes import reader
@@ -93,4 +92,4 @@ def test_the_corpus(number: int) -> None:
             said: Any = read_message(decode(line))
         except Malformed:
             continue
-        assert said is None or type(said).__module__ == "gpuagent.clients.messages"
+        assert said is None or type(said).__module__ == "gpuagent.clients.protocol"

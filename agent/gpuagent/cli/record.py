@@ -14,7 +14,7 @@ from gpuagent.cli.source import EXIT_NO_DATA, Direct, Socket, Url, tell
 from gpuagent.units import parse_duration
 
 if TYPE_CHECKING:
-    from gpuagent.recording.command import Command, Signals
+    from gpuagent.recording.recorder import Command, Signals
     from gpuagent.recording.trace import TraceFile
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
@@ -83,11 +83,10 @@ class _Job(NamedTuple):
 def _run(job: _Job, named: Path | str | None, *, direct: bool) -> int:
     from gpuagent.clock import SystemClock
     from gpuagent.procfs.files import RealProc
-    from gpuagent.recording.command import Signals
     from gpuagent.recording.family import Family, adopt_orphans
-    from gpuagent.recording.opening import NoSource, open_source
-    from gpuagent.recording.recorder import Recorder
-    from gpuagent.recording.report import report
+    from gpuagent.recording.recorder import Recorder, Signals
+    from gpuagent.recording.sources import NoSource, open_source
+    from gpuagent.recording.track import report
 
     with Signals() as signals:  # first of all: threads that are made now leave the signals to it
         try:
@@ -134,7 +133,7 @@ def _create(job: _Job) -> TraceFile:
 
 
 def _start(job: _Job, signals: Signals) -> Command:
-    from gpuagent.recording.command import Command
+    from gpuagent.recording.recorder import Command
 
     try:
         return Command(job.command, signals)

@@ -62,7 +62,7 @@ def rollback() -> None:
     Exit status: 0 done, 1 not done, and why.
     """
     from gpuagent.install.layout import Layout
-    from gpuagent.install.releases import Releases
+    from gpuagent.install.placing import Releases
 
     _need_root()
     previous = Releases(Layout()).previous
@@ -81,7 +81,7 @@ def uninstall(
 
     Exit status: 0 done, 1 not done, and why.
     """
-    from gpuagent.install.uninstall import uninstall as take_away
+    from gpuagent.install.install import uninstall as take_away
 
     _need_root()
     _tell(take_away(purge=purge))
@@ -94,7 +94,7 @@ def _need_root() -> None:
 
 
 def _tell(lines: Iterator[str]) -> None:
-    from gpuagent.install.fault import InstallFault
+    from gpuagent.install.layout import InstallFault
 
     try:
         for line in lines:

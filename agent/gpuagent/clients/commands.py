@@ -1,4 +1,4 @@
-"""Asking an app: give the cache back, keep to a limit, say who holds the memory.
+"""Asks an app: give the cache back, keep to a limit, say who holds the memory.
 
 Who may ask is decided at the control socket, and by configured remedies; what the app obeys is its own decision.
 """
@@ -7,14 +7,41 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
 
-from gpuagent.clients.arguments import Args, flag, number, only
 from gpuagent.clients.document import Document, clients_document, devices_document
-from gpuagent.clients.door import ClientDoor
 from gpuagent.clients.findings import Findings, read_findings, together
+from gpuagent.clients.server import ClientServer
 from gpuagent.clock import Clock
 from gpuagent.reading import Snapshot
 from gpuagent_exporters.client_routes import CommandFailure
+
+Args = Mapping[str, Any]
+
+
+def only(args: Args, *names: str) -> Args:
+    """The arguments, if there are no others than these. Raises ValueError."""
+    unknown = sorted(set(args) - set(names))
+    if unknown:
+        raise ValueError(f"{unknown[0][:50]!r} is unknown; there is: {', '.join(names) or 'nothing to give'}")
+    return args
+
+
+def flag(args: Args, name: str, *, default: bool = False) -> bool:
+    """True or false. Raises ValueError."""
+    value = args.get(name, default)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false")
+    return value
+
+
+def number(args: Args, name: str, least: float, most: float, default: float | None = None) -> float:
+    """A number within bounds. Raises ValueError."""
+    value = args.get(name, default)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
+        raise ValueError(f"{name} must be a number from {least:g} to {most:g}")
+    return float(value)
+
 
 _RELEASE_SECONDS = 30.0
 _SHORT_SECONDS = 10.0
@@ -30,7 +57,7 @@ WINDOW_SECONDS = 60.0
 class ClientCommands:
     """What can be asked of apps. ValueError tells what is wrong with the arguments, CommandFailure why it failed."""
 
-    def __init__(self, door: ClientDoor, clock: Clock) -> None:
+    def __init__(self, door: ClientServer, clock: Clock) -> None:
         self._door = door
         self._clock = clock
 

@@ -13,10 +13,20 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
-from gpuagent.clients.allowance import Allowance
-from gpuagent.clients.frames import LineBuffer, Malformed, decode, encode
-from gpuagent.clients.messages import VERSION, Event, Hello, Result, Stats, read_message
+from gpuagent.clients.admission import Allowance
 from gpuagent.clients.peer import Peer, RefusedPeer
+from gpuagent.clients.protocol import (
+    VERSION,
+    Event,
+    Hello,
+    LineBuffer,
+    Malformed,
+    Result,
+    Stats,
+    decode,
+    encode,
+    read_message,
+)
 from gpuagent.clients.wire import Wire
 from gpuagent.reading import ProcessInfo
 from gpuagent_exporters.client_routes import CommandFailure

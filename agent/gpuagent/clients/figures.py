@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 
 from gpuagent.clients.connection import Connection
-from gpuagent.clients.messages import Device
+from gpuagent.clients.protocol import Device
 from gpuagent.embedded import AllocatorReading, ClientReading
 from gpuagent.reading import Snapshot
 

@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.clients.accept import CpuShare
-from gpuagent.clients.allowance import Allowance, Rate
+from gpuagent.clients.admission import Allowance, Crowded, Places, Rate
 from gpuagent.clients.connection import Connection
-from gpuagent.clients.messages import Event
+from gpuagent.clients.listener import CpuShare
 from gpuagent.clients.peer import Accounts, Peer, Reader, RefusedPeer, hold_peer, identify
-from gpuagent.clients.places import Crowded, Places
+from gpuagent.clients.protocol import Event
 from gpuagent.clients.wire import Wire
 from gpuagent.clock import Clock
 from gpuagent.procfs.files import ProcFiles

@@ -9,7 +9,7 @@ import argparse
 import os
 import sys
 
-from gpuagent.install.uninstall import uninstall
+from gpuagent.install.install import uninstall
 
 
 def main() -> None:

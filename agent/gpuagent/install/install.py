@@ -1,7 +1,9 @@
-"""Placing the service on a machine, or in a packager's folder: the steps, in their order.
+"""Places the service on a machine, or in a packager's folder, and takes it away again: the steps, in their order.
 
 What can be refused is refused before anything is changed. The switch to the new version is one link, and it is taken
 back where the new one does not start.
+
+With the standard library alone: it must work where the installed environment does not.
 """
 
 from __future__ import annotations
@@ -10,11 +12,19 @@ import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from gpuagent.install.environment import check_environment
-from gpuagent.install.fault import InstallFault
-from gpuagent.install.layout import CONFIGURATION, HOME, UNIT, USER, Layout
-from gpuagent.install.placing import Manifest, Placed, link, remove, write
-from gpuagent.install.releases import Releases
+from gpuagent.install.layout import (
+    CONFIGURATION,
+    DROP_INS,
+    HOME,
+    POLKIT_RULES,
+    STATE,
+    UNIT,
+    USER,
+    InstallFault,
+    Layout,
+    check_environment,
+)
+from gpuagent.install.placing import Manifest, Placed, Releases, link, remove, write
 from gpuagent.install.system import System
 
 _FILES = Path(__file__).with_name("files")
@@ -147,3 +157,40 @@ class Installation:
         back = system.install_with(old / "bin/gpuagent")
         state = "serves again" if back else "does not start either"
         raise InstallFault(f"the new version does not start; the old one {state}:\n    {said}")
+
+
+_RUNTIME = (Path("/run/gpuagent"), Path("/run/gpuagent-client"))
+
+
+def uninstall(system: System | None = None, layout: Layout | None = None, *, purge: bool = False) -> Iterator[str]:
+    """Do it, and tell it in lines as it goes on.
+
+    Without `purge` the configuration, drop-ins, state and the user stay: another installation goes on with them.
+    """
+    system, layout = system or System(), layout or Layout()
+    home = layout.at(HOME)
+    manifest = Manifest(home)
+    there = manifest.exists
+    if system.booted:
+        system.stop_for_good()
+    remove(layout, manifest.read())
+    shutil.rmtree(home, ignore_errors=True)
+    for path in _RUNTIME:
+        shutil.rmtree(layout.at(path), ignore_errors=True)
+    if system.booted:
+        system.reload()
+    if there:
+        yield f"{UNIT}: stopped, and removed with {home}, the command, its manual and completion"
+    else:
+        yield f"{home} has no installed service"
+    kept = (CONFIGURATION, DROP_INS, POLKIT_RULES, STATE)
+    if purge:
+        for path in map(layout.at, kept):
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink(missing_ok=True)
+        system.remove_user()
+        yield f"{', '.join(map(str, kept))} and the user gpuagent: removed"
+    elif left := [str(path) for path in kept if layout.at(path).exists()]:
+        yield f"kept: {', '.join(left)} (make uninstall PURGE=1 removes these too)"

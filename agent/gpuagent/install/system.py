@@ -7,8 +7,7 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from gpuagent.install.fault import InstallFault
-from gpuagent.install.layout import UNIT, USER
+from gpuagent.install.layout import UNIT, USER, InstallFault
 
 Run = Callable[[Sequence[str]], "subprocess.CompletedProcess[str]"]
 

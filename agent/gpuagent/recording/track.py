@@ -1,11 +1,55 @@
-"""One process on one GPU while it is recorded: its figures, and what the leak detector makes of them."""
+"""One process on one GPU while it is recorded: its figures, the leak detector's verdict, and the report at the end."""
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable
+from typing import NamedTuple
+
 from gpuagent.growth import Growth, Verdict
-from gpuagent.recording.floor import FloorPath
 from gpuagent.recording.sources import Held
+from gpuagent.units import format_bytes, format_duration
 from gpuagent_alerts.leak.history import MemoryLeakDetector
+
+_MOST_BLOCKS = 512
+
+
+class Rise(NamedTuple):
+    """How much more is held at the end than was at any time since."""
+
+    bytes: float
+    seconds: float
+
+
+class FloorPath:
+    """The lowest reading of each block of time. Blocks become longer as the recording does."""
+
+    def __init__(self, block_seconds: float = 1.0) -> None:
+        self._begin: float | None = None
+        self._width = block_seconds
+        self._lows: list[float] = []
+
+    def add(self, seconds: float, value: float) -> None:
+        """A reading; time does not go back."""
+        if self._begin is None:
+            self._begin = seconds
+        while seconds - self._begin >= self._width * _MOST_BLOCKS:
+            self._lows = [min(self._lows[place : place + 2]) for place in range(0, len(self._lows), 2)]
+            self._width *= 2
+        place = int((seconds - self._begin) / self._width)
+        self._lows.extend([math.inf] * (place + 1 - len(self._lows)))
+        self._lows[place] = min(self._lows[place], value)
+
+    def last_half(self) -> Rise | None:
+        """The rise over the second half, which leaves loading and warming up out; None for a recording of no length."""
+        path = self._lows
+        while path and path[-1] == math.inf:
+            path = path[:-1]
+        half = len(path) // 2
+        if len(path) - half < 2:
+            return None
+        return Rise(path[-1] - min(path[half:]), (len(path) - 1 - half) * self._width)
+
 
 _NOTHING = Growth(Verdict.LEARNING)
 
@@ -73,3 +117,58 @@ class Track:
             )
         if self.growth.verdict is Verdict.LEAKING and self.leaked_seconds is None:
             self.leaked_seconds = seconds
+
+
+_MOST_TRACKS = 16
+
+
+def report(tracks: Iterable[Track], seconds: float, requests: int | None = None) -> list[str]:
+    """Lines: of each process peak, floor, growth, headroom and verdict, the largest first.
+
+    Args:
+        tracks: What was recorded.
+        seconds: How long.
+        requests: How many the load test sent in that time, taken as evenly spread.
+    """
+    found = sorted(tracks, key=lambda track: -track.peak_bytes)
+    if not found:
+        return [f"recorded {format_duration(seconds)}: no process of it held GPU memory"]
+    lines = []
+    for track in found[:_MOST_TRACKS]:
+        lines += ["", f"{track.name} on GPU {track.gpu}", *(f"  {line}" for line in _of(track, seconds, requests))]
+    if len(found) > _MOST_TRACKS:
+        lines += ["", f"and {len(found) - _MOST_TRACKS} processes with less, which are in the file"]
+    missing = sum(track.missing for track in found)
+    head = f"recorded {format_duration(seconds)}: {sum(track.readings for track in found)} readings"
+    return [head + (f", {missing} missing" if missing else ""), *lines]
+
+
+def _of(track: Track, seconds: float, requests: int | None) -> Iterable[str]:
+    yield f"peak      {format_bytes(track.peak_bytes)}, {format_duration(max(0.0, track.peak_seconds))} after the start"
+    if track.last_bytes is not None:
+        yield f"floor     {format_bytes(track.last_bytes)} held at the end"
+    yield f"growth    {_growth(track, seconds, requests)}"
+    if track.least_free_bytes is None:
+        yield "headroom  the driver tells no free memory"
+    else:
+        total = f" of {format_bytes(track.total_bytes)}" if track.total_bytes else ""
+        yield f"headroom  {format_bytes(track.least_free_bytes)}{total} were free on the GPU at the least"
+    growth = track.growth
+    told = "" if track.leaked_seconds is None else f" (first called a leak {format_duration(track.leaked_seconds)} in)"
+    reasons = "; ".join(growth.reasons)
+    if growth.verdict is Verdict.LEARNING and not reasons:
+        reasons = "too short a time to tell a leak from warming up"
+    yield f"verdict   {growth.verdict}{told}{': ' + reasons if reasons else ''}"
+
+
+def _growth(track: Track, seconds: float, requests: int | None) -> str:
+    rise = track.floor.last_half()
+    if rise is None:
+        return "too few readings"
+    text = (
+        f"{format_bytes(rise.bytes * 60 / rise.seconds)} a minute:"
+        f" the floor rose by {format_bytes(rise.bytes)} in the last {format_duration(rise.seconds)}"
+    )
+    if requests and seconds > 0:
+        text += f", {format_bytes(rise.bytes / (requests * rise.seconds / seconds))} per request"
+    return text

@@ -1,4 +1,4 @@
-"""The small files of the state directory: read within bounds whatever lies there, and written for the agent only.
+"""The agent's own directories and the small files in them: private, read within bounds, locked for one agent.
 
 A FIFO, a device or a huge file there must not hold up the start, and none of these files is worth failing it.
 """
@@ -6,11 +6,57 @@ A FIFO, a device or a huge file there must not hold up the start, and none of th
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
+from typing import BinaryIO
 
 from gpuagent.regular_files import read_regular_file
+
+
+def make_own_directory(path: Path) -> None:
+    """Make a directory that others cannot look into, if it is not there.
+
+    Without $XDG_RUNTIME_DIR it lies below /tmp, at a name that anybody can guess and make first: whoever owns it, or
+    what it lies in, could put other files in the place of ours.
+
+    Raises:
+        OSError: it cannot be made, or belongs to somebody who is neither this user nor root.
+    """
+    path.mkdir(mode=0o750, parents=True, exist_ok=True)
+    for directory in (path, path.parent):
+        _check_owner(directory, path)
+
+
+def check_socket_directory(path: Path) -> None:
+    """Refuse a directory in which somebody else could put another socket in the place of ours.
+
+    The mode of a directory that is there is not changed: whoever made it so may rely on it, and what others have put
+    there would stay. The sticky bit helps for the directory above, as in /tmp. It does not help for the directory
+    itself: while the agent is down, anybody could create the socket that its clients look for.
+
+    Raises:
+        PermissionError: it or the directory above, also of what a link leads to, belongs to another user, or others
+            may write it.
+    """
+    for place in dict.fromkeys((path, path.resolve())):
+        for directory in (place, place.parent):
+            _check_owner(directory, path)
+            mode = directory.stat().st_mode  # of a link, that of what it leads to; with an ACL, its mask
+            is_kept = directory != place and mode & stat.S_ISVTX
+            if mode & (stat.S_IWGRP | stat.S_IWOTH) and not is_kept:
+                raise PermissionError(
+                    errno.EPERM, f"{directory} can be written by others (chmod go-w {directory})", str(path)
+                )
+
+
+def _check_owner(directory: Path, named: Path) -> None:
+    """Raise PermissionError where a directory belongs to neither this user nor root."""
+    if directory.lstat().st_uid not in (0, os.geteuid()):
+        raise PermissionError(errno.EPERM, f"{directory} belongs to another user", str(named))
+
 
 MAX_BYTES = 8 * 2**20
 """Some 80,000 numbers on the driver's lists: far more than a node has."""
@@ -65,3 +111,41 @@ def _set_aside(path: Path) -> str:
         path.replace(aside)
         return f"; it was moved to {aside}"
     return ""
+
+
+LOCK_FILE = "agent.lock"
+"""It has no content, and it is no trace of an agent: it stays when the agent ends."""
+
+
+class StateInUseError(Exception):
+    """Another agent uses this state; the text says what to do."""
+
+
+def lock_state(folder: Path) -> BinaryIO:
+    """Have the state directory alone for as long as what is returned is open.
+
+    Only who may open the file can hold its lock: the agent's own user, and root. The lock ends with the process, also
+    with its replacement by `execve`.
+
+    Raises:
+        StateInUseError: another process has it.
+        OSError: it cannot be told whether another one has it.
+    """
+    path = folder / LOCK_FILE
+    flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
+    file = os.fdopen(os.open(path, flags, 0o600), "r+b", buffering=0)
+    try:
+        status = os.fstat(file.fileno())
+        if not stat.S_ISREG(status.st_mode) or status.st_uid not in (0, os.geteuid()) or status.st_mode & 0o077:
+            raise OSError(errno.EINVAL, "it is not the agent's own file", str(path))
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        file.close()
+        raise StateInUseError(
+            f"another gpuagent is running: it uses the state in {folder}; stop it (`fuser -v {path}` names it),"
+            " or give this one a state_dir of its own"
+        ) from None
+    except OSError:
+        file.close()
+        raise
+    return file

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from gpuagent.catalogue.sources import ServerReading
 from gpuagent.procfs.printable import printable
-from gpuagent.sources.answers import BadAnswer, count, document
+from gpuagent.sources.fetch import BadAnswer, count, document
 
 PATHS = ("/api/ps",)
 _MOST_MODELS = 50

@@ -8,7 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from gpuagent.catalogue.sources import ServerReading
-from gpuagent.sources.answers import BadAnswer, count, document
+from gpuagent.sources.fetch import BadAnswer, count, document
 from gpuagent.units import GIB
 
 PATHS = ("/server_info", "/get_server_info")

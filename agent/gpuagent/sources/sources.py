@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING
 from gpuagent.catalogue.sources import ServerReading, Servers
 from gpuagent.runtime.background import in_daemon_thread
 from gpuagent.sources import ollama, sglang, triton, vllm
-from gpuagent.sources.answers import BadAnswer
-from gpuagent.sources.fetch import FetchError, fetch
+from gpuagent.sources.fetch import BadAnswer, FetchError, fetch
 
 if TYPE_CHECKING:
     from gpuagent.config.sources import ServerSource

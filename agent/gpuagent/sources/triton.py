@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from gpuagent.catalogue.sources import ServerReading
-from gpuagent.sources.answers import BadAnswer, count, samples
+from gpuagent.sources.fetch import BadAnswer, count, samples
 
 PATHS = ("/metrics",)
 _PENDING, _PINNED = "nv_inference_pending_request_count", "nv_pinned_memory_pool_used_bytes"

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections import defaultdict
 
 from gpuagent.catalogue.sources import ServerReading
-from gpuagent.sources.answers import BadAnswer, samples
+from gpuagent.sources.fetch import BadAnswer, samples
 
 PATHS = ("/metrics",)
 _USAGE = ("vllm:kv_cache_usage_perc", "vllm:gpu_cache_usage_perc")  # the older name

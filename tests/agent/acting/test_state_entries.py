@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from gpuagent.acting.permissions import CheckedFiles
-from gpuagent.clients.assemble import client_door
 from gpuagent.clients.commands import ClientCommands
+from gpuagent.clients.server import client_server
 from gpuagent.config.apart import load_config_here
 from gpuagent.node import simulated_node
 from gpuagent.procfs.docker import docker_container, docker_names
@@ -81,7 +81,7 @@ def test_state_that_others_may_write_does_not_end_the_start(tree: Path) -> None:
     found = dict.fromkeys(state_faults(config, 0))
     store = Store(None)
     node = simulated_node(config, "healthy")
-    commands = ClientCommands(client_door(config, node.clock, node.place.boot_id), node.clock)
+    commands = ClientCommands(client_server(config, node.clock, node.place.boot_id), node.clock)
     acting = acting_of(config, node, store, commands, durable=True, config_file=path, faults=found)
 
     assert acting.remedies.ladders == ()

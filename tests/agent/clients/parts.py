@@ -12,9 +12,9 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpuagent.clients.commands import ClientCommands
-from gpuagent.clients.door import ClientDoor
 from gpuagent.clients.hub import Hub, Limits
-from gpuagent.clients.socket_file import SOCKET_NAME
+from gpuagent.clients.listener import SOCKET_NAME
+from gpuagent.clients.server import ClientServer
 from gpuagent.clock import ManualClock
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.reader import Boot, ProcessReader
@@ -30,7 +30,7 @@ PATIENCE_SECONDS = 20.0
 class Stage:
     """What a test holds in its hands."""
 
-    door: ClientDoor
+    door: ClientServer
     clock: ManualClock
     path: Path
 
@@ -73,7 +73,7 @@ async def stage(limits: Limits | None = None, interval_seconds: float = 1.0) -> 
     hub.interval_seconds = interval_seconds
     with tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder:
         directory = Path(folder, "clients")
-        door = ClientDoor(hub, directory, clock)
+        door = ClientServer(hub, directory, clock)
         await door.open()
         assert door.listening
         try:

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clients.accept import Acceptor, CpuShare
-from gpuagent.clients.assemble import limits_of
 from gpuagent.clients.hub import MOST_WAITING
+from gpuagent.clients.listener import Acceptor, CpuShare
+from gpuagent.clients.server import limits_of
 from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
 from gpuagent_exporters.listeners import UnixListener, open_unix

@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.clients.allowance import Rate
+from gpuagent.clients.admission import Rate
 from gpuagent.clients.hub import Limits
 from gpuagent.reading import GpuState, ProcessReading, ProcessState, Snapshot
 from gpuagent.units import GIB

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuagent.clients.figures import NAMELESS_GPU, UNKNOWN_GPU, fresh_seconds
-from gpuagent.clients.pressure import CRITICAL, OK, WARNING, Room, level_message, level_of
+from gpuagent.clients.server import CRITICAL, OK, WARNING, Room, level_message, level_of
 from gpuagent.embedded import AllocatorReading, ClientReading
 from gpuagent.identity import ProcessId
 from gpuagent.reading import Memory, ProcessReading, ProcessState, Snapshot

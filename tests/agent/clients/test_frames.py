@@ -10,8 +10,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.clients.frames import MAX_LINE_BYTES, LineBuffer, Malformed, decode, encode
-from gpuagent.clients.messages import Event, Hello, Result, Stats, read_message
+from gpuagent.clients.protocol import (
+    MAX_LINE_BYTES,
+    Event,
+    Hello,
+    LineBuffer,
+    Malformed,
+    Result,
+    Stats,
+    decode,
+    encode,
+    read_message,
+)
 
 GOLDEN = Path(__file__).parents[2] / "golden" / "protocol"
 

@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.clients.frames import Malformed
-from gpuagent.clients.messages import Event, Hello, Result, Stats, read_message
+from gpuagent.clients.protocol import Event, Hello, Malformed, Result, Stats, read_message
 from tests.fakes.embedded import hello, stats
 
 

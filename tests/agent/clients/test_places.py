@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.clients.places import Crowded, Places
+from gpuagent.clients.admission import Crowded, Places
 
 MOST = 6
 NOBODY: frozenset[int] = frozenset()

@@ -9,13 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.install.environment import check_environment, check_reach
-from gpuagent.install.fault import InstallFault
-from gpuagent.install.install import Installation, shipped
-from gpuagent.install.layout import HOME, Layout
+from gpuagent.install.install import Installation, shipped, uninstall
+from gpuagent.install.layout import HOME, InstallFault, Layout, check_environment, check_reach
 from gpuagent.install.placing import Manifest, Placed, remove, write
 from gpuagent.install.system import System
-from gpuagent.install.uninstall import uninstall
 
 ROOT = Path(__file__).parents[3]
 

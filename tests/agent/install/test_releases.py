@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.install.layout import HOME, Layout
-from gpuagent.install.releases import Releases
+from gpuagent.install.placing import Releases
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from gpuagent.recording.command import Command, Signals, Stop
+from gpuagent.recording.recorder import Command, Signals, Stop
 from tests.agent.procfs.children import answer, child, python
 
 PATIENCE_SECONDS = 30.0
@@ -60,7 +60,7 @@ def test_the_command_has_the_signals_that_it_would_have_alone() -> None:
     """Blocked or ignored signals are inherited over exec: none of ours are."""
     program = """
 import signal
-from gpuagent.recording.command import Command, Signals
+from gpuagent.recording.recorder import Command, Signals
 assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
 with Signals() as signals:
     command = Command(["grep", "-E", "Sig(Blk|Ign)", "/proc/self/status"], signals)

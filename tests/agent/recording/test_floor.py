@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.recording.floor import FloorPath, Rise
+from gpuagent.recording.track import FloorPath, Rise
 
 
 def path_of(values: list[float], every: float = 1.0) -> FloorPath:

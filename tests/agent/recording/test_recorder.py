@@ -18,9 +18,8 @@ from gpuagent.monitor.monitor import Monitor, Place
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.table import ProcessTable
-from gpuagent.recording.command import Command, Signals, Stop
 from gpuagent.recording.family import Family
-from gpuagent.recording.recorder import Recorder
+from gpuagent.recording.recorder import Command, Recorder, Signals, Stop
 from gpuagent.recording.sources import DirectSource, Held, Reading
 from gpuagent.recording.trace import create_trace
 from gpuagent.simulated.faults import Fault, Kind

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gpuagent.recording.report import report
 from gpuagent.recording.sources import Held
-from gpuagent.recording.track import Track
+from gpuagent.recording.track import Track, report
 
 MIB, GIB = 1024**2, 1024**3
 

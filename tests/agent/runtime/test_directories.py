@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.runtime.directories import check_socket_directory, make_own_directory
+from gpuagent.runtime.state_files import check_socket_directory, make_own_directory
 
 
 def test_it_is_made_for_the_agent_alone(tmp_path: Path) -> None:

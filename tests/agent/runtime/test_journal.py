@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.runtime.journal import JournalHandler, is_journal
+from gpuagent.runtime.logs import JournalHandler, is_journal
 
 
 class Journald:

@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from gpuagent.runtime import logs
-from gpuagent.runtime.repeats import FORGOTTEN_SECONDS, TOLD_AGAIN_SECONDS, Repeats
+from gpuagent.runtime.logs import FORGOTTEN_SECONDS, TOLD_AGAIN_SECONDS, Repeats
 
 
 class _Told:

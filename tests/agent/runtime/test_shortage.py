@@ -6,13 +6,13 @@ import asyncio
 import subprocess
 import sys
 
-from gpuagent.runtime.shortage import Reserve, endure
+from gpuagent.runtime.memory import Reserve, endure
 
 _OUT_OF_MEMORY = """
 import asyncio, logging, resource, sys
 from pathlib import Path
 from gpuagent.runtime.logs import set_up
-from gpuagent.runtime.shortage import Reserve, endure
+from gpuagent.runtime.memory import Reserve, endure
 
 async def main():
     reserve = Reserve()

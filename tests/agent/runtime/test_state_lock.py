@@ -14,12 +14,12 @@ import pytest
 from gpuagent.assemble import AnotherAgentError, _lock_state
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
-from gpuagent.runtime.state_lock import LOCK_FILE, StateInUseError, lock_state
+from gpuagent.runtime.state_files import LOCK_FILE, StateInUseError, lock_state
 
 HOLDER = """
 import sys
 from pathlib import Path
-from gpuagent.runtime.state_lock import lock_state
+from gpuagent.runtime.state_files import lock_state
 lock = lock_state(Path(sys.argv[1]))
 print("held", flush=True)
 sys.stdin.read()

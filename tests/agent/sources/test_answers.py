@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.sources import ollama, sglang, triton, vllm
-from gpuagent.sources.answers import BadAnswer
+from gpuagent.sources.fetch import BadAnswer
 
 GIB = 2**30
 VLLM = b"""\

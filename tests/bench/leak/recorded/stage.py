@@ -10,8 +10,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from gpuagent import __version__
-from gpuagent.clients.assemble import client_door
-from gpuagent.clients.door import ClientDoor
+from gpuagent.clients.server import ClientServer, client_server
 from gpuagent.clock import SystemClock
 from gpuagent.config.models import Config
 from gpuagent.monitor.monitor import Monitor, Pace, Place
@@ -35,7 +34,7 @@ _PACE = Pace(fresh_seconds=5.0, deadline_seconds=5.0)
 class Stage:
     """What all recorders look at; `tick` is a look at the node."""
 
-    def __init__(self, monitor: Monitor, door: ClientDoor, clock: SystemClock) -> None:
+    def __init__(self, monitor: Monitor, door: ClientServer, clock: SystemClock) -> None:
         self._monitor = monitor
         self._door = door
         self._clock = clock
@@ -66,10 +65,10 @@ class Stage:
 
 
 @asynccontextmanager
-async def client_side(folder: Path) -> AsyncIterator[ClientDoor]:
+async def client_side(folder: Path) -> AsyncIterator[ClientServer]:
     """The socket that the apps connect to, in this folder."""
     config = Config(client_dir=folder)
-    door = client_door(config, SystemClock(), boot_id())
+    door = client_server(config, SystemClock(), boot_id())
     await door.open()
     try:
         yield door
@@ -78,7 +77,7 @@ async def client_side(folder: Path) -> AsyncIterator[ClientDoor]:
 
 
 @asynccontextmanager
-async def stage(apps: Sequence[App], door: ClientDoor) -> AsyncIterator[Stage]:
+async def stage(apps: Sequence[App], door: ClientServer) -> AsyncIterator[Stage]:
     """A GPU for each app, with so much room as its case says beside what it holds by now."""
     clock = SystemClock()
     node = SimulatedNode(scenario_of(apps), clock, fallback=RealProc())

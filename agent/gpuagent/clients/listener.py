@@ -1,4 +1,7 @@
-"""Accepts connections at a bounded cost.
+"""The clients' own socket, and how connections to it are accepted at a bounded cost.
+
+A container that mounted the file itself would keep a dead socket when the agent starts again; so it is the directory
+that is mounted, and is never removed.
 
 Apps wait in the kernel's queue until they are accepted, in the order in which they came. Accepting is cheap, so that a
 flood does not keep the queue full for long, and it takes a bounded share of a core, so that a flood does not keep the
@@ -13,6 +16,37 @@ import socket
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
+
+from gpuagent.runtime.state_files import check_socket_directory
+from gpuagent_exporters.listeners import ListenError, UnixListener, open_unix
+
+SOCKET_NAME = "client.sock"
+_SOCKET_MODE = 0o666
+_DIRECTORY_MODE = 0o755
+
+
+def open_client_socket(directory: Path) -> UnixListener:
+    """Listen there; everybody may connect, nobody but us may put another socket in its place.
+
+    Raises:
+        ListenError: the directory cannot be had, or others could tamper with it.
+    """
+    try:
+        _make_directory(directory)
+    except OSError as error:
+        raise ListenError(f"{directory}: {error.strerror}; set client_dir to a directory this user may write") from None
+    return open_unix(directory / SOCKET_NAME, mode=_SOCKET_MODE, group=None, pass_credentials=True)
+
+
+def _make_directory(path: Path) -> None:
+    try:
+        path.mkdir(parents=True, mode=_DIRECTORY_MODE)
+        path.chmod(_DIRECTORY_MODE)  # whatever the umask: apps of other users have to get in
+    except FileExistsError:
+        pass
+    check_socket_directory(path)
+
 
 log = logging.getLogger(__name__)
 

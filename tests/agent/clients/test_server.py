@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clients.allowance import Rate
+from gpuagent.clients.admission import Rate
 from gpuagent.clients.hub import Limits
-from gpuagent.clients.socket_file import open_client_socket
+from gpuagent.clients.listener import open_client_socket
 from gpuagent_exporters.listeners import ListenError
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.agent.clients.swarm import TALKING, swarm
