@@ -44,8 +44,8 @@ from gpuagent.sources.sources import Sources
 from gpuagent.view import View
 from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.model import RuleGroup
-from gpuagent_exporters.listeners import ListenError
-from gpuagent_exporters.web_config import WebConfig, WebConfigError, WebSettings, read_here
+from gpuagent_exporters.http.listeners import ListenError
+from gpuagent_exporters.http.web_config import WebConfig, WebConfigError, WebSettings, read_here
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
@@ -221,7 +221,7 @@ def web_config(path: Path | None, *, apart: bool) -> WebConfig:
     """TLS and passwords, read by a child if `apart`. Raises WebConfigError."""
 
     def read(path: Path) -> WebSettings:
-        return read_apart("gpuagent_exporters.web_config_child", path, WebSettings, lambda: read_here(path))
+        return read_apart("gpuagent_exporters.http.web_config_child", path, WebSettings, lambda: read_here(path))
 
     return WebConfig(path, read=read if apart else read_here)
 

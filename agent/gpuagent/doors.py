@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 
 from gpuagent.runtime.state_files import check_socket_directory, make_own_directory
 from gpuagent.view import View
-from gpuagent_exporters.alert_routes import AlertCommands, alert_routes, read_routes
-from gpuagent_exporters.client_routes import ClientSource, client_command_routes, client_routes
-from gpuagent_exporters.control import Commands, control_routes
-from gpuagent_exporters.host_names import host_names
-from gpuagent_exporters.http import build_app
-from gpuagent_exporters.limits import HttpLimits
-from gpuagent_exporters.listeners import ListenError, is_loopback
-from gpuagent_exporters.remedy_routes import RemedySource, remedy_command_routes, remedy_routes
-from gpuagent_exporters.server import HttpServer
-from gpuagent_exporters.web_config import WebConfig
+from gpuagent_exporters.api.alert_routes import AlertCommands, alert_routes, read_routes
+from gpuagent_exporters.api.client_routes import ClientSource, client_command_routes, client_routes
+from gpuagent_exporters.api.control import Commands, control_routes
+from gpuagent_exporters.api.remedy_routes import RemedySource, remedy_command_routes, remedy_routes
+from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.http.hosts import host_names
+from gpuagent_exporters.http.limits import HttpLimits
+from gpuagent_exporters.http.listeners import ListenError, is_loopback
+from gpuagent_exporters.http.server import HttpServer
+from gpuagent_exporters.http.web_config import WebConfig
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config

@@ -32,7 +32,7 @@ from gpuagent.sources.sources import Sources
 from gpuagent.view import View
 from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.model import RuleGroup
-from gpuagent_exporters.web_config import WebConfigError
+from gpuagent_exporters.http.web_config import WebConfigError
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
@@ -103,7 +103,7 @@ class Service:
         """Start, tick, stop.
 
         Raises:
-            gpuagent_exporters.listeners.ListenError: an address cannot be had; nothing has been started then.
+            gpuagent_exporters.http.listeners.ListenError: an address cannot be had; nothing has been started then.
         """
         loop = asyncio.get_running_loop()
         endure(loop, self._parts.reserve)

@@ -13,8 +13,8 @@ from gpuagent.catalogue.series import Further, series
 from gpuagent.clock import Clock
 from gpuagent.history import History
 from gpuagent.reading import Snapshot
+from gpuagent_exporters.exposition import MetricsPage, Series
 from gpuagent_exporters.problems import stale_after_seconds
-from gpuagent_exporters.prometheus import MetricsPage, Series
 from gpuagent_exporters.status import processes_document, status_document
 
 if TYPE_CHECKING:

@@ -4,15 +4,26 @@ prometheus-client writes the same (see `prometheus.SnapshotCollector`; the tests
 microseconds a line. A node with 512 GPU processes has 6,000 lines and is scraped every few seconds, so this writer does
 not write again what it has written before: a family whose samples are those of the last scrape keeps its lines, and a
 line with another value keeps its beginning.
+
+Nothing is kept between two scrapes but texts: what is gone from the snapshot is gone from the next scrape, and what
+failed is absent, never the last good value.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
 from gpuagent.catalogue.family import Family, Kind, Sample
+from gpuagent_exporters.http.slim_imports import (
+    Collector,
+    CollectorRegistry,
+    Metric,
+    ProcessCollector,
+    generate_latest,
+    generate_openmetrics,
+)
 
 Series = Iterable[tuple[Family[Any], list[Sample]]]
 Labels = tuple[str | None, ...]
@@ -98,3 +109,41 @@ def _label_text(names: Names, values: Labels) -> str:
         f'{name}="{value.translate(_ESCAPES)}"' for name, value in zip(names, values, strict=True) if value is not None
     )
     return f"{{{pairs}}}" if pairs else ""
+
+
+class SnapshotCollector(Collector):
+    """Hands the series of the last snapshot to a prometheus-client registry."""
+
+    def __init__(self, series: Callable[[], Series]) -> None:
+        self._series = series
+
+    def describe(self) -> Iterable[Metric]:
+        """Nothing: which families there are depends on the GPUs."""
+        return ()
+
+    def collect(self) -> Iterator[Metric]:
+        """One metric per family that has samples."""
+        for family, samples in self._series():
+            name = family.name
+            if family.kind is Kind.COUNTER:
+                name = name.removesuffix("_total")
+            metric = Metric(name, family.help, str(family.kind))
+            for labels, value in samples:
+                pairs = zip(family.labels, labels, strict=True)
+                metric.add_sample(family.name, {key: text for key, text in pairs if text is not None}, value)
+            yield metric
+
+
+class MetricsPage:
+    """The body of `/metrics`: the node's series, then the agent's own process (CPU, memory, descriptors)."""
+
+    def __init__(self, series: Callable[[], Series]) -> None:
+        self._series = series
+        self._writer = TextWriter()
+        self._own = CollectorRegistry()
+        ProcessCollector(registry=self._own)
+
+    def render(self, *, openmetrics: bool = False) -> bytes:
+        """UTF-8 text in one of the two formats."""
+        generate: Callable[[CollectorRegistry], bytes] = generate_openmetrics if openmetrics else generate_latest
+        return self._writer.write(self._series(), openmetrics=openmetrics, end=generate(self._own))

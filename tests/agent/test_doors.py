@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from gpuagent.doors import Doors
-from gpuagent_exporters.web_config import WebConfig
+from gpuagent_exporters.http.web_config import WebConfig
 from tests.agent.config.loading import load, write
 from tests.exporters.test_openapi import NOBODY
 from tests.exporters.wire import ask, run

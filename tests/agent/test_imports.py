@@ -18,7 +18,7 @@ _NOT_IN_THE_AGENT = (
     "gpuagent.cli.app",
     "gpuagent.config.models",
     "gpuagent.simulated",
-    "gpuagent_exporters.web_config_file",
+    "gpuagent_exporters.http.web_config_file",
 )
 _NOT_IN_RECEIVERS = ("click", "pydantic", "pygments", "rich.console")
 _NOT_IN_STATUS = (

@@ -17,9 +17,9 @@ from gpuagent_alerts.receivers.secret import Misconfigured, Secret
 from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.rules.unit_file import load_unit_tests
-from gpuagent_exporters.tls import TlsError, TlsServerConfig
-from gpuagent_exporters.web_config import WebConfigError
-from gpuagent_exporters.web_config_file import read_file
+from gpuagent_exporters.http.tls import TlsError, TlsServerConfig
+from gpuagent_exporters.http.web_config import WebConfigError
+from gpuagent_exporters.http.web_config_file import read_file
 
 
 def _device(path: Path) -> None:

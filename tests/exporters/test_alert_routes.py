@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent_exporters.alert_routes import NotNow, alert_routes, read_routes
-from gpuagent_exporters.http import build_app
+from gpuagent_exporters.api.alert_routes import NotNow, alert_routes, read_routes
+from gpuagent_exporters.api.routes import build_app
 from tests.exporters.wire import Answer, ask, connected, run, serving
 from tests.fakes.source import FakeSource
 

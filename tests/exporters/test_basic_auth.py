@@ -13,9 +13,9 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent_exporters.basic_auth import BasicAuth, Overloaded, PasswordCheck
-from gpuagent_exporters.http import build_app
-from gpuagent_exporters.web_config import WebConfig
+from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.http.auth import BasicAuth, Overloaded, PasswordCheck
+from gpuagent_exporters.http.web_config import WebConfig
 from tests.exporters.wire import Answer, ask, run, serving, until
 from tests.fakes.source import FakeSource
 

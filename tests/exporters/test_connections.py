@@ -17,9 +17,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from gpuagent_exporters.limits import HttpLimits
-from gpuagent_exporters.server import HttpServer
-from gpuagent_exporters.web_config import WebConfig
+from gpuagent_exporters.http.limits import HttpLimits
+from gpuagent_exporters.http.server import HttpServer
+from gpuagent_exporters.http.web_config import WebConfig
 from tests.exporters.certificates import Authority
 from tests.exporters.wire import Client, run, serving, until
 

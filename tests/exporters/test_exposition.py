@@ -17,8 +17,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 
 from gpuagent.catalogue.family import Family, Kind, Sample
 from gpuagent.catalogue.series import series
-from gpuagent_exporters.exposition import TextWriter
-from gpuagent_exporters.prometheus import SnapshotCollector
+from gpuagent_exporters.exposition import SnapshotCollector, TextWriter
 from tests.fakes.snapshots import full_alerting, full_snapshot, snapshots, texts
 
 Series = list[tuple[Family[Any], list[Sample]]]

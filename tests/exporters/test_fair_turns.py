@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent_exporters.fair_turns import FairTurns, Overloaded, peer_group
+from gpuagent_exporters.http.auth import FairTurns, Overloaded, peer_group
 from tests.exporters.wire import run
 
 FLOOD, OTHER = "192.0.2.1", "192.0.2.2"

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent_exporters.host_names import HostNames, host_names, is_loopback_address
+from gpuagent_exporters.http.hosts import HostNames, host_names, is_loopback_address
 
 HOSTS = """\
 127.0.0.1 localhost

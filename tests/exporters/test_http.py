@@ -13,8 +13,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from gpuagent_exporters.host_names import host_names
-from gpuagent_exporters.http import build_app
+from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.http.hosts import host_names
 from tests.exporters.test_negotiation import PROMETHEUS_3
 from tests.exporters.wire import Answer, ask, connected, run, serving
 from tests.fakes.source import METRICS, OPENMETRICS, FakeSource, status_document

@@ -11,8 +11,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from gpuagent_exporters.http import build_app
-from gpuagent_exporters.limits import HttpLimits
+from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.http.limits import HttpLimits
 from tests.exporters.wire import Answer, ask, connected, run, serving, until
 from tests.fakes.source import METRICS, FakeSource
 

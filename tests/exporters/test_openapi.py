@@ -19,16 +19,16 @@ from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Status
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.routing.silences import SilenceState
-from gpuagent_exporters import remedy_routes as remedy_routes_module
-from gpuagent_exporters.alert_routes import alert_routes, read_routes
-from gpuagent_exporters.client_routes import client_command_routes, client_routes
-from gpuagent_exporters.control import control_routes
-from gpuagent_exporters.http import build_app
+from gpuagent_exporters.api import remedy_routes as remedy_routes_module
+from gpuagent_exporters.api.alert_routes import alert_routes, read_routes
+from gpuagent_exporters.api.client_routes import client_command_routes, client_routes
+from gpuagent_exporters.api.control import control_routes
+from gpuagent_exporters.api.remedy_routes import remedy_command_routes, remedy_routes
+from gpuagent_exporters.api.routes import build_app
 from gpuagent_exporters.openapi import reference
 from gpuagent_exporters.openapi.alert_schemas import ALERT_SCHEMAS
 from gpuagent_exporters.openapi.document import OPERATIONS, SCHEMAS, document, render
 from gpuagent_exporters.openapi.remedy_schemas import REMEDY_SCHEMAS, RESULTS
-from gpuagent_exporters.remedy_routes import remedy_command_routes, remedy_routes
 from gpuagent_exporters.status import processes_document, status_document
 from tests.exporters.wire import Answer, ask, run, serving
 from tests.fakes.any_snapshot import snapshots

@@ -14,7 +14,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from gpuagent.history import History
-from gpuagent_exporters.http import build_app
+from gpuagent_exporters.api.routes import build_app
 from gpuagent_exporters.page_assets import ASSETS
 from tests.exporters.wire import Answer, ask, run, serving
 from tests.fakes.source import FakePoints, FakeSource

@@ -17,8 +17,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse
 from starlette.routing import Route
 
-from gpuagent_exporters.http import build_app
-from gpuagent_exporters.peers import PeerCredentials, peer_credentials, peer_of, same_namespaces
+from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.http.peers import PeerCredentials, peer_credentials, peer_of, same_namespaces
 from tests.exporters.wire import Answer, ask, run, serving
 from tests.fakes.source import FakeSource
 

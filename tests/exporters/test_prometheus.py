@@ -14,7 +14,7 @@ from prometheus_client.parser import text_string_to_metric_families as parse_tex
 from gpuagent.catalogue.family import Family, Kind, Sample
 from gpuagent.catalogue.series import series
 from gpuagent.reading import Snapshot
-from gpuagent_exporters.prometheus import MetricsPage, Series, SnapshotCollector
+from gpuagent_exporters.exposition import MetricsPage, Series, SnapshotCollector
 from tests.fakes.snapshots import full_snapshot
 
 NOW = 100.0

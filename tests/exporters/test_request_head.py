@@ -18,9 +18,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from gpuagent_exporters.http import build_app
-from gpuagent_exporters.limits import HttpLimits
-from gpuagent_exporters.request_head import RequestHeadError, StrictConnection, check_head
+from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.http.limits import HttpLimits, RequestHeadError, StrictConnection, check_head
 from tests.exporters.wire import connected, run, serving
 from tests.fakes.source import FakeSource
 

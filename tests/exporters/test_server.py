@@ -7,9 +7,9 @@ import socket
 
 import pytest
 
-from gpuagent_exporters.http import build_app
-from gpuagent_exporters.listeners import is_loopback, parse_listen
-from gpuagent_exporters.server import HttpServer, ListenError
+from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.http.listeners import is_loopback, parse_listen
+from gpuagent_exporters.http.server import HttpServer, ListenError
 from tests.exporters.wire import Client, ask, connected, run, serving
 from tests.fakes.source import FakeSource
 

@@ -9,13 +9,13 @@ from typing import Any, cast
 import pytest
 from starlette.routing import Route
 
-from gpuagent_exporters.alert_routes import alert_routes
-from gpuagent_exporters.check_query import QUERY_ARGUMENTS
-from gpuagent_exporters.client_routes import client_command_routes
-from gpuagent_exporters.control import control_routes
-from gpuagent_exporters.http import build_app
+from gpuagent_exporters.api.alert_routes import alert_routes
+from gpuagent_exporters.api.client_routes import client_command_routes
+from gpuagent_exporters.api.control import control_routes
+from gpuagent_exporters.api.remedy_routes import remedy_command_routes
+from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.http.requests import QUERY_ARGUMENTS
 from gpuagent_exporters.openapi.document import OPERATIONS
-from gpuagent_exporters.remedy_routes import remedy_command_routes
 from tests.exporters.test_remedy_routes import FakeRemedies
 from tests.exporters.wire import Answer, connected, run, serving
 from tests.fakes.source import FakeSource

@@ -12,11 +12,11 @@ import pytest
 import yaml
 
 from gpuagent.clock import ManualClock
-from gpuagent_exporters import tls
-from gpuagent_exporters.http import build_app
-from gpuagent_exporters.limits import HttpLimits
-from gpuagent_exporters.server import HttpServer
-from gpuagent_exporters.web_config import WebConfig, WebConfigError
+from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.http import tls
+from gpuagent_exporters.http.limits import HttpLimits
+from gpuagent_exporters.http.server import HttpServer
+from gpuagent_exporters.http.web_config import WebConfig, WebConfigError
 from tests.exporters.certificates import Authority
 from tests.exporters.wire import connected, run, serving, until
 from tests.fakes.source import METRICS, FakeSource

@@ -14,9 +14,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent_exporters.http import build_app
-from gpuagent_exporters.listeners import open_unix
-from gpuagent_exporters.server import HttpServer, ListenError
+from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.http.listeners import open_unix
+from gpuagent_exporters.http.server import HttpServer, ListenError
 from tests.exporters.wire import Answer, ask, run, serving
 from tests.fakes.source import FakeSource
 

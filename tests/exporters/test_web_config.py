@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gpuagent.config.apart import read_apart
-from gpuagent_exporters.web_config import WebConfig, WebConfigError, WebSettings, read_here
+from gpuagent_exporters.http.web_config import WebConfig, WebConfigError, WebSettings, read_here
 from tests.exporters.wire import Answer, ask, run, serving
 
 HASH = bcrypt.hashpw(b"open sesame", bcrypt.gensalt(4)).decode()
@@ -212,7 +212,7 @@ def test_without_a_file_there_is_nothing_to_reload() -> None:
 def test_a_child_reads_what_is_read_here(tmp_path: Path, content: dict[str, Any] | str) -> None:
     """The agent has it read by a child: the settings are the same, and the secrets in them do not show themselves."""
     path = written(tmp_path, content)
-    apart = read_apart("gpuagent_exporters.web_config_child", path, WebSettings, pytest.fail)
+    apart = read_apart("gpuagent_exporters.http.web_config_child", path, WebSettings, pytest.fail)
 
     assert apart == read_here(path)
     assert HASH not in repr(apart)
@@ -224,7 +224,7 @@ def test_every_fault_comes_back_from_a_child(tmp_path: Path) -> None:
     path = written(tmp_path, content)
 
     with pytest.raises(WebConfigError) as caught:
-        read_apart("gpuagent_exporters.web_config_child", path, WebSettings, pytest.fail)
+        read_apart("gpuagent_exporters.http.web_config_child", path, WebSettings, pytest.fail)
 
     assert (caught.value.path, caught.value.faults) == (path, faults(tmp_path, content))
     assert len(caught.value.faults) == 2

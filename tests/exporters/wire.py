@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, TypeVar
 
 from starlette.types import ASGIApp
 
-from gpuagent_exporters.http import build_app
-from gpuagent_exporters.server import HttpServer
+from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.http.server import HttpServer
 from tests.fakes.source import FakeSource
 
 T = TypeVar("T")

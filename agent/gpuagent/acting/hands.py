@@ -29,7 +29,7 @@ from gpuagent_alerts.remedies.party import Doubt
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Done, Held, NotPermitted, UnitPermission
-from gpuagent_exporters.client_routes import CommandFailure
+from gpuagent_exporters.api.client_routes import CommandFailure
 
 _SAID = 300
 _UNKNOWN_RUNTIME = ""

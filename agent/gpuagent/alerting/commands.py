@@ -13,7 +13,7 @@ from gpuagent.matchers import parse_matcher
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.receivers.probe import probe
 from gpuagent_alerts.store.problem import StoreFailure
-from gpuagent_exporters.alert_routes import NotNow
+from gpuagent_exporters.api.alert_routes import NotNow
 
 Document = dict[str, Any]
 T = TypeVar("T")

@@ -15,7 +15,7 @@ from gpuagent.clock import Clock
 from gpuagent.growth import Growth, MemoryKey, Verdict
 from gpuagent.identity import ProcessId
 from gpuagent.reading import Snapshot
-from gpuagent_exporters.client_routes import CommandFailure
+from gpuagent_exporters.api.client_routes import CommandFailure
 
 log = logging.getLogger(__name__)
 

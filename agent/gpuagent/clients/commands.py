@@ -14,7 +14,7 @@ from gpuagent.clients.findings import Findings, read_findings, together
 from gpuagent.clients.server import ClientServer
 from gpuagent.clock import Clock
 from gpuagent.reading import Snapshot
-from gpuagent_exporters.client_routes import CommandFailure
+from gpuagent_exporters.api.client_routes import CommandFailure
 
 Args = Mapping[str, Any]
 

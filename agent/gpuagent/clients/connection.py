@@ -29,7 +29,7 @@ from gpuagent.clients.protocol import (
 )
 from gpuagent.clients.wire import Wire
 from gpuagent.reading import ProcessInfo
-from gpuagent_exporters.client_routes import CommandFailure
+from gpuagent_exporters.api.client_routes import CommandFailure
 
 _LINES_AT_ONCE = 32
 """Then others have their turn."""

@@ -21,7 +21,7 @@ from gpuagent.clients.wire import Wire
 from gpuagent.clock import Clock
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.reading import GpuState, ProcessInfo, Snapshot
-from gpuagent_exporters.client_routes import CommandFailure
+from gpuagent_exporters.api.client_routes import CommandFailure
 
 log = logging.getLogger(__name__)
 

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gpuagent.runtime.state_files import check_socket_directory
-from gpuagent_exporters.listeners import ListenError, UnixListener, open_unix
+from gpuagent_exporters.http.listeners import ListenError, UnixListener, open_unix
 
 SOCKET_NAME = "client.sock"
 _SOCKET_MODE = 0o666

@@ -20,7 +20,7 @@ from typing import NamedTuple, Protocol
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.stat import parse_status
 from gpuagent.reading import ProcessInfo
-from gpuagent_exporters.peers import HasSocketOptions, peer_credentials
+from gpuagent_exporters.http.peers import HasSocketOptions, peer_credentials
 
 _SO_PEERPIDFD = 77
 """include/uapi/asm-generic/socket.h; Python 3.11 has no name for it."""

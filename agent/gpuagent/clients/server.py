@@ -28,7 +28,7 @@ from gpuagent.procfs.reader import Boot, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 from gpuagent.reading import GpuReading, Snapshot
-from gpuagent_exporters.listeners import ListenError, UnixListener
+from gpuagent_exporters.http.listeners import ListenError, UnixListener
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config

@@ -19,7 +19,7 @@ from gpuagent.doctor.beside import look_beside
 from gpuagent.doctor.finding import Finding, Level
 from gpuagent.doctor.swapping import managed_memory
 from gpuagent.doors import GROUP, control_socket
-from gpuagent_exporters.listeners import parse_listen
+from gpuagent_exporters.http.listeners import parse_listen
 
 
 def configuration(path: Path | None, *, simulated: bool = False) -> tuple[Config, list[Finding]]:

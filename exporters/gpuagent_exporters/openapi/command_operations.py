@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from gpuagent.identity import SHOWN_FIELDS
+from gpuagent_exporters.api.answers import PID
 from gpuagent_exporters.openapi.operation import Operation, Parameter, fault, in_path, json_as, json_of
 from gpuagent_exporters.openapi.schema import (
     Schema,
@@ -17,7 +18,6 @@ from gpuagent_exporters.openapi.schema import (
     text,
 )
 from gpuagent_exporters.openapi.schema import integer as whole
-from gpuagent_exporters.pid_paths import PID
 
 _MOST_SECONDS = 9_223_372_036
 """Go's longest duration, 292 years: what Alertmanager can take."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuagent_exporters.history_routes import MOST, TOP
+from gpuagent_exporters.api.history_routes import MOST, TOP
 from gpuagent_exporters.openapi.operation import (
     JSON,
     TEXT,

@@ -9,11 +9,11 @@ import sys
 import textwrap
 from collections.abc import Iterator
 
-from gpuagent_exporters.limits import HttpLimits
+from gpuagent_exporters.http.limits import HttpLimits
+from gpuagent_exporters.http.middleware import phrase_of
 from gpuagent_exporters.openapi.document import COMMON_ANSWERS, DESCRIPTION, OPERATIONS, SCHEMAS, TAGS
 from gpuagent_exporters.openapi.operation import Answer, Operation
 from gpuagent_exporters.openapi.schema import Schema
-from gpuagent_exporters.phrase import phrase_of
 
 _INTRODUCTION = """\
 # HTTP API

@@ -16,7 +16,7 @@ from gpuagent.clients.listener import Acceptor, CpuShare
 from gpuagent.clients.server import limits_of
 from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
-from gpuagent_exporters.listeners import UnixListener, open_unix
+from gpuagent_exporters.http.listeners import UnixListener, open_unix
 from tests.agent.clients.parts import until
 
 

@@ -12,7 +12,7 @@ import pytest
 
 from gpuagent.reading import GpuReading, Memory, ProcessReading, ProcessState, Snapshot
 from gpuagent.units import GIB
-from gpuagent_exporters.client_routes import CommandFailure
+from gpuagent_exporters.api.client_routes import CommandFailure
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.fakes.embedded import FakeApp, stats
 from tests.fakes.snapshots import full_snapshot

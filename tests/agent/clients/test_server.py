@@ -12,7 +12,7 @@ import pytest
 from gpuagent.clients.admission import Rate
 from gpuagent.clients.hub import Limits
 from gpuagent.clients.listener import open_client_socket
-from gpuagent_exporters.listeners import ListenError
+from gpuagent_exporters.http.listeners import ListenError
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.agent.clients.swarm import TALKING, swarm
 from tests.fakes.embedded import hello, stats

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 from starlette.applications import Starlette
 from starlette.routing import BaseRoute
 
-from gpuagent_exporters.http import build_app
-from gpuagent_exporters.server import HttpServer
+from gpuagent_exporters.api.routes import build_app
+from gpuagent_exporters.http.server import HttpServer
 from tests.exporters.wire import PATIENCE_SECONDS
 from tests.fakes.source import FakeSource
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from gpuagent_exporters.guards import error_response
+from gpuagent_exporters.http.middleware import error_response
 
 TOP = 6
 """Lines that a person can still tell apart in one chart."""

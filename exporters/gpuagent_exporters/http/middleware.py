@@ -10,8 +10,16 @@ from starlette.datastructures import MutableHeaders
 from starlette.responses import JSONResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gpuagent_exporters.peers import PeerCredentials, peer_of
-from gpuagent_exporters.phrase import phrase_of
+from gpuagent_exporters.http.peers import PeerCredentials, peer_of
+
+_RENAMED = {HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "Content Too Large"}
+"""Python 3.13 took over the names of RFC 9110 (https://docs.python.org/3/library/http.html#http-status-codes)."""
+
+
+def phrase_of(status: int) -> str:
+    """As RFC 9110 has it. Raises ValueError for a number that is no status."""
+    return _RENAMED.get(HTTPStatus(status), HTTPStatus(status).phrase)
+
 
 logger = logging.getLogger(__name__)
 

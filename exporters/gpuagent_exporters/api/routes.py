@@ -22,23 +22,12 @@ from starlette.responses import PlainTextResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gpuagent_exporters import page, peers
-from gpuagent_exporters.check_query import CheckQuery
-from gpuagent_exporters.guards import (
-    SECURITY_HEADERS,
-    AnswerFaults,
-    CheckPeer,
-    SetHeaders,
-    error_response,
-)
-from gpuagent_exporters.history_routes import Points, history_routes
-from gpuagent_exporters.negotiation import (
-    OPENMETRICS,
-    PLAIN_TEXT,
-    accepts_gzip,
-    wants_openmetrics,
-)
-from gpuagent_exporters.openapi_routes import openapi_routes
+from gpuagent_exporters import page
+from gpuagent_exporters.api.history_routes import Points, history_routes
+from gpuagent_exporters.api.openapi_routes import openapi_routes
+from gpuagent_exporters.http import peers
+from gpuagent_exporters.http.middleware import SECURITY_HEADERS, AnswerFaults, CheckPeer, SetHeaders, error_response
+from gpuagent_exporters.http.requests import OPENMETRICS, PLAIN_TEXT, CheckQuery, accepts_gzip, wants_openmetrics
 from gpuagent_exporters.page_assets import asset_routes
 from gpuagent_exporters.page_documents import Documents
 

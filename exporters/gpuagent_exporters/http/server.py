@@ -21,13 +21,12 @@ from typing import Any
 from starlette.middleware.body_limit import RequestBodyLimitMiddleware
 from starlette.types import ASGIApp
 
-from gpuagent_exporters.fair_turns import peer_group
-from gpuagent_exporters.host_check import CheckHost
-from gpuagent_exporters.host_names import HostNames, host_names
-from gpuagent_exporters.lean import Config, ServerState
-from gpuagent_exporters.limits import BoundedProtocol, HttpLimits
-from gpuagent_exporters.listeners import ListenError, UnixListener, open_tcp, open_unix
-from gpuagent_exporters.web_config import WebConfig
+from gpuagent_exporters.http.auth import peer_group
+from gpuagent_exporters.http.hosts import CheckHost, HostNames, host_names
+from gpuagent_exporters.http.limits import BoundedProtocol, HttpLimits
+from gpuagent_exporters.http.listeners import ListenError, UnixListener, open_tcp, open_unix
+from gpuagent_exporters.http.slim_imports import Config, ServerState
+from gpuagent_exporters.http.web_config import WebConfig
 
 __all__ = ["HttpServer", "ListenError"]
 

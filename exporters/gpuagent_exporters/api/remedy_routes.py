@@ -9,9 +9,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from gpuagent_exporters.answers import Document, Handler, Refusal, answered, json_answer, json_body
-from gpuagent_exporters.peers import peer_of
-from gpuagent_exporters.pid_paths import PID
+from gpuagent_exporters.api.answers import PID, Document, Handler, Refusal, answered, json_answer, json_body
+from gpuagent_exporters.http.peers import peer_of
 
 _TOLD_RUN = frozenset({
     "id", "time_seconds", "alertname", "fingerprint", "value", "values", "victim", "forced", "dry_run", "scope",

@@ -15,8 +15,8 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
 from gpuagent.regular_files import read_regular_file
-from gpuagent_exporters.tls import CIPHERS, MAX_FILE_BYTES, TLS13_CIPHERS, TlsServerConfig
-from gpuagent_exporters.web_config import WebConfigError, WebSettings
+from gpuagent_exporters.http.tls import CIPHERS, MAX_FILE_BYTES, TLS13_CIPHERS, TlsServerConfig
+from gpuagent_exporters.http.web_config import WebConfigError, WebSettings
 
 _BCRYPT = re.compile(r"\$2[aby]\$(0[4-9]|[12]\d|3[01])\$[./A-Za-z0-9]{53}")
 _UNVERIFIED = {"RequestClientCert", "RequireAnyClientCert", "RequireClientCert"}

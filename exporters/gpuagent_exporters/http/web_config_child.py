@@ -9,8 +9,8 @@ import pickle
 import sys
 from pathlib import Path
 
-from gpuagent_exporters.web_config import WebConfigError
-from gpuagent_exporters.web_config_file import read_file
+from gpuagent_exporters.http.web_config import WebConfigError
+from gpuagent_exporters.http.web_config_file import read_file
 
 
 def main() -> None:

@@ -10,8 +10,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 
-from gpuagent_exporters.answers import answered, json_body
-from gpuagent_exporters.guards import error_response
+from gpuagent_exporters.api.answers import answered, json_body
+from gpuagent_exporters.http.middleware import error_response
 
 _LONGEST_PAUSE_SECONDS = 24 * 3600.0
 

@@ -9,8 +9,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from gpuagent_exporters.answers import Document, Handler, Refusal, answered, json_answer, json_body, not_found
-from gpuagent_exporters.pid_paths import PID
+from gpuagent_exporters.api.answers import PID, Document, Handler, Refusal, answered, json_answer, json_body, not_found
 
 _HIDDEN: Document = {"user": "", "uid": None, "command": "", "events": []}
 """What an address that everybody can reach does not tell."""

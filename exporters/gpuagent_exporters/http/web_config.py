@@ -17,9 +17,9 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from gpuagent.clock import Clock, SystemClock
-from gpuagent_exporters.basic_auth import BasicAuth
-from gpuagent_exporters.guards import SetHeaders
-from gpuagent_exporters.tls import TlsError, TlsServerConfig, allowed_san
+from gpuagent_exporters.http.auth import BasicAuth
+from gpuagent_exporters.http.middleware import SetHeaders
+from gpuagent_exporters.http.tls import TlsError, TlsServerConfig, allowed_san
 
 logger = logging.getLogger(__name__)
 
@@ -71,7 +71,7 @@ class WebSettings:
 
 def read_here(path: Path) -> WebSettings:
     """The file, read in this process. Raises WebConfigError with all that is wrong with it."""
-    from gpuagent_exporters.web_config_file import read_file  # noqa: PLC0415  it loads pydantic
+    from gpuagent_exporters.http.web_config_file import read_file  # noqa: PLC0415  it loads pydantic
 
     return read_file(path)
 

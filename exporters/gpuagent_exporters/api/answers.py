@@ -1,13 +1,34 @@
-"""JSON in and out of the API's routes, and what was wrong with a request as its answer."""
+"""JSON in and out of the API's routes, pids in their paths, and what was wrong with a request as its answer.
+
+Starlette's own `int` takes any number of them, and int() raises from 4,301 on (CPython gh-95778).
+"""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Final
 
+from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 from starlette.responses import Response
+
+
+class _Pid(Convertor[int]):
+    regex = "[0-9]{1,10}"
+
+    def convert(self, value: str) -> int:
+        return int(value)
+
+    def to_string(self, value: int) -> str:
+        return str(value)
+
+
+register_url_convertor("pid", _Pid())
+
+PID: Final = "{pid:pid}"
+"""One part of a path."""
+
 
 Document = dict[str, Any]
 Handler = Callable[[Request], Awaitable[Response]]
