@@ -60,35 +60,35 @@ class Torch:
             return ""
 
     def initialised(self) -> bool:
-        """Whether CUDA is up in this very process; a child forked from a process with CUDA says no."""
+        """Return whether CUDA is up in this very process; a child forked from a process with CUDA says no."""
         try:
             return bool(self.call("torch.cuda", "is_initialized"))
         except NotThere:
             return False
 
     def backend(self) -> str:
-        """The allocator's name: native, cudaMallocAsync or pluggable; "" before CUDA is up."""
+        """Return the allocator's name: native, cudaMallocAsync or pluggable; "" before CUDA is up."""
         try:
             return str(self.call("torch._C", "_cuda_getAllocatorBackend")) if self.initialised() else ""
         except NotThere:
             return ""
 
     def device_count(self) -> int:
-        """How many GPUs are visible to the app; 0 before CUDA is up."""
+        """Return how many GPUs are visible to the app; 0 before CUDA is up."""
         try:
             return int(self.call("torch._C", "_cuda_getDeviceCount")) if self.initialised() else 0
         except NotThere:
             return 0
 
     def has_context(self, device: int) -> bool:
-        """Whether the app uses this GPU: asking the allocator about another could make a context there."""
+        """Return whether the app uses this GPU: asking the allocator about another could make a context there."""
         try:
             return bool(self.call("torch._C", "_cuda_hasPrimaryContext", device))
         except NotThere:
             return True
 
     def capturing(self) -> bool:
-        """Whether a CUDA graph is being captured, as far as can be seen from this thread.
+        """Return whether a CUDA graph is being captured, as far as can be seen from this thread.
 
         torch tells of the current stream only. Captures that go through `torch.cuda.graph` without a stream of their
         own use one that it keeps, so that one is asked too.
@@ -169,7 +169,7 @@ class Allocator:
         self._readings = 0
 
     def read(self) -> Reading:
-        """The figures of all devices with memory; never raises."""
+        """Return the figures of all devices with memory; never raises."""
         if not self._torch.initialised():
             return Reading(initialised=False)
         if self._unsupported:
@@ -241,7 +241,7 @@ def pick(nested: Mapping[str, Any], kept: frozenset[str] | None = None) -> dict[
 
 
 def as_sent(device: Device) -> dict[str, Any]:
-    """A device in the form of a `stats` message."""
+    """Return a device in the form of a `stats` message."""
     message: dict[str, Any] = {"index": device.ordinal}
     if device.properties.uuid:
         message["uuid"] = device.properties.uuid

@@ -87,7 +87,7 @@ class Connection:
             pass
 
     def receive(self, timeout_seconds: float) -> list[Message]:
-        """What the agent says within this time; an empty list if that is nothing.
+        """Return what the agent says within this time; an empty list if that is nothing.
 
         Raises:
             OSError: the connection is over.
@@ -156,7 +156,7 @@ class Directory(NamedTuple):
 
 
 def peer_uid(connection: socket.socket) -> int:
-    """The user who listens, at the time of listen(2).
+    """Return the user who listens, at the time of listen(2).
 
     Raises:
         OSError: the kernel does not tell.
@@ -167,7 +167,7 @@ def peer_uid(connection: socket.socket) -> int:
 
 
 def look_at_directory(socket_path: str) -> Directory:
-    """Who owns the socket's folder, and whether it is writable.
+    """Return who owns the socket's folder, and whether it is writable.
 
     Raises:
         OSError: it cannot be looked at.
@@ -177,7 +177,7 @@ def look_at_directory(socket_path: str) -> Directory:
 
 
 def in_user_namespace(proc: Path = Path("/proc")) -> bool:
-    """Whether uids here are not those of the node."""
+    """Return whether uids here are not those of the node."""
     try:
         fields = (proc / "self/uid_map").read_text().split()
     except OSError:
@@ -186,7 +186,7 @@ def in_user_namespace(proc: Path = Path("/proc")) -> bool:
 
 
 def overflow_uid(proc: Path = Path("/proc")) -> int:
-    """The uid that stands for all who have none in this namespace."""
+    """Return the uid that stands for all who have none in this namespace."""
     try:
         return int((proc / "sys/kernel/overflowuid").read_text())
     except (OSError, ValueError):
@@ -194,7 +194,7 @@ def overflow_uid(proc: Path = Path("/proc")) -> int:
 
 
 def may_command(uid: int, own_uid: int, directory: Directory, *, foreign_namespace: bool, overflow: int) -> bool:
-    """Whether commands of a server under `uid` are obeyed.
+    """Return whether commands of a server under `uid` are obeyed.
 
     Root and the own user may do with this process what they like anyway. Another user may, where that user owns a
     directory that this process cannot write to: somebody with the right to do so gave it to the agent.
@@ -207,7 +207,7 @@ def may_command(uid: int, own_uid: int, directory: Directory, *, foreign_namespa
 
 
 def trusted(connection: socket.socket, socket_path: str) -> bool:
-    """Whether the server at the other end of this connection may give orders."""
+    """Return whether the server at the other end of this connection may give orders."""
     try:
         return may_command(
             peer_uid(connection),

@@ -57,7 +57,10 @@ _open = _Open()
 
 
 def usage() -> Usage:
-    """The figures of now, at the cost of one call into the allocator for each GPU. Never raises, never starts CUDA."""
+    """Return the figures of now, at the cost of one call into the allocator for each GPU.
+
+    Never raises, never starts CUDA.
+    """
     devices = lifecycle.allocator.read().devices
     return Usage(*(_sum(devices, figure) for figure in ("allocated_bytes", "reserved_bytes", "allocated_peak_bytes")))
 
@@ -145,7 +148,7 @@ def _describe_idle(level: Level | None, *, initialised: bool, error: str) -> str
 
 
 def find_by_uuid(values: Mapping[str, int], uuid: str) -> int | None:
-    """The agent speaks of NVML's `GPU-...`, torch of the same without that."""
+    """Return the agent speaks of NVML's `GPU-...`, torch of the same without that."""
     for key in (uuid, f"GPU-{uuid}", f"MIG-{uuid}"):
         if uuid and key in values:
             return int(values[key])

@@ -18,7 +18,7 @@ _told: set[tuple[str, str]] = set()
 
 
 def strict() -> bool:
-    """Whether errors are raised: as GPUAGENT_STRICT says, else under pytest."""
+    """Return whether errors are raised: as GPUAGENT_STRICT says, else under pytest."""
     asked = os.environ.get("GPUAGENT_STRICT", "")
     return asked not in {"", "0"} if asked else "pytest" in sys.modules
 

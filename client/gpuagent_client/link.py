@@ -30,7 +30,7 @@ class Backoff:
         self._next = FIRST_SECONDS
 
     def failed(self) -> float:
-        """The seconds to wait now."""
+        """Return the seconds to wait now."""
         delay = self._next
         self._next = min(2 * delay, LONGEST_SECONDS)
         return delay * self._uniform(0.5, 1.5)

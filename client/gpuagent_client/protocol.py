@@ -27,7 +27,7 @@ class TooLong(ValueError):
 
 
 def encode(message: Message) -> bytes:
-    """A message as a line.
+    """Return a message as a line.
 
     Raises:
         TooLong: it is beyond MAX_SENT_BYTES.
@@ -40,7 +40,7 @@ def encode(message: Message) -> bytes:
 
 
 def decode(line: bytes) -> Message:
-    """The message in a line.
+    """Return the message in a line.
 
     Raises:
         Malformed: there is none.
@@ -67,7 +67,7 @@ class LineReader:
         self._begun = bytearray()
 
     def feed(self, data: bytes) -> list[Message]:
-        """The messages that are complete now.
+        """Return the messages that are complete now.
 
         Raises:
             Malformed: a line is no message, or too long. The reader is of no further use.
@@ -130,7 +130,7 @@ FromAgent = Union[Welcome, Level, Command]
 
 
 def read(message: Message) -> FromAgent | None:
-    """A message of the agent; None where this version does not know its kind.
+    """Return a message of the agent; None where this version does not know its kind.
 
     Raises:
         Malformed: a known field has a wrong type or value.
@@ -153,7 +153,7 @@ def read(message: Message) -> FromAgent | None:
 
 
 def clamp_interval(seconds: float) -> float:
-    """The nearest interval that is allowed: an agent cannot make an app busy, nor silence it for good."""
+    """Return the nearest interval that is allowed: an agent cannot make an app busy, nor silence it for good."""
     return min(max(seconds, MIN_INTERVAL_SECONDS), MAX_INTERVAL_SECONDS)
 
 
@@ -179,7 +179,7 @@ def _text(message: Mapping[str, Any], key: str) -> str:
 
 
 def _object(message: Mapping[str, Any], key: str) -> dict[str, Any]:
-    """An object, or an empty one where it is absent."""
+    """Return an object, or an empty one where it is absent."""
     value = message.get(key, {})
     if not isinstance(value, dict):
         raise Malformed(f"{key} is no object")
@@ -197,7 +197,7 @@ def _texts(message: Mapping[str, Any], key: str) -> dict[str, str]:
 
 
 def _level(message: Mapping[str, Any]) -> str:
-    """A level; one of a later version counts as a warning, for that is the careful reading."""
+    """Return a level; one of a later version counts as a warning, for that is the careful reading."""
     level = _text(message, "level")
     return level if level in LEVELS else "warning"
 
@@ -217,7 +217,7 @@ def hello(
     interval_seconds: float | None = None,
     frameworks: Mapping[str, bool] | None = None,
 ) -> Message:
-    """The first line; sent again whenever something in it has changed.
+    """Return the first line; sent again whenever something in it has changed.
 
     `interval_seconds` is what the app itself has set, and no agent changes; `frameworks` says of those that use the GPU
     here beside torch whether they took most of it at their start.
@@ -248,7 +248,7 @@ def hello(
 def stats(
     *, number: int, timestamp: float, initialised: bool, devices: Sequence[Mapping[str, Any]], error: str = ""
 ) -> Message:
-    """The allocator's figures of this moment; `timestamp` is Unix time."""
+    """Return the allocator's figures of this moment; `timestamp` is Unix time."""
     listed: list[dict[str, Any]] = [dict(device) for device in devices]
     message: Message = {"t": "stats", "seq": number, "ts": timestamp, "init": initialised, "dev": listed}
     if error:
@@ -257,12 +257,12 @@ def stats(
 
 
 def begun(command_id: int) -> Message:
-    """A command takes longer; its answer follows."""
+    """Return a command takes longer; its answer follows."""
     return {"t": "res", "id": command_id, "ok": True, "state": "running"}
 
 
 def done(command_id: int, result: Mapping[str, Any]) -> Message:
-    """A command's answer."""
+    """Return a command's answer."""
     return {"t": "res", "id": command_id, "ok": True, "r": dict(result)}
 
 

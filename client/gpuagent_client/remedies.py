@@ -70,7 +70,7 @@ class Pause:
         self._clock = clock
 
     def now(self) -> float:
-        """Seconds, of no particular beginning."""
+        """Return seconds, of no particular beginning."""
         return self._clock()
 
     def rest(self, seconds: float) -> None:

@@ -107,7 +107,7 @@ class Reporter:
         """How long the allocator took to answer the last time."""
 
     def hello(self, *, obeying: bool) -> Message:
-        """Who this is. Changes while the app runs: torch is imported, CUDA comes up, a need is declared."""
+        """Return who this is. Changes while the app runs: torch is imported, CUDA comes up, a need is declared."""
         return protocol.hello(
             library=gpuagent_client.__version__,
             pid=os.getpid(),
@@ -124,7 +124,7 @@ class Reporter:
         )
 
     def stats(self) -> Message:
-        """The allocator's figures of now. A limit that the app wants is set on GPUs that it has begun to use."""
+        """Return the allocator's figures of now. A limit that the app wants is set on GPUs that it has begun to use."""
         started = self._clock()
         reading = self._allocator.read()
         self.cost_seconds = self._clock() - started

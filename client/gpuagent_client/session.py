@@ -44,7 +44,7 @@ class BlameContext:
         return self._told.requests_served()
 
     def is_capturing(self) -> bool:
-        """Whether a CUDA graph is being captured."""
+        """Return whether a CUDA graph is being captured."""
         return self._torch.capturing()
 
     def wait(self, seconds: float) -> bool:

@@ -47,7 +47,7 @@ class Settings(NamedTuple):
 
 
 def disabled(environment: Mapping[str, str]) -> bool:
-    """Whether there shall be no client."""
+    """Return whether there shall be no client."""
     return environment.get("GPUAGENT_DISABLE", "").strip().lower() in _YES
 
 
@@ -91,7 +91,7 @@ def settle(
 
 
 def default_name(program: str) -> str:
-    """A name for an app that gives none: its script's, or of the folder for `python -m package`."""
+    """Return a name for an app that gives none: its script's, or of the folder for `python -m package`."""
     path = Path(program)
     stem = path.parent.name if path.stem == "__main__" else path.stem
     return "" if stem.startswith("-") else stem[:MAX_NAME_CHARACTERS]

@@ -42,7 +42,7 @@ class AutomaticBlame:
         self._asking: asyncio.Task[None] | None = None
 
     def observe(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot, with the words of apps among the reasons of their leaks, once they have said them."""
+        """Return the snapshot, with the words of apps among the reasons of their leaks, once they have said them."""
         if not self.enabled or not snapshot.clients:
             return snapshot
         leaking = dict(_leaking(snapshot))

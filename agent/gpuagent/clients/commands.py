@@ -20,7 +20,7 @@ Args = Mapping[str, Any]
 
 
 def only(args: Args, *names: str) -> Args:
-    """The arguments, if there are no others than these. Raises ValueError."""
+    """Return the arguments, if there are no others than these. Raises ValueError."""
     unknown = sorted(set(args) - set(names))
     if unknown:
         raise ValueError(f"{unknown[0][:50]!r} is unknown; there is: {', '.join(names) or 'nothing to give'}")
@@ -28,7 +28,7 @@ def only(args: Args, *names: str) -> Args:
 
 
 def flag(args: Args, name: str, *, default: bool = False) -> bool:
-    """True or false. Raises ValueError."""
+    """Return True or false. Raises ValueError."""
     value = args.get(name, default)
     if not isinstance(value, bool):
         raise ValueError(f"{name} must be true or false")
@@ -36,7 +36,7 @@ def flag(args: Args, name: str, *, default: bool = False) -> bool:
 
 
 def number(args: Args, name: str, least: float, most: float, default: float | None = None) -> float:
-    """A number within bounds. Raises ValueError."""
+    """Return a number within bounds. Raises ValueError."""
     value = args.get(name, default)
     if isinstance(value, bool) or not isinstance(value, int | float) or not least <= value <= most:
         raise ValueError(f"{name} must be a number from {least:g} to {most:g}")
@@ -62,7 +62,7 @@ class ClientCommands:
         self._clock = clock
 
     def clients(self) -> Document:
-        """The apps that are connected."""
+        """Return the apps that are connected."""
         return clients_document(self._door.hub, self._door.snapshot, self._clock.now())
 
     async def command(self, pid: int, name: str, args: Args) -> Document:
@@ -179,7 +179,7 @@ class ClientCommands:
         return {"pid": pid, "window_seconds": window_seconds, **findings.document()}
 
     async def _ask(self, pid: int, name: str, args: Args, deadline_seconds: float) -> Document:
-        """What the app answers, as far as it is figures."""
+        """Return what the app answers, as far as it is figures."""
         answer = await self._door.hub.ask(pid, name, args, deadline_seconds)
         figures = {key: _figure(value) for key, value in answer.items()}
         return {key: value for key, value in figures.items() if value is not None} | {"pid": pid}
@@ -211,12 +211,12 @@ class ClientCommands:
 
 
 def _figure(value: object) -> float | None:
-    """A number of the app's, or a flag; None if it is neither."""
+    """Return a number of the app's, or a flag; None if it is neither."""
     return value if isinstance(value, int | float) and math.isfinite(value) else None
 
 
 def _less(before: list[Document], after: list[Document]) -> int | None:
-    """What the driver counts less, over all GPUs; None where it does not tell."""
+    """Return what the driver counts less, over all GPUs; None where it does not tell."""
     then: dict[str, int | None] = {device["gpu_uuid"]: device["memory_used_bytes"] for device in before}
     now: dict[str, int | None] = {device["gpu_uuid"]: device["memory_used_bytes"] for device in after}
     returned = 0

@@ -47,7 +47,7 @@ class Host(Protocol):
         ...
 
     def identify(self, peer: Peer, claimed_pid: int) -> ProcessInfo:
-        """The process behind a hello. Raises RefusedPeer."""
+        """Return the process behind a hello. Raises RefusedPeer."""
         ...
 
     def joined(self, connection: Connection) -> float:
@@ -75,7 +75,7 @@ class Host(Protocol):
         ...
 
     def now(self) -> float:
-        """Seconds of the agent's clock."""
+        """Return seconds of the agent's clock."""
         ...
 
 

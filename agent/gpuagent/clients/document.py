@@ -16,7 +16,7 @@ Document = dict[str, Any]
 
 
 def clients_document(hub: Hub, snapshot: Snapshot | None, now_seconds: float) -> Document:
-    """All of them, by pid; figures are null where none are known, or only old ones."""
+    """Return all of them, by pid; figures are null where none are known, or only old ones."""
     on: dict[int, list[ProcessReading]] = {}
     for process in snapshot.processes if snapshot else ():
         on.setdefault(process.pid, []).append(process)
@@ -74,7 +74,7 @@ def client_document(
 
 
 def devices_document(reading: ClientReading | None, processes: list[ProcessReading]) -> list[Document]:
-    """The allocator's figures on each GPU, beside what the driver counts."""
+    """Return the allocator's figures on each GPU, beside what the driver counts."""
     devices = []
     for uuid, figures in reading.devices.items() if reading else ():
         process = next((process for process in processes if process.gpu_uuid == uuid), None)

@@ -20,7 +20,7 @@ NAMELESS_GPU = "its torch does not tell which GPU its figures are of"
 
 
 def fresh_seconds(interval_seconds: float) -> float:
-    """How old figures may be to be believed, where they come this often."""
+    """Return how old figures may be to be believed, where they come this often."""
     return max(_LEAST_FRESH_SECONDS, _FRESH_INTERVALS * interval_seconds)
 
 

@@ -120,7 +120,7 @@ class Hub:
         return len(self._waiting) + len(self._by_pid)
 
     def client(self, pid: int) -> Connection | None:
-        """The app with this pid."""
+        """Return the app with this pid."""
         return self._by_pid.get(pid)
 
     def accept(self, sock: socket.socket) -> None:
@@ -259,7 +259,7 @@ class Hub:
         self.refused(refusal.reason, str(refusal))
 
     def _admit(self, account: str) -> Allowance:
-        """What all connections of an account may send together.
+        """Return what all connections of an account may send together.
 
         Raises:
             RefusedPeer: it connects too often.

@@ -61,7 +61,7 @@ class Reader(Protocol):
     """What /proc tells; `gpuagent.procfs.reader.ProcessReader` has it."""
 
     def read(self, pid: int) -> _Record:
-        """Everything of a process. Raises OSError, ValueError."""
+        """Return everything of a process. Raises OSError, ValueError."""
         ...
 
 
@@ -71,7 +71,7 @@ class _Record(Protocol):
 
 
 def hold_peer(sock: HasSocketOptions, open_pidfd: Callable[[HasSocketOptions, int], int] | None = None) -> Peer:
-    """The process that connected, held.
+    """Return the process that connected, held.
 
     Raises:
         RefusedPeer: it is in no namespace of ours, or gone already.
@@ -98,7 +98,7 @@ def _open_pidfd(sock: HasSocketOptions, pid: int) -> int:
 
 
 def identify(peer: Peer, claimed_pid: int, reader: Reader, files: ProcFiles) -> ProcessInfo:
-    """The process behind a peer, after it has said which pid it thinks it has.
+    """Return the process behind a peer, after it has said which pid it thinks it has.
 
     Raises:
         RefusedPeer: it claims another's pid, or is gone.

@@ -47,7 +47,7 @@ class LineBuffer:
         self._data += data
 
     def take(self) -> bytes | None:
-        """The next line without its line feed; None if it has not come whole.
+        """Return the next line without its line feed; None if it has not come whole.
 
         Raises:
             Malformed: it is too long, or already longer than any may be.
@@ -70,7 +70,7 @@ class LineBuffer:
 
 
 def decode(line: bytes) -> Message:
-    """The message in a line.
+    """Return the message in a line.
 
     Raises:
         Malformed: it is not a JSON object with a text `t`.
@@ -85,7 +85,7 @@ def decode(line: bytes) -> Message:
 
 
 def encode(message: Message) -> bytes:
-    """A message as a line: compact and in ASCII."""
+    """Return a message as a line: compact and in ASCII."""
     return json.dumps(message, separators=(",", ":"), allow_nan=False).encode("ascii") + b"\n"
 
 
@@ -169,7 +169,7 @@ Said = Hello | Stats | Result | Event
 
 
 def read_message(message: Message) -> Said | None:
-    """What a message says; None for a kind that this version does not know.
+    """Return what a message says; None for a kind that this version does not know.
 
     Raises:
         Malformed: a known field has a value that it cannot have.
@@ -290,7 +290,7 @@ def _text(message: Message, key: str, limit_bytes: int = _TEXT_BYTES) -> str:
 
 
 def _number(message: Message, key: str) -> int | None:
-    """A count; None where it is not told."""
+    """Return a count; None where it is not told."""
     value = message.get(key)
     if value is None:
         return None

@@ -44,7 +44,7 @@ _STEP_RATIO = 1 / 64
 
 
 def level_of(client: ClientReading, snapshot: Snapshot, before: str) -> str:
-    """The level of the fullest GPU that the app uses; ok for one that uses none yet."""
+    """Return the level of the fullest GPU that the app uses; ok for one that uses none yet."""
     worst = OK
     for gpu in snapshot.gpus:
         reading = client.devices.get(gpu.identity.uuid)
@@ -74,7 +74,7 @@ class Room:
         self._told: Mapping[str, int] = {}
 
     def news(self, snapshot: Snapshot) -> bool:
-        """Whether a GPU has come, gone, or has noticeably more or less room. What is news once is told."""
+        """Return whether a GPU has come, gone, or has noticeably more or less room. What is news once is told."""
         free = _free(snapshot)
         totals = {gpu.identity.uuid: (gpu.memory.total_bytes or 0) for gpu in snapshot.gpus if gpu.memory}
         changed = free.keys() != self._told.keys() or any(
@@ -86,7 +86,7 @@ class Room:
 
 
 def level_message(level: str, snapshot: Snapshot) -> Message:
-    """What an app is told: nothing that `nvidia-smi` would not tell it."""
+    """Return what an app is told: nothing that `nvidia-smi` would not tell it."""
     known = [gpu for gpu in snapshot.gpus if _is_known(gpu)]
     return {
         "t": "level",
@@ -162,7 +162,7 @@ class ClientServer:
         self.hub.use(limits, interval_seconds)
 
     def readings(self, snapshot: Snapshot) -> Mapping[int, ClientReading]:
-        """What the apps tell, by pid, to go into this snapshot; and tell them how much room there is."""
+        """Return what the apps tell, by pid, to go into this snapshot; and tell them how much room there is."""
         self.hub.observe(snapshot)
         found = read_clients(
             self.hub.clients,
@@ -182,7 +182,7 @@ class ClientServer:
                 future.set_result(snapshot)
 
     async def next_snapshot(self, timeout_seconds: float) -> Snapshot | None:
-        """The next one; None if there is none in that time."""
+        """Return the next one; None if there is none in that time."""
         future: asyncio.Future[Snapshot] = asyncio.get_running_loop().create_future()
         self._waiting.add(future)
         try:
@@ -242,7 +242,7 @@ def client_server(config: Config, clock: Clock, boot_id: str) -> ClientServer:
 
 
 def limits_of(config: Config) -> Limits:
-    """What apps may cost, by the configuration and by the descriptors that the agent may open.
+    """Return what apps may cost, by the configuration and by the descriptors that the agent may open.
 
     A connection takes two, its socket and a pidfd. Apps get a quarter of the descriptors at most, and connections that
     have not said hello a sixteenth: the rest is for /proc, pidfds of processes on GPUs, and HTTP.

@@ -33,7 +33,7 @@ _RUNS = frozenset({"active", "activating", "reloading", "failed"})
 
 
 def shipped(layout: Layout) -> Iterator[Placed]:
-    """The unit with its user and directories, and examples for whoever wants more."""
+    """Yield the unit with its user and directories, and examples for whoever wants more."""
     places = {
         UNIT: layout.units / UNIT,
         "gpuagent.sysusers": layout.sysusers,
@@ -117,7 +117,7 @@ class Installation:
         remove(self._layout, self._manifest.keep([*paths, command]))
 
     def _write_configuration(self) -> list[Path]:
-        """The present defaults always, beside; the configuration itself once. Gives what was written."""
+        """Return the present defaults always, beside; the configuration itself once. Gives what was written."""
         folder = self._layout.at(CONFIGURATION)
         written = [folder / "gpuagent.yaml.example"]
         if not (folder / "gpuagent.yaml").exists():

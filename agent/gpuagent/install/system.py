@@ -60,7 +60,7 @@ class System:
         self._must(self._run(["systemctl", "daemon-reload"]), "systemd could not read its units")
 
     def unit_file(self) -> Path:
-        """The file that systemd has read for the unit: a copy in /etc/systemd/system goes before ours."""
+        """Return the file that systemd has read for the unit: a copy in /etc/systemd/system goes before ours."""
         return Path(self._run(["systemctl", "show", "--value", "--property", "FragmentPath", UNIT]).stdout.strip())
 
     def state(self) -> str:
@@ -86,7 +86,7 @@ class System:
         self._run(["systemctl", "disable", "--now", UNIT])
 
     def log_lines(self, count: int) -> str:
-        """The last ones of the service."""
+        """Return the last ones of the service."""
         command = ["journalctl", "--unit", UNIT, "--lines", str(count), "--no-pager", "--output", "cat"]
         return self._run(command).stdout.rstrip()
 

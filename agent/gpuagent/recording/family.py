@@ -29,7 +29,10 @@ class Family:
                 self._known[pid] = stat.start_ticks
 
     def has(self, pid: int) -> bool:
-        """Whether this process belongs to it. A pid that was given to another process in the meantime does not."""
+        """Return whether this process belongs to it.
+
+        A pid that was given to another process in the meantime does not.
+        """
         stat = self._stat(pid)
         if stat is None:  # it has just ended, or is a simulated one
             return pid in self._roots and pid not in self._known
@@ -39,7 +42,7 @@ class Family:
         return member
 
     def lives(self, root: int) -> bool | None:
-        """Whether this root still runs; None if /proc has never known it."""
+        """Return whether this root still runs; None if /proc has never known it."""
         if root not in self._known:
             return None
         stat = self._stat(root)
@@ -48,7 +51,7 @@ class Family:
         return stat.state not in {"Z", "X"} or stat.threads > 1
 
     def _descends(self, stat: Stat | None) -> bool:
-        """Whether it or one of its parents is known."""
+        """Return whether it or one of its parents is known."""
         for _ in range(_MOST_GENERATIONS):
             if stat is None:
                 return False

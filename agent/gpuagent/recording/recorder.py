@@ -62,7 +62,7 @@ class Command:
         """As a shell has it: 128 and the signal's number for one that was killed. None while it runs."""
 
     def look(self) -> int | None:
-        """The exit status, once it has ended."""
+        """Return the exit status, once it has ended."""
         if self.exit_status is None:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:

@@ -48,7 +48,7 @@ class Source(Protocol):
     """Something to look at, again and again."""
 
     def read(self) -> Reading:
-        """A look; never raises: what could not be read is in the reading."""
+        """Return a look; never raises: what could not be read is in the reading."""
         ...
 
     def close(self) -> None:
@@ -104,7 +104,7 @@ class DirectSource:
 
 
 def reading_of(document: Mapping[str, Any]) -> Reading:
-    """What a status document tells of processes and of the room beside them."""
+    """Return what a status document tells of processes and of the room beside them."""
     if document["stale"] or document["age_seconds"] is None:
         return Reading(unread=None, problem="the agent has no fresh reading of the GPUs")
     gpus = {gpu["index"]: gpu for gpu in document["gpus"]}
@@ -149,7 +149,7 @@ def open_source(
     fetch: Callable[[Path | str], Any] = fetch_document,
     read_gpus: Callable[[], Source] | None = None,
 ) -> Source:
-    """A source that has answered once. It stays the same for the whole recording.
+    """Return a source that has answered once. It stays the same for the whole recording.
 
     Args:
         named: The one agent to ask, and no other.

@@ -51,7 +51,10 @@ class TraceFile:
 
 
 def create_trace(path: Path, *, replace: bool = False) -> TraceFile:
-    """A new file, or one in the place of another. Raises FileExistsError unless it may be replaced, other OSErrors."""
+    """Return a new file, or one in the place of another.
+
+    Raises FileExistsError unless it may be replaced, other OSErrors.
+    """
     file = path.open("w" if replace else "x", encoding="utf-8", newline="")
     try:
         return TraceFile(file)

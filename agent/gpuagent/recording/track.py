@@ -41,7 +41,10 @@ class FloorPath:
         self._lows[place] = min(self._lows[place], value)
 
     def last_half(self) -> Rise | None:
-        """The rise over the second half, which leaves loading and warming up out; None for a recording of no length."""
+        """Return the rise over the second half, which leaves loading and warming up out.
+
+        None for a recording of no length.
+        """
         path = self._lows
         while path and path[-1] == math.inf:
             path = path[:-1]
@@ -123,7 +126,7 @@ _MOST_TRACKS = 16
 
 
 def report(tracks: Iterable[Track], seconds: float, requests: int | None = None) -> list[str]:
-    """Lines: of each process peak, floor, growth, headroom and verdict, the largest first.
+    """Return lines: of each process peak, floor, growth, headroom and verdict, the largest first.
 
     Args:
         tracks: What was recorded.

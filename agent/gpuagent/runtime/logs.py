@@ -116,7 +116,7 @@ class Repeats(logging.Filter):
         """A handler asks its filters before it takes its own."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Whether the record is told; one that is told again has a count in place of its traceback."""
+        """Return whether the record is told; one that is told again has a count in place of its traceback."""
         if not record.exc_info or record.exc_info[1] is None:
             return True
         try:

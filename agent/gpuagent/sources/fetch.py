@@ -26,7 +26,7 @@ class BadAnswer(ValueError):
 
 
 def document(body: bytes) -> Any:  # noqa: ANN401  whatever JSON can hold
-    """The JSON in a body. Raises BadAnswer."""
+    """Return the JSON in a body. Raises BadAnswer."""
     try:
         return json.loads(body)
     except (ValueError, RecursionError):
@@ -34,7 +34,7 @@ def document(body: bytes) -> Any:  # noqa: ANN401  whatever JSON can hold
 
 
 def samples(body: bytes, names: Collection[str]) -> Iterator[tuple[str, float]]:
-    """The finite values of metrics by these names, whatever their labels."""
+    """Yield the finite values of metrics by these names, whatever their labels."""
     wanted = {name.encode() for name in names}
     for line in body.splitlines():
         found = _SAMPLE.match(line)
@@ -49,7 +49,7 @@ def samples(body: bytes, names: Collection[str]) -> Iterator[tuple[str, float]]:
 
 
 def count(value: object) -> int | None:
-    """A count or a size in bytes; None if it is none."""
+    """Return a count or a size in bytes; None if it is none."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _MOST:
         return None
     return int(value)
@@ -68,7 +68,7 @@ class FetchError(Exception):
 
 
 def fetch(url: str, timeout_seconds: float = TIMEOUT_SECONDS, max_bytes: int = MAX_BYTES) -> bytes:
-    """The body that a GET of the URL answers with status 200. The time is for all of it, however it trickles in.
+    """Return the body that a GET of the URL answers with status 200. The time is for all of it, however it trickles in.
 
     Raises:
         FetchError: there is none.

@@ -15,7 +15,7 @@ _NAME_BYTES = 128
 
 
 def read(source: str, body: bytes) -> ServerReading:
-    """Its loaded models. Raises BadAnswer."""
+    """Return its loaded models. Raises BadAnswer."""
     answer = document(body)
     models = answer.get("models") if isinstance(answer, dict) else None
     if not isinstance(models, list):

@@ -38,7 +38,7 @@ def descending(left: float, right: float) -> bool:
 
 
 def best(elements: Sequence[Element], count: int, less: Less) -> list[Element]:
-    """The `count` elements that go last by `less`, the best one first."""
+    """Return the `count` elements that go last by `less`, the best one first."""
     heap: list[Element] = []
     for element in elements[:count]:
         heap.append(element)

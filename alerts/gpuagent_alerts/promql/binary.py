@@ -29,7 +29,7 @@ from gpuagent_alerts.promql.values import (
 
 
 def plan_set(node: Binary, left: VectorPlan, right: VectorPlan) -> VectorPlan:
-    """What is kept, is kept with its name and value."""
+    """Return what is kept, is kept with its name and value."""
     keys = keys_of(node.matching.labels, on=node.matching.on)
     first, second = left.run, right.run
 
@@ -147,7 +147,7 @@ class _Join:
         return [(many[0], many[1], value) for _, many, _, value in pairs]
 
     def _may_coincide(self, many: list[Element]) -> bool:
-        """Whether results could have the same labels: only if a label that tells them apart is replaced."""
+        """Return whether results could have the same labels: only if a label that tells them apart is replaced."""
         if not self.many_distinct:
             return True
         return any(label in labels for label in self.matching.include for _, labels, _ in many)

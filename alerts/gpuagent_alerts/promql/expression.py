@@ -49,7 +49,7 @@ class Expression:
         return self._plan.type
 
     def evaluate(self, index: SeriesIndex, time_seconds: float) -> Vector | Scalar:
-        """Its value at a Unix time.
+        """Return its value at a Unix time.
 
         Raises EvaluationError where the series do not suit it.
         """
@@ -105,7 +105,7 @@ def _plan(node: Node) -> Plan:
 
 
 def _nodes(node: Node) -> Iterator[Node]:
-    """All of a tree, in the order of the text."""
+    """Yield all of a tree, in the order of the text."""
     yield node
     match node:
         case Negation(operand):

@@ -175,7 +175,7 @@ def _of_date(part: Callable[[Moment], int]) -> Callable[[_Arguments], Plan]:
 
 
 def _mapped(vector: VectorPlan, function_at: Callable[[Tick], Callable[[float], float]]) -> VectorPlan:
-    """A function of each value, which may depend on scalars of the tick. Names are dropped."""
+    """Return a function of each value, which may depend on scalars of the tick. Names are dropped."""
     elements = vector.run
 
     def run(tick: Tick) -> list[Element]:
@@ -260,7 +260,7 @@ def _absent(arguments: _Arguments) -> Plan:
 
 
 def _labels_of_absent(argument: Node) -> LabelSet:
-    """What a selector asks for by equality; a label that is asked for twice is left out."""
+    """Return what a selector asks for by equality; a label that is asked for twice is left out."""
     wanted: dict[str, str] = {}
     seen: set[str] = set()
     for matcher in argument.matchers if isinstance(argument, Selector) else ():

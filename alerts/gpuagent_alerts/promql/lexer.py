@@ -182,7 +182,7 @@ def read_number(text: str) -> float:
 
 
 def read_string(text: str) -> str:
-    r"""A string literal with its quotes. In `"` and `'` Go's escapes hold; nothing is special inside backquotes.
+    r"""Return a string literal with its quotes. In `"` and `'` Go's escapes hold; nothing is special inside backquotes.
 
     Raises ExpressionError for an escape that Go does not know, and where bytes written as `\x..` are no UTF-8.
     """

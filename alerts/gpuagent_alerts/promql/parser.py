@@ -98,7 +98,7 @@ class _Walk:
         self._before = token
 
     def end(self) -> Skeleton:
-        """What the parser gets. Raises ExpressionError."""
+        """Return what the parser gets. Raises ExpressionError."""
         if self._owners:
             raise ExpressionError("a parenthesis ( is not closed")
         if self._before is None:
@@ -181,7 +181,7 @@ _CARDINALITIES = {
 
 
 def parse(text: str) -> Node:
-    """The tree of an expression, with types not yet checked.
+    """Return the tree of an expression, with types not yet checked.
 
     Raises ExpressionError: the text is too long, too deep, no PromQL, or more than the agent evaluates.
     """

@@ -50,7 +50,7 @@ Plan = ScalarPlan | VectorPlan | StringPlan
 
 
 def checked(run: Callable[[Tick], list[Element]], *, distinct: bool) -> VectorPlan:
-    """A plan that drops names: where elements may become the same by that, it is checked that they do not."""
+    """Return a plan that drops names: where elements may become the same by that, it is checked that they do not."""
     if distinct:
         return VectorPlan(run, distinct=True)
     return VectorPlan(lambda tick: require_distinct(run(tick)), distinct=True)

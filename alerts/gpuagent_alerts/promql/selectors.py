@@ -35,7 +35,7 @@ class Pattern:
         self._answers: dict[str, bool] = {}
 
     def matches(self, text: str) -> bool:
-        """Whether the whole text matches."""
+        """Return whether the whole text matches."""
         answer = self._answers.get(text)
         if answer is None:
             if len(self._answers) >= _REMEMBERED_VALUES:
@@ -44,12 +44,12 @@ class Pattern:
         return answer
 
     def groups(self, text: str) -> list[str] | None:
-        """The whole text and the groups in it, "" for one that took no part; None without a match."""
+        """Return the whole text and the groups in it, "" for one that took no part; None without a match."""
         match = self._regex.fullmatch(text)
         return None if match is None else [match[0], *(group or "" for group in match.groups())]
 
     def template(self, template: str) -> Callable[[list[str]], str]:
-        r"""How Go expands a replacement: `$1`, `${1}x`, `$name`, `$$`; a group that is not there is empty."""
+        r"""Return how Go expands a replacement: `$1`, `${1}x`, `$name`, `$$`; a group that is not there is empty."""
         names = self._regex.groupindex
         count = self._regex.groups
         parts: list[str | int] = []

@@ -57,15 +57,15 @@ class SeriesIndex:
         self._pending.setdefault(family.name, []).append((family.labels, samples))
 
     def names(self) -> Sequence[str]:
-        """Every metric name, in the order in which it came."""
+        """Return every metric name, in the order in which it came."""
         return list(self._names)
 
     def get(self, name: str) -> Sequence[Row]:
-        """The series of a metric as rows, `__name__` among the labels; empty for a name that is not there."""
+        """Return the series of a metric as rows, `__name__` among the labels; empty for a name that is not there."""
         return to_vector(self.elements(name))
 
     def elements(self, name: str) -> list[Element]:
-        """The series of a metric as the engine sees them. Not to be changed."""
+        """Return the series of a metric as the engine sees them. Not to be changed."""
         for label_names, samples in self._pending.pop(name, ()):
             elements = self._elements_of(name, label_names, samples)
             known = self._elements.get(name)

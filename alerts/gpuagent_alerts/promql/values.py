@@ -89,24 +89,24 @@ Scalar = float
 
 
 def with_name(name: str, labels: Mapping[str, str]) -> dict[str, str]:
-    """All labels of an element in one mapping."""
+    """Return all labels of an element in one mapping."""
     return {METRIC_NAME: name, **labels} if name else dict(labels)
 
 
 def without_name(labels: Mapping[str, str]) -> tuple[str, LabelSet]:
-    """The other way round; a label with the value "" is no label."""
+    """Return the other way round; a label with the value "" is no label."""
     return labels.get(METRIC_NAME, ""), LabelSet(
         (label, value) for label, value in labels.items() if value and label != METRIC_NAME
     )
 
 
 def to_vector(elements: Iterable[Element]) -> Vector:
-    """Elements as callers see them."""
+    """Return elements as callers see them."""
     return Vector(Row(with_name(name, labels), value) for name, labels, value in elements)
 
 
 def display(name: str, labels: Mapping[str, str]) -> str:
-    """Labels as Prometheus writes them in its errors."""
+    """Return labels as Prometheus writes them in its errors."""
     pairs = sorted(with_name(name, labels).items())
     return "{" + ", ".join(f"{label}={json.dumps(value, ensure_ascii=False)}" for label, value in pairs) + "}"
 

@@ -29,7 +29,7 @@ def verdict(groups: Sequence[Group], window_seconds: float, grown: Mapping[str, 
 
 
 def sentence(group: Group, window_seconds: float) -> str:
-    """Who holds how much, put there by which line, and what to do."""
+    """Return who holds how much, put there by which line, and what to do."""
     growth = f"+{size(int(str(group['growth_bytes'])))} in {window_seconds:g} s"
     place = f", {_added(group)} at {group['file']}:{group['line']} in `{group['function']}`" if group["file"] else ""
     others = group.get("others")
@@ -78,7 +78,7 @@ CUT = "the answer was cut to its size limit"
 
 
 def bounded(result: dict[str, object]) -> dict[str, object]:
-    """The same, with the least important groups and lines left out until it fits."""
+    """Return the same, with the least important groups and lines left out until it fits."""
     while len(json.dumps(result).encode()) > MAX_BYTES:
         lists = [entry for entry in (result.get("groups"), result.get("lines"), result.get("notes")) if entry]
         longest = max(lists, key=lambda entry: len(json.dumps(entry)), default=None)

@@ -65,7 +65,7 @@ ATTRIBUTE = Cause("an attribute keeps it", "set it to None, or detach() what it 
 
 
 def hook_codes(torch: ModuleType, objects: Iterable[object]) -> set[types.CodeType]:
-    """The code of every hook that is registered on a module."""
+    """Return the code of every hook that is registered on a module."""
     kinds = exact_types(torch.nn.Module)
     found: set[types.CodeType] = set()
     for item in objects:
@@ -108,11 +108,11 @@ class Case(NamedTuple):
     in_container: bool
 
     def through(self, *prefixes: str) -> bool:
-        """Whether the way leads through an object of such a class."""
+        """Return whether the way leads through an object of such a class."""
         return any(kind.startswith(prefixes) for kind in self.kinds)
 
     def keeps(self, *kinds: type) -> bool:
-        """Whether what is in the container is held by one of these."""
+        """Return whether what is in the container is held by one of these."""
         return any(really(item, *kinds) for item in self.inside)
 
 
@@ -140,7 +140,7 @@ RULES: tuple[tuple[Callable[[Case], bool], Cause], ...] = (
 
 
 def cause_of(way: Trail, *, container: int | None, in_graph: bool, carried: bool, added_by_hook: bool) -> Cause:
-    """What keeps the tensors at the end of this path."""
+    """Return what keeps the tensors at the end of this path."""
     case = Case(
         kinds=frozenset(class_name(type(item)) for item in way.objects),
         inside=way.objects[container or 0 :],

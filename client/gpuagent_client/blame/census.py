@@ -31,7 +31,7 @@ Look = Callable[[list[ThreadFrame], list[ThreadValues]], bytes]
 
 
 def census(args: Mapping[str, object], deadline_seconds: float, context: Context) -> dict[str, object]:
-    """Who holds the tensors that outlive the window.
+    """Return who holds the tensors that outlive the window.
 
     Raises:
         Refused: the app cannot be looked into now.
@@ -102,7 +102,7 @@ class _Looks:
         self._thread_locals = json.loads(self.take(_thread_locals).data)
 
     def table(self) -> bytes:
-        """Who is there."""
+        """Return who is there."""
         data = self.take(self._encoded).data
         self._size = size_of(data)
         return data
@@ -150,7 +150,7 @@ class Moment(NamedTuple):
 
 
 def pace_of(moments: list[Moment]) -> float:
-    """How much more happened in the second gap than in the first.
+    """Return how much more happened in the second gap than in the first.
 
     By requests where they are counted, else by the CPU time of the app: seconds would take a quiet minute before a busy
     one for a cache that turns over.

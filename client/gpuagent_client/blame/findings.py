@@ -41,7 +41,7 @@ class Cluster(NamedTuple):
 
 
 def can_grow(item: object, owner: object) -> bool:
-    """Whether data can be put into this; `owner` is who refers to it, for a dict that holds only attributes."""
+    """Return whether data can be put into this; `owner` is who refers to it, for a dict that holds only attributes."""
     kind = type(item)
     if issubclass(kind, dict):
         return owner is None or instance_dict(owner) is not item
@@ -78,7 +78,7 @@ def _split(
 
 
 def _common(paths: list[Held], start: int) -> int:
-    """How many objects from the root on all paths share."""
+    """Return how many objects from the root on all paths share."""
     length = start
     shortest = min(len(path.objects) for path in paths) - 1  # the sample itself holds nothing
     while length < shortest and all(path.objects[length] is paths[0].objects[length] for path in paths):
@@ -113,7 +113,7 @@ def _is_fixed(item: object, modules: Mapping[int, str], path: Held, index: int) 
 def _container(
     paths: list[Held], common: int, is_old: Callable[[object, int], bool], modules: Mapping[int, str]
 ) -> int | None:
-    """The lowest common container that is older than the samples; else the lowest one."""
+    """Return the lowest common container that is older than the samples; else the lowest one."""
     growable = [index for index in range(common - 1, -1, -1) if _can_grow_at(paths[0], index, modules)]
     for index in growable:
         if is_old(paths[0].objects[index], len(paths[0].objects) - 1 - index):
@@ -122,7 +122,7 @@ def _container(
 
 
 def length_of(container: object) -> int | None:
-    """How many things are in it, without asking a subclass."""
+    """Return how many things are in it, without asking a subclass."""
     if really(container, dict):
         return dict.__len__(container)
     if really(container, list):
@@ -140,7 +140,7 @@ MAX_OBJECTS = 2_000_000
 
 
 def tensors_below(item: object, hops: int, live: Mapping[int, Live], heap: Heap) -> list[Live]:
-    """The tensors at most `hops` references below; `live` is by the id of the tensor.
+    """Return the tensors at most `hops` references below; `live` is by the id of the tensor.
 
     The bound keeps a stray reference (request.app) from making the whole app a part of the container.
     """
@@ -226,7 +226,7 @@ class Search:
         self._found: dict[object, Finding] = {}
 
     def findings(self, groups: list[Group], objects: list[object]) -> list[Finding]:
-        """The holders of these groups, most growth first."""
+        """Return the holders of these groups, most growth first."""
         # First all walks, then the names: naming an attribute makes the dict of its instance, which then stands between
         # the two, and which no walk would take for the app's.
         walked = [(group, self._walk(group.survivors)) for group in groups if time.monotonic() < self._until]
@@ -313,12 +313,12 @@ class Search:
             finding.hidden_bytes = max(finding.hidden_bytes, self._hidden_bytes(mine))
 
     def _container_or_result(self, cluster: Cluster, candidates: set[int]) -> Cluster:
-        """A container with one result that has a graph does not grow: the graph of that result does."""
+        """Return a container with one result that has a graph does not grow: the graph of that result does."""
         inside = sum(id(live.tensor) in candidates for live in self._held_by(cluster))
         return cluster if inside > 1 else Cluster(cluster.paths, len(cluster.paths[0].objects) - 1, None)
 
     def _hidden_bytes(self, holding: list[Graph]) -> int:
-        """What native code alone has saved in these graphs."""
+        """Return what native code alone has saved in these graphs."""
         visible = {live.storage for live in self._live}
         saved = {storage: live.storage_bytes for graph in holding for storage, live in graph.saved.items()}
         return sum(size for storage, size in saved.items() if storage not in visible)

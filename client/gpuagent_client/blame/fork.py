@@ -40,7 +40,7 @@ class Size(NamedTuple):
 
 
 def estimate_bytes(known: Size | None) -> int:
-    """What a child will dirty, from the size of the look before, or roughly."""
+    """Return what a child will dirty, from the size of the look before, or roughly."""
     size = known or Size(sys.getallocatedblocks(), 0)
     return BASE_BYTES + PER_OBJECT_BYTES * size.objects + PER_TENSOR_BYTES * size.tensors
 
@@ -61,7 +61,7 @@ def available_bytes(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cg
 
 
 def _left_in(folder: Path) -> Iterable[int]:
-    """What one level of the hierarchy still allows; the page cache in it can be taken back."""
+    """Return what one level of the hierarchy still allows; the page cache in it can be taken back."""
     limit, used = _lines(folder / "memory.max"), _lines(folder / "memory.current")
     if limit and used and limit[0].strip().isdigit():
         cached = sum(
@@ -124,7 +124,7 @@ Work = Callable[[list[ThreadFrame]], bytes]
 
 
 def is_census_fork() -> bool:
-    """Whether the fork going on is a census, made by this very thread: at-fork hooks then have nothing to do.
+    """Return whether the fork going on is a census, made by this very thread: at-fork hooks then have nothing to do.
 
     os.fork() runs the hooks of the app. A fork below Python would skip them, but its child waits for the interpreter's
     lock forever.
@@ -179,7 +179,7 @@ def _fork() -> int:
 
 
 def running_frames(own_threads: tuple[int, ...]) -> list[ThreadFrame]:
-    """All frames of all threads but these."""
+    """Return all frames of all threads but these."""
     found = []
     for thread_id, innermost in sys._current_frames().items():  # noqa: SLF001 - documented, for debuggers
         frame: FrameType | None = innermost if thread_id not in own_threads else None
@@ -216,7 +216,7 @@ def _be_the_child(work: Work, frames: list[ThreadFrame], writing: int, seconds: 
 
 
 def _where(failure: BaseException) -> str:
-    """The line of ours that failed, for a report that can be acted on."""
+    """Return the line of ours that failed, for a report that can be acted on."""
     trace = failure.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -233,7 +233,7 @@ def _leave_signals_to_the_app(seconds: float) -> None:
 
 
 def _hear(pid: int, reading: int, seconds: float) -> bytes:
-    """The child's message, whole, or a refusal; the child is gone afterwards in any case."""
+    """Return the child's message, whole, or a refusal; the child is gone afterwards in any case."""
     received = bytearray()
     until = time.monotonic() + seconds
     ended = False

@@ -114,5 +114,5 @@ class _Reader:
 
 
 def exposes_saved_tensors(torch: ModuleType) -> bool:
-    """Whether this torch lets one look at what a node has saved."""
+    """Return whether this torch lets one look at what a node has saved."""
     return hasattr(torch._C._autograd.SavedTensor, "data")  # noqa: SLF001 - nothing public tells

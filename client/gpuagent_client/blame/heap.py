@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 
 def really(item: object, *kinds: type[T]) -> TypeGuard[T]:
-    """Whether the item is an instance of one of these, whatever its `__class__` says."""
+    """Return whether the item is an instance of one of these, whatever its `__class__` says."""
     return issubclass(type(item), kinds)
 
 
 def referents_of(item: object) -> list[object]:
-    """What an object refers to; of a module its namespace alone.
+    """Return what an object refers to; of a module its namespace alone.
 
     Before 3.12.6 and 3.13.0 the module _asyncio also names iterators that are free to be used again. To hold one and to
     let go of it frees it twice, and from then on the collector goes round in a circle for ever
@@ -51,7 +51,7 @@ class Chains:
         self._above: dict[type, dict[int, object]] = {}
 
     def head(self, item: object) -> object:
-        """The first of the chain that this is in, or the item itself."""
+        """Return the first of the chain that this is in, or the item itself."""
         above = self._of(type(item))
         seen = set()
         while id(item) in above and id(item) not in seen:
@@ -71,7 +71,7 @@ class Chains:
 
 
 def can_be_chained(kind: type) -> bool:
-    """Whether its instances are made by the app, and no containers."""
+    """Return whether its instances are made by the app, and no containers."""
     return bool(kind.__flags__ & HEAP_TYPE) and not issubclass(kind, CONTAINERS)
 
 
@@ -117,7 +117,7 @@ class Heap(NamedTuple):
     thread_values: Mapping[int, object]  # id of the attributes in one thread -> their threading.local
 
     def is_root(self, item: object) -> bool:
-        """Whether this is held by the interpreter itself: modules, classes, and functions that are running.
+        """Return whether this is held by the interpreter itself: modules, classes, and functions that are running.
 
         By the real type: isinstance() would ask a lazy proxy what it claims to be.
         """
@@ -157,7 +157,7 @@ class _Walk:
         self.ends[sample] = referrer
 
     def is_chained(self, sample: int, referrer: object, child: object) -> bool:
-        """Whether the referrer holds one of its own class, directly or in its attributes."""
+        """Return whether the referrer holds one of its own class, directly or in its attributes."""
         under = self.below[sample][id(child)] if type(child) is dict else child
         return type(under) is type(referrer) and can_be_chained(type(referrer))
 
@@ -171,7 +171,7 @@ class _Walk:
 
 
 def walk(samples: list[object], heap: Heap, seconds: float) -> list[Held]:
-    """Who holds each of these, as far as 16 levels, 400 objects a level and the time allow."""
+    """Return who holds each of these, as far as 16 levels, 400 objects a level and the time allow."""
     state = _Walk(samples)
     frontier: dict[int, object] = {}
     tracks: dict[int, set[int]] = {}

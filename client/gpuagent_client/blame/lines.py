@@ -37,7 +37,7 @@ class Place(NamedTuple):
 
 
 def lines(args: Mapping[str, object], deadline_seconds: float, context: Context) -> dict[str, object]:
-    """The lines that allocated what was made early in the window and is still there at its end.
+    """Return the lines that allocated what was made early in the window and is still there at its end.
 
     Raises:
         Refused: no CUDA, another allocator, a capture, or the app records for itself.
@@ -68,7 +68,7 @@ def torch_folder(torch: ModuleType) -> str:
 
 
 def told(first: Snapshot, second: Snapshot, folder: str) -> tuple[list[dict[str, object]], list[str]]:
-    """The lines whose blocks are in both snapshots, most bytes first, and what there is to say about them."""
+    """Return the lines whose blocks are in both snapshots, most bytes first, and what there is to say about them."""
     before = {block for block, _ in blocks(first)}
     kept: dict[Place, list[int]] = {}
     stacks: dict[Place, list[str]] = {}
@@ -108,7 +108,7 @@ def places_by_block(taken: Snapshot, folder: str) -> dict[tuple[int, int], Place
 
 
 def own_places(frames: list[Frame], folder: str) -> list[Place]:
-    """The innermost lines that are not torch's."""
+    """Return the innermost lines that are not torch's."""
     return [_place(frame) for frame in frames if not _is_inside(frame, folder)][:MAX_FRAMES]
 
 
@@ -194,7 +194,7 @@ class Recorder:
         self._stack.close()
 
     def told(self, groups: list[dict[str, object]]) -> tuple[list[dict[str, object]], list[str]]:
-        """The lines and what there is to say; the groups get theirs."""
+        """Return the lines and what there is to say; the groups get theirs."""
         if self._problem:
             join(groups, {})
             return [], [f"lines: {self._problem}"]

@@ -35,7 +35,7 @@ def type_name(item: object) -> str:
 
 
 def class_name(kind: type) -> str:
-    """The class as its module calls it."""
+    """Return the class as its module calls it."""
     module = type.__dict__["__module__"].__get__(kind)
     name = type.__dict__["__qualname__"].__get__(kind)
     return short(name if module == "builtins" or not isinstance(module, str) else f"{module}.{name}")
@@ -47,19 +47,19 @@ def function_name(function: types.FunctionType) -> str:
 
 
 def code_name(code: types.CodeType) -> str:
-    """The name of a function, as the code knows it."""
+    """Return the name of a function, as the code knows it."""
     return short(getattr(code, "co_qualname", code.co_name))  # co_qualname: Python 3.11
 
 
 def key_text(key: object, *, show_keys: bool) -> str:
-    """A key of a dict: its type, or where asked for, itself if it is a plain value."""
+    """Return a key of a dict: its type, or where asked for, itself if it is a plain value."""
     if show_keys and type(key) in PLAIN:
         return short(repr(key))
     return f"<{type(key).__name__}>"
 
 
 def relative(filename: str) -> str:
-    """A file as its owner knows it: below the working directory or below an entry of sys.path."""
+    """Return a file as its owner knows it: below the working directory or below an entry of sys.path."""
     best = filename
     for folder in (os.getcwd(), *sys.path):  # noqa: PTH109 - strings in, strings out
         if folder and folder != "/" and filename.startswith(folder.rstrip("/") + "/"):
@@ -93,7 +93,7 @@ NOTHING = Step("", "")
 
 
 def step(parent: object, child: object, *, show_keys: bool) -> Step:
-    """How `parent` refers to `child`; `->` when nobody knows."""
+    """Return how `parent` refers to `child`; `->` when nobody knows."""
     for kinds, describe in DESCRIBERS:
         if really(parent, *kinds):
             found = describe(parent, child, show_keys=show_keys)
@@ -103,7 +103,7 @@ def step(parent: object, child: object, *, show_keys: bool) -> Step:
 
 
 def instance_dict(item: object) -> dict[str, object] | None:
-    """The attributes of an instance, a class or a module, past any __getattribute__ of theirs."""
+    """Return the attributes of an instance, a class or a module, past any __getattribute__ of theirs."""
     if issubclass(type(item), type):  # a class shows its own only through a proxy
         return next((found for found in gc.get_referents(item) if type(found) is dict and "__module__" in found), None)
     try:
@@ -114,7 +114,7 @@ def instance_dict(item: object) -> dict[str, object] | None:
 
 
 def attribute_of(item: object, child: object) -> str | None:
-    """The attribute or slot by which an instance refers to this."""
+    """Return the attribute or slot by which an instance refers to this."""
     for name, value in list((instance_dict(item) or {}).items()):
         if value is child:
             return str(name)
@@ -178,7 +178,7 @@ def _function(parent: object, child: object, *, show_keys: bool) -> Step | None:
 
 
 def closure_variable(function: object, cells: object, cell: object) -> str | None:
-    """The name that a function has for one of the cells of its closure."""
+    """Return the name that a function has for one of the cells of its closure."""
     if not really(function, types.FunctionType) or function.__closure__ is not cells:
         return None
     names = zip(function.__code__.co_freevars, function.__closure__ or ())
@@ -198,7 +198,7 @@ def _partial(parent: object, child: object, *, show_keys: bool) -> Step | None: 
 
 
 def frame_variable(frame: types.FrameType, child: object) -> str | None:
-    """The variable by which a frame refers to this."""
+    """Return the variable by which a frame refers to this."""
     for name, value in list(frame.f_locals.items()):
         if value is child:
             return str(name)
@@ -209,7 +209,7 @@ def frame_variable(frame: types.FrameType, child: object) -> str | None:
 
 
 def cell_contents(cell: object) -> object:
-    """What is in a closure's cell; None if nothing is, yet."""
+    """Return what is in a closure's cell; None if nothing is, yet."""
     try:
         return cell.cell_contents if really(cell, types.CellType) else None
     except ValueError:

@@ -16,7 +16,7 @@ from gpuagent_client.blame.request import Context, Refused
 
 
 def allocated_bytes(torch: ModuleType) -> dict[str, int]:
-    """Bytes in tensors, by device; empty without CUDA, or with an allocator that does not tell."""
+    """Return bytes in tensors, by device; empty without CUDA, or with an allocator that does not tell."""
     if not torch.cuda.is_initialized():
         return {}
     found = {}
@@ -81,7 +81,7 @@ def refuse_recording(torch: ModuleType | None, context: Context) -> None:
 
 
 def snapshot(torch: ModuleType) -> Snapshot:
-    """What is allocated, without the traces of what was: those cost 700 ms, and are not asked for."""
+    """Return what is allocated, without the traces of what was: those cost 700 ms, and are not asked for."""
     memory = torch.cuda.memory
     if "include_traces" in inspect.signature(memory._snapshot).parameters:  # noqa: SLF001 - torch 2.11
         found: Snapshot = memory._snapshot(include_traces=False)  # noqa: SLF001

@@ -35,7 +35,7 @@ def third_look(
     top: int,
     with_addresses: bool = False,
 ) -> bytes:
-    """The groups as JSON; `pace` is the length of the second gap in lengths of the first.
+    """Return the groups as JSON; `pace` is the length of the second gap in lengths of the first.
 
     `with_addresses` adds where the tensors that outlived the window lie, for `join`.
     """
@@ -106,7 +106,7 @@ class _Writer:
         }
 
     def _sites(self, finding: Finding) -> list[Site]:
-        """Lines of the app; of a library only if the app has no name for what it hands to it."""
+        """Return lines of the app; of a library only if the app has no name for what it hands to it."""
         in_library: list[Site] = []
         for handle in finding.way.handles(finding.named):
             found = sites(handle, self._functions, self._frames)
@@ -131,7 +131,7 @@ class _Writer:
         )
 
     def _is_growing(self, finding: Finding) -> bool:
-        """Whether tensors of the whole window stay: not made once, and not pushed out again."""
+        """Return whether tensors of the whole window stay: not made once, and not pushed out again."""
         early, late = finding.made_early, finding.made_late
         if finding.container is not None:
             new = [live for live in finding.tensors.values() if self._search.is_new(live)]

@@ -30,7 +30,7 @@ class Context(Protocol):
         """Requests so far; None where nobody counts them."""
 
     def is_capturing(self) -> bool:
-        """Whether a CUDA graph is being captured: nothing may disturb that."""
+        """Return whether a CUDA graph is being captured: nothing may disturb that."""
 
     def wait(self, seconds: float) -> bool:
         """Wait; True as soon as the app is about to end, which ends the command."""
@@ -86,7 +86,7 @@ def fits_into(window_seconds: float, deadline_seconds: float, spare_seconds: flo
 
 
 def number(args: Mapping[str, object], name: str, default: float, low: float, high: float) -> float:
-    """A number from the wire, within its bounds.
+    """Return a number from the wire, within its bounds.
 
     Raises:
         Refused: it is none, or outside.

@@ -80,7 +80,7 @@ class _Op(NamedTuple):
 
 
 def uses(code: CodeType, name: str, loads: tuple[str, ...]) -> list[Use]:
-    """How this code changes what it loads under `name` by one of these instructions."""
+    """Return how this code changes what it loads under `name` by one of these instructions."""
     ops = list(_read(code))
     found = list(_assigned(ops, name, loads))
     names = [(name, loads)]
@@ -119,7 +119,7 @@ def _leaves(one: dis.Instruction) -> bool:
 
 
 def _assigned(ops: list[_Op], name: str, loads: tuple[str, ...]) -> Iterator[Use]:
-    """The name itself gets another value, one that may be made from its last: `total = total + loss`."""
+    """Yield the name itself gets another value, one that may be made from its last: `total = total + loss`."""
     kinds = {load.replace("LOAD", "STORE").replace("CLASSDEREF", "DEREF") for load in loads}
     carried = any(op.name.startswith(loads) and _is_named(op, name) for op in ops)
     for op in ops:
@@ -188,7 +188,7 @@ class Handle(NamedTuple):
 
 
 def sites(handle: Handle, functions: Iterable[types.FunctionType], frames: Iterable[types.FrameType]) -> list[Site]:
-    """Lines that put something in, most certain first; then those that take something out ("taken")."""
+    """Return lines that put something in, most certain first; then those that take something out ("taken")."""
     found: list[tuple[int, Site]] = []
     seen: set[types.CodeType] = set()
     for rank, code, loads in _candidates(handle, list(functions), list(frames)):
@@ -228,7 +228,7 @@ def _candidates(
 
 
 def _loads(handle: Handle, function: types.FunctionType, code: types.CodeType) -> tuple[str, ...]:
-    """The instructions by which this code could load the thing."""
+    """Return the instructions by which this code could load the thing."""
     if handle.kind == "cell":
         holds = any(cell_contents(cell) is handle.value for cell in function.__closure__ or ())
         return CLOSURE_LOADS if holds and handle.name in (*code.co_freevars, *code.co_cellvars) else ()
@@ -241,7 +241,7 @@ def _loads(handle: Handle, function: types.FunctionType, code: types.CodeType) -
 
 
 def _knows_module(function: types.FunctionType, handle: Handle) -> bool:
-    """Whether the function can say `module.NAME`."""
+    """Return whether the function can say `module.NAME`."""
     for name in function.__code__.co_names:
         value = function.__globals__.get(name)
         if really(value, types.ModuleType) and vars(value) is handle.owner:
@@ -250,7 +250,7 @@ def _knows_module(function: types.FunctionType, handle: Handle) -> bool:
 
 
 def _rank(handle: Handle, function: types.FunctionType, code: types.CodeType) -> int:
-    """How certain it is that an attribute of this name is this one."""
+    """Return how certain it is that an attribute of this name is this one."""
     if handle.kind != "attribute":
         return 0
     kinds = handle.owner.__mro__ if really(handle.owner, type) else type(handle.owner).__mro__
@@ -267,7 +267,7 @@ def _rank(handle: Handle, function: types.FunctionType, code: types.CodeType) ->
 
 
 def is_library(code: types.CodeType) -> bool:
-    """Whether this is code that the app brought along, and not its own."""
+    """Return whether this is code that the app brought along, and not its own."""
     return "site-packages" in code.co_filename or "/lib/python3" in code.co_filename or code.co_filename.startswith("<")
 
 

@@ -34,7 +34,7 @@ class Group(NamedTuple):
 
 
 def encode(live: Iterable[Live], objects: int) -> bytes:
-    """The table of a look at so many objects.
+    """Return the table of a look at so many objects.
 
     Identities are hashes; each child inherits the same hash seed from the app, so they agree.
     """
@@ -47,12 +47,12 @@ def encode(live: Iterable[Live], objects: int) -> bytes:
 
 
 def size_of(data: bytes) -> Size:
-    """How much that look went through."""
+    """Return how much that look went through."""
     return Size(*HEAD.unpack_from(data))
 
 
 def decode(data: bytes) -> Table:
-    """The table again."""
+    """Return the table again."""
     words = array("q")
     words.frombytes(data[HEAD.size :])
     count = size_of(data).tensors
@@ -60,7 +60,7 @@ def decode(data: bytes) -> Table:
 
 
 def survivors(first: Table, second: Table, now: list[Live]) -> list[Group]:
-    """What grew: absent in the first look, there in the second and now. GPUs come first, then the most bytes."""
+    """Return what grew: absent in the first look, there in the second and now. GPUs come first, then the most bytes."""
     kept: dict[tuple[object, ...], list[Live]] = {}
     younger: Counter[tuple[object, ...]] = Counter()
     for live in now:
@@ -75,5 +75,5 @@ def survivors(first: Table, second: Table, now: list[Live]) -> list[Group]:
 
 
 def is_on_host(key: Key) -> bool:
-    """Whether it is in the host's memory."""
+    """Return whether it is in the host's memory."""
     return str(key.device).startswith("cpu")

@@ -50,7 +50,7 @@ class Live(NamedTuple):
 
 
 def loaded_torch() -> ModuleType | None:
-    """The app's torch, if the app has loaded it whole; never imports it."""
+    """Return the app's torch, if the app has loaded it whole; never imports it."""
     torch = sys.modules.get("torch")
     return torch if hasattr(torch, "Tensor") and hasattr(torch, "cuda") else None
 
@@ -68,7 +68,7 @@ def exact_types(root: type) -> set[type]:
 
 
 def live_tensors(torch: ModuleType, objects: Iterable[object]) -> list[Live]:
-    """The tensors among these objects that hold memory."""
+    """Return the tensors among these objects that hold memory."""
     kinds = exact_types(torch.Tensor)
     found = []
     with torch._C.DisableTorchFunctionSubclass():  # noqa: SLF001 - there is no public way around __torch_function__
@@ -84,7 +84,7 @@ def live_tensors(torch: ModuleType, objects: Iterable[object]) -> list[Live]:
 
 
 def look_at(torch: ModuleType, item: object) -> Live | None:
-    """What identifies a tensor; None if there is no memory behind it."""
+    """Return what identifies a tensor; None if there is no memory behind it."""
     get = torch.Tensor
     device = get.device.__get__(item)
     if device.type == "meta":
@@ -118,6 +118,6 @@ def described(keys: Iterable[Key]) -> str:
 
 
 def storage_bytes(tensors: Iterable[Live]) -> int:
-    """Bytes behind these tensors: views share a storage, which counts once."""
+    """Return bytes behind these tensors: views share a storage, which counts once."""
     sizes: dict[int, int] = {live.storage: live.storage_bytes for live in tensors}
     return sum(sizes.values())

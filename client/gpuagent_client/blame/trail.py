@@ -35,7 +35,7 @@ class Trail(NamedTuple):
     root: str
 
     def text(self, last: int | None = None, element: int | None = None) -> str:
-        """The path down to objects[last]; the step out of objects[element] becomes [*]."""
+        """Return the path down to objects[last]; the step out of objects[element] becomes [*]."""
         steps = list(self.steps[:last])
         if element is not None and element < len(steps) and steps[element].text:
             steps[element] = Step("[*]", "item")
@@ -46,7 +46,7 @@ class Trail(NamedTuple):
         return whole.removeprefix(ARROW)
 
     def handles(self, last: int) -> Iterator[Handle]:
-        """Names, from objects[last] up to the root, that code has for it or for what it is in."""
+        """Yield names, from objects[last] up to the root, that code has for it or for what it is in."""
         if class_name(type(self.objects[last])) == LRU_CACHE:
             return  # the code that fills it is functools'
         for index in range(last - 1, -1, -1):
@@ -103,7 +103,7 @@ def _step(objects: tuple[object, ...], index: int, heap: Heap, *, show_keys: boo
 
 
 def _shows_as_attributes(objects: tuple[object, ...], index: int) -> bool:
-    """Whether objects[index] is a dict whose keys its owner shows as attributes."""
+    """Return whether objects[index] is a dict whose keys its owner shows as attributes."""
     for above in (index - 1, index - 2):  # past the dict of the owner's attributes, if that was on the way
         if above >= 0 and not issubclass(type(objects[above]), dict):
             return attribute_of(objects[above], objects[index]) in ATTRIBUTES_IN
@@ -123,7 +123,7 @@ def _root_name(root: object, heap: Heap) -> str:
 
 
 def _frame(item: object) -> object:
-    """The frame of a generator or coroutine; a frame is its own."""
+    """Return the frame of a generator or coroutine; a frame is its own."""
     if not really(item, types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType):
         return item
     frames = (getattr(item, name, None) for name in ("gi_frame", "cr_frame", "ag_frame"))

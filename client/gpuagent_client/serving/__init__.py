@@ -38,5 +38,5 @@ __all__ = [
 
 
 def route_summaries() -> dict[str, RouteSummary]:
-    """What the requests of this process needed, by route, the one that needs most first."""
+    """Return what the requests of this process needed, by route, the one that needs most first."""
     return routes.summaries()

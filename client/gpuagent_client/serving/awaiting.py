@@ -9,7 +9,7 @@ from gpuagent_client.serving.gate import Full, Place
 
 
 def _wake_here(place: Place) -> asyncio.Future[None]:
-    """A future that is done once the place is inside, whichever thread lets it in.
+    """Return a future that is done once the place is inside, whichever thread lets it in.
 
     Raises:
         Full: this loop is not asyncio's, and nobody could wake the request.
@@ -91,7 +91,7 @@ class Listening:
         return True
 
     def _in_a_body(self) -> bool:
-        """Whether more of the body is to come: it stays where it is, for nothing bounds it."""
+        """Return whether more of the body is to come: it stays where it is, for nothing bounds it."""
         return bool(self._heard) and bool(self._heard[-1].get("more_body"))
 
     def _listen(self) -> bool:

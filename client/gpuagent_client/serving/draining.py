@@ -20,7 +20,7 @@ SETTLE_SECONDS = 0.25
 
 
 def running_loop() -> asyncio.AbstractEventLoop | None:
-    """The one that runs here; None under another library's."""
+    """Return the one that runs here; None under another library's."""
     try:
         return asyncio.get_running_loop()
     except RuntimeError:
@@ -43,7 +43,7 @@ class Listening(NamedTuple):
 
 
 def listening_here() -> list[Listening]:
-    """The sockets on which this process accepts connections, where no server hands them out."""
+    """Return the sockets on which this process accepts connections, where no server hands them out."""
     found = []
     for entry in os.listdir("/proc/self/fd"):  # noqa: PTH208 - a name is all that is needed
         try:

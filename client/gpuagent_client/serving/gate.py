@@ -244,7 +244,7 @@ class Gate:
                 each.wake()
 
     def holds_current(self) -> bool:
-        """Whether the request that is being served in this context is inside."""
+        """Return whether the request that is being served in this context is inside."""
         place = _current.get()
         return place is not None and place.gate is self and place.inside and not place.left
 
@@ -294,7 +294,7 @@ _gates: weakref.WeakSet[Gate] = weakref.WeakSet()
 
 
 def in_loop() -> Any:  # noqa: ANN401 - a module
-    """How to wait in an event loop: asyncio is not loaded into an app that has none."""
+    """Return how to wait in an event loop: asyncio is not loaded into an app that has none."""
     from gpuagent_client.serving import awaiting  # noqa: PLC0415
 
     return awaiting

@@ -43,7 +43,7 @@ def _load() -> Any:  # noqa: ANN401 - whatever has NVML's functions
 
 
 def total_bytes_of_gpus(environment: Mapping[str, str], load: Callable[[], Any] = _load) -> list[int]:
-    """The total memory of each GPU, and of each MIG instance, that CUDA_VISIBLE_DEVICES leaves.
+    """Return the total memory of each GPU, and of each MIG instance, that CUDA_VISIBLE_DEVICES leaves.
 
     CUDA may count GPUs of different kinds in another order than NVML (CUDA_DEVICE_ORDER): where they differ, name them
     by their UUIDs. GPUs without memory of their own are left out.

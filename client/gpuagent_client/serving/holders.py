@@ -27,7 +27,7 @@ UNKNOWN = "something that cannot be named"
 
 
 def holders_of(watched: Sequence[weakref.ref[Any]]) -> list[str]:
-    """The ways to those of them that are still there; none if all are gone.
+    """Return the ways to those of them that are still there; none if all are gone.
 
     The first is the whole, and the others are its parts: they are looked for only where the whole is gone.
     """

@@ -56,7 +56,7 @@ class Meter:
         self._silent = False
 
     def read(self) -> Figures | None:
-        """The figures of now; None where CUDA is not up, or nobody counts. Never raises, never starts CUDA."""
+        """Return the figures of now; None where CUDA is not up, or nobody counts. Never raises, never starts CUDA."""
         if self._silent or not self._torch.initialised():
             return None
         try:
@@ -81,7 +81,7 @@ class Meter:
 
 
 def compare(before: Figures, after: Figures, *, alone: bool) -> Change:
-    """What happened in between; `alone`: no other request was in the section meanwhile."""
+    """Return what happened in between; `alone`: no other request was in the section meanwhile."""
     least = max(before.allocated_bytes, after.allocated_bytes)
     rose = after.peak_bytes > before.peak_bytes
     most = max(
@@ -170,17 +170,17 @@ def _summary(route: _Route) -> RouteSummary:
 
 
 def _quantile(ordered: list[int], share: float) -> int:
-    """The nearest of the values that were seen, at or above this share of them."""
+    """Return the nearest of the values that were seen, at or above this share of them."""
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
 def template(path: str) -> str:
-    """A path without what varies, where no framework tells its template."""
+    """Return a path without what varies, where no framework tells its template."""
     return "/".join("{}" if _VARIES.fullmatch(part) else part for part in path.split("/"))
 
 
 def asgi_route(scope: Mapping[str, Any]) -> str:
-    """The template of a request that was served: `GET /items/{item_id}`, as far as the framework tells."""
+    """Return the template of a request that was served: `GET /items/{item_id}`, as far as the framework tells."""
     route = scope.get("route")
     path = getattr(route, "path", None)
     if not isinstance(path, str):

@@ -73,13 +73,13 @@ class Watch:
         self._told_at = clock()
 
     def concerns(self, path: str) -> bool:
-        """Whether requests to this path use the GPU."""
+        """Return whether requests to this path use the GPU."""
         if self._paths is None:
             return True
         return any(path == each or path.startswith(each + "/") for each in self._paths)
 
     def begin(self, place: Place) -> Visit:
-        """A request is inside."""
+        """Return a request is inside."""
         return Visit(place, self._meter.read(), self._clock())
 
     def end(self, visit: Visit, name: Callable[[Any], str], request: object, *, in_loop: bool) -> None:
@@ -124,7 +124,7 @@ class Watch:
         self._told.events.append(Event("serving", fields))
 
     def headers(self, visit: Visit) -> list[tuple[str, str]]:
-        """What a response tells of the GPU, as far as is known when it begins."""
+        """Return what a response tells of the GPU, as far as is known when it begins."""
         try:
             milliseconds = (self._clock() - visit.started) * 1000
             timing = f"gpu;dur={milliseconds:.1f}"

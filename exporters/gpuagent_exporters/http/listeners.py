@@ -40,7 +40,7 @@ class ListenAddress(NamedTuple):
 
 
 def parse_listen(text: str) -> ListenAddress:
-    """The address in `127.0.0.1:9837`, `[::1]:9837`, `localhost:9837` or `:9837`.
+    """Return the address in `127.0.0.1:9837`, `[::1]:9837`, `localhost:9837` or `:9837`.
 
     Raises ListenError.
     """
@@ -55,7 +55,7 @@ def parse_listen(text: str) -> ListenAddress:
 
 
 def is_loopback(text: str) -> bool:
-    """Whether only this machine can reach a listen address. Raises ListenError if it is none."""
+    """Return whether only this machine can reach a listen address. Raises ListenError if it is none."""
     host = parse_listen(text).host
     if host == "localhost":
         return True

@@ -32,7 +32,7 @@ SECURITY_HEADERS = {
 
 
 def error_response(status: HTTPStatus, message: str, headers: dict[str, str] | None = None) -> JSONResponse:
-    """An error as JSON: `error` is the status in words, `message` says what to do about it."""
+    """Return an error as JSON: `error` is the status in words, `message` says what to do about it."""
     body = {"error": phrase_of(status), "message": message}
     return JSONResponse(body, status_code=status, headers=headers)
 

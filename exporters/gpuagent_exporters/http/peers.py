@@ -38,7 +38,7 @@ class HasSocketOptions(Protocol):
 
 
 def peer_credentials(sock: HasSocketOptions) -> PeerCredentials:
-    """The peer of a connected AF_UNIX socket. Raises OSError where the kernel does not tell."""
+    """Return the peer of a connected AF_UNIX socket. Raises OSError where the kernel does not tell."""
     answer = sock.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _UCRED.size)
     return PeerCredentials(*_UCRED.unpack(answer))
 
@@ -49,13 +49,13 @@ def set_peer(scope: MutableMapping[str, Any], peer: PeerCredentials) -> None:
 
 
 def peer_of(scope: Mapping[str, Any]) -> PeerCredentials | None:
-    """The caller of an ASGI request, or None where it did not come over a unix socket."""
+    """Return the caller of an ASGI request, or None where it did not come over a unix socket."""
     noted = scope.get("extensions", {}).get(_EXTENSION)
     return PeerCredentials(**noted) if noted else None
 
 
 def same_namespaces(pid: int, proc: Path = PROC) -> bool:
-    """Whether a process lives in the agent's own pid and user namespace; when in doubt it does not.
+    """Return whether a process lives in the agent's own pid and user namespace; when in doubt it does not.
 
     The links in /proc/<pid>/ns need the right to ptrace (namespaces(7)), which a hardened service
     lacks even against its own uid. Then what everybody may read has to do: `NSpid` names one pid
@@ -90,7 +90,7 @@ def _same_by_status(process: Path, ours: Path) -> bool:
 
 
 def _pid_depth(process: Path) -> int:
-    """How many pid namespaces a process is in, from that of /proc inwards; 0 if untold."""
+    """Return how many pid namespaces a process is in, from that of /proc inwards; 0 if untold."""
     for line in (process / "status").read_text(errors="replace").splitlines():
         if line.startswith("NSpid:"):
             return len(line.split()) - 1

@@ -37,7 +37,7 @@ class _Choice(NamedTuple):
 
 
 def wants_openmetrics(accept: str) -> bool:
-    """Whether OpenMetrics 1.0 is liked at least as much as the plain text format.
+    """Return whether OpenMetrics 1.0 is liked at least as much as the plain text format.
 
     Prometheus 2.42 asks for `version=1.0.0` without a weight, 3.x with `escaping=allow-utf-8` and
     0.6; both also name 0.0.1, which is another format and not ours. A wildcard means plain text, as
@@ -54,7 +54,7 @@ def wants_openmetrics(accept: str) -> bool:
 
 
 def accepts_gzip(accept_encoding: str) -> bool:
-    """Whether a gzip body is welcome. `gzip;q=0` is a refusal, and is stronger than `*`."""
+    """Return whether a gzip body is welcome. `gzip;q=0` is a refusal, and is stronger than `*`."""
     weights = {choice.name: choice.weight for choice in _choices(accept_encoding)}
     return weights.get("gzip", weights.get("*", 0.0)) > 0
 

@@ -75,7 +75,7 @@ class TlsServerConfig:
     curve_preferences: Sequence[str] = ()
 
     def contradictions(self) -> Iterator[str]:
-        """What cannot be together, in sentences."""
+        """Yield what cannot be together, in sentences."""
         for name in ("cert", "key", "client_ca"):
             if getattr(self, name) and getattr(self, f"{name}_file"):
                 yield f"{name} and {name}_file exclude each other"
@@ -105,12 +105,12 @@ class TlsServerConfig:
         return self.client_auth_type == "RequireAndVerifyClientCert"
 
     def files(self, folder: Path) -> tuple[Path, ...]:
-        """The files this is made of, to see when one of them changes."""
+        """Return the files this is made of, to see when one of them changes."""
         named = (self.cert_file, self.key_file, self.client_ca_file)
         return tuple(folder / name for name in named if name)
 
     def context(self, folder: Path) -> ssl.SSLContext:
-        """A server context with the certificates as they are now. Raises TlsError."""
+        """Return a server context with the certificates as they are now. Raises TlsError."""
         faults: list[str] = []
         cert, key, client_ca = (self._read(name, folder, faults) for name in ("cert", "key", "client_ca"))
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -189,7 +189,7 @@ def _as_file(text: str) -> Iterator[str]:
 
 
 def allowed_san(certificate: Mapping[str, Any] | None, allowed: Iterable[str]) -> bool:
-    """Whether an alternative name of the certificate (DNS, IP, e-mail, URI) is in `allowed`."""
+    """Return whether an alternative name of the certificate (DNS, IP, e-mail, URI) is in `allowed`."""
     names = (certificate or {}).get("subjectAltName", ())
     return not {_as_go_writes(kind, value) for kind, value in names}.isdisjoint(allowed)
 

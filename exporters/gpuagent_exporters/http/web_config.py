@@ -55,7 +55,7 @@ class WebSettings:
         return bool(self.users) or self.tls.requires_clients
 
     def allows(self, certificate: Mapping[str, Any] | None) -> bool:
-        """Whether a client's certificate has one of `client_allowed_sans`, where that is set."""
+        """Return whether a client's certificate has one of `client_allowed_sans`, where that is set."""
         allowed = self.tls.client_allowed_sans
         return allowed is None or allowed_san(certificate, allowed)
 
@@ -70,7 +70,7 @@ class WebSettings:
 
 
 def read_here(path: Path) -> WebSettings:
-    """The file, read in this process. Raises WebConfigError with all that is wrong with it."""
+    """Return the file, read in this process. Raises WebConfigError with all that is wrong with it."""
     from gpuagent_exporters.http.web_config_file import read_file  # noqa: PLC0415  it loads pydantic
 
     return read_file(path)
@@ -128,7 +128,7 @@ class WebConfig:
         return use
 
     def ssl_context(self) -> ssl.SSLContext | None:
-        """The context for a new connection, with certificates as on disk; None for plain text.
+        """Return the context for a new connection, with certificates as on disk; None for plain text.
 
         While new ones cannot be read (one of two files is written, say), the old ones stay.
         """
@@ -142,7 +142,7 @@ class WebConfig:
         return self._context
 
     def may_connect(self, transport: asyncio.BaseTransport) -> bool:
-        """Whether the client's certificate has one of `client_allowed_sans`, where that is set."""
+        """Return whether the client's certificate has one of `client_allowed_sans`, where that is set."""
         return self._settings.allows(transport.get_extra_info("peercert"))
 
     def protect(self, app: ASGIApp) -> ASGIApp:

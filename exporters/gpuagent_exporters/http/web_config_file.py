@@ -85,7 +85,7 @@ class _TlsServerConfig(BaseModel):
         return self
 
     def as_told(self) -> TlsServerConfig:
-        """The same without pydantic."""
+        """Return the same without pydantic."""
         told = self.model_dump() | {"key": self.key.get_secret_value()}
         return TlsServerConfig(enabled=bool(self.model_fields_set), **told)
 
@@ -138,7 +138,7 @@ class _WebConfigFile(BaseModel):
         return users
 
     def as_told(self) -> WebSettings:
-        """The same without pydantic."""
+        """Return the same without pydantic."""
         headers: dict[str, str] = {name: value for name, value in self.http_server_config.headers.items() if value}
         return WebSettings(self.tls_server_config.as_told(), headers, self.basic_auth_users)
 
