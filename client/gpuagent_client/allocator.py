@@ -32,7 +32,7 @@ class Torch:
         self._modules = sys.modules if modules is None else modules
 
     def find(self, module: str, name: str) -> Any:  # noqa: ANN401 - torch has no types here
-        """Something in a module of torch.
+        """Return something in a module of torch.
 
         Raises:
             NotThere: not loaded, not loaded to the end, or not in this version.
@@ -53,7 +53,7 @@ class Torch:
         return function(*args)
 
     def version(self) -> str:
-        """Such as "2.13.0+cu130"; "" as long as the app has not loaded torch."""
+        """Return such as "2.13.0+cu130"; "" as long as the app has not loaded torch."""
         try:
             return str(self.find("torch", "__version__"))
         except NotThere:
@@ -204,7 +204,7 @@ class Allocator:
         return devices
 
     def forget_limits(self) -> None:
-        """A limit was just set: ask again at the next reading."""
+        """Ask for limits again at the next reading: one was just set."""
         self._limits.clear()
 
     def _limit(self, index: int) -> float | None:
@@ -227,7 +227,7 @@ class Allocator:
 
 
 def pick(nested: Mapping[str, Any], kept: frozenset[str] | None = None) -> dict[str, int]:
-    """About ten numbers from the allocator's nested figures; what is absent stays absent."""
+    """Pick about ten numbers from the allocator's nested figures; what is absent stays absent."""
     figures = {}
     for name, path in PICKED:
         if kept is not None and name not in kept:

@@ -109,7 +109,7 @@ class Connection:
         return status.st_dev, status.st_ino
 
     def _check(self) -> None:
-        """Daemonising code closes every descriptor it finds: the number may by now belong to a file of the app."""
+        """Check the descriptor: daemonizing code closes all it finds, and the number may be the app's by now."""
         try:
             if self._look() == self._identity:
                 return
@@ -135,7 +135,7 @@ class Connection:
             pass
 
     def abandon(self) -> None:
-        """In a forked child: close the child's copy, and leave the parent's connection as it is."""
+        """Close a forked child's copy, and leave the parent's connection as it is."""
         try:
             self._check()
             os.close(self._socket.detach())

@@ -105,7 +105,7 @@ def _complete(found: Measure, before: Usage, seconds: float, *, alone: bool) -> 
 
 
 def describe() -> str:
-    """One line on the GPU for people.
+    """Describe the GPU in one line for people.
 
     Such as "NVIDIA GeForce RTX 4090, 23.65 GiB total, 20.00 GiB available, 3.50 GiB peak used". What is available is
     the agent's word, and missing without an agent; several GPUs are separated by a semicolon.
@@ -114,7 +114,7 @@ def describe() -> str:
 
 
 def in_one_line(reading: Reading, level: Level | None) -> str:
-    """As `describe`, of this reading."""
+    """Describe this reading in one line, as `describe` does."""
     if not reading.devices:
         return _describe_idle(level, initialised=reading.initialised, error=reading.error)
     return "; ".join(_describe(device, level) for device in reading.devices)

@@ -61,7 +61,7 @@ class Client:
         self._commands.join(COMMAND_JOIN_SECONDS)
 
     def abandon(self) -> None:
-        """In a forked child: let go of what is the parent's. Threads and locks of the parent are not touched."""
+        """Let go, in a forked child, of what is the parent's. Its threads and locks are not touched."""
         self._link.abandon()
 
     def _find_socket(self) -> str:
@@ -173,7 +173,7 @@ def _run(first_pause_seconds: float = 0.0) -> None:
 
 
 def _after_fork_in_child() -> None:
-    """The parent's threads are not here, and its locks may be held for ever: leave them, and begin anew."""
+    """Begin anew in a forked child: the parent's threads are not here, and its locks may be held for ever."""
     with harmless("start in a forked child"):
         _process.lock = threading.Lock()
         parents = _process.client
@@ -193,5 +193,5 @@ def _is_census() -> bool:
 
 
 def _at_exit() -> None:
-    """A daemon thread must not be inside torch when the interpreter ends."""
+    """Stop before the interpreter ends: a daemon thread must not be inside torch then."""
     stop()

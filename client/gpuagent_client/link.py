@@ -78,7 +78,7 @@ class Link:
             self._connection = Connection()
 
     def run(self, first_pause_seconds: float = 0.0) -> None:
-        """Until `stopping` is set. No error leaves here, except under pytest."""
+        """Keep a connection until `stopping` is set. No error leaves here, except under pytest."""
         self._stopping.wait(first_pause_seconds)
         while not self._stopping.is_set():
             started = self._clock()
@@ -97,13 +97,13 @@ class Link:
         self._close()
 
     def hang_up(self) -> None:
-        """From another thread, after `stopping` was set: end the wait for the agent's next word."""
+        """End, from another thread and after `stopping` was set, the wait for the agent's next word."""
         connection = self._connection
         if connection is not None:
             connection.hang_up()
 
     def abandon(self) -> None:
-        """In a forked child, where the thread does not exist: let go of the copy of the parent's connection."""
+        """Let go of the copy of the parent's connection in a forked child, where the thread does not exist."""
         connection = self._connection
         if connection is not None:
             connection.abandon()

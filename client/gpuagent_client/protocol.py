@@ -55,7 +55,7 @@ def decode(line: bytes) -> Message:
 
 
 def _refuse_constant(name: str) -> None:
-    """NaN and the infinities are Python's own addition to JSON."""
+    """Refuse NaN and the infinities, which are Python's own addition to JSON."""
     raise ValueError(name)
 
 
@@ -267,10 +267,10 @@ def done(command_id: int, result: Mapping[str, Any]) -> Message:
 
 
 def refused(command_id: int, why: str) -> Message:
-    """Why a command was not carried out."""
+    """Return the message that says why a command was not carried out."""
     return {"t": "res", "id": command_id, "ok": False, "err": why}
 
 
 def event(name: str, fields: Mapping[str, Any]) -> Message:
-    """Something the app wants to have noted."""
+    """Return the message of something that the app wants to have noted."""
     return {"t": "event", "name": name, "fields": dict(fields)}

@@ -132,7 +132,7 @@ class Remedies:
         return {"called": len(callbacks), "failed": failed, **self._empty(collect=True)}
 
     def limit(self, args: Mapping[str, Any], deadline_seconds: float) -> dict[str, Any]:  # noqa: ARG002
-        """Cap the allocator on all GPUs in use at `ratio` of each one's memory; 1.0 lifts it.
+        """Limit the allocator on all GPUs in use to `ratio` of each one's memory; 1.0 lifts it.
 
         Raises:
             Refused: the app holds more already, or has declared that it needs more, or CUDA is not up.

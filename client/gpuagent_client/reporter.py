@@ -27,7 +27,7 @@ _JAX_GPU_PLATFORMS = ("cuda", "gpu", "rocm")
 
 
 def frameworks(modules: Mapping[str, ModuleType], environment: Mapping[str, str]) -> dict[str, bool]:
-    """By name, whether it took most of the GPU when it came up; those are left out that do not use the GPU.
+    """Return whether each framework took most of the GPU when it came up, without those that do not use it.
 
     `modules` is `sys.modules`. What a version keeps elsewhere is not found, and then nothing is said.
     """
@@ -43,13 +43,13 @@ def frameworks(modules: Mapping[str, ModuleType], environment: Mapping[str, str]
 
 
 def _jax_is_up(modules: Mapping[str, ModuleType]) -> bool:
-    """Its clients by platform, once it has any."""
+    """Return whether JAX has clients of a platform."""
     backends = _names(modules.get("jax._src.xla_bridge")).get("_backends")
     return isinstance(backends, dict) and any(name in backends for name in _JAX_GPU_PLATFORMS)
 
 
 def _jax_preallocates(environment: Mapping[str, str]) -> bool:
-    """75 % by default: https://docs.jax.dev/en/latest/gpu_memory_allocation.html.
+    """Return whether JAX takes 75 % by default: https://docs.jax.dev/en/latest/gpu_memory_allocation.html.
 
     As jaxlib reads them: the allocator's name in any case, but `False` and not `FALSE` (`xla_client.py`,
     `generate_pjrt_gpu_plugin_options`).
@@ -60,7 +60,7 @@ def _jax_preallocates(environment: Mapping[str, str]) -> bool:
 
 
 def _tensorflow_growth(modules: Mapping[str, ModuleType]) -> list[bool]:
-    """Of each GPU that TensorFlow has begun to use, whether its memory grows with the need; [] where it uses none.
+    """Return whether memory grows with the need, for each GPU that TensorFlow uses; [] where it uses none.
 
     https://www.tensorflow.org/guide/gpu#limiting_gpu_memory_growth
     """
@@ -73,7 +73,7 @@ def _tensorflow_growth(modules: Mapping[str, ModuleType]) -> list[bool]:
 
 
 def _names(module: ModuleType | None) -> Mapping[str, object]:
-    """Not getattr: a module's own __getattr__ may import what the app has not asked for."""
+    """Return a module's own names. Not by getattr: a __getattr__ may import what the app has not asked for."""
     found = getattr(module, "__dict__", {})
     return found if isinstance(found, dict) else {}
 
@@ -139,11 +139,11 @@ class Reporter:
         )
 
     def skip(self) -> None:
-        """Figures were not sent, because the agent has not read the last ones: the gap in `seq` tells it how many."""
+        """Skip figures that the agent would not read: the gap in `seq` tells it how many."""
         self._number += 1
 
     def pause_seconds(self, interval_seconds: float) -> float:
-        """Until the next figures: longer where the allocator, busy in another thread, kept this one waiting."""
+        """Return the pause until the next figures: longer where a busy allocator kept this one waiting."""
         spared = min(self.cost_seconds / COST_SHARE, MAX_SPARED_SECONDS)
         return max(interval_seconds, spared)
 

@@ -40,7 +40,7 @@ class BlameContext:
         self._wait = wait
 
     def requests_served(self) -> int | None:
-        """Requests so far; None where nobody counts them."""
+        """Return the number of requests so far; None where nobody counts them."""
         return self._told.requests_served()
 
     def is_capturing(self) -> bool:
@@ -160,7 +160,7 @@ class Session:
         self._hello: Message = {}
 
     def serve(self) -> None:
-        """Until the app is stopping.
+        """Serve the connection until the app is stopping.
 
         Raises:
             OSError: the connection is over.
@@ -189,7 +189,7 @@ class Session:
         self._send_answers()
 
     def _report(self) -> None:
-        """Figures, and what else is new. An agent that has not read the last figures does not get any now."""
+        """Send figures and what else is new; an agent that has not read the last figures gets none now."""
         if self._connection.behind:
             self._connection.flush()
         if self._connection.behind:
@@ -219,7 +219,7 @@ class Session:
             self._commands.take(heard, trusted=self._trusted, reply=self._answers.append)
 
     def _change_rate(self, command: Command) -> Message:
-        """As long as this connection lasts; another server's word does not count."""
+        """Change the rate for as long as this connection lasts; another server's word does not count."""
         if not self._trusted or "rate" not in self._told.settings.obeyed:
             return protocol.refused(command.id, "forbidden: the app does not allow it")
         asked = command.args.get("interval")

@@ -98,7 +98,7 @@ def default_name(program: str) -> str:
 
 
 def socket_path(settings: Settings, environment: Mapping[str, str], user_id: int) -> str:
-    """Where to look for the agent now: an agent of this user's own is found where the node has none."""
+    """Return where to look for the agent: this user's own is found where the node has none."""
     if settings.socket:
         return settings.socket
     runtime_folder = environment.get("XDG_RUNTIME_DIR", "")

@@ -64,7 +64,7 @@ class Allowance:
             self._parent.spend(lines, size_bytes)
 
     def wait_seconds(self) -> float:
-        """Until there is something to spend again; 0 where there is."""
+        """Return the seconds until something can be spent again; 0 where it can."""
         assured = self._assured.wait_seconds() if self._assured is not None else None
         if assured == 0.0:
             return 0.0

@@ -80,7 +80,7 @@ class AutomaticBlame:
 
 
 def _leaking(snapshot: Snapshot) -> Iterator[tuple[MemoryKey, Growth]]:
-    """Leaks of connected apps that can be asked."""
+    """Yield the leaks of connected apps that can be asked."""
     for key, growth in snapshot.growth.items():
         client = snapshot.clients.get(key.pid) if growth.verdict is Verdict.LEAKING else None
         if client is not None and {"census", "lines"} & set(client.capabilities):

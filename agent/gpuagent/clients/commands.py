@@ -195,7 +195,7 @@ class ClientCommands:
         return devices_document(snapshot.clients.get(pid), [each for each in snapshot.processes if each.pid == pid])
 
     async def _devices_after(self, pid: int) -> list[Document]:
-        """As soon as both the driver and the app have told figures of after this moment."""
+        """Return the device documents once the driver and the app have both told figures of after this moment."""
         now = self._clock.now()
         deadline = now + _SEEN_SECONDS * self._clock.speed
         while self._clock.now() < deadline:

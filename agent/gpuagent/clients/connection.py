@@ -51,27 +51,27 @@ class Host(Protocol):
         ...
 
     def joined(self, connection: Connection) -> float:
-        """It has said hello; returns the seconds between two figures. Raises RefusedPeer."""
+        """Admit a connection that has said hello; return the seconds between two figures. Raises RefusedPeer."""
         ...
 
     def left(self, connection: Connection) -> None:
-        """It is over."""
+        """Forget a connection that is over."""
         ...
 
     def heard(self, said: object) -> None:
-        """A line was understood (None: of a kind that is not known)."""
+        """Note a line that was understood (None: of a kind that is not known)."""
         ...
 
     def refused(self, reason: str, text: str) -> None:
-        """It was not taken as a client."""
+        """Note a peer that was not taken as a client."""
         ...
 
     def dropped(self, connection: Connection, reason: str, text: str) -> None:
-        """It was ended by the agent."""
+        """Note a connection that the agent ended."""
         ...
 
     def throttled(self) -> None:
-        """Somebody sends more than their share."""
+        """Note that somebody sends more than their share."""
         ...
 
     def now(self) -> float:
@@ -277,12 +277,12 @@ class Connection:
             self._answered(said)
 
     def _answered(self, result: Result) -> None:
-        """An answer that nobody waits for any more is none."""
+        """Hand an answer to whoever waits for it; one that nobody waits for any more is dropped."""
         if self._asked is not None and self._asked[0] == result.id and not self._asked[2].done():
             self._asked[2].set_result(result)
 
     def _meet(self, hello: Hello) -> None:
-        """The first hello says who it is; later ones only what has changed."""
+        """Take who it is from the first hello; later ones only say what has changed."""
         if self.info is None:
             self.info = self._host.identify(self.peer, hello.pid)
             self.hello, self._claimed_pid = hello, hello.pid

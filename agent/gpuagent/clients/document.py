@@ -37,7 +37,7 @@ def clients_document(hub: Hub, snapshot: Snapshot | None, now_seconds: float) ->
 def client_document(
     connection: Connection, reading: ClientReading | None, processes: list[ProcessReading], now_seconds: float
 ) -> Document:
-    """One app."""
+    """Return the document of one app."""
     info, hello = connection.info, connection.hello
     assert info is not None and hello is not None  # noqa: S101, PT018  it is a client
     measured = connection.measured_seconds

@@ -27,7 +27,7 @@ def fresh_seconds(interval_seconds: float) -> float:
 def read_clients(
     connections: Iterable[Connection], snapshot: Snapshot, *, now_seconds: float, speed: float = 1.0
 ) -> dict[int, ClientReading]:
-    """By pid. An app whose pid the snapshot knows as another process is left out.
+    """Return what each app tells, by pid, without apps whose pid the snapshot knows as another process.
 
     `speed` is that of the clock: in a simulation that runs faster, apps do not send more.
     """
@@ -56,7 +56,7 @@ def read_clients(
 
 
 def gpu_names(snapshot: Snapshot) -> dict[str, str]:
-    """NVML's UUID of a GPU by what torch may call it, or one of its MIG devices."""
+    """Return NVML's UUID of a GPU by each name that torch may have for it, or for one of its MIG devices."""
     names: dict[str, str] = {}
     for gpu in snapshot.gpus:
         names[_bare(gpu.identity.uuid)] = gpu.identity.uuid
@@ -100,5 +100,5 @@ def _reading(connection: Connection, names: Mapping[str, str], on: set[str], *, 
 
 
 def _only(devices: tuple[Device, ...], on: set[str]) -> str:
-    """Where there is one device and the process is on one GPU, it needs no name."""
+    """Return the GPU of an app with one device whose process is on one GPU: there it needs no name."""
     return next(iter(on)) if len(devices) == len(on) == 1 else ""

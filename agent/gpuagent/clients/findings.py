@@ -67,13 +67,13 @@ class Findings:
     """How long the app stood still for it."""
 
     def document(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the findings as JSON has them."""
         found = asdict(self)
         return found | {key: list(found[key]) for key in ("groups", "lines", "notes")}
 
 
 def read_findings(value: Mapping[str, Any]) -> Findings:
-    """From an app's answer; what is of the wrong type is left out."""
+    """Return the findings in an app's answer; what is of the wrong type is left out."""
     given = value.get("notes")
     notes = [_text(note) for note in (given if isinstance(given, list) else [])[:_MOST_NOTES]]
     return Findings(
@@ -86,7 +86,7 @@ def read_findings(value: Mapping[str, Any]) -> Findings:
 
 
 def together(census: Findings | None, lines: Findings | None, notes: tuple[str, ...] = ()) -> Findings:
-    """One verdict: that of whoever holds the memory, else that of the line which allocated it."""
+    """Return one verdict: that of whoever holds the memory, else that of the line which allocated it."""
     found = [each for each in (census, lines) if each is not None]
     telling = next((each for each in found if each.groups or each.lines), found[0] if found else Findings())
     stalls = [each.stall_seconds for each in found if each.stall_seconds is not None]

@@ -164,7 +164,7 @@ class Hub:
             connection.drop("crowded", "there are no descriptors left, and it has not said hello")
 
     def use(self, limits: Limits, interval_seconds: float) -> None:
-        """Other limits, for who connects from now on; another interval, for those too that are connected."""
+        """Put other limits in force for who connects from now on, and another interval for all."""
         self.limits = limits
         if interval_seconds == self.interval_seconds:
             return
@@ -287,7 +287,7 @@ class Hub:
             del allowances[account]
 
     def _complain(self, reason: str, text: str) -> None:
-        """One line a minute for each reason: whoever may connect must not be able to fill the log."""
+        """Log one line a minute for each reason: whoever may connect must not be able to fill the log."""
         now = self._seconds()
         if now - self._complained.get(reason, -_QUIET_SECONDS) >= _QUIET_SECONDS:
             self._complained[reason] = now

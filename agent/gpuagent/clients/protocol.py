@@ -90,7 +90,7 @@ def encode(message: Message) -> bytes:
 
 
 def _refuse(_: str) -> NoReturn:
-    """NaN and Infinity are not JSON, whatever Python says."""
+    """Refuse NaN and Infinity, which are not JSON, whatever Python says."""
     raise ValueError
 
 
@@ -209,7 +209,7 @@ def _interval(value: object) -> float | None:
 
 
 def _frameworks(given: Mapping[str, object]) -> dict[str, bool]:
-    """By the names that are names; a later version may say more of one than yes or no."""
+    """Return flags by name; a later version may say more of one than yes or no."""
     named = {name: value for name, value in given.items() if _CAPABILITY.fullmatch(name) and isinstance(value, bool)}
     return dict(list(named.items())[:_MAX_FRAMEWORKS])
 

@@ -134,7 +134,7 @@ class ClientServer:
         return self._acceptor is not None
 
     async def open(self) -> None:
-        """Listen. Where that cannot be, it is said in the log and as a metric."""
+        """Listen; where that cannot be, say so in the log and as a metric."""
         try:
             self._listener = await asyncio.to_thread(open_client_socket, self._directory)
         except ListenError as error:
@@ -158,7 +158,7 @@ class ClientServer:
             waiting.cancel()
 
     def use(self, limits: Limits, interval_seconds: float) -> None:
-        """Other limits, and another interval."""
+        """Put other limits and another interval in force."""
         self.hub.use(limits, interval_seconds)
 
     def readings(self, snapshot: Snapshot) -> Mapping[int, ClientReading]:
@@ -174,7 +174,7 @@ class ClientServer:
         return found
 
     def show(self, snapshot: Snapshot) -> None:
-        """The snapshot that now holds, whole: whoever waits for one is told."""
+        """Publish the snapshot that now holds to whoever waits for one."""
         self.snapshot = snapshot
         waiting, self._waiting = self._waiting, set()
         for future in waiting:
@@ -193,7 +193,7 @@ class ClientServer:
             self._waiting.discard(future)
 
     def figures(self) -> ClientFigures:
-        """For the metrics."""
+        """Return the figures for the metrics."""
         hub = self.hub
         return ClientFigures(
             listening=self.listening,
@@ -226,7 +226,7 @@ class ClientServer:
 
 
 def client_server(config: Config, clock: Clock, boot_id: str) -> ClientServer:
-    """Over the machine's own /proc, also where the GPUs are simulated: apps that connect are real."""
+    """Build the server over the machine's own /proc, also where the GPUs are simulated: apps that connect are real."""
     files = RealProc()
     reader = ProcessReader(
         files,

@@ -13,7 +13,7 @@ from gpuagent.install.install import uninstall
 
 
 def main() -> None:
-    """What `make uninstall` runs."""
+    """Take the service away, for `make uninstall`."""
     parser = argparse.ArgumentParser(prog="make uninstall", description="Take the service away.")
     parser.add_argument("--purge", action="store_true", help="configuration, state and the user, too")
     arguments = parser.parse_args()

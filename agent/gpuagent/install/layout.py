@@ -33,7 +33,7 @@ class Layout:
     prefix: Path = Path("/usr/local")
 
     def at(self, path: Path) -> Path:
-        """Where an absolute path is written."""
+        """Return where an absolute path is written."""
         return self.root / path.relative_to("/")
 
     @property
@@ -72,7 +72,7 @@ _ADVICE = "Take the distribution's Python, and a folder such as /opt/gpuagent."
 
 
 def check_environment(prefix: Path, base_prefix: Path) -> None:
-    """Both the environment and the Python that it was made of have to be within reach.
+    """Check that the environment and the Python it was made of are within the service's reach. Raises InstallFault.
 
     Raises:
         InstallFault: it is no environment of its own, or the service could not read it.
@@ -84,7 +84,7 @@ def check_environment(prefix: Path, base_prefix: Path) -> None:
 
 
 def check_reach(path: Path) -> None:
-    """Every folder on the way can be entered by everybody, and the unit does not hide it.
+    """Check that everybody can enter every folder on the way, and that the unit hides none. Raises InstallFault.
 
     Raises:
         InstallFault: the service would end with 203/EXEC.

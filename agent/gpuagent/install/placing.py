@@ -32,7 +32,7 @@ class Placed(NamedTuple):
 
 
 def write(path: Path, text: str, mode: int = 0o644) -> None:
-    """Whole or not at all: systemd and shells may read it at any moment."""
+    """Write a file whole or not at all: systemd and shells may read it at any moment."""
     path.parent.mkdir(parents=True, exist_ok=True)
     new = path.with_name(f".{path.name}.new")
     new.unlink(missing_ok=True)
@@ -62,7 +62,7 @@ class Manifest:
         return self._file.exists()
 
     def read(self) -> list[Path]:
-        """Nothing where there is no list, or none that can be read."""
+        """Return the listed paths; none where there is no list, or none that can be read."""
         try:
             listed = json.loads(self._file.read_text(encoding="utf-8"))
             return [Path(path) for path in listed["files"]]
@@ -70,11 +70,11 @@ class Manifest:
             return []
 
     def add(self, paths: Iterable[Path]) -> None:
-        """Before they are placed: what is interrupted can still be taken away."""
+        """Add paths before they are placed, so that what is interrupted can still be taken away."""
         self._write({*self.read(), *paths})
 
     def keep(self, paths: Iterable[Path]) -> list[Path]:
-        """These are all: gives those that were listed and no longer belong to it."""
+        """Keep these paths alone; return those that were listed and no longer belong to it."""
         wanted = set(paths)
         stale = [path for path in self.read() if path not in wanted]
         self._write(wanted)
@@ -122,7 +122,7 @@ class Releases:
         self._point(self._current, environment)
 
     def take_back(self, current: Path, previous: Path | None) -> None:
-        """As it was before `use`, for one that does not start."""
+        """Restore what was before `use`, for an environment that does not start."""
         self._point(self._current, current)
         if previous is None:
             self._previous.unlink(missing_ok=True)
@@ -137,11 +137,11 @@ class Releases:
             shutil.rmtree(environment, ignore_errors=True)
 
     def _target(self, which: Path) -> Path | None:
-        """None where the link is not there, or leads nowhere."""
+        """Return where a link leads; None where it is not there, or leads nowhere."""
         return which.resolve() if which.exists() else None
 
     def _point(self, which: Path, environment: Path) -> None:
-        """By a relative path where it can be: a staging folder is not where it is going to be."""
+        """Point a link, by a relative path where possible: a staging folder is not where it is going to be."""
         if environment.is_relative_to(self.home):
             link(which, str(environment.relative_to(self.home)))
         else:

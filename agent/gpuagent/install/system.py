@@ -34,7 +34,7 @@ class System:
         """systemd runs this machine (sd_booted(3)), and takes orders."""
 
     def make_user(self, sysusers: Path) -> None:
-        """The user and group of the service, from this file of sysusers.d.
+        """Make the user and group of the service, from this file of sysusers.d.
 
         Raises:
             InstallFault: neither systemd-sysusers nor useradd could.
@@ -47,7 +47,7 @@ class System:
         self._must(done, f"the user {USER} could not be made")
 
     def make_directories(self, tmpfiles: Path) -> None:
-        """What must be there whether or not the service runs, from this file of tmpfiles.d.
+        """Make the directories that must be there whether or not the service runs, from this file of tmpfiles.d.
 
         Raises:
             InstallFault: it could not.
@@ -64,7 +64,7 @@ class System:
         return Path(self._run(["systemctl", "show", "--value", "--property", "FragmentPath", UNIT]).stdout.strip())
 
     def state(self) -> str:
-        """Of the unit: active, activating, reloading, failed, inactive."""
+        """Return the state of the unit: active, activating, reloading, failed, inactive."""
         return self._run(["systemctl", "is-active", UNIT]).stdout.strip()
 
     def enable(self) -> None:
@@ -91,7 +91,7 @@ class System:
         return self._run(command).stdout.rstrip()
 
     def remove_user(self) -> None:
-        """For an end of everything: the files that it owned are gone."""
+        """Remove the service's user, once the files that it owned are gone."""
         self._run(["userdel", USER])
         self._run(["groupdel", USER])  # where it has members besides, userdel leaves it
 

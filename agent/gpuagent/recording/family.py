@@ -68,7 +68,7 @@ class Family:
 
 
 def adopt_orphans() -> None:
-    """Descendants whose parents have ended become children of this process, not of init: so they are still found.
+    """Have descendants whose parents end become children of this process, not of init, so that they are still found.
 
     prctl(2), PR_SET_CHILD_SUBREAPER; where it is not to be had, an orphan that was never seen is lost.
     """

@@ -84,7 +84,7 @@ class Waiting(Protocol):
     """`Signals` is one."""
 
     def wait(self, seconds: float) -> Stop | None:
-        """Until a signal or for so long."""
+        """Wait for a signal, for so long at most."""
         ...
 
 
@@ -111,7 +111,7 @@ class Recorder:
         return self._clock.now() - self._begin
 
     def run_command(self, command: Command, signals: Waiting, interval_seconds: float) -> int:
-        """Until the command has ended. Returns its exit status; signals are passed on to it."""
+        """Record until the command has ended; return its exit status. Signals are passed on to it."""
         while (status := command.look()) is None:
             self.look()
             due = self._clock.now() + interval_seconds
@@ -123,7 +123,7 @@ class Recorder:
         return status
 
     def run_process(self, pid: int, signals: Waiting, interval_seconds: float) -> None:
-        """Until the process has ended, or a signal asks for the end."""
+        """Record until the process has ended, or a signal asks for the end."""
         absent = 0
         while True:
             reading = self.look()
@@ -141,7 +141,7 @@ class Recorder:
                     return
 
     def look(self) -> Reading:
-        """One reading, written and judged."""
+        """Return one reading, written down and judged."""
         reading = self._source.read()
         at = self.seconds
         if reading.problem != self._problem:

@@ -52,7 +52,7 @@ class Source(Protocol):
         ...
 
     def close(self) -> None:
-        """No more looks."""
+        """Close the source."""
         ...
 
 

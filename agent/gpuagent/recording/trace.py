@@ -35,7 +35,7 @@ class TraceFile:
             self.problem = self.problem or failure.strerror or str(failure)
 
     def write(self, time_seconds: float, rows: list[tuple[str, Held | None]]) -> None:
-        """Rows of one reading: the process's name, and its memory or None where it could not be read."""
+        """Write the rows of one reading: a process's name, and its memory or None where it could not be read."""
         if self.problem:
             return
         lines = []
@@ -65,6 +65,6 @@ def create_trace(path: Path, *, replace: bool = False) -> TraceFile:
 
 
 def trace_name(held: Held, *, first_gpu: int) -> str:
-    """`name:pid`, and the GPU where it is not the process's first. A name may hold anything, the file may not."""
+    """Return `name:pid`, with the GPU where it is not the process's first, fit for a file of CSV."""
     name = "".join(letter if letter.isprintable() and letter not in ',"' else "_" for letter in held.name) or "process"
     return f"{name}:{held.pid}" if held.gpu == first_gpu else f"{name}:{held.pid}/gpu{held.gpu}"

@@ -30,7 +30,7 @@ class FloorPath:
         self._lows: list[float] = []
 
     def add(self, seconds: float, value: float) -> None:
-        """A reading; time does not go back."""
+        """Add a reading; time does not go back."""
         if self._begin is None:
             self._begin = seconds
         while seconds - self._begin >= self._width * _MOST_BLOCKS:
@@ -78,7 +78,7 @@ class Track:
         self._waiting: tuple[float, int] | None = None
 
     def add(self, seconds: float, held: Held | None) -> None:
-        """A reading at this time, by a clock that does not go back."""
+        """Add a reading at this time, by a clock that does not go back."""
         if held is None or held.used_bytes is None:
             self.missing += 1
             self._judge(seconds, None)
@@ -95,7 +95,7 @@ class Track:
         self._judge(seconds, held)
 
     def end(self, *, ended_itself: bool) -> None:
-        """No more readings. The last one of a process that has ended may be half of its way out, and is left out."""
+        """End the track. The last reading of a process that has ended may be half of its way out, and is left out."""
         if not ended_itself or self.last_bytes is None:
             self._settle()
 

@@ -28,7 +28,7 @@ FIELDS = "fields"
 
 
 def is_journal(stream: str, descriptor: int = 2) -> bool:
-    """Whether $JOURNAL_STREAM, `device:inode`, is this descriptor: a child may have inherited the variable alone."""
+    """Return whether $JOURNAL_STREAM names this descriptor: a child may have inherited the variable alone."""
     try:
         status = os.fstat(descriptor)
     except OSError:
@@ -81,7 +81,7 @@ class JournalHandler(logging.Handler):
 
 
 def _datagram(entry: Mapping[str, object]) -> bytes:
-    """Values with a line feed have their length in front."""
+    """Return the datagram of an entry; values with a line feed have their length in front."""
     parts = []
     for name, value in entry.items():
         data = str(value).encode("utf-8", "replace")
@@ -146,7 +146,7 @@ class Repeats(logging.Filter):
 
 
 def _raised_at(trace: TracebackType | None) -> tuple[str, int] | None:
-    """File and line of the innermost frame."""
+    """Return file and line of the innermost frame."""
     if trace is None:
         return None
     while trace.tb_next is not None:

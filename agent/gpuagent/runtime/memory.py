@@ -38,12 +38,12 @@ class CLibrary(Protocol):
 
 
 def c_library() -> CLibrary:
-    """That of this process."""
+    """Return this process's C library."""
     return cast("CLibrary", ctypes.CDLL(None))
 
 
 def set_up_heap(library: CLibrary) -> None:
-    """Before any thread is started: one heap for all of them, and none for large blocks.
+    """Have all threads share one heap, with no heap for large blocks; call it before any thread is started.
 
     glibc gives threads heaps of their own, up to eight for each core, so that they need not wait for each other, as
     those of Python do anyway. Each has its own holes: after an hour of 8 GPUs with 64 processes they were 3.2 MiB in
@@ -59,7 +59,7 @@ def set_up_heap(library: CLibrary) -> None:
 
 
 def settle(library: CLibrary) -> None:
-    """After the start and after a reload: give back what that took for a moment, and look no more at what will stay.
+    """Give back what a start or a reload took for a moment, and spare the collector what will stay.
 
     The collector no longer goes through some 90,000 objects (modules, functions, rules) that live as long as the
     process, which takes it tens of milliseconds each time, in the event loop.
@@ -70,7 +70,7 @@ def settle(library: CLibrary) -> None:
 
 
 def look_no_more() -> None:
-    """What is in use now mostly stays, so the collector no longer goes through it.
+    """Freeze what is in use now: it mostly stays, so the collector no longer goes through it.
 
     Once things are as they will be: what is found in use by chance is never collected, should it ever hang in a circle.
     """
@@ -79,7 +79,7 @@ def look_no_more() -> None:
 
 
 def give_back(library: CLibrary) -> None:
-    """What is free in the heap, back to the kernel: with scrapes of 8 GPUs with 64 processes, 1.5 MiB."""
+    """Give what is free in the heap back to the kernel: 1.5 MiB with scrapes of 8 GPUs with 64 processes."""
     with suppress(AttributeError):
         library.malloc_trim(0)
 

@@ -23,23 +23,23 @@ class Notifier:
         """Within this time systemd wants to hear from us; None if it does not watch."""
 
     def ready(self) -> None:
-        """The first collection has been tried."""
+        """Tell systemd that the first collection has been tried."""
         self._send("READY=1")
 
     def reloading(self, monotonic_microseconds: int) -> None:
-        """The configuration is being read again; `ready` ends it."""
+        """Tell systemd that the configuration is being read again; `ready` ends it."""
         self._send(f"RELOADING=1\nMONOTONIC_USEC={monotonic_microseconds}")
 
     def stopping(self) -> None:
-        """On the way out."""
+        """Tell systemd that the agent is on its way out."""
         self._send("STOPPING=1")
 
     def alive(self) -> None:
-        """The loop turns."""
+        """Tell systemd's watchdog that the loop turns."""
         self._send("WATCHDOG=1")
 
     def status(self, text: str) -> None:
-        """One line for `systemctl status`; sent when it changes."""
+        """Set the line that `systemctl status` shows; sent when it changes."""
         if text != self._status:
             self._status = text
             self._send(f"STATUS={text}")

@@ -107,7 +107,7 @@ def fetch(url: str, timeout_seconds: float = TIMEOUT_SECONDS, max_bytes: int = M
 
 
 def _hang_up(connection: http.client.HTTPConnection) -> None:
-    """From the guard's thread: whoever is reading sees the end."""
+    """Shut the connection down from the guard's thread, so that whoever is reading sees the end."""
     sock = connection.sock
     if sock is not None:
         with contextlib.suppress(OSError):

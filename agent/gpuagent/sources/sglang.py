@@ -17,7 +17,7 @@ _PARTS = {"weight": "weights", "kvcache": "kv_cache", "graph": "graphs", "cuda_g
 
 
 def read(source: str, body: bytes) -> ServerReading:
-    """Of all its ranks together. Raises BadAnswer."""
+    """Return the reading of all its ranks together. Raises BadAnswer."""
     answer = document(body)
     states = answer.get("internal_states") if isinstance(answer, dict) else None
     ranks = [state for state in states if isinstance(state, dict)] if isinstance(states, list) else []

@@ -48,7 +48,7 @@ class Sources:
         self._tasks = []
 
     async def reload(self, sources: Iterable[ServerSource]) -> None:
-        """Others from now on; those that stay are asked anew."""
+        """Ask these servers from now on; those that stay are asked anew."""
         new = tuple(sources)
         if new == self._sources:
             return

@@ -17,7 +17,7 @@ _ANY = "nv_gpu_memory_total_bytes"
 
 
 def read(source: str, body: bytes) -> ServerReading:
-    """Of all its models together. Raises BadAnswer."""
+    """Return the reading of all its models together. Raises BadAnswer."""
     values: dict[str, list[float]] = defaultdict(list)
     for name, value in samples(body, (_PENDING, _PINNED, _ANY)):
         values[name].append(value)

@@ -16,7 +16,7 @@ _RUNNING, _WAITING = "vllm:num_requests_running", "vllm:num_requests_waiting"
 
 
 def read(source: str, body: bytes) -> ServerReading:
-    """Of all its engines together. Raises BadAnswer."""
+    """Return the reading of all its engines together. Raises BadAnswer."""
     values: dict[str, list[float]] = defaultdict(list)
     for name, value in samples(body, (*_USAGE, _RUNNING, _WAITING)):
         values[name].append(value)

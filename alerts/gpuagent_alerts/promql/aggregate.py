@@ -28,12 +28,12 @@ Less = Callable[[float, float], bool]
 
 
 def ascending(left: float, right: float) -> bool:
-    """For topk: the smallest is on top of the heap, to be replaced by a larger one."""
+    """Compare for topk: the smallest is on top of the heap, to be replaced by a larger one."""
     return math.isnan(left) or left < right
 
 
 def descending(left: float, right: float) -> bool:
-    """For bottomk."""
+    """Compare for bottomk: the largest is on top of the heap."""
     return math.isnan(left) or left > right
 
 
@@ -56,7 +56,7 @@ def best(elements: Sequence[Element], count: int, less: Less) -> list[Element]:
 
 
 def _up(heap: list[Element], less: Less) -> None:
-    """container/heap's `up`, of the last element."""
+    """Move the last element up, as container/heap's `up` does."""
     child = len(heap) - 1
     while child > 0:
         parent = (child - 1) // 2
@@ -67,7 +67,7 @@ def _up(heap: list[Element], less: Less) -> None:
 
 
 def _pop(heap: list[Element], less: Less) -> None:
-    """container/heap's `Pop`: the last element takes the place of the first and goes down."""
+    """Drop the first element, as container/heap's `Pop` does: the last takes its place and goes down."""
     last = heap.pop()
     if not heap:
         return
@@ -83,7 +83,7 @@ def _pop(heap: list[Element], less: Less) -> None:
 
 
 def quantile(fraction: float, values: Sequence[float]) -> float:
-    """Between the two nearest values, by their distance. Infinite where the fraction is no fraction."""
+    """Return the quantile between the two nearest values, by their distance; infinite where the fraction is none."""
     if math.isnan(fraction):
         return NAN
     if not 0 <= fraction <= 1:
@@ -101,7 +101,7 @@ GroupLabels = Callable[[str, LabelSet], tuple[str, LabelSet]]
 
 
 def _mean(values: Values) -> float:
-    """Incremental, as Prometheus does it: a sum could overflow. An infinite mean stays what it is."""
+    """Return the mean, computed incrementally as Prometheus does: a sum could overflow. An infinite mean stays."""
     mean = values[0]
     for count, value in enumerate(values[1:], start=2):
         if math.isinf(mean):
@@ -130,7 +130,7 @@ def _smallest(values: Values) -> float:
 
 
 def _variance(values: Values) -> float:
-    """Welford's algorithm."""
+    """Return the variance by Welford's algorithm."""
     mean, squares = values[0], 0.0
     for count, value in enumerate(values[1:], start=2):
         delta = value - mean
@@ -140,7 +140,7 @@ def _variance(values: Values) -> float:
 
 
 def _sum(values: Values) -> float:
-    """In order and without compensation: Python's own sum compensates from 3.12 on."""
+    """Return the sum in order and without compensation: Python's own sum compensates from 3.12 on."""
     return reduce(add, values)
 
 
@@ -158,7 +158,7 @@ RANKINGS = {"topk": ascending, "bottomk": descending}
 
 
 def plan_aggregation(node: Aggregation, operand: Plan, parameter: Plan | None) -> VectorPlan:
-    """Raises ExpressionError for an aggregation that is not available, and for a wrong type."""
+    """Plan an aggregation. Raises ExpressionError for one that is not available, and for a wrong type."""
     if not isinstance(operand, VectorPlan):
         raise ExpressionError(f"{node.operator} takes an instant vector, not a {operand.type}")
     # Names in groups are rare and only by request; without them, what comes out differs in its labels.

@@ -72,7 +72,7 @@ Pair = tuple[Hashable, Element, Element, float]
 
 
 def plan_join(node: Binary, left: VectorPlan, right: VectorPlan) -> VectorPlan:
-    """One of arithmetic and comparison between vectors. A comparison without `bool` keeps the left side's value."""
+    """Plan arithmetic or a comparison of vectors; a comparison without `bool` keeps the left side's value."""
     matching = node.matching
     many, one = (right, left) if matching.cardinality is Cardinality.ONE_TO_MANY else (left, right)
     drops_name = node.returns_bool or node.operator in DROPS_NAME
@@ -170,7 +170,7 @@ class _Join:
 
 
 def _value(node: Binary) -> Callable[[float, float], float | None]:
-    """The operands come as "many" and "one": for group_right they stand the other way round in the expression."""
+    """Return the operation on "many" and "one"; group_right has them the other way round in the expression."""
     swapped = node.matching.cardinality is Cardinality.ONE_TO_MANY
     arithmetic = ARITHMETIC.get(node.operator)
     if arithmetic is not None:
@@ -186,7 +186,7 @@ def _value(node: Binary) -> Callable[[float, float], float | None]:
 
 
 def _result_labels(node: Binary) -> ResultLabels | None:
-    """As Prometheus' resultMetric. None where nothing but the name changes: most joins, and the fast ones."""
+    """Return how result labels are made (Prometheus' resultMetric); None where nothing but the name changes."""
     matching = node.matching
     names = frozenset(matching.labels)
     if METRIC_NAME in names or METRIC_NAME in matching.include:
@@ -222,7 +222,7 @@ def _labels_included(include: tuple[str, ...], *, name_kept: bool) -> ResultLabe
 
 
 def _labels_with_name(node: Binary) -> ResultLabels:
-    """Where the metric's name takes part like other labels."""
+    """Return how result labels are made where the metric's name takes part like other labels."""
     matching = node.matching
     drops_name = node.operator in DROPS_NAME
     names = frozenset(matching.labels)
@@ -243,7 +243,7 @@ Result = TypeVar("Result")
 
 
 def plan_negation(operand: Plan) -> Plan:
-    """Raises ExpressionError for a string."""
+    """Plan the unary minus. Raises ExpressionError for a string."""
     match operand:
         case ScalarPlan(scalar):
             return ScalarPlan(lambda tick: -scalar(tick))
@@ -254,7 +254,7 @@ def plan_negation(operand: Plan) -> Plan:
 
 
 def plan_binary(node: Binary, left: Plan, right: Plan) -> Plan:
-    """Raises ExpressionError where the operator does not suit the types of its operands."""
+    """Plan a binary operator. Raises ExpressionError where it does not suit the types of its operands."""
     _check(node, left, right)
     match left, right:
         case ScalarPlan(first), ScalarPlan(second):

@@ -59,7 +59,7 @@ class Expression:
         return self._plan.run(tick)
 
     def rows(self, index: SeriesIndex, time_seconds: float) -> Vector:
-        """As a rule takes it: a number is one row without labels.
+        """Evaluate as a rule does: a number is one row without labels.
 
         Raises EvaluationError where the series do not suit it.
         """
@@ -125,7 +125,7 @@ def _nodes(node: Node) -> Iterator[Node]:
 
 
 def _asks_time(node: Node) -> bool:
-    """`time()`, and the functions of the calendar where they are given nothing."""
+    """Return whether a node is `time()`, or a function of the calendar that is given nothing."""
     return isinstance(node, Call) and not node.arguments and node.function in {"time", *CALENDAR_FUNCTIONS}
 
 
@@ -146,7 +146,7 @@ class Repeated:
         self._rows = Vector()
 
     def rows(self, index: SeriesIndex, time_seconds: float) -> Vector:
-        """As `Expression.rows`. What is returned, and what the index has given, must not be changed by anyone."""
+        """Evaluate as `Expression.rows` does. Neither the result nor what the index has given may be changed."""
         if self._names is None:
             return self._expression.rows(index, time_seconds)
         inputs = [index.elements(name) for name in self._names]

@@ -46,7 +46,7 @@ class Moment(NamedTuple):
 
 
 def moment(seconds: float) -> Moment:
-    """Of Unix time; fractions are cut off."""
+    """Return the moment of a Unix time; fractions are cut off."""
     whole = math.trunc(seconds) if math.isfinite(seconds) and -(2.0**63) <= seconds < 2.0**63 else -(2**63)
     days, second_of_day = divmod((whole + _EPOCH) % 2**64, _SECONDS_PER_DAY)
     cycles, day_of_cycle = divmod(days, _DAYS_PER_CYCLE)
@@ -67,7 +67,7 @@ CALENDAR_FUNCTIONS: dict[str, Callable[[Moment], int]] = {
 
 
 def plan_label_replace(vector: VectorPlan, destination: str, template: str, source: str, regex: str) -> VectorPlan:
-    """Raises ExpressionError for a wrong regular expression or label.
+    """Plan label_replace. Raises ExpressionError for a wrong regular expression or label.
 
     Prometheus tells of those when the rule is evaluated, and then every time.
     """
@@ -86,7 +86,7 @@ def plan_label_replace(vector: VectorPlan, destination: str, template: str, sour
 
 
 def plan_label_join(vector: VectorPlan, destination: str, separator: str, sources: Sequence[str]) -> VectorPlan:
-    """Raises ExpressionError for a wrong label."""
+    """Plan label_join. Raises ExpressionError for a wrong label."""
     for source in sources:
         _check_label(source, "source", "label_join")
     _check_label(destination, "destination", "label_join")
@@ -151,7 +151,7 @@ class _Function(NamedTuple):
 
 
 def plan_call(node: Call, arguments: Sequence[Plan]) -> Plan:
-    """Raises ExpressionError for a function that is not available, and for arguments of the wrong number or type."""
+    """Plan a call. Raises ExpressionError for a function that is not available, and for wrong arguments."""
     function = _FUNCTIONS.get(node.function)
     if function is None:
         hint = _HINTS.get(node.function, "evaluate this rule in Prometheus, or use " + ", ".join(sorted(_FUNCTIONS)))

@@ -53,7 +53,7 @@ _IN_BRACES = re.compile(
 
 
 def place(text: str, offset: int) -> str:
-    """Line and column, as Prometheus counts them."""
+    """Return line and column, as Prometheus counts them."""
     return f"{text.count(chr(10), 0, offset) + 1}:{offset - text.rfind(chr(10), 0, offset)}"
 
 
@@ -102,7 +102,7 @@ _OPERATOR_WORDS = frozenset(["and", "or", "unless", "atan2"])
 
 
 def check_length(text: str) -> None:
-    """Raises ExpressionError for a text that is too long, or that is no Unicode."""
+    """Raise ExpressionError for a text that is too long, or that is no Unicode."""
     try:
         # A character has one byte at least: what is much too long is not even encoded.
         length = len(text) if len(text) > MAX_BYTES else len(text.encode())
@@ -115,7 +115,7 @@ def check_length(text: str) -> None:
 
 
 def check_depth(tokens: Iterable[Token]) -> None:
-    """Raises ExpressionError where the tree could be deeper than MAX_DEPTH.
+    """Raise ExpressionError where the tree could be deeper than MAX_DEPTH.
 
     Each operator on one level of parentheses may add one to the depth, and so does each pair of parentheses.
     """
@@ -157,7 +157,7 @@ _SIMPLE = {"a": "\a", "b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t", "v"
 
 
 def read_number(text: str) -> float:
-    """`010` is eight and `0x10` sixteen, as in Go; `1e` and `1e999` are refused. `Inf` and `NaN` in any case.
+    """Read a number as Go does: `010` is eight, `0x10` sixteen; `1e` and `1e999` are refused.
 
     Raises ExpressionError.
     """

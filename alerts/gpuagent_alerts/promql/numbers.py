@@ -30,7 +30,7 @@ def modulo(dividend: float, divisor: float) -> float:
 
 
 def power(base: float, exponent: float) -> float:
-    """Results may differ from Go's in the last bit: Go multiplies, C's library rounds better."""
+    """Return a power. The last bit may differ from Go's: Go multiplies, C's library rounds better."""
     odd = abs(exponent) < 2**53 and exponent % 2 == 1
     try:
         return math.pow(base, exponent)
@@ -43,7 +43,7 @@ def power(base: float, exponent: float) -> float:
 
 
 def exponential(value: float) -> float:
-    """Of e."""
+    """Return e to the power of the value."""
     try:
         return math.exp(value)
     except OverflowError:
@@ -51,14 +51,14 @@ def exponential(value: float) -> float:
 
 
 def logarithm(value: float) -> float:
-    """To base e."""
+    """Return the logarithm to base e."""
     if value > 0:
         return math.log(value)
     return -INFINITY if value == 0 else NAN
 
 
 def logarithm2(value: float) -> float:
-    """To base 2, by Go's formula: exact for powers of two."""
+    """Return the logarithm to base 2, by Go's formula: exact for powers of two."""
     if not 0 < value < INFINITY:
         return logarithm(value)
     fraction, exponent = math.frexp(value)
@@ -68,34 +68,34 @@ def logarithm2(value: float) -> float:
 
 
 def logarithm10(value: float) -> float:
-    """To base 10, by Go's formula: for 1000 that is 2.9999999999999996."""
+    """Return the logarithm to base 10, by Go's formula: for 1000 that is 2.9999999999999996."""
     return logarithm2(value) * (math.log(2) / math.log(10))
 
 
 def square_root(value: float) -> float:
-    """NaN for what is negative."""
+    """Return the square root; NaN for what is negative."""
     return NAN if value < 0 else math.sqrt(value)
 
 
 def ceiling(value: float) -> float:
-    """Keeps infinities, NaN and the sign of zero."""
+    """Round up; infinities, NaN and the sign of zero stay."""
     return math.copysign(float(math.ceil(value)), value) if math.isfinite(value) else value
 
 
 def floor(value: float) -> float:
-    """Keeps infinities, NaN and the sign of zero."""
+    """Round down; infinities, NaN and the sign of zero stay."""
     return math.copysign(float(math.floor(value)), value) if math.isfinite(value) else value
 
 
 def sign(value: float) -> float:
-    """-1 or 1; zero and NaN as they are."""
+    """Return -1 or 1; zero and NaN as they are."""
     if value < 0:
         return -1.0
     return 1.0 if value > 0 else value
 
 
 def larger(left: float, right: float) -> float:
-    """NaN if either is, unless the other is the largest there is."""
+    """Return the larger value; NaN if either is, unless the other is the largest there is."""
     if INFINITY in {left, right}:
         return INFINITY
     if left == right == 0:
@@ -104,7 +104,7 @@ def larger(left: float, right: float) -> float:
 
 
 def smaller(left: float, right: float) -> float:
-    """NaN if either is, unless the other is the smallest there is."""
+    """Return the smaller value; NaN if either is, unless the other is the smallest there is."""
     if -INFINITY in {left, right}:
         return -INFINITY
     if left == right == 0:
@@ -113,13 +113,13 @@ def smaller(left: float, right: float) -> float:
 
 
 def rounding(nearest: float) -> Callable[[float], float]:
-    """To multiples of `nearest`; halves go up."""
+    """Return a function that rounds to multiples of `nearest`; halves go up."""
     inverse = divide(1.0, nearest)
     return lambda value: divide(floor(value * inverse + 0.5), inverse)
 
 
 def decimal_text(value: float) -> str:
-    """Without an exponent, in as few digits as tell the value: labels made by count_values."""
+    """Write a value without an exponent, in as few digits as tell it: labels made by count_values."""
     if math.isnan(value):
         return "NaN"
     if math.isinf(value):

@@ -59,7 +59,7 @@ class Skeleton:
 
 
 def make_skeleton(text: str, tokens: Sequence[Token]) -> Skeleton:
-    """Raises ExpressionError for constructs that need history, and for those that Prometheus 2.42 does not know."""
+    """Raise ExpressionError for constructs that need history, and for those that Prometheus 2.42 does not know."""
     walk = _Walk(text)
     for token in tokens:
         walk.take(token)
@@ -82,7 +82,7 @@ class _Walk:
         self._plus: Token | None = None
 
     def take(self, token: Token) -> None:
-        """The next word. Raises ExpressionError."""
+        """Take the next token. Raises ExpressionError."""
         self._plus_before(token)
         if token.in_braces:
             self._in_braces(token)
@@ -209,7 +209,7 @@ class _Tree:
         self._skeleton = skeleton
 
     def node(self, expr: promql_parser.Expr) -> Node:
-        """Parentheses are in the shape of the tree already."""
+        """Return the node of a parsed expression; parentheses are in the shape of the tree already."""
         node: Node
         match expr:
             case promql_parser.ParenExpr():

@@ -57,7 +57,7 @@ def checked(run: Callable[[Tick], list[Element]], *, distinct: bool) -> VectorPl
 
 
 def require_distinct(elements: list[Element]) -> list[Element]:
-    """Raises EvaluationError where two elements have the same name and labels."""
+    """Return the elements. Raises EvaluationError where two have the same name and labels."""
     if len(elements) > 1 and len({(name, labels.key()) for name, labels, _ in elements}) < len(elements):
         raise EvaluationError("vector cannot contain metrics with the same labelset")
     return elements

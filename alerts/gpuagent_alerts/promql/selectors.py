@@ -22,7 +22,7 @@ class Pattern:
     """A pattern that has to match the whole text. The same values come tick after tick, so answers are remembered."""
 
     def __init__(self, pattern: str) -> None:
-        """Raises ExpressionError for what Prometheus would not compile."""
+        """Compile a pattern. Raises ExpressionError for what Prometheus would not compile."""
         try:
             # By itself first: `a)|(b` is no pattern, though it is one inside the parentheses.
             compile_regex(pattern)
@@ -74,7 +74,7 @@ Filter = Callable[[list[Element]], list[Element]]
 
 
 def plan_selector(selector: Selector) -> VectorPlan:
-    """Raises ExpressionError for a wrong regular expression, and where everything would be selected by mistake."""
+    """Plan a selector. Raises ExpressionError for a wrong pattern, and where all would be selected by mistake."""
     tests = [(matcher, _test(matcher)) for matcher in selector.matchers]
     if selector.name is None and all(test("") for _, test in tests):
         raise ExpressionError("a selector needs a metric's name, or a matcher that does not match an empty label")
@@ -125,7 +125,7 @@ def _filter(matcher: Matcher, test: Test) -> Filter:
 
 
 def _test(matcher: Matcher) -> Test:
-    """On a label's value; a label that is missing has the value ""."""
+    """Return the test of a label's value; a label that is missing has the value ""."""
     wanted = matcher.value
     match matcher.op:
         case MatchOperator.EQUAL:

@@ -43,7 +43,7 @@ class SeriesIndex:
 
     @classmethod
     def of(cls, series: Iterable[tuple[Family[Any], list[Sample]]], before: SeriesIndex | None = None) -> Self:
-        """From the catalogue's form. A label whose value is None or "" is absent. `before` is the last tick's."""
+        """Index the catalogue's series. A label whose value is None or "" is absent. `before` is the last tick's."""
         index = cls()
         index._before = before.read if before is not None else {}
         for family, samples in series:
@@ -51,7 +51,7 @@ class SeriesIndex:
         return index
 
     def add(self, family: Family[Any], samples: list[Sample]) -> None:
-        """One more family of the catalogue; the samples are read when they are asked for."""
+        """Add a family of the catalogue; its samples are read when they are asked for."""
         self._names[family.name] = None
         # No closure: an index that refers to itself would outlive its tick until the garbage collector comes.
         self._pending.setdefault(family.name, []).append((family.labels, samples))
@@ -88,7 +88,7 @@ class SeriesIndex:
         return [(name, self._label_set(label_names, values), float(value)) for values, value in samples]
 
     def _renewed(self, name: str, label_names: tuple[str, ...], samples: Iterable[Sample], old: _Read) -> list[Element]:
-        """As many as before, mostly of the same: their labels need not be made again."""
+        """Return this tick's elements; where as many as before came, labels of the same need not be made again."""
         return [
             (name, element[1] if values is then else self._label_set(label_names, values), float(value))
             for (values, value), (then, _), element in zip(samples, old.samples, old.elements, strict=True)

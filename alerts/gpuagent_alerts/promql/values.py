@@ -44,7 +44,7 @@ class LabelSet(dict[str, str]):
         return ""
 
     def key(self) -> frozenset[tuple[str, str]]:
-        """Equal for equal label sets."""
+        """Return a key that is equal for equal label sets."""
         try:
             return self._key
         except AttributeError:
@@ -52,7 +52,7 @@ class LabelSet(dict[str, str]):
             return self._key
 
     def key_without(self, names: frozenset[str]) -> frozenset[tuple[str, str]]:
-        """Equal for label sets that differ in nothing but the labels of these names."""
+        """Return a key that is equal for label sets that differ in nothing but the labels of these names."""
         try:
             known = self._partial_keys
         except AttributeError:
@@ -116,7 +116,7 @@ Keys = Callable[[list[Element]], Sequence[Hashable]]
 
 
 def keys_of(labels: Sequence[str], *, on: bool) -> Keys:
-    """Equal where these labels are (`on` and `by`), or where all others are (`ignoring` and `without`)."""
+    """Return a key: equal where these labels are (`on`, `by`), or all others (`ignoring`, `without`)."""
     names = frozenset(labels)
     if on:
         return _keys_on(sorted(names))

@@ -70,7 +70,7 @@ class AsgiMiddleware:
         )
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """One connection."""
+        """Serve one connection."""
         watch = self._watch
         if scope["type"] != "http" or not watch.concerns(scope["path"]):
             await self._app(scope, receive, send)

@@ -109,6 +109,6 @@ class Listening:
         return await self._receive()
 
     def end(self) -> None:
-        """The request is over; nobody waits for the client's next word."""
+        """End the watch: the request is over, and nobody waits for the client's next word."""
         if self._pending is not None:
             self._pending.cancel()

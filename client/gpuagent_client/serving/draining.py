@@ -34,11 +34,11 @@ class Listening(NamedTuple):
     name: object
 
     def fileno(self) -> int:
-        """As a socket has it."""
+        """Return the descriptor, as a socket does."""
         return self.descriptor
 
     def getsockname(self) -> object:
-        """As a socket has it."""
+        """Return the address, as a socket does."""
         return self.name
 
 
@@ -72,7 +72,7 @@ def drain(listening: Collection[Any]) -> None:
 
 
 def _close_uvloops_servers(addresses: Collection[object]) -> None:
-    """There the reader is not Python's, and a connection is attached once it is accepted. Nobody hands servers out."""
+    """Close listening sockets of uvloop, which hands no servers out and attaches connections once accepted."""
     for item in gc.get_objects():
         kind = type(item)
         if (kind.__module__, kind.__name__) == ("uvloop.loop", "Server") and any(

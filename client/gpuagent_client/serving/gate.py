@@ -97,7 +97,7 @@ class Gate:
         told.requests_served = functools.partial(_all_served, told)
 
     def _begin_empty(self) -> None:
-        """At first, and in a forked child: the requests of the parent are not here, and its lock may be held."""
+        """Begin empty, also in a forked child: the parent's requests are not here, and its lock may be held."""
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._queue: deque[Place] = deque()
@@ -154,7 +154,7 @@ class Gate:
         return alone
 
     def enter(self) -> Place:
-        """As `knock`, and wait for it in this thread.
+        """Enter as `knock` does, and wait for it in this thread.
 
         Raises:
             Full: the queue is full, or the GPU is, or the wait was too long.
@@ -169,7 +169,7 @@ class Gate:
         return place
 
     def expect_inside(self, place: Place) -> None:
-        """After the wait.
+        """Check, after the wait, that the place is inside.
 
         Raises:
             Full: it was not let in; it is not in the queue any more.
@@ -203,7 +203,7 @@ class Gate:
         return woken
 
     def _retry_after_seconds(self) -> int:
-        """When the queue of now will have been served, as long as requests take now."""
+        """Return when the queue of now will have been served, as long as requests take now."""
         rounds = (len(self._queue) + 1) / (self.inside_limit or 1)
         return max(1, min(MAX_RETRY_SECONDS, math.ceil(rounds * self._mean_seconds)))
 
@@ -301,7 +301,7 @@ def in_loop() -> Any:  # noqa: ANN401 - a module
 
 
 def became_current(place: Place) -> None:
-    """What is served in this context from now on."""
+    """Note what is served in this context from now on."""
     _current.set(place)
 
 

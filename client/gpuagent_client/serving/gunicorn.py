@@ -73,7 +73,7 @@ def _totals(library: Any, visible: str | None) -> list[int]:  # noqa: ANN401 - c
 
 
 def _visible(library: Any, handles: list[ctypes.c_void_p], text: str) -> list[ctypes.c_void_p]:  # noqa: ANN401
-    """As CUDA reads it: what comes after the first wrong word does not count.
+    """Return the visible GPUs as CUDA reads the list: what comes after the first wrong word does not count.
 
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/index.html#cuda-environment-variables
     """
@@ -135,7 +135,7 @@ def count_workers(
     totals: Callable[[Mapping[str, str]], Sequence[int]] = total_bytes_of_gpus,
     cores: Callable[[], int] = lambda: len(os.sched_getaffinity(0)),
 ) -> int:
-    """How many workers fit: min(2 x cores + 1, what fits on each visible GPU), at least 1; $GPUAGENT_WORKERS overrides.
+    """Count the workers that fit: min(2 x cores + 1, what fits on each GPU), at least 1; $GPUAGENT_WORKERS overrides.
 
     Asks NVML and not CUDA: CUDA in the parent would break every worker that is forked from it. `typical_bytes` is what
     one worker takes of the GPU as `nvidia-smi` shows it: tensors, cache, the CUDA context. A worker lives on one GPU.

@@ -141,7 +141,7 @@ class Routes:
         self._routes: dict[str, _Route] = {}
 
     def add(self, name: str, change: Change | None, seconds: float) -> None:
-        """A request has ended."""
+        """Add a request that has ended."""
         route = self._routes.get(name)
         if route is None:
             if len(self._routes) >= MAX_ROUTES:
@@ -153,7 +153,7 @@ class Routes:
             route.changes.append(change)
 
     def summaries(self) -> dict[str, RouteSummary]:
-        """By route, the one that needs most first."""
+        """Return summaries by route, the one that needs most first."""
         found = {name: _summary(route) for name, route in list(self._routes.items())}
         by_need = sorted(found.items(), key=lambda item: -(item[1].added.p95_bytes if item[1].added else -1))
         return dict(by_need)
@@ -192,5 +192,5 @@ def asgi_route(scope: Mapping[str, Any]) -> str:
 
 
 def wsgi_route(environ: Mapping[str, Any]) -> str:
-    """Likewise; WSGI has no place for a template, so it is made from the path."""
+    """Return the route of a WSGI request, made from its path: WSGI has no place for a template."""
     return f"{environ.get('REQUEST_METHOD', '')} {template(str(environ.get('PATH_INFO', '')))}"

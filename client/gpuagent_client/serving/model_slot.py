@@ -100,7 +100,7 @@ class ModelSlot(Generic[Model]):
 
     @contextmanager
     def use(self) -> Iterator[Model]:
-        """The model, which stays for the length of the block.
+        """Yield the model, which stays for the length of the block.
 
         Raises:
             LookupError: there is none.
@@ -182,7 +182,7 @@ class ModelSlot(Generic[Model]):
 
 
 def _watch(model: Any) -> list[weakref.ref[Any]]:  # noqa: ANN401 - any model
-    """Itself first, and its tensors as far as it tells, without holding any of them."""
+    """Watch a model and its tensors as far as it tells, without holding any of them."""
     watched = []
     with contextlib.suppress(TypeError):
         watched.append(weakref.ref(model))

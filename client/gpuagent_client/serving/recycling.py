@@ -32,12 +32,12 @@ class _Turn:
         self._file = os.memfd_create("gpuagent-recycling")  # open as long as the server runs, in all its workers
 
     def among(self, file: int) -> None:
-        """Those who share this file: workers that were not forked have no other in common."""
+        """Share this file with workers that were not forked and have no other in common."""
         os.close(self._file)
         self._file = file
 
     def take(self) -> bool:
-        """Without waiting."""
+        """Take the turn without waiting; return whether it was free."""
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
@@ -90,21 +90,21 @@ class Recycling:
         self.ending = False
 
     def post_worker_init(self, worker: Any) -> None:  # noqa: ANN401 - gunicorn's hook
-        """The hook, in each worker: from now on the middleware knows whom to ask."""
+        """Begin in each worker (gunicorn's hook): from now on the middleware knows whom to ask."""
         self._listening = list(worker.sockets)
         _current.append(self)
         if self._on_notice:
             self._told.drain = self.drain
 
     def begin_in_app(self) -> None:
-        """From the middleware, where the server has no hooks: uvicorn's supervisor starts a successor by itself."""
+        """Begin where the server has no hooks: uvicorn's supervisor starts a successor by itself."""
         self._in_app = True
         _current.append(self)
         if self._on_notice:
             self._told.drain = self.drain
 
     def post_request(self, worker: Any, req: Any, environ: Any, resp: Any) -> None:  # noqa: ARG002, ANN401 - gunicorn's
-        """The hook, after each request. Never raises."""
+        """Look after each request (gunicorn's hook). Never raises."""
         self._hooked = True
 
         def stop() -> None:
@@ -114,7 +114,7 @@ class Recycling:
         self._guarded(None)
 
     def after_request(self, releases: Releases, *, in_loop: bool) -> None:
-        """The middleware's word after each request; where gunicorn's own hook works, that one counts."""
+        """Look after each request of the middleware; where gunicorn's own hook works, that one counts."""
         self._releases = releases
         if not self._hooked:
             if in_loop and self._may_have_loop:
@@ -123,7 +123,7 @@ class Recycling:
             self._guarded(releases)
 
     def drain(self, why: str) -> bool:
-        """From any thread: end this worker after the requests that it has begun. True: it will.
+        """End this worker, from any thread, after the requests that it has begun; return whether it will.
 
         Where another worker is ending, this one goes after one of its next requests. gunicorn's own classes end so at
         SIGTERM; uvicorn's would lose what it has accepted and not yet read, if it serves: see `draining`.
@@ -201,7 +201,7 @@ _current: list[Recycling] = []
 
 
 def after_request(releases: Releases, *, in_loop: bool) -> None:
-    """From the middleware: at the cost of a look at an empty list where nothing is recycled."""
+    """Recycle where it is due, at the cost of a look at an empty list where nothing is recycled."""
     for recycling in _current:
         recycling.after_request(releases, in_loop=in_loop)
 

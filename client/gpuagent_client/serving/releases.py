@@ -45,7 +45,7 @@ class Releases:
         self._remedies = Remedies(process.told, process.torch, process.allocator, process.limits, pause)
 
     def due(self, cached_bytes: int) -> bool:
-        """After a request: whether it is time. At the cost of a few comparisons."""
+        """Return whether a release is due after a request, at the cost of a few comparisons."""
         self._requests += 1
         if self._every is None and self._above_bytes is None:
             return False

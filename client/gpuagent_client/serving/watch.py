@@ -83,7 +83,7 @@ class Watch:
         return Visit(place, self._meter.read(), self._clock())
 
     def end(self, visit: Visit, name: Callable[[Any], str], request: object, *, in_loop: bool) -> None:
-        """It has left; `name(request)` is its route. Never raises, except under pytest."""
+        """End a visit; `name(request)` is its route. Never raises, except under pytest."""
         after = None
         try:
             after = self._meter.read()
@@ -145,7 +145,7 @@ class Watch:
             return []
 
     def refusal(self, full: Full) -> tuple[list[tuple[str, str]], bytes]:
-        """Headers and body of the 503."""
+        """Return headers and body of the 503."""
         body = f"busy: {full}\n".encode()
         return [
             ("Retry-After", str(full.retry_after_seconds)),

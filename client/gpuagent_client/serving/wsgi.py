@@ -45,7 +45,7 @@ class WsgiMiddleware:
         )
 
     def __call__(self, environ: Any, start_response: StartResponse) -> Iterable[bytes]:  # noqa: ANN401 - PEP 3333
-        """One request."""
+        """Serve one request."""
         watch = self._watch
         if not watch.concerns(environ.get("PATH_INFO", "")):
             return self._app(environ, start_response)
@@ -86,7 +86,7 @@ class _Stream:
         return iter(self._result)
 
     def close(self) -> None:
-        """Servers call it whatever happened, also when the client has hung up."""
+        """Close the response: servers call it whatever happened, also when the client has hung up."""
         try:
             close = getattr(self._result, "close", None)
             if close is not None:

@@ -281,7 +281,7 @@ class BoundedProtocol(H11Protocol, asyncio.BufferedProtocol):
         self.transport.close()
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """The app, told who calls; in pieces, and with the date (RFC 9110, section 6.6.1)."""
+        """Run the app, told who calls; answer in pieces, and with the date (RFC 9110, section 6.6.1)."""
         chunked = "transfer-encoding" in Headers(scope=scope)
         # h11 is lenient with chunks and trailers, so no request is read behind them.
         closing = [(b"connection", b"close")] if chunked else []

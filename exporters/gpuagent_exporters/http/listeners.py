@@ -66,7 +66,7 @@ def is_loopback(text: str) -> bool:
 
 
 async def open_tcp(text: str) -> list[socket.socket]:
-    """Listening sockets for an address: one, or one for each address that a name stands for.
+    """Open listening sockets for an address: one, or one for each address that a name stands for.
 
     Raises ListenError.
     """

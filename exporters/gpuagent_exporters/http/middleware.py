@@ -17,7 +17,7 @@ _RENAMED = {HTTPStatus.REQUEST_ENTITY_TOO_LARGE: "Content Too Large"}
 
 
 def phrase_of(status: int) -> str:
-    """As RFC 9110 has it. Raises ValueError for a number that is no status."""
+    """Return the phrase that RFC 9110 has for a status. Raises ValueError for a number that is no status."""
     return _RENAMED.get(HTTPStatus(status), HTTPStatus(status).phrase)
 
 

@@ -75,7 +75,7 @@ _NAMESPACES = ("pid", "user")
 
 
 def _namespace(process: Path, kind: str) -> tuple[int, int]:
-    """Device and inode, which together name a namespace (ioctl_ns(2))."""
+    """Return device and inode, which together name a namespace (ioctl_ns(2))."""
     found = (process / "ns" / kind).stat()
     return found.st_dev, found.st_ino
 

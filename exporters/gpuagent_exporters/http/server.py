@@ -189,7 +189,7 @@ class HttpServer:
             await asyncio.sleep(0)
 
     async def _recover(self, error: OSError) -> None:
-        """Most errors are the next client's (accept(2)); but without descriptors, wait a little."""
+        """Go on after most errors, which are the next client's (accept(2)); without descriptors, wait a little."""
         if error.errno in _OUT_OF_RESOURCES:
             logger.warning("cannot accept a connection: %s", error.strerror)
             self._close_idle(self._open)

@@ -14,7 +14,7 @@ from types import ModuleType
 
 @contextmanager
 def absent(*names: str) -> Iterator[None]:
-    """While it lasts, these modules are empty ones, in which any name is a class; who imports them later has them."""
+    """Replace these modules by empty ones, in which any name is a class; who imports them later has them."""
     put = [name for name in names if name not in sys.modules]
     for name in put:
         module = ModuleType(name, "Not loaded: see gpuagent_exporters.lean.")

@@ -179,7 +179,7 @@ def _load_authorities(context: ssl.SSLContext, client_ca: str) -> Iterator[str]:
 
 @contextmanager
 def _as_file(text: str) -> Iterator[str]:
-    """A path for OpenSSL, which takes nothing else, over memory that no other process can open."""
+    """Yield a path for OpenSSL, which takes nothing else, over memory that no other process can open."""
     memory = os.memfd_create("gpuagent-pem", os.MFD_CLOEXEC)
     try:
         os.write(memory, text.encode())
@@ -195,7 +195,7 @@ def allowed_san(certificate: Mapping[str, Any] | None, allowed: Iterable[str]) -
 
 
 def _as_go_writes(kind: str, value: str) -> str:
-    """OpenSSL writes IPv6 addresses in full, the format means Go's short form."""
+    """Write an IPv6 address in Go's short form, which the format means; OpenSSL writes it in full."""
     if kind != "IP Address":
         return value
     try:

@@ -60,7 +60,7 @@ class WebSettings:
         return allowed is None or allowed_san(certificate, allowed)
 
     def context(self, path: Path) -> ssl.SSLContext | None:
-        """With the certificates as they are now; None for plain text. `path` is the file's. Raises WebConfigError."""
+        """Return a context with the certificates as they are now; None for plain text. Raises WebConfigError."""
         if not self.tls.enabled:
             return None
         try:

@@ -162,7 +162,7 @@ def _content(path: Path) -> bytes:
 
 
 def read_file(path: Path) -> WebSettings:
-    """Raises WebConfigError with all that is wrong with it."""
+    """Read the file. Raises WebConfigError with all that is wrong with it."""
     try:
         content = yaml.load(_content(path).decode(), _StrictLoader)  # noqa: S506 - a SafeLoader
     except OSError as error:
@@ -183,7 +183,7 @@ _SECTIONS: dict[str, type[BaseModel]] = {
 
 
 def _sentence(detail: Mapping[str, Any]) -> str:
-    """One fault of pydantic's, with the key first, without the value (it may be a secret)."""
+    """Return one fault of pydantic's, with the key first, without the value (it may be a secret)."""
     where = [str(part) for part in detail["loc"] if part != "[key]"]
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
