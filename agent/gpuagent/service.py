@@ -25,7 +25,7 @@ from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor
 from gpuagent.reading import Snapshot
 from gpuagent.runtime.background import Progress, in_daemon_thread
-from gpuagent.runtime.memory import Reserve, c_library, endure, give_back, look_no_more, settle
+from gpuagent.runtime.memory import Reserve, c_library, endure, freeze_gc, trim_and_freeze, trim_heap
 from gpuagent.runtime.notify import Notifier
 from gpuagent.schedule import Schedule
 from gpuagent.sources.sources import Sources
@@ -224,7 +224,7 @@ class Service:
         self._parts.automatic_blame.enabled = new.leaks.blame == "automatic"
         self._parts.leaks.use(new.leaks.sensitivity)
         self._start_jobs()
-        settle(c_library())
+        trim_and_freeze(c_library())
 
     def _reload_soon(self) -> None:
         """However many signals come while a reload is under way, one more follows it: the file may have changed."""
@@ -247,7 +247,7 @@ class Service:
             self._parts.monitor.request_slow()
 
         async def free_memory() -> None:
-            give_back(c_library())
+            trim_heap(c_library())
 
         self._schedule.every(_HOUSEKEEPING_SECONDS, "free memory", free_memory)
         self._schedule.every(self._config.slow_interval / speed, "slow collection", slow)
@@ -299,10 +299,10 @@ class Service:
         parts.alerting.feed(snapshot)
         self._schedule.check_clock(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
         if snapshot.ticks == 1:
-            settle(c_library())
+            trim_and_freeze(c_library())
             parts.notifier.ready()
         if snapshot.ticks == _GROWN_TICKS:
-            look_no_more()
+            freeze_gc()
         parts.notifier.alive()
         parts.notifier.status(_summary(snapshot))
         parts.reserve.restore()

@@ -35,7 +35,7 @@ from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.limits import raise_descriptor_limit
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
-from gpuagent.runtime.memory import c_library, give_back, set_up_heap, settle
+from gpuagent.runtime.memory import c_library, set_up_heap, trim_and_freeze, trim_heap
 from gpuagent.simulated.node import SimulatedNode
 from gpuagent.simulated.scenario import parse_scenario
 from gpuagent.view import View
@@ -88,7 +88,7 @@ class Agent:
             self.view.status()
         if now.is_due(HOUSEKEEPING_SECONDS):
             await self.alerting.housekeeping()
-            give_back(c_library())  # last, so that what is reported is what is kept
+            trim_heap(c_library())  # last, so that what is reported is what is kept
         self.clock.advance(now.step_seconds)
 
 
@@ -200,7 +200,7 @@ async def soak(ticks: int, step_seconds: int, folder: Path) -> None:
                 crowd.replace()
             await running.tick(now)
             if tick == 1:
-                settle(c_library())
+                trim_and_freeze(c_library())
             if now.is_due(HOUR_SECONDS) or tick in {1, ticks}:
                 memory[now.seconds] = _report(now, time.monotonic() - started, receiver.messages)
         crowd.leave()

@@ -58,18 +58,18 @@ def set_up_heap(library: CLibrary) -> None:
         library.mallopt(_M_MMAP_THRESHOLD, _LARGE_BYTES)
 
 
-def settle(library: CLibrary) -> None:
+def trim_and_freeze(library: CLibrary) -> None:
     """Give back what a start or a reload took for a moment, and spare the collector what will stay.
 
     The collector no longer goes through some 90,000 objects (modules, functions, rules) that live as long as the
     process, which takes it tens of milliseconds each time, in the event loop.
     """
     gc.unfreeze()  # of an earlier time: what a reload replaced is garbage now
-    look_no_more()
-    give_back(library)
+    freeze_gc()
+    trim_heap(library)
 
 
-def look_no_more() -> None:
+def freeze_gc() -> None:
     """Freeze what is in use now: it mostly stays, so the collector no longer goes through it.
 
     Once things are as they will be: what is found in use by chance is never collected, should it ever hang in a circle.
@@ -78,7 +78,7 @@ def look_no_more() -> None:
     gc.freeze()
 
 
-def give_back(library: CLibrary) -> None:
+def trim_heap(library: CLibrary) -> None:
     """Give what is free in the heap back to the kernel: 1.5 MiB with scrapes of 8 GPUs with 64 processes."""
     with suppress(AttributeError):
         library.malloc_trim(0)

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuagent.runtime.memory import c_library, set_up_heap, settle
+from gpuagent.runtime.memory import c_library, set_up_heap, trim_and_freeze
 
 
 class FakeGlibc:
@@ -51,7 +51,7 @@ def test_there_is_one_heap_and_none_for_large_blocks() -> None:
 def test_what_stays_is_not_looked_at_again() -> None:
     """When free memory is given back, all that lives is frozen already."""
     glibc = FakeGlibc()
-    settle(glibc)
+    trim_and_freeze(glibc)
 
     [(name, pad, watched)] = glibc.calls
     assert (name, pad) == ("malloc_trim", 0)
@@ -67,10 +67,10 @@ def test_what_a_reload_replaced_is_collected() -> None:
 
     replaced = Replaced()
     is_left = weakref.ref(replaced)
-    settle(FakeGlibc())
+    trim_and_freeze(FakeGlibc())
     assert gc.get_freeze_count() > 0
     del replaced
-    settle(FakeGlibc())
+    trim_and_freeze(FakeGlibc())
 
     assert is_left() is None
 
@@ -78,7 +78,7 @@ def test_what_a_reload_replaced_is_collected() -> None:
 def test_without_glibc_all_goes_on() -> None:
     """A library that has neither call is no fault."""
     set_up_heap(OtherLibrary())
-    settle(OtherLibrary())
+    trim_and_freeze(OtherLibrary())
 
     assert gc.get_freeze_count() > 0
 
@@ -86,4 +86,4 @@ def test_without_glibc_all_goes_on() -> None:
 def test_the_real_library_takes_both() -> None:
     """Symbols and types are right: a wrong one would raise."""
     set_up_heap(c_library())
-    settle(c_library())
+    trim_and_freeze(c_library())
