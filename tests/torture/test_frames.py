@@ -60,6 +60,7 @@ class Door:
             self._theirs = None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_million_frames() -> None:
