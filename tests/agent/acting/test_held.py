@@ -237,7 +237,6 @@ print("reused", reused)
 """
 
 
-@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(660)
 def test_pid_reuse() -> None:
