@@ -31,6 +31,8 @@ settings.load_profile("gpuagent")
 EXIT_STATUS = "gpuagent/exit_status"
 """Key in pytest's cache of the last run's exit status: `make` passes on only that something failed."""
 
+MACHINE = "tests/systemd/"
+"""Folder of the tests that look at one booted machine: making it takes as long as they do."""
 INSTALL = {
     "alertmanager": "apt-get install --no-install-recommends prometheus-alertmanager",
     "amtool": "apt-get install --no-install-recommends prometheus-alertmanager",
@@ -48,6 +50,21 @@ INSTALL = {
 def pytest_xdist_auto_num_workers() -> int:
     """One more than there are cores (`-n auto`): many tests wait for real processes most of the time."""
     return len(os.sched_getaffinity(0)) + 1
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep together what shares a booted machine and the wheels that were built for it, else each file's tests."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return MACHINE if file.startswith(MACHINE) else file
+
+    return Scheduling(config, log)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -117,7 +117,7 @@ async def _scrape(scenario: str) -> set[str]:
             clock.advance(5)
             monitor.request_slow()
             names |= await scrape()
-        while has_xids and not monitor.snapshot.xids:
+        while has_xids and not (monitor.snapshot and monitor.snapshot.xids):
             names |= await scrape()
         node.release()
         await monitor.close()
