@@ -9,11 +9,11 @@ import pytest
 from _pytest.mark import ParameterSet
 
 RARELY = pytest.mark.exhaustive
-_ONE_IN = 50
+_ONE_IN = 20
 
 
 def is_sampled(test: str, commit: str) -> bool:
-    """Tell whether an exhaustive test is in the sample of a commit: some 2 % of them, the same ones each time."""
+    """Tell whether an exhaustive test is in the sample of a commit: some 5 % of them, the same ones each time."""
     return zlib.crc32(f"{commit} {test}".encode()) % _ONE_IN == 0
 
 

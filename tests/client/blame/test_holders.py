@@ -11,6 +11,8 @@ from tests.client.blame.kinds import HERE, HOLDERS, Row, ask, marked_lines, name
 from tests.client.conftest import Apps
 from tests.exhaustive import evenly
 
+pytestmark = pytest.mark.timeout(180)
+
 ROWS = rows()
 LINES = marked_lines(HOLDERS)
 # Nobody adds to a cycle, or to what native code holds; and one kind is not seen at all.

@@ -10,6 +10,8 @@ from tests.client.blame.kinds import HERE, ask, marked_lines
 from tests.client.conftest import ROOT, Apps
 from tests.exhaustive import usually
 
+pytestmark = pytest.mark.timeout(180)
+
 SERVED = HERE / "served.py"
 LEAKS = ROOT / "client" / "examples" / "served" / "leaks.py"
 LINES = marked_lines(LEAKS, "# LEAK ")
