@@ -6,11 +6,8 @@ import os
 import shutil
 import signal
 import sqlite3
-import subprocess
-import sys
 from collections import Counter
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +16,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.attack.table import pytest_terminal_summary as pytest_terminal_summary  # noqa: PLC0414  for pytest
 from tests.exhaustive import is_sampled
+from tests.gpu.presence import missing_gpu
 from tests.torture import times
 
 # How long it takes to make or run one example depends on what else the machine does. Outside CI each run has other
@@ -112,22 +110,6 @@ def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
     if session.config.pluginmanager.has_plugin("cacheprovider") and not hasattr(session.config, "workerinput"):
         assert session.config.cache
         session.config.cache.set(EXIT_STATUS, int(exitstatus))
-
-
-@cache
-def missing_gpu() -> str:
-    """Return why no GPU can be used, "" if one can. A container without GPUs may well have their device nodes.
-
-    It is asked for in a process of its own: the driver stays out of this one, and a call that hangs ends.
-    """
-    asks = "import pynvml; pynvml.nvmlInit(); print(pynvml.nvmlDeviceGetCount())"
-    try:
-        done = subprocess.run([sys.executable, "-c", asks], capture_output=True, text=True, timeout=60, check=False)
-    except subprocess.TimeoutExpired:
-        return "NVML does not answer"
-    if done.returncode:
-        return done.stderr.strip().rpartition("\n")[2] or f"the driver ended the process with {done.returncode}"
-    return "" if int(done.stdout) else "NVML counts no GPU"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
