@@ -6,23 +6,30 @@
 #   PREFIX=/usr             where unit, command and manual go; else /usr/local (make install)
 #   EXTRAS=apprise          optional parts of gpuagent: apprise, plot (make install)
 #   PURGE=1                 configuration and state, too (make uninstall)
+#   COMMIT=5f4c2da          whose sample (make test-sample)
 
 .DEFAULT_GOAL := help
-.PHONY: help demo install uninstall test test-fast lint bench wheelhouse clean demo-venv dev-venv apps-venv leakbench torture audit
+.PHONY: help demo install uninstall test test-fast test-all test-failed test-sample test-python lint bench wheelhouse clean demo-venv dev-venv apps-venv leakbench torture audit
 
 VENV := .venv
 BIN := $(VENV)/bin
 # Installed from wheels, the working tree is not what runs: that environment is kept apart.
 DEMO_VENV := $(if $(WHEELHOUSE),.venv-wheelhouse,$(VENV))
 PYTEST := $(BIN)/python -m pytest
-# One file's tests stay together: they share what they have started.
-ON_ALL_CORES := -n auto --maxprocesses 8 --dist loadfile
+# One file's tests stay together: they share what they have started. Long files first: tests/conftest.py orders them.
+ON_ALL_CORES := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # Those that take their counts from tests/torture/__init__.py.
 TORTURE := tests/torture tests/attack tests/agent/acting/test_held.py \
 	$(addprefix tests/alerts/,states/test_differential.py promql/test_differential.py outbox/test_chaos.py)
+# Event loops, forks, signals, the collector, SQL. Arithmetic is the same everywhere.
+OF_PYTHON := tests/agent/test_schedule.py $(addprefix tests/agent/,acting/test_held.py clients procfs runtime) \
+	$(addprefix tests/alerts/,outbox receivers/test_exec.py store) \
+	$(addprefix tests/client/,blame/test_fork.py test_client.py test_apps.py serving) \
+	$(addprefix tests/exporters/,test_connections.py test_server.py test_unix_socket.py)
 # Fetched by scripts/services where the machine has none.
 export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 export PYTHON PREFIX EXTRAS
+COMMIT = $(or $(shell git rev-parse HEAD 2>/dev/null),none)
 
 help: ## What there is
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/make \1\t\2/' | expand -t 18
@@ -36,12 +43,26 @@ install: ## As a service of this machine, started now and at boot: /opt/gpuagent
 uninstall: ## Take the service away; its configuration and state stay unless PURGE=1
 	@scripts/uninstall $(PURGE)
 
-test: dev-venv apps-venv ## Every test, those with real services too
+test: dev-venv apps-venv ## The tests, those with real services too, in some 8 minutes on two cores
+	@scripts/services
+	$(PYTEST) -m "not exhaustive" $(ON_ALL_CORES)
+
+test-fast: dev-venv ## The tests that need nothing but Python
+	$(PYTEST) -m "not slow and not exhaustive" $(ON_ALL_CORES)
+
+test-all: dev-venv apps-venv ## Every test: statistics, long searches, matrices and benchmarks too
 	@scripts/services
 	$(PYTEST) $(ON_ALL_CORES)
 
-test-fast: dev-venv ## The tests that need nothing but Python
-	$(PYTEST) -m "not slow" $(ON_ALL_CORES)
+test-failed: dev-venv ## What failed last, once more: alone and one at a time
+	$(PYTEST) --last-failed --last-failed-no-failures none -n 0
+
+test-sample: dev-venv apps-venv ## Some of what `make test` leaves to `make test-all`: other ones for each commit
+	@scripts/services
+	$(PYTEST) --sample $(COMMIT) $(ON_ALL_CORES)
+
+test-python: dev-venv ## What depends on Python itself: make test-python VENV=.venv-other PYTHON=python3.14
+	$(PYTEST) -m "not slow and not exhaustive" $(ON_ALL_CORES) $(OF_PYTHON)
 
 lint: dev-venv ## Style, types, who imports whom, what is in the wheels
 	$(BIN)/ruff check

@@ -4,21 +4,33 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import sqlite3
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 from tests.attack.table import pytest_terminal_summary as pytest_terminal_summary  # noqa: PLC0414  for pytest
+from tests.exhaustive import is_sampled
+from tests.gpu.presence import missing_gpu
 from tests.torture import times
 
-# How long one example takes is the machine's affair. Each run has other ones: what one does not find, another does.
-settings.register_profile("gpuagent", deadline=None, max_examples=times(40, 1000))
+# How long it takes to make or run one example depends on what else the machine does. Outside CI each run has other
+# examples: what one does not find, another does.
+settings.register_profile(
+    "gpuagent", deadline=None, max_examples=times(40, 1000), suppress_health_check=[HealthCheck.too_slow]
+)
 settings.load_profile("gpuagent")
 
+EXIT_STATUS = "gpuagent/exit_status"
+"""Key in pytest's cache of the last run's exit status: `make` passes on only that something failed."""
+
+MACHINE = "tests/systemd/"
+"""Folder of the tests that look at one booted machine: making it takes as long as they do."""
 INSTALL = {
     "alertmanager": "apt-get install --no-install-recommends prometheus-alertmanager",
     "amtool": "apt-get install --no-install-recommends prometheus-alertmanager",
@@ -38,13 +50,75 @@ def pytest_xdist_auto_num_workers() -> int:
     return len(os.sched_getaffinity(0)) + 1
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Keep together what shares a booted machine and the wheels that were built for it, else each file's tests."""
+    if config.getoption("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file: str = super()._split_scope(nodeid)
+            return MACHINE if file.startswith(MACHINE) else file
+
+    return Scheduling(config, log)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that takes a sample of the exhaustive tests."""
+    parser.addoption(
+        "--sample",
+        metavar="COMMIT",
+        help="run a sample of the exhaustive tests and no others, another for each commit",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Let children be interrupted, whatever this process was told to ignore.
+
+    `nohup make test &` starts it with SIGINT and SIGHUP ignored, which children inherit. A handler ends with exec:
+    they get the default back, and this process goes on ignoring the signal.
+    """
+    for number in (signal.SIGINT, signal.SIGHUP, signal.SIGQUIT):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, lambda *_: None)
+
+
+@pytest.hookimpl(trylast=True)  # when others have deselected
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what `--sample` does not take, and put files that may take long first where several are run at once.
+
+    Else one worker begins with the longest file when the others have nothing left to do.
+    """
+    commit = config.getoption("sample")
+    if commit is not None:
+        taken = [item for item in items if item.get_closest_marker("exhaustive") and is_sampled(item.nodeid, commit)]
+        config.hook.pytest_deselected(items=[item for item in items if item not in taken])
+        items[:] = taken
+    if hasattr(config, "workerinput"):  # in a worker of pytest-xdist
+        seconds: Counter[Path] = Counter()
+        for item in items:
+            if item.get_closest_marker("slow"):
+                own = item.get_closest_marker("timeout")
+                seconds[item.path] += own.args[0] if own else 60
+        items.sort(key=lambda item: -seconds[item.path])
+
+
+def pytest_sessionfinish(session: pytest.Session, exitstatus: int) -> None:
+    """Keep the exit status, so that "some tests failed" is told from "not all tests were run"."""
+    if session.config.pluginmanager.has_plugin("cacheprovider") and not hasattr(session.config, "workerinput"):
+        assert session.config.cache
+        session.config.cache.set(EXIT_STATUS, int(exitstatus))
+
+
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip what needs a GPU or a program that is not here; in CI a missing program is a failure.
 
     A test that is quietly skipped everywhere tests nothing, so CI has to have all but the GPU.
     """
-    if item.get_closest_marker("gpu") and not Path("/dev/nvidiactl").exists():
-        pytest.skip("no NVIDIA GPU with its driver here: there is no /dev/nvidiactl")
+    if item.get_closest_marker("gpu") and (reason := missing_gpu()):
+        pytest.skip(f"no NVIDIA GPU with its driver here: {reason}")
     for marker in item.iter_markers("needs"):
         program, *other_names = marker.args
         if not any(_is_there(name) for name in (program, *other_names)):

@@ -177,6 +177,7 @@ def test_without_room_a_newcomer_waits() -> None:
     assert set(lines(history.document())) == {2, 3}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_last_hour_of_a_full_node_takes_less_than_a_mebibyte() -> None:
     """EXP-01: 8 GPUs with 64 processes each, with every slot filled."""

@@ -186,11 +186,13 @@ async def soak(ticks: int, step_seconds: int, folder: Path) -> None:
     It reports at the first tick, each hour and at the end.
     """
     set_up_heap(c_library())
-    clock = ManualClock()
+    clock = ManualClock(time.clock_gettime(time.CLOCK_BOOTTIME), time.time())
     scenario = parse_scenario(write_crowd(folder).read_text(encoding="utf-8"), name="soak")
     node = SimulatedNode(scenario, clock, fallback=RealProc())
     crowd, receiver = Crowd(node), Receiver()
     crowd.settle()
+    # The processes are real and start by the machine's clock: who starts after a listing is a stranger to its memory.
+    clock.advance(time.clock_gettime(time.CLOCK_BOOTTIME) - clock.now())
     started = time.monotonic()
     memory: dict[int, float] = {}
     async with receiver.listening() as url, agent(node, clock, folder, url) as running:

@@ -15,6 +15,7 @@ from pathlib import Path
 import pytest
 
 from tests.client.conftest import Apps
+from tests.exhaustive import RARELY, usually
 from tests.fakes.agent_socket import PATIENCE_SECONDS, FakeAgent, FakeClient
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -84,7 +85,7 @@ def test_uvicorn(serve: Callable[..., Served], agent: FakeAgent) -> None:
     [
         (UVICORN, ("--workers", "2"), 2),
         (GUNICORN, ("--workers", "2"), 2),
-        (GUNICORN, ("--workers", "2", "--preload"), 3),
+        pytest.param(GUNICORN, ("--workers", "2", "--preload"), 3, marks=RARELY),
         (("-m", "gpuagent_client", *UVICORN), ("--workers", "2"), 3),
     ],
     ids=["uvicorn", "gunicorn", "gunicorn preloaded", "uvicorn from outside"],
@@ -168,7 +169,7 @@ def test_workers_come_back_to_an_agent_that_restarts(serve: Callable[..., Served
     assert {client.pid for client in workers_of(agent, 2)} == before
 
 
-@pytest.mark.parametrize("server", [UVICORN, GUNICORN], ids=["uvicorn", "gunicorn"])
+@pytest.mark.parametrize("server", usually([UVICORN, GUNICORN], GUNICORN), ids=["uvicorn", "gunicorn"])
 def test_a_server_ends_as_it_should(serve: Callable[..., Served], agent: FakeAgent, server: tuple[str, ...]) -> None:
     """SIGTERM, exit, nothing aborted: a thread inside torch at the end would be a SIGABRT."""
     served = serve(server)

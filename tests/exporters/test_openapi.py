@@ -10,7 +10,7 @@ from typing import Any, cast
 
 import jsonschema_rs
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from starlette.routing import BaseRoute, Route
 
 from gpuagent.clients.findings import Findings, Group, Line
@@ -114,7 +114,7 @@ def test_it_is_served() -> None:
     assert got.json() == document()
 
 
-@settings(suppress_health_check=[HealthCheck.too_slow], max_examples=50)
+@settings(max_examples=50)
 @given(snapshot=snapshots())
 def test_what_was_measured_keeps_to_it(snapshot: Snapshot) -> None:
     """Whatever a snapshot holds: no key is missing, none is unknown, and every value is of its type."""

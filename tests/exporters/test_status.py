@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 
 from gpuagent.reading import (
     CollectorRun,
@@ -257,7 +257,7 @@ def test_what_json_cannot_say_is_null() -> None:
     assert back["gpus"][0]["memory_used_history_bytes"] == [None]
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])  # a slow machine is no failure
+@settings(max_examples=50)
 @given(here=snapshots())
 def test_any_snapshot_becomes_json(here: Snapshot) -> None:
     """NUM-02: whatever was measured, both documents are strict JSON with all their keys."""

@@ -15,7 +15,7 @@ from typing import Any, Self, TypeVar
 
 T = TypeVar("T")
 Message = dict[str, Any]
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 """For what takes a moment: a test that fails has waited so long, one that passes has not."""
 
 

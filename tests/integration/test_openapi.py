@@ -108,6 +108,7 @@ def test_documents_of_a_busy_agent(agent: Agent) -> None:
     assert answers["Remedies"][1]["remedies"][0]["steps"]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("door", ["tcp", "control"])
 def test_whatever_is_asked(agent: Agent, door: str, tmp_path: Path) -> None:
     """Schemathesis asks for what is allowed and what is not: each answer is described, and none is a 500."""

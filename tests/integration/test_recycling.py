@@ -17,6 +17,7 @@ from typing import Any, Self
 
 import pytest
 
+from tests.exhaustive import usually
 from tests.integration.agent import running_agent
 from tests.integration.waiting import free_port, until
 
@@ -121,7 +122,7 @@ def served(folder: Path, python: Path, server: str, port: int) -> Iterator[subpr
         process.wait()
 
 
-@pytest.mark.parametrize("server", SERVERS)
+@pytest.mark.parametrize("server", usually(SERVERS, "gthread"))
 def test_a_worker_above_its_budget_is_exchanged_under_traffic(folder: Path, apps_python: Path, server: str) -> None:
     """Told first, it drains and ends by itself; nothing is lost, nobody is signalled, a successor serves."""
     (folder / "node.yaml").write_text(SCENARIO)

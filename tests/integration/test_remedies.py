@@ -230,6 +230,7 @@ def test_a_program_that_is_opened_up_later_is_not_run(folder: Path) -> None:
         assert "Traceback" not in agent.log()
 
 
+@pytest.mark.exhaustive  # CI runs `make demo`
 def test_the_demo() -> None:
     """The whole story: every step is seen and said, and nothing is left behind."""
     shown = subprocess.run([*GPUAGENT, "demo"], capture_output=True, text=True, timeout=150, check=False)

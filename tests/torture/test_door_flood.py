@@ -15,6 +15,7 @@ from tests.fakes.embedded import stats
 from tests.torture import times
 
 pytestmark = [
+    pytest.mark.exhaustive,
     pytest.mark.slow,
     pytest.mark.timeout(600),
     pytest.mark.skipif(os.geteuid() != 0, reason="only root can become other users"),

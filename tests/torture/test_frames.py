@@ -59,6 +59,7 @@ class Door:
             self._theirs = None
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
 def test_a_million_frames() -> None:
@@ -79,7 +80,7 @@ def test_a_million_frames() -> None:
         assert (hub.drops["failed"], hub.drops["sender"]) == (0, 0)
         assert hub.lines > FRAMES / 10, "too few frames were understood to say anything"
         assert (hub.connections, list(hub.clients)) == (0, [])
-        assert _descriptors() == before
+        assert _descriptors() <= before
 
     asyncio.run(run())
 

@@ -24,7 +24,7 @@ from tests.torture.lives import Zygote, zygote
 from tests.torture.receivers import told
 from tests.torture.stage import Faults
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
+pytestmark = [pytest.mark.exhaustive, pytest.mark.slow, pytest.mark.timeout(1200)]
 
 KILLS = times(50, 500)
 _RULES = """\

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from tests.agent.monitor.calls import every_call
+from tests.exhaustive import evenly
 from tests.integration.waiting import until
 from tests.torture import FULL, apps, host, network, nvml, times
 from tests.torture.checks import Bill, endure
@@ -48,8 +49,8 @@ def pairs(count: int) -> list[Trouble]:
     return [both(*chance.sample(troubles, 2)) for _ in range(count)]
 
 
-def _named(troubles: Sequence[Trouble]) -> pytest.MarkDecorator:
-    return pytest.mark.parametrize("trouble", troubles, ids=lambda trouble: trouble.name)
+def _named(troubles: Sequence[Trouble], usual: int = 0) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("trouble", evenly(troubles, usual), ids=lambda trouble: trouble.name)
 
 
 def suffer(theatre: Theatre, trouble: Trouble, bills: Callable[[Bill], None]) -> None:
@@ -71,7 +72,7 @@ def test_the_ladder_is_armed(library: Path) -> None:
         until(lambda: -signal.SIGTERM in [process.poll() for process in made.bystanders], "somebody was ended")
 
 
-@_named(some(KINDS, 6))
+@_named(some(KINDS, 6), usual=4)
 def test_alone(theatre: Theatre, trouble: Trouble, bills: Callable[[Bill], None]) -> None:
     """GPU-04, GPU-05, NUM-01, NUM-02, ALERT-07, PROC-03: each trouble alone costs what it may cost and no more."""
     suffer(theatre, trouble, bills)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import pytest
-from hypothesis import HealthCheck, event, given, settings
+from hypothesis import event, given, settings
 from hypothesis import strategies as st
 
 from gpuagent.acting.path_walk import walk
@@ -148,7 +148,7 @@ def succeeded(everything: list[Path], uid: int, groups: list[int]) -> bool:
     return status == 1
 
 
-@settings(max_examples=150, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=150)
 @given(st.lists(ELEMENTS, max_size=5), FILES)
 def test_without_a_fault_nobody_can_change_it(elements: list[Element], file: Element) -> None:
     """Whatever the chain of directories and links, their owners, modes and ACLs."""

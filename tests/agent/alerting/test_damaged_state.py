@@ -126,8 +126,9 @@ def test_every_column_of_every_table_is_here(original: Path) -> None:
         assert set(columns(original, table)) - {"seq"} == set(names)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
-@hypothesis_settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@hypothesis_settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(st.lists(st.tuples(st.sampled_from(ANYWHERE), VALUES, st.booleans()), min_size=1, max_size=4))
 def test_any_damage_in_any_table(original: Path, spoiled: list[tuple[tuple[str, str], Value, bool]]) -> None:
     """ALERT-08: whatever is in a row, all parts load and go on with the rest, and nothing is set aside twice."""

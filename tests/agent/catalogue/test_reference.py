@@ -24,9 +24,11 @@ from gpuagent.monitor.monitor import Monitor, Pace, Place
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.table import ProcessTable
+from gpuagent.simulated.faults import Kind
 from gpuagent.simulated.node import SimulatedNode
 from gpuagent.simulated.scenario import load_scenario, shipped_scenarios
 from gpuagent.view import View
+from tests.agent.monitor.calls import Recorder
 from tests.fakes.nvml import use
 from tests.fakes.proc import FakeWatcher
 from tests.fakes.remedies import full_remedies
@@ -65,7 +67,7 @@ def documented_names() -> set[str]:
 
 
 def served_names(scenario: str) -> set[str]:
-    """Names of our own in the scrapes of the first two minutes of a scenario."""
+    """Names of our own in the scrapes of the first two minutes of a scenario, and until a Xid of it is counted."""
     if scenario not in _served:
         _served[scenario] = asyncio.run(_scrape(scenario))
     return _served[scenario]
@@ -73,9 +75,12 @@ def served_names(scenario: str) -> set[str]:
 
 async def _scrape(scenario: str) -> set[str]:
     clock = ManualClock()
-    node = SimulatedNode(load_scenario(scenario), clock, fallback=RealProc())
+    loaded = load_scenario(scenario)
+    node = SimulatedNode(loaded, clock, fallback=RealProc())
+    has_xids = any(fault.kind is Kind.XID for fault in loaded.faults)
+    recorder = Recorder(node.library)
     names: set[str] = set()
-    with use(node.library):
+    with use(recorder):
         table = ProcessTable(
             node.proc,
             clock,
@@ -100,12 +105,20 @@ async def _scrape(scenario: str) -> set[str]:
             ],
         )
         leaks = Leaks("balanced", clock)
-        for _ in range(24):
+
+        async def scrape() -> set[str]:
             view.update(leaks.observe(await monitor.tick()))
-            body = view.metrics(openmetrics=False).decode()
-            names |= set(re.findall(r"^(gpuagent_\w+)", body, re.MULTILINE))
+            return set(re.findall(r"^(gpuagent_\w+)", view.metrics(openmetrics=False).decode(), re.MULTILINE))
+
+        names |= await scrape()
+        if has_xids:  # only what happens after the registration is delivered, to a thread of its own
+            assert recorder.waiting_for_events.wait(20)
+        for _ in range(24):
             clock.advance(5)
             monitor.request_slow()
+            names |= await scrape()
+        while has_xids and not (monitor.snapshot and monitor.snapshot.xids):
+            names |= await scrape()
         node.release()
         await monitor.close()
     return names

@@ -6,7 +6,7 @@ import re
 from dataclasses import replace
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
@@ -201,7 +201,7 @@ def test_hostile_names_cannot_break_the_screen(name: str) -> None:
     assert text.count("\n") == screen(snapshot(simulated="x")).count("\n")
 
 
-@settings(max_examples=50, suppress_health_check=[HealthCheck.too_slow])  # a slow machine is no failure
+@settings(max_examples=50)
 @given(here=st.none() | snapshots(), width=st.integers(80, 170), name=texts)
 def test_any_node_fits(here: Snapshot | None, width: int, name: str) -> None:
     """NUM-01, PROC-07: whatever was measured, it is drawn within the width, and nothing raises."""

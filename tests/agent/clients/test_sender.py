@@ -221,8 +221,8 @@ def test_passed_descriptors_are_not_kept() -> None:
             held = len(os.listdir("/proc/self/fd"))  # noqa: PTH208
             say(process, b"\n")
             await until(lambda: opened.hub.drops["malformed"])
-            assert len(os.listdir("/proc/self/fd")) == held - 2  # noqa: PTH208  its socket and its pidfd
+            assert len(os.listdir("/proc/self/fd")) <= held - 2  # noqa: PTH208  its socket and its pidfd
             process.send_signal(signal.SIGKILL)
-        assert len(os.listdir("/proc/self/fd")) == before  # noqa: PTH208
+        assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208
 
     play(scene)

@@ -213,8 +213,8 @@ def test_descriptors_are_given_back() -> None:
     """Connections come and go, refused ones too, and the agent holds no more descriptors than before."""
 
     async def scene(opened: Stage) -> None:
-        before = None
-        for round_number in range(4):
+        held: list[int] = []
+        for _ in range(4):
             (await opened.client()).close()
             with await opened.app() as vandal:
                 vandal.send(b"garbage\n")
@@ -223,9 +223,8 @@ def test_descriptors_are_given_back() -> None:
                 liar.send(hello(1))
                 await in_thread(liar.receive)
             await until(lambda: not opened.hub.connections)
-            held = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  names alone: the folder changes while it is read
-            before = held if round_number == 0 else before
-        assert held == before
+            held.append(len(os.listdir("/proc/self/fd")))  # noqa: PTH208  names: the folder changes while it is read
+        assert held[-1] <= held[0]
 
     play(scene)
 

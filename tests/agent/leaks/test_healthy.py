@@ -74,6 +74,7 @@ def test_nobody_is_told(name: str) -> None:
     run(test)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_the_load_follows_the_day() -> None:
     """LEAK-02: what comes back every day is no leak on the first day, and none on the second."""

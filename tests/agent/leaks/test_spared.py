@@ -40,6 +40,7 @@ def slow(said: Growth | None) -> Growth | None:
     return None if said is None else replace(said, fast=False, fast_exhaustion_seconds=None)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @settings(max_examples=12)
 @given(

@@ -161,7 +161,7 @@ def open_descriptors() -> int:
 
 
 def test_many_ticks_leave_nothing_behind() -> None:
-    """EXP-01: NVML is initialised once; descriptors and threads are as many as after the first ticks."""
+    """EXP-01: NVML is initialised once; descriptors and threads are no more than after the first ticks."""
 
     async def run() -> None:
         async with rig(TWO, events=False) as stage:
@@ -172,8 +172,8 @@ def test_many_ticks_leave_nothing_behind() -> None:
                 snapshot = await stage.tick(slow=tick % 5 == 0)
 
             assert snapshot.node.nvml_initializations == 1
-            assert open_descriptors() == descriptors
-            assert threading.active_count() == threads
+            assert open_descriptors() <= descriptors
+            assert threading.active_count() <= threads
             assert {gpu.state for gpu in snapshot.gpus} == {GpuState.OK}
 
     asyncio.run(run())

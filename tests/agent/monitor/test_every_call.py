@@ -17,6 +17,7 @@ from gpuagent.reading import GpuReading, GpuState, NvmlState
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
 from tests.agent.monitor.calls import Call, every_call
+from tests.exhaustive import evenly
 from tests.fakes.rig import Rig, at, failing, rig, state
 
 pytestmark = pytest.mark.slow
@@ -57,7 +58,7 @@ def told(symbol: str, code: Code, reading: GpuReading) -> bool:
     return any(name in names or name.startswith("MIG device") for name, _ in reading.unsupported)
 
 
-@pytest.mark.parametrize("symbol", OF_GPU)
+@pytest.mark.parametrize("symbol", evenly(OF_GPU, 8))
 def test_a_call_that_hangs_when_a_gpu_is_opened(symbol: str) -> None:
     """GPU-04: the tick ends, the other GPU is read, and nothing piles up behind the call."""
     call = CALLS[symbol]
@@ -76,7 +77,7 @@ def test_a_call_that_hangs_when_a_gpu_is_opened(symbol: str) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("symbol", RECURRING)
+@pytest.mark.parametrize("symbol", evenly(RECURRING, 6))
 def test_a_call_that_hangs_later(symbol: str) -> None:
     """GPU-04: a GPU that was read and then hangs is blind, with no value of its own left over."""
     call = CALLS[symbol]
@@ -115,7 +116,7 @@ def test_a_call_of_the_whole_node_that_hangs(symbol: str) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("symbol", OF_GPU)
+@pytest.mark.parametrize("symbol", evenly(OF_GPU, 8))
 @pytest.mark.parametrize("code", TRANSIENT, ids=lambda code: code.name)
 def test_a_call_that_fails(symbol: str, code: Code) -> None:
     """GPU-08: the failure is told, costs the other GPU nothing, and is over when the call works again."""
@@ -134,7 +135,7 @@ def test_a_call_that_fails(symbol: str, code: Code) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("symbol", [symbol for symbol in OF_GPU if symbol not in ESSENTIAL])
+@pytest.mark.parametrize("symbol", evenly([symbol for symbol in OF_GPU if symbol not in ESSENTIAL], 8))
 @pytest.mark.parametrize("code", LASTING, ids=lambda code: code.name)
 def test_a_call_that_the_gpu_does_not_answer(symbol: str, code: Code) -> None:
     """GPU-09: what a GPU, driver or permission lacks is absent: no failure, and the reason is told."""
@@ -153,7 +154,7 @@ def test_a_call_that_the_gpu_does_not_answer(symbol: str, code: Code) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("symbol", OF_GPU)
+@pytest.mark.parametrize("symbol", evenly(OF_GPU, 8))
 def test_a_gpu_lost_in_the_middle_of_a_tick(symbol: str) -> None:
     """GPU-01: whichever call says so, that GPU is lost, with its UUID, and shows nothing; the other goes on."""
     call = CALLS[symbol]
@@ -175,7 +176,7 @@ def test_a_gpu_lost_in_the_middle_of_a_tick(symbol: str) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("symbol", RECURRING)
+@pytest.mark.parametrize("symbol", evenly(RECURRING, 6))
 def test_a_call_that_says_that_the_session_has_ended(symbol: str) -> None:
     """GPU-07: all handles are dropped, NVML is initialised again, and both GPUs come back."""
     call = CALLS[symbol]
@@ -195,7 +196,7 @@ def test_a_call_that_says_that_the_session_has_ended(symbol: str) -> None:
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("symbol", CALLS)
+@pytest.mark.parametrize("symbol", evenly(CALLS, 10))
 def test_a_symbol_that_the_library_lacks(symbol: str) -> None:
     """GPU-09: only its own values are missing, unless no GPU can be read without it; nothing counts as failed."""
     call = CALLS[symbol]

@@ -90,7 +90,7 @@ def test_nothing_is_written_while_nothing_changes(path: Path) -> None:
 
 @given(garbage=st.one_of(st.binary(max_size=200), st.text(max_size=200).map(str.encode)))
 @example(garbage=b"[" * 100_000)
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_any_garbage_is_started_anew(path: Path, garbage: bytes) -> None:
     """A corrupt file never stops the agent, and is replaced by a good one."""
     path.write_bytes(garbage)

@@ -215,6 +215,7 @@ def test_mig_reconfigured() -> None:
     asyncio.run(run())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_ten_thousand_processes_come_and_go() -> None:
     """EXP-03: the series are bounded, what is gone is gone from the next scrape, and nothing is kept of it."""

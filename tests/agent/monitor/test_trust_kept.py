@@ -97,7 +97,7 @@ def test_a_missing_file(path: Path, seen_before: bool) -> None:
 @example(garbage=b'{"boot_id": "boot"}')
 @example(garbage=b'{"boot_id": "boot", "schema": 2, "distrusted": []}')
 @example(garbage=b'{"boot_id": "boot", "schema": 1, "distrusted": [{"uuid": "GPU-b"}]}')
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 def test_a_damaged_file_is_distrust_of_everybody(path: Path, garbage: bytes) -> None:
     """NUM-12: what was known is lost, which is not the same as trust; the file is good again after the next tick."""
     path.write_bytes(garbage)

@@ -65,7 +65,7 @@ def test_a_status_without_a_user_is_not_taken_for_root(tmp_path: Path) -> None:
 
 
 def test_reading_leaves_no_descriptor_open() -> None:
-    """EXP-01: a thousand reads, also failing ones, leave the descriptors as they were."""
+    """EXP-01: a thousand reads, also failing ones, leave no more descriptors than there were."""
     proc = RealProc()
     before = len(list(Path("/proc/self/fd").iterdir()))
     for _ in range(500):
@@ -73,4 +73,4 @@ def test_reading_leaves_no_descriptor_open() -> None:
         with pytest.raises(IsADirectoryError):
             proc.read(os.getpid(), "ns")
 
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert len(list(Path("/proc/self/fd").iterdir())) <= before  # others may close theirs meanwhile

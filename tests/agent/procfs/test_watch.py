@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -64,8 +63,8 @@ def test_the_agent_keeps_descriptors_for_itself() -> None:
 
 
 def test_descriptors_are_given_back() -> None:
-    """EXP-01: watching and forgetting leaves the number of descriptors as it was."""
-    before = list(Path("/proc/self/fd").iterdir())
+    """EXP-01: watching and forgetting leaves no more descriptors than there were."""
+    before = len(os.listdir("/proc/self/fd"))  # noqa: PTH208  names alone: the folder changes while it is read
     watcher = PidfdWatcher()
     for _ in range(20):
         with child("true") as process:
@@ -76,7 +75,7 @@ def test_descriptors_are_given_back() -> None:
         watcher.add(process.pid)
         watcher.close()
 
-    assert list(Path("/proc/self/fd").iterdir()) == before
+    assert len(os.listdir("/proc/self/fd")) <= before  # noqa: PTH208  others may close theirs meanwhile
 
 
 def test_a_descriptor_held_elsewhere_too_is_no_longer_heard(watcher: PidfdWatcher) -> None:

@@ -53,11 +53,12 @@ def test_killed_at_random_it_loses_nothing(tmp_path: Path) -> None:
     kill_and_look(5, random.Random(5), tmp_path)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("seed", range(times(1, 10)))
 def test_so_it_is_after_twenty_kills(seed: int, tmp_path: Path) -> None:
-    """ALERT-08: twenty kills in CI, ten times as many under torture."""
+    """ALERT-08: twenty kills in all tests, ten times as many under torture."""
     kill_and_look(20, random.Random(seed), tmp_path)
 
 

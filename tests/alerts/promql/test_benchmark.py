@@ -19,6 +19,7 @@ def test_it_evaluates_what_it_says() -> None:
     assert {name for rule in rules for name in rule.metric_names} <= set(index.names())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 def test_it_prints_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
     """One line each."""

@@ -41,12 +41,13 @@ def test_rows_are_those_of_prometheus(tmp_path: Path) -> None:
     judge(range(20), tmp_path)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.usefixtures("judge_of_2_42")
 @pytest.mark.parametrize("first", range(1000, 1000 + times(300, 3000), 100))
 def test_so_they_are_with_other_seeds(first: int, tmp_path: Path) -> None:
-    """A hundred more; three hundred in CI, three thousand under torture."""
+    """A hundred more; three hundred in all tests, three thousand under torture."""
     judge(range(first, first + 100), tmp_path)
 
 
@@ -67,6 +68,7 @@ def test_what_is_taken_here_is_taken_there(tmp_path: Path) -> None:
     judge_spoiled(range(30), tmp_path)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 @pytest.mark.usefixtures("judge_of_2_42")

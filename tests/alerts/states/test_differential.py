@@ -19,12 +19,13 @@ def test_states_are_prometheus_states_at_every_step(tmp_path: Path) -> None:
     _compare(tmp_path, range(FAST))
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.needs("promtool")
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("first", range(FAST, times(50, 500), BATCH))
 def test_so_they_are_with_other_seeds(first: int, tmp_path: Path) -> None:
-    """Ten more; fifty with the first ten in CI, five hundred under torture."""
+    """Ten more; fifty with the first ten in all tests, five hundred under torture."""
     _compare(tmp_path, range(first, first + BATCH))
 
 

@@ -111,7 +111,7 @@ def test_a_log_that_is_damaged_in_the_middle_is_told(tmp_path: Path) -> None:
     store.close()
 
 
-@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(share=st.floats(0.0, 1.0))
 def test_what_a_power_cut_leaves_is_no_damage(tmp_path_factory: pytest.TempPathFactory, share: float) -> None:
     """A log that ends anywhere holds a transaction that was never committed: that is no loss, and nothing is told."""

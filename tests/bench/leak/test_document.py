@@ -85,6 +85,7 @@ def test_by_default_the_documented_count_is_run_and_written() -> None:
     assert not arguments(["--seeds", "3"]).write
 
 
+@pytest.mark.exhaustive
 @pytest.mark.timeout(600)
 def test_the_detector_is_as_good_as_it_was() -> None:
     """On a trace or two of each family: nearly all leaks, hardly a false alarm. What breaks it is seen here."""

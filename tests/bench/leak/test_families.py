@@ -10,7 +10,7 @@ import pytest
 from tests.bench.leak.families import FAMILIES, make_trace
 from tests.bench.leak.trace import Kind, Trace
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.exhaustive, pytest.mark.slow]
 
 BOUNDED = [
     name for name, family in FAMILIES.items() if family.kind is not Kind.LEAK and family.kind is not Kind.COLLAPSE

@@ -105,6 +105,7 @@ def test_packing_is_the_same_for_the_same(tmp_path: Path) -> None:
     assert gzip.decompress(packed[0]) == plain.read_bytes()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.slow
 @pytest.mark.timeout(180)
 def test_it_records(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ import pytest
 from tests.client.blame.kinds import marked_lines
 from tests.client.blame.test_served import LEAKS
 from tests.client.conftest import ROOT
+from tests.exhaustive import usually
 from tests.integration.agent import Agent, running_agent
 from tests.integration.waiting import free_port, until
 
@@ -99,7 +100,7 @@ def is_client(agent: Agent, pid: int) -> bool:
     return pid in {client["pid"] for client in json.loads(agent.get("/api/v1/clients").body)["clients"]}
 
 
-@pytest.mark.parametrize("cause", ["outputs", "no_grad", "cache", "hook", "exception"])
+@pytest.mark.parametrize("cause", usually(["outputs", "no_grad", "cache", "hook", "exception"], "outputs"))
 def test_blame_names_the_line_of_a_served_app(cause: str, agent: Agent, apps_python: Path) -> None:
     """An operator asks about a pid, and reads the line that leaks."""
     port = free_port()

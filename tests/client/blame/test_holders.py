@@ -9,6 +9,9 @@ import pytest
 
 from tests.client.blame.kinds import HERE, HOLDERS, Row, ask, marked_lines, name_of, rows
 from tests.client.conftest import Apps
+from tests.exhaustive import evenly
+
+pytestmark = pytest.mark.timeout(180)
 
 ROWS = rows()
 LINES = marked_lines(HOLDERS)
@@ -23,7 +26,7 @@ def test_every_leak_of_the_app_is_documented() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("row", ROWS, ids=lambda row: row.kind)
+@pytest.mark.parametrize("row", evenly(ROWS, 8), ids=lambda row: row.kind)
 def test_the_holder_is_named(row: Row, apps: Apps, apps_python: Path) -> None:
     """LEAK-01: what holds the tensors is blamed, with its line and its cause, and the busy cache never is."""
     answer = ask(apps, apps_python, HOLDERS, row.kind)

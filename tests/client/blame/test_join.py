@@ -12,7 +12,7 @@ from tests.client.conftest import Apps
 ALLOCATING = HERE / "allocating.py"
 LINES = marked_lines(ALLOCATING, "# LINE ")
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def test_both_lines_are_named(apps: Apps, apps_python: Path) -> None:

@@ -8,6 +8,9 @@ import pytest
 
 from tests.client.blame.kinds import HERE, ask, marked_lines
 from tests.client.conftest import ROOT, Apps
+from tests.exhaustive import usually
+
+pytestmark = pytest.mark.timeout(180)
 
 SERVED = HERE / "served.py"
 LEAKS = ROOT / "client" / "examples" / "served" / "leaks.py"
@@ -27,7 +30,7 @@ def test_every_leak_of_the_example_is_tested() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("cause", NAMES)
+@pytest.mark.parametrize("cause", usually(NAMES, "outputs", "exception"))
 def test_the_line_is_named_in_the_served_app(cause: str, apps: Apps, apps_python: Path) -> None:
     """The verdict names file, line and cause, and the app's bounded cache is not blamed."""
     answer = ask(apps, apps_python, SERVED, cause)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from tests.client.conftest import Apps
+from tests.exhaustive import usually
 from tests.fakes.agent_socket import PATIENCE_SECONDS, FakeAgent
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
@@ -119,7 +120,12 @@ def serve(apps: Apps, apps_python: Path, tmp_path: Path) -> Callable[..., Served
     return start
 
 
-@pytest.mark.parametrize("server", ["uvicorn", "gunicorn, uvicorn's worker", "gunicorn, asgi", "gunicorn, gthread"])
+@pytest.mark.parametrize(
+    "server",
+    usually(
+        ["uvicorn", "gunicorn, uvicorn's worker", "gunicorn, asgi", "gunicorn, gthread"], "uvicorn", "gunicorn, gthread"
+    ),
+)
 def test_twelve_requests_on_two_workers(serve: Callable[..., Served], tmp_path: Path, server: str) -> None:
     """Each worker has one inside and one in the queue: those are served, all others told when to come back."""
     served = serve(server, "--workers", "2")
@@ -141,7 +147,9 @@ def test_twelve_requests_on_two_workers(serve: Callable[..., Served], tmp_path: 
     assert statuses.count(200) >= 2
 
 
-@pytest.mark.parametrize("server", ["uvicorn", "gunicorn, uvicorn's worker", "gunicorn, gthread"])
+@pytest.mark.parametrize(
+    "server", usually(["uvicorn", "gunicorn, uvicorn's worker", "gunicorn, gthread"], "uvicorn", "gunicorn, gthread")
+)
 def test_the_agent_closes_and_opens_the_gate(serve: Callable[..., Served], agent: FakeAgent, server: str) -> None:
     """503 with Retry-After on the GPU route while it is critical; other routes go on."""
     served = serve(server)
@@ -169,8 +177,11 @@ def test_what_requests_needed(serve: Callable[..., Served]) -> None:
     assert "peak 1.27 GiB" in answers[0].headers["server-timing"]
 
 
-@pytest.mark.parametrize("arguments", ["after_requests=25", f"above_bytes={1050 * MIB}"])
-@pytest.mark.parametrize("server", [name for name in SERVERS if name != "uvicorn"])
+@pytest.mark.parametrize("arguments", usually(["after_requests=25", f"above_bytes={1050 * MIB}"], "after_requests=25"))
+@pytest.mark.parametrize(
+    "server",
+    usually([name for name in SERVERS if name != "uvicorn"], "gunicorn, uvicorn's worker", "gunicorn, gthread"),
+)
 def test_fresh_workers_without_a_failed_request(
     serve: Callable[..., Served], tmp_path: Path, server: str, arguments: str
 ) -> None:
