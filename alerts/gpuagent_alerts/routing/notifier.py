@@ -108,7 +108,7 @@ class Notifier:
         now = self._clock.wall()
         with self._store.transaction():
             still_pending = {fingerprint for fingerprint in pending if fingerprint not in ended}
-            incidents = self._book.update(firing, still_pending, facts or NoFacts(), now)
+            incidents = self._book.update(firing, still_pending, facts or NoFacts(), now, closing=closing)
             view = replace(self._view(now, firing, ended, pending, incidents), closing=closing)
             tellings, next_at = decide(view, self._told)
             losses = self._outbox.enqueue([self._entry(telling, now) for telling in tellings if telling.alerts])
