@@ -13,12 +13,14 @@ from gpuagent_alerts.incidents.book import Book
 from gpuagent_alerts.incidents.cause import Facts, NoFacts
 from gpuagent_alerts.incidents.record import Record
 from gpuagent_alerts.outbox.entry import Entry, Loss, Occasion
+from gpuagent_alerts.outbox.holding import HeldBack
 from gpuagent_alerts.outbox.ids import id_of_news, message_id
 from gpuagent_alerts.outbox.pacing import WallSteps
 from gpuagent_alerts.outbox.queue import Outbox
 from gpuagent_alerts.routing.acks import Acks
 from gpuagent_alerts.routing.groups import written
 from gpuagent_alerts.routing.inhibition import outranked_by
+from gpuagent_alerts.routing.limiter import MessageLimiter, Offer
 from gpuagent_alerts.routing.mute import muted_by
 from gpuagent_alerts.routing.notify import by_status, decide
 from gpuagent_alerts.routing.route import Routes
@@ -66,6 +68,7 @@ class Notifier:
         self.brief: Callable[[Incident, Sequence[Alert]], Briefing] = lambda _incident, _alerts: Briefing()
         """Says what a message of an incident with these alerts is to tell a person."""
         self._node_labels = dict(node_labels)
+        self._limiter = MessageLimiter(store, outbox, clock, written(node_labels))
         self._book = Book(store, written(node_labels), clock.wall())
         self._steps = WallSteps(clock)
         told = load_told(store, clock.wall())
@@ -87,6 +90,10 @@ class Notifier:
     def incidents(self) -> Mapping[str, Record]:
         """Those that go on or ended within a day, by key."""
         return self._book.records
+
+    def held_back(self) -> list[HeldBack]:
+        """Return what receivers have not been told yet, as it was too much for an hour. Raises StoreFailure."""
+        return self._limiter.held_back()
 
     def notify(
         self, alerts: Iterable[Alert], pending: Collection[str] = frozenset(), facts: Facts | None = None,
@@ -111,13 +118,17 @@ class Notifier:
             incidents = self._book.update(firing, still_pending, facts or NoFacts(), now, closing=closing)
             view = replace(self._view(now, firing, ended, pending, incidents), closing=closing)
             tellings, next_at = decide(view, self._told)
-            losses = self._outbox.enqueue([self._entry(telling, now) for telling in tellings if telling.alerts])
+            offers = [Offer(self._entry(telling, now), telling.urgent) for telling in tellings if telling.alerts]
+            losses = self._limiter.send(offers, self.routes.recipients)
+            losses = _of_digests(losses, self._limiter.digest_group, self._told)
             changes = _with_losses({telling.key: telling.told for telling in tellings}, self._told, losses)
             save_told(self._store, changes)
             self._quiet.acks.keep({*firing, *(key for key, one in incidents.items() if one.ends_at is None)})
             self._store.after_commit(lambda: self._apply(changes))
         if not tellings:
-            self._idle = _Idle(self._circumstances(firing), min(next_at, self._quiet.silences.next_change()))
+            self._idle = _Idle(
+                self._circumstances(firing), min(next_at, self._limiter.next_at(), self._quiet.silences.next_change())
+            )
         return sum(bool(telling.alerts) for telling in tellings)
 
     def _view(
@@ -188,6 +199,15 @@ class _Hushed:
 
     def __call__(self, alert: Alert) -> bool:
         return bool(self._muted(alert.labels)) or bool(self._silences.silencing(alert.labels))
+
+
+def _of_digests(losses: Iterable[Loss], digests: str, told: Mapping[GroupKey, Told]) -> list[Loss]:
+    """Return the losses by the groups that were told of: a digest speaks of alerts of several."""
+    found: list[Loss] = []
+    for loss in losses:
+        groups = [key.group for key in told if key.receiver == loss.receiver] if loss.group == digests else [loss.group]
+        found += [replace(loss, group=group) for group in groups]
+    return found
 
 
 def _with_losses(
