@@ -9,7 +9,7 @@ import math
 from collections import defaultdict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from gpuagent.clock import Clock
 from gpuagent_alerts.outbox.entry import Entry, Loss
@@ -41,13 +41,14 @@ class MessageLimiter:
         self._holding = Holding(store)
         self._sent: defaultdict[str, deque[float]] = defaultdict(deque)
         now, wall = clock.now(), clock.wall()
+        nothing: list[tuple[Any, ...]] = []
         rows = store.at_start(
             lambda: store.execute(
                 "SELECT receiver, created FROM outbox"
                 " WHERE state IN ('queued', 'sent', 'dead') AND created > ? ORDER BY created",
                 (wall - _HOUR_SECONDS,),
             ),
-            [],
+            nothing,
         )
         for receiver, created in rows:
             self._sent[receiver].append(now - max(wall - created, 0.0))

@@ -24,7 +24,7 @@ from gpuagent_alerts.routing.limiter import MessageLimiter, Offer
 from gpuagent_alerts.routing.mute import muted_by
 from gpuagent_alerts.routing.notify import by_status, decide
 from gpuagent_alerts.routing.route import Routes
-from gpuagent_alerts.routing.silences import Silences
+from gpuagent_alerts.routing.silences import INCIDENT_LABEL, Silences
 from gpuagent_alerts.routing.told import GroupKey, Told, load_told, moved, save_told
 from gpuagent_alerts.routing.view import Telling, View
 from gpuagent_alerts.store.database import Store
@@ -143,7 +143,7 @@ class Notifier:
             ended=ended,
             destinations=self.routes.of,
             recipients=self.routes.recipients,
-            hushed=self._hushed(firing),
+            hushed=_Hushed(self._quiet.silences, firing, incidents),
             acknowledged={known for known in (*firing, *incidents) if known in acks},
             node_labels=self._node_labels,
             pending=pending,
@@ -164,9 +164,6 @@ class Notifier:
 
     def _circumstances(self, firing: Collection[str]) -> tuple[object, ...]:
         return frozenset(firing), self.routes, self._store.changes
-
-    def _hushed(self, firing: Mapping[str, Alert]) -> _Hushed:
-        return _Hushed(self._quiet.silences, firing)
 
     def _entry(self, telling: Telling, now: float) -> Entry:
         receiver, group = telling.key
@@ -193,12 +190,16 @@ class Notifier:
 class _Hushed:
     """Whether an alert is silenced or muted."""
 
-    def __init__(self, silences: Silences, firing: Mapping[str, Alert]) -> None:
+    def __init__(self, silences: Silences, firing: Mapping[str, Alert], incidents: Mapping[str, Record]) -> None:
         self._silences = silences
+        self._keys = {fingerprint: one.key for one in incidents.values() for fingerprint in one.members}
         self._muted = muted_by(firing.values())
 
     def __call__(self, alert: Alert) -> bool:
-        return bool(self._muted(alert.labels)) or bool(self._silences.silencing(alert.labels))
+        if self._muted(alert.labels):
+            return True
+        key = self._keys.get(alert.fingerprint, "")
+        return bool(self._silences.silencing({**alert.labels, INCIDENT_LABEL: key} if key else alert.labels))
 
 
 def _of_digests(losses: Iterable[Loss], digests: str, told: Mapping[GroupKey, Told]) -> list[Loss]:

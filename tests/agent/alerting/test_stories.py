@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -19,7 +20,7 @@ MINUTE, HOUR = 60.0, 3600.0
 PID = 4242
 
 
-def node(used_gib: float, *pids: int, **info: object) -> Snapshot:
+def node(used_gib: float, *pids: int, **info: Any) -> Snapshot:
     """One GPU of 24 GiB with processes."""
     return snapshot([gpu(0, used_gib=used_gib)], [process(pid, **info) for pid in pids or (PID,)])
 
