@@ -18,21 +18,25 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuagent.alerting.causes import SnapshotFacts
 from gpuagent.alerting.explain import explainer, with_remedy
+from gpuagent.alerting.figures import count_alerts
 from gpuagent.alerting.handover import handed_over
 from gpuagent.alerting.keeping import Keeper
 from gpuagent.alerting.receivers import Receivers
 from gpuagent.alerting.rules import unknown_metrics
 from gpuagent.alerting.series import RuleSeries
 from gpuagent.alerting.transitions import log_transitions
-from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
+from gpuagent.catalogue.alerting import AlertingFigures, ReceiverCounts
 from gpuagent.catalogue.series import Further
 from gpuagent.clock import Clock
 from gpuagent.nvml.device import longest_gap
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.incidents.record import Record
 from gpuagent_alerts.outbox.counters import Figures
 from gpuagent_alerts.outbox.delivery import Delivery
+from gpuagent_alerts.outbox.holding import HeldBack
 from gpuagent_alerts.outbox.lane import Place
 from gpuagent_alerts.outbox.queue import Outbox
 from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds, grounds_of_rule
@@ -118,6 +122,7 @@ class Alerting:
         self._evaluation_seconds: float | None = None
         self._figures: AlertingFigures | None = None
         self._listener: Listener | None = None
+        self._facts: SnapshotFacts | None = None
         self._evaluated: dict[RuleKey, tuple[int, float, Mapping[str, float]]] = {}
         self._grounds: dict[RuleKey, Grounds] = {}
         self._further: Callable[[], Sequence[Further]] = tuple
@@ -128,6 +133,15 @@ class Alerting:
     def notifies(self) -> bool:
         """False where Prometheus and Alertmanager do: a fleet is paged once."""
         return self.config.alerting == "node"
+
+    def held_back(self) -> list[HeldBack]:
+        """Return what receivers have not been told yet, as it was too much for an hour. Raises StoreFailure."""
+        return self._notifier.held_back()
+
+    @property
+    def incidents(self) -> Mapping[str, Record]:
+        """Incidents that go on or ended within a day, by key."""
+        return self._notifier.incidents
 
     @property
     def routes(self) -> Routes:
@@ -218,6 +232,7 @@ class Alerting:
             ReceiverCounts(
                 name, one.queued, one.dead, one.oldest_undelivered_seconds,
                 one.counters.sent, one.counters.failed, one.counters.dropped,
+                one.counters.held,
             )
             for name, one in sorted(figures.items())
         )  # fmt: skip
@@ -304,6 +319,7 @@ class Alerting:
                 self._evaluation_seconds = time.perf_counter() - started
                 due = self._is_due()
                 if due:
+                    self._facts = SnapshotFacts(snapshot)
                     alerts = (*self._ended.values(), *self.firing())
                     told = [with_remedy(each, self.remedy_of(each)) for each in alerts]
             except Exception:
@@ -341,7 +357,7 @@ class Alerting:
             alerts = [handed_over(one, wall) if one.status is Status.FIRING else one for one in alerts]
         with self.store.transaction():
             self._keeper.save_if_due()
-            self._notifier.notify(alerts, self._pending())
+            self._notifier.notify(alerts, self._pending(), self._facts, closing=not self.notifies)
         self._ended = {name: alert for name, alert in self._ended.items() if self._notifier.is_open(name)}
 
     def _note_ended(self, transitions: Iterable[Transition]) -> None:
@@ -371,23 +387,4 @@ class Alerting:
         self._beating = [asyncio.create_task(beat.run(), name=f"heartbeat {beat.name}") for beat in self.heartbeats]
 
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
-        states: dict[tuple[str, str, str], int] = {}
-        for running in self.engine.rules():
-            for instance in running.states.instances if running.states is not None else ():
-                if instance.state is not State.INACTIVE:
-                    key = (running.rule.name, str(instance.state), instance.labels.get("severity", ""))
-                    states[key] = states.get(key, 0) + 1
-        return AlertingFigures(
-            rules=sum(1 for _ in self.engine.rules()),
-            evaluation_seconds=self._evaluation_seconds,
-            alerts=tuple(AlertCount(*key, number) for key, number in sorted(states.items())),
-            failures=tuple(
-                RuleFailures(running.key.group, running.key.rule, running.failures)
-                for running in self.engine.rules()
-                if running.failures
-            ),
-            receivers=receivers,
-            store_ok=self.store.problem is None or not self.store.problem.in_memory,
-            store_problem=self.store.problem_text,
-            rows_set_aside=tuple(sorted(self.store.set_aside_rows.items())),
-        )
+        return count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)

@@ -21,6 +21,7 @@ from gpuagent.config.values import (
     WebUrl,
 )
 
+_NO_KINDS = frozenset({"name", "send_resolved", "max_messages_per_hour"})
 _URL_KEYS = ("url", "url_file")
 _URL_FILE = "Instead of `url`: a file that holds it and nothing else, read anew at every use."
 
@@ -106,6 +107,13 @@ class Receiver(Section):
 
     name: Text = Field(description="What routes and commands call it; no two may be the same.")
     send_resolved: bool = Field(default=True, description="Also tell when an alert has ended.")
+    max_messages_per_hour: int = Field(
+        default=20,
+        ge=2,
+        le=100_000,
+        description="More than this is held back and told of in one digest. What is critical is sent in any case; an"
+        " Alertmanager is told all.",
+    )
     webhook: WebhookReceiver | None = Field(default=None, description=WebhookReceiver.__doc__)
     slack: SlackReceiver | None = Field(default=None, description=SlackReceiver.__doc__)
     alertmanager: AlertmanagerReceiver | None = Field(default=None, description=AlertmanagerReceiver.__doc__)
@@ -117,7 +125,7 @@ class Receiver(Section):
     @classmethod
     def key_names(cls) -> tuple[str, ...]:
         """The kinds there are."""
-        return tuple(name for name in cls.model_fields if name not in {"name", "send_resolved"})
+        return tuple(name for name in cls.model_fields if name not in _NO_KINDS)
 
     @property
     def kind(self) -> str:
@@ -138,7 +146,14 @@ class Route(Section):
     receivers: tuple[Text, ...] = Field(min_length=1, description="Names of receivers.")
     group_by: tuple[LabelName, ...] = Field(
         default=(),
-        description="Alerts that agree in these labels share a message; none: one for each.",
+        description="Alerts that agree in these labels share a message; none: those of one incident do.",
+    )
+    group_wait: Duration = Field(
+        default=5.0,
+        ge=0,
+        le=300,
+        description="An incident that begins or worsens waits so long for alerts that come with it; what is critical"
+        " waits 5 s at most.",
     )
     repeat_interval: Duration = Field(
         default=4 * 3600.0,

@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpuagent.clock import Clock
 from gpuagent_alerts.alert import Alert, Message
+from gpuagent_alerts.incident import Briefing, Incident
+from gpuagent_alerts.incidents.book import Book
+from gpuagent_alerts.incidents.cause import Facts, NoFacts
+from gpuagent_alerts.incidents.record import Record
 from gpuagent_alerts.outbox.entry import Entry, Loss, Occasion
+from gpuagent_alerts.outbox.holding import HeldBack
 from gpuagent_alerts.outbox.ids import id_of_news, message_id
 from gpuagent_alerts.outbox.pacing import WallSteps
 from gpuagent_alerts.outbox.queue import Outbox
 from gpuagent_alerts.routing.acks import Acks
+from gpuagent_alerts.routing.groups import written
+from gpuagent_alerts.routing.inhibition import outranked_by
+from gpuagent_alerts.routing.limiter import MessageLimiter, Offer
 from gpuagent_alerts.routing.mute import muted_by
-from gpuagent_alerts.routing.notify import Telling, View, by_status, decide
+from gpuagent_alerts.routing.notify import by_status, decide
 from gpuagent_alerts.routing.route import Routes
-from gpuagent_alerts.routing.silences import Silences
-from gpuagent_alerts.routing.told import GroupKey, Told, load_told, save_told
+from gpuagent_alerts.routing.silences import INCIDENT_LABEL, Silences
+from gpuagent_alerts.routing.told import GroupKey, Told, load_told, moved, save_told
+from gpuagent_alerts.routing.view import Telling, View
 from gpuagent_alerts.store.database import Store
 
 
@@ -56,7 +65,11 @@ class Notifier:
         self._outbox = outbox
         self._clock = clock
         self._quiet = quiet
+        self.brief: Callable[[Incident, Sequence[Alert]], Briefing] = lambda _incident, _alerts: Briefing()
+        """Says what a message of an incident with these alerts is to tell a person."""
         self._node_labels = dict(node_labels)
+        self._limiter = MessageLimiter(store, outbox, clock, written(node_labels))
+        self._book = Book(store, written(node_labels), clock.wall())
         self._steps = WallSteps(clock)
         told = load_told(store, clock.wall())
         # While it still fires, it is told again, under the same id.
@@ -73,12 +86,25 @@ class Notifier:
         idle = self._idle
         return idle is None or self._clock.wall() >= idle.until or self._circumstances(firing) != idle.circumstances
 
-    def notify(self, alerts: Iterable[Alert], pending: Collection[str] = frozenset()) -> int:
+    @property
+    def incidents(self) -> Mapping[str, Record]:
+        """Those that go on or ended within a day, by key."""
+        return self._book.records
+
+    def held_back(self) -> list[HeldBack]:
+        """Return what receivers have not been told yet, as it was too much for an hour. Raises StoreFailure."""
+        return self._limiter.held_back()
+
+    def notify(
+        self, alerts: Iterable[Alert], pending: Collection[str] = frozenset(), facts: Facts | None = None,
+        *, closing: bool = False,
+    ) -> int:  # fmt: skip
         """Queue what is to be told; returns how many messages that were.
 
         Needs every alert that fires now, on every call: what is missing counts as ended. Those that ended lately tell
         when they did. `pending` are fingerprints of instances that are true and have not held for long enough: one of
-        them that was told and has not ended has lost its state, and is not told again.
+        them that was told and has not ended has lost its state, and is not told again. `facts` tell which alerts have
+        one cause. With `closing` no end waits: nobody would tell of it later.
 
         All of it is one transaction, or part of the one under way. Raises StoreFailure; the next call then makes up for
         it.
@@ -86,28 +112,44 @@ class Notifier:
         self._follow_clock()
         self._idle = None
         firing, ended = by_status(alerts)
-        circumstances = self._circumstances(firing)
-        view = View(
-            now=self._clock.wall(),
+        now = self._clock.wall()
+        with self._store.transaction():
+            still_pending = {fingerprint for fingerprint in pending if fingerprint not in ended}
+            incidents = self._book.update(firing, still_pending, facts or NoFacts(), now, closing=closing)
+            view = replace(self._view(now, firing, ended, pending, incidents), closing=closing)
+            tellings, next_at = decide(view, self._told)
+            offers = [Offer(self._entry(telling, now), telling.urgent) for telling in tellings if telling.alerts]
+            losses = self._limiter.send(offers, self.routes.recipients)
+            losses = _of_digests(losses, self._limiter.digest_group, self._told)
+            changes = _with_losses({telling.key: telling.told for telling in tellings}, self._told, losses)
+            save_told(self._store, changes)
+            self._quiet.acks.keep({*firing, *(key for key, one in incidents.items() if one.ends_at is None)})
+            self._store.after_commit(lambda: self._apply(changes))
+        if not tellings:
+            self._idle = _Idle(
+                self._circumstances(firing), min(next_at, self._limiter.next_at(), self._quiet.silences.next_change())
+            )
+        return sum(bool(telling.alerts) for telling in tellings)
+
+    def _view(
+        self, now: float, firing: Mapping[str, Alert], ended: Mapping[str, Alert], pending: Collection[str],
+        incidents: Mapping[str, Record],
+    ) -> View:  # fmt: skip
+        acks = self._quiet.acks
+        outranked = outranked_by(firing.values())
+        return View(
+            now=now,
             firing=firing,
             ended=ended,
             destinations=self.routes.of,
             recipients=self.routes.recipients,
-            hushed=self._hushed(firing),
-            acknowledged={fingerprint for fingerprint in firing if fingerprint in self._quiet.acks},
+            hushed=_Hushed(self._quiet.silences, firing, incidents),
+            acknowledged={known for known in (*firing, *incidents) if known in acks},
             node_labels=self._node_labels,
             pending=pending,
+            incidents=incidents,
+            inhibited=lambda alert: bool(outranked(alert.labels)),
         )
-        tellings, next_at = decide(view, self._told)
-        with self._store.transaction():
-            losses = self._outbox.enqueue([_entry(telling, view.now) for telling in tellings if telling.alerts])
-            changes = _with_losses({telling.key: telling.told for telling in tellings}, self._told, losses)
-            save_told(self._store, changes)
-            self._quiet.acks.keep(firing)
-            self._store.after_commit(lambda: self._apply(changes))
-        if not tellings:
-            self._idle = _Idle(circumstances, min(next_at, self._quiet.silences.next_change()))
-        return sum(bool(telling.alerts) for telling in tellings)
 
     def is_open(self, fingerprint: str) -> bool:
         """Whether some receiver takes the alert for firing."""
@@ -123,33 +165,50 @@ class Notifier:
     def _circumstances(self, firing: Collection[str]) -> tuple[object, ...]:
         return frozenset(firing), self.routes, self._store.changes
 
-    def _hushed(self, firing: Mapping[str, Alert]) -> _Hushed:
-        return _Hushed(self._quiet.silences, firing)
+    def _entry(self, telling: Telling, now: float) -> Entry:
+        receiver, group = telling.key
+        is_news = telling.occasion is not Occasion.REPEAT
+        name = id_of_news(receiver, group, telling.alerts) if is_news else message_id(now)
+        incident = telling.incident
+        if incident is not None:
+            incident = replace(incident, briefing=self.brief(incident, telling.alerts))
+        message = Message(name, receiver, group, telling.alerts, telling.group_labels, incident)
+        return Entry(message, telling.occasion, telling.news)
 
     def _follow_clock(self) -> None:
         step = self._steps.step()
         if step:
             self._idle = None
-            self._told = {key: replace(told, told_at=told.told_at + step) for key, told in self._told.items()}
+            now = self._clock.wall()
+            self._book.follow_clock(step)
+            self._told = {
+                key: replace(told, told_at=told.told_at + step, incident=moved(told.incident, step, now))
+                for key, told in self._told.items()
+            }
 
 
 class _Hushed:
     """Whether an alert is silenced or muted."""
 
-    def __init__(self, silences: Silences, firing: Mapping[str, Alert]) -> None:
+    def __init__(self, silences: Silences, firing: Mapping[str, Alert], incidents: Mapping[str, Record]) -> None:
         self._silences = silences
+        self._keys = {fingerprint: one.key for one in incidents.values() for fingerprint in one.members}
         self._muted = muted_by(firing.values())
 
     def __call__(self, alert: Alert) -> bool:
-        return bool(self._muted(alert.labels)) or bool(self._silences.silencing(alert.labels))
+        if self._muted(alert.labels):
+            return True
+        key = self._keys.get(alert.fingerprint, "")
+        return bool(self._silences.silencing({**alert.labels, INCIDENT_LABEL: key} if key else alert.labels))
 
 
-def _entry(telling: Telling, now: float) -> Entry:
-    receiver, group = telling.key
-    is_news = telling.occasion is not Occasion.REPEAT
-    name = id_of_news(receiver, group, telling.alerts) if is_news else message_id(now)
-    message = Message(name, receiver, group, telling.alerts, telling.group_labels)
-    return Entry(message, telling.occasion, telling.news)
+def _of_digests(losses: Iterable[Loss], digests: str, told: Mapping[GroupKey, Told]) -> list[Loss]:
+    """Return the losses by the groups that were told of: a digest speaks of alerts of several."""
+    found: list[Loss] = []
+    for loss in losses:
+        groups = [key.group for key in told if key.receiver == loss.receiver] if loss.group == digests else [loss.group]
+        found += [replace(loss, group=group) for group in groups]
+    return found
 
 
 def _with_losses(

@@ -19,6 +19,7 @@ from gpuagent.matchers import Matcher
 from gpuagent_alerts.routing.match import Matchers
 
 DEFAULT_REPEAT_SECONDS = 4 * 3600.0
+DEFAULT_WAIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,10 @@ class Recipient:
     """Overrides the routes'."""
     resolved_for_seconds: float = 0.0
     """For so long the end of an alert is repeated."""
+    max_messages_per_hour: int | None = None
+    """More than this is held back; None: nothing is."""
+    digests: bool = True
+    """One message may tell of what was held back. False where a message is the state of one incident."""
 
     @property
     def has_to_be_refreshed(self) -> bool:
@@ -57,6 +62,9 @@ class RouteConfig(Protocol):
     @property
     def repeat_interval(self) -> float: ...
 
+    @property
+    def group_wait(self) -> float: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Destination:
@@ -64,8 +72,10 @@ class Destination:
 
     recipient: Recipient
     group_by: tuple[str, ...]
-    """Empty: the alert is a group of its own."""
+    """Empty: alerts of one incident are a group."""
     repeat_seconds: float
+    wait_seconds: float = DEFAULT_WAIT_SECONDS
+    """For so long what begins or worsens waits for others of its incident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +84,7 @@ class _Route:
     receivers: tuple[str, ...]
     group_by: tuple[str, ...]
     repeat_seconds: float
+    wait_seconds: float
 
 
 class Routes:
@@ -90,7 +101,9 @@ class Routes:
             except ValueError as error:
                 faults.append(f"routes[{place}].match: {error}")
             else:
-                self._routes.append(_Route(matches, route.receivers, route.group_by, route.repeat_interval))
+                self._routes.append(
+                    _Route(matches, route.receivers, route.group_by, route.repeat_interval, route.group_wait)
+                )
         if faults:
             raise ValueError("; ".join(faults))
         named = {name for route in self._routes for name in route.receivers}
@@ -116,4 +129,5 @@ class Routes:
 def _destination(recipient: Recipient, route: _Route | None) -> Destination:
     group_by = () if route is None or recipient.one_by_one else route.group_by
     repeat = DEFAULT_REPEAT_SECONDS if route is None else route.repeat_seconds
-    return Destination(recipient, group_by, recipient.repeat_seconds or repeat)
+    wait = DEFAULT_WAIT_SECONDS if route is None else route.wait_seconds
+    return Destination(recipient, group_by, recipient.repeat_seconds or repeat, wait)

@@ -128,4 +128,8 @@ STEPS: tuple[Step, ...] = (
         )
         """,
     ),
+    (
+        # What has one cause: alerts, told as one thread of messages. What a dump holds is theirs to know.
+        "CREATE TABLE incidents (incident_key TEXT PRIMARY KEY, dump TEXT NOT NULL) WITHOUT ROWID",
+    ),
 )

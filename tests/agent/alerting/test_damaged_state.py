@@ -64,6 +64,7 @@ PLACES = {
         "id", "receiver", "group_key", "reason", "news", "body", "bytes", "created", "attempts", "next_at", "wait",
         "state", "last_error", "done_at",
     ),
+    "incidents": ("incident_key", "dump"),
     "told": ("receiver", "group_key", "dump"),
     "silences": ("id", "matchers", "starts_at", "ends_at", "comment", "creator", "created_at"),
     "acks": ("fingerprint", "alertname", "comment", "creator", "created_at"),

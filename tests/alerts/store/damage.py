@@ -27,7 +27,7 @@ BEGUN = {
     "dry_run": False, "ladder": ["kill"], "program": "/usr/bin/trainer", "unit": "trainer.service",
     "labels": {"gpu": "0"}, "members": [4711],
 }  # fmt: skip
-TABLES = ("meta", "instances", "outbox", "told", "silences", "acks", "remedy_audit", "leak_histories")
+TABLES = ("meta", "instances", "outbox", "told", "incidents", "silences", "acks", "remedy_audit", "leak_histories")
 NOWHERE = "http://127.0.0.1:9/"
 """Nobody listens on the port `discard`: what is sent there stays in the outbox."""
 
