@@ -18,6 +18,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuagent.alerting.endings import Endings, Evaluated
 from gpuagent.alerting.explain import explainer, with_remedy
 from gpuagent.alerting.handover import handed_over
 from gpuagent.alerting.keeping import Keeper
@@ -104,6 +105,7 @@ class Alerting:
         self._where = where
         self._receivers = Receivers(clock)
         self._keeper = Keeper(self.store, self.engine, clock)
+        self.endings = Endings(self.engine.rules)
         self._series = RuleSeries(where.simulated)
         self._ended: dict[str, Alert] = {}
         self._notifier = Notifier(
@@ -297,8 +299,9 @@ class Alerting:
                     alerting=self._figures, preallocates=self.config.preallocates, further=self._further(),
                 )  # fmt: skip
                 result = self.engine.evaluate(index, now, wall, find_missing(snapshot), explainer(snapshot))
-                log_transitions(result.transitions)
-                self._note_ended(result.transitions)
+                transitions = self.endings.explain(result.transitions, Evaluated(snapshot, index, wall))
+                log_transitions(transitions)
+                self._note_ended(transitions)
                 for key, problem in result.failures:
                     log.debug("rule %s of group %s: %s", key.rule, key.group, problem)
                 self._evaluation_seconds = time.perf_counter() - started

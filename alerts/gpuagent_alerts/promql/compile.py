@@ -10,6 +10,7 @@ from gpuagent_alerts.promql.dates import CALENDAR_FUNCTIONS
 from gpuagent_alerts.promql.errors import ExpressionError
 from gpuagent_alerts.promql.functions import plan_call
 from gpuagent_alerts.promql.grammar import parse
+from gpuagent_alerts.promql.operators import COMPARISONS
 from gpuagent_alerts.promql.plans import Plan, ScalarPlan, StringPlan, Tick, VectorPlan
 from gpuagent_alerts.promql.selectors import plan_selector
 from gpuagent_alerts.promql.series import SeriesIndex
@@ -76,7 +77,25 @@ def compile_expression(text: str) -> Expression:
 
     Raises ExpressionError: no PromQL, too large, or more than the agent evaluates. The text says what and the way out.
     """
-    tree = parse(text)
+    return _compiled(text, parse(text))
+
+
+def compile_measured_side(expression: Expression) -> Expression | None:
+    """Compile what a rule compares with its threshold: `a` of `a > 0.9 unless on (gpu) b`; None where nothing is.
+
+    Its value is there while the comparison does not hold, too.
+    """
+    node = expression.tree
+    while isinstance(node, Binary):
+        if node.operator in COMPARISONS and not node.returns_bool:
+            return _compiled(f"left side of {expression.text}", node.left)
+        if node.operator not in {"and", "unless"}:
+            return None
+        node = node.left
+    return None
+
+
+def _compiled(text: str, tree: Node) -> Expression:
     plan = _plan(tree)
     if isinstance(plan, StringPlan):
         raise ExpressionError("a rule needs an instant vector or a scalar, and this expression is a string")

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent_alerts.alert import Alert, Message, Status
+from gpuagent_alerts.annotations import shown_annotations
 from gpuagent_alerts.outbox.outcome import Outcome
 from gpuagent_alerts.outbox.sender import Context
 from gpuagent_alerts.receivers.http import Http, Request
@@ -86,6 +87,6 @@ def _details(alert: Alert) -> dict[str, Any]:
     return {
         "status": str(alert.status),
         "labels": dict(alert.labels),
-        "annotations": dict(alert.annotations),
+        "annotations": shown_annotations(alert),
         "starts_at": rfc3339(alert.starts_at),
     }

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 
 from gpuagent.units import format_duration
 from gpuagent_alerts.alert import Alert, Message, Status
+from gpuagent_alerts.annotations import shown_annotations
 from gpuagent_alerts.outbox.sender import Context
 
 _LAST = 253402300799.0  # the end of the year 9999: datetime knows no later time
@@ -37,16 +38,26 @@ def headline(message: Message, context: Context) -> str:
 
 
 def duration(alert: Alert) -> str:
-    """Since when it fires, or from when to when it did."""
+    """Since when its condition holds, or from when to when it did: neither `for` nor `keep_firing_for` shows."""
+    begins, ends = condition_times(alert)
+    if ends is None:
+        return f"since {when(begins)}"
+    return f"from {when(begins)} to {when(ends)} ({format_duration(max(0.0, ends - begins))})"
+
+
+def condition_times(alert: Alert) -> tuple[float, float | None]:
+    """Return the Unix times between which the condition held; None for the end of an alert that fires."""
+    begins = alert.starts_at if alert.true_from is None else min(alert.true_from, alert.starts_at)
     if alert.status is Status.FIRING or alert.ends_at is None:
-        return f"since {when(alert.starts_at)}"
-    lasted = format_duration(max(0.0, alert.ends_at - alert.starts_at))
-    return f"from {when(alert.starts_at)} to {when(alert.ends_at)} ({lasted})"
+        return begins, None
+    ends = alert.ends_at if alert.true_until is None else min(alert.true_until, alert.ends_at)
+    return begins, max(begins, ends)
 
 
 def says(alert: Alert) -> list[str]:
-    """Summary, reasons, what a remedy did, and description, where there are any."""
-    found = {key: alert.annotations.get(key, "") for key in ("summary", "reasons", "remedy", "description")}
+    """Summary, reasons, what a remedy did, and description, where there are any and its state has them."""
+    shown = shown_annotations(alert)
+    found = {key: shown.get(key, "") for key in ("summary", "reasons", "remedy", "description")}
     return [f"Remedy: {text}" if key == "remedy" else text for key, text in found.items() if text]
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent_alerts.alert import Alert, Message
+from gpuagent_alerts.annotations import shown_annotations
 from gpuagent_alerts.outbox.outcome import Outcome
 from gpuagent_alerts.outbox.sender import Context
 from gpuagent_alerts.receivers.http import Http, Request
@@ -73,7 +74,7 @@ def version_4(message: Message, context: Context) -> dict[str, Any]:
         "receiver": message.receiver,
         "groupLabels": dict(message.group_labels),
         "commonLabels": common([alert.labels for alert in alerts]),
-        "commonAnnotations": common([alert.annotations for alert in alerts]),
+        "commonAnnotations": common([shown_annotations(alert) for alert in alerts]),
         "externalURL": context.external_url,
         "alerts": [_alert(alert, context) for alert in alerts],
     } | made_up
@@ -83,7 +84,7 @@ def _alert(alert: Alert, context: Context) -> dict[str, Any]:
     return {
         "status": str(alert.status),
         "labels": dict(alert.labels),
-        "annotations": dict(alert.annotations),
+        "annotations": shown_annotations(alert),
         "startsAt": rfc3339(alert.starts_at),
         "endsAt": _NEVER if alert.ends_at is None else rfc3339(alert.ends_at),
         "generatorURL": context.external_url,

@@ -212,8 +212,9 @@ class _Group:
         """What fires and was told, as it is now; under the labels and with the beginning that were told."""
         return {
             fingerprint: replace(
-                self._known[fingerprint].alert, annotations=alert.annotations, value=alert.value
-            )
+                self._known[fingerprint].alert,
+                annotations=alert.annotations, value=alert.value, true_until=alert.true_until,
+            )  # fmt: skip
             for fingerprint, alert in self._audible.items()
             if fingerprint in self._known and self._known[fingerprint].firing
         }  # fmt: skip
@@ -233,8 +234,11 @@ class _Group:
 def _ended(told: Alert, ended: Alert | None, now: float) -> Alert:
     """An alert that was told and fires no more: as it was told, with its last annotations and its end."""
     ends_at = now if ended is None or ended.ends_at is None else ended.ends_at
-    annotations = told.annotations if ended is None else ended.annotations
-    return replace(told, status=Status.RESOLVED, annotations=annotations, ends_at=max(ends_at, told.starts_at))
+    last = told if ended is None else ended
+    return replace(
+        told, status=Status.RESOLVED, annotations=last.annotations, ends_at=max(ends_at, told.starts_at),
+        value=last.value, true_until=last.true_until, end_reason=last.end_reason,
+    )  # fmt: skip
 
 
 def by_status(alerts: Iterable[Alert]) -> tuple[dict[str, Alert], dict[str, Alert]]:
