@@ -213,11 +213,13 @@ class _Group:
         return {
             fingerprint: replace(
                 self._known[fingerprint].alert,
-                annotations=alert.annotations, value=alert.value, true_until=alert.true_until,
-            )  # fmt: skip
+                annotations=alert.annotations,
+                value=alert.value,
+                true_until=alert.true_until,
+            )
             for fingerprint, alert in self._audible.items()
             if fingerprint in self._known and self._known[fingerprint].firing
-        }  # fmt: skip
+        }
 
     def _past(self) -> dict[str, Alert]:
         """What ended and was told, and is told again for a while."""
