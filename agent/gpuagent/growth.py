@@ -65,6 +65,8 @@ class Growth:
     """Seconds until the GPU is full; None when that will not come."""
     reasons: tuple[str, ...] = ()
     """In words, for the alert's text."""
+    culprit: str = ""
+    """The line of Python that holds the memory, in the words of `blame`, once the app has been asked."""
     fast: bool = False
     """Growth that would fill the GPU within minutes: told at once, and not yet a leak."""
     fast_exhaustion_seconds: float | None = None
