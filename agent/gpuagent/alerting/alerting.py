@@ -103,7 +103,7 @@ class Alerting:
         self.config = config
         self._clock = clock
         self._where = where
-        self._receivers = Receivers(clock)
+        self._receivers = Receivers(clock, self.store)
         self._keeper = Keeper(self.store, self.engine, clock)
         self.endings = Endings(self.engine.rules)
         self._series = RuleSeries(where.simulated)

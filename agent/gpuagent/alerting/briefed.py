@@ -9,7 +9,7 @@ from gpuagent.growth import MemoryKey
 from gpuagent.reading import GpuReading, GpuState, ProcessReading, Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.annotations import UNKNOWN_END
-from gpuagent_alerts.incident import Incident, News
+from gpuagent_alerts.incident import Incident
 
 LEAK = "GpuProcessMemoryLeak"
 FULL = frozenset({"GpuMemoryFull", "GpuInstanceMemoryFull"})
@@ -108,18 +108,13 @@ class Briefed:
         return client is not None and bool(_CAN_BLAME & set(client.capabilities))
 
 
-def is_over(incident: Incident) -> bool:
-    """Return whether the incident has ended."""
-    return incident.news is News.ENDED or incident.ends_at is not None
-
-
 def main_alert(seen: Briefed) -> Alert | None:
     """Return the alert that names what happened; None for a message without alerts."""
     return min(_candidates(seen), key=lambda pair: pair[0], default=(None, None))[1]
 
 
 def _candidates(seen: Briefed) -> Iterator[tuple[tuple[object, ...], Alert]]:
-    over = is_over(seen.incident)
+    over = seen.incident.is_over
     for place, alert in enumerate(seen.alerts):
         named = _ORDER.index(alert.name) if alert.name in _ORDER else len(_ORDER)
         severity = alert.labels.get("severity", "")

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from urllib.parse import quote
 
-from gpuagent.alerting.briefed import Briefed, is_over, main_alert
+from gpuagent.alerting.briefed import Briefed, main_alert
 from gpuagent.alerting.headline import headline_of
 from gpuagent.growth import MemoryKey
 from gpuagent.reading import GpuReading, ProcessReading, Snapshot
@@ -64,7 +64,7 @@ class Briefings:
         """Return what is said of an incident in a message with these alerts."""
         seen = Briefed(incident, tuple(alerts), self.snapshot)
         main = main_alert(seen)
-        over = is_over(incident)
+        over = incident.is_over
         reason = "" if not over else (main.end_reason if main is not None else "") or UNKNOWN_END
         return Briefing(
             headline=headline_of(seen, main, self.node),
@@ -97,7 +97,7 @@ def _numbers(seen: Briefed, main: Alert | None) -> str:
         return needed
     parts = []
     processes = seen.processes
-    if not is_over(seen.incident) and processes:
+    if not seen.incident.is_over and processes:
         held = sum(process.used_bytes or 0 for process in processes)
         who = f"{len(processes)} processes hold" if len(processes) > 1 else "holds"
         parts += [f"{who} {format_bytes(held)}"] if held else []
@@ -105,7 +105,7 @@ def _numbers(seen: Briefed, main: Alert | None) -> str:
     if memory:
         parts.append(memory)
     pace = seen.pace
-    if pace and not is_over(seen.incident) and not seen.is_full:
+    if pace and not seen.incident.is_over and not seen.is_full:
         parts.append(f"+{format_bytes(pace)}/h")
     return " · ".join(parts)
 
@@ -122,7 +122,7 @@ def _memory(gpus: Sequence[GpuReading]) -> str:
 
 def _what_is_needed(seen: Briefed, main: Alert) -> str:
     """Return what the driver says of a GPU in words, and what it takes; "" for what is no fault of a GPU."""
-    if is_over(seen.incident):
+    if seen.incident.is_over:
         return ""
     words = []
     for xid in seen.xids:

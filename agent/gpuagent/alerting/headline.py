@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from gpuagent.alerting.briefed import FULL, LEAK, SOON, Briefed, is_over
+from gpuagent.alerting.briefed import FULL, LEAK, SOON, Briefed
 from gpuagent.naming import format_container
 from gpuagent.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent_alerts.alert import Alert
@@ -28,7 +28,7 @@ def headline_of(seen: Briefed, main: Alert | None, node: str) -> str:
 
 
 def _severity(seen: Briefed) -> str:
-    return "RESOLVED" if is_over(seen.incident) else (seen.incident.severity or "firing").upper()
+    return "RESOLVED" if seen.incident.is_over else (seen.incident.severity or "firing").upper()
 
 
 def _place(seen: Briefed, node: str) -> str:
@@ -43,7 +43,7 @@ def _place(seen: Briefed, node: str) -> str:
 def _what(seen: Briefed, main: Alert | None) -> str:
     if main is None:
         return f"incident {seen.incident.key}"
-    if is_over(seen.incident):
+    if seen.incident.is_over:
         return _what_was(seen, main)
     write = _WRITERS.get(main.name)
     return _summary(main) if write is None else write(seen, main)

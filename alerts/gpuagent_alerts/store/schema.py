@@ -128,4 +128,18 @@ STEPS: tuple[Step, ...] = (
         )
         """,
     ),
+    (
+        # The root of each incident's thread in a Slack channel.
+        """
+        CREATE TABLE slack_threads (
+            receiver TEXT NOT NULL,
+            channel TEXT NOT NULL,
+            incident TEXT NOT NULL,
+            ts TEXT NOT NULL,
+            channel_id TEXT NOT NULL,
+            at REAL NOT NULL,
+            PRIMARY KEY (receiver, channel, incident)
+        )
+        """,
+    ),
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -35,10 +36,11 @@ BUSY = replace(
 )
 
 
-def alert(name: str, *, ended: str = "", value: float = PACE, severity: str = "critical", **labels: str) -> Alert:
+def alert(name: str, labels: Mapping[str, str] | None = None, *, ended: str = "", value: float = PACE) -> Alert:
     """An alert with the texts of the shipped rules; `ended` is the reason of its end."""
+    labels = labels or {}
     return Alert(
-        {"alertname": name, "severity": severity, **labels},
+        {"alertname": name, "severity": "critical", **labels},
         {
             "summary": f"GPU {labels.get('gpu', '0')}: {name} is so",
             "resolved_summary": f"GPU {labels.get('gpu', '0')}: {name} was so",
@@ -61,7 +63,7 @@ def brief(
     return Briefings("node7", links or Links(), seen).write(incident, alerts)
 
 
-LEAK = alert("GpuProcessMemoryLeak", **WHO)
+LEAK = alert("GpuProcessMemoryLeak", WHO)
 
 
 def test_a_leak_in_one_line() -> None:
@@ -92,7 +94,7 @@ def test_a_forecast_only_while_it_is_true() -> None:
     assert brief(LEAK, seen=full).headline.endswith("leaking 84.4 GiB/h, GPU full now")
     calm = replace(BUSY, growth={})
     assert brief(LEAK, seen=calm).headline.endswith("leaking 84.4 GiB/h")
-    soon = alert("GpuMemoryExhaustionSoon", value=60.0, **LABELS)
+    soon = alert("GpuMemoryExhaustionSoon", LABELS, value=60.0)
     assert brief(LEAK, soon, seen=calm).headline.endswith("full in 1 min")
     over = replace(soon, true_until=WALL)
     assert brief(replace(LEAK, true_until=WALL), over, seen=calm).headline.endswith("pid 81204) leaking")
@@ -102,7 +104,9 @@ def test_a_job_is_told_once() -> None:
     """The number of ranks, their sum and one pace; no single pid."""
     job = {"slurm_job": "4711", "process": "train", "user": "ann"}
     ranks = [
-        alert("GpuProcessMemoryLeak", gpu=str(n), uuid=f"GPU-{n:08d}", pid=str(100 + n), value=10.0 * GIB, **job)
+        alert(
+            "GpuProcessMemoryLeak", {"gpu": str(n), "uuid": f"GPU-{n:08d}", "pid": str(100 + n), **job}, value=10 * GIB
+        )
         for n in range(6)
     ]
     seen = snapshot(
@@ -111,8 +115,8 @@ def test_a_job_is_told_once() -> None:
     )
     told = brief(*ranks, seen=seen, kind=CauseKind.GROUP, labels={**job, "pid": "", "gpu": ""})
 
-    assert told.headline == ("CRITICAL node7 GPUs 0, 1, 2, 3, 4, 5: Slurm job 4711 (6 ranks, ann) leaking 60.0 GiB/h")
-    assert told.numbers == ("6 processes hold 90.0 GiB · 6 GPUs: 120.0 GiB of 480.0 GiB in use (25 %) · +60.0 GiB/h")
+    assert told.headline == ("CRITICAL node7 GPUs 0, 1, 2, 3, 4, 5: Slurm job 4711 (6 ranks, ann) leaking 506.4 GiB/h")
+    assert told.numbers == ("6 processes hold 90.0 GiB · 6 GPUs: 120.0 GiB of 480.0 GiB in use (25 %) · +506.4 GiB/h")
     assert told.next_command == "gpuagent ps"
     assert told.silence_command.startswith("gpuagent silence add 'slurm_job=\"4711\"'")
 
@@ -120,7 +124,7 @@ def test_a_job_is_told_once() -> None:
 @pytest.mark.parametrize("name", ["GpuMemoryFull", "GpuMemoryHigh"])
 def test_a_full_gpu_names_who_holds_it(name: str) -> None:
     """Alerts that name nobody have the largest holders."""
-    told = brief(alert(name, **LABELS), kind=CauseKind.GPU, labels=LABELS)
+    told = brief(alert(name, LABELS), kind=CauseKind.GPU, labels=LABELS)
 
     assert [one.pid for one in told.holders] == [81204, 7, 8]
     held = ", 44.1 GiB of it held by whisper-api (svc-ml, pid 81204)" if name == "GpuMemoryFull" else ""
@@ -130,7 +134,7 @@ def test_a_full_gpu_names_who_holds_it(name: str) -> None:
 def test_the_leak_names_the_incident_and_not_what_it_led_to() -> None:
     """A full GPU, a forecast or a note about a remedy beside a leak is part of its story."""
     told = brief(
-        alert("GpuRemedy", **WHO), alert("GpuMemoryFull", **LABELS), replace(LEAK, annotations={}, value=0.0),
+        alert("GpuRemedy", WHO), alert("GpuMemoryFull", LABELS), replace(LEAK, annotations={}, value=0.0),
     )  # fmt: skip
     assert told.headline == "CRITICAL node7 GPU 0: whisper-api (svc-ml, pid 81204) leaking, GPU full now"
 
@@ -140,7 +144,7 @@ def test_a_lost_gpu_in_the_drivers_words() -> None:
     seen = snapshot([absent_gpu(2, GpuState.LOST, "GPU_IS_LOST")])
     labels = {"gpu": "2", "uuid": "GPU-00000002"}
     told = brief(
-        alert("GpuXidCritical", xid="79", **labels), alert("GpuLost", **labels),
+        alert("GpuXidCritical", {**labels, "xid": "79"}), alert("GpuLost", labels),
         seen=seen, kind=CauseKind.GPU, labels=labels,
     )  # fmt: skip
 
@@ -153,7 +157,7 @@ def test_a_lost_gpu_in_the_drivers_words() -> None:
 def test_the_end_is_in_the_past_tense() -> None:
     """What was and why it is over; nothing that was true while it fired."""
     ended = replace(LEAK, status=Status.RESOLVED, ends_at=WALL, end_reason="the process ended; 44.1 GiB came back")
-    told = brief(ended, alert("GpuMemoryHigh", ended="memory back to 16.0 GiB", **LABELS), news=News.ENDED)
+    told = brief(ended, alert("GpuMemoryHigh", LABELS, ended="memory back to 16.0 GiB"), news=News.ENDED)
 
     assert told.headline == ("RESOLVED node7 GPU 0: GpuProcessMemoryLeak was so: the process ended; 44.1 GiB came back")
     assert told.end_reason == "the process ended; 44.1 GiB came back"

@@ -37,10 +37,7 @@ def reason(
 ) -> str:  # fmt: skip
     """What an alert's end is put down to."""
     endings = Endings(tuple)
-    asked: list[ProcessId] = []
-    endings.ask(
-        lambda pid, uuid: remedy if (pid, uuid) == ("4242", UUID) else None, lambda one: asked.append(one) or alive
-    )
+    endings.ask(lambda pid, uuid: remedy if (pid, uuid) == ("4242", UUID) else None, lambda _: alive)
     alert = Alert({"alertname": name, "gpu": "0", "uuid": UUID, **labels}, {}, Status.FIRING, WALL - 60, value=value)
     if before is not None:
         endings.explain([Transition(Change.CONTINUES, alert)], Evaluated(before, SeriesIndex.of(()), wall - 5))

@@ -20,6 +20,9 @@ def tell(url: str, sent: Message | None = None, timeout_seconds: float = 30.0) -
     return asyncio.run(Apprise(Secret("URL", url), timeout_seconds).send(sent or message(), CONTEXT))
 
 
+ENDED = "RESOLVED node7: The GPU was gone: the GPU answers again after a reboot"
+
+
 def test_it_tells_in_plain_words() -> None:
     """Title, what was, and why it ended; nothing that was true while it fired."""
     with sink() as receiver:
@@ -27,7 +30,7 @@ def test_it_tells_in_plain_words() -> None:
         document = json.loads(receiver.processed[0].body)
 
     assert outcome.ok
-    assert (document["title"], document["type"]) == ("RESOLVED: GpuLost on node7", "success")
+    assert (document["title"], document["type"]) == (ENDED, "success")
     assert "The GPU was gone: the GPU answers again after a reboot" in document["message"]
     assert "Drain the node" not in document["message"]
 

@@ -105,6 +105,10 @@ def test_the_document_is_alertmanagers() -> None:
 
     assert document == {
         "version": "4",
+        "schema": 1,
+        "simulated": False,
+        "headline": "CRITICAL node7: 2 alerts: GpuLost",
+        "incident": None,
         "groupKey": "g",
         "truncatedAlerts": 0,
         "status": "firing",
