@@ -65,8 +65,6 @@ class Growth:
     """Seconds until the GPU is full; None when that will not come."""
     reasons: tuple[str, ...] = ()
     """In words, for the alert's text."""
-    culprit: str = ""
-    """The line of Python that holds the memory, in the words of `blame`, once the app has been asked."""
     fast: bool = False
     """Growth that would fill the GPU within minutes: told at once, and not yet a leak."""
     fast_exhaustion_seconds: float | None = None
@@ -76,6 +74,8 @@ class Growth:
     evidence_told: tuple[Evidence, ...] = ()
     """Every standard that this leak was ever the word of, the first one first. Alerts carry one each: a label that
     changed would end an alert while its leak goes on."""
+    culprit: str = ""
+    """The line of Python that holds the memory, in the words of `blame`, once the app has been asked."""
 
 
 class Watching(NamedTuple):

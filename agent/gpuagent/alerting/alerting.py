@@ -18,20 +18,24 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuagent.alerting.briefing import Briefings
+from gpuagent.alerting.causes import SnapshotFacts
 from gpuagent.alerting.endings import Endings, Evaluated
 from gpuagent.alerting.explain import explainer, with_remedy
+from gpuagent.alerting.figures import count_alerts
 from gpuagent.alerting.handover import handed_over
 from gpuagent.alerting.keeping import Keeper
 from gpuagent.alerting.receivers import Receivers
 from gpuagent.alerting.rules import unknown_metrics
 from gpuagent.alerting.series import RuleSeries
 from gpuagent.alerting.transitions import log_transitions
-from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
+from gpuagent.catalogue.alerting import AlertingFigures, ReceiverCounts
 from gpuagent.catalogue.series import Further
 from gpuagent.clock import Clock
 from gpuagent.nvml.device import longest_gap
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.incidents.record import Record
 from gpuagent_alerts.outbox.counters import Figures
 from gpuagent_alerts.outbox.delivery import Delivery
 from gpuagent_alerts.outbox.lane import Place
@@ -112,6 +116,8 @@ class Alerting:
             self.store, self.outbox, clock, Quiet(self.silences, self.acks),
             routes=self._routes(config), node_labels=where.labels,
         )  # fmt: skip
+        self.briefings = Briefings(where.node)
+        self._notifier.brief = self.briefings.write
         self.heartbeats: list[Heartbeat] = []
         self._beating: list[asyncio.Task[None]] = []
         self._task: asyncio.Task[None] | None = None
@@ -120,6 +126,7 @@ class Alerting:
         self._evaluation_seconds: float | None = None
         self._figures: AlertingFigures | None = None
         self._listener: Listener | None = None
+        self._facts: SnapshotFacts | None = None
         self._evaluated: dict[RuleKey, tuple[int, float, Mapping[str, float]]] = {}
         self._grounds: dict[RuleKey, Grounds] = {}
         self._further: Callable[[], Sequence[Further]] = tuple
@@ -130,6 +137,11 @@ class Alerting:
     def notifies(self) -> bool:
         """False where Prometheus and Alertmanager do: a fleet is paged once."""
         return self.config.alerting == "node"
+
+    @property
+    def incidents(self) -> Mapping[str, Record]:
+        """Incidents that go on or ended within a day, by key."""
+        return self._notifier.incidents
 
     @property
     def routes(self) -> Routes:
@@ -307,6 +319,8 @@ class Alerting:
                 self._evaluation_seconds = time.perf_counter() - started
                 due = self._is_due()
                 if due:
+                    self._facts = SnapshotFacts(snapshot)
+                    self.briefings.snapshot = snapshot
                     alerts = (*self._ended.values(), *self.firing())
                     told = [with_remedy(each, self.remedy_of(each)) for each in alerts]
             except Exception:
@@ -344,7 +358,7 @@ class Alerting:
             alerts = [handed_over(one, wall) if one.status is Status.FIRING else one for one in alerts]
         with self.store.transaction():
             self._keeper.save_if_due()
-            self._notifier.notify(alerts, self._pending())
+            self._notifier.notify(alerts, self._pending(), self._facts, closing=not self.notifies)
         self._ended = {name: alert for name, alert in self._ended.items() if self._notifier.is_open(name)}
 
     def _note_ended(self, transitions: Iterable[Transition]) -> None:
@@ -374,23 +388,4 @@ class Alerting:
         self._beating = [asyncio.create_task(beat.run(), name=f"heartbeat {beat.name}") for beat in self.heartbeats]
 
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
-        states: dict[tuple[str, str, str], int] = {}
-        for running in self.engine.rules():
-            for instance in running.states.instances if running.states is not None else ():
-                if instance.state is not State.INACTIVE:
-                    key = (running.rule.name, str(instance.state), instance.labels.get("severity", ""))
-                    states[key] = states.get(key, 0) + 1
-        return AlertingFigures(
-            rules=sum(1 for _ in self.engine.rules()),
-            evaluation_seconds=self._evaluation_seconds,
-            alerts=tuple(AlertCount(*key, number) for key, number in sorted(states.items())),
-            failures=tuple(
-                RuleFailures(running.key.group, running.key.rule, running.failures)
-                for running in self.engine.rules()
-                if running.failures
-            ),
-            receivers=receivers,
-            store_ok=self.store.problem is None or not self.store.problem.in_memory,
-            store_problem=self.store.problem_text,
-            rows_set_aside=tuple(sorted(self.store.set_aside_rows.items())),
-        )
+        return count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)

@@ -154,7 +154,14 @@ class Route(Section):
     receivers: tuple[Text, ...] = Field(min_length=1, description="Names of receivers.")
     group_by: tuple[LabelName, ...] = Field(
         default=(),
-        description="Alerts that agree in these labels share a message; none: one for each.",
+        description="Alerts that agree in these labels share a message; none: those of one incident do.",
+    )
+    group_wait: Duration = Field(
+        default=5.0,
+        ge=0,
+        le=300,
+        description="An incident that begins or worsens waits so long for alerts that come with it; what is critical"
+        " waits 5 s at most.",
     )
     repeat_interval: Duration = Field(
         default=4 * 3600.0,

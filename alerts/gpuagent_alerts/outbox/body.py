@@ -7,6 +7,7 @@ import math
 from typing import Any
 
 from gpuagent_alerts.alert import Alert, Message, Status
+from gpuagent_alerts.outbox.incident_body import dump_incident, load_incident
 from gpuagent_alerts.store.checks import (
     array,
     document,
@@ -28,6 +29,7 @@ def dump_message(message: Message) -> str:
         {
             "group_labels": dict(message.group_labels),
             "alerts": [dump_alert(alert) for alert in message.alerts],
+            **({} if message.incident is None else {"incident": dump_incident(message.incident)}),
         }
     )
 
@@ -36,7 +38,8 @@ def load_message(text: str, *, message_id: str, receiver: str, group: str) -> Me
     """Read it back. Raises ValueError for what is no message, and RecursionError."""
     found = document(parsed(text))
     alerts = tuple(load_alert(alert) for alert in array(member(found, "alerts")))
-    return Message(message_id, receiver, group, alerts, texts(member(found, "group_labels")))
+    incident = load_incident(found["incident"]) if "incident" in found else None
+    return Message(message_id, receiver, group, alerts, texts(member(found, "group_labels")), incident)
 
 
 def dump_alert(alert: Alert) -> dict[str, Any]:

@@ -150,7 +150,10 @@ class Lane:
 
 
 def _fitting(taken: Sequence[Queued]) -> Sequence[Queued]:
-    """As many as make one message of a sensible size."""
+    """As many as make one message of a sensible size. An incident is told by itself: its message has its own words."""
+    if taken[0].message.incident is not None:
+        return taken[:1]
+    taken = [one for one in taken if one.message.incident is None]
     count = 0
     for place, entry in enumerate(taken):
         count += len(entry.message.alerts)

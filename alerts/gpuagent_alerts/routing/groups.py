@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from gpuagent_alerts.alert import Alert, fingerprint
+from gpuagent_alerts.incidents.record import Record
 from gpuagent_alerts.routing.route import Destination
 from gpuagent_alerts.routing.told import GroupKey
 
@@ -23,9 +24,13 @@ class Group:
     labels: Mapping[str, str]
     alerts: dict[str, Alert] = field(default_factory=dict)
     """By the fingerprint that the alert has on this node."""
+    incident: Record | None = None
+    """What all of them belong to; None where a route groups by labels, or a receiver takes them one by one."""
 
 
-def group_of(known_as: str, alert: Alert, destination: Destination, node: str) -> tuple[GroupKey, Group]:
+def group_of(
+    known_as: str, alert: Alert, destination: Destination, node: str, incident: Record | None = None
+) -> tuple[GroupKey, Group]:
     """The group of an alert with this fingerprint, empty.
 
     The node's labels are in its name: PagerDuty tells incidents apart by it, and hears from many nodes.
@@ -34,6 +39,9 @@ def group_of(known_as: str, alert: Alert, destination: Destination, node: str) -
     if destination.group_by:
         labels = {name: labels.get(name, "") for name in destination.group_by}
         name = f"{node}:{written(labels)}"
+    elif incident is not None and not destination.recipient.one_by_one:
+        key = GroupKey(destination.recipient.name, _bounded(f"{node}:incident:{incident.key}"))
+        return key, Group(destination, {}, incident=incident)
     elif _EVIDENCE in labels and not destination.recipient.one_by_one:
         labels = {name: value for name, value in labels.items() if name != _EVIDENCE}
         name = f"{node}:{alert.name}:{fingerprint(labels)}"

@@ -14,7 +14,7 @@ from gpuagent_alerts.alert import Alert, Status
 
 LOST = "GpuLost"
 BLIND = "GpuMonitorBlind"
-_CAUSES = ("GpuXid", "GpuEccUncorrectable", "GpuRowRemap", "GpuRecoveryAction")
+CAUSES = ("GpuXid", "GpuEccUncorrectable", "GpuRowRemap", "GpuRecoveryAction")
 """What their names begin with."""
 
 
@@ -30,7 +30,7 @@ def muted_by(alerts: Iterable[Alert]) -> Callable[[Mapping[str, str]], str]:
 
     def muted(labels: Mapping[str, str]) -> str:
         name, gpus = labels.get("alertname", ""), _gpus(labels)
-        if not gpus or name == LOST or name.startswith(_CAUSES):
+        if not gpus or name == LOST or name.startswith(CAUSES):
             return ""
         if gpus[0] in sources[LOST]:
             return LOST

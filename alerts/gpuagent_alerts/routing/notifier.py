@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpuagent.clock import Clock
 from gpuagent_alerts.alert import Alert, Message
+from gpuagent_alerts.incident import Briefing, Incident
+from gpuagent_alerts.incidents.book import Book
+from gpuagent_alerts.incidents.cause import Facts, NoFacts
+from gpuagent_alerts.incidents.record import Record
 from gpuagent_alerts.outbox.entry import Entry, Loss, Occasion
 from gpuagent_alerts.outbox.ids import id_of_news, message_id
 from gpuagent_alerts.outbox.pacing import WallSteps
 from gpuagent_alerts.outbox.queue import Outbox
 from gpuagent_alerts.routing.acks import Acks
+from gpuagent_alerts.routing.groups import written
+from gpuagent_alerts.routing.inhibition import outranked_by
 from gpuagent_alerts.routing.mute import muted_by
-from gpuagent_alerts.routing.notify import Telling, View, by_status, decide
+from gpuagent_alerts.routing.notify import by_status, decide
 from gpuagent_alerts.routing.route import Routes
 from gpuagent_alerts.routing.silences import Silences
-from gpuagent_alerts.routing.told import GroupKey, Told, load_told, save_told
+from gpuagent_alerts.routing.told import GroupKey, Told, load_told, moved, save_told
+from gpuagent_alerts.routing.view import Telling, View
 from gpuagent_alerts.store.database import Store
 
 
@@ -56,7 +63,10 @@ class Notifier:
         self._outbox = outbox
         self._clock = clock
         self._quiet = quiet
+        self.brief: Callable[[Incident, Sequence[Alert]], Briefing] = lambda _incident, _alerts: Briefing()
+        """Says what a message of an incident with these alerts is to tell a person."""
         self._node_labels = dict(node_labels)
+        self._book = Book(store, written(node_labels), clock.wall())
         self._steps = WallSteps(clock)
         told = load_told(store, clock.wall())
         # While it still fires, it is told again, under the same id.
@@ -73,12 +83,21 @@ class Notifier:
         idle = self._idle
         return idle is None or self._clock.wall() >= idle.until or self._circumstances(firing) != idle.circumstances
 
-    def notify(self, alerts: Iterable[Alert], pending: Collection[str] = frozenset()) -> int:
+    @property
+    def incidents(self) -> Mapping[str, Record]:
+        """Those that go on or ended within a day, by key."""
+        return self._book.records
+
+    def notify(
+        self, alerts: Iterable[Alert], pending: Collection[str] = frozenset(), facts: Facts | None = None,
+        *, closing: bool = False,
+    ) -> int:  # fmt: skip
         """Queue what is to be told; returns how many messages that were.
 
         Needs every alert that fires now, on every call: what is missing counts as ended. Those that ended lately tell
         when they did. `pending` are fingerprints of instances that are true and have not held for long enough: one of
-        them that was told and has not ended has lost its state, and is not told again.
+        them that was told and has not ended has lost its state, and is not told again. `facts` tell which alerts have
+        one cause. With `closing` no end waits: nobody would tell of it later.
 
         All of it is one transaction, or part of the one under way. Raises StoreFailure; the next call then makes up for
         it.
@@ -86,28 +105,40 @@ class Notifier:
         self._follow_clock()
         self._idle = None
         firing, ended = by_status(alerts)
-        circumstances = self._circumstances(firing)
-        view = View(
-            now=self._clock.wall(),
+        now = self._clock.wall()
+        with self._store.transaction():
+            still_pending = {fingerprint for fingerprint in pending if fingerprint not in ended}
+            incidents = self._book.update(firing, still_pending, facts or NoFacts(), now)
+            view = replace(self._view(now, firing, ended, pending, incidents), closing=closing)
+            tellings, next_at = decide(view, self._told)
+            losses = self._outbox.enqueue([self._entry(telling, now) for telling in tellings if telling.alerts])
+            changes = _with_losses({telling.key: telling.told for telling in tellings}, self._told, losses)
+            save_told(self._store, changes)
+            self._quiet.acks.keep({*firing, *(key for key, one in incidents.items() if one.ends_at is None)})
+            self._store.after_commit(lambda: self._apply(changes))
+        if not tellings:
+            self._idle = _Idle(self._circumstances(firing), min(next_at, self._quiet.silences.next_change()))
+        return sum(bool(telling.alerts) for telling in tellings)
+
+    def _view(
+        self, now: float, firing: Mapping[str, Alert], ended: Mapping[str, Alert], pending: Collection[str],
+        incidents: Mapping[str, Record],
+    ) -> View:  # fmt: skip
+        acks = self._quiet.acks
+        outranked = outranked_by(firing.values())
+        return View(
+            now=now,
             firing=firing,
             ended=ended,
             destinations=self.routes.of,
             recipients=self.routes.recipients,
             hushed=self._hushed(firing),
-            acknowledged={fingerprint for fingerprint in firing if fingerprint in self._quiet.acks},
+            acknowledged={known for known in (*firing, *incidents) if known in acks},
             node_labels=self._node_labels,
             pending=pending,
+            incidents=incidents,
+            inhibited=lambda alert: bool(outranked(alert.labels)),
         )
-        tellings, next_at = decide(view, self._told)
-        with self._store.transaction():
-            losses = self._outbox.enqueue([_entry(telling, view.now) for telling in tellings if telling.alerts])
-            changes = _with_losses({telling.key: telling.told for telling in tellings}, self._told, losses)
-            save_told(self._store, changes)
-            self._quiet.acks.keep(firing)
-            self._store.after_commit(lambda: self._apply(changes))
-        if not tellings:
-            self._idle = _Idle(circumstances, min(next_at, self._quiet.silences.next_change()))
-        return sum(bool(telling.alerts) for telling in tellings)
 
     def is_open(self, fingerprint: str) -> bool:
         """Whether some receiver takes the alert for firing."""
@@ -126,11 +157,26 @@ class Notifier:
     def _hushed(self, firing: Mapping[str, Alert]) -> _Hushed:
         return _Hushed(self._quiet.silences, firing)
 
+    def _entry(self, telling: Telling, now: float) -> Entry:
+        receiver, group = telling.key
+        is_news = telling.occasion is not Occasion.REPEAT
+        name = id_of_news(receiver, group, telling.alerts) if is_news else message_id(now)
+        incident = telling.incident
+        if incident is not None:
+            incident = replace(incident, briefing=self.brief(incident, telling.alerts))
+        message = Message(name, receiver, group, telling.alerts, telling.group_labels, incident)
+        return Entry(message, telling.occasion, telling.news)
+
     def _follow_clock(self) -> None:
         step = self._steps.step()
         if step:
             self._idle = None
-            self._told = {key: replace(told, told_at=told.told_at + step) for key, told in self._told.items()}
+            now = self._clock.wall()
+            self._book.follow_clock(step)
+            self._told = {
+                key: replace(told, told_at=told.told_at + step, incident=moved(told.incident, step, now))
+                for key, told in self._told.items()
+            }
 
 
 class _Hushed:
@@ -142,14 +188,6 @@ class _Hushed:
 
     def __call__(self, alert: Alert) -> bool:
         return bool(self._muted(alert.labels)) or bool(self._silences.silencing(alert.labels))
-
-
-def _entry(telling: Telling, now: float) -> Entry:
-    receiver, group = telling.key
-    is_news = telling.occasion is not Occasion.REPEAT
-    name = id_of_news(receiver, group, telling.alerts) if is_news else message_id(now)
-    message = Message(name, receiver, group, telling.alerts, telling.group_labels)
-    return Entry(message, telling.occasion, telling.news)
 
 
 def _with_losses(

@@ -8,61 +8,17 @@ open for ever.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.incidents.urgency import CRITICAL, did_nothing, severity_rank
 from gpuagent_alerts.outbox.entry import Occasion
 from gpuagent_alerts.routing.groups import Group, group_of, written
-from gpuagent_alerts.routing.route import Destination, Recipient
+from gpuagent_alerts.routing.incident_group import IncidentGroup
+from gpuagent_alerts.routing.route import Recipient
 from gpuagent_alerts.routing.told import GroupKey, Told, ToldAlert
-
-MAX_ALERTS = 100
-"""In one message. What is new beyond that comes with the next one."""
-
-
-@dataclass(frozen=True, slots=True)
-class View:
-    """The moment that is decided on."""
-
-    now: float
-    """Unix time."""
-    firing: Mapping[str, Alert]
-    """By fingerprint; all of them, silenced ones too."""
-    ended: Mapping[str, Alert]
-    """Those that ended lately."""
-    destinations: Callable[[Mapping[str, str]], Sequence[Destination]]
-    recipients: Mapping[str, Recipient]
-    hushed: Callable[[Alert], bool]
-    """Whether an alert is silenced or muted."""
-    acknowledged: Collection[str]
-    """Fingerprints of alerts that are not repeated."""
-    node_labels: Mapping[str, str] = field(default_factory=dict)
-    """What tells this node's alerts from others'; added to each where it is not there."""
-    pending: Collection[str] = frozenset()
-    """Fingerprints of what is true and does not fire yet."""
-
-    def has_ended(self, fingerprint: str) -> bool:
-        """Whether an alert that was told is over.
-
-        What fires becomes pending by a reload alone, which ends it first. One that is pending without an end lost its
-        state in a restart, and is still true.
-        """
-        return fingerprint not in self.firing and (fingerprint not in self.pending or fingerprint in self.ended)
-
-
-@dataclass(frozen=True, slots=True)
-class Telling:
-    """What happens to one group: a message, unless `alerts` is empty, and what is known as told after it."""
-
-    key: GroupKey
-    told: Told | None
-    alerts: tuple[Alert, ...] = ()
-    group_labels: Mapping[str, str] = field(default_factory=dict)
-    occasion: Occasion = Occasion.REPEAT
-    news: tuple[str, ...] = ()
-    """Fingerprints, as told, of alerts that the receiver has not heard of."""
+from gpuagent_alerts.routing.view import MAX_ALERTS, Telling, View
 
 
 class Decision(NamedTuple):
@@ -85,31 +41,48 @@ def decide(view: View, told: Mapping[GroupKey, Told]) -> Decision:
         if recipient is None:
             found.append(Telling(key, None))  # there is nobody to tell
             continue
-        group = _Group(view, key, recipient, groups.get(key), told.get(key))
+        group = _group(view, key, recipient, groups.get(key), told.get(key))
         telling = group.telling()
         if telling is not None:
             found.append(telling)
-        times += group.times()
+        times += (time for time in group.times() if time > view.now)
     return Decision(found, min(times, default=math.inf))
+
+
+def _group(
+    view: View, key: GroupKey, recipient: Recipient, group: Group | None, told: Told | None
+) -> _Group | IncidentGroup:
+    is_incident = (group is not None and group.incident is not None) or (told is not None and told.incident is not None)
+    return (IncidentGroup if is_incident else _Group)(view, key, recipient, group, told)
 
 
 def _groups(view: View, told: Mapping[GroupKey, Told]) -> dict[GroupKey, Group]:
     groups: dict[GroupKey, Group] = {}
     node = written(view.node_labels)
+    incidents = {fingerprint: one for one in view.incidents.values() for fingerprint in one.members}
     for fingerprint, alert in view.firing.items():
         hushed = view.hushed(alert)
         for destination in view.destinations(alert.labels):
-            key, empty = group_of(fingerprint, alert, destination, node)
+            incident = incidents.get(fingerprint)
+            key, empty = group_of(fingerprint, alert, destination, node, incident)
+            if destination.group_by and view.inhibited(alert) and not _is_known(told.get(key), fingerprint):
+                continue
+            if incident is None and did_nothing(alert.labels) and not destination.recipient.one_by_one:
+                continue  # a dry run is told with an incident, or not at all
             if hushed and not _is_refreshed(destination.recipient, told.get(key), fingerprint):
                 continue
             groups.setdefault(key, empty).alerts[fingerprint] = alert
     return groups
 
 
+def _is_known(told: Told | None, fingerprint: str) -> bool:
+    known = told.alerts.get(fingerprint) if told is not None else None
+    return known is not None and known.firing
+
+
 def _is_refreshed(recipient: Recipient, told: Told | None, fingerprint: str) -> bool:
     """Whether a silence or a mute comes too late: a receiver that hears no more of an alert would tell of its end."""
-    known = told.alerts.get(fingerprint) if told is not None else None
-    return recipient.has_to_be_refreshed and known is not None and known.firing
+    return recipient.has_to_be_refreshed and _is_known(told, fingerprint)
 
 
 class _Group:
@@ -130,12 +103,12 @@ class _Group:
         self._forget()
         known = self._known
         over = {
-            fingerprint: _ended(one.alert, self._view.ended.get(fingerprint), self._view.now)
+            fingerprint: self._view.as_ended(fingerprint, one.alert)
             for fingerprint, one in known.items()
             if one.firing and self._view.has_ended(fingerprint)
         }
         new = {
-            fingerprint: self._as_told(alert)
+            fingerprint: self._view.as_told(alert)
             for fingerprint, alert in self._audible.items()
             if fingerprint not in known or not known[fingerprint].firing
         }
@@ -199,7 +172,13 @@ class _Group:
                 self._known[fingerprint] = ToldAlert(alert, ended_at=now if before is None else before)
             else:
                 del self._known[fingerprint]
-        return Telling(self._key, self._after(now), tuple(chosen.values()), self._labels, occasion, news)
+        urgent = any(self._is_critical(alert) and alert.fingerprint in news for alert in chosen.values())
+        return Telling(
+            self._key, self._after(now), tuple(chosen.values()), self._labels, occasion, news, urgent=urgent
+        )  # fmt: skip
+
+    def _is_critical(self, alert: Alert) -> bool:
+        return severity_rank(alert.labels.get("severity", "")) >= CRITICAL
 
     def _is_news(self, fingerprint: str) -> bool:
         one = self._known.get(fingerprint)
@@ -211,12 +190,7 @@ class _Group:
     def _still(self) -> dict[str, Alert]:
         """What fires and was told, as it is now; under the labels and with the beginning that were told."""
         return {
-            fingerprint: replace(
-                self._known[fingerprint].alert,
-                annotations=alert.annotations,
-                value=alert.value,
-                true_until=alert.true_until,
-            )
+            fingerprint: self._view.as_told(alert, self._known[fingerprint])
             for fingerprint, alert in self._audible.items()
             if fingerprint in self._known and self._known[fingerprint].firing
         }
@@ -228,19 +202,6 @@ class _Group:
             for fingerprint, one in self._known.items()
             if not one.firing and fingerprint not in self._view.firing
         }
-
-    def _as_told(self, alert: Alert) -> Alert:
-        return replace(alert, labels={**self._view.node_labels, **alert.labels})
-
-
-def _ended(told: Alert, ended: Alert | None, now: float) -> Alert:
-    """An alert that was told and fires no more: as it was told, with its last annotations and its end."""
-    ends_at = now if ended is None or ended.ends_at is None else ended.ends_at
-    last = told if ended is None else ended
-    return replace(
-        told, status=Status.RESOLVED, annotations=last.annotations, ends_at=max(ends_at, told.starts_at),
-        value=last.value, true_until=last.true_until, end_reason=last.end_reason,
-    )  # fmt: skip
 
 
 def by_status(alerts: Iterable[Alert]) -> tuple[dict[str, Alert], dict[str, Alert]]:

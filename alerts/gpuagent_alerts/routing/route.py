@@ -19,6 +19,7 @@ from gpuagent.matchers import Matcher
 from gpuagent_alerts.routing.match import Matchers
 
 DEFAULT_REPEAT_SECONDS = 4 * 3600.0
+DEFAULT_WAIT_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,6 +58,9 @@ class RouteConfig(Protocol):
     @property
     def repeat_interval(self) -> float: ...
 
+    @property
+    def group_wait(self) -> float: ...
+
 
 @dataclass(frozen=True, slots=True)
 class Destination:
@@ -64,8 +68,10 @@ class Destination:
 
     recipient: Recipient
     group_by: tuple[str, ...]
-    """Empty: the alert is a group of its own."""
+    """Empty: alerts of one incident are a group."""
     repeat_seconds: float
+    wait_seconds: float = DEFAULT_WAIT_SECONDS
+    """For so long what begins or worsens waits for others of its incident."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,6 +80,7 @@ class _Route:
     receivers: tuple[str, ...]
     group_by: tuple[str, ...]
     repeat_seconds: float
+    wait_seconds: float
 
 
 class Routes:
@@ -90,7 +97,9 @@ class Routes:
             except ValueError as error:
                 faults.append(f"routes[{place}].match: {error}")
             else:
-                self._routes.append(_Route(matches, route.receivers, route.group_by, route.repeat_interval))
+                self._routes.append(
+                    _Route(matches, route.receivers, route.group_by, route.repeat_interval, route.group_wait)
+                )
         if faults:
             raise ValueError("; ".join(faults))
         named = {name for route in self._routes for name in route.receivers}
@@ -116,4 +125,5 @@ class Routes:
 def _destination(recipient: Recipient, route: _Route | None) -> Destination:
     group_by = () if route is None or recipient.one_by_one else route.group_by
     repeat = DEFAULT_REPEAT_SECONDS if route is None else route.repeat_seconds
-    return Destination(recipient, group_by, recipient.repeat_seconds or repeat)
+    wait = DEFAULT_WAIT_SECONDS if route is None else route.wait_seconds
+    return Destination(recipient, group_by, recipient.repeat_seconds or repeat, wait)

@@ -129,6 +129,10 @@ STEPS: tuple[Step, ...] = (
         """,
     ),
     (
+        # What has one cause: alerts, told as one thread of messages. What a dump holds is theirs to know.
+        "CREATE TABLE incidents (incident_key TEXT PRIMARY KEY, dump TEXT NOT NULL) WITHOUT ROWID",
+    ),
+    (
         # The root of each incident's thread in a Slack channel.
         """
         CREATE TABLE slack_threads (

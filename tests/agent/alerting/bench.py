@@ -40,9 +40,11 @@ def rules(*texts: str) -> tuple[RuleGroup, ...]:
 
 
 def config(folder: Path, receiver: Sink | None, **keys: object) -> Config:
-    """A configuration with one webhook."""
+    """A configuration with one webhook, to which all goes at once."""
     hook = [] if receiver is None else [{"name": "hook", "webhook": {"url": receiver.url}}]
-    return load(write(folder, json.dumps({"receivers": hook, **keys})))
+    routes: Any = keys.pop("routes", [{"receivers": ["hook"]}] if hook else [])
+    routes = [{"group_wait": "0s", **each} for each in routes]
+    return load(write(folder, json.dumps({"receivers": hook, "routes": routes, **keys})))
 
 
 class Told(NamedTuple):

@@ -115,8 +115,8 @@ def test_a_job_is_told_once() -> None:
     )
     told = brief(*ranks, seen=seen, kind=CauseKind.GROUP, labels={**job, "pid": "", "gpu": ""})
 
-    assert told.headline == ("CRITICAL node7 GPUs 0, 1, 2, 3, 4, 5: Slurm job 4711 (6 ranks, ann) leaking 506.4 GiB/h")
-    assert told.numbers == ("6 processes hold 90.0 GiB · 6 GPUs: 120.0 GiB of 480.0 GiB in use (25 %) · +506.4 GiB/h")
+    assert told.headline == ("CRITICAL node7 GPUs 0, 1, 2, 3, 4, 5: Slurm job 4711 (6 ranks, ann) leaking 60.0 GiB/h")
+    assert told.numbers == ("6 processes hold 90.0 GiB · 6 GPUs: 120.0 GiB of 480.0 GiB in use (25 %) · +60.0 GiB/h")
     assert told.next_command == "gpuagent ps"
     assert told.silence_command.startswith("gpuagent silence add 'slurm_job=\"4711\"'")
 

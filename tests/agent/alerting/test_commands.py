@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.clock import ManualClock
-from gpuagent_alerts.routing.notify import MAX_ALERTS
+from gpuagent_alerts.routing.view import MAX_ALERTS
 from tests.agent.alerting.bench import BUSY, CALM, FULL, alerting, config, rules, run, told
 from tests.alerts.outbox.parts import until
 from tests.alerts.receivers.sink import Reply, always, sink

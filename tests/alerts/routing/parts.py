@@ -27,11 +27,14 @@ class Route:
     match: tuple[Matcher, ...] = ()
     group_by: tuple[str, ...] = ()
     repeat_interval: float = 4 * 3600.0
+    group_wait: float = 0.0
 
 
-def route(*receivers: str, match: Sequence[str] = (), group_by: Sequence[str] = (), repeat: float = 14400.0) -> Route:
+def route(
+    *receivers: str, match: Sequence[str] = (), group_by: Sequence[str] = (), repeat: float = 14400.0, wait: float = 0.0
+) -> Route:
     """A route with its matchers as text."""
-    return Route(receivers, tuple(parse_matcher(text) for text in match), tuple(group_by), repeat)
+    return Route(receivers, tuple(parse_matcher(text) for text in match), tuple(group_by), repeat, wait)
 
 
 @dataclass

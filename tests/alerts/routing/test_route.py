@@ -47,7 +47,7 @@ def test_every_route_that_matches_counts_and_a_receiver_once() -> None:
     ]
     found = Routes(routes, [OPS, HOOK]).of(CRITICAL)
 
-    assert found == [Destination(OPS, ("gpu",), 60.0), Destination(HOOK, (), 120.0)]
+    assert found == [Destination(OPS, ("gpu",), 60.0, 0.0), Destination(HOOK, (), 120.0, 0.0)]
 
 
 def test_a_watchdog_is_not_for_people() -> None:
