@@ -38,6 +38,7 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.incidents.record import Record
 from gpuagent_alerts.outbox.counters import Figures
 from gpuagent_alerts.outbox.delivery import Delivery
+from gpuagent_alerts.outbox.holding import HeldBack
 from gpuagent_alerts.outbox.lane import Place
 from gpuagent_alerts.outbox.queue import Outbox
 from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds, grounds_of_rule
@@ -138,6 +139,10 @@ class Alerting:
         """False where Prometheus and Alertmanager do: a fleet is paged once."""
         return self.config.alerting == "node"
 
+    def held_back(self) -> list[HeldBack]:
+        """Return what receivers have not been told yet, as it was too much for an hour. Raises StoreFailure."""
+        return self._notifier.held_back()
+
     @property
     def incidents(self) -> Mapping[str, Record]:
         """Incidents that go on or ended within a day, by key."""
@@ -232,6 +237,7 @@ class Alerting:
             ReceiverCounts(
                 name, one.queued, one.dead, one.oldest_undelivered_seconds,
                 one.counters.sent, one.counters.failed, one.counters.dropped,
+                one.counters.held,
             )
             for name, one in sorted(figures.items())
         )  # fmt: skip

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 from gpuagent.growth import Growth, Verdict
-from gpuagent.reading import GpuState, ProcessInfo, ProcessReading, ProcessState, Snapshot
+from gpuagent.reading import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.incidents.cause import Program
 
 _SAFE = "bcdfghjklmnpqrstvwxz2456789"
@@ -17,6 +17,7 @@ _SUFFIX = re.compile(rf"(.+?)(?:-[{_SAFE}]{{8,10}})?-[{_SAFE}]{{5}}")
 _SERVICE = ".service"
 _SESSIONS = "user@"
 _INIT = 1
+_UNREADABLE = frozenset({GpuState.BLIND, GpuState.FAILED})
 
 
 class SnapshotFacts:
@@ -48,6 +49,12 @@ class SnapshotFacts:
         """Return the GPUs that are lost or gone."""
         gone = (GpuState.LOST, GpuState.GONE)
         return [gpu.identity.uuid for gpu in self._snapshot.gpus if gpu.state in gone and gpu.identity.uuid]
+
+    def is_blind(self) -> bool:
+        """Return whether no GPU of the node can be read."""
+        gpus = self._snapshot.gpus
+        is_away = self._snapshot.node.nvml_state is not NvmlState.READY
+        return is_away or (len(gpus) > 1 and all(gpu.state in _UNREADABLE for gpu in gpus))
 
     @cached_property
     def _processes(self) -> dict[tuple[str, int], ProcessReading]:

@@ -57,18 +57,23 @@ class AlertCommands:
         return silence_document(silence, self._clock.wall())
 
     async def acknowledge(self, which: str, comment: str, creator: str) -> list[str]:
-        """Somebody is at it: no repeats. `which` is a fingerprint or the name of a rule.
+        """Somebody is at it: no repeats. `which` is a fingerprint, the name of a rule, or the key of an incident.
 
-        Returns the fingerprints. Raises KeyError if nothing of that fires, and ValueError.
+        Returns the fingerprints, or the key. Raises KeyError if nothing of that fires, and ValueError.
         """
         async with self._alerting.lock:
             alerts = [alert for alert in self._alerting.firing() if which in (alert.fingerprint, alert.name)]
+            incident = self._alerting.incidents.get(which)
+            if incident is not None and incident.ends_at is None:
+                acks, key = self._alerting.acks, incident.key
+                await self._in_store(lambda: acks.add_incident(key, comment=comment, creator=creator))
+                return [key]
             if not alerts:
-                raise KeyError(f"no alert of this name or fingerprint is firing: {which}")
+                raise KeyError(f"no alert of this name or fingerprint is firing, and no incident of this key: {which}")
             return await self._in_store(lambda: self._acknowledge(alerts, comment, creator))
 
     async def unacknowledge(self, which: str) -> list[str]:
-        """Nobody is at it any more: it is repeated again. `which` is a fingerprint or the name of a rule.
+        """Nobody is at it any more: it is repeated again. `which` is a fingerprint, a rule's name or an incident's key.
 
         Returns the fingerprints. Raises KeyError if nothing of that is acknowledged.
         """

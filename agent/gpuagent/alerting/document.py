@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.explain import with_remedy
 from gpuagent.catalogue.alerting import ReceiverCounts
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.incidents.record import Record
+from gpuagent_alerts.incidents.urgency import severity_rank
 from gpuagent_alerts.outbox.entry import Queued
+from gpuagent_alerts.routing.acks import Ack
+from gpuagent_alerts.routing.inhibition import outranked_by
 from gpuagent_alerts.routing.mute import muted_by
-from gpuagent_alerts.routing.silences import Silence
+from gpuagent_alerts.routing.silences import INCIDENT_LABEL, Silence
 from gpuagent_alerts.states.instance import Instance, State
+from gpuagent_alerts.store.problem import StoreFailure
 
 if TYPE_CHECKING:  # it loads the HTTP client, which a node without receivers need not have
     from gpuagent_alerts.receivers.heartbeat import Heartbeat
@@ -28,7 +33,9 @@ def alerts_document(
 ) -> Document:
     """Everything, JSON-ready. `now_seconds` is CLOCK_BOOTTIME, `wall_seconds` Unix time."""
     muted = muted_by(alerting.firing())
+    outranked = outranked_by(alerting.firing())
     acks = {ack.fingerprint: ack for ack in alerting.acks.all()}
+    incidents = {fingerprint: one for one in alerting.incidents.values() for fingerprint in one.members}
     alerts = []
     for running in alerting.engine.rules():
         for instance in running.states.instances if running.states is not None else ():
@@ -36,12 +43,16 @@ def alerts_document(
                 continue
             alert = instance.as_alert(Status.FIRING)
             alert = with_remedy(alert, alerting.remedy_of(alert))
-            ack = acks.get(alert.fingerprint)
+            incident = incidents.get(alert.fingerprint)
+            key = incident.key if incident is not None else ""
+            ack = acks.get(alert.fingerprint) or acks.get(key)
+            labels = {**alert.labels, INCIDENT_LABEL: key} if key else alert.labels
             alerts.append(
                 _alert(instance, alert, now_seconds)
                 | {
-                    "silenced_by": [silence.id for silence in alerting.silences.silencing(alert.labels)],
-                    "muted_by": muted(alert.labels),
+                    "incident": key,
+                    "silenced_by": [silence.id for silence in alerting.silences.silencing(labels)],
+                    "muted_by": muted(alert.labels) or outranked(alert.labels),
                     "acknowledged_by": ack.creator if ack else "",
                     "receivers": [one.recipient.name for one in alerting.routes.of(alert.labels)],
                 }
@@ -52,8 +63,10 @@ def alerts_document(
         "simulated": alerting.place.simulated,
         "alerting": alerting.config.alerting,
         "alerts": sorted(alerts, key=lambda alert: (alert["state"] != "firing", alert["name"], alert["fingerprint"])),
+        "incidents": incident_rows(alerting.incidents.values(), acks),
         "silences": [_silence(silence, wall_seconds) for silence in alerting.silences.all()],
         "receivers": _receivers(alerting, receivers),
+        "held_back": _held_back(alerting),
         "heartbeats": [_heartbeat(beat) for beat in alerting.heartbeats],
         "rules": sum(1 for _ in alerting.engine.rules()),
         "failing_rules": [
@@ -63,6 +76,37 @@ def alerts_document(
         ],
         "store_problem": alerting.store.problem_text,
     }
+
+
+def incident_rows(incidents: Iterable[Record], acks: Mapping[str, Ack]) -> list[Document]:
+    """Return the incidents, those that go on first and the worst of them at the top; then the latest to end."""
+    rows = [
+        {
+            "key": one.key,
+            "kind": str(one.kind),
+            "labels": {name: value for name, value in one.labels.items() if value},
+            "severity": one.severity,
+            "starts_at_seconds": one.starts_at,
+            "ends_at_seconds": one.ends_at,
+            "reopened": one.reopened,
+            "alerts": sorted(one.members),
+            "acknowledged_by": acks[one.key].creator if one.key in acks else "",
+        }
+        for one in sorted(incidents, key=lambda one: (-severity_rank(one.severity), one.starts_at, one.key))
+        if one.identities  # what was handed over to others is theirs to tell of
+    ]
+    return sorted(rows, key=lambda row: (row["ends_at_seconds"] is not None, -(row["ends_at_seconds"] or 0.0)))
+
+
+def _held_back(alerting: Alerting) -> list[Document]:
+    try:
+        found = alerting.held_back()
+    except StoreFailure:
+        return []
+    return [
+        {"receiver": one.receiver, "messages": one.messages, "since_seconds": one.since, "alerts": list(one.alerts)}
+        for one in found
+    ]
 
 
 def dead_document(alerting: Alerting, wall_seconds: float) -> Document:

@@ -36,6 +36,8 @@ class ReceiverCounts(NamedTuple):
     sent: int
     failed: int
     dropped: int
+    held_back: int = 0
+    """Since the start: messages of which a digest told, or will."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,6 +94,8 @@ ALERTING_FAMILIES: tuple[AlertingFamily, ...] = (
             _receivers(lambda counts: counts.failed), _RECEIVER, Kind.COUNTER),
     _family("notifications_dropped_total", "Messages dropped because the outbox was full.",
             _receivers(lambda counts: counts.dropped), _RECEIVER, Kind.COUNTER),
+    _family("notifications_held_back_total", "Messages held back because the receiver had had enough for an hour.",
+            _receivers(lambda counts: counts.held_back), _RECEIVER, Kind.COUNTER),
     _family("notifications_queued", "Messages that wait to be sent.",
             _receivers(lambda counts: counts.queued), _RECEIVER),
     _family("notifications_dead", "Messages that could not be delivered, kept for a replay.",

@@ -12,7 +12,9 @@ from gpuagent.cli.source import Socket
 
 
 def ack(
-    alert: Annotated[str, typer.Argument(help="Name of a rule, or the fingerprint that `gpuagent alerts` shows")],
+    alert: Annotated[
+        str, typer.Argument(help="Key of an incident, name of a rule, or the fingerprint that `gpuagent alerts` shows")
+    ],
     comment: Annotated[str, typer.Option(help="For those who see it too")] = "",
     remove: Annotated[bool, typer.Option("--remove", help="Nobody is at it any more: take it back")] = False,
     socket: Socket = None,

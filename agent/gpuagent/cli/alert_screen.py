@@ -13,6 +13,7 @@ Document = dict[str, Any]
 
 _NARROWEST, _WIDEST = 40, 160
 _INDENT = 9
+_SHOWN_LABELS = ("gpu", "process", "pid", "user", "unit", "slurm_job", "pod_name", "receiver")
 _SEVERITIES = ("critical", "warning", "info")
 _WORDS = {"": "no severity", "none": "for no one"}
 
@@ -20,7 +21,7 @@ _WORDS = {"": "no severity", "none": "for no one"}
 def alert_screen(document: Document, width: int, paint: Paint) -> list[str]:
     """Lines of at most `width` cells: what is wrong with alerting itself first, then what fires."""
     width = max(_NARROWEST, min(width, _WIDEST))
-    lines = [*_troubles(document, width, paint), *_alerts(document, width, paint)]
+    lines = [*_troubles(document, width, paint), *_incidents(document, width, paint), *_alerts(document, width, paint)]
     silences = [silence for silence in document["silences"] if silence["state"] == "active"]
     if silences:
         lines += ["", paint("Silences in force", "bold"), *silence_lines(silences, _now(document), width, paint)]
@@ -113,6 +114,30 @@ def _troubles(document: Document, width: int, paint: Paint) -> list[str]:
 def _problem(word: str, text: str, width: int, paint: Paint, style: str = "warning") -> list[str]:
     first, *rest = _indented(text, width)
     return [paint(fit(word, _INDENT), style) + first[_INDENT:], *rest]
+
+
+def _incidents(document: Document, width: int, paint: Paint) -> list[str]:
+    """Return what goes on, an incident with its alerts below it; an older agent does not tell of incidents."""
+    lines: list[str] = []
+    names = {alert["fingerprint"]: alert["name"] for alert in document["alerts"]}
+    for incident in document.get("incidents", ()):
+        if incident["ends_at_seconds"] is not None:
+            continue
+        age = format_duration(max(0.0, _now(document) - incident["starts_at_seconds"]))
+        labels = incident["labels"]
+        shown = " ".join(f"{name} {labels[name]}" for name in _SHOWN_LABELS if labels.get(name))
+        severity = str(incident["severity"])
+        told = (_WORDS.get(severity, severity), f"{incident['kind']} {shown}".rstrip(), f"for {age}")
+        ack = f", acknowledged by {incident['acknowledged_by']}" if incident["acknowledged_by"] else ""
+        below = ", ".join(dict.fromkeys(names[one] for one in incident["alerts"] if one in names))
+        lines.append(paint(cut(incident["key"], width), severity))
+        lines += [*_indented(", ".join(told) + ack, width), *(paint(one, "dim") for one in _indented(below, width))]
+    held = [
+        cut(f"{one['receiver']}: {_count(one['messages'], 'message')} held back, a digest follows", width)
+        for one in document.get("held_back", ())
+    ]
+    title = [paint(cut("Incidents", width), "bold")] if lines else []
+    return [*title, *lines, *held, *([""] if lines or held else [])]
 
 
 def _alerts(document: Document, width: int, paint: Paint) -> list[str]:

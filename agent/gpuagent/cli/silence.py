@@ -21,12 +21,15 @@ silence_app = typer.Typer(no_args_is_help=True, help="Do not tell of some alerts
 
 @silence_app.command()
 def add(
-    matchers: Annotated[
-        list[str],
-        typer.Argument(help=f"All must hold of an alert's labels: {MATCHER_HELP}; NAME is short for alertname=NAME"),
-    ],
     duration: Annotated[str, typer.Option("--for", help="It ends by itself after this long")],
     comment: Annotated[str, typer.Option(help="Why, for those who see it too")],
+    matchers: Annotated[
+        list[str] | None,
+        typer.Argument(help=f"All must hold of an alert's labels: {MATCHER_HELP}; NAME is short for alertname=NAME"),
+    ] = None,
+    incident: Annotated[
+        str, typer.Option(metavar="KEY", help="All alerts of this incident, as `gpuagent alerts` shows its key")
+    ] = "",
     socket: Socket = None,
 ) -> None:
     """Begin a silence now, as with `amtool silence add`. What matches goes on firing, and nobody is told.
@@ -37,7 +40,11 @@ def add(
         seconds = parse_duration(duration)
     except ValueError as error:
         raise typer.BadParameter(str(error), param_hint="--for") from None
-    matchers = [f"alertname={text}" if is_label_name(text) else text for text in matchers]
+    matchers = [f"alertname={text}" if is_label_name(text) else text for text in matchers or ()]
+    if incident:
+        matchers.append(f"incident={json.dumps(incident)}")
+    if not matchers:
+        raise typer.BadParameter("say what to silence: a matcher, or --incident", param_hint="MATCHERS")
     body = {"matchers": matchers, "seconds": seconds, "comment": comment}
     silence = ask_agent("POST", "/api/v1/silences", socket, body)
     typer.echo(silence["id"])

@@ -21,6 +21,7 @@ from gpuagent.config.values import (
     WebUrl,
 )
 
+_NO_KINDS = frozenset({"name", "send_resolved", "max_messages_per_hour"})
 _URL_KEYS = ("url", "url_file")
 _URL_FILE = "Instead of `url`: a file that holds it and nothing else, read anew at every use."
 
@@ -122,6 +123,13 @@ class Receiver(Section):
 
     name: Text = Field(description="What routes and commands call it; no two may be the same.")
     send_resolved: bool = Field(default=True, description="Also tell when an alert has ended.")
+    max_messages_per_hour: int = Field(
+        default=20,
+        ge=2,
+        le=100_000,
+        description="More than this is held back and told of in one digest. What is critical is sent in any case; an"
+        " Alertmanager is told all.",
+    )
     webhook: WebhookReceiver | None = Field(default=None, description=WebhookReceiver.__doc__)
     slack: SlackReceiver | None = Field(default=None, description=SlackReceiver.__doc__)
     alertmanager: AlertmanagerReceiver | None = Field(default=None, description=AlertmanagerReceiver.__doc__)
@@ -133,7 +141,7 @@ class Receiver(Section):
     @classmethod
     def key_names(cls) -> tuple[str, ...]:
         """The kinds there are."""
-        return tuple(name for name in cls.model_fields if name not in {"name", "send_resolved"})
+        return tuple(name for name in cls.model_fields if name not in _NO_KINDS)
 
     @property
     def kind(self) -> str:

@@ -41,15 +41,17 @@ class Book:
         return self._records
 
     def update(
-        self, firing: Mapping[str, Alert], pending: Collection[str], facts: Facts, now: float
+        self, firing: Mapping[str, Alert], pending: Collection[str], facts: Facts, now: float, *, closing: bool = False
     ) -> Mapping[str, Record]:
         """Return the incidents as they are while these alerts fire, by fingerprint; keep them if the transaction holds.
 
         `pending` are fingerprints of alerts that lost their state in a restart and are still true: they have not ended.
-        Raises StoreFailure.
+        With `closing` nothing that ended begins again: it was closed, and did not end by itself. Raises StoreFailure.
         """
         before = self._records
         after = _Update(self._node, before, firing, pending, now).result(facts)
+        if closing:
+            after = {key: replace(one, identities=()) for key, one in after.items()}
         with self._store.transaction():
             save_records(self._store, before, after)
             self._store.after_commit(lambda: self._adopt(after))

@@ -28,6 +28,7 @@ _HEALTH = frozenset({
 })  # fmt: skip
 _DEAD = "GpuDeadProcessesHoldMemory"
 _COUNT = "GpuCountDropped"
+_BLIND = "GpuMonitorBlind"
 _NODE = frozenset({_COUNT, "GpuMonitorBlind", "GpuRemediesStopped"})
 _VARIANTS = frozenset({"severity", "evidence", "tier"})
 """Labels in which alerts about one thing differ as it gets worse."""
@@ -68,6 +69,10 @@ class Facts(Protocol):
         """Return the GPUs that are lost or gone."""
         ...
 
+    def is_blind(self) -> bool:
+        """Return whether no GPU of the node can be read: the driver is away, or every call into it hangs."""
+        ...
+
 
 class NoFacts:
     """Knows nothing: causes follow from labels alone."""
@@ -87,6 +92,10 @@ class NoFacts:
     def lost_uuids(self) -> Sequence[str]:
         """Return nothing."""
         return ()
+
+    def is_blind(self) -> bool:
+        """Return False."""
+        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,6 +133,8 @@ def _about_gpu(labels: Mapping[str, str], facts: Facts) -> Cause:
         return _of_memory(labels, facts)
     if name == _DEAD:
         return _of_dead(labels, facts)
+    if name == _BLIND and facts.is_blind():
+        return _of_node(name)
     return _of_gpu(labels, "health" if name in _HEALTH else f"rule:{_rule_identity(labels)}")
 
 
@@ -135,12 +146,16 @@ def _about_neither(labels: Mapping[str, str], facts: Facts) -> Cause:
         gpus = tuple(f"health:{uuid}" for uuid in lost)
         return Cause(CauseKind.GPU, gpus, gpus[:1], labels={"uuid": lost[0]})
     if name in _NODE or labels.get("scope") == "node":
-        return Cause(CauseKind.NODE, (f"node:{name}",), (f"node:{name}",), labels={})
+        return _of_node(name)
     if receiver := labels.get("receiver", ""):
         return Cause(CauseKind.RECEIVER, (f"receiver:{receiver}",), (f"receiver:{receiver}",),
                      labels={"receiver": receiver})  # fmt: skip
     rule = f"rule:{_rule_identity(labels)}"
     return Cause(CauseKind.RULE, (rule,), (rule,), labels=_without_variants(labels))
+
+
+def _of_node(name: str) -> Cause:
+    return Cause(CauseKind.NODE, (f"node:{name}",), (f"node:{name}",), labels={})
 
 
 def _of_process(labels: Mapping[str, str], facts: Facts, pid: int) -> Cause:

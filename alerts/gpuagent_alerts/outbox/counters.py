@@ -16,6 +16,8 @@ class Counters:
     dropped: int = 0
     merged: int = 0
     """Repeats that a newer message of their group replaced before they were sent."""
+    held: int = 0
+    """Held back, as the receiver had had enough for an hour."""
 
 
 @dataclass(frozen=True, slots=True)

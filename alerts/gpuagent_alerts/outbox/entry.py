@@ -23,6 +23,8 @@ class State(StrEnum):
     """Where a message is on its way."""
 
     QUEUED = "queued"
+    HELD = "held"
+    """Its receiver has had enough for an hour: a digest tells of it."""
     SENT = "sent"
     DEAD = "dead"
     """It could not be delivered; it is kept and can be replayed."""
@@ -38,6 +40,8 @@ class Entry:
     occasion: Occasion
     news: tuple[str, ...] = ()
     """Fingerprints of the alerts that no earlier message told of."""
+    held: bool = False
+    """It is held back, and is not sent by itself."""
 
 
 @dataclass(frozen=True, slots=True)

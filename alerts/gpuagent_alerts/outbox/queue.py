@@ -104,11 +104,11 @@ class Outbox:
         if name is None:
             return
         self._store.execute(
-            "INSERT INTO outbox (id, receiver, group_key, reason, news, body, bytes, created, attempts, next_at, wait)"
-            " VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO outbox (id, receiver, group_key, reason, news, body, bytes, created, attempts, next_at, wait,"
+            " state) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 *(name, message.receiver, message.group, entry.occasion, json.dumps(entry.news)),
-                *(body, len(body), now, attempts, next_at, wait),
+                *(body, len(body), now, attempts, next_at, wait, State.HELD if entry.held else State.QUEUED),
             ),
         )
 
@@ -126,7 +126,7 @@ class Outbox:
         ) or (("", ""),)
         if last != message.id:
             return message_id(now)
-        if state == State.QUEUED:
+        if state in {State.QUEUED, State.HELD}:
             return None
         self._store.execute("DELETE FROM outbox WHERE id = ?", (message.id,))
         return message.id
@@ -287,6 +287,10 @@ class Outbox:
     def counters(self, receiver: str) -> Counters:
         """Since the start."""
         return self._counters[receiver]
+
+    def count_held(self, receiver: str, number: int) -> None:
+        """Count messages that are held back in the transaction under way."""
+        self._count(held=Counter({receiver: number}))
 
     def _count(self, **kinds: Counter[str]) -> None:
         """Once the transaction is kept."""

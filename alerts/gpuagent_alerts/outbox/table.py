@@ -12,11 +12,11 @@ from gpuagent_alerts.store.checks import array, integer, number, parsed, text, u
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.rows import Column, Table
 
-_KEPT = frozenset({State.QUEUED, State.DEAD})
+_KEPT = frozenset({State.QUEUED, State.HELD, State.DEAD})
 """In these a message has a body."""
 _SETTLED = frozenset[object](str(state) for state in State if state not in _KEPT)
-_WITH_BODY = "WHERE state IN ('queued', 'dead')"
-_WITHOUT = "WHERE state NOT IN ('queued', 'dead')"
+_WITH_BODY = "WHERE state IN ('queued', 'held', 'dead')"
+_WITHOUT = "WHERE state NOT IN ('queued', 'held', 'dead')"
 
 
 def _queued(

@@ -130,7 +130,12 @@ def recipient(config: ReceiverConfig) -> Recipient | None:
             repeat_seconds=RESEND_SECONDS,
             resolved_for_seconds=RESOLVED_FOR_SECONDS,
         )
-    return Recipient(config.name, send_resolved=config.send_resolved)
+    return Recipient(
+        config.name,
+        send_resolved=config.send_resolved,
+        max_messages_per_hour=config.max_messages_per_hour,
+        digests=config.pagerduty is None,
+    )
 
 
 def kind_of(config: ReceiverConfig) -> str:

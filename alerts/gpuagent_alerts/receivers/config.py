@@ -72,6 +72,9 @@ class ReceiverConfig(Protocol):
     def send_resolved(self) -> bool: ...
 
     @property
+    def max_messages_per_hour(self) -> int: ...
+
+    @property
     def webhook(self) -> WebhookConfig | None: ...
 
     @property

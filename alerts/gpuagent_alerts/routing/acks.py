@@ -16,9 +16,10 @@ _MAX_TEXT = 1000
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Of one alert, by its fingerprint."""
+    """Of one alert, by its fingerprint, or of an incident, by its key."""
 
     fingerprint: str
+    """For an incident: its key."""
     alertname: str
     comment: str
     creator: str
@@ -53,9 +54,16 @@ class Acks:
 
     def add(self, alert: Alert, *, comment: str, creator: str) -> Ack:
         """Somebody is at it. Raises ValueError, in words for the person who asked, and StoreFailure."""
+        return self._add(alert.fingerprint, alert.name, comment, creator)
+
+    def add_incident(self, key: str, *, comment: str, creator: str) -> Ack:
+        """Note that somebody is at an incident, whatever joins it. Raises ValueError and StoreFailure."""
+        return self._add(key, "", comment, creator)
+
+    def _add(self, known_as: str, name: str, comment: str, creator: str) -> Ack:
         if max(len(comment), len(creator)) > _MAX_TEXT:
             raise ValueError(f"a text of an acknowledgement has at most {_MAX_TEXT} characters")
-        ack = Ack(alert.fingerprint, _clean(alert.name), _clean(comment), _clean(creator), self._clock.wall())
+        ack = Ack(known_as, _clean(name), _clean(comment), _clean(creator), self._clock.wall())
         self._store.execute(
             "INSERT OR REPLACE INTO acks VALUES (?, ?, ?, ?, ?)",
             (ack.fingerprint, ack.alertname, ack.comment, ack.creator, ack.created_at),

@@ -225,7 +225,8 @@ class IncidentGroup:
         return Telling(self._key, Told(self._told_at, {}, self._known, told))
 
 
-def _by_urgency(item: tuple[str, Alert]) -> tuple[int, int, float, str]:
+def _by_urgency(item: tuple[str, Alert]) -> tuple[int, int, float, str, str, str]:
     fingerprint, alert = item
     urgency = urgency_of(alert.labels)
-    return -urgency.severity, -urgency.stage, alert.starts_at, fingerprint
+    gpu = alert.labels.get("gpu", "")
+    return -urgency.severity, -urgency.stage, alert.starts_at, alert.name, gpu, fingerprint

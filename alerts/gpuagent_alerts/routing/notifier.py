@@ -13,16 +13,18 @@ from gpuagent_alerts.incidents.book import Book
 from gpuagent_alerts.incidents.cause import Facts, NoFacts
 from gpuagent_alerts.incidents.record import Record
 from gpuagent_alerts.outbox.entry import Entry, Loss, Occasion
+from gpuagent_alerts.outbox.holding import HeldBack
 from gpuagent_alerts.outbox.ids import id_of_news, message_id
 from gpuagent_alerts.outbox.pacing import WallSteps
 from gpuagent_alerts.outbox.queue import Outbox
 from gpuagent_alerts.routing.acks import Acks
 from gpuagent_alerts.routing.groups import written
 from gpuagent_alerts.routing.inhibition import outranked_by
+from gpuagent_alerts.routing.limiter import MessageLimiter, Offer
 from gpuagent_alerts.routing.mute import muted_by
 from gpuagent_alerts.routing.notify import by_status, decide
 from gpuagent_alerts.routing.route import Routes
-from gpuagent_alerts.routing.silences import Silences
+from gpuagent_alerts.routing.silences import INCIDENT_LABEL, Silences
 from gpuagent_alerts.routing.told import GroupKey, Told, load_told, moved, save_told
 from gpuagent_alerts.routing.view import Telling, View
 from gpuagent_alerts.store.database import Store
@@ -66,6 +68,7 @@ class Notifier:
         self.brief: Callable[[Incident, Sequence[Alert]], Briefing] = lambda _incident, _alerts: Briefing()
         """Says what a message of an incident with these alerts is to tell a person."""
         self._node_labels = dict(node_labels)
+        self._limiter = MessageLimiter(store, outbox, clock, written(node_labels))
         self._book = Book(store, written(node_labels), clock.wall())
         self._steps = WallSteps(clock)
         told = load_told(store, clock.wall())
@@ -88,6 +91,10 @@ class Notifier:
         """Those that go on or ended within a day, by key."""
         return self._book.records
 
+    def held_back(self) -> list[HeldBack]:
+        """Return what receivers have not been told yet, as it was too much for an hour. Raises StoreFailure."""
+        return self._limiter.held_back()
+
     def notify(
         self, alerts: Iterable[Alert], pending: Collection[str] = frozenset(), facts: Facts | None = None,
         *, closing: bool = False,
@@ -108,16 +115,20 @@ class Notifier:
         now = self._clock.wall()
         with self._store.transaction():
             still_pending = {fingerprint for fingerprint in pending if fingerprint not in ended}
-            incidents = self._book.update(firing, still_pending, facts or NoFacts(), now)
+            incidents = self._book.update(firing, still_pending, facts or NoFacts(), now, closing=closing)
             view = replace(self._view(now, firing, ended, pending, incidents), closing=closing)
             tellings, next_at = decide(view, self._told)
-            losses = self._outbox.enqueue([self._entry(telling, now) for telling in tellings if telling.alerts])
+            offers = [Offer(self._entry(telling, now), telling.urgent) for telling in tellings if telling.alerts]
+            losses = self._limiter.send(offers, self.routes.recipients)
+            losses = _of_digests(losses, self._limiter.digest_group, self._told)
             changes = _with_losses({telling.key: telling.told for telling in tellings}, self._told, losses)
             save_told(self._store, changes)
             self._quiet.acks.keep({*firing, *(key for key, one in incidents.items() if one.ends_at is None)})
             self._store.after_commit(lambda: self._apply(changes))
         if not tellings:
-            self._idle = _Idle(self._circumstances(firing), min(next_at, self._quiet.silences.next_change()))
+            self._idle = _Idle(
+                self._circumstances(firing), min(next_at, self._limiter.next_at(), self._quiet.silences.next_change())
+            )
         return sum(bool(telling.alerts) for telling in tellings)
 
     def _view(
@@ -132,7 +143,7 @@ class Notifier:
             ended=ended,
             destinations=self.routes.of,
             recipients=self.routes.recipients,
-            hushed=self._hushed(firing),
+            hushed=_Hushed(self._quiet.silences, firing, incidents),
             acknowledged={known for known in (*firing, *incidents) if known in acks},
             node_labels=self._node_labels,
             pending=pending,
@@ -153,9 +164,6 @@ class Notifier:
 
     def _circumstances(self, firing: Collection[str]) -> tuple[object, ...]:
         return frozenset(firing), self.routes, self._store.changes
-
-    def _hushed(self, firing: Mapping[str, Alert]) -> _Hushed:
-        return _Hushed(self._quiet.silences, firing)
 
     def _entry(self, telling: Telling, now: float) -> Entry:
         receiver, group = telling.key
@@ -182,12 +190,25 @@ class Notifier:
 class _Hushed:
     """Whether an alert is silenced or muted."""
 
-    def __init__(self, silences: Silences, firing: Mapping[str, Alert]) -> None:
+    def __init__(self, silences: Silences, firing: Mapping[str, Alert], incidents: Mapping[str, Record]) -> None:
         self._silences = silences
+        self._keys = {fingerprint: one.key for one in incidents.values() for fingerprint in one.members}
         self._muted = muted_by(firing.values())
 
     def __call__(self, alert: Alert) -> bool:
-        return bool(self._muted(alert.labels)) or bool(self._silences.silencing(alert.labels))
+        if self._muted(alert.labels):
+            return True
+        key = self._keys.get(alert.fingerprint, "")
+        return bool(self._silences.silencing({**alert.labels, INCIDENT_LABEL: key} if key else alert.labels))
+
+
+def _of_digests(losses: Iterable[Loss], digests: str, told: Mapping[GroupKey, Told]) -> list[Loss]:
+    """Return the losses by the groups that were told of: a digest speaks of alerts of several."""
+    found: list[Loss] = []
+    for loss in losses:
+        groups = [key.group for key in told if key.receiver == loss.receiver] if loss.group == digests else [loss.group]
+        found += [replace(loss, group=group) for group in groups]
+    return found
 
 
 def _with_losses(

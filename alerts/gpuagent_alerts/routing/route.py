@@ -36,6 +36,10 @@ class Recipient:
     """Overrides the routes'."""
     resolved_for_seconds: float = 0.0
     """For so long the end of an alert is repeated."""
+    max_messages_per_hour: int | None = None
+    """More than this is held back; None: nothing is."""
+    digests: bool = True
+    """One message may tell of what was held back. False where a message is the state of one incident."""
 
     @property
     def has_to_be_refreshed(self) -> bool:

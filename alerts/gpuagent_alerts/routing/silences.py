@@ -19,6 +19,8 @@ from gpuagent_alerts.store.rows import Column, Table
 KEPT_SECONDS = 5 * 86400.0
 """An expired silence is shown for so long, as Alertmanager does."""
 MAX_SILENCES = 1000
+INCIDENT_LABEL = "incident"
+"""A matcher of this name looks at the key of an alert's incident, which is no label of the alert."""
 _MAX_TEXT = 1000
 _MAX_MATCHERS = 50
 
