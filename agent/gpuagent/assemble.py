@@ -170,6 +170,7 @@ def assemble(
         ]
 
     alerting.listen(acting.judge, further, acting.remedy_of)
+    alerting.endings.ask(acting.notes.ending_of, node.processes.is_running)
     parts = Parts(
         config=config,
         clock=node.clock,

@@ -74,6 +74,8 @@ class Growth:
     evidence_told: tuple[Evidence, ...] = ()
     """Every standard that this leak was ever the word of, the first one first. Alerts carry one each: a label that
     changed would end an alert while its leak goes on."""
+    culprit: str = ""
+    """The line of Python that holds the memory, in the words of `blame`, once the app has been asked."""
 
 
 class Watching(NamedTuple):

@@ -30,6 +30,12 @@ class Alert:
     """Unix time at which it ended; None while it fires."""
     value: float = field(default=float("nan"))
     """Of the expression, when it was last true."""
+    true_from: float | None = None
+    """Unix time at which the condition began to hold, before `for` had passed; None if that is not known."""
+    true_until: float | None = None
+    """Unix time at which the condition ceased to hold, before `keep_firing_for` had passed; None while it holds."""
+    end_reason: str = ""
+    """Why it ended, in the past tense; "" while it fires, and where nothing is known."""
 
     @property
     def fingerprint(self) -> str:

@@ -76,3 +76,8 @@ class Incident:
     ends_at: float | None = None
     news: News = News.BEGAN
     briefing: Briefing = field(default_factory=Briefing)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, for the receiver of this message."""
+        return self.news is News.ENDED or self.ends_at is not None

@@ -11,17 +11,35 @@ from gpuagent_alerts.outbox.sender import Context
 
 NOW = 1_700_000_000.0
 CONTEXT = Context("node7", "http://node7:9837/", NOW)
+SHOWN = {
+    "summary": "The GPU is gone.",
+    "description": "Drain the node, then reset the GPU.",
+    "runbook_url": "https://example.org/GpuLost",
+}
+"""Annotations of an alert that fires, as receivers have them."""
+SHOWN_ENDED = {
+    "summary": "The GPU was gone: the GPU answers again after a reboot",
+    "runbook_url": "https://example.org/GpuLost",
+}
+"""Annotations of one that has ended."""
 
 
 def alert(name: str = "GpuLost", *, ended: bool = False, starts_at: float = NOW - 600, **labels: str) -> Alert:
     """An alert of a GPU; one that has ended did so ten seconds ago."""
     return Alert(
         labels={"alertname": name, "severity": "critical", "gpu": "0", **labels},
-        annotations={"summary": "The GPU is gone.", "description": "Drain the node, then reset the GPU."},
+        annotations={
+            "summary": "The GPU is gone.",
+            "pending_summary": "The GPU is going.",
+            "resolved_summary": "The GPU was gone",
+            "description": "Drain the node, then reset the GPU.",
+            "runbook_url": "https://example.org/GpuLost",
+        },
         status=Status.RESOLVED if ended else Status.FIRING,
         starts_at=starts_at,
         ends_at=NOW - 10 if ended else None,
         value=1.0,
+        end_reason="the GPU answers again after a reboot" if ended else "",
     )
 
 

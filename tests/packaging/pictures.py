@@ -1,8 +1,8 @@
 """The pictures of the README, drawn from what a real agent has answered.
 
-`python -m tests.packaging.pictures record` runs an agent over the scenario `leak` until its detector is sure (about a
-minute), and keeps the status and the message to Slack in `docs/images`; without `record` the pictures are drawn from
-these again.
+`python -m tests.packaging.pictures record` runs an agent over a leak until it has ended and another one over a lost GPU
+(about two minutes), and keeps the status and the messages to Slack in `docs/images`; without `record` the pictures are
+drawn from these again.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import platform
 import re
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -23,31 +24,50 @@ from rich.text import Text
 from gpuagent.cli.cells import Paint
 from gpuagent.cli.screen import status_screen
 from tests.alerts.receivers.sink import Sink, sink
-from tests.integration.agent import running_agent
+from tests.integration.agent import Agent, running_agent
 from tests.integration.waiting import until
 from tests.packaging.slack_picture import slack_svg
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-ALERT = "GpuProcessMemoryLeak"
+LEAK = Path(__file__).parents[2] / "agent" / "gpuagent" / "simulated" / "scenarios" / "leak.yaml"
 HOSTNAME = "node7"
 WIDTH = 100
 _SPEED = 120.0
+_ENDS = "33m"
+"""The leaking process: when its detector is sure, and before the GPU is full."""
 _PATIENCE_SECONDS = 180.0
 
 
 def record() -> None:
-    """Run an agent, and keep what it tells."""
-    with sink() as slack, tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder:
-        receivers = [{"name": "ops", "slack": {"url": f"{slack.url}/services/T0/B0/x"}}]
-        routes = [{"match": [f'alertname="{ALERT}"'], "receivers": ["ops"]}]
-        with running_agent(Path(folder), "leak", speed=_SPEED, receivers=receivers, routes=routes) as agent:
-            body = until(lambda: _told(slack), "Slack is told of the leak", _PATIENCE_SECONDS)
-            _keep("slack", json.loads(body))
+    """Run agents, and keep what they tell: of a leak, of its end, and of a lost GPU."""
+    with tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder:
+        ending = Path(folder) / "ending.yaml"
+        ending.write_text(LEAK.read_text().replace("age: 20m", f"age: 20m\n        until: {_ENDS}", 1))
+        with _told_by(Path(folder), ending) as (agent, slack):
+            _keep("slack", _message(slack, " leaking "))
             _keep("status", agent.status())
+            _keep("slack-end", _message(slack, "RESOLVED", "embed-server"))
+    with tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder, _told_by(Path(folder), "lost-gpu") as at:
+        _keep("slack-lost", _message(at[1], "the GPU is lost"))
 
 
-def _told(slack: Sink) -> bytes:
-    return next((each.body for each in slack.processed if ALERT.encode() in each.body), b"")
+@contextmanager
+def _told_by(folder: Path, scenario: str | Path) -> Iterator[tuple[Agent, Sink]]:
+    """An agent over a scenario, and the channel that it tells."""
+    with sink() as slack:
+        receivers = [{"name": "ops", "slack": {"url": f"{slack.url}/services/T0/B0/x"}}]
+        with running_agent(folder, scenario, speed=_SPEED, receivers=receivers) as agent:
+            yield agent, slack
+
+
+def _message(slack: Sink, *words: str) -> Any:
+    """The first message whose push text has these words."""
+
+    def look() -> Any:
+        texts = (json.loads(each.body) for each in slack.processed)
+        return next((one for one in texts if all(word in one["text"] for word in words)), None)
+
+    return until(look, f"Slack is told: {words}", _PATIENCE_SECONDS)
 
 
 def _keep(name: str, document: Any) -> None:
@@ -69,12 +89,12 @@ def status_picture() -> str:
         return console.export_svg(title="gpuagent status", theme=MONOKAI, unique_id="status") + "\n"
 
 
-def slack_picture() -> str:
-    """What Slack makes of the recorded message."""
-    return slack_svg(kept("slack"))
-
-
-PICTURES: Mapping[str, Callable[[], str]] = {"status.svg": status_picture, "slack.svg": slack_picture}
+SLACK = ("slack", "slack-end", "slack-lost")
+"""Messages that are kept."""
+PICTURES: Mapping[str, Callable[[], str]] = {
+    "status.svg": status_picture,
+    **{f"{name}.svg": (lambda name=name: slack_svg(kept(name))) for name in SLACK},  # type: ignore[misc]
+}
 
 
 def main(words: list[str]) -> None:

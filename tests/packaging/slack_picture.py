@@ -13,7 +13,7 @@ _MARGIN = 64
 _LINE = 22
 _FONT = "Lato, 'Helvetica Neue', Arial, sans-serif"
 _MONO = "Menlo, Consolas, 'DejaVu Sans Mono', monospace"
-_SIZES = {"header": 18, "section": 15, "context": 12}
+_SIZES = {"section": 15, "context": 12}
 _SPACE = 0.28
 _NARROW = dict.fromkeys("ijlI|.,:;'!", 0.26) | dict.fromkeys("ftr()[]-/`", 0.34) | dict.fromkeys("mwMW%@", 0.86)
 """Widths of Helvetica's letters, in em. What is set has its width prescribed, so that it fits in any font."""
@@ -24,7 +24,7 @@ class Run(NamedTuple):
 
     text: str
     style: str
-    """`plain`, `bold` or `code`."""
+    """`plain`, `bold`, `link` or `code`."""
 
     def width(self, size: float) -> float:
         """In pixels."""
@@ -45,7 +45,13 @@ def slack_svg(payload: dict[str, Any]) -> str:
     """The whole picture."""
     parts: list[str] = []
     y = 54.0
-    for block in payload["blocks"]:
+    for line in _lines({"type": "plain_text", "text": _unescaped(payload["text"])}, "section"):
+        parts.extend(_set(line, y, "section"))
+        y += _LINE
+    top = y
+    y += 8
+    (attachment,) = payload["attachments"]
+    for block in attachment["blocks"]:
         kind = block["type"]
         texts = block["elements"] if kind == "context" else [block["text"]]
         for text in texts:
@@ -55,6 +61,8 @@ def slack_svg(payload: dict[str, Any]) -> str:
                 y += _LINE
         y += 8
     height = y + 2
+    bar = f'x="{_MARGIN - 14}" y="{top - 10:.0f}" width="4" height="{y - top - 2:.0f}"'
+    parts.insert(0, f'<rect {bar} rx="2" fill="{escape(attachment["color"])}"/>')
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height:.0f}" '
         f'viewBox="0 0 {WIDTH} {height:.0f}" role="img" aria-label="{escape(payload["text"], {chr(34): "&quot;"})}">\n'
@@ -95,8 +103,11 @@ def _joined(words: list[Run]) -> list[Run]:
 
 
 def _words(paragraph: str) -> Iterator[Run]:
-    for piece in re.findall(r"\*[^*]+\*|`[^`]+`|[^*`]+", paragraph):
-        if piece[0] == "`":
+    for piece in re.findall(r"\*[^*]+\*|`[^`]+`|<[^<>]+>|[^*`<]+", paragraph):
+        if piece[0] == "<":  # a date in the words for those who cannot show it, or a link by its name
+            style = "plain" if piece.startswith("<!date") else "link"
+            yield from _plain(piece[1:-1].rpartition("|")[2], style)
+        elif piece[0] == "`":
             yield Run(_unescaped(piece[1:-1]), "code")
         elif piece[0] == "*":
             yield from _plain(piece[1:-1], "bold")
@@ -125,7 +136,8 @@ def _set(runs: list[Run], y: float, kind: str) -> Iterator[str]:
             yield _text(run.text, x + 4, y, width - 8, f'font-family="{_MONO}" font-size="12" fill="#c01343"')
         else:
             weight = ' font-weight="bold"' if run.style == "bold" else ""
-            yield _text(run.text, x, y, width, f'font-family="{_FONT}" font-size="{size}" fill="{colour}"{weight}')
+            fill = "#1264a3" if run.style == "link" else colour
+            yield _text(run.text, x, y, width, f'font-family="{_FONT}" font-size="{size}" fill="{fill}"{weight}')
         x += width + size * _SPACE
 
 

@@ -7,7 +7,7 @@ from xml.etree import ElementTree as ET
 
 import pytest
 
-from tests.packaging.pictures import ALERT, IMAGES, PICTURES, kept
+from tests.packaging.pictures import HOSTNAME, IMAGES, PICTURES, kept
 from tests.packaging.slack_picture import slack_svg
 
 
@@ -20,18 +20,25 @@ def test_pictures_are_current(name: str, draw: Callable[[], str]) -> None:
 def test_they_show_the_leak() -> None:
     """What was recorded is a leak, told to Slack and on the screen of the node."""
     assert {problem["kind"] for problem in kept("status")["problems"]} >= {"leak"}
-    assert ALERT in kept("slack")["text"]
+    assert kept("slack")["text"].startswith(f"WARNING {HOSTNAME} GPU 0: embed-server")
+    assert " leaking " in kept("slack")["text"]
+
+
+def test_they_show_its_end_and_a_lost_gpu() -> None:
+    """The end says what ended it, and a lost GPU what it takes."""
+    assert kept("slack-end")["text"].startswith(f"RESOLVED {HOSTNAME} GPU 0: embed-server")
+    assert "the GPU is lost" in kept("slack-lost")["text"]
 
 
 def test_slack_picture_escapes() -> None:
     """Hostile names make no marks in the picture."""
     text = "FIRING <&\"'> `a<b`"
+    body = {"type": "mrkdwn", "text": "*A* &lt;script&gt; `x&lt;y` <https://a/?b&amp;c|Page>"}
     drawn = slack_svg({
-        "text": text,
-        "blocks": [{"type": "section", "text": {"type": "mrkdwn", "text": "*A* &lt;script&gt; `x&lt;y`"}}],
+        "text": text, "attachments": [{"color": "#d1242f", "blocks": [{"type": "section", "text": body}]}],
     })  # fmt: skip
     words = [element.text for element in ET.fromstring(drawn).iter() if element.text and element.text.strip()]
-    assert words[-3:] == ["A", "<script>", "x<y"]
+    assert words[-4:] == ["A", "<script>", "x<y", "Page"]
 
 
 def test_pictures_are_small() -> None:

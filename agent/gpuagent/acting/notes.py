@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from gpuagent.catalogue.remedies import About, RemedyNote
 from gpuagent.clock import Clock
 from gpuagent.units import format_bytes, format_duration
+from gpuagent_alerts.remedies.ending import RemedyEnding
 from gpuagent_alerts.remedies.ladder import Run
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.target import Target
@@ -27,6 +28,8 @@ class _Kept(NamedTuple):
     words: str
     clock_seconds: float
     """CLOCK_BOOTTIME: a wall clock that is set neither hides it nor keeps it for ever."""
+    released_bytes: int | None = None
+    seconds: float | None = None
 
 
 class Notes:
@@ -46,7 +49,8 @@ class Notes:
         step = run.name_of_step
         note = RemedyNote(about(plan.target), run.id, step, outcome.result, plan.dry_run, self._clock.wall())
         words = said(step, outcome.result, outcome.released_bytes, outcome.seconds, dry_run=plan.dry_run)
-        self._add(_Kept(note, plan.order.alert, words, self._clock.now()))
+        freed, seconds = outcome.released_bytes, outcome.seconds
+        self._add(_Kept(note, plan.order.alert, words, self._clock.now(), freed, seconds))
 
     async def announce(self, target: Target, reason: str, seconds: float) -> None:
         """A process is warned."""
@@ -68,7 +72,8 @@ class Notes:
             note = RemedyNote(found, run["id"], step, end["result"], dry_run, end["time_seconds"])
             words = said(step, end["result"], end.get("released_bytes"), end.get("seconds"), dry_run=dry_run)
             age = max(wall - end["time_seconds"], 0.0)  # another agent's clock: the wall's has to do
-            self._add(_Kept(note, str(run.get("fingerprint", "")), words, now - age))
+            freed, seconds = end.get("released_bytes"), end.get("seconds")
+            self._add(_Kept(note, str(run.get("fingerprint", "")), words, now - age, freed, seconds))
 
     def recent(self) -> tuple[RemedyNote, ...]:
         """Those that are still to be seen."""
@@ -83,6 +88,16 @@ class Notes:
             if (alert and kept.alert == alert) or (pid and (on.pid, on.uuid) == (pid, uuid)):
                 return kept.words
         return ""
+
+    def ending_of(self, pid: str, uuid: str) -> RemedyEnding | None:
+        """Return what freed the memory of this process on this GPU; None where no remedy did, and after a dry run."""
+        for kept in reversed(self._ended):
+            note = kept.note
+            if pid and (note.about.pid, note.about.uuid) == (pid, uuid):
+                if note.dry_run or note.result != Result.RELEASED:
+                    return None
+                return RemedyEnding(note.step, kept.released_bytes, kept.seconds, note.about.unit)
+        return None
 
     def announced(self) -> tuple[RemedyNote, ...]:
         """Those that will act."""

@@ -18,7 +18,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuagent.alerting.briefing import Briefings
 from gpuagent.alerting.causes import SnapshotFacts
+from gpuagent.alerting.endings import Endings, Evaluated
 from gpuagent.alerting.explain import explainer, with_remedy
 from gpuagent.alerting.figures import count_alerts
 from gpuagent.alerting.handover import handed_over
@@ -106,14 +108,17 @@ class Alerting:
         self.config = config
         self._clock = clock
         self._where = where
-        self._receivers = Receivers(clock)
+        self._receivers = Receivers(clock, self.store)
         self._keeper = Keeper(self.store, self.engine, clock)
+        self.endings = Endings(self.engine.rules)
         self._series = RuleSeries(where.simulated)
         self._ended: dict[str, Alert] = {}
         self._notifier = Notifier(
             self.store, self.outbox, clock, Quiet(self.silences, self.acks),
             routes=self._routes(config), node_labels=where.labels,
         )  # fmt: skip
+        self.briefings = Briefings(where.node)
+        self._notifier.brief = self.briefings.write
         self.heartbeats: list[Heartbeat] = []
         self._beating: list[asyncio.Task[None]] = []
         self._task: asyncio.Task[None] | None = None
@@ -312,14 +317,16 @@ class Alerting:
                     alerting=self._figures, preallocates=self.config.preallocates, further=self._further(),
                 )  # fmt: skip
                 result = self.engine.evaluate(index, now, wall, find_missing(snapshot), explainer(snapshot))
-                log_transitions(result.transitions)
-                self._note_ended(result.transitions)
+                transitions = self.endings.explain(result.transitions, Evaluated(snapshot, index, wall))
+                log_transitions(transitions)
+                self._note_ended(transitions)
                 for key, problem in result.failures:
                     log.debug("rule %s of group %s: %s", key.rule, key.group, problem)
                 self._evaluation_seconds = time.perf_counter() - started
                 due = self._is_due()
                 if due:
                     self._facts = SnapshotFacts(snapshot)
+                    self.briefings.snapshot = snapshot
                     alerts = (*self._ended.values(), *self.firing())
                     told = [with_remedy(each, self.remedy_of(each)) for each in alerts]
             except Exception:

@@ -11,13 +11,11 @@ from dataclasses import replace
 from gpuagent_alerts.alert import Alert, Status
 
 WORDS = (
-    "This may go on: it is closed here because the agent no longer notifies (alerting: prometheus). "
-    "Prometheus and Alertmanager tell of it from now on."
+    "it may go on, and is closed here because the agent no longer notifies (alerting: prometheus); "
+    "Prometheus and Alertmanager tell of it from now on"
 )
 
 
 def handed_over(alert: Alert, wall_seconds: float) -> Alert:
     """An alert that fires, as the one that is told last. `wall_seconds` is Unix time."""
-    before = alert.annotations.get("description", "")
-    annotations = {**alert.annotations, "description": f"{WORDS} {before}".strip()}
-    return replace(alert, status=Status.RESOLVED, ends_at=wall_seconds, annotations=annotations)
+    return replace(alert, status=Status.RESOLVED, ends_at=wall_seconds, end_reason=WORDS)

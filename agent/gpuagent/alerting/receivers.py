@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from gpuagent.clock import Clock
 from gpuagent_alerts.outbox.sender import Sender
 from gpuagent_alerts.routing.route import Recipient
+from gpuagent_alerts.store.database import Store
 
 if TYPE_CHECKING:
     from gpuagent.config.alerting import Receiver
@@ -20,8 +21,9 @@ if TYPE_CHECKING:
 class Receivers:
     """Makes what sends, with one HTTP client for all. For one event loop."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, store: Store) -> None:
         self._clock = clock
+        self._store = store
         self._http: Http | None = None
         self._masker: Masker | None = None
 
@@ -56,6 +58,7 @@ class Receivers:
         from gpuagent_alerts.receivers.build import Builder, secret_arguments, secrets_of  # noqa: PLC0415
         from gpuagent_alerts.receivers.http import Http  # noqa: PLC0415
         from gpuagent_alerts.receivers.masker import Masker  # noqa: PLC0415
+        from gpuagent_alerts.receivers.slack_threads import StoredThreads  # noqa: PLC0415
 
         if self._masker is None:
             self._masker = Masker()
@@ -63,4 +66,5 @@ class Receivers:
         self._masker.use(secrets_of(configured), secret_arguments(configured))
         if self._http is None:
             self._http = Http(clock=self._clock, masker=self._masker)
-        return Builder(self._http, self._clock, masker=self._masker)
+        threads = StoredThreads(self._store)
+        return Builder(self._http, self._clock, masker=self._masker, threads=threads)

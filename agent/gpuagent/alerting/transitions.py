@@ -6,6 +6,7 @@ import logging
 from collections.abc import Iterable
 
 from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.annotations import shown_annotations
 from gpuagent_alerts.states.machine import Change, Transition
 
 log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ def log_transitions(transitions: Iterable[Transition]) -> None:
 def _words(alert: Alert) -> str:
     """What the rule says of it, or which one it is."""
     labels = ", ".join(f"{name}={value}" for name, value in alert.labels.items() if name in _FIELD_OF)
-    return alert.annotations.get("summary") or labels or "-"
+    return shown_annotations(alert).get("summary") or labels or "-"
 
 
 def _fields(alert: Alert, status: str) -> dict[str, str]:

@@ -55,7 +55,7 @@ class AutomaticBlame:
                 case.again_seconds = self._clock.now() + _AGAIN_SECONDS
                 self._asking = asyncio.create_task(self._ask(owner, case), name=f"blame {owner.pid}")
         told = {
-            key: replace(growth, reasons=(*growth.reasons, words))
+            key: replace(growth, reasons=(*growth.reasons, words), culprit=words)
             for key, growth in leaking.items()
             if (words := self._cases[snapshot.clients[key.pid].id].words)
         }

@@ -45,14 +45,30 @@ class WebhookReceiver(_HasUrl):
     )
 
 
-class SlackReceiver(_HasUrl):
-    """A Slack channel by its incoming webhook."""
+class SlackReceiver(Section):
+    """A Slack channel: by its incoming webhook, or by a bot's token, which keeps each incident in one thread."""
 
     url: SecretWebUrl | None = Field(
         default=None,
         description="The URL of the incoming webhook. Better in a file: it is a password.",
     )
     url_file: SecretFilePath | None = Field(default=None, description=_URL_FILE)
+    token_file: SecretFilePath | None = Field(
+        default=None,
+        description="Instead of a URL: a file with a bot's token (`xoxb-...`) that has the scope `chat:write`. Needs "
+        "`channel`.",
+    )
+    channel: Text | None = Field(
+        default=None, description="With `token_file`: the channel's id (`C0123456789`). The bot has to be a member."
+    )
+
+    @classmethod
+    def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
+        yield from cls.exactly_one(given, (*_URL_KEYS, "token_file"))
+        if given.get("token_file") is not None and not given.get("channel"):
+            yield Problem(("token_file",), "needs `channel` beside it: where the bot posts to")
+        if given.get("token_file") is None and given.get("channel"):
+            yield Problem(("channel",), "goes with `token_file` alone: an incoming webhook has its own channel")
 
 
 class AlertmanagerReceiver(_HasUrl):

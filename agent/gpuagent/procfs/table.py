@@ -193,6 +193,18 @@ class ProcessTable:
             except _UNREADABLE:
                 continue  # if it has gone, its pidfd says so
 
+    def is_running(self, identity: ProcessId) -> bool | None:
+        """Return whether a process of this boot runs, whoever lists it; None where that cannot be told."""
+        if not self.host_pid_namespace:
+            return None
+        try:
+            stat = self.reader.stat(identity.pid)
+        except _GONE:
+            return False
+        except _UNREADABLE:
+            return None
+        return stat.start_ticks == identity.start_ticks and stat.state not in _ENDED
+
     def runs(self) -> tuple[CollectorRun, ...]:
         """How those fared that are asked what /proc does not tell."""
         return () if self._containers is None else self._containers.runs()

@@ -20,6 +20,7 @@ from gpuagent_alerts.store.checks import (
     unix_time_or_none,
     word,
 )
+from gpuagent_alerts.store.checks import text as checked_text
 
 
 def dump_message(message: Message) -> str:
@@ -50,6 +51,9 @@ def dump_alert(alert: Alert) -> dict[str, Any]:
         "starts_at": alert.starts_at,
         "ends_at": alert.ends_at,
         "value": alert.value if math.isfinite(alert.value) else str(alert.value),
+        "true_from": alert.true_from,
+        "true_until": alert.true_until,
+        "end_reason": alert.end_reason,
     }
 
 
@@ -63,6 +67,10 @@ def load_alert(value: object) -> Alert:
         starts_at=unix_time(member(found, "starts_at")),
         ends_at=unix_time_or_none(member(found, "ends_at")),
         value=measured(member(found, "value")),
+        # Older versions wrote none of these.
+        true_from=unix_time_or_none(found.get("true_from")),
+        true_until=unix_time_or_none(found.get("true_until")),
+        end_reason=checked_text(found.get("end_reason", "")),
     )
 
 

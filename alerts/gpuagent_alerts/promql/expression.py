@@ -8,6 +8,7 @@ from operator import is_
 from gpuagent_alerts.promql.aggregate import plan_aggregation
 from gpuagent_alerts.promql.binary import plan_binary, plan_negation
 from gpuagent_alerts.promql.functions import CALENDAR_FUNCTIONS, plan_call
+from gpuagent_alerts.promql.numbers import COMPARISONS
 from gpuagent_alerts.promql.parser import parse
 from gpuagent_alerts.promql.plans import Plan, ScalarPlan, StringPlan, Tick, VectorPlan
 from gpuagent_alerts.promql.selectors import plan_selector
@@ -75,7 +76,25 @@ def compile_expression(text: str) -> Expression:
 
     Raises ExpressionError: no PromQL, too large, or more than the agent evaluates. The text says what and the way out.
     """
-    tree = parse(text)
+    return _compiled(text, parse(text))
+
+
+def compile_measured_side(expression: Expression) -> Expression | None:
+    """Compile what a rule compares with its threshold: `a` of `a > 0.9 unless on (gpu) b`; None where nothing is.
+
+    Its value is there while the comparison does not hold, too.
+    """
+    node = expression.tree
+    while isinstance(node, Binary):
+        if node.operator in COMPARISONS and not node.returns_bool:
+            return _compiled(f"left side of {expression.text}", node.left)
+        if node.operator not in {"and", "unless"}:
+            return None
+        node = node.left
+    return None
+
+
+def _compiled(text: str, tree: Node) -> Expression:
     plan = _plan(tree)
     if isinstance(plan, StringPlan):
         raise ExpressionError("a rule needs an instant vector or a scalar, and this expression is a string")

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent_alerts.alert import Alert, Message
+from gpuagent_alerts.annotations import shown_annotations
 from gpuagent_alerts.outbox.outcome import Outcome
 from gpuagent_alerts.outbox.sender import Context
 from gpuagent_alerts.receivers.http import Http, Request
@@ -50,7 +51,7 @@ def alert_document(alert: Alert, context: Context) -> dict[str, Any]:
         ends_at = min(alert.ends_at, context.now)  # in the future it would be firing
     document = {
         "labels": dict(alert.labels),
-        "annotations": dict(alert.annotations),
+        "annotations": shown_annotations(alert),
         "startsAt": rfc3339(min(alert.starts_at, ends_at)),
         "endsAt": rfc3339(ends_at),
     }

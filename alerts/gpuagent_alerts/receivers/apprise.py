@@ -10,13 +10,13 @@ import json
 import sys
 from dataclasses import dataclass
 
-from gpuagent_alerts.alert import Message, Status
+from gpuagent_alerts.alert import Message
 from gpuagent_alerts.outbox.outcome import DELIVERED, Outcome, Reason
 from gpuagent_alerts.outbox.sender import Context
 from gpuagent_alerts.receivers.apprise_program import BAD_ADDRESS, NOT_INSTALLED
 from gpuagent_alerts.receivers.program import run_program
 from gpuagent_alerts.receivers.secret import Secret
-from gpuagent_alerts.receivers.text import headline, plain
+from gpuagent_alerts.receivers.text import headline, is_over, plain
 
 _TIMEOUT_SECONDS = 30.0
 """A mail server may take its time; loading Apprise alone takes a second."""
@@ -36,7 +36,7 @@ class Apprise:
             "url": self.url.line(),
             "title": headline(message, context),
             "body": plain(message, context),
-            "type": "failure" if message.status is Status.FIRING else "success",
+            "type": "success" if is_over(message) else "failure",
         }
         command = (sys.executable, "-I", "-m", _PROGRAM)
         finished = await run_program(command, json.dumps(request).encode(), self.timeout_seconds)

@@ -18,7 +18,8 @@ from gpuagent_alerts.receivers.pagerduty import EVENTS_URL, Pagerduty
 from gpuagent_alerts.receivers.receiver import Kind, Receiver
 from gpuagent_alerts.receivers.secret import Secret
 from gpuagent_alerts.receivers.secret_forms import argument_secrets
-from gpuagent_alerts.receivers.slack import Slack
+from gpuagent_alerts.receivers.slack import API_URL, Slack, SlackBot
+from gpuagent_alerts.receivers.slack_threads import MemoryThreads, Threads
 from gpuagent_alerts.receivers.webhook import Webhook
 from gpuagent_alerts.routing.route import Recipient
 
@@ -30,6 +31,8 @@ _PACES = {
     "pagerduty": Pace(max_age_seconds=7 * DAY_SECONDS),
 }
 """Of the other kinds: at once, one by one, for a day."""
+_SLACK_BOT = Pace(min_interval_seconds=1.0)
+"""Each message has a thread of its own to go to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +42,9 @@ class Builder:
     http: Http
     clock: Clock
     pagerduty_url: str = EVENTS_URL
+    slack_url: str = API_URL
+    threads: Threads = field(default_factory=MemoryThreads)
+    """Where the roots of Slack's threads are kept."""
     masker: Masker = field(default_factory=Masker)
     """Hides secrets in what programs write."""
 
@@ -48,13 +54,17 @@ class Builder:
         kind = self._web(config, address) if address is not None else None
         if kind is None and config.exec is not None:
             kind = Exec(config.exec.command, config.exec.timeout, self.masker)
-        name = kind_of(config)
-        return None if kind is None else Receiver(config.name, kind, _PACES.get(name, Pace()), address)
+        pace = _SLACK_BOT if isinstance(kind, SlackBot) else _PACES.get(kind_of(config), Pace())
+        return None if kind is None else Receiver(config.name, kind, pace, address)
 
     def _web(self, config: ReceiverConfig, address: Secret) -> Kind | None:
         if config.webhook is not None:
             return Webhook(self.http, address, _signing_key(config))
         if config.slack is not None:
+            if config.slack.token_file is not None:
+                return SlackBot(
+                    self.http, address, config.name, config.slack.channel or "", self.threads, self.slack_url
+                )
             return Slack(self.http, address)
         if config.alertmanager is not None:
             return Alertmanager(self.http, address)
@@ -75,6 +85,8 @@ def _address(config: ReceiverConfig) -> Secret | None:
     """Where its messages go: a URL, or the key that stands for it."""
     if config.pagerduty is not None:
         return Secret("routing key", config.pagerduty.routing_key, config.pagerduty.routing_key_file)
+    if config.slack is not None and config.slack.token_file is not None:
+        return Secret("token", None, config.slack.token_file)
     urls: tuple[UrlConfig | None, ...] = (config.webhook, config.slack, config.alertmanager, config.apprise)
     return next((Secret("URL", one.url, one.url_file) for one in urls if one is not None), None)
 

@@ -25,6 +25,16 @@ class WebhookConfig(UrlConfig, Protocol):
     def secret_file(self) -> Path | None: ...
 
 
+class SlackConfig(UrlConfig, Protocol):
+    """Slack: by an incoming webhook, or by a bot's token."""
+
+    @property
+    def token_file(self) -> Path | None: ...
+
+    @property
+    def channel(self) -> str | None: ...
+
+
 class PagerdutyConfig(Protocol):
     """PagerDuty."""
 
@@ -68,7 +78,7 @@ class ReceiverConfig(Protocol):
     def webhook(self) -> WebhookConfig | None: ...
 
     @property
-    def slack(self) -> UrlConfig | None: ...
+    def slack(self) -> SlackConfig | None: ...
 
     @property
     def alertmanager(self) -> UrlConfig | None: ...

@@ -67,6 +67,10 @@ class Http:
 
     async def send(self, request: Request) -> Outcome:
         """Try once. Whatever goes wrong is an outcome."""
+        return (await self.ask(request, MAX_ANSWER_BYTES))[0]
+
+    async def ask(self, request: Request, most_bytes: int) -> tuple[Outcome, bytes]:
+        """Try once, and return the answer with the outcome, up to so many bytes; nothing of one that is no success."""
         try:
             url = httpx.URL(request.url)
             host, port = url.raw_host.decode("ascii"), url.port or (443 if url.scheme == "https" else 80)
@@ -74,15 +78,16 @@ class Http:
                 raise ValueError("no address")
             async with asyncio.timeout(self._deadline_seconds):
                 addresses = await allowed_addresses(host, port, self._resolve)
-                return await self._try_each(request, url, addresses)
+                return await self._try_each(request, url, addresses, most_bytes)
         except (TimeoutError, httpx.TimeoutException):
-            return Outcome(Reason.TIMED_OUT, "it did not answer in time")
+            return Outcome(Reason.TIMED_OUT, "it did not answer in time"), b""
         except ForbiddenAddressError:
-            return Outcome(Reason.MISCONFIGURED, "it has a link-local address: nothing is sent there")
+            return Outcome(Reason.MISCONFIGURED, "it has a link-local address: nothing is sent there"), b""
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError) as error:
-            return Outcome(Reason.MISCONFIGURED, f"its address or headers cannot be used ({type(error).__name__})")
+            why = f"its address or headers cannot be used ({type(error).__name__})"
+            return Outcome(Reason.MISCONFIGURED, why), b""
         except (httpx.TransportError, OSError) as error:
-            return Outcome(Reason.UNREACHABLE, _why(error))
+            return Outcome(Reason.UNREACHABLE, _why(error)), b""
 
     async def close(self) -> None:
         """Close what is open."""
@@ -91,16 +96,18 @@ class Http:
         for client in clients.values():
             await client.aclose()
 
-    async def _try_each(self, request: Request, url: httpx.URL, addresses: Sequence[str]) -> Outcome:
+    async def _try_each(
+        self, request: Request, url: httpx.URL, addresses: Sequence[str], most_bytes: int
+    ) -> tuple[Outcome, bytes]:
         """To the first address that takes the connection: nothing has been sent to the others."""
         for address in addresses[:-1]:
             try:
-                return await self._exchange(request, url, address)
+                return await self._exchange(request, url, address, most_bytes)
             except (httpx.ConnectError, httpx.ConnectTimeout):
                 continue
-        return await self._exchange(request, url, addresses[-1])
+        return await self._exchange(request, url, addresses[-1], most_bytes)
 
-    async def _exchange(self, request: Request, url: httpx.URL, address: str) -> Outcome:
+    async def _exchange(self, request: Request, url: httpx.URL, address: str, most_bytes: int) -> tuple[Outcome, bytes]:
         async with self._client(url.scheme).stream(
             request.method,
             url.copy_with(host=address),
@@ -110,11 +117,11 @@ class Http:
             extensions={} if url.host == address else {"sni_hostname": url.raw_host.decode("ascii")},
         ) as response:
             if response.is_success:
-                await _excerpt(response)  # read to its end, so that the connection can be used again
-                return DELIVERED
-            excerpt, whole = await _excerpt(response)
+                # Read to its end, so that the connection can be used again.
+                return DELIVERED, (await _excerpt(response, most_bytes))[0]
+            excerpt, whole = await _excerpt(response, MAX_ANSWER_BYTES)
             said = plain_words(self._masker.hide(excerpt, [request.url, *request.secrets], ends=whole))[:_SHOWN]
-            return self._judge(response, f": {said}" if said else "")
+            return self._judge(response, f": {said}" if said else ""), b""
 
     def _client(self, scheme: str) -> httpx.AsyncClient:
         """One for each scheme: the system's certificates take some MiB, which what has only http:// need not spend."""
@@ -164,7 +171,7 @@ def _new_client(trust: ssl.SSLContext) -> httpx.AsyncClient:
     )
 
 
-async def _excerpt(response: httpx.Response) -> tuple[bytes, bool]:
+async def _excerpt(response: httpx.Response, most_bytes: int) -> tuple[bytes, bool]:
     """Return the beginning of the answer, and whether that is all of it."""
     kept = b""
     whole = False
@@ -172,13 +179,13 @@ async def _excerpt(response: httpx.Response) -> tuple[bytes, bool]:
         async with asyncio.timeout(_ANSWER_SECONDS):
             async for chunk in response.aiter_raw(MAX_ANSWER_BYTES):
                 kept += chunk
-                if len(kept) >= MAX_ANSWER_BYTES:
+                if len(kept) >= most_bytes:
                     break
             else:
                 whole = True
     except (TimeoutError, httpx.HTTPError):
         pass  # the status has come, and counts
-    return kept[:MAX_ANSWER_BYTES], whole
+    return kept[:most_bytes], whole
 
 
 def _why(error: BaseException | None) -> str:

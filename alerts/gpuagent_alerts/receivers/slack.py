@@ -1,31 +1,40 @@
-"""A Slack channel by its incoming webhook, in Block Kit.
+"""A Slack channel: by its incoming webhook, or by a bot's token, which can keep an incident in one thread.
 
-Slack's limits: 50 blocks, 3,000 characters in a section, 150 in a header, about 13,200 in all, 1 message per second
-(https://docs.slack.dev/reference/block-kit/blocks/section-block, https://docs.slack.dev/apis/web-api/rate-limits,
-https://github.com/slackapi/bolt-js/issues/2509). Ours are below them.
+An incoming webhook can only post. With a token the first message of an incident is its root: it is brought up to date
+as the incident goes on (`chat.update`), and what happens is told in its thread, worsenings and reminders in the channel
+too.
+Slack takes 1 message per second and channel (https://docs.slack.dev/apis/web-api/rate-limits).
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from gpuagent_alerts.alert import Alert, Message, Status
-from gpuagent_alerts.outbox.outcome import Outcome
+from gpuagent_alerts.alert import Message
+from gpuagent_alerts.incident import News
+from gpuagent_alerts.outbox.outcome import DELIVERED, Outcome, Reason
 from gpuagent_alerts.outbox.sender import Context
 from gpuagent_alerts.receivers.http import Http, Request
 from gpuagent_alerts.receivers.secret import Secret
-from gpuagent_alerts.receivers.text import duration, headline, other_labels, says
+from gpuagent_alerts.receivers.slack_message import payload
+from gpuagent_alerts.receivers.slack_threads import Thread, Threads
 
-MAX_SECTION = 2900
-_MAX_SECTIONS = 8  # with the headline and the footer 10 blocks
-_MAX_TOTAL = 11_000
-_MAX_HEADER = 150
-_MAX_TEXT = 1000
-_MAX_FOOTER = 1500
-_MAX_VALUE = 200
-_ESCAPES = {"&": "&amp;", "<": "&lt;", ">": "&gt;"}
+API_URL: Final = "https://slack.com/api"
+_MAX_ANSWER_BYTES = 256 * 1024
+"""It repeats the message, and may have the thread's id behind it."""
+_LOUD = frozenset({News.WORSENED, News.REMINDER})
+"""Told in the channel, too: a reply in a thread alone calls nobody."""
+_THREAD_IS_GONE = frozenset({"thread_not_found", "message_not_found", "cannot_reply_to_message"})
+_PUT_RIGHT = frozenset({
+    "invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired", "missing_scope",
+    "no_permission", "channel_not_found", "not_in_channel", "is_archived", "access_denied", "org_login_required",
+    "ekm_access_denied", "team_access_not_granted", "restricted_action",
+})  # fmt: skip
+"""Errors that a person has to put right at Slack or in the configuration."""
+_REFUSED = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_too_long", "msg_blocks_too_long", "no_text"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,86 +50,70 @@ class Slack:
         return await self.http.send(Request(self.url.line(), body, {"Content-Type": "application/json"}))
 
 
-def payload(message: Message, context: Context) -> dict[str, Any]:
-    """What is posted. `text` is what notifications show, and screen readers read."""
-    head = headline(message, context)
-    first = says(message.alerts[0])[:1] if len(message.alerts) == 1 else []
-    blocks = [
-        {"type": "header", "text": {"type": "plain_text", "text": _fit(head, _MAX_HEADER, escape=False)}},
-        *({"type": "section", "text": {"type": "mrkdwn", "text": text}} for text in _sections(message.alerts)),
-        {"type": "context", "elements": [{"type": "mrkdwn", "text": _fit(_footer(message, context), _MAX_FOOTER)}]},
-    ]
-    return {"text": _fit(": ".join([head, *first]), _MAX_TEXT), "blocks": blocks}
+@dataclass(frozen=True, slots=True)
+class SlackBot:
+    """Posts to a channel in a bot's name, each incident in a thread of its own."""
+
+    http: Http
+    token: Secret
+    receiver: str
+    channel: str
+    threads: Threads
+    api_url: str = API_URL
+
+    async def send(self, message: Message, context: Context) -> Outcome:
+        """Raises Misconfigured."""
+        token = self.token.line()
+        said = payload(message, context)
+        incident = message.incident
+        if incident is None:
+            return (await self._call(token, "chat.postMessage", said))[0]
+        thread = await self.threads.find(self.receiver, self.channel, incident.key)
+        if thread is not None:
+            loud = {"reply_broadcast": True} if incident.news in _LOUD else {}
+            outcome, answer = await self._call(token, "chat.postMessage", said | loud | {"thread_ts": thread.ts})
+            if outcome.ok:
+                # The root is for who looks at the channel later: that it is old is no reason to tell all again.
+                await self._call(token, "chat.update", said | {"ts": thread.ts}, thread.channel_id)
+                return outcome
+            if answer.get("error") not in _THREAD_IS_GONE:
+                return outcome
+        outcome, answer = await self._call(token, "chat.postMessage", said)
+        ts, channel_id = answer.get("ts"), answer.get("channel")
+        if outcome.ok and isinstance(ts, str) and isinstance(channel_id, str):
+            await self.threads.keep(self.receiver, self.channel, incident.key, Thread(ts, channel_id), context.now)
+        return outcome
+
+    async def _call(
+        self, token: str, method: str, document: Mapping[str, Any], channel: str = ""
+    ) -> tuple[Outcome, Mapping[str, Any]]:
+        """Call a method; return what came of it, and the answer."""
+        body = json.dumps({**document, "channel": channel or self.channel}).encode()
+        headers = {"Content-Type": "application/json; charset=utf-8", "Authorization": f"Bearer {token}"}
+        request = Request(f"{self.api_url}/{method}", body, headers, secrets=(token,))
+        outcome, data = await self.http.ask(request, _MAX_ANSWER_BYTES)
+        if not outcome.ok:
+            return outcome, {}
+        return _judge(data)
 
 
-def _footer(message: Message, context: Context) -> str:
-    return " · ".join(part for part in ("gpuagent", context.node, context.external_url, message.id) if part)
-
-
-def _sections(alerts: tuple[Alert, ...]) -> list[str]:
-    """One for each alert; if there are too many, the rest in one, a line for each."""
-    whole = alerts if len(alerts) <= _MAX_SECTIONS else alerts[: _MAX_SECTIONS - 1]
-    most = min(MAX_SECTION, _MAX_TOTAL // min(len(alerts), _MAX_SECTIONS) if alerts else MAX_SECTION)
-    sections = [_section(alert, most) for alert in whole]
-    rest = alerts[len(whole) :]
-    if rest:
-        sections.append(_lines(rest, most))
-    return sections
-
-
-def _section(alert: Alert, most: int) -> str:
-    """What it is always stands; what it means is cut if it must be."""
-    last = _fit(duration(alert), 200)
-    labels = _fit(" ".join(f"`{_code(name, value)}`" for name, value in other_labels(alert).items()), most // 3)
-    head = _head(alert, min(300, most // 4))
-    fixed = "\n".join(part for part in (labels, last) if part)
-    room = most - _length(head) - _length(fixed) - 2
-    said = _fit("\n".join(says(alert)), max(room, 0))
-    return "\n".join(part for part in (head, said, fixed) if part)
-
-
-def _head(alert: Alert, most: int) -> str:
-    severity = alert.labels.get("severity", "")
-    return f"*{alert.status.upper()}* " + _fit(f"{alert.name} · {severity}" if severity else alert.name, most)
-
-
-def _lines(alerts: tuple[Alert, ...], most: int) -> str:
-    lines: list[str] = []
-    left = most - 60  # for the last line
-    for place, alert in enumerate(alerts):
-        line = "• " + _head(alert, 100) + " " + _fit(", ".join(says(alert)[:1]), 120)
-        if _length(line) + 1 > left:
-            firing = sum(other.status is Status.FIRING for other in alerts[place:])
-            lines.append(f"… and {len(alerts) - place} more, {firing} of them firing")
-            break
-        left -= _length(line) + 1
-        lines.append(line)
-    return "\n".join(lines)
-
-
-def _code(name: str, value: str) -> str:
-    value = value if len(value) <= _MAX_VALUE else value[: _MAX_VALUE - 1] + "…"
-    return f"{name}={value}".replace("`", "'").replace("\n", " ")
-
-
-def _fit(text: str, most: int, *, escape: bool = True) -> str:
-    """Escape what Slack reads as marks for links and mentions, and cut to a length that splits no escape.
-
-    https://docs.slack.dev/messaging/formatting-message-text#escaping
-    """
-    kept: list[str] = []
-    length = fitting = 0
-    for character in text:
-        piece = _ESCAPES.get(character, character) if escape else character
-        length += _length(piece)
-        if length > most:
-            return "".join(kept[:fitting]) + ("…" if most else "")
-        kept.append(piece)
-        if length < most:
-            fitting = len(kept)
-    return "".join(kept)
-
-
-def _length(text: str) -> int:
-    """As JavaScript counts it, where a character may count for two."""
-    return len(text) + sum(character > "\uffff" for character in text)
+def _judge(data: bytes) -> tuple[Outcome, Mapping[str, Any]]:
+    """Return what an answer with status 200 means: Slack's refusals have it, too."""
+    try:
+        answer = json.loads(data)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        return Outcome(Reason.UNAVAILABLE, "it did not answer as Slack does"), {}
+    if answer.get("ok") is True:
+        return DELIVERED, answer
+    error = answer.get("error")
+    # Slack's errors are words of its own list; anything else is not repeated.
+    word = error if isinstance(error, str) and error.replace("_", "").isalpha() and len(error) <= 60 else "an error"
+    if word in _PUT_RIGHT:
+        return Outcome(Reason.MISCONFIGURED, f"Slack says {word}"), answer
+    if word in _REFUSED:
+        return Outcome(Reason.REFUSED, f"Slack says {word}"), answer
+    if word in {"ratelimited", "rate_limited", "message_limit_exceeded"}:
+        return Outcome(Reason.SLOW_DOWN, f"Slack says {word}"), answer
+    return Outcome(Reason.UNAVAILABLE, f"Slack says {word}"), answer

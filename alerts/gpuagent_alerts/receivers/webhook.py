@@ -1,4 +1,6 @@
-"""JSON by POST in the form of Alertmanager's webhook, version 4; signed where there is a key.
+"""JSON by POST in the form of Alertmanager's webhook, version 4, with the incident beside it; signed with a key.
+
+Its form is `docs/webhook.schema.json`.
 
 The signature is that of Standard Webhooks 1.0.0
 (https://github.com/standard-webhooks/standard-webhooks/blob/main/spec/standard-webhooks.md). `webhook-id` stays the
@@ -15,13 +17,17 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent_alerts.alert import Alert, Message
+from gpuagent_alerts.alert import Alert, Message, Status
+from gpuagent_alerts.annotations import shown_annotations
+from gpuagent_alerts.incident import Incident
 from gpuagent_alerts.outbox.outcome import Outcome
 from gpuagent_alerts.outbox.sender import Context
 from gpuagent_alerts.receivers.http import Http, Request
 from gpuagent_alerts.receivers.secret import Misconfigured, Secret
-from gpuagent_alerts.receivers.text import common, rfc3339
+from gpuagent_alerts.receivers.text import common, headline, rfc3339
 
+SCHEMA = 1
+"""Of what the agent adds to Alertmanager's document. It changes when a reader would have to."""
 _NEVER = "0001-01-01T00:00:00Z"
 """Go's zero time: what Alertmanager writes while an alert fires."""
 
@@ -64,26 +70,56 @@ def sign(key: str, message_id: str, unix_seconds: int, body: bytes) -> str:
 def version_4(message: Message, context: Context) -> dict[str, Any]:
     """The document: https://prometheus.io/docs/alerting/latest/configuration/#webhook_config."""
     alerts = message.alerts
-    made_up = {"simulated": True} if context.simulated else {}
     return {
         "version": "4",
+        "schema": SCHEMA,
+        "simulated": context.simulated,
+        "headline": headline(message, context),
+        "incident": None if message.incident is None else incident_document(message.incident),
         "groupKey": message.group,
         "truncatedAlerts": 0,
         "status": str(message.status),
         "receiver": message.receiver,
         "groupLabels": dict(message.group_labels),
         "commonLabels": common([alert.labels for alert in alerts]),
-        "commonAnnotations": common([alert.annotations for alert in alerts]),
+        "commonAnnotations": common([shown_annotations(alert) for alert in alerts]),
         "externalURL": context.external_url,
         "alerts": [_alert(alert, context) for alert in alerts],
-    } | made_up
+    }
+
+
+def incident_document(incident: Incident) -> dict[str, Any]:
+    """Return an incident with what is said of it, ready for JSON."""
+    said = incident.briefing
+    return {
+        "key": incident.key,
+        "kind": str(incident.kind),
+        "severity": incident.severity,
+        "status": str(Status.RESOLVED if incident.is_over else Status.FIRING),
+        "news": str(incident.news),
+        "labels": dict(incident.labels),
+        "startsAt": rfc3339(incident.starts_at),
+        "endsAt": None if incident.ends_at is None else rfc3339(incident.ends_at),
+        "headline": said.headline,
+        "numbers": said.numbers,
+        "holders": [
+            {"pid": one.pid, "process": one.process, "user": one.user, "used_bytes": one.used_bytes}
+            for one in said.holders
+        ],
+        "culprit": said.culprit,
+        "remedies": list(said.remedies),
+        "next_command": said.next_command,
+        "silence_command": said.silence_command,
+        "links": dict(said.links),
+        "end_reason": said.end_reason,
+    }
 
 
 def _alert(alert: Alert, context: Context) -> dict[str, Any]:
     return {
         "status": str(alert.status),
         "labels": dict(alert.labels),
-        "annotations": dict(alert.annotations),
+        "annotations": shown_annotations(alert),
         "startsAt": rfc3339(alert.starts_at),
         "endsAt": _NEVER if alert.ends_at is None else rfc3339(alert.ends_at),
         "generatorURL": context.external_url,

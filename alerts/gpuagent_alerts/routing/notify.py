@@ -193,7 +193,7 @@ class _Group:
             fingerprint: self._view.as_told(alert, self._known[fingerprint])
             for fingerprint, alert in self._audible.items()
             if fingerprint in self._known and self._known[fingerprint].firing
-        }  # fmt: skip
+        }
 
     def _past(self) -> dict[str, Alert]:
         """What ended and was told, and is told again for a while."""

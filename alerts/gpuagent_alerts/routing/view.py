@@ -59,7 +59,7 @@ class View:
     def as_told(self, alert: Alert, known: ToldAlert | None = None) -> Alert:
         """Return an alert that fires as it is told: under the labels and with the beginning that were told before."""
         if known is not None and known.firing:
-            return replace(known.alert, annotations=alert.annotations, value=alert.value)
+            return replace(known.alert, annotations=alert.annotations, value=alert.value, true_until=alert.true_until)
         return replace(alert, labels={**self.node_labels, **alert.labels})
 
 
@@ -82,5 +82,13 @@ class Telling:
 def as_ended(told: Alert, ended: Alert | None, now: float) -> Alert:
     """An alert that was told and fires no more: as it was told, with its last annotations and its end."""
     ends_at = now if ended is None or ended.ends_at is None else ended.ends_at
-    annotations = told.annotations if ended is None else ended.annotations
-    return replace(told, status=Status.RESOLVED, annotations=annotations, ends_at=max(ends_at, told.starts_at))
+    last = told if ended is None else ended
+    return replace(
+        told,
+        status=Status.RESOLVED,
+        annotations=last.annotations,
+        ends_at=max(ends_at, told.starts_at),
+        value=last.value,
+        true_until=last.true_until,
+        end_reason=last.end_reason,
+    )

@@ -3,6 +3,9 @@
 What loads here prints in Prometheus exactly the same; everything else is refused when the file is loaded, so that
 filling in can never fail. Syntax: https://pkg.go.dev/text/template, functions:
 https://prometheus.io/docs/prometheus/latest/configuration/template_reference/.
+
+Prometheus can neither round nor put a space before a unit. What people read on the node is therefore filled in with
+`house_format`: the same templates, with quantities as every other surface of the agent writes them.
 """
 
 from __future__ import annotations
@@ -10,7 +13,9 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from itertools import zip_longest
 
+from gpuagent_alerts.rules.house_format import HOUSE_FORMATS
 from gpuagent_alerts.rules.humanize import (
     format_float,
     humanize,
@@ -63,9 +68,38 @@ class Template:
         """Whether there is nothing to fill in."""
         return all(isinstance(part, str) for part in self.parts)
 
-    def fill(self, labels: Mapping[str, str], value: float) -> str:
-        """The text for one row; a label that it does not have is empty."""
-        return "".join(part if isinstance(part, str) else part(labels, value) for part in self.parts)
+    def fill(self, labels: Mapping[str, str], value: float, *, house_format: bool = False) -> str:
+        """Return the text for one row; a label that it does not have is empty.
+
+        With `house_format`, quantities are written as on every other surface of the agent, `84.4 GiB` for Prometheus'
+        `84.38GiB`.
+        """
+        texts = []
+        for part, following in zip_longest(self.parts, self.parts[1:], fillvalue=""):
+            if isinstance(part, str):
+                texts.append(part)
+            elif house_format and isinstance(part, _Quantity):
+                texts.append(part.in_house_format(value, following if isinstance(following, str) else ""))
+            else:
+                texts.append(part(labels, value))
+        return "".join(texts)
+
+
+@dataclass(frozen=True, slots=True)
+class _Quantity:
+    """The value through one of Prometheus' functions for quantities."""
+
+    function: str
+
+    def __call__(self, _: Mapping[str, str], value: float) -> str:
+        """Return what Prometheus prints."""
+        return _FUNCTIONS[self.function](value)
+
+    def in_house_format(self, value: float, following: str) -> str:
+        """Return what the agent prints where this text follows, and Prometheus' digits where it has no format."""
+        write = HOUSE_FORMATS.get(self.function)
+        text = write(value, following) if write is not None else None
+        return _FUNCTIONS[self.function](value) if text is None else text
 
 
 def parse_template(text: str) -> Template:
@@ -182,10 +216,9 @@ def _command(words: list[re.Match[str]], piped: re.Match[str] | Part | None) -> 
     operands = [*arguments, piped] if piped is not None else arguments
     if first["word"] == "printf":
         return _printf(operands)
-    function = _FUNCTIONS[first["word"]]
     if len(operands) != 1 or not operands[0]["value"]:
         raise TemplateFault(f"{first['word']} takes one number: $value")
-    return lambda _, value: function(value)
+    return _Quantity(first["word"])
 
 
 def _operand(token: re.Match[str]) -> Part:

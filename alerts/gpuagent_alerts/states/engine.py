@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import NamedTuple
 
 from gpuagent_alerts.alert import Status
@@ -13,7 +14,7 @@ from gpuagent_alerts.promql.values import Element
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.states.group import GroupResult, GroupRunner, RuleKey, RunningRule
 from gpuagent_alerts.states.instance import State, load_instance
-from gpuagent_alerts.states.machine import Change, Explain, Frozen, Transition, silent
+from gpuagent_alerts.states.machine import RULE_REMOVED, Change, Explain, Frozen, Transition, silent
 from gpuagent_alerts.states.missing import Missing, Selection
 from gpuagent_alerts.states.recorded import RecordedSeries, WithRecorded
 from gpuagent_alerts.states.selections import ALERT_SERIES, select
@@ -210,7 +211,9 @@ class RuleEngine:
 
     def _make_runners(self, groups: Iterable[RuleGroup]) -> list[GroupRunner]:
         return [
-            GroupRunner.of(group, name, max(self.longest_gap_seconds, _GAP_INTERVALS * self._interval_of(group)))
+            GroupRunner.of(
+                group, name, max(self.longest_gap_seconds, _GAP_INTERVALS * self._interval_of(group)), house_format=True
+            )
             for name, group in _named_apart(groups)
         ]
 
@@ -284,4 +287,5 @@ def _end(dumps: Iterable[Mapping[str, object]], now_seconds: float, wall_seconds
         with suppress(ValueError):
             instance = load_instance(dump, now_seconds)
             if instance.state is State.FIRING:
-                yield Transition(Change.ENDED, instance.as_alert(Status.RESOLVED, wall_seconds))
+                ended = replace(instance.as_alert(Status.RESOLVED, wall_seconds), end_reason=RULE_REMOVED)
+                yield Transition(Change.ENDED, ended)

@@ -72,16 +72,22 @@ class GroupRunner:
     rules: list[RunningRule] = field(default_factory=list)
 
     @classmethod
-    def of(cls, group: RuleGroup, name: str = "", longest_gap_seconds: float = math.inf) -> GroupRunner:
+    def of(
+        cls, group: RuleGroup, name: str = "", longest_gap_seconds: float = math.inf, *, house_format: bool = False
+    ) -> GroupRunner:
         """Without any state. `name` tells groups of the same name in different files apart.
 
-        `longest_gap_seconds` is that between two evaluations.
+        `longest_gap_seconds` is that between two evaluations. `house_format` is that of `AlertStates`.
         """
         runner = cls(group, name or group.name)
         numbers: dict[str, int] = {}
         for rule in group.rules:
             number = numbers[rule.name] = numbers.get(rule.name, -1) + 1
-            states = AlertStates(rule, group.limit, longest_gap_seconds) if isinstance(rule, AlertRule) else None
+            states = (
+                AlertStates(rule, group.limit, longest_gap_seconds, house_format=house_format)
+                if isinstance(rule, AlertRule)
+                else None
+            )
             key = RuleKey(runner.name, rule.name, number)
             runner.rules.append(RunningRule(key, rule, Repeated(rule.expression), states, group.limit))
         return runner

@@ -43,6 +43,8 @@ class InstanceDump(TypedDict):
     ended_for: float | None
     starts_at: float | None
     ends_at: float | None
+    began_at: float | None
+    ceased_at: float | None
 
 
 @dataclass(slots=True)
@@ -67,6 +69,10 @@ class Instance:
     starts_at: float | None = None
     """Unix time at which it began to fire."""
     ends_at: float | None = None
+    began_at: float | None = None
+    """Unix time at which it began to be true."""
+    ceased_at: float | None = None
+    """Unix time at which it ceased to be true, while `keep_firing_for` holds it and after its end."""
 
     @property
     def annotations(self) -> Mapping[str, str]:
@@ -104,7 +110,10 @@ class Instance:
         """What receivers are told; without what is reserved to the agent."""
         told = {name: text for name, text in self.annotations.items() if name != MISSING_DATA_ANNOTATION}
         starts_at = self.starts_at if self.starts_at is not None else 0.0
-        return Alert(self.labels, told, status, starts_at, ends_at, self.value)
+        return Alert(
+            self.labels, told, status, starts_at, ends_at, self.value,
+            true_from=self.began_at, true_until=ends_at if self.ceased_at is None else self.ceased_at,
+        )  # fmt: skip
 
     def dump(self, now_seconds: float) -> InstanceDump:
         """For a restart."""
@@ -118,6 +127,8 @@ class Instance:
             ended_for=_passed(now_seconds, self.ended_clock),
             starts_at=self.starts_at,
             ends_at=self.ends_at,
+            began_at=self.began_at,
+            ceased_at=self.ceased_at,
         )
 
 
@@ -134,6 +145,9 @@ def load_instance(dump: Mapping[str, object], now_seconds: float) -> Instance:
         ended_clock=_clock(now_seconds, member(dump, "ended_for")),
         starts_at=unix_time_or_none(member(dump, "starts_at")),
         ends_at=unix_time_or_none(member(dump, "ends_at")),
+        # Older versions wrote neither.
+        began_at=unix_time_or_none(dump.get("began_at")),
+        ceased_at=unix_time_or_none(dump.get("ceased_at")),
     )
     if instance.state is not State.PENDING and instance.starts_at is None:
         raise ValueError("an instance that fires, but never began to")

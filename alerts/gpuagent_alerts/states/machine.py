@@ -21,6 +21,9 @@ from gpuagent_alerts.states.instance import Instance, InstanceDump, State, load_
 RESOLVED_RETENTION_SECONDS = 15 * 60.0
 MAX_INSTANCES = 10_000
 """Of one rule, whether or not its group has a limit; of a recording rule, series. Each has its cost at every step."""
+RULE_REMOVED = "the rule was removed"
+WAITS_LONGER = "the rule was changed: it waits longer now before it fires"
+TOO_MANY = "the rule had more alerts than its group allows, and all of them were dropped"
 _TOLERANCE_SECONDS = 1e-6
 """Durations are whole milliseconds: what is nearer than this is a rounding of the clock."""
 
@@ -71,9 +74,16 @@ class AlertStates:
     clock may jump as it likes.
     """
 
-    def __init__(self, rule: AlertRule, limit: int = 0, longest_gap_seconds: float = math.inf) -> None:
-        """Two evaluations that are more than `longest_gap_seconds` apart say nothing of the time between them."""
+    def __init__(
+        self, rule: AlertRule, limit: int = 0, longest_gap_seconds: float = math.inf, *, house_format: bool = False
+    ) -> None:
+        """Two evaluations that are more than `longest_gap_seconds` apart say nothing of the time between them.
+
+        `house_format` writes quantities in annotations as every other surface of the agent does, instead of as
+        Prometheus would: see `Template.fill`.
+        """
         self.rule = rule
+        self._house_format = house_format
         self._longest_gap_seconds = longest_gap_seconds
         self._limit = limit
         self._active: dict[_Key, Instance] = {}
@@ -112,7 +122,8 @@ class AlertStates:
         for key, (labels, row) in found.items():
             if key not in still:
                 reasons = explain(labels) if REASONS_ANNOTATION in self.rule.annotations else ""
-                self._see(key, labels, partial(_annotations, self.rule, row, reasons), row.value, now_seconds, frozen)
+                write = partial(_annotations, self.rule, row, reasons, self._house_format)
+                self._see(key, labels, write, row.value, now_seconds, wall_seconds, frozen)
         transitions: list[Transition] = []
         count = 0
         for key, instance in list(self._active.items()):
@@ -163,7 +174,10 @@ class AlertStates:
     def drop(self, wall_seconds: float) -> list[Transition]:
         """Forget all instances; returns those that were firing, as ended: nothing else would end them."""
         ended = [
-            Transition(Change.ENDED, instance.as_alert(Status.RESOLVED, wall_seconds))
+            Transition(
+                Change.ENDED,
+                dataclasses.replace(instance.as_alert(Status.RESOLVED, wall_seconds), end_reason=RULE_REMOVED),
+            )
             for instance in self._active.values()
             if instance.state is State.FIRING
         ]
@@ -258,7 +272,7 @@ class AlertStates:
 
     def _see(
         self, key: _Key, labels: dict[str, str], write: Callable[[], dict[str, str]], value: float,
-        now_seconds: float, frozen: Frozen,
+        now_seconds: float, wall_seconds: float, frozen: Frozen,
     ) -> None:  # fmt: skip
         known = self._active.get(key)
         if known is not None and known.state is not State.INACTIVE:
@@ -267,7 +281,9 @@ class AlertStates:
             known.true_clock = now_seconds if known.true_clock is None else known.true_clock
         elif not frozen(labels):
             self._active.pop(key, None)
-            self._active[key] = Instance(labels, write, value, now_seconds, true_clock=now_seconds)
+            self._active[key] = Instance(
+                labels, write, value, now_seconds, true_clock=now_seconds, began_at=wall_seconds
+            )
 
     def _advance(
         self, key: _Key, instance: Instance, is_true: bool, now_seconds: float, wall_seconds: float,
@@ -277,8 +293,8 @@ class AlertStates:
         if not is_true:
             instance.true_clock = None
         if is_true and instance.state is not State.INACTIVE:
-            instance.kept_clock = None
-        elif not self._is_kept(instance, now_seconds):
+            instance.kept_clock = instance.ceased_at = None
+        elif not self._is_kept(instance, now_seconds, wall_seconds):
             if instance.state is State.FIRING:
                 instance.end(now_seconds, wall_seconds)
                 transitions.append(_told(Change.ENDED, instance))
@@ -293,12 +309,15 @@ class AlertStates:
             transitions.append(_told(Change.CONTINUES, instance))
         elif instance.state is State.FIRING:
             # `for` was made longer by a reload. Whoever was told that it fires must be told that it does not.
-            transitions.append(Transition(Change.ENDED, instance.as_alert(Status.RESOLVED, wall_seconds)))
+            ended = instance.as_alert(Status.RESOLVED, wall_seconds)
+            transitions.append(Transition(Change.ENDED, dataclasses.replace(ended, end_reason=WAITS_LONGER)))
             instance.wait_again()
         return True
 
-    def _is_kept(self, instance: Instance, now_seconds: float) -> bool:
+    def _is_kept(self, instance: Instance, now_seconds: float, wall_seconds: float) -> bool:
         """Whether `keep_firing_for` holds it though it is no longer true."""
+        if instance.state is State.FIRING and instance.ceased_at is None:
+            instance.ceased_at = wall_seconds
         keep = self.rule.keep_firing_for_seconds
         if instance.state is not State.FIRING or not keep:
             return False
@@ -307,8 +326,11 @@ class AlertStates:
         return now_seconds - instance.kept_clock < keep - _TOLERANCE_SECONDS
 
 
-def _annotations(rule: AlertRule, row: Row, reasons: str) -> dict[str, str]:
-    texts = {name: template.fill(row.labels, row.value) for name, template in rule.annotations.items()}
+def _annotations(rule: AlertRule, row: Row, reasons: str, house_format: bool) -> dict[str, str]:
+    texts = {
+        name: template.fill(row.labels, row.value, house_format=house_format)
+        for name, template in rule.annotations.items()
+    }
     return texts | {REASONS_ANNOTATION: reasons} if reasons else texts
 
 
@@ -321,7 +343,8 @@ def _ended(transition: Transition, wall_seconds: float) -> Transition:
     """The same alert, over now."""
     alert = transition.alert
     ends_at = wall_seconds if alert.ends_at is None else alert.ends_at
-    return Transition(Change.ENDED, dataclasses.replace(alert, status=Status.RESOLVED, ends_at=ends_at))
+    over = dataclasses.replace(alert, status=Status.RESOLVED, ends_at=ends_at, end_reason=TOO_MANY)
+    return Transition(Change.ENDED, over)
 
 
 def _told(change: Change, instance: Instance) -> Transition:

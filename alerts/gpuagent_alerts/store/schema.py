@@ -132,4 +132,18 @@ STEPS: tuple[Step, ...] = (
         # What has one cause: alerts, told as one thread of messages. What a dump holds is theirs to know.
         "CREATE TABLE incidents (incident_key TEXT PRIMARY KEY, dump TEXT NOT NULL) WITHOUT ROWID",
     ),
+    (
+        # The root of each incident's thread in a Slack channel.
+        """
+        CREATE TABLE slack_threads (
+            receiver TEXT NOT NULL,
+            channel TEXT NOT NULL,
+            incident TEXT NOT NULL,
+            ts TEXT NOT NULL,
+            channel_id TEXT NOT NULL,
+            at REAL NOT NULL,
+            PRIMARY KEY (receiver, channel, incident)
+        )
+        """,
+    ),
 )

@@ -23,6 +23,7 @@ from gpuagent.leaks.detectors import MemoryLeakDetectors
 from gpuagent.leaks.leaks import Leaks
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, runs
 from gpuagent_alerts.remedies.limits import Limits, broken, refusals
+from gpuagent_alerts.receivers.slack_threads import StoredThreads
 from gpuagent_alerts.store.database import Store
 from tests.agent.alerting.bench import BUSY, CALM, alerting
 from tests.alerts.store.damage import TABLES, act, columns, damage, filled, groups, settings
@@ -69,6 +70,7 @@ PLACES = {
     "silences": ("id", "matchers", "starts_at", "ends_at", "comment", "creator", "created_at"),
     "acks": ("fingerprint", "alertname", "comment", "creator", "created_at"),
     "remedy_audit": ("run", "kind", "boot_id", "clock", "wall", "data"),
+    "slack_threads": ("receiver", "channel", "incident", "ts", "channel_id", "at"),
     "leak_histories": (
         "boot_id", "pid", "start_ticks", "gpu_uuid", "gpu_instance_id", "clock_seconds", "evidence", "dump",
     ),
@@ -102,6 +104,7 @@ def use(path: Path) -> Store:
             for seen in (BUSY, CALM, BUSY):
                 await bench.show(leaks.observe(seen))
             await leaks.keep()
+            await StoredThreads(store).find("chat", "C1", "inc-1")
             assert (await bench.state("Half"))["state"] == "firing"
             await bench.commands.dead()
             await bench.commands.replay(None)

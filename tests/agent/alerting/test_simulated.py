@@ -30,6 +30,8 @@ def test_every_alert_carries_the_mark(tmp_path: Path) -> None:
                 await bench.show(snapshot([gpu(0, used_gib=23.5)]), times=2)
                 await bench.emptied()
                 assert (await bench.commands.alerts())["simulated"] is False
-            assert b"simulated" not in receiver.processed[-1].body
+            last = json.loads(receiver.processed[-1].body)
+            assert last["simulated"] is False
+            assert all("simulated" not in one["labels"] for one in last["alerts"])
 
     run(test)

@@ -12,10 +12,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent_alerts.alert import Message
+from gpuagent_alerts.incident import News
 from gpuagent_alerts.outbox.outcome import Reason
 from gpuagent_alerts.receivers.http import Http
 from gpuagent_alerts.receivers.pagerduty import Pagerduty, dedup_key, event
 from gpuagent_alerts.receivers.secret import Secret
+from tests.alerts.incidents import BRIEFING, LINKS, about, incident
 from tests.alerts.messages import CONTEXT, alert, message
 from tests.alerts.receivers.sink import Reply, always, sink
 from tests.alerts.receivers.test_slack import ALERTS
@@ -110,3 +112,25 @@ def test_a_refusal_shows_no_routing_key() -> None:
 
     assert (outcome.reason, KEY in repr(outcome)) == (Reason.REFUSED, False)
     assert json.loads(request.body)["routing_key"] == KEY
+
+
+def test_an_incident_is_one_there() -> None:
+    """Its key, headline, severity, beginning and links; what helps to decide is in the details."""
+    first, last = read(about(incident())), read(about(incident(News.ENDED)))
+
+    assert (first["event_action"], last["event_action"]) == ("trigger", "resolve")
+    assert first["dedup_key"] == last["dedup_key"] == incident().key
+    assert first["payload"]["summary"] == BRIEFING.headline
+    assert (first["payload"]["severity"], first["payload"]["timestamp"]) == ("critical", "2023-11-14T22:03:20.000Z")
+    assert first["client_url"] == LINKS["page"]
+    assert {"href": LINKS["runbook"], "text": "Runbook"} in first["links"]
+    details = first["payload"]["custom_details"]
+    assert details["largest holders"] == ["whisper-api (svc-ml, pid 81204) 44.1 GiB", "python3 (ann, pid 7) 9.0 GiB"]
+    assert details["next command"] == "gpuagent blame 81204"
+    assert last["payload"]["custom_details"]["ended because"] == "the process ended; 44.1 GiB came back"
+
+
+def test_an_incident_goes_on_though_an_alert_of_it_ended() -> None:
+    """A message whose alerts have all ended does not close an incident that goes on."""
+    told = about(incident(News.REMINDER), alert("GpuMemoryFull", ended=True))
+    assert read(told)["event_action"] == "trigger"

@@ -11,7 +11,7 @@ import pytest
 from gpuagent_alerts.alert import Message
 from gpuagent_alerts.outbox.sender import Context
 from gpuagent_alerts.receivers.pagerduty import event
-from gpuagent_alerts.receivers.slack import payload
+from gpuagent_alerts.receivers.slack_message import payload
 from gpuagent_alerts.receivers.text import plain
 from gpuagent_alerts.receivers.webhook import version_4
 from tests.alerts.messages import CONTEXT, alert, message
@@ -34,5 +34,7 @@ def test_the_first_word_says_so(receiver: str, ended: bool) -> None:
 
 
 def test_a_program_can_tell() -> None:
-    """`simulated: true` stands in the webhook's document, and nothing of it in a real node's."""
-    assert version_4(message(), MADE_UP) == version_4(message(), CONTEXT) | {"simulated": True}
+    """`simulated` is true in the webhook's document of a simulated node, and false in a real one's."""
+    real, made_up = version_4(message(), CONTEXT), version_4(message(), MADE_UP)
+    assert (real["simulated"], made_up["simulated"]) == (False, True)
+    assert made_up == real | {"simulated": True, "headline": f"SIMULATED {real['headline']}"}

@@ -19,7 +19,7 @@ from gpuagent_alerts.receivers.http import Http
 from gpuagent_alerts.receivers.receiver import Receiver
 from gpuagent_alerts.receivers.secret import Misconfigured, Secret
 from gpuagent_alerts.receivers.webhook import Webhook, sign, version_4
-from tests.alerts.messages import CONTEXT, alert, message
+from tests.alerts.messages import CONTEXT, SHOWN, SHOWN_ENDED, alert, message
 from tests.alerts.receivers.sink import Sink, sink
 
 KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
@@ -105,19 +105,23 @@ def test_the_document_is_alertmanagers() -> None:
 
     assert document == {
         "version": "4",
+        "schema": 1,
+        "simulated": False,
+        "headline": "CRITICAL node7: 2 alerts: GpuLost",
+        "incident": None,
         "groupKey": "g",
         "truncatedAlerts": 0,
         "status": "firing",
         "receiver": "hook",
         "groupLabels": {"uuid": "GPU-1"},
         "commonLabels": {"alertname": "GpuLost", "severity": "critical", "uuid": "GPU-1"},
-        "commonAnnotations": firing.annotations,
+        "commonAnnotations": {"runbook_url": "https://example.org/GpuLost"},
         "externalURL": "http://node7:9837/",
         "alerts": [
             {
                 "status": "firing",
                 "labels": firing.labels,
-                "annotations": firing.annotations,
+                "annotations": SHOWN,
                 "startsAt": "2023-11-14T22:03:20.000Z",
                 "endsAt": "0001-01-01T00:00:00Z",
                 "generatorURL": "http://node7:9837/",
@@ -126,7 +130,7 @@ def test_the_document_is_alertmanagers() -> None:
             {
                 "status": "resolved",
                 "labels": ended.labels,
-                "annotations": ended.annotations,
+                "annotations": SHOWN_ENDED,
                 "startsAt": "2023-11-14T22:03:20.000Z",
                 "endsAt": "2023-11-14T22:13:10.000Z",
                 "generatorURL": "http://node7:9837/",

@@ -46,6 +46,7 @@ class Desk:
     path: Path | None = None
     bounds: Bounds | None = None
     clock: SteppingClock = field(default_factory=SteppingClock)
+    node: str = "node7"
 
     def __post_init__(self) -> None:
         self.open()
@@ -65,7 +66,7 @@ class Desk:
             self.clock,
             Quiet(self.silences, self.acks),
             routes=Routes(self.routes, self.recipients),
-            node_labels={"instance": "node7"},
+            node_labels={"instance": self.node},
         )
 
     def restart(self) -> None:

@@ -312,11 +312,10 @@ def test_a_beginning_that_had_to_be_dropped_has_no_end() -> None:
 
 
 def test_two_nodes_have_two_incidents() -> None:
-    """The node is in the name of a group, from which PagerDuty's key is made; and in every label set."""
+    """The node is in the key of an incident, which is PagerDuty's, too; and in every label set."""
     keys = set()
     for node in ("node7", "node8"):
-        desk = Desk()
-        desk.notifier._node_labels = {"instance": node}
+        desk = Desk(node=node)
         desk.notifier.notify([alert("GpuCountDropped")])
         (entry,) = desk.outbox.take("hook")
         keys.add(dedup_key(entry.message))

@@ -40,12 +40,45 @@ def test_each_says_what_it_means_and_what_to_do(rule: AlertRule) -> None:
     """A severity out of four; a summary and a description that are whole sentences, whatever the labels."""
     assert isinstance(rule, AlertRule)
     assert rule.label_texts["severity"] in {"critical", "warning", "info", "none"}
-    assert set(rule.annotations) - {"reasons"} == {"summary", "description"}
+    assert set(rule.annotations) - {"reasons"} == {"summary", "pending_summary", "resolved_summary", "description"}
     for template in rule.annotations.values():
         text = template.fill({"gpu": "0"}, 0.5)
         assert "{{" not in text
         assert len(text) > 10
     assert rule.annotations["description"].text.strip().endswith(".")
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[f"{rule.name}-{rule.line}" for rule in RULES])
+def test_no_text_is_for_two_states(rule: AlertRule) -> None:
+    """What is true of a firing alert is not said of a pending or an ended one, whatever the labels and the value."""
+    labels = {"gpu": "0", "process": "serve", "pid": "7", "user": "ml", "xid": "79", "budget": "team", "app": "web"}
+    filled = {
+        name: " ".join(template.fill(labels, 0.95, house_format=True).split()).lower()
+        for name, template in rule.annotations.items()
+    }
+    others = filled["pending_summary"], filled["resolved_summary"]
+    assert others[0] != others[1]
+    for other in others:
+        assert other not in filled["summary"]
+        assert not any(filled[name] in other for name in ("summary", "description"))
+
+
+@pytest.mark.parametrize("rule", RULES, ids=[f"{rule.name}-{rule.line}" for rule in RULES])
+def test_no_text_claims_a_time_that_has_not_passed(rule: AlertRule) -> None:
+    """A firing text names no time but the rule's own `for`; a pending one says how long it takes, and just that."""
+    texts = {name: template.text for name, template in rule.annotations.items()}
+    for claimed in re.findall(r"for (?:the last )?((?:\d+|an?) (?:second|minute|hour)s?)", texts["summary"]):
+        assert SPOKEN[claimed] == rule.for_seconds
+    waits = re.findall(
+        r"this fires once that has (?:lasted|been so for) ([^;]*)$", " ".join(texts["pending_summary"].split())
+    )
+    assert [SPOKEN[one] for one in waits] == ([rule.for_seconds] if rule.for_seconds else [])
+
+
+SPOKEN = {
+    "15 seconds": 15, "30 seconds": 30, "a minute": 60, "2 minutes": 120, "5 minutes": 300, "10 minutes": 600,
+    "15 minutes": 900, "an hour": 3600,
+}  # fmt: skip
 
 
 def test_every_metric_is_in_the_catalogue() -> None:

@@ -14,6 +14,7 @@ from gpuagent.identity import ProcessId
 from gpuagent.leaks.detectors import Beginning, MemoryLeakDetectors
 from gpuagent.leaks.registry import Histories
 from gpuagent_alerts.outbox.outcome import Outcome, Reason
+from gpuagent_alerts.receivers.slack_threads import StoredThreads, Thread
 from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.store.database import Store
@@ -27,7 +28,18 @@ BEGUN = {
     "dry_run": False, "ladder": ["kill"], "program": "/usr/bin/trainer", "unit": "trainer.service",
     "labels": {"gpu": "0"}, "members": [4711],
 }  # fmt: skip
-TABLES = ("meta", "instances", "outbox", "told", "incidents", "silences", "acks", "remedy_audit", "leak_histories")
+TABLES = (
+    "meta",
+    "instances",
+    "outbox",
+    "told",
+    "incidents",
+    "silences",
+    "acks",
+    "remedy_audit",
+    "leak_histories",
+    "slack_threads",
+)
 NOWHERE = "http://127.0.0.1:9/"
 """Nobody listens on the port `discard`: what is sent there stays in the outbox."""
 
@@ -61,6 +73,7 @@ def filled(folder: Path, clock: ManualClock) -> Path:
     store = Store(path)
     store.execute("UPDATE outbox SET state = 'dead', last_error = 'refused' WHERE seq = (SELECT min(seq) FROM outbox)")
     _remember_leaks(store)
+    asyncio.run(StoredThreads(store).keep("chat", "C1", "inc-1", Thread("1.000100", "C1"), clock.wall()))
     act(Audit(store, clock, BOOT_ID))
     store.close()
     return path

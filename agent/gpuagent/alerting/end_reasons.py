@@ -1,0 +1,333 @@
+"""Reasons for the end of an alert: one function for each kind of condition, each over what was and what is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpuagent.growth import Growth, MemoryKey, Verdict
+from gpuagent.identity import NO_INSTANCE, ProcessId
+from gpuagent.reading import GpuReading, GpuState, Memory, NvmlState, ProcessReading, ProcessState, Snapshot
+from gpuagent.units import format_bytes, format_duration
+from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.remedies.ending import RemedyEnding
+from gpuagent_alerts.rules.house_format import percentage
+
+_XID_SECONDS = 900.0
+_MOST_CAME_BACK = 0.9
+"""Of what a process held: less of it is not called the return of its memory."""
+_FELL = 0.95
+"""Below this share of what was used, memory has come back; above it, growth has merely stopped."""
+_FULL = 0.98
+_ABOUT_A_REMEDY = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
+"""They name a process and tell of a remedy, which is over when it is, whatever became of the process."""
+
+
+@dataclass(frozen=True, slots=True)
+class Facts:
+    """What an alert was about, when its condition held last."""
+
+    boot_id: str
+    nvml_initializations: int
+    process: ProcessReading | None = None
+    memory: Memory | None = None
+    """Of the GPU, or of the MIG instance that the alert names."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """An alert that ended, what was, and what is."""
+
+    alert: Alert
+    before: Facts | None
+    snapshot: Snapshot
+    wall_seconds: float
+    is_alive: Callable[[ProcessId], bool | None]
+
+    @property
+    def gpu(self) -> GpuReading | None:
+        """The GPU that the alert names, now."""
+        return _gpu(self.alert.labels, self.snapshot)
+
+    @property
+    def memory(self) -> Memory | None:
+        """Its memory now, or that of its MIG instance; None while it cannot be read."""
+        gpu = self.gpu
+        return None if gpu is None or gpu.state is not GpuState.OK else _memory(self.alert.labels, gpu)
+
+    @property
+    def process(self) -> ProcessReading | None:
+        """The process that the alert names, as the driver lists it now."""
+        return _process(self.alert.labels, self.snapshot)
+
+    @property
+    def growth(self) -> Growth | None:
+        """What the leak detector says now of the memory that the alert names."""
+        key = _key(self.alert.labels)
+        return None if key is None else self.snapshot.growth.get(key)
+
+
+def facts_of(labels: Mapping[str, str], snapshot: Snapshot) -> Facts | None:
+    """Return what an alert with these labels is about; None while its GPU cannot be read."""
+    gpu = _gpu(labels, snapshot)
+    if gpu is not None and gpu.state in {GpuState.BLIND, GpuState.FAILED, GpuState.STARTING}:
+        return None
+    node = snapshot.node
+    memory = None if gpu is None else _memory(labels, gpu)
+    return Facts(node.boot_id, node.nvml_initializations, _process(labels, snapshot), memory)
+
+
+def reason_of_process(case: Case, remedy: RemedyEnding | None) -> str:
+    """Return what became of the process that the alert names; "" while it is there, and where it names none."""
+    gpu, before = case.gpu, None if case.before is None else case.before.process
+    if case.alert.name in _ABOUT_A_REMEDY:
+        return ""
+    if not case.alert.labels.get("pid") or gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
+        return ""
+    now = case.process
+    if now is not None and not _is_other(before, now):
+        if now.state is ProcessState.DEAD and (before is None or before.state is not ProcessState.DEAD):
+            held = f": the driver still counts {format_bytes(now.used_bytes)} for it" if now.used_bytes else ""
+            return f"the process ended{held}"
+        # The only step that frees memory while its process goes on.
+        return str(remedy) if remedy is not None and remedy.step == "release_cache" else ""
+    if remedy is not None and remedy.step != "release_cache":
+        return str(remedy)
+    return f"{_how_it_left(case, before)}{_came_back(case, before)}"
+
+
+def reason_by_name(case: Case) -> str:
+    """Return why a shipped rule's condition ended; "" for other rules, and where the measurements do not show it."""
+    gpu = case.gpu
+    if case.alert.labels.get("uuid") and (gpu is None or gpu.state is GpuState.GONE):
+        return "the driver no longer lists the GPU"
+    for names, reason in _REASONS.items():
+        if case.alert.name in names:
+            return reason(case)
+    return ""
+
+
+def _how_it_left(case: Case, before: ProcessReading | None) -> str:
+    if before is not None and before.state is ProcessState.DEAD:
+        return "the driver no longer lists the ended process"
+    alive = None if before is None or before.info is None else case.is_alive(before.info.id)
+    return "the process ended" if alive is False else "the process left the GPU"
+
+
+def _came_back(case: Case, before: ProcessReading | None) -> str:
+    if before is None or not before.used_bytes or case.before is None:
+        return ""
+    held = format_bytes(before.used_bytes)
+    was, now = case.before.memory, case.memory
+    if was is None or now is None or was.used_bytes is None or now.used_bytes is None:
+        return f"; it held {held}"
+    if was.used_bytes - now.used_bytes >= _MOST_CAME_BACK * before.used_bytes:
+        return f"; {held} came back"
+    return f"; it held {held}, and {format_bytes(now.used_bytes)} is in use now"
+
+
+def _memory_level(case: Case) -> str:
+    was, now = None if case.before is None else case.before.memory, case.memory
+    if now is None or now.used_bytes is None or not now.total_bytes:
+        return ""
+    if was is not None and was.used_bytes is not None and now.used_bytes >= was.used_bytes:
+        return ""
+    return f"memory back to {format_bytes(now.used_bytes)} ({percentage(now.used_bytes / now.total_bytes)})"
+
+
+def _process_memory_level(case: Case) -> str:
+    now = case.process
+    was = None if case.before is None or case.before.process is None else case.before.process.used_bytes
+    if now is None or now.used_bytes is None or (was is not None and now.used_bytes >= was):
+        return ""
+    return f"its memory is back to {format_bytes(now.used_bytes)}"
+
+
+def _growth(case: Case) -> str:
+    memory, used, was = case.memory, _used(case), _used_before(case)
+    if memory is None or used is None or memory.used_bytes is None or not memory.total_bytes:
+        return ""
+    if was is not None and used < _FELL * was:
+        return f"memory back to {format_bytes(used)}"
+    if memory.used_bytes >= _FULL * memory.total_bytes:
+        return "the GPU is full"
+    free = memory.free_bytes if memory.free_bytes is not None else memory.total_bytes - memory.used_bytes
+    return _growth_now(case.growth, used, max(0, free))
+
+
+def _growth_now(growth: Growth | None, used: int, free: int) -> str:
+    if growth is None:
+        return ""
+    if growth.exhaustion is not None:
+        return f"it would now be full in {format_duration(growth.exhaustion.value)}"
+    if growth.verdict is Verdict.CACHED:
+        return "its tensors no longer grow: what it holds beyond them is cache"
+    if growth.verdict in {Verdict.STEADY, Verdict.LEVELLED_OFF}:
+        return f"growth stopped at {format_bytes(used)} with {format_bytes(free)} free"
+    return ""
+
+
+def _idle(case: Case) -> str:
+    now = case.process
+    if now is not None and now.utilization is not None and now.utilization.sm_ratio > 0:
+        return "it is computing again"
+    return _process_memory_level(case)
+
+
+def _dead(case: Case) -> str:
+    gpu = case.gpu
+    if gpu is None or gpu.reconciliation is None or gpu.reconciliation.dead_processes_bytes:
+        return ""
+    held = f"; {format_bytes(case.alert.value)} came back" if case.alert.value > 0 and _memory_level(case) else ""
+    return f"the driver no longer counts memory for them{held}"
+
+
+def _xid(case: Case) -> str:
+    labels = case.alert.labels
+    last = max(
+        (
+            one.last_time_seconds
+            for one in case.snapshot.xids
+            if one.gpu_uuid == labels.get("uuid") and str(one.xid) == labels.get("xid")
+        ),
+        default=None,
+    )
+    since = _since_initialized(case)
+    if last is None or case.wall_seconds - last < _XID_SECONDS:
+        is_back = since and case.gpu is not None and case.gpu.state is GpuState.OK
+        return f"the GPU answers again {since}" if is_back else ""
+    quiet = f"no new Xid {labels.get('xid')} for {format_duration(_XID_SECONDS)}"
+    return quiet if since or case.before is None else f"{quiet}; the GPU was not repaired"
+
+
+def _lost(case: Case) -> str:
+    gpu = case.gpu
+    if gpu is None or gpu.state is not GpuState.OK:
+        return ""
+    return f"the GPU answers again {_since_initialized(case)}".strip()
+
+
+def _since_initialized(case: Case) -> str:
+    """Return what happened to the driver since: a reboot or a new initialization of NVML; "" if neither is known."""
+    before, node = case.before, case.snapshot.node
+    if before is None:
+        return ""
+    if before.boot_id != node.boot_id:
+        return "after a reboot"
+    return "after NVML was initialized again" if node.nvml_initializations > before.nvml_initializations else ""
+
+
+def _blind(case: Case) -> str:
+    if case.alert.labels.get("uuid"):
+        gpu = case.gpu
+        return "the agent can read it again" if gpu is not None and gpu.state is GpuState.OK else ""
+    is_ready = case.snapshot.node.nvml_state is NvmlState.READY
+    readable = any(gpu.state is GpuState.OK for gpu in case.snapshot.gpus)
+    return "the agent can read the GPUs again" if is_ready and readable else ""
+
+
+def _count(case: Case) -> str:
+    listed = sum(gpu.state is not GpuState.GONE for gpu in case.snapshot.gpus)
+    expected = case.snapshot.node.gpus_expected
+    return f"the driver lists all {expected} GPUs again" if listed >= expected > case.alert.value else ""
+
+
+def _uncorrectable(case: Case) -> str:
+    gpu = case.gpu
+    if gpu is None or gpu.ecc is None or gpu.ecc.volatile_uncorrected != 0:
+        return ""
+    return "the driver's count began anew, as it does after a reset or a reboot"
+
+
+def _remap_pending(case: Case) -> str:
+    gpu = case.gpu
+    ecc = None if gpu is None else gpu.ecc
+    if ecc is None or ecc.remap_pending or ecc.retired_pages_pending:
+        return ""
+    return "no replacement is pending any more"
+
+
+def _recovery(case: Case) -> str:
+    gpu = case.gpu
+    return "the driver no longer asks for one" if gpu is not None and gpu.ecc and gpu.ecc.recovery_action == 0 else ""
+
+
+def _throttled(case: Case) -> str:
+    gpu = case.gpu
+    return "its clocks are no longer limited by it" if gpu is not None and gpu.clocks is not None else ""
+
+
+def _constant(text: str) -> Callable[[Case], str]:
+    return lambda _: text
+
+
+_REASONS: dict[frozenset[str], Callable[[Case], str]] = {
+    frozenset({"GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull"}): _memory_level,
+    frozenset({"AppAboveDeclaredMemory"}): _process_memory_level,
+    frozenset({"GpuProcessMemoryLeak", "GpuMemoryLeak", "GpuMemoryExhaustionSoon"}): _growth,
+    frozenset({"GpuProcessIdleHoldingMemory"}): _idle,
+    frozenset({"GpuDeadProcessesHoldMemory"}): _dead,
+    frozenset({"GpuXidCritical", "GpuXidWarning"}): _xid,
+    frozenset({"GpuLost"}): _lost,
+    frozenset({"GpuMonitorBlind"}): _blind,
+    frozenset({"GpuCountDropped"}): _count,
+    frozenset({"GpuEccUncorrectable"}): _uncorrectable,
+    frozenset({"GpuRowRemapPending"}): _remap_pending,
+    frozenset({"GpuRecoveryAction"}): _recovery,
+    frozenset({"GpuThrottledThermal", "GpuThrottledPower"}): _throttled,
+    frozenset({"GpuRemedy"}): _constant("a remedy is told for 15 min"),
+    frozenset({"GpuRemedyAnnounced"}): _constant("the remedy acted, or was called off"),
+    frozenset({"GpuProcessUnkillable"}): _constant("it is told for 15 min; the process had not left the GPU"),
+    frozenset({"GpuRemediesStopped"}): _constant("remedies go on"),
+}
+
+
+def _is_other(before: ProcessReading | None, now: ProcessReading) -> bool:
+    """Whether a pid belongs to another process now."""
+    return before is not None and before.info is not None and now.info is not None and before.info.id != now.info.id
+
+
+def _used(case: Case) -> int | None:
+    if case.alert.labels.get("pid"):
+        return None if case.process is None else case.process.used_bytes
+    return None if case.memory is None else case.memory.used_bytes
+
+
+def _used_before(case: Case) -> int | None:
+    before = case.before
+    if before is None:
+        return None
+    if case.alert.labels.get("pid"):
+        return None if before.process is None else before.process.used_bytes
+    return None if before.memory is None else before.memory.used_bytes
+
+
+def _gpu(labels: Mapping[str, str], snapshot: Snapshot) -> GpuReading | None:
+    uuid = labels.get("uuid")
+    return next((gpu for gpu in snapshot.gpus if uuid and gpu.identity.uuid == uuid), None)
+
+
+def _memory(labels: Mapping[str, str], gpu: GpuReading) -> Memory | None:
+    instance = labels.get("gpu_instance_id")
+    if not instance or instance == str(NO_INSTANCE):
+        return gpu.memory
+    return next((one.memory for one in gpu.mig if str(one.gpu_instance_id) == instance), None)
+
+
+def _key(labels: Mapping[str, str]) -> MemoryKey | None:
+    try:
+        pid, instance = int(labels.get("pid") or 0), int(labels.get("gpu_instance_id") or NO_INSTANCE)
+    except ValueError:  # a rule may set any label to any text
+        return None
+    return MemoryKey(labels.get("uuid", ""), pid, instance)
+
+
+def _process(labels: Mapping[str, str], snapshot: Snapshot) -> ProcessReading | None:
+    def matches() -> Iterator[ProcessReading]:
+        for process in snapshot.processes:
+            if str(process.pid) == labels.get("pid") and process.gpu_uuid == labels.get("uuid"):
+                instance = labels.get("gpu_instance_id")
+                if not instance or instance == str(process.gpu_instance_id):
+                    yield process
+
+    return next(matches(), None) if labels.get("pid") else None
