@@ -47,7 +47,10 @@ def record() -> None:
             _keep("slack", _message(slack, " leaking "))
             _keep("status", agent.status())
             _keep("slack-end", _message(slack, "RESOLVED", "embed-server"))
-    with tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder, _told_by(Path(folder), "lost-gpu") as at:
+    with (
+        tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder,
+        _told_by(Path(folder), "lost-gpu") as at,
+    ):
         _keep("slack-lost", _message(at[1], "the GPU is lost"))
 
 

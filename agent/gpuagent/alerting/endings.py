@@ -9,16 +9,15 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpuagent_alerts.promql.compile import compile_measured_side
-from gpuagent_alerts.promql.errors import EvaluationError
-
 from gpuagent.alerting.end_reasons import Case, Facts, facts_of, reason_by_name, reason_of_process
 from gpuagent.identity import ProcessId
 from gpuagent.reading import Snapshot
 from gpuagent.units import format_bytes, format_duration
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.annotations import UNKNOWN_END
+from gpuagent_alerts.promql.expression import compile_measured_side
 from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.promql.values import EvaluationError
 from gpuagent_alerts.remedies.ending import RemedyEnding, no_remedy
 from gpuagent_alerts.rules.house_format import percentage
 from gpuagent_alerts.rules.model import AlertRule
