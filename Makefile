@@ -29,6 +29,8 @@ OF_PYTHON := tests/agent/test_schedule.py $(addprefix tests/agent/,acting/test_h
 # Fetched by scripts/services where the machine has none.
 export PATH := $(PATH):$(CURDIR)/.tools/usr/bin
 export PYTHON PREFIX EXTRAS
+# The tests start hundreds of processes: what they import is compiled once, not in each of them.
+unexport PYTHONDONTWRITEBYTECODE
 COMMIT = $(or $(shell git rev-parse HEAD 2>/dev/null),none)
 
 help: ## What there is
