@@ -76,13 +76,13 @@ def _read_tied(files: ProcFiles, reader: Reader, tie: Tie, of: Sequence[ProcessI
     score = None
     with suppress(OSError, ValueError):
         score = int(files.read(pid, "oom_score_adj"))
-    belongs = tie.may_be_own and any(_is_own_work(files, reader, pid, each) for each in of)
+    belongs = tie.may_be_own and any(is_own_work(files, reader, pid, each) for each in of)
     names = tuple(dict.fromkeys((info.name, *read_program_names(files, pid))))
     user = info.user or str(info.uid)
     return TiedProcess(pid, info.id.start_ticks, names, user, belongs, tie.certain, score, tie.why)
 
 
-def _is_own_work(files: ProcFiles, reader: Reader, pid: int, of: ProcessInfo) -> bool:
+def is_own_work(files: ProcFiles, reader: Reader, pid: int, of: ProcessInfo) -> bool:
     """Return whether it is in the same container, if root has named that.
 
     Without one, whether all of its threads have the same user, and it has the same cgroups and login.

@@ -16,6 +16,7 @@ from gpuagent.acting.process_scan import ProcessRow, ProcessScan, UnseenProcesse
 from gpuagent.acting.pty_masters import OpenFiles, PtyMasters, RealOpenFiles, pty_number
 from gpuagent.acting.terminals import in_foreground_of, in_orphaned_groups
 from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.thread_uids import read_uids
 
 _GONE = (FileNotFoundError, ProcessLookupError)
 
@@ -140,6 +141,9 @@ class TieFinder:
                 yield Tie(row, f"started by pid {ancestor}, and of another user")
                 continue
             try:
+                if set(read_uids(self._files, pid, tuple(row.uids))) != row.uids:
+                    yield Tie(row, f"started by pid {ancestor}, and a thread of it of another user")
+                    continue
                 if ancestor not in places:
                     places[ancestor] = read_place(self._files, ancestor)
                 if why := places[ancestor].difference(read_place(self._files, pid)):

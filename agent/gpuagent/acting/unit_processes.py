@@ -127,7 +127,7 @@ class UnitProcesses:
             ties = self._ties.find(pids)
         except UnseenProcesses as error:
             return f"it cannot be told whom the end of {unit} would end as well: {error}"
-        never = self.never_among(f"what depends on {unit}", sorted(ties), patterns)
+        never = self.never_among(f"the work that depends on {unit}", sorted(ties), patterns)
         if never or shared or not ties:
             return never
         named = [
