@@ -142,6 +142,8 @@ def test_who_comes_to_depend_on_it(arena: Arena, kind: str) -> None:
 def test_who_depends_on_a_group(arena: Arena, group: str) -> None:
     """KILL-03: a unit or container that serves a terminal to somebody elsewhere is not restarted or handed over."""
     uid = next(arena.uids)
+    step: dict[str, Any]
+    allow: dict[str, Any]
     if group == "unit":
         units = Units(arena)
         names = [units.add(f"{each}-{uid}.service", uid) for each in ("serving", "own")]

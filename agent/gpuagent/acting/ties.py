@@ -8,16 +8,18 @@ so a descendant in another place or of another user counts, and the target's own
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
 from typing import NamedTuple
 
 from gpuagent.acting.namespaces import ended_with_init
 from gpuagent.acting.own_work import Place, read_place
 from gpuagent.acting.process_scan import ProcessRow, ProcessScan, UnseenProcesses, list_pids
-from gpuagent.acting.pty_masters import OpenFiles, PtyMasters, RealOpenFiles, pty_number
+from gpuagent.acting.pty_masters import Master, OpenFiles, PtyMasters, RealOpenFiles, pty_number
 from gpuagent.acting.terminals import in_foreground_of, in_orphaned_groups
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.thread_uids import read_uids
 
+MastersOf = Callable[[int], frozenset[Master]]
 _GONE = (FileNotFoundError, ProcessLookupError)
 
 
@@ -62,10 +64,11 @@ class TieFinder:
         """
         seen = scan or self.scan()
         ended = {pid for pid in pids if pid in seen.rows}
+        masters = cache(self._masters.held_by)
         found: dict[int, Tie] = {}
         while True:
             new: dict[int, Tie] = {}
-            for tie in self._direct(seen, ended):
+            for tie in self._direct(seen, ended, masters):
                 if tie.row.pid not in ended:
                     new.setdefault(tie.row.pid, tie)
             if not new:
@@ -76,14 +79,14 @@ class TieFinder:
             found.setdefault(tie.row.pid, tie)
         return found
 
-    def _direct(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
+    def _direct(self, scan: ProcessScan, ended: Collection[int], masters_of: MastersOf) -> Iterator[Tie]:
         """Yield whom the kernel ends or hangs up with these; the first one for a pid stands."""
         for pid in ended:
             if scan.rows[pid].is_namespace_init:
                 inside = ended_with_init(scan, self._files, self._proven_container, scan.rows[pid])
                 for other, certain in inside.items():
                     yield Tie(scan.rows[other], f"in the pid namespace of pid {pid}", certain)
-        yield from self._sessions_held(scan, ended)
+        yield from self._sessions_held(scan, ended, masters_of)
         for pid in ended:
             for row in in_foreground_of(scan, scan.rows[pid]):
                 yield Tie(row, f"in the foreground of the terminal of pid {pid}")
@@ -108,7 +111,7 @@ class TieFinder:
             if tracer := threads.get(row.tracer):
                 yield Tie(row, f"traced by pid {tracer}")
 
-    def _sessions_held(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
+    def _sessions_held(self, scan: ProcessScan, ended: Collection[int], masters_of: MastersOf) -> Iterator[Tie]:
         """Yield who works on a terminal whose other side nobody but these has open."""
         at_terminals = [
             row for row in scan.rows.values() if pty_number(row.terminal) is not None and row.pid not in ended
@@ -118,7 +121,7 @@ class TieFinder:
         family = {pid for pid, _ in scan.descendants(ended)}.union(ended)
         for pid in ended:
             try:
-                masters = self._masters.held_by(pid)
+                masters = masters_of(pid)
             except PermissionError:
                 yield from _perhaps_held(scan, at_terminals, scan.rows[pid])
                 continue

@@ -126,7 +126,14 @@ other = started(lambda: become({uid}))
 def attach():
     assert LIBC.ptrace(0x4206, other, 0, 0x100000) == 0  # PTRACE_SEIZE, PTRACE_O_EXITKILL
 {how}
+become(ALICE)
 ready(other)
+"""
+BY_ITSELF = "attach()"
+BY_A_THREAD = """
+traced = threading.Event()
+threading.Thread(target=lambda: (attach(), traced.set(), live()), daemon=True).start()
+traced.wait()
 """
 BEGINS_WORK = """
 other = started(lambda: become({uid}))
