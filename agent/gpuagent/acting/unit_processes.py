@@ -34,7 +34,7 @@ from gpuagent.procfs.program_names import read_program_names
 from gpuagent.procfs.stat import Stat, parse_stat
 from gpuagent_alerts.remedies.never_list import UNKILLABLE_SCORE, find_listed
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.world import Gone
+from gpuagent_alerts.remedies.world import SHARED_WAY_OUT, Gone
 
 _LISTINGS = 5
 """A service that starts short programs has new processes at each listing; a few listings find them all."""
@@ -119,10 +119,12 @@ class UnitProcesses:
             pids = [each.pid for each in self._look(cgroup)]
         except (OSError, UnreadableTree, MissingFact) as error:
             return f"it cannot be seen whose processes {unit} runs: {error}"
-        return self.tied_among(unit, pids, patterns, shared=shared)
+        return self.tied_among(unit, pids, patterns, shared=shared, way_out=f"; {SHARED_WAY_OUT}")
 
-    def tied_among(self, unit: str, pids: Collection[int], patterns: Collection[str], *, shared: bool = False) -> str:
-        """Return as `tied_with`, of the processes of a unit, container or job."""
+    def tied_among(
+        self, unit: str, pids: Collection[int], patterns: Collection[str], *, shared: bool = False, way_out: str = ""
+    ) -> str:
+        """Return as `tied_with`, of the processes of a unit, container or job; `way_out` is what lifts it."""
         try:
             ties = self._ties.find(pids)
         except UnseenProcesses as error:
@@ -136,7 +138,7 @@ class UnitProcesses:
             for pid, tie in sorted(ties.items())
         ]
         more = f" and {len(named) - _NAMED} others" if len(named) > _NAMED else ""
-        return f"the end of {unit} would also end, or hang up, {', '.join(named[:_NAMED])}{more}"
+        return f"the end of {unit} would also end, or hang up, {', '.join(named[:_NAMED])}{more}{way_out}"
 
     def _parent_of(self, pid: int) -> int:
         return parse_stat(self._files.read(pid, "stat")).parent_pid

@@ -327,8 +327,9 @@ class Run:
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
         target, hands = self.plan.target, self._tools.hands
         facts = await self._party.same_still(ties=may_end(step))
-        policy, protected = self._judged_by.policy, hands.protected()
-        if against := [why for one in facts for why in policy.ends_others(step, self.plan.order, one, protected)]:
+        policy, permission = self._judged_by.policy, self._judged_by.policy.unit_permission(target)
+        asked = (step, self.plan.order, facts[0], hands.protected(), permission)
+        if against := list(policy.ends_others(*asked)):
             raise Doubt(*against)
         if self._called_off or self.rules != self._judged_by:
             raise Doubt(self._called_off or "the configuration has changed since it was decided")
@@ -342,7 +343,6 @@ class Run:
             return await hands.release_cache(target, step.wait_seconds, collect=step.collect)
         if step.kind is Kind.RESET:
             return await hands.reset(target, step.wait_seconds)
-        permission = policy.unit_permission(target)
         if step.kind is Kind.RESTART_UNIT:
             return await hands.restart_unit(target, permission, step.wait_seconds)
         return await hands.execute(step, target, permission)

@@ -132,7 +132,7 @@ class Policy:
             # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
             is_nobodys = is_not_meant and step.kind is Kind.RESTART_UNIT and not target.unit
             yield not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
-        yield from self.ends_others(step, order, facts, protected)
+        yield from self.ends_others(step, order, facts, protected, self.unit_permission(target))
 
     def for_members(self) -> Policy:
         """Return the policy for those that fall with the chosen process: it is no matter what each holds, or leaks."""
@@ -266,11 +266,13 @@ class Policy:
         elif target.unit and not target.proven_container_id and _signal_may_end(step) and not _is_users_own(target):
             yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
 
-    def ends_others(self, step: Step, order: Order, facts: Facts, protected: frozenset[int]) -> Iterator[str]:
+    def ends_others(
+        self, step: Step, order: Order, facts: Facts, protected: frozenset[int], permission: UnitPermission
+    ) -> Iterator[str]:
         """Yield what forbids the end of those who end, or are hung up, together with the process.
 
         The never-list stands for each of them in every case. A person who was shown those that are not its own work may
-        answer for them with --force.
+        answer for them with --force, and root for those of a unit by naming it as shared.
         """
         if not may_end(step):
             return
@@ -288,6 +290,8 @@ class Policy:
                 yield f"{each}, which ends with it, is protected from the kernel's own killer (oom_score_adj -1000)"
             for reason in self._on_never_list(each.names):
                 yield f"{each} ends with it: {reason}"
+        if step.kind is Kind.RESTART_UNIT and permission.shared:
+            return
         shown = order.shown if order.by_hand and order.forced else frozenset()
         if others := [str(each) for each in tied if not each.belongs and each.key not in shown]:
             yield f"ending it also ends, or hangs up, {', '.join(_shortened(others))}"

@@ -303,7 +303,12 @@ def test_who_depends_on_a_unit(tree: CgroupTree) -> None:
 
 def test_many_depend_on_a_unit(tree: CgroupTree) -> None:
     """Three are named, the rest is counted."""
-    assert OtherProcesses(tree, dict.fromkeys(range(201, 207), b"bash")).tied(tree).endswith(" and 3 others")
+    assert (
+        OtherProcesses(tree, dict.fromkeys(range(201, 207), b"bash"))
+        .tied(tree)
+        .split("; ")[0]
+        .endswith(" and 3 others")
+    )
 
 
 def test_the_never_list_stands_for_who_depends_on_a_unit(tree: CgroupTree) -> None:

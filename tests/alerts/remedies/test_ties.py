@@ -30,7 +30,7 @@ ENDING = (
 )  # fmt: skip
 
 
-def reasons(step: Step, order: Order, others: Sequence[TiedProcess] | None) -> list[str]:
+def reasons(step: Step, order: Order, others: Sequence[TiedProcess] | None, shared: tuple[str, ...] = ()) -> list[str]:
     """Return the refusals that speak of others; None is not to be seen."""
     of = replace(target(100), unit="a.service", proven_names=frozenset({"unit"}))
     identity = Identity(of.id, of.uid, of.name, "d", of.cgroup, proven_names=of.proven_names)
@@ -39,7 +39,7 @@ def reasons(step: Step, order: Order, others: Sequence[TiedProcess] | None) -> l
         ties=Ties(unseen="hidden") if others is None else Ties(tuple(others)),
     )  # fmt: skip
     sight = Sight(1e6, Condition.HOLDS, target=of, target_listed=True, trusted=True, host_pid_namespace=True)
-    policy = Policy(Allow(users=(of.user,), units=("a.service",)))
+    policy = Policy(Allow(users=(of.user,), units=("a.service",), shared_units=shared))
     found = policy.refusals(step, order, sight, facts, 1e6, frozenset({1}))
     return [each for each in found if "its end" in each or "ending it" in each or "ends with it" in each]
 
@@ -73,6 +73,15 @@ def test_what_nothing_lifts(step: Step, tied: Sequence[TiedProcess] | None, orde
     """The never-list stands for each that ends with it, also forced; and so does not knowing who they are."""
     shown = replace(order, shown=frozenset(each.key for each in tied or ()))
     assert len(reasons(step, shown, tied)) == 1
+
+
+def test_root_answers_for_those_of_a_unit() -> None:
+    """A unit that root has named as shared may be restarted, but with nobody of the never-list; no signal is sent."""
+    restart, shared = Step(Kind.RESTART_UNIT, 1.0), ("a.service",)
+    assert reasons(restart, RULE, BOB, shared) == []
+    for tied in (None, NEVER_LISTED, SPARED, OF_THE_AGENT):
+        assert len(reasons(restart, RULE, tied, shared)) == 1
+    assert len(reasons(Step(Kind.KILL, 1.0), RULE, BOB, shared)) == 1
 
 
 def test_what_ends_nobody() -> None:
