@@ -25,7 +25,7 @@ class CgroupTree:
         self.root.mkdir()
         self.mountinfo = folder / "mountinfo"
         self.proc = FakeProc()
-        self.proc.put(1, mountinfo=HOST_ROOT)
+        self.proc.put(1, mountinfo=HOST_ROOT, status=b"Name:\tinit\nUid:\t0\t0\t0\t0\nNSpid:\t1\n")
         self._controllers = "name=systemd" if legacy else ""
         kind = "cgroup cgroup rw,xattr,name=systemd" if legacy else "cgroup2 cgroup2 rw,nsdelegate"
         mount_point = str(self.root).replace(" ", "\\040")

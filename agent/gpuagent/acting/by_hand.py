@@ -117,7 +117,7 @@ def add_facts(
         row["ends_with_it"] = None if members is None else [
             {
                 "pid": each.pid, "start_ticks": each.start_ticks, "process": each.names[0], "user": each.user,
-                "belongs": each.belongs, "certain": each.certain,
+                "belongs": each.belongs, "certain": each.certain, "why": each.why,
             }
             for each in members
         ]  # fmt: skip

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
-from gpuagent.acting import members, namespaces
+from gpuagent.acting import members
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.identities import read_identity
 from gpuagent.acting.judged_facts import with_judged
@@ -53,11 +52,7 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int, di
         wait_channel=_text(files, pid, "wchan"),
         switches=_switches(status),
     )
-    facts = with_judged(facts, files, reader, info)
-    if not facts.is_namespace_init:
-        return facts
-    inside = namespaces.NamespaceScan(files, reader).members(info, len(facts.namespace_pids))
-    return replace(facts, namespace_members=inside)
+    return with_judged(facts, files, pid)
 
 
 def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:

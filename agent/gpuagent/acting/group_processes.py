@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable
 
 from gpuagent.acting.members import Reader
-from gpuagent.acting.namespaces import list_pids
+from gpuagent.acting.process_scan import list_pids
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.naming import format_container
 from gpuagent.procfs.cgroup import Level, Membership, leaves, parse_cgroup
@@ -53,8 +53,10 @@ class GroupProcesses:
         except (OSError, ValueError, MissingFact) as error:
             return f"it cannot be seen whose processes {name} runs: {error}"
         patterns = [each for each in never if each not in _OWN_PARTS[group]]
-        return self._units.never_among(name, sorted(inside), patterns) or self._units.shared_among(
-            name, processes, frozenset({target.uid, _ROOT}), containers=group is Group.JOB
+        return (
+            self._units.never_among(name, sorted(inside), patterns)
+            or self._units.shared_among(name, processes, frozenset({target.uid, _ROOT}), containers=group is Group.JOB)
+            or self._units.tied_among(name, inside, never)
         )
 
     def _look(self, own: Membership, group: Group) -> list[Credentials]:

@@ -13,6 +13,9 @@ from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.facts import Reader
 from gpuagent.acting.group_processes import GroupProcesses
 from gpuagent.acting.held import HeldProcess, ancestors
+from gpuagent.acting.lookup import READ_SECONDS, in_time
+from gpuagent.acting.members import read_ties
+from gpuagent.acting.ties import TieFinder
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.acting.units import LOOK_SECONDS, Systemctl
 from gpuagent.identity import ProcessId
@@ -27,7 +30,7 @@ from gpuagent_alerts.receivers.secret_forms import argument_secrets
 from gpuagent_alerts.remedies.groups import Group, groups_of
 from gpuagent_alerts.remedies.party import Doubt
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.target import Target, Ties
 from gpuagent_alerts.remedies.world import Done, Held, NotPermitted, UnitPermission
 from gpuagent_exporters.api.client_routes import CommandFailure
 
@@ -81,8 +84,10 @@ class AgentHands:
         self._reader = reader
         self._apps = apps
         self._warn = warn
-        self._systemctl = systemctl or Systemctl(UnitProcesses(files))
-        self._groups = GroupProcesses(files, reader, UnitProcesses(files))
+        self._ties = TieFinder(files, reader.proven_container)
+        units = UnitProcesses(files, ties=self._ties)
+        self._systemctl = systemctl or Systemctl(units)
+        self._groups = GroupProcesses(files, reader, units)
         self._may_touch = may_touch
         self._ask_runtime = ask_runtime
         self._program_check = program_check
@@ -118,6 +123,13 @@ class AgentHands:
             return self._files.read(pid, "wchan").strip() == b"zap_pid_ns_processes"
         except OSError:
             return False
+
+    async def tied_to(self, targets: Sequence[Target]) -> Ties:
+        pids = [each.pid for each in targets]
+        try:
+            return await in_time(lambda: read_ties(self._files, self._reader, pids, finder=self._ties))
+        except TimeoutError:
+            return Ties(unseen=f"/proc does not answer within {READ_SECONDS:g} s")
 
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> Done:
         await self._warn(target, reason, deadline_seconds)

@@ -1,24 +1,20 @@
-"""What is read of a process only where somebody judges it: all of its threads, its script, its terminal."""
+"""What is read of a process only where somebody judges it: all of its threads, and its script."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuagent.acting.members import Reader
-from gpuagent.acting.terminals import hung_up_with
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.program_names import read_program_names
 from gpuagent.procfs.thread_uids import read_uids
-from gpuagent.reading import ProcessInfo
 from gpuagent_alerts.remedies.target import Facts
 
 
-def with_judged(facts: Facts, files: ProcFiles, reader: Reader, info: ProcessInfo) -> Facts:
-    """Return the facts with the users of all threads, the names of the program, and whom its end hangs up.
+def with_judged(facts: Facts, files: ProcFiles, pid: int) -> Facts:
+    """Return the facts with the users of all threads and the names of the program.
 
     Raises FileNotFoundError or ProcessLookupError (gone).
     """
-    pid = info.id.pid
     names: tuple[str, ...] | None
     try:
         names = read_program_names(files, pid)
@@ -26,9 +22,4 @@ def with_judged(facts: Facts, files: ProcFiles, reader: Reader, info: ProcessInf
         raise
     except (OSError, ValueError):
         names = None
-    return replace(
-        facts,
-        uids=read_uids(files, pid, facts.uids) if facts.uids else (),
-        program_names=names,
-        terminal_members=hung_up_with(files, reader, info),
-    )
+    return replace(facts, uids=read_uids(files, pid, facts.uids) if facts.uids else (), program_names=names)

@@ -15,16 +15,17 @@ from typing import NamedTuple, Protocol, TypeVar
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.handles import handle_inode, has_been_reaped
 from gpuagent.acting.identities import Seen, read_identity
-from gpuagent.acting.members import Reader
-from gpuagent.acting.namespaces import NamespaceScan
-from gpuagent.acting.terminals import hung_up_with
+from gpuagent.acting.members import Reader, read_ties
+from gpuagent.acting.process_scan import ProcessScan, UnseenProcesses
+from gpuagent.acting.ties import TieFinder
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.stat import parse_status
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.reading import ProcessInfo
-from gpuagent_alerts.remedies.target import Identity, NamespaceMember, all_once
+from gpuagent_alerts.remedies.target import Identity, TiedProcess
 
 T = TypeVar("T")
+LOOK = "a look at /proc"
+"""Name of the threads that read it."""
 READ_SECONDS = 2.0
 """A read of /proc that takes longer hangs on a process's own locks: it is left alone, in a thread of its own."""
 
@@ -35,7 +36,7 @@ class FreshProcess(NamedTuple):
     info: ProcessInfo
     identity: Identity
     """What is compared of it, read before `info`."""
-    ends_with_it: tuple[NamespaceMember, ...] | None = ()
+    ends_with_it: tuple[TiedProcess, ...] | None = ()
     """Whom its end would end as well; None where that cannot be seen."""
 
 
@@ -82,22 +83,20 @@ def look_up(
 ) -> dict[int, FreshProcess | None]:
     """See `Lookup`."""
     found: dict[int, FreshProcess | None] = {}
-    scan: NamespaceScan | None = None
+    finder = TieFinder(files, reader.proven_container)
+    scan: ProcessScan | None = None
+    with contextlib.suppress(UnseenProcesses):
+        scan = finder.scan()
     for pid in pids:
         try:
-            identity, info, _, status, _ = _read(files, reader, pid, digests)
-            inside = parse_status(status).namespace_pids
-            hung_up = hung_up_with(files, reader, info)
+            identity, info, *_ = _read(files, reader, pid, digests)
         except (FileNotFoundError, ProcessLookupError):
             found[pid] = None
             continue
         except (OSError, ValueError):
             continue
-        if len(inside) > 1 and inside[-1] == 1:
-            scan = scan or NamespaceScan(files, reader)
-            ended = scan.members(info, len(inside))
-            hung_up = None if ended is None or hung_up is None else all_once(ended, hung_up)
-        found[pid] = FreshProcess(info, identity, hung_up)
+        ties = None if scan is None else read_ties(files, reader, [pid], finder=finder, scan=scan)
+        found[pid] = FreshProcess(info, identity, None if ties is None or ties.unseen else ties.processes)
     return found
 
 
@@ -138,6 +137,6 @@ async def in_time(read: Callable[[], T]) -> T:
         with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
             loop.call_soon_threadsafe(settle, found, error)
 
-    threading.Thread(target=run, name="a look at /proc", daemon=True).start()
+    threading.Thread(target=run, name=LOOK, daemon=True).start()
     async with asyncio.timeout(READ_SECONDS):  # not wait_for: until 3.12 that may swallow a cancellation
         return await answer

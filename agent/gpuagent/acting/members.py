@@ -1,17 +1,23 @@
-"""Read a process that the end of another one would end as well, or hang up."""
+"""Read whom the end of processes would end or hang up as well, as a decision and a person need it."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from gpuagent.acting.own_work import read_place
+from gpuagent.acting.process_scan import ProcessScan, UnseenProcesses
+from gpuagent.acting.ties import Tie, TieFinder
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.program_names import read_program_names
 from gpuagent.procfs.reader import Record
 from gpuagent.procfs.stat import parse_status
 from gpuagent.procfs.thread_uids import read_uids
 from gpuagent.reading import ProcessInfo
-from gpuagent_alerts.remedies.target import NamespaceMember
+from gpuagent_alerts.remedies.target import MAX_TIED, TiedProcess, Ties
+
+_GONE = (FileNotFoundError, ProcessLookupError)
 
 
 class Reader(Protocol):
@@ -22,22 +28,67 @@ class Reader(Protocol):
     def proven_container(self, pid: int) -> str: ...
 
 
-def read_member(
-    files: ProcFiles, reader: Reader, pid: int, of: ProcessInfo, *, certain: bool = True
-) -> NamespaceMember:
-    """Return what is judged of a process that ends together with `of`.
+def read_ties(
+    files: ProcFiles,
+    reader: Reader,
+    pids: Collection[int],
+    *,
+    finder: TieFinder | None = None,
+    scan: ProcessScan | None = None,
+) -> Ties:
+    """Return everybody who ends, is hung up or is stopped for good together with these processes.
 
-    It belongs with that where it is in the same container, if root has named that; without one, where all of its
-    threads have its user. `certain` is False where it only may end with it. Raises OSError and ValueError as
-    `Reader.read`.
+    It ends with the first beyond `MAX_TIED`. It may block.
     """
+    looks = finder or TieFinder(files, reader.proven_container)
+    found: list[TiedProcess] = []
+    try:
+        ties = looks.find(pids, scan)
+        of = list(_existing(reader, pids)) if ties else []
+        for pid in sorted(ties):
+            try:
+                member = _read_tied(files, reader, ties[pid], of)
+            except _GONE:
+                continue
+            if member.start_ticks == ties[pid].row.start_ticks:
+                found.append(member)
+            if len(found) > MAX_TIED:
+                break
+    except UnseenProcesses as error:
+        return Ties(unseen=str(error))
+    except (OSError, ValueError) as error:
+        return Ties(unseen=f"a process that depends on it cannot be read: {error}")
+    return Ties(tuple(found))
+
+
+def _existing(reader: Reader, pids: Collection[int]) -> Sequence[ProcessInfo]:
+    found = []
+    for pid in pids:
+        with suppress(*_GONE):
+            found.append(reader.read(pid).info)
+    return found
+
+
+def _read_tied(files: ProcFiles, reader: Reader, tie: Tie, of: Sequence[ProcessInfo]) -> TiedProcess:
+    """Return what is judged of a process that is tied to these. Raises OSError and ValueError as `Reader.read`."""
+    pid = tie.row.pid
     info = reader.read(pid).info
     score = None
     with suppress(OSError, ValueError):
         score = int(files.read(pid, "oom_score_adj"))
-    if container := of.container_id if "container" in of.proven_names else "":
-        belongs = reader.proven_container(pid) == container
-    else:
-        belongs = set(read_uids(files, pid, parse_status(files.read(pid, "status")).uids)) == {of.uid}
+    belongs = tie.may_be_own and any(is_own_work(files, reader, pid, each) for each in of)
     names = tuple(dict.fromkeys((info.name, *read_program_names(files, pid))))
-    return NamespaceMember(pid, info.id.start_ticks, names, info.user or str(info.uid), belongs, certain, score)
+    user = info.user or str(info.uid)
+    return TiedProcess(pid, info.id.start_ticks, names, user, belongs, tie.certain, score, tie.why)
+
+
+def is_own_work(files: ProcFiles, reader: Reader, pid: int, of: ProcessInfo) -> bool:
+    """Return whether it is in the same container, if root has named that.
+
+    Without one, whether all of its threads have the same user, and it has the same cgroups and login.
+    """
+    if container := of.container_id if "container" in of.proven_names else "":
+        return reader.proven_container(pid) == container
+    if set(read_uids(files, pid, parse_status(files.read(pid, "status")).uids)) != {of.uid}:
+        return False
+    return not read_place(files, of.id.pid).difference(read_place(files, pid))

@@ -11,79 +11,40 @@ namespace of the same depth is not. That leaves those whose parent is further up
 
 from __future__ import annotations
 
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import suppress
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Callable, Iterator, Mapping
 
-from gpuagent.acting.members import Reader, read_member
+from gpuagent.acting.process_scan import ProcessRow, ProcessScan
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.living import living_thread
-from gpuagent.procfs.stat import parse_stat, parse_status
-from gpuagent.reading import ProcessInfo
-from gpuagent_alerts.remedies.target import MAX_NAMESPACE_MEMBERS, NamespaceMember
-
-_HOST_INIT = 1
-_NAMESPACE_PIDS = re.compile(rb"^NSpid:([0-9\t ]+)$", re.MULTILINE)
+from gpuagent.procfs.stat import parse_stat
 
 
-class _Process(NamedTuple):
-    parent_pid: int
-    pids: tuple[int, ...]
-    """Its pid in each namespace, from the host's inwards."""
+def ended_with_init(
+    scan: ProcessScan, files: ProcFiles, proven_container: Callable[[int], str], init: ProcessRow
+) -> dict[int, bool]:
+    """Return everybody who ends together with `init`, the first process of a pid namespace.
 
-
-def list_pids(root: str = "/proc") -> list[int]:
-    """Return the pids that /proc lists. Raises OSError."""
-    return [int(folder.name) for folder in Path(root).iterdir() if folder.name.isdigit()]
-
-
-class NamespaceScan:
-    """All living processes that are in a pid namespace below the host's, as they were at one look."""
-
-    def __init__(self, files: ProcFiles, reader: Reader, pids: Callable[[], Iterable[int]] = list_pids) -> None:
-        """Read them."""
-        self._files = files
-        self._reader = reader
-        self._found: dict[int, _Process] | None = None
-        with suppress(OSError, ValueError):
-            self._found = _read_all(files, pids())
-
-    def members(self, init: ProcessInfo, depth: int) -> tuple[NamespaceMember, ...] | None:
-        """Return everybody who ends together with `init`, the first process of a pid namespace.
-
-        `depth` is the length of the init's `NSpid`. None means that not every process can be seen. It ends with the
-        first beyond `MAX_NAMESPACE_MEMBERS`.
-        """
-        if self._found is None:
-            return None
-        found = {pid: each for pid, each in self._found.items() if len(each.pids) >= depth}
-        if init.id.pid not in found:
-            return None
-        namespace = _Namespace(self._files, self._reader, found, init.id.pid, depth)
-        members = []
-        for pid in sorted(found):
-            if pid == init.id.pid or (is_inside := namespace.has(pid)) is False:
-                continue
-            try:
-                member = read_member(self._files, self._reader, pid, init, certain=bool(is_inside))
-            except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
-                continue
-            except (OSError, ValueError):
-                return None
-            members.append(member)
-            if len(members) > MAX_NAMESPACE_MEMBERS:
-                break
-        return tuple(members)
+    The value is False for one that only may be in there. `proven_container` returns the id of a container that root
+    has named, "" for none.
+    """
+    depth = len(init.namespace_pids)
+    found = {row.pid: row for row in scan.rows.values() if len(row.namespace_pids) >= depth}
+    namespace = _Namespace(files, proven_container, found, init.pid, depth)
+    inside = {pid: namespace.has(pid) for pid in found if pid != init.pid}
+    return {pid: bool(is_inside) for pid, is_inside in inside.items() if is_inside is not False}
 
 
 class _Namespace:
     def __init__(
-        self, files: ProcFiles, reader: Reader, found: Mapping[int, _Process], init_pid: int, depth: int
+        self,
+        files: ProcFiles,
+        proven_container: Callable[[int], str],
+        found: Mapping[int, ProcessRow],
+        init_pid: int,
+        depth: int,
     ) -> None:
         self._files = files
-        self._reader = reader
+        self._proven_container = proven_container
         self._found = found
         self._init_pid = init_pid
         self._depth = depth
@@ -95,15 +56,15 @@ class _Namespace:
         for ancestor in self._line(pid):
             if ancestor == self._init_pid:
                 return True
-            if self._found[ancestor].pids[self._depth - 1] == 1:
+            if self._found[ancestor].namespace_pids[self._depth - 1] == 1:
                 return False
             pid = ancestor
         # Its parent is above the namespaces of this depth: it was started into one of them.
-        if len(self._found[pid].pids) == self._depth and self._link and (link := self._namespace_link(pid)):
+        if len(self._found[pid].namespace_pids) == self._depth and self._link and (link := self._namespace_link(pid)):
             return link == self._link
         # Container runtimes start a process into the namespace of its own container: where that container has one,
         # it is there. Only root gives a container its proven name.
-        return False if self._reader.proven_container(pid) in self._containers_of_other_namespaces() else None
+        return False if self._proven_container(pid) in self._containers_of_other_namespaces() else None
 
     def _line(self, pid: int) -> Iterator[int]:
         """Yield the process and its ancestors that are at least as deep; each once, also where a pid was reused."""
@@ -122,41 +83,7 @@ class _Namespace:
 
     def _containers_of_other_namespaces(self) -> frozenset[str]:
         if self._other_containers is None:
-            inits = (pid for pid, each in self._found.items() if each.pids[self._depth - 1] == 1)
-            containers = {self._reader.proven_container(pid) for pid in inits if pid != self._init_pid}
+            inits = (pid for pid, each in self._found.items() if each.namespace_pids[self._depth - 1] == 1)
+            containers = {self._proven_container(pid) for pid in inits if pid != self._init_pid}
             self._other_containers = frozenset(containers - {""})
         return self._other_containers
-
-
-def _read_all(files: ProcFiles, pids: Iterable[int]) -> dict[int, _Process] | None:
-    """Read every living process below the host's namespace; None where /proc hides some (hidepid in proc(5))."""
-    found: dict[int, _Process] = {}
-    everybody_is_seen = False
-    for pid in pids:
-        try:
-            status = files.read(pid, "status")
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        everybody_is_seen = everybody_is_seen or pid == _HOST_INIT
-        line = _NAMESPACE_PIDS.search(status)
-        if line is not None and len(line[1].split()) == 1:  # most of a machine's processes: no more to parse
-            continue
-        told, lines = parse_status(status), _lines(status)
-        if not told.namespace_pids or not told.uids:
-            return None
-        if lines[b"State"][:1] in b"ZX" and int(lines[b"Threads"]) <= 1:
-            continue
-        found[pid] = _Process(int(lines[b"PPid"]), told.namespace_pids)
-    return found if everybody_is_seen else None
-
-
-def _lines(status: bytes) -> dict[bytes, bytes]:
-    """Return the lines that are needed. Raises ValueError where one is missing."""
-    found: dict[bytes, bytes] = {}
-    for line in status.split(b"\n"):
-        key, _, value = line.partition(b":")
-        if key in {b"State", b"Threads", b"PPid"}:
-            found.setdefault(key, value.strip())
-    if len(found) != 3 or not found[b"State"]:
-        raise ValueError("not a status file of a process")
-    return found

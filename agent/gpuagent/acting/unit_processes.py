@@ -13,6 +13,8 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from gpuagent.acting.held import ancestors
+from gpuagent.acting.process_scan import UnseenProcesses
+from gpuagent.acting.ties import TieFinder
 from gpuagent.naming import format_container
 from gpuagent.procfs.cgroup import parse_cgroup
 from gpuagent.procfs.cgroup_tree import (
@@ -32,7 +34,7 @@ from gpuagent.procfs.program_names import read_program_names
 from gpuagent.procfs.stat import Stat, parse_stat
 from gpuagent_alerts.remedies.never_list import UNKILLABLE_SCORE, find_listed
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.world import Gone
+from gpuagent_alerts.remedies.world import SHARED_WAY_OUT, Gone
 
 _LISTINGS = 5
 """A service that starts short programs has new processes at each listing; a few listings find them all."""
@@ -49,9 +51,14 @@ class UnitProcesses:
         *,
         mountinfo: Path = Path("/proc/self/mountinfo"),
         user_of: Callable[[int], pwd.struct_passwd] = pwd.getpwuid,
+        ties: TieFinder | None = None,
     ) -> None:
-        """`files` is /proc; `mountinfo` says where cgroups are mounted; `user_of` raises KeyError for unknown uids."""
+        """`files` is /proc; `mountinfo` says where cgroups are mounted; `user_of` raises KeyError for unknown uids.
+
+        `ties` finds who depends on the processes of a unit.
+        """
         self._files = files
+        self._ties = ties or TieFinder(files)
         self._mountinfo = mountinfo
         self._user_of = user_of
 
@@ -102,6 +109,36 @@ class UnitProcesses:
             if listed := find_listed(names, patterns):
                 return f"{listed.shown} runs in {unit} (pid {pid}), and is on the never-list ({listed.pattern})"
         return ""
+
+    def tied_with(self, unit: str, cgroup: str, patterns: Collection[str], *, shared: bool) -> str:
+        """Return who else would end, or be hung up, if all processes of the unit end, and must not; "" for nobody.
+
+        `shared` permits it, but of those whom no remedy may end.
+        """
+        try:
+            pids = [each.pid for each in self._look(cgroup)]
+        except (OSError, UnreadableTree, MissingFact) as error:
+            return f"it cannot be seen whose processes {unit} runs: {error}"
+        return self.tied_among(unit, pids, patterns, shared=shared, way_out=f"; {SHARED_WAY_OUT}")
+
+    def tied_among(
+        self, unit: str, pids: Collection[int], patterns: Collection[str], *, shared: bool = False, way_out: str = ""
+    ) -> str:
+        """Return as `tied_with`, of the processes of a unit, container or job; `way_out` is what lifts it."""
+        try:
+            ties = self._ties.find(pids)
+        except UnseenProcesses as error:
+            return f"it cannot be told whom the end of {unit} would end as well: {error}"
+        never = self.never_among(f"the work that depends on {unit}", sorted(ties), patterns)
+        if never or shared or not ties:
+            return never
+        named = [
+            f"{'' if tie.certain else 'perhaps '}pid {pid} ({tie.row.name} of"
+            f" {', '.join(sorted(map(self._name, tie.row.uids)))}, {tie.why})"
+            for pid, tie in sorted(ties.items())
+        ]
+        more = f" and {len(named) - _NAMED} others" if len(named) > _NAMED else ""
+        return f"the end of {unit} would also end, or hang up, {', '.join(named[:_NAMED])}{more}{way_out}"
 
     def _parent_of(self, pid: int) -> int:
         return parse_stat(self._files.read(pid, "stat")).parent_pid

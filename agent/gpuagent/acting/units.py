@@ -95,6 +95,11 @@ class Systemctl:
         if not refusal and not permission.shared:
             sharing = await self._against_dependents(state) or await self._in_thread(lambda: self._shared(state))
             refusal = f"{sharing}; {SHARED_WAY_OUT}" if sharing else ""
+        if not refusal:
+            never, shared = permission.never_processes, permission.shared
+            refusal = await self._in_thread(
+                lambda: self._processes.tied_with(state.id, state.cgroup, never, shared=shared)
+            )
         return state.id, refusal
 
     def _shared(self, state: UnitState) -> str:

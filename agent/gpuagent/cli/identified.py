@@ -53,7 +53,7 @@ class Chosen(NamedTuple):
 
     @property
     def ends_with_it(self) -> Sequence[Document]:
-        """Those that the kernel ends together with it, as far as they can be seen."""
+        """Those that end, or are hung up, together with it, as far as they can be seen."""
         return self.first.get("ends_with_it") or ()
 
     @property
@@ -65,7 +65,8 @@ class Chosen(NamedTuple):
 
 
 def _member(row: Document) -> str:
-    text = f"pid {row.get('pid')} ({clean(row.get('process') or '?')} of {clean(row.get('user') or '?')})"
+    why = f", {clean(row['why'])}" if row.get("why") else ""
+    text = f"pid {row.get('pid')} ({clean(row.get('process') or '?')} of {clean(row.get('user') or '?')}{why})"
     return f"{'' if row.get('certain', True) else 'perhaps '}{text}{'' if row.get('belongs') else ', not of its own'}"
 
 

@@ -50,7 +50,7 @@ _ADVICE = tuple(
         (r"not been shown to hold this memory", "Say --force if it holds it, or wait until it grows or computes."),
         (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
         (r"acts on the whole", "Set scope in that ladder in {file} to what its program is given the id of."),
-        (r"ends with it|cannot be told whom its end would|with more than .* other processes", _BY_ITS_RUNTIME),
+        (r"ends with it|cannot be told whom its end would|would end, or hang up, more than", _BY_ITS_RUNTIME),
         (r"ending it also ends", "Say --force if these processes may end as well."),
         (r"first process of the system", _NOTHING_LIFTS),
         (_SUPERVISED, "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."),

@@ -19,7 +19,7 @@ from gpuagent_alerts.remedies.limits import refusals as limit_refusals
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.party import Doubt, Member, Party
 from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of, passed_over
-from gpuagent_alerts.remedies.policy import ended_with
+from gpuagent_alerts.remedies.policy import ended_with, may_end
 from gpuagent_alerts.remedies.proof import answered, prove, without_reason
 from gpuagent_alerts.remedies.refusals import NotMeant, OnlyKill
 from gpuagent_alerts.remedies.steps import Kind, Step
@@ -226,7 +226,7 @@ class Run:
         if self._called_off:
             raise self._refused(self._called_off)
         self._judged_by = self.rules
-        looked = await self._party.look()
+        looked = await self._party.look(ties=may_end(step))
         for member, facts, changed in looked:
             chosen = member.target.id == self.plan.target.id
             if not chosen and (gone := member.off_the_gpu(sight)):
@@ -326,7 +326,11 @@ class Run:
     async def _act(self, step: Step) -> Done:  # noqa: PLR0911  one for each kind
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
         target, hands = self.plan.target, self._tools.hands
-        await self._party.same_still()
+        facts = await self._party.same_still(ties=may_end(step))
+        policy, permission = self._judged_by.policy, self._judged_by.policy.unit_permission(target)
+        asked = (step, self.plan.order, facts[0], hands.protected(), permission)
+        if against := list(policy.ends_others(*asked)):
+            raise Doubt(*against)
         if self._called_off or self.rules != self._judged_by:
             raise Doubt(self._called_off or "the configuration has changed since it was decided")
         if self.plan.dry_run:
@@ -339,7 +343,6 @@ class Run:
             return await hands.release_cache(target, step.wait_seconds, collect=step.collect)
         if step.kind is Kind.RESET:
             return await hands.reset(target, step.wait_seconds)
-        permission = self._judged_by.policy.unit_permission(target)
         if step.kind is Kind.RESTART_UNIT:
             return await hands.restart_unit(target, permission, step.wait_seconds)
         return await hands.execute(step, target, permission)

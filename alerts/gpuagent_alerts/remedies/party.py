@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from gpuagent.identity import ProcessId
-from gpuagent_alerts.remedies.target import Facts, Identity, Target, changes
+from gpuagent_alerts.remedies.target import Facts, Identity, Target, Ties, changes
 from gpuagent_alerts.remedies.world import Done, Gone, Hands, Held, NotPermitted, Sight
 
 WOKEN = "it has run since only SIGKILL could have reached it: it is asked to end first, when this is tried again"
@@ -75,17 +75,22 @@ class Party:
             except Gone:
                 continue
 
-    async def look(self) -> list[tuple[Member, Facts, list[str]]]:
+    async def look(self, *, ties: bool = False) -> list[tuple[Member, Facts, list[str]]]:
         """Every member with what it is now, and how that differs from what was held; who has ended is dropped.
+
+        With `ties` the facts of the first one say who else ends, or is hung up, when all of them end.
 
         Raises:
             Gone: the target itself has ended.
             Doubt: one of them cannot be looked at.
         """
         found = []
+        tied = await self._hands.tied_to([each.target for each in self.members]) if ties else Ties()
         for member in list(self.members):
             try:
                 facts = await member.facts()
+                if member is self.members[0]:
+                    facts = replace(facts, ties=tied)
                 if facts.end and member is not self.members[0]:  # its parent has not reaped it
                     raise Gone
             except Gone:
@@ -109,10 +114,12 @@ class Party:
         before = self._asleep[member.target.id]
         return [] if before is not None and before == facts.switches else [WOKEN]
 
-    async def same_still(self) -> None:
-        """The very last look before a step. Raises Gone, Doubt."""
-        if changed := [reason for _, _, reasons in await self.look() for reason in reasons]:
+    async def same_still(self, *, ties: bool) -> list[Facts]:
+        """Return what all of them are at the very last look before a step, as `look`. Raises Gone, Doubt."""
+        looked = await self.look(ties=ties)
+        if changed := [reason for _, _, reasons in looked for reason in reasons]:
             raise Doubt(*changed)
+        return [facts for _, facts, _ in looked]
 
     async def container_refusal(self) -> str:
         """Ask the container runtime, where it may be asked, about every container that is acted on by its id."""

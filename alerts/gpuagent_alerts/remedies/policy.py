@@ -22,11 +22,10 @@ from gpuagent_alerts.remedies.refusals import (
 )
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import (
-    MAX_NAMESPACE_MEMBERS,
+    MAX_TIED,
     Facts,
-    NamespaceMember,
     Target,
-    all_once,
+    TiedProcess,
     changes,
     may_be_named,
     names_container,
@@ -133,7 +132,7 @@ class Policy:
             # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
             is_nobodys = is_not_meant and step.kind is Kind.RESTART_UNIT and not target.unit
             yield not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
-        yield from self._ends_others(step, order, facts, protected)
+        yield from self.ends_others(step, order, facts, protected, self.unit_permission(target))
 
     def for_members(self) -> Policy:
         """Return the policy for those that fall with the chosen process: it is no matter what each holds, or leaks."""
@@ -264,32 +263,38 @@ class Policy:
             yield from _no_restart(target, self.unit_permission(target), facts)
         elif step.kind is Kind.EXEC:
             yield from _nothing_to_fill_in(step, target)
-        elif target.unit and not target.proven_container_id and _may_end(step) and not _is_users_own(target):
+        elif target.unit and not target.proven_container_id and _signal_may_end(step) and not _is_users_own(target):
             yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
 
-    def _ends_others(self, step: Step, order: Order, facts: Facts, protected: frozenset[int]) -> Iterator[str]:
-        """Yield what forbids the end of those whom the kernel ends, or hangs up, together with the process.
+    def ends_others(
+        self, step: Step, order: Order, facts: Facts, protected: frozenset[int], permission: UnitPermission
+    ) -> Iterator[str]:
+        """Yield what forbids the end of those who end, or are hung up, together with the process.
 
-        The never-list stands for each of them in every case. A person who was shown those that do not belong with it
-        may answer for them with --force.
+        The never-list stands for each of them in every case. A person who was shown those that are not its own work may
+        answer for them with --force, and root for those of a unit by naming it as shared.
         """
-        ended, first = ended_with(step, facts), _leads(facts)
-        if ended is None:
-            yield f"it is {first}: it cannot be told whom its end would end as well"
+        if not may_end(step):
             return
-        if len(ended) > MAX_NAMESPACE_MEMBERS:
-            yield f"it is {first} with more than {MAX_NAMESPACE_MEMBERS} other processes"
+        if unseen := facts.ties.unseen:
+            yield f"it cannot be told whom its end would end as well: {unseen}"
             return
-        for each in ended:
+        tied = facts.ties.processes
+        if len(tied) > MAX_TIED:
+            yield f"its end would end, or hang up, more than {MAX_TIED} other processes"
+            return
+        for each in tied:
             if each.pid in protected:
                 yield f"{each}, which ends with it, is the agent itself or one of its ancestors"
             if each.oom_score_adjust == UNKILLABLE_SCORE:
                 yield f"{each}, which ends with it, is protected from the kernel's own killer (oom_score_adj -1000)"
             for reason in self._on_never_list(each.names):
                 yield f"{each} ends with it: {reason}"
+        if step.kind is Kind.RESTART_UNIT and permission.shared:
+            return
         shown = order.shown if order.by_hand and order.forced else frozenset()
-        if others := [str(each) for each in ended if not each.belongs and each.key not in shown]:
-            yield f"it is {first}: ending it also ends {', '.join(_shortened(others))}"
+        if others := [str(each) for each in tied if not each.belongs and each.key not in shown]:
+            yield f"ending it also ends, or hangs up, {', '.join(_shortened(others))}"
 
 
 def _in_doubt(sight: Sight) -> Iterator[str]:
@@ -366,29 +371,21 @@ def _nothing_to_fill_in(step: Step, target: Target) -> Iterator[str]:
             yield f"{step} needs {place}, and the process has none"
 
 
-def ended_with(step: Step, facts: Facts) -> tuple[NamespaceMember, ...] | None:
-    """Return whom the kernel ends or hangs up together with the process where this step ends it.
-
-    None where that is unknown.
-    """
-    if not (step.kind is Kind.RESTART_UNIT or _may_end(step)):
-        return ()
-    inside = facts.namespace_members if facts.is_namespace_init else ()
-    hung_up = facts.terminal_members
-    return None if inside is None or hung_up is None else all_once(inside, hung_up)
+def may_end(step: Step) -> bool:
+    """Return whether a step ends the process, or runs a program that may."""
+    return step.kind in {Kind.RESTART_UNIT, Kind.EXEC} or _signal_may_end(step)
 
 
-def _leads(facts: Facts) -> str:
-    if facts.is_namespace_init:
-        return "the first process of a pid namespace"
-    return "the leader of a session with a terminal"
+def ended_with(step: Step, facts: Facts) -> tuple[TiedProcess, ...]:
+    """Return whom the kernel ends or hangs up together with the process where this step ends it."""
+    return facts.ties.processes if may_end(step) else ()
 
 
 def _shortened(others: list[str]) -> list[str]:
     return others if len(others) <= _NAMED else [*others[:_NAMED], f"{len(others) - _NAMED} others"]
 
 
-def _may_end(step: Step) -> bool:
+def _signal_may_end(step: Step) -> bool:
     """Return whether it sends a signal whose default is the end: a handler is the process's own, and may go away."""
     return step.sends is not None and step.sends not in _SPARING
 

@@ -67,11 +67,8 @@ class Identity:
 
 
 @dataclass(frozen=True, slots=True)
-class NamespaceMember:
-    """A process that the kernel ends together with the first process of its pid namespace.
-
-    Or one that it hangs up when the leader of a session with a terminal ends.
-    """
+class TiedProcess:
+    """A process that ends, is hung up, or is stopped for good when others end."""
 
     pid: int
     start_ticks: int
@@ -79,10 +76,13 @@ class NamespaceMember:
     """Its `comm` first, then as `Facts.program_names`."""
     user: str
     belongs: bool
-    """In the container of the first process, by root's word; without one, of the same user."""
+    """It is the own work of those: in the same container, by root's word; without one, of the same user, cgroups and
+    login. A session at a terminal that they serve is a person's."""
     certain: bool = True
-    """False where it only may be in the namespace: that takes the right to trace it."""
+    """False where it only may be tied to them: that takes the right to trace it."""
     oom_score_adjust: int | None = None
+    why: str = ""
+    """How it is tied to them, in words that follow its name."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -91,16 +91,21 @@ class NamespaceMember:
 
     def __str__(self) -> str:
         """For people and for the record."""
-        return f"{'' if self.certain else 'perhaps '}pid {self.pid} ({self.names[0]} of {self.user})"
+        why = f", {self.why}" if self.why else ""
+        return f"{'' if self.certain else 'perhaps '}pid {self.pid} ({self.names[0]} of {self.user}{why})"
 
 
-def all_once(some: tuple[NamespaceMember, ...], others: tuple[NamespaceMember, ...]) -> tuple[NamespaceMember, ...]:
-    """Return the first, and those of the others that are not among them."""
-    known = {each.key for each in some}
-    return (*some, *(each for each in others if each.key not in known))
+@dataclass(frozen=True, slots=True)
+class Ties:
+    """Everybody who ends, is hung up, or is stopped for good together with the processes that a step ends."""
+
+    processes: tuple[TiedProcess, ...] = ()
+    """At most one beyond `MAX_TIED`."""
+    unseen: str = ""
+    """Why they cannot be told; "" if these are all."""
 
 
-MAX_NAMESPACE_MEMBERS = 256
+MAX_TIED = 256
 """Beyond these a person cannot look through a list, and a container is for its runtime to end."""
 
 
@@ -129,11 +134,8 @@ class Facts:
     """Whether its root directory is another than the host's; None where that cannot be seen."""
     namespace_pids: tuple[int, ...] = ()
     """The pid in each namespace, the agent's first: more than one is a container's process."""
-    namespace_members: tuple[NamespaceMember, ...] | None = ()
-    """All that end together with the first process of a pid namespace, at most one beyond the bound. None where they
-    cannot be seen."""
-    terminal_members: tuple[NamespaceMember, ...] | None = ()
-    """All that the kernel hangs up when the leader of a session with a terminal ends, as above; () for any other."""
+    ties: Ties = field(default_factory=Ties)
+    """Who ends with it and with those that fall with it; told of the one that was chosen."""
     ignored_signals: int = NO_SIGNALS
     caught_signals: int = NO_SIGNALS
     pending_signals: int = NO_SIGNALS

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from gpuagent.identity import ProcessId
 from gpuagent_alerts.remedies.never_list import find_listed
 from gpuagent_alerts.remedies.steps import Step
-from gpuagent_alerts.remedies.target import Facts, Target
+from gpuagent_alerts.remedies.target import Facts, Target, Ties
 from gpuagent_alerts.remedies.victim import Choice
 
 SHARED_WAY_OUT = "to restart it all the same, name it in remedies.allow.shared_units, or run systemctl yourself"
@@ -156,6 +156,10 @@ class Hands(Protocol):
 
     def is_alive(self, identity: ProcessId) -> bool:
         """Whether this very process has not ended; where that cannot be told, it has not."""
+        ...
+
+    async def tied_to(self, targets: Sequence[Target]) -> Ties:
+        """Return who else ends, is hung up, or is stopped for good when all of these end."""
         ...
 
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> Done:

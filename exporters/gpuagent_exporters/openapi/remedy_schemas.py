@@ -170,13 +170,14 @@ REMEDY_SCHEMAS: dict[str, Schema] = {
         why_not=text('Why it cannot be acted on at all; "" if it can.'),
         ends_with_it=listing(
             record(
-                "A process that the kernel ends together with the first process of its pid namespace.",
+                "A process that ends, is hung up, or is stopped for good when another one ends.",
                 pid=integer(),
                 start_ticks=integer("Start in clock ticks since the boot."),
                 process=text("Its name."),
                 user=text(),
-                belongs=flag("It is of the same container, or without one of the same user."),
-                certain=flag("False where it only may be in the namespace."),
+                belongs=flag("It is of the same container, or without one of the same user, cgroups and login."),
+                certain=flag("False where it only may depend on it: the agent lacks the right to see that."),
+                why=text("How it depends on it, in words that follow its name."),
             ),
             "Whom its end ends as well; null where that cannot be told.",
             type=["array", "null"],

@@ -6,6 +6,7 @@ import asyncio
 import json
 import math
 import tempfile
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -19,7 +20,7 @@ from gpuagent.acting.agent import Acting, Around
 from gpuagent.acting.by_hand import gpus_of
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.hands import AgentHands, Apps
-from gpuagent.acting.lookup import TableLookup, look_up
+from gpuagent.acting.lookup import LOOK, TableLookup, look_up
 from gpuagent.acting.notes import Notes
 from gpuagent.acting.shown import card_of
 from gpuagent.clock import ManualClock
@@ -50,6 +51,8 @@ gpus:
 """
 
 
+_LOOK_TURNS = 500
+"""So long a look may hang before time goes on."""
 DIGESTS = CommandDigests()
 """By one key, as those of an agent are."""
 
@@ -76,6 +79,15 @@ def judged(alert: Alert, at: float) -> Judged:
     )  # fmt: skip
 
 
+async def let_threads_work() -> None:
+    """Let threads write and read between two ticks: a second passes in a tick, and no look at /proc takes that long."""
+    await asyncio.sleep(0.002)
+    for _ in range(_LOOK_TURNS):
+        if not any(each.name == LOOK for each in threading.enumerate()):
+            return
+        await asyncio.sleep(0.001)
+
+
 @dataclass
 class Stage:
     """The agent's remedies over a simulated node, ticked until something has come true."""
@@ -96,7 +108,7 @@ class Stage:
             if true():
                 return
             await self.tick()
-            await asyncio.sleep(0.002)  # for the threads that write and read
+            await let_threads_work()
         pytest.fail("it never came true")
 
     def fires(self, *pids: int) -> None:

@@ -19,7 +19,7 @@ from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import PLAIN, as_target, running
-from tests.agent.acting.staging import config, judged, stage
+from tests.agent.acting.staging import config, judged, let_threads_work, stage
 
 CONTAINER = "c" * 64
 GPU = Grounds()
@@ -141,7 +141,7 @@ def test_a_rule_on_growth_ends_no_process_that_does_not_leak(store: Store, about
                 await one.acting.judge([judged(about, snapshot.clock_seconds)._replace(grounds=grounds)])
                 if one.ended():
                     break
-                await asyncio.sleep(0.002)  # for the threads that write and read
+                await let_threads_work()
             assert one.ended() == [ended]
 
     with running(PLAIN) as leaker, running(PLAIN) as neighbour:

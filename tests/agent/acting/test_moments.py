@@ -15,7 +15,7 @@ import pytest
 from gpuagent.config.models import Config
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import IGNORES_TERM, PLAIN, as_target, running
-from tests.agent.acting.staging import Stage, config, stage
+from tests.agent.acting.staging import Stage, config, let_threads_work, stage
 from tests.fakes.nobody import NOBODY, run_as_nobody
 
 TELLS = (
@@ -51,11 +51,11 @@ async def climb(one: Stage, pid: int, moment: int, event: Callable[[], None]) ->
     one.fires(pid)
     for _ in range(moment):
         await one.tick()
-        await asyncio.sleep(0.01)  # for the threads that write and read
+        await let_threads_work()
     event()
     for _ in range(120):
         await one.tick()
-        await asyncio.sleep(0.002)
+        await let_threads_work()
         if not one.acting.remedies.running and (one.acting.remedies.counts or not one.alerts):
             break
     await asyncio.wait_for(one.acting.remedies.idle(), 10)

@@ -16,12 +16,14 @@ import pytest
 
 from gpuagent.acting.configured import step_of
 from gpuagent.acting.hands import AgentHands
-from gpuagent.acting.namespaces import NamespaceScan, list_pids
+from gpuagent.acting.members import read_ties
+from gpuagent.acting.process_scan import UnseenProcesses, list_pids
 from gpuagent.acting.shown import read_shown
+from gpuagent.acting.ties import TieFinder
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.reader import Record
 from gpuagent.procfs.stat import parse_stat
-from gpuagent_alerts.remedies.target import NamespaceMember, Target
+from gpuagent_alerts.remedies.target import Target, TiedProcess
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import PLAIN, as_target, reader
 from tests.agent.acting.staging import NoApps, config, stage
@@ -79,10 +81,10 @@ class NoLinks(RealProc):
         raise PermissionError(f"/proc/{pid}/{name}")
 
 
-def members(pid: int, files: RealProc | None = None) -> tuple[NamespaceMember, ...] | None:
+def members(pid: int, files: RealProc | None = None) -> tuple[TiedProcess, ...] | None:
     """Whom its end would end as well: of this file's users, as other namespaces of the machine may be anybody's."""
-    found = NamespaceScan(files or RealProc(), reader()).members(reader().read(pid).info, 2)
-    return None if found is None else tuple(each for each in found if each.user in {str(ALICE), str(BOB)})
+    ties = read_ties(files or RealProc(), reader(), [pid])
+    return None if ties.unseen else tuple(each for each in ties.processes if each.user in {str(ALICE), str(BOB)})
 
 
 def others(pid: int, files: RealProc | None = None) -> list[str] | None:
@@ -91,14 +93,14 @@ def others(pid: int, files: RealProc | None = None) -> list[str] | None:
     return None if found is None else words(found)
 
 
-def words(found: tuple[NamespaceMember, ...]) -> list[str]:
+def words(found: tuple[TiedProcess, ...]) -> list[str]:
     """Those who do not belong with it."""
     return [str(each) for each in found if not each.belongs]
 
 
-def named(pid: int, uid: int) -> str:
+def named(pid: int, uid: int, init_pid: int) -> str:
     """A process of this file, in the words of a refusal."""
-    return f"pid {pid} ({reader().read(pid).info.name} of {uid})"
+    return f"pid {pid} ({reader().read(pid).info.name} of {uid}, in the pid namespace of pid {init_pid})"
 
 
 @pytest.mark.parametrize("files", [RealProc(), NoLinks()])
@@ -116,7 +118,7 @@ def test_alone(files: RealProc) -> None:
 def test_of_another_user(files: RealProc) -> None:
     """Whoever was started into it from outside is found; without the right to trace as one who may be there."""
     with init() as pid, entered(pid, BOB) as bob:
-        assert others(pid, files) == [f"{'perhaps ' if isinstance(files, NoLinks) else ''}{named(bob, BOB)}"]
+        assert others(pid, files) == [f"{'perhaps ' if isinstance(files, NoLinks) else ''}{named(bob, BOB, pid)}"]
 
 
 @pytest.mark.parametrize("files", [RealProc(), NoLinks()])
@@ -125,7 +127,7 @@ def test_below(files: RealProc) -> None:
     with init() as pid, entered(pid, BOB, *UNSHARE, depth=2) as bob:
         told = others(pid, files)
         assert told is not None
-        assert any(named(bob, BOB) in each for each in told)
+        assert any(named(bob, BOB, pid) in each for each in told)
 
 
 @pytest.mark.parametrize("files", [RealProc(), NoLinks()])
@@ -139,7 +141,7 @@ def test_in_another_namespace() -> None:
     """Whoever was started into another namespace is told apart by the link."""
     with init() as pid, init(BOB) as another, entered(another, BOB) as bob:
         assert others(pid) == []
-        assert others(pid, NoLinks()) == [f"perhaps {named(bob, BOB)}"]
+        assert others(pid, NoLinks()) == [f"perhaps {named(bob, BOB, pid)}"]
 
 
 def test_who_cannot_be_seen() -> None:
@@ -155,10 +157,10 @@ def test_who_cannot_be_seen() -> None:
         raise PermissionError
 
     with init() as pid:
-        info = reader().read(pid).info
         assert others(pid, Hides()) is None
-        for pids in (fails, lambda: [p for p in list_pids() if p != 1], lambda: [1]):
-            assert NamespaceScan(RealProc(), reader(), pids).members(info, 2) is None
+        for pids in (fails, lambda: [p for p in list_pids() if p != 1], lambda: [pid]):
+            with pytest.raises(UnseenProcesses):
+                TieFinder(RealProc(), pids=pids).find([pid])
 
 
 class Containers:
@@ -171,13 +173,15 @@ class Containers:
         return self._names.get(pid, "")
 
     def read(self, pid: int) -> Record:
-        return reader().read(pid)
+        found = reader().read(pid)
+        if not (name := self._names.get(pid)):
+            return found
+        return found._replace(info=replace(found.info, container_id=name, proven_names=frozenset({"container"})))
 
 
 def in_containers(pid: int, names: dict[int, str], files: RealProc) -> list[str]:
     """Who does not belong with it, where the init is in container `a`."""
-    of_a = replace(reader().read(pid).info, container_id="a", proven_names=frozenset({"container"}))
-    found = NamespaceScan(files, Containers(names)).members(of_a, 2) or ()
+    found = read_ties(files, Containers(names), [pid]).processes
     return words(tuple(each for each in found if each.user in {str(ALICE), str(BOB)}))
 
 
@@ -186,21 +190,21 @@ def test_containers() -> None:
     with init() as pid, entered(pid, BOB) as bob:
         assert in_containers(pid, {pid: "a", bob: "a"}, RealProc()) == []
         for elsewhere in ({pid: "a", bob: "b"}, {pid: "a"}):
-            assert in_containers(pid, elsewhere, RealProc()) == [named(bob, BOB)]
+            assert in_containers(pid, elsewhere, RealProc()) == [named(bob, BOB, pid)]
     with init() as pid, entered(pid, ALICE) as neighbour:
-        assert in_containers(pid, {pid: "a", neighbour: "b"}, RealProc()) == [named(neighbour, ALICE)]
+        assert in_containers(pid, {pid: "a", neighbour: "b"}, RealProc()) == [named(neighbour, ALICE, pid)]
 
 
 def test_a_session_in_another_container() -> None:
     """Without the right to trace, who was started into a container with a namespace of its own is taken to be there."""
     with init() as pid, init(BOB) as another, entered(another, BOB) as bob:
         assert in_containers(pid, {pid: "a", another: "b", bob: "b"}, NoLinks()) == []
-        assert in_containers(pid, {pid: "a", another: "b", bob: "c"}, NoLinks()) == [f"perhaps {named(bob, BOB)}"]
+        assert in_containers(pid, {pid: "a", another: "b", bob: "c"}, NoLinks()) == [f"perhaps {named(bob, BOB, pid)}"]
 
 
 def refusal(pid: int, bob: int) -> str:
     """Return the words of it."""
-    return f"it is the first process of a pid namespace: ending it also ends {named(bob, BOB)}"
+    return f"ending it also ends, or hangs up, {named(bob, BOB, pid)}"
 
 
 @pytest.mark.parametrize(("force", "shown"), [(False, True), (True, False), (True, True)])
@@ -251,7 +255,7 @@ def test_the_never_list_stands_for_all_of_them(tmp_path: Path, uid: int, *, forc
                 await one.until(kill.done)
                 result = await kill
                 assert result["result"] == "refused"
-                assert f"pid {sshd} (sshd of {uid}) ends with it: sshd is on the never-list" in result["detail"]
+                assert f"{named(sshd, uid, pid)} ends with it: sshd is on the never-list" in result["detail"]
 
         asyncio.run(story())
         assert (has_ended(pid), has_ended(sshd)) == (False, False)
@@ -297,7 +301,10 @@ def test_a_rule_and_the_never_list(tmp_path: Path) -> None:
                 one.fires(pid)
                 await one.until(lambda: one.ended() == ["refused"])
                 (run,) = (await one.acting.document())["remedies"]
-                assert f"pid {sshd} (sshd of {ALICE}) ends with it: sshd is on the never-list" in run["end"]["detail"]
+                assert (
+                    f"pid {sshd} (sshd of {ALICE}, in the pid namespace of pid {pid}) ends with it: sshd is"
+                    in run["end"]["detail"]
+                )
 
         asyncio.run(story())
         assert (has_ended(pid), has_ended(sshd)) == (False, False)

@@ -16,10 +16,11 @@ from typing import NamedTuple
 import pytest
 
 from gpuagent.acting.configured import step_of
+from gpuagent.acting.members import read_ties
 from gpuagent.acting.shown import read_shown
-from gpuagent.acting.terminals import hung_up_with
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.stat import parse_stat
+from gpuagent_alerts.remedies.target import Ties
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import reader
 from tests.agent.acting.staging import config, stage
@@ -95,21 +96,28 @@ def has_ended(pid: int) -> bool:
         return True
 
 
-@pytest.mark.parametrize(("place", "is_hung_up"), [("foreground", True), ("background", False), ("stopped", True)])
-def test_who_is_hung_up(place: str, is_hung_up: bool) -> None:
-    """Who is in the foreground, or stopped in that session: the kernel sends SIGHUP to no other."""
+@pytest.mark.parametrize(
+    ("place", "how"),
+    [
+        ("foreground", "in the foreground of the terminal of pid {}"),
+        ("background", "started by pid {}, and of another user"),
+        ("stopped", "a stopped job that nobody else could continue"),
+    ],
+)
+def test_who_is_hung_up(place: str, how: str) -> None:
+    """Who is in the foreground, or stopped in that session; whoever else of another user the shell has started."""
     with shell(BOB, place=place) as one:
-        found = hung_up_with(RealProc(), reader(), reader().read(one.pid).info)
-        assert found is not None
-        assert [(each.pid, each.belongs) for each in found] == ([(one.job, False)] if is_hung_up else [])
-        assert hung_up_with(RealProc(), reader(), reader().read(one.job).info) == ()
+        ties = read_ties(RealProc(), reader(), [one.pid])
+        assert [(each.pid, each.belongs, each.why) for each in ties.processes] == [
+            (one.job, False, how.format(one.pid))
+        ]
+        assert read_ties(RealProc(), reader(), [one.job]).processes == ()
 
 
-def test_who_cannot_be_seen() -> None:
-    """With a /proc that hides processes nothing is known: that is not nobody."""
-    with shell(BOB) as one:
-        info = reader().read(one.pid).info
-        assert hung_up_with(RealProc(), reader(), info, lambda: [one.job]) is None
+def test_a_job_of_its_own_user() -> None:
+    """A job in the background of the same user gets another parent, and lives on: nothing ties it."""
+    with shell(ALICE, place="background") as one:
+        assert read_ties(RealProc(), reader(), [one.pid]) == Ties()
 
 
 @pytest.mark.parametrize("name", ["tool", "sshd"])
@@ -130,7 +138,7 @@ def test_a_rule(tmp_path: Path, uid: int, name: str) -> None:
                 await staged.until(lambda: bool(staged.ended()))
                 (run,) = (await staged.acting.document())["remedies"]
                 assert run["end"]["result"] == "refused"
-                wanted = "ends with it: sshd is on the never-list" if name == "sshd" else "ending it also ends pid"
+                wanted = "ends with it: sshd is on the never-list" if name == "sshd" else "hangs up, pid"
                 assert wanted in run["end"]["detail"]
 
         asyncio.run(story())

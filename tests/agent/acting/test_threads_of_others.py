@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuagent.acting.members import read_member
+from gpuagent.acting.members import is_own_work
 from gpuagent.procfs.credentials import read_credentials
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.thread_uids import read_uids
@@ -54,12 +54,12 @@ def test_a_process_of_one_user() -> None:
 
 
 def test_wherever_it_is_judged(server: int) -> None:
-    """In a unit and in a pid namespace too, the users of a process are those of all its threads."""
+    """In a unit and among those that depend on others too, the users of a process are those of all its threads."""
     assert read_credentials(RealProc(), server).uids > {ALICE}
     with running(SERVER.format(client=(ALICE,) * 3)) as plain:
         of = reader().read(plain.pid).info
-        assert read_member(RealProc(), reader(), plain.pid, of).belongs
-        assert not read_member(RealProc(), reader(), server, of).belongs
+        assert is_own_work(RealProc(), reader(), plain.pid, of)
+        assert not is_own_work(RealProc(), reader(), server, of)
 
 
 class Restless(FakeProc):

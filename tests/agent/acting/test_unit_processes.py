@@ -4,18 +4,22 @@ from __future__ import annotations
 
 import os
 import pwd
+from collections.abc import Collection
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gpuagent.acting.pty_masters import RealOpenFiles
+from gpuagent.acting.ties import TieFinder
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.never_list import NEVER
 from gpuagent_alerts.remedies.world import Gone
 from tests.fakes.cgroups import CGROUP, OWN_ROOT, START_TICKS, UNIT, CgroupTree, unit_target
+from tests.fakes.proc import stat_text
 
 NAMES = {0: "root", 1000: "svc", 1001: "alice", 1002: "bob", 1003: "carol", 1004: "dave"}
 CONTAINER = "ab" * 32
@@ -262,3 +266,60 @@ def test_the_target_is_elsewhere(tree: CgroupTree) -> None:
     tree.proc.end(100)
     with pytest.raises(Gone):
         look.not_in_unit(unit_target(), UNIT, CGROUP)
+
+
+class OtherProcesses:
+    """Real processes of others, and which of them depend on those of a unit."""
+
+    def __init__(self, tree: CgroupTree, names: dict[int, bytes]) -> None:
+        self.seen = [1, 100, *names]
+        for pid, name in names.items():
+            tree.add(pid, "/user.slice/session-1.scope", uids=ALICE, name=name)
+            tree.proc.files[pid]["stat"] = stat_text(pid, name, parent_pid=100, start_ticks=START_TICKS)
+        self.finder = TieFinder(tree.proc, pids=lambda: self.seen, open_files=NoOpenFiles())
+
+    def tied(self, tree: CgroupTree, *, shared: bool = False, never: Collection[str] = NEVER) -> str:
+        """The verdict."""
+        look = UnitProcesses(tree.proc, mountinfo=tree.mountinfo, user_of=user_of, ties=self.finder)
+        return look.tied_with(UNIT, CGROUP, never, shared=shared)
+
+
+class NoOpenFiles(RealOpenFiles):
+    """Nobody has any."""
+
+    def list(self, pid: int, folder: str) -> list[int]:
+        return []
+
+
+def test_who_depends_on_a_unit(tree: CgroupTree) -> None:
+    """KILL-03: a process elsewhere that descends from one in the unit withholds its restart, by name and reason."""
+    others = OtherProcesses(tree, {201: b"bash"})
+    wanted = "the end of whisper.service would also end, or hang up, pid 201 (bash of alice, started by pid 100, and of"
+    assert others.tied(tree).startswith(wanted)
+    assert others.tied(tree, shared=True) == ""
+    others.seen.remove(201)
+    assert others.tied(tree) == ""
+
+
+def test_many_depend_on_a_unit(tree: CgroupTree) -> None:
+    """Three are named, the rest is counted."""
+    assert (
+        OtherProcesses(tree, dict.fromkeys(range(201, 207), b"bash"))
+        .tied(tree)
+        .split("; ")[0]
+        .endswith(" and 3 others")
+    )
+
+
+def test_the_never_list_stands_for_who_depends_on_a_unit(tree: CgroupTree) -> None:
+    """KILL-01: one of the never-list forbids it, also where the unit may be restarted with others' work in it."""
+    for shared in (False, True):
+        tied = OtherProcesses(tree, {201: b"sshd"}).tied(tree, shared=shared)
+        assert "sshd runs in the work that depends on whisper.service (pid 201), and is on the never-list" in tied
+
+
+def test_who_depends_on_a_unit_cannot_be_seen(tree: CgroupTree) -> None:
+    """No answer is no permission."""
+    others = OtherProcesses(tree, {201: b"bash"})
+    others.seen.remove(1)
+    assert "it cannot be told whom the end of whisper.service would end" in others.tied(tree, shared=True)

@@ -153,7 +153,15 @@ def test_one_question(typed: str, status: int, killed: set[int]) -> None:
 
 CROWD: list[dict[str, Any]] = [
     {"pid": 70, "start_ticks": 700, "process": "sleep", "user": "svc-ml", "belongs": True, "certain": True},
-    {"pid": 71, "start_ticks": 710, "process": "sh\x1b", "user": "bob", "belongs": False, "certain": False},
+    {
+        "pid": 71,
+        "start_ticks": 710,
+        "process": "sh\x1b",
+        "user": "bob",
+        "belongs": False,
+        "certain": False,
+        "why": "traced by pid 7\x1b",
+    },
 ]
 """Whom the end of a container's first process ends as well."""
 
@@ -161,7 +169,7 @@ CROWD: list[dict[str, Any]] = [
 def test_who_ends_with_it_is_shown_and_named_in_the_request() -> None:
     """At the prompt, with --yes and in a dry run; the request carries those that were shown, and nobody else."""
     agent = FakeAgent(identified(row(7, ends_with_it=CROWD), row(8)), {})
-    wanted = ("pid 70 (sleep of svc-ml)", "perhaps pid 71 (sh? of bob), not of its own")
+    wanted = ("pid 70 (sleep of svc-ml)", "perhaps pid 71 (sh? of bob, traced by pid 7?), not of its own")
     with answering(agent) as place:
         command = [sys.executable, "-m", "gpuagent", "kill", "7", "8", "--force", "--socket", str(place)]
         seen, code = on_terminal(command, "End all 2 of them?", "y\n")

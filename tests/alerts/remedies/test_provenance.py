@@ -13,7 +13,7 @@ from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.provenance import FACTS, Writer, written_by
 from gpuagent_alerts.remedies.refusals import NotMeant
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.target import Facts, Identity, NamespaceMember, Target
+from gpuagent_alerts.remedies.target import Facts, Identity, Target, TiedProcess, Ties
 from gpuagent_alerts.remedies.world import Condition, Order, Sight
 from tests.alerts.remedies.world import GIB, target
 
@@ -96,8 +96,9 @@ OF_THE_KERNEL = st.fixed_dictionaries({
     "root_user_namespace": mostly(True, False, None),
     "own_root": mostly(False, True, None),
     "namespace_pids": mostly((100,), (100, 7), (100, 1), ()),
-    "namespace_members": mostly((), None, (NamespaceMember(7, 70, ("sleep",), "bob", belongs=False),)),
-    "terminal_members": mostly((), None, (NamespaceMember(8, 80, ("sleep",), "bob", belongs=False),)),
+    "ties": mostly(
+        Ties(), Ties(unseen="hidden"), Ties((TiedProcess(7, 70, ("sleep",), "bob", belongs=False),))
+    ),
     "state": mostly("S", "D", "Z"),
     "kernel_thread": mostly(False, True),
     "proven": st.frozensets(st.sampled_from((*NAMES, "place"))),
@@ -147,8 +148,7 @@ def world(kernel: dict[str, Any], written: dict[str, Any]) -> tuple[Sight, Facts
         identity=Identity(made.id, made.uid, proven_names=proven, **identity),
         state=kernel["state"], threads=1, kernel_thread=kernel["kernel_thread"], uids=kernel["uids"],
         root_user_namespace=kernel["root_user_namespace"], own_root=kernel["own_root"], user=made.user,
-        namespace_pids=kernel["namespace_pids"], namespace_members=kernel["namespace_members"],
-        terminal_members=kernel["terminal_members"], **of["Facts"],
+        namespace_pids=kernel["namespace_pids"], ties=kernel["ties"], **of["Facts"],
     )  # fmt: skip
     sight = Sight(
         NOW,
@@ -211,7 +211,7 @@ def test_a_name_that_is_lost_ends_the_act(name: str) -> None:
     order = Order(alert="a1", alertname="GpuMemoryHigh", forced=name == "job")
     kernel: dict[str, Any] = {
         "user": "alice", "uids": (1000,) * 4, "root_user_namespace": True, "own_root": False,
-        "namespace_pids": (100,), "namespace_members": (), "terminal_members": (),
+        "namespace_pids": (100,), "ties": Ties(),
         "state": "S", "kernel_thread": False, "proven": frozenset({name}), "kinds": "C", "evidence": "",
         "driver_confirms": False, "container_name": "", "trusted": True, "host": True,
     }  # fmt: skip
@@ -227,7 +227,7 @@ def test_a_user_who_has_another_name_now_is_refused(now: str) -> None:
     """The name that permits is the one of this moment: a uid that went over to another user permits nothing."""
     kernel: dict[str, Any] = {
         "user": "alice", "uids": (1000,) * 4, "root_user_namespace": True, "own_root": False,
-        "namespace_pids": (100,), "namespace_members": (), "terminal_members": (), "state": "S",
+        "namespace_pids": (100,), "ties": Ties(), "state": "S",
         "kernel_thread": False, "proven": frozenset(), "kinds": "C", "evidence": "", "driver_confirms": False,
         "container_name": "", "trusted": True, "host": True,
     }  # fmt: skip

@@ -15,7 +15,7 @@ from gpuagent_alerts.remedies import policy as policy_module
 from gpuagent_alerts.remedies.advice import advice_on
 from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.target import Facts, Identity, NamespaceMember, Target
+from gpuagent_alerts.remedies.target import Facts, Identity, Target, TiedProcess, Ties
 from gpuagent_alerts.remedies.world import Condition, Order, Sight
 from tests.alerts.remedies.test_advice import words
 from tests.alerts.remedies.world import GIB, KILL, RESTART, target
@@ -25,7 +25,7 @@ NOW = 1e6
 ID = "a1" * 32
 RESET = Step(Kind.RESET, 1.0)
 HAND = Order(alertname="", asked_by="root (uid 0)")
-MEMBERS = (NamespaceMember(7, 70, ("sleep",), "bob", belongs=False),)
+TIED = (TiedProcess(7, 70, ("sleep",), "bob", belongs=False),)
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Case:
 
 def forced(case: Case) -> Case:
     """As the command does it: whom it ends too is shown, and --force said."""
-    shown = frozenset(each.key for each in case.facts.get("namespace_members") or ())
+    shown = frozenset(each.key for each in case.facts.get("ties", Ties()).processes)
     return replace(case, order=case.order | {"forced": True, "shown": shown})
 
 
@@ -119,7 +119,7 @@ LIFTED = (
          target={"container_id": ID}, proven=frozenset()),
     Case("not been shown to hold this memory", target={"holder_proven": False}),
     Case("it is a client of MPS", target={"kinds": "CM"}),
-    Case("ending it also ends", facts={"namespace_pids": (100, 1), "namespace_members": MEMBERS}, allow={}),
+    Case("ending it also ends", facts={"ties": Ties(TIED)}, allow={}),
     Case("systemd supervises it", target={"unit": "a.service"}),
     Case("no systemd unit runs it", step=RESTART),
     Case("belongs to a user's own manager", target={"unit": "user@1000.service/a.service"}, step=RESTART),
@@ -145,10 +145,9 @@ STANDING = (
     Case("it is ending", facts={"ending": True}),
     Case("not in the host's pid namespace", sight={"host_pid_namespace": False}),
     Case("shuffle", sight={"trusted": False}),
-    Case("cannot be told whom", facts={"namespace_pids": (100, 1), "namespace_members": None}),
-    Case("ends with it", facts={"namespace_pids": (100, 1),
-                                "namespace_members": (NamespaceMember(7, 70, ("sshd",), "svc", belongs=True),)}),
-    Case("with more than", facts={"namespace_pids": (100, 1), "namespace_members": MEMBERS * 257}),
+    Case("cannot be told whom", facts={"ties": Ties(unseen="hidden")}),
+    Case("ends with it", facts={"ties": Ties((TiedProcess(7, 70, ("sshd",), "svc", belongs=True),))}),
+    Case("or hang up, more than", facts={"ties": Ties(TIED * 257)}),
     Case("it is not proven that root, and nobody else, put it into", target={"unit": "a.service"}, proven=frozenset(),
          step=RESTART),
     Case("on the never-list", target={"unit": "docker.service"}, step=RESTART),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import signal
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,7 +21,7 @@ from gpuagent_alerts.remedies.party import Doubt
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.target import Facts, Identity, Target
+from gpuagent_alerts.remedies.target import Facts, Identity, Target, Ties
 from gpuagent_alerts.remedies.world import Condition, Done, Gone, NotPermitted, Order, Sight, UnitPermission
 from gpuagent_alerts.store.database import Store
 
@@ -107,6 +107,8 @@ class World:
         """Why the unit may run other people's work."""
         self.before_restart: Callable[[World], None] = lambda world: None
         """Called between the decision to restart a unit and the last look at it."""
+        self.ties = Ties()
+        """Who else ends with the processes."""
         self.successors: tuple[int, ...] = ()
         self.relatives: tuple[int, ...] = ()
         """Pids of those that belong to the target; with a scope, they fall with it."""
@@ -169,6 +171,10 @@ class World:
 
     def is_alive(self, identity: ProcessId) -> bool:
         return any(body.alive and body.identity.id == identity for body in self.bodies.values())
+
+    async def tied_to(self, targets: Sequence[Target]) -> Ties:
+        assert all(self.bodies[each.pid].target.id.pid == each.pid for each in targets)
+        return self.ties
 
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> Done:
         self.log.append(("notify", target.pid))

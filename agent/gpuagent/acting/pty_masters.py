@@ -1,0 +1,192 @@
+"""Which pseudo-terminals a process holds the other side of: whoever works on one is hung up when that is closed.
+
+A terminal program (tmux, screen, sshd, script, a notebook server, the shim of a container) has the master open, and its
+sessions run on the slave, `/dev/pts/N`. The kernel tells the number in `fdinfo` of the master alone (`pty_show_fdinfo`,
+drivers/tty/pty.c). Each devpts file system counts its own numbers, so the file system is compared too where it is told
+(pts(4)). Reading the open files of another user's process takes the right to trace it.
+
+Nothing here opens or asks a file that the process chose: a file system in user space could keep the agent waiting.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Collection, Iterator
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from gpuagent.acting.process_scan import ProcessRow
+from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.living import living_thread
+from gpuagent.procfs.stat import parse_stat
+
+_SLAVE_MAJOR = 136
+"""UNIX98_PTY_SLAVE_MAJOR, include/uapi/linux/major.h."""
+_INDEX = re.compile(rb"^tty-index:\s*(\d+)", re.MULTILINE)
+_MOUNT = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
+_MOST_DESCRIPTORS = 65536
+_MASTER = "ptmx"
+
+
+class Master(NamedTuple):
+    """The other side of a pseudo-terminal."""
+
+    number: int
+    """N of `/dev/pts/N`."""
+    file_system: str
+    """Device number of its devpts; "" where it is not told."""
+
+
+class OpenFiles(Protocol):
+    """What /proc tells of open files. Methods raise OSError."""
+
+    def list(self, pid: int, folder: str) -> list[int]:
+        """Return the descriptors of a process, or of a thread of it: `folder` is "" or "task/TID/"."""
+        ...
+
+    def path(self, pid: int, folder: str, descriptor: int) -> str:
+        """Return what the link of a descriptor says."""
+        ...
+
+    def info(self, pid: int, folder: str, descriptor: int) -> bytes: ...
+
+    def mounts(self, pid: int, folder: str) -> bytes:
+        """Return its whole mountinfo."""
+        ...
+
+
+class RealOpenFiles:
+    """The kernel's own."""
+
+    def __init__(self, root: str = "/proc") -> None:
+        self._root = root
+
+    def list(self, pid: int, folder: str) -> list[int]:
+        return [int(name) for name in os.listdir(f"{self._root}/{pid}/{folder}fd")]  # noqa: PTH208  names are enough
+
+    def path(self, pid: int, folder: str, descriptor: int) -> str:
+        return os.readlink(f"{self._root}/{pid}/{folder}fd/{descriptor}")  # noqa: PTH115  no file is made of it
+
+    def info(self, pid: int, folder: str, descriptor: int) -> bytes:
+        return Path(f"{self._root}/{pid}/{folder}fdinfo/{descriptor}").read_bytes()
+
+    def mounts(self, pid: int, folder: str) -> bytes:
+        return Path(f"{self._root}/{pid}/{folder}mountinfo").read_bytes()
+
+
+class PtyMasters:
+    """Looks for masters among the open files of processes."""
+
+    def __init__(self, files: ProcFiles, open_files: OpenFiles) -> None:
+        self._files = files
+        self._open = open_files
+
+    def held_by(self, pid: int) -> frozenset[Master]:
+        """Return all masters that a process has open; none of one that has ended. Raises OSError, ValueError."""
+        return frozenset(self._find(pid, lambda path: path.startswith("/")))
+
+    def is_held_elsewhere(self, master: Master, pids: Collection[int]) -> bool:
+        """Return whether any of these processes has this very master open too: then it is not closed.
+
+        One whose files cannot be read is not known to have it. Nor is anybody where it is not told of which devpts it
+        is: then the same number may be another terminal's.
+        """
+        for pid in pids if master.file_system else ():
+            try:
+                if any(each == master for each in self._find(pid, lambda path: path.endswith(_MASTER))):
+                    return True
+            except (OSError, ValueError):
+                continue
+        return False
+
+    def is_on(self, row: ProcessRow, master: Master) -> bool:
+        """Return whether a process has this terminal, by its number: of another devpts it is another terminal.
+
+        Which devpts it is on says a descriptor for the terminal; without one it may be any.
+        """
+        if pty_number(row.terminal) != master.number:
+            return False
+        file_system = self._file_system_of_slave(row.pid, master.number)
+        return not (file_system and master.file_system) or file_system == master.file_system
+
+    def _find(self, pid: int, is_candidate: Callable[[str], bool]) -> Iterator[Master]:
+        folder = self._folder(pid)
+        if folder is None:
+            return
+        descriptors = self._open.list(pid, folder)
+        if len(descriptors) > _MOST_DESCRIPTORS:
+            raise ValueError(f"pid {pid} has more than {_MOST_DESCRIPTORS} open files")
+        for descriptor in descriptors:
+            try:
+                path = self._open.path(pid, folder, descriptor)
+                if is_candidate(path) and (index := _INDEX.search(info := self._open.info(pid, folder, descriptor))):
+                    yield Master(int(index[1]), self._file_system(pid, folder, info, path))
+            except (FileNotFoundError, ProcessLookupError):  # closed meanwhile
+                continue
+
+    def _folder(self, pid: int) -> str | None:
+        """Return where its open files are told: by a thread that lives. None where it has ended."""
+        try:
+            thread = living_thread(self._files, parse_stat(self._files.read(pid, "stat")))
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if thread is None else thread.folder
+
+    def _file_system(self, pid: int, folder: str, info: bytes, path: str) -> str:
+        """Return the devpts of a master: that of its node, or the one beside a node in another file system.
+
+        So the kernel chooses it (`devpts_acquire`, fs/devpts/inode.c). "" where the process that has opened it may have
+        been in another mount namespace, or several lie one upon the other.
+        """
+        try:
+            mounts = list(_mounts(self._open.mounts(pid, folder)))
+        except OSError:
+            return ""
+        own = [each for each in mounts if each.mount_id == _mount_id(info)]
+        beside = f"{path.rpartition('/')[0]}/pts"
+        near = own if any(each.is_devpts for each in own) else [each for each in mounts if own and each.point == beside]
+        found = {each.device for each in near if each.is_devpts}
+        return found.pop() if len(found) == 1 else ""
+
+    def _file_system_of_slave(self, pid: int, number: int) -> str:
+        try:
+            folder = self._folder(pid)
+            if folder is None:
+                return ""
+            for descriptor in self._open.list(pid, folder):
+                if self._open.path(pid, folder, descriptor).endswith(f"/{number}"):
+                    own = _mount_id(self._open.info(pid, folder, descriptor))
+                    for mount in _mounts(self._open.mounts(pid, folder)):
+                        if mount.is_devpts and mount.mount_id == own:
+                            return mount.device
+        except (OSError, ValueError):
+            return ""
+        return ""
+
+
+def pty_number(device: int) -> int | None:
+    """Return N of `/dev/pts/N` by the device number in `stat`; None for what is no pseudo-terminal."""
+    unsigned = device & 0xFFFFFFFF
+    return os.minor(unsigned) if os.major(unsigned) == _SLAVE_MAJOR else None
+
+
+class _Mount(NamedTuple):
+    mount_id: int
+    point: str
+    device: str
+    is_devpts: bool
+
+
+def _mount_id(info: bytes) -> int:
+    found = _MOUNT.search(info)
+    return int(found[1]) if found else 0
+
+
+def _mounts(mountinfo: bytes) -> Iterator[_Mount]:
+    """Yield every mount: proc_pid_mountinfo(5)."""
+    for line in os.fsdecode(mountinfo).split("\n"):
+        mount, _, kind = line.partition(" - ")
+        fields = mount.split(" ")
+        if len(fields) > 4:
+            yield _Mount(int(fields[0]), fields[4], fields[2], kind.startswith("devpts "))

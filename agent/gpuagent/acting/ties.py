@@ -1,0 +1,176 @@
+"""Find who ends, is hung up, or is stopped for good when others end: the one answer for every kind of step.
+
+Only what the kernel does counts, and what a child may have asked it for. A process of the same user that merely gets
+another parent lives on and is not tied. Of a signal at the end of a parent (PR_SET_PDEATHSIG) the kernel tells nobody:
+so a descendant in another place or of another user counts, and the target's own children are its own work.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cache
+from typing import NamedTuple
+
+from gpuagent.acting.namespaces import ended_with_init
+from gpuagent.acting.own_work import Place, read_place
+from gpuagent.acting.process_scan import ProcessRow, ProcessScan, UnseenProcesses, list_pids
+from gpuagent.acting.pty_masters import Master, OpenFiles, PtyMasters, RealOpenFiles, pty_number
+from gpuagent.acting.terminals import in_foreground_of, in_orphaned_groups
+from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.thread_uids import read_uids
+
+MastersOf = Callable[[int], frozenset[Master]]
+_GONE = (FileNotFoundError, ProcessLookupError)
+
+
+class Tie(NamedTuple):
+    """A process that depends on others."""
+
+    row: ProcessRow
+    why: str
+    """In words that follow its name."""
+    certain: bool = True
+    """False where it only may depend on them: the agent lacks the right to see it."""
+    may_be_own: bool = True
+    """Whether it may be the target's own work, by its user and place. A session at a terminal is a person's."""
+
+
+class TieFinder:
+    """Reads /proc; it may block, so it is called in a thread."""
+
+    def __init__(
+        self,
+        files: ProcFiles,
+        proven_container: Callable[[int], str] = lambda _: "",
+        *,
+        pids: Callable[[], Collection[int]] = list_pids,
+        open_files: OpenFiles | None = None,
+    ) -> None:
+        """`proven_container` returns the id of the container of a process that root has named, "" for none."""
+        self._files = files
+        self._proven_container = proven_container
+        self._pids = pids
+        self._masters = PtyMasters(files, open_files or RealOpenFiles())
+
+    def scan(self) -> ProcessScan:
+        """Read all processes. Raises UnseenProcesses."""
+        return ProcessScan(self._files, self._pids)
+
+    def find(self, pids: Collection[int], scan: ProcessScan | None = None) -> Mapping[int, Tie]:
+        """Return everybody else who ends, is hung up or is stopped for good when these processes end, by pid.
+
+        Who ends with them takes further ones along. A pid that no process has is tied to nobody. Raises
+        UnseenProcesses where that cannot be seen.
+        """
+        seen = scan or self.scan()
+        ended = {pid for pid in pids if pid in seen.rows}
+        masters = cache(self._masters.held_by)
+        found: dict[int, Tie] = {}
+        while True:
+            new: dict[int, Tie] = {}
+            for tie in self._direct(seen, ended, masters):
+                if tie.row.pid not in ended:
+                    new.setdefault(tie.row.pid, tie)
+            if not new:
+                break
+            found |= new
+            ended |= new.keys()
+        for tie in self._others_work(seen, ended):
+            found.setdefault(tie.row.pid, tie)
+        return found
+
+    def _direct(self, scan: ProcessScan, ended: Collection[int], masters_of: MastersOf) -> Iterator[Tie]:
+        """Yield whom the kernel ends or hangs up with these; the first one for a pid stands."""
+        for pid in ended:
+            if scan.rows[pid].is_namespace_init:
+                inside = ended_with_init(scan, self._files, self._proven_container, scan.rows[pid])
+                for other, certain in inside.items():
+                    yield Tie(scan.rows[other], f"in the pid namespace of pid {pid}", certain)
+        yield from self._sessions_held(scan, ended, masters_of)
+        for pid in ended:
+            for row in in_foreground_of(scan, scan.rows[pid]):
+                yield Tie(row, f"in the foreground of the terminal of pid {pid}")
+        for row in in_orphaned_groups(scan, ended):
+            yield Tie(row, "a stopped job that nobody else could continue")
+        yield from self._tracees(scan, ended)
+
+    def _tracees(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
+        """Yield whom they trace: with PTRACE_O_EXITKILL it ends, and without it may stay stopped (ptrace(2))."""
+        traced = [row for row in scan.rows.values() if row.tracer]
+        if not traced:
+            return
+        threads: dict[int, int] = {}
+        for pid in ended:
+            try:
+                threads |= dict.fromkeys((pid, *self._files.threads(pid)), pid)
+            except _GONE:
+                continue
+            except OSError as error:
+                raise UnseenProcesses(f"the threads of pid {pid} cannot be read: {error}") from error
+        for row in traced:
+            if tracer := threads.get(row.tracer):
+                yield Tie(row, f"traced by pid {tracer}")
+
+    def _sessions_held(self, scan: ProcessScan, ended: Collection[int], masters_of: MastersOf) -> Iterator[Tie]:
+        """Yield who works on a terminal whose other side nobody but these has open."""
+        at_terminals = [
+            row for row in scan.rows.values() if pty_number(row.terminal) is not None and row.pid not in ended
+        ]
+        if not at_terminals:
+            return
+        family = {pid for pid, _ in scan.descendants(ended)}.union(ended)
+        for pid in ended:
+            try:
+                masters = masters_of(pid)
+            except PermissionError:
+                yield from _perhaps_held(scan, at_terminals, scan.rows[pid])
+                continue
+            except (OSError, ValueError) as error:
+                raise UnseenProcesses(f"the open files of pid {pid} cannot be read: {error}") from error
+            for master in masters:
+                there = [row for row in at_terminals if self._masters.is_on(row, master)]
+                # One that was forked by them may have the master too, and end with its parent.
+                if there and not self._masters.is_held_elsewhere(master, scan.rows.keys() - family):
+                    for row in there:
+                        why = f"on the terminal pts/{master.number}, whose other side pid {pid} has open"
+                        yield Tie(row, why, may_be_own=False)
+
+    def _others_work(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
+        """Yield descendants of another user, cgroup or login."""
+        places: dict[int, Place] = {}
+        for pid, ancestor in scan.descendants(ended):
+            row, above = scan.rows[pid], scan.rows[ancestor]
+            if row.uids != above.uids:
+                yield Tie(row, f"started by pid {ancestor}, and of another user")
+                continue
+            try:
+                if set(read_uids(self._files, pid, tuple(row.uids))) != row.uids:
+                    yield Tie(row, f"started by pid {ancestor}, and a thread of it of another user")
+                    continue
+                if ancestor not in places:
+                    places[ancestor] = read_place(self._files, ancestor)
+                if why := places[ancestor].difference(read_place(self._files, pid)):
+                    yield Tie(row, f"started by pid {ancestor}, and {why}")
+            except _GONE:
+                continue
+            except (OSError, ValueError) as error:
+                raise UnseenProcesses(f"where pid {pid} runs cannot be read: {error}") from error
+
+
+def _perhaps_held(scan: ProcessScan, at_terminals: Collection[ProcessRow], holder: ProcessRow) -> Iterator[Tie]:
+    """Yield who may be on a terminal of a process whose open files may not be read, by descent.
+
+    A terminal program starts the leader of the session itself. What a manager starts (`systemd-run --pty`) descends
+    from the first process: of that, whatever is of the same user may be meant.
+    """
+    leaders = {row.pid for row in at_terminals if row.pid == row.session}
+    meant = {
+        pid
+        for pid in leaders
+        if scan.rows[pid].parent_pid == holder.pid
+        or (scan.rows[pid].parent_pid == 1 and scan.rows[pid].uids & holder.uids)
+    }
+    for row in at_terminals:
+        if row.session in meant:
+            why = f"on a terminal whose other side pid {holder.pid} may have open, which takes CAP_SYS_PTRACE to see"
+            yield Tie(row, why, certain=False, may_be_own=False)

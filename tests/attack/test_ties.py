@@ -1,0 +1,195 @@
+"""Who would end, or be hung up, together with the process that a remedy is about: it is left alone then."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.attack.arena import Arena, ladder
+from tests.attack.cgroups import container_id
+from tests.attack.processes import Living
+from tests.attack.test_units import RESTART, Units
+from tests.integration.waiting import until
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+CONTAINER = "system.slice/docker-{}.scope"
+_PARTS = """
+def drop(uid):
+    if os.getuid() == uid:
+        return
+    os.setgroups([]); os.setresgid(uid, uid, uid); os.setresuid(uid, uid, uid)
+def begin(work):
+    told, tell = os.pipe()
+    child = os.fork()
+    if not child:
+        work()
+        os.write(tell, b'.')
+        os.close(tell)
+        while True:
+            signal.pause()
+    os.close(tell)
+    assert os.read(told, 1)
+    return child
+def done(uid):
+    drop(uid)
+    print('ready', flush=True)
+    while True:
+        signal.pause()
+mine, others = map(int, sys.argv[1:])
+"""
+TERMINAL = """
+master, slave = pty.openpty()
+def session():
+    os.close(master)
+    os.setsid()
+    fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+    drop(mine)
+begin(session)
+os.close(slave)
+done(mine)
+"""
+"""It serves a terminal on which its own user works, as tmux and a notebook server do."""
+FOREGROUND = """
+master, slave = pty.openpty()
+os.setsid()
+fcntl.ioctl(slave, termios.TIOCSCTTY, 0)
+def job():
+    os.setpgid(0, 0)
+    signal.signal(signal.SIGTTOU, signal.SIG_IGN)
+    os.tcsetpgrp(slave, os.getpid())
+    drop(others)
+begin(job)
+done(mine)
+"""
+"""It is a shell in whose terminal somebody else's program runs."""
+STOPPED = """
+os.setsid()
+def job():
+    os.setpgid(0, 0)
+    drop(others)
+child = begin(job)
+os.kill(child, signal.SIGSTOP)
+os.waitpid(child, os.WUNTRACED)
+done(mine)
+"""
+"""It has stopped a job that nobody else could continue."""
+TRACED = """
+child = begin(lambda: drop(others))
+libc = ctypes.CDLL(None)
+assert libc.ptrace(0x4206, child, 0, 0x100000) == 0  # PTRACE_SEIZE, PTRACE_O_EXITKILL
+done(mine)
+"""
+SIGNALLED = """
+def work():
+    drop(others)
+    ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
+begin(work)
+done(mine)
+"""
+"""It has started another user's program, which asked for SIGKILL at the end of its parent."""
+TIES = {
+    "at a terminal": TERMINAL, "in the foreground": FOREGROUND, "stopped": STOPPED, "traced": TRACED,
+    "with a signal at its end": SIGNALLED,
+}  # fmt: skip
+KILL = {"kill": {"wait": "5s"}}
+
+
+def tied(arena: Arena, code: str, uid: int, **place: Any) -> tuple[Living, Living]:
+    """Start a process and one that depends on it; both must live."""
+    one = arena.crowd.python(_PARTS + code, words=[str(uid), str(next(arena.uids))], **place)
+    return arena.innocent(one), arena.innocent(arena.crowd.child_of(one))
+
+
+@pytest.mark.parametrize("code", TIES.values(), ids=TIES)
+def test_who_depends_on_it(arena: Arena, code: str) -> None:
+    """KILL-03: a process on which another one depends is not ended; one with workers of its own alone is."""
+    uid = next(arena.uids)
+    greedy, other = tied(arena, code, uid)
+    arena.driver.hold(greedy.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", KILL)], users=[str(uid)])
+    assert f"pid {other.pid} (" in arena.refused(greedy)
+    workers = "begin(lambda: drop(mine)); begin(lambda: drop(mine))\ndone(mine)"
+    guilty = arena.culprit(arena.crowd.python(_PARTS + workers, words=[str(uid), "0"]))
+    arena.crowd.children_of(guilty)
+    arena.driver.hold(guilty.pid, 25)
+    arena.judge()
+
+
+@pytest.mark.parametrize("kind", ["signal", "program"])
+def test_who_comes_to_depend_on_it(arena: Arena, kind: str) -> None:
+    """KILL-03: whoever comes between two steps withholds the next one, be it a signal or a program with the pid."""
+    uid = next(arena.uids)
+    waits = "print('ready', flush=True)\nassert sys.stdin.readline()\n"
+    one = arena.innocent(arena.crowd.python(f"{_PARTS}{waits}{TERMINAL}", uid, words=[str(uid), str(uid)]))
+    arena.driver.hold(one.pid, 30)
+    program = {"exec": {"command": [str(arena.stand_in("program")), "{pid}"], "wait": "5s"}}
+    step = KILL if kind == "signal" else program
+    arena.start(ladders=[ladder("TooMuch", {"notify": {"wait": "3s"}}, step)], users=[str(uid)])
+    arena.step_of(one.pid)
+    one.say()
+    assert one.starter.stdout is not None
+    assert one.starter.stdout.readline() == b"ready\n"
+    other = arena.innocent(arena.crowd.child_of(one))
+    assert f"pid {other.pid} (" in arena.refused(one)
+    arena.judge()
+    assert arena.executed("program") == []
+
+
+@pytest.mark.parametrize("group", ["unit", "container"])
+def test_who_depends_on_a_group(arena: Arena, group: str) -> None:
+    """KILL-03: a unit or container that serves a terminal to somebody elsewhere is not restarted or handed over."""
+    uid = next(arena.uids)
+    step: dict[str, Any]
+    allow: dict[str, Any]
+    if group == "unit":
+        units = Units(arena)
+        names = [units.add(f"{each}-{uid}.service", uid) for each in ("serving", "own")]
+        places = [f"system.slice/{each}" for each in names]
+        step, scope, allow = RESTART, "process", {"units": names}
+    else:
+        names = [container_id(), container_id()]
+        places = [CONTAINER.format(each) for each in names]
+        program = str(arena.stand_in("program"))
+        step, scope = {"exec": {"command": [program, "{container_id}"], "wait": "5s"}}, "container"
+        allow = {"containers": names}
+    greedy = arena.innocent(arena.crowd.start(uid, cgroup=arena.cgroups.make(places[0])))
+    _, other = tied(arena, TERMINAL, uid, cgroup=arena.cgroups.make(places[0]))
+    (arena.cgroups.make("user.slice/elsewhere.scope") / "cgroup.procs").write_text(str(other.pid), encoding="ascii")
+    arena.driver.hold(greedy.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", step, scope=scope)], **allow)
+    refused = arena.refused(greedy)
+    assert f"pid {other.pid} (" in refused
+    assert names[0][:12] in refused
+    guilty = arena.culprit(arena.crowd.start(uid, cgroup=arena.cgroups.make(places[1])))
+    arena.driver.hold(guilty.pid, 25)
+    if group == "container":
+        (line,) = until(lambda: arena.executed("program"), "the program was run")
+        assert line == names[1]
+        guilty.end()  # as the program would
+    arena.judge()
+
+
+SERVED: dict[str, Callable[[Arena, int], Living]] = {
+    "in a session of its own": lambda arena, uid: arena.crowd.python(
+        f"os.setsid(){_PARTS}done(mine)", words=[str(uid), "0"]
+    ),
+    "on a terminal": lambda arena, uid: arena.crowd.child_of(
+        arena.crowd.python(f"{_PARTS}{TERMINAL}", words=[str(uid), "0"])
+    ),
+    "with a program on a terminal of its own that has ended": lambda arena, uid: arena.crowd.python(
+        f"{_PARTS}ours, theirs = pty.openpty()\nos.close(theirs)\ndone(mine)", words=[str(uid), "0"]
+    ),
+}
+
+
+@pytest.mark.parametrize("start", SERVED.values(), ids=SERVED)
+def test_who_depends_on_others(arena: Arena, start: Callable[[Arena, int], Living]) -> None:
+    """KILL-03: a process that depends on another one, or serves nobody, is ended, and nobody else is."""
+    uid = next(arena.uids)
+    guilty = arena.culprit(start(arena, uid))
+    arena.driver.hold(guilty.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", KILL)], users=[str(uid)])
+    arena.judge()
