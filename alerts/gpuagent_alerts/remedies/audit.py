@@ -10,7 +10,6 @@ the next row that can be read.
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from collections.abc import Collection, Mapping
@@ -21,7 +20,19 @@ from typing import Any, NamedTuple
 from gpuagent.clock import Clock
 from gpuagent_alerts.remedies.limits import Past
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.record import AUDIT, BEGIN, END, INTENT, KINDS, RESET, RESULT, STOP, Event, runs
+from gpuagent_alerts.remedies.record import (
+    AUDIT,
+    BEGIN,
+    END,
+    INTENT,
+    KINDS,
+    RESET,
+    RESULT,
+    STOP,
+    Event,
+    row_text,
+    runs,
+)
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_alerts.store.rows import DamagedRow
@@ -36,7 +47,7 @@ _ACTIONS = 500
 _FOLLOWING = 100
 """Rows after a damaged one among which one that can be read is looked for."""
 _DISRUPTS = '%"disrupts": true%'
-"""In an intent, as `json.dumps` writes it: what comes from outside has its quotation marks escaped."""
+"""In an intent, as `row_text` writes it: what comes from outside has its quotation marks escaped."""
 _NO_ACTION = KINDS - {INTENT}
 """A row of such a kind that cannot be read is no action by itself."""
 _AFTERWARDS = frozenset({RESULT, END})
@@ -82,7 +93,7 @@ class Audit:
         A `result` or `end` that could not be written is kept, and written as soon as the store can be written again.
         Any other row is then in no copy of the record: what was not done for want of it must not stand there later.
         """
-        text = json.dumps(data, default=str, ensure_ascii=True)
+        text = row_text(data)
         values = (run, kind, self._boot_id, self._clock.now(), self._clock.wall(), text)
 
         def insert() -> None:
