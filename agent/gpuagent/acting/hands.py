@@ -195,7 +195,7 @@ class AgentHands:
         filled = _filled(command, target)
         # In a thread: the files may lie on a network.
         if refusal := await asyncio.to_thread(self._program_check, filled):
-            return Done(ok=False, detail=f"the program is not run: {refusal}")
+            return Done(ok=False, detail=f"the program is not run: {refusal}", taken=False)
         finished = await run_program(filled, json.dumps(document).encode(), deadline_seconds)
         if finished.status is None:
             return Done(ok=False, detail=f"the program was ended after {deadline_seconds:g} s")

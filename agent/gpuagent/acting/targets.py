@@ -115,6 +115,12 @@ def unranked(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str, *, whole: boo
     return listed + _unlisted_bytes(gpu, on_it, gpu_instance), bool(others)
 
 
+def used_ratio(snapshot: Snapshot, gpu_uuid: str) -> float:
+    """Return how full a GPU is, from 0 to 1; 0 where that is not known."""
+    memories = [gpu.memory for gpu in snapshot.gpus if gpu.identity.uuid == gpu_uuid and gpu.memory is not None]
+    return max((each.used_bytes / each.total_bytes for each in memories if each.total_bytes > 0), default=0.0)
+
+
 def _unlisted_bytes(gpu: GpuReading | None, on_it: Sequence[ProcessReading], gpu_instance: str) -> float:
     """Return the memory of a GPU, or of a GPU instance of it, that no process is listed for; infinite if not known."""
     if gpu is None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from gpuagent.clock import Clock
 from gpuagent_alerts.remedies.limits import Past
 from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outstanding import Outstanding, find_outstanding
 from gpuagent_alerts.remedies.record import (
     AUDIT,
     BEGIN,
@@ -34,6 +35,7 @@ from gpuagent_alerts.remedies.record import (
     runs,
 )
 from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.kept import Kept
 from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_alerts.store.rows import DamagedRow
 
@@ -48,6 +50,8 @@ _FOLLOWING = 100
 """Rows after a damaged one among which one that can be read is looked for."""
 _DISRUPTS = '%"disrupts": true%'
 """In an intent, as `row_text` writes it: what comes from outside has its quotation marks escaped."""
+_CONSIDERED = '%"considered": true%'
+"""In a result: the step was forbidden at the very last look. A run that only considered one uses up no turn."""
 _NO_ACTION = KINDS - {INTENT}
 """A row of such a kind that cannot be read is no action by itself."""
 _AFTERWARDS = frozenset({RESULT, END})
@@ -80,6 +84,7 @@ class Audit:
         With how often the store had moved from one database to another by then: a file may be opened late.
         """
         self._began = clock.now()
+        self._outstanding = Kept(store, self._find_outstanding)
 
     def begin(self, data: Mapping[str, Any]) -> str:
         """Begin a run, and return its id. Raises NotRecorded."""
@@ -177,9 +182,10 @@ class Audit:
         # An action counts as the newest of its rows: while it goes on, it has not ended long ago.
         events = self._store.read(
             AUDIT,
-            "WHERE run IN (SELECT run FROM remedy_audit WHERE kind = ? AND data LIKE ? AND seq > ?"
-            " GROUP BY run ORDER BY max(seq) DESC LIMIT ?) ORDER BY seq DESC",
-            (INTENT, _DISRUPTS, after, _ACTIONS),
+            "WHERE run IN (SELECT run FROM remedy_audit WHERE seq > ?"
+            " AND ((kind = ? AND data LIKE ?) OR (kind = ? AND data LIKE ?))"
+            " GROUP BY run HAVING sum(kind = ?) > sum(kind = ?) ORDER BY max(seq) DESC LIMIT ?) ORDER BY seq DESC",
+            (after, INTENT, _DISRUPTS, RESULT, _CONSIDERED, INTENT, RESULT, _ACTIONS),
         )
         newest: dict[str, Event] = {}
         for event in events:
@@ -200,6 +206,19 @@ class Audit:
         if since_reset and self.last_stop() is not None:
             marks.append(Past(0.0, "", stopped=True))
         return [*marks, *(past for _, past in sorted(found, key=itemgetter(0), reverse=True))]
+
+    def outstanding(self) -> list[Outstanding]:
+        """Return every process that a step of this boot may have ended, be it alive or not. Raises StoreFailure."""
+        return list(self._outstanding.get())
+
+    def _find_outstanding(self) -> list[Outstanding]:
+        self._look_for_damage()
+        events = self._store.read(
+            AUDIT,
+            "WHERE run IN (SELECT run FROM remedy_audit WHERE kind = ? AND boot_id = ? AND data LIKE ?) ORDER BY seq",
+            (INTENT, self._boot_id, _DISRUPTS),
+        )
+        return find_outstanding(events, self._boot_id)
 
     def _last_reset(self) -> int:
         ((seq,),) = self._store.execute("SELECT ifnull(max(seq), 0) FROM remedy_audit WHERE kind = ?", (RESET,))

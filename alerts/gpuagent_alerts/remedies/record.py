@@ -18,6 +18,7 @@ from gpuagent_alerts.store.checks import (
     flag,
     identifier,
     integer,
+    member,
     parsed,
     text,
     texts,
@@ -59,6 +60,11 @@ def _result(value: object) -> object:
     return Result(text(value))
 
 
+def _process(value: object) -> object:
+    found = document(value)
+    return integer(member(found, "pid")), integer(member(found, "start_ticks")), text(member(found, "name"))
+
+
 def _ladder(value: object) -> object:
     if not array(value):
         raise ValueError("a ladder without a step")
@@ -74,7 +80,9 @@ _FIELDS: Final[Mapping[str, Callable[[object], object]]] = {
         ),
         text,
     ),
-    **dict.fromkeys(("forced", "dry_run", "disrupts", "acted", "ok", "not_permitted"), flag),
+    **dict.fromkeys(
+        ("forced", "dry_run", "disrupts", "acted", "ok", "not_permitted", "may_end", "taken", "considered"), flag
+    ),
     "value": _maybe(finite),
     "seconds": _maybe(duration),
     **dict.fromkeys(("used_bytes", "released_bytes"), _maybe(byte_count)),
@@ -82,7 +90,8 @@ _FIELDS: Final[Mapping[str, Callable[[object], object]]] = {
     **dict.fromkeys(("pid", "start_ticks", "gpu"), integer),
     **dict.fromkeys(("pids", "members"), _list_of(integer)),
     "uid": _maybe(identifier),
-    "reasons": _list_of(text),
+    **dict.fromkeys(("reasons", "gpu_uuids"), _list_of(text)),
+    "processes": _list_of(_process),
     "ends_with_it": _list_of(text),
     "values": _list_of(finite),
     "waits_seconds": _list_of(duration),
