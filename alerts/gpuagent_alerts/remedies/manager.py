@@ -57,8 +57,8 @@ class Remedies:
         self.stopped = False
         """A person has stopped remedies: rules begin nothing."""
         self._outstanding: tuple[Outstanding, ...] = ()
-        self._handed_over: Counter[str] = Counter()
-        """GPUs on which a person waits for the runs of rules to stop, by UUID."""
+        self._handed_over: list[tuple[frozenset[str], str]] = []
+        """GPUs on which a person waits for the runs of rules to stop, and who it is."""
 
     @property
     def running(self) -> tuple[Run, ...]:
@@ -146,12 +146,13 @@ class Remedies:
         memory to come back does nothing more, and is not waited for.
         """
         others = [run for run in self._running if run.gpus & gpus and _is_act_of_rule(run)]
-        for run in others:
-            run.call_off(Passing(f"{plan.order.asked_by} began to act on this GPU at {format_time(self.tools.wall())}"))
         if not others:
             return "", ""
+        person = f"{plan.order.asked_by} began to act on this GPU at {format_time(self.tools.wall())}"
+        for run in others:
+            run.call_off(Passing(person))
         told = ", ".join(f"{run.name_of_step} for pid {run.plan.target.pid}" for run in others)
-        self._handed_over.update(gpus)
+        self._handed_over.append((gpus, person))
         try:
             async with asyncio.timeout(_HAND_OVER_SECONDS):
                 await asyncio.gather(*(run.has_stopped.wait() for run in others))
@@ -161,7 +162,7 @@ class Remedies:
                 f" step and has not stopped within {format_duration(_HAND_OVER_SECONDS)}: ask again"
             )
         finally:
-            self._handed_over.subtract(gpus)
+            self._handed_over.remove((gpus, person))
         return f"a rule's remedy was under way on this GPU ({told}): it took no further step", ""
 
     async def idle(self) -> None:
@@ -215,8 +216,9 @@ class Remedies:
                 return f"another remedy is under way on GPU {target.gpu_index}, for pid {target.pid}{by}{more}"
         if plan.order.by_hand:
             return ""
-        if any(self._handed_over[gpu] > 0 for gpu in gpus):
-            return "another remedy is under way on this GPU: a person is about to act on it"
+        for handed_over, person in self._handed_over:
+            if handed_over & gpus:
+                return person
         meant = run.identities if run is not None else {plan.target.id}
         return in_the_way(self._outstanding, meant, gpus, self.tools.hands.is_alive)
 
