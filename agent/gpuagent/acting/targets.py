@@ -117,8 +117,11 @@ def unranked(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str, *, whole: boo
 
 def used_ratio(snapshot: Snapshot, gpu_uuid: str) -> float:
     """Return how full a GPU is, from 0 to 1; 0 where that is not known."""
-    memories = [gpu.memory for gpu in snapshot.gpus if gpu.identity.uuid == gpu_uuid and gpu.memory is not None]
-    return max((each.used_bytes / each.total_bytes for each in memories if each.total_bytes > 0), default=0.0)
+    for gpu in snapshot.gpus:
+        memory = gpu.memory
+        if gpu.identity.uuid == gpu_uuid and memory is not None and memory.used_bytes and memory.total_bytes:
+            return memory.used_bytes / memory.total_bytes
+    return 0.0
 
 
 def _unlisted_bytes(gpu: GpuReading | None, on_it: Sequence[ProcessReading], gpu_instance: str) -> float:
