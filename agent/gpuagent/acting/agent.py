@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -18,6 +18,7 @@ from gpuagent.acting.eyes import SnapshotEyes
 from gpuagent.acting.lookup import FreshProcess, Lookup, NoLookup, in_time
 from gpuagent.acting.manual_stop import ManualStop, describe_user
 from gpuagent.acting.notes import Notes, waited_for
+from gpuagent.acting.open_runs import OpenRuns
 from gpuagent.acting.presence import Presence
 from gpuagent.acting.shown import ShownProcess
 from gpuagent.acting.targets import unranked, used_ratio
@@ -114,15 +115,14 @@ class Acting:
             ladders_of(config.remedies), rules_of(config.remedies), tools,
             proof_seconds=config.remedies.proof, told=self._told,
         )  # fmt: skip
+        self._open_runs = OpenRuns(self.audit, around.store, self.remedies)
         self.prepare(config)()
 
     async def open(self) -> None:
         """Close the records that a dead agent left open; nothing of them is repeated."""
         try:
-            for run in await asyncio.to_thread(self.audit.close_open):
-                log.warning("remedy %s was interrupted by the end of the agent; it is not repeated", run)
+            await self._open_runs.close()
             recent = await asyncio.to_thread(lambda: runs(self.audit.events()))
-            await self.remedies.recall()  # whom a step may have ended, and who may still be there
         except StoreFailure as error:  # nothing will be done while nothing can be recorded
             log.error("the record of remedies cannot be read: %s", error)  # noqa: TRY400  no defect of ours
             return
@@ -169,6 +169,8 @@ class Acting:
         if self.remedies.ladders:
             self._presence.see(snapshot, longest_gap(self.config.poll_interval, self._clock.speed))
         self.remedies.forget_ended()
+        if self._open_runs.has_moved:
+            self._do_later(self._open_runs.close_again(), "open runs")
         await self.eyes.see(snapshot)
 
     async def judge(self, judged: Sequence[Judged]) -> None:
@@ -365,7 +367,10 @@ class Acting:
             level, "remedy %s on pid %d (%s) on GPU %d: %s%s", run.id, plan.target.pid, plan.target.name,
             plan.target.gpu_index, outcome.result, f": {outcome.detail}" if outcome.detail else "",
         )  # fmt: skip
-        later = asyncio.create_task(self._look_at_the_breaker(), name="breaker")
+        self._do_later(self._look_at_the_breaker(), "breaker")
+
+    def _do_later(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        later = asyncio.create_task(work, name=name)
         self._later.add(later)
         later.add_done_callback(self._later.discard)
 

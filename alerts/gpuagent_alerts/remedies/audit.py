@@ -84,11 +84,13 @@ class Audit:
         With how often the store had moved from one database to another by then: a file may be opened late.
         """
         self._began = clock.now()
+        self._begun: set[str] = set()
         self._outstanding = Kept(store, self._find_outstanding)
 
     def begin(self, data: Mapping[str, Any]) -> str:
         """Begin a run, and return its id. Raises NotRecorded."""
         run = secrets.token_hex(6)
+        self._begun.add(run)
         self.write(run, BEGIN, data)
         return run
 
@@ -133,10 +135,10 @@ class Audit:
             raise NotRecorded(f"the audit log is not on the disk: {problem}")
 
     def close_open(self) -> list[str]:
-        """Close the runs that a dead agent left open; returns their ids."""
+        """Close the runs that a dead agent left open, which are those that were not begun here; return their ids."""
         rows = self._store.execute("SELECT seq, run, kind FROM remedy_audit WHERE kind IN (?, ?)", (BEGIN, END))
         unreadable = {_seq(row) for row in self._look_for_damage()}
-        ended = {run for seq, run, kind in rows if kind == END and seq not in unreadable}
+        ended = {run for seq, run, kind in rows if kind == END and seq not in unreadable}.union(self._begun)
         left = [run for _, run, kind in rows if kind == BEGIN and isinstance(run, str) and run not in ended]
         for run in left:
             try:

@@ -101,7 +101,7 @@ def test_the_agent_ends_between_intent_and_result(store: Store) -> None:
         "dry_run": False, "ladder": ["SIGKILL"],
     })  # fmt: skip
     audit.write(run, INTENT, {"step": "SIGKILL", "disrupts": True})  # as an older version wrote it
-    assert audit.close_open() == [run]
+    assert Audit(store, here.clock, BOOT).close_open() == [run]
     assert climb(here, plan(KILL, of=INNOCENT), store).result is Result.REFUSED
     assert climb(here, plan(KILL, of=STUBBORN), store).result is Result.RELEASED
     assert climb(here, plan(KILL, of=INNOCENT), store).result is Result.RELEASED
