@@ -29,6 +29,7 @@ class Passing(str):
     """
 
     __slots__ = ("seconds",)
+    seconds: float
 
     def __new__(cls, text: str, seconds: float = LOOK_AGAIN_SECONDS) -> Self:
         made = super().__new__(cls, text)
