@@ -1,8 +1,8 @@
 """Runs a program so that nothing that it starts outlives it: run as a program itself, never imported by the agent.
 
-`python -I -S contain.py PROGRAM ARGUMENT...`. Whatever leaves its process group or session is adopted by this process
-(PR_SET_CHILD_SUBREAPER) and ended with the rest: when the program has ended, on SIGTERM, and when the agent has gone
-(PR_SET_PDEATHSIG). No cgroup and no systemd is needed.
+`python -I -S contain.py AGENT_PID PROGRAM ARGUMENT...`. Whatever leaves its process group or session is adopted by this
+process (PR_SET_CHILD_SUBREAPER) and ended with the rest: when the program has ended, on SIGTERM, and when the agent has
+gone (PR_SET_PDEATHSIG). No cgroup and no systemd is needed.
 """
 
 from __future__ import annotations
@@ -72,15 +72,14 @@ def end_all() -> None:
         reap()
 
 
-def main(command: list[str]) -> int:
+def main(agent_pid: int, command: list[str]) -> int:
     """Run it; return its exit status, or end by the signal that ended it."""
     libc = ctypes.CDLL(None, use_errno=True)
-    parent = os.getppid()
     signal.pthread_sigmask(signal.SIG_BLOCK, _WATCHED)  # what is run empties its mask
     if libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) != 0 or libc.prctl(PR_SET_PDEATHSIG, signal.SIGTERM) != 0:
         print("what it starts cannot be contained", file=sys.stderr)  # noqa: T201
         return CANNOT_CONTAIN
-    if os.getppid() != parent:  # the agent ended before it was asked for word of that
+    if os.getppid() != agent_pid:  # it ended before word of that was asked for
         return CANNOT_CONTAIN
     program = os.fork()
     if program == 0:
@@ -104,4 +103,4 @@ def main(command: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))
+    sys.exit(main(int(sys.argv[1]), sys.argv[2:]))

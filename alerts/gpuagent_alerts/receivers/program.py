@@ -45,7 +45,7 @@ async def run_program(
     Where it is `contained`, nothing that it starts outlives it, whichever group or session that is in.
     """
     python = (sys.executable, "-I", "-S")
-    container = (*python, _CONTAIN) if contained else ()
+    container = (*python, _CONTAIN, str(os.getpid())) if contained else ()
     transport, watch = await asyncio.get_running_loop().subprocess_exec(
         _Watch,
         *(*container, *python, _CONFINE, *command),

@@ -16,6 +16,7 @@ import pytest
 
 from gpuagent.acting.hands import AgentHands
 from gpuagent.procfs.files import RealProc
+from gpuagent_alerts.receivers import program
 from gpuagent_alerts.receivers.program import run_program
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
@@ -71,6 +72,7 @@ time.sleep(600 if outlives else 0)
 """Starts a process in a session of its own, whose parent has ended."""
 RUNNER = """
 import asyncio, sys
+from gpuagent_alerts.receivers import program
 from gpuagent_alerts.receivers.program import run_program
 asyncio.run(run_program(sys.argv[1:], b"", 600.0, contained=True))
 """
@@ -104,6 +106,16 @@ def test_what_a_program_started_ends_with_the_agent(tmp_path: Path) -> None:
             assert select.select([descriptor], [], [], 20.0)[0] == [descriptor]
         finally:
             os.close(descriptor)
+
+
+def test_an_agent_that_ended_before_the_program_began(tmp_path: Path) -> None:
+    """KILL-06: where the agent is gone by the time that its program would start, nothing is started."""
+    contain = Path(program.__file__).with_name("contain.py")
+    note = tmp_path / "note"
+    for agent, status in ((os.getppid(), 126), (os.getpid(), 0)):
+        command = (sys.executable, "-I", "-S", contain, str(agent), "/bin/touch", note)
+        assert subprocess.run(command, check=False).returncode == status
+        assert note.exists() is (status == 0)
 
 
 @pytest.mark.parametrize(("code", "status"), [("raise SystemExit(7)", 7), ("import os; os.kill(os.getpid(), 9)", -9)])
