@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import re
+from datetime import UTC, datetime
 from decimal import Decimal
 from fractions import Fraction
 
@@ -161,6 +162,11 @@ def format_duration(seconds: float) -> str:
     if minutes < 24 * 60:
         return _two_units(minutes, 60, "h", "min")
     return _two_units(hours, 24, "d", "h")
+
+
+def format_time(unix_seconds: float) -> str:
+    """Unix time for a person: `2026-11-22 10:14 UTC`."""
+    return f"{datetime.fromtimestamp(unix_seconds, UTC):%Y-%m-%d %H:%M} UTC"
 
 
 def _below_a_minute(seconds: float) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuagent.catalogue.remedies import About, BudgetUse, RemedyCount, RemedyFigures, RemedyNote
+from gpuagent.catalogue.remedies import About, BudgetUse, OutstandingStep, RemedyCount, RemedyFigures, RemedyNote
 
 
 def full_remedies() -> RemedyFigures:
@@ -18,5 +18,6 @@ def full_remedies() -> RemedyFigures:
         released_bytes=2**30,
         ended=(ended,),
         announced=(announced,),
+        outstanding=(OutstandingStep(about, "SIGKILL", 1.7e9),),
         budgets=(BudgetUse("whisper", "0", "GPU-0", 2**30, 2**29),),
     )

@@ -30,7 +30,7 @@ AGENT = """
 import asyncio, json, os, socket, sys
 sys.path.insert(0, {folder!r})
 from program import run_program
-finished = asyncio.run(run_program(sys.argv[1:], b'{{"pid": 7}}', 30.0))
+finished = asyncio.run(run_program(sys.argv[1:], b'{{"pid": 7}}', 30.0, contained=True))
 door = socket.socket(socket.AF_UNIX)
 door.connect({folder!r} + "/report")
 door.sendall(json.dumps([finished.status, finished.said]).encode())
@@ -54,7 +54,7 @@ def _folder() -> Iterator[None]:
     FOLDER.mkdir()
     try:
         source = Path(gpuagent_alerts.receivers.program.__file__)
-        for name in ("program.py", "confine.py"):
+        for name in ("program.py", "confine.py", "contain.py"):
             (FOLDER / name).write_bytes(source.with_name(name).read_bytes())
         (FOLDER / "agent.py").write_text(AGENT.format(folder=str(FOLDER)))
         FOLDER.chmod(0o755)

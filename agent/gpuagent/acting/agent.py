@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
@@ -17,10 +17,11 @@ from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.eyes import SnapshotEyes
 from gpuagent.acting.lookup import FreshProcess, Lookup, NoLookup, in_time
 from gpuagent.acting.manual_stop import ManualStop, describe_user
-from gpuagent.acting.notes import Notes
+from gpuagent.acting.notes import Notes, waited_for
+from gpuagent.acting.open_runs import OpenRuns
 from gpuagent.acting.presence import Presence
 from gpuagent.acting.shown import ShownProcess
-from gpuagent.acting.targets import unranked
+from gpuagent.acting.targets import unranked, used_ratio
 from gpuagent.acting.unreadable import UnreadableGpus
 from gpuagent.acting.window import Window
 from gpuagent.catalogue.remedies import RemedyCount, RemedyFigures
@@ -108,29 +109,24 @@ class Acting:
         self._presence = Presence()
         tools = Tools(
             self.eyes, around.hands(self.notes), self.audit, asyncio.Lock(), around.clock.now,
-            self._look_seconds(config),
+            self._look_seconds(config), around.clock.wall,
         )  # fmt: skip
         self.remedies = Remedies(
             ladders_of(config.remedies), rules_of(config.remedies), tools,
             proof_seconds=config.remedies.proof, told=self._told,
         )  # fmt: skip
+        self._open_runs = OpenRuns(self.audit, around.store, self.remedies)
         self.prepare(config)()
 
     async def open(self) -> None:
         """Close the records that a dead agent left open; nothing of them is repeated."""
         try:
-            for run in await asyncio.to_thread(self.audit.close_open):
-                log.warning("remedy %s was interrupted by the end of the agent; it is not repeated", run)
+            await self._open_runs.close()
             recent = await asyncio.to_thread(lambda: runs(self.audit.events()))
         except StoreFailure as error:  # nothing will be done while nothing can be recorded
             log.error("the record of remedies cannot be read: %s", error)  # noqa: TRY400  no defect of ours
             return
         self.notes.take_over(recent)
-        for one in recent:  # what could not be killed still blocks its GPU, if it is still there
-            stuck = ProcessId(one["boot_id"], one["pid"], one["start_ticks"])
-            if one.get("end", {}).get("result") == Result.UNKILLABLE and stuck.boot_id == self._boot_id:
-                self.remedies.block(one["gpu_uuid"], stuck)
-        self.remedies.unblock()
         await self._look_at_the_breaker()
 
     async def close(self) -> None:
@@ -172,7 +168,9 @@ class Acting:
         self._unreadable.see(snapshot)
         if self.remedies.ladders:
             self._presence.see(snapshot, longest_gap(self.config.poll_interval, self._clock.speed))
-        self.remedies.unblock()
+        self.remedies.forget_ended()
+        if self._open_runs.has_moved:
+            self._do_later(self._open_runs.close_again(), "open runs")
         await self.eyes.see(snapshot)
 
     async def judge(self, judged: Sequence[Judged]) -> None:
@@ -192,6 +190,7 @@ class Acting:
             self._window.values(judged.alert.fingerprint), judged.grounds.about_growth,
             nobody="" if candidates else why_nobody(judged, snapshot, disrupts=self._disrupts(judged.alert)),
             newcomers=self._newcomers(judged, candidates),
+            gpu_used_ratio=used_ratio(snapshot, judged.result_labels.get("uuid", "")),
         )  # fmt: skip
 
     def _newcomers(self, judged: Judged, candidates: Sequence[Target]) -> Mapping[ProcessId, str]:
@@ -301,7 +300,8 @@ class Acting:
             running=len(self.remedies.running),
             counts=tuple(RemedyCount(*key, number) for key, number in sorted(self.remedies.counts.items())),
             released_bytes=self.remedies.released_bytes,
-            ended=self.notes.recent(),
+            ended=self.notes.told(),
+            outstanding=tuple(waited_for(one) for one in self.remedies.outstanding),
             announced=self.notes.announced(),
             budgets=tuple(uses(self.config.budgets, snapshot)) if snapshot is not None else (),
         )
@@ -367,7 +367,10 @@ class Acting:
             level, "remedy %s on pid %d (%s) on GPU %d: %s%s", run.id, plan.target.pid, plan.target.name,
             plan.target.gpu_index, outcome.result, f": {outcome.detail}" if outcome.detail else "",
         )  # fmt: skip
-        later = asyncio.create_task(self._look_at_the_breaker(), name="breaker")
+        self._do_later(self._look_at_the_breaker(), "breaker")
+
+    def _do_later(self, work: Coroutine[Any, Any, None], name: str) -> None:
+        later = asyncio.create_task(work, name=name)
         self._later.add(later)
         later.add_done_callback(self._later.discard)
 

@@ -207,8 +207,8 @@ class AgentHands:
         filled = _filled(command, target)
         # In a thread: the files may lie on a network.
         if refusal := await asyncio.to_thread(self._program_check, filled):
-            return Done(ok=False, detail=f"the program is not run: {refusal}")
-        finished = await run_program(filled, json.dumps(document).encode(), deadline_seconds)
+            return Done(ok=False, detail=f"the program is not run: {refusal}", taken=False)
+        finished = await run_program(filled, json.dumps(document).encode(), deadline_seconds, contained=True)
         if finished.status is None:
             return Done(ok=False, detail=f"the program was ended after {deadline_seconds:g} s")
         said = Masker().hide(finished.said, argument_secrets(command), starts=finished.whole)[-_SAID:]

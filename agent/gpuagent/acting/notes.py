@@ -6,19 +6,21 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gpuagent.catalogue.remedies import About, RemedyNote
+from gpuagent.catalogue.remedies import About, OutstandingStep, RemedyNote
 from gpuagent.clock import Clock
 from gpuagent.units import format_bytes, format_duration
+from gpuagent_alerts.remedies.audit import RESULT
 from gpuagent_alerts.remedies.ending import RemedyEnding
 from gpuagent_alerts.remedies.ladder import Run
 from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outstanding import Outstanding, was_taken
 from gpuagent_alerts.remedies.target import Target
 
 SHOWN_SECONDS = 900.0
 _KEPT = 64
 log = logging.getLogger(__name__)
-QUIET = frozenset({Result.EXITED})
-"""Nothing was done, and nothing had to be: no message about it."""
+QUIET = frozenset({Result.EXITED, Result.RESOLVED})
+"""Where no step was taken, nothing had to be done: there is nothing to say."""
 
 
 class _Kept(NamedTuple):
@@ -26,6 +28,8 @@ class _Kept(NamedTuple):
     alert: str
     """Fingerprint of the alert that it was about."""
     words: str
+    is_told: bool
+    """A step was taken, or would have been in a dry run. What was only considered is no message."""
     clock_seconds: float
     """CLOCK_BOOTTIME: a wall clock that is set neither hides it nor keeps it for ever."""
     released_bytes: int | None = None
@@ -44,13 +48,15 @@ class Notes:
         """A run has ended; `again`: as the last one did, which is told once."""
         plan = run.plan
         self._announced.pop(plan.target.key.gpu_uuid, None)
-        if again or outcome.result in QUIET or (plan.order.by_hand and not outcome.acted):
+        quiet = outcome.result is Result.EXITED or (outcome.result in QUIET and not run.has_taken_a_step)
+        if again or quiet or (plan.order.by_hand and not outcome.acted):
             return  # whoever asked by hand has the answer: a message to everybody is for what was done to a process
         step = run.name_of_step
         note = RemedyNote(about(plan.target), run.id, step, outcome.result, plan.dry_run, self._clock.wall())
         words = said(step, outcome.result, outcome.released_bytes, outcome.seconds, dry_run=plan.dry_run)
         freed, seconds = outcome.released_bytes, outcome.seconds
-        self._add(_Kept(note, plan.order.alert, words, self._clock.now(), freed, seconds))
+        took = run.has_taken_a_step
+        self._add(_Kept(note, plan.order.alert, words, took, self._clock.now(), freed, seconds))
 
     async def announce(self, target: Target, reason: str, seconds: float) -> None:
         """A process is warned."""
@@ -63,7 +69,10 @@ class Notes:
         now, wall = self._clock.now(), self._clock.wall()
         for run in runs:
             end = run.get("end")
-            if end is None or end["result"] in QUIET or not (run.get("fingerprint") or end.get("acted")):
+            if end is None or not (run.get("fingerprint") or end.get("acted")):
+                continue
+            took = has_taken_a_step(run["steps"])
+            if end["result"] == Result.EXITED or (end["result"] in QUIET and not took):
                 continue
             # The same words as before the restart, or it would be told once more. An interrupted run ended in silence.
             step = str(end.get("step") or (run["steps"][-1]["step"] if run["steps"] else run["ladder"][0]))
@@ -73,13 +82,20 @@ class Notes:
             words = said(step, end["result"], end.get("released_bytes"), end.get("seconds"), dry_run=dry_run)
             age = max(wall - end["time_seconds"], 0.0)  # another agent's clock: the wall's has to do
             freed, seconds = end.get("released_bytes"), end.get("seconds")
-            self._add(_Kept(note, str(run.get("fingerprint", "")), words, now - age, freed, seconds))
+            self._add(_Kept(note, str(run.get("fingerprint", "")), words, took, now - age, freed, seconds))
 
     def recent(self) -> tuple[RemedyNote, ...]:
-        """Those that are still to be seen."""
+        """Return the runs that have ended lately."""
+        return tuple(kept.note for kept in self._recent())
+
+    def told(self) -> tuple[RemedyNote, ...]:
+        """Return those of them in which a step was taken: what receivers are told of."""
+        return tuple(kept.note for kept in self._recent() if kept.is_told)
+
+    def _recent(self) -> list[_Kept]:
         now = self._clock.now()
         self._ended = [kept for kept in self._ended if now - kept.clock_seconds < SHOWN_SECONDS]
-        return tuple(kept.note for kept in self._ended)
+        return self._ended
 
     def words_on(self, alert: str, pid: str, uuid: str) -> str:
         """What was done last about an alert, or to the process that it names; "" if nothing was."""
@@ -105,6 +121,25 @@ class Notes:
 
     def _add(self, kept: _Kept) -> None:
         self._ended = [*self._ended, kept][-_KEPT:]
+
+
+def has_taken_a_step(steps: Iterable[Mapping[str, Any]]) -> bool:
+    """Return whether something was done in a run, or may have been, by the rows of its steps."""
+    due: set[str] = set()
+    for row in steps:
+        if row["kind"] == RESULT and not was_taken(row):
+            due.discard(str(row["step"]))
+        elif row["kind"] == RESULT:
+            return True
+        else:
+            due.add(str(row["step"]))
+    return bool(due)
+
+
+def waited_for(one: Outstanding) -> OutstandingStep:
+    """Return a process that a step may have ended and that is still there, for the series."""
+    names = (str(one.gpu_index), one.gpu_uuid, str(one.identity.pid), one.name, one.user, one.unit)
+    return OutstandingStep(About(*names), one.step, one.wall_seconds)
 
 
 def said(step: str, result: str, released_bytes: int | None, seconds: float | None, *, dry_run: bool) -> str:

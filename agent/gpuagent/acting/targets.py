@@ -115,6 +115,15 @@ def unranked(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str, *, whole: boo
     return listed + _unlisted_bytes(gpu, on_it, gpu_instance), bool(others)
 
 
+def used_ratio(snapshot: Snapshot, gpu_uuid: str) -> float:
+    """Return how full a GPU is, from 0 to 1; 0 where that is not known."""
+    for gpu in snapshot.gpus:
+        memory = gpu.memory
+        if gpu.identity.uuid == gpu_uuid and memory is not None and memory.used_bytes and memory.total_bytes:
+            return memory.used_bytes / memory.total_bytes
+    return 0.0
+
+
 def _unlisted_bytes(gpu: GpuReading | None, on_it: Sequence[ProcessReading], gpu_instance: str) -> float:
     """Return the memory of a GPU, or of a GPU instance of it, that no process is listed for; infinite if not known."""
     if gpu is None:

@@ -29,6 +29,8 @@ _OWN_KEPT = 100
 _MOST_DEPENDENTS = 64
 _MOST_STARTED = 256
 _NAMED = 3
+_NOT_RUN = 127
+"""Status of a program that could not be started, as a shell has it."""
 
 
 class Systemctl:
@@ -73,7 +75,8 @@ class Systemctl:
         if code is None:
             return Done(ok=False, detail=f"systemctl restart {unit} took longer than {deadline_seconds:.0f} s")
         denied = "denied" in output or "authentication" in output
-        return Done(ok=code == 0, detail=_detail(output) if code else "", errno=1 if code and denied else 0)
+        taken = code != _NOT_RUN and not (code and denied)
+        return Done(code == 0, _detail(output) if code else "", errno=1 if code and denied else 0, taken=taken)
 
     async def _judge(self, target: Target, permission: UnitPermission) -> tuple[str, str]:
         """Return the unit's own name and why it must not be restarted: facts first that no permission changes."""
@@ -177,14 +180,14 @@ class Systemctl:
     async def _run(self, *arguments: str, seconds: float) -> tuple[int | None, str]:
         program, fault = await in_daemon_thread(self._find_program, "systemctl")
         if fault:
-            return 127, f"systemctl is not run: {fault}"
+            return _NOT_RUN, f"systemctl is not run: {fault}"
         try:
             process = await asyncio.create_subprocess_exec(
                 *program, *arguments,
                 stdin=asyncio.subprocess.DEVNULL, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
             )  # fmt: skip
         except OSError as error:
-            return 127, f"{program[0]}: {error.strerror}"
+            return _NOT_RUN, f"{program[0]}: {error.strerror}"
         try:
             async with asyncio.timeout(seconds):
                 output, _ = await process.communicate()

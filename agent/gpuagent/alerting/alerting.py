@@ -308,7 +308,7 @@ class Alerting:
     async def _observe(self, snapshot: Snapshot) -> None:
         async with self.lock:
             told: list[Alert] | None = None
-            due = True
+            due, applied = True, False
             try:
                 started = time.perf_counter()
                 now, wall = self._clock.now(), self._clock.wall()
@@ -317,6 +317,7 @@ class Alerting:
                     alerting=self._figures, preallocates=self.config.preallocates, further=self._further(),
                 )  # fmt: skip
                 result = self.engine.evaluate(index, now, wall, find_missing(snapshot), explainer(snapshot))
+                applied = True
                 transitions = self.endings.explain(result.transitions, Evaluated(snapshot, index, wall))
                 log_transitions(transitions)
                 self._note_ended(transitions)
@@ -336,6 +337,8 @@ class Alerting:
             else:
                 self._figures = self._count(self._figures.receivers)
             judged = self._judged(snapshot) if self._listener is not None else []
+            if not applied:  # what fired before is no reason to act on what nobody has evaluated
+                judged = [each._replace(measured=False) for each in judged]
         if self._listener is not None:
             await self._listener(judged)
 

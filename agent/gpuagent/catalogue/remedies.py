@@ -42,6 +42,15 @@ class RemedyNote(NamedTuple):
     """Unix time at which it ended, or at which it will act."""
 
 
+class OutstandingStep(NamedTuple):
+    """A process that a step may have ended, and that has not ended since."""
+
+    about: About
+    step: str
+    time_seconds: float
+    """Unix time at which the step was taken."""
+
+
 class BudgetUse(NamedTuple):
     """What a budget's processes use of one GPU."""
 
@@ -64,6 +73,7 @@ class RemedyFigures:
     released_bytes: int = 0
     ended: tuple[RemedyNote, ...] = ()
     announced: tuple[RemedyNote, ...] = ()
+    outstanding: tuple[OutstandingStep, ...] = ()
     budgets: tuple[BudgetUse, ...] = ()
 
 
@@ -83,6 +93,10 @@ def _ended(figures: RemedyFigures) -> Iterable[Labelled]:
 
 def _announced(figures: RemedyFigures) -> Iterable[Labelled]:
     return ((tuple(note.about), note.time_seconds) for note in figures.announced)
+
+
+def _outstanding(figures: RemedyFigures) -> Iterable[Labelled]:
+    return (((*one.about, one.step), one.time_seconds) for one in figures.outstanding)
 
 
 def _flag(value: bool) -> str:
@@ -113,6 +127,9 @@ REMEDY_FAMILIES: tuple[RemedyFamily, ...] = (
     Family("gpuagent_remedy_announced_timestamp_seconds", Kind.GAUGE,
            "Unix time at which a process that was warned will be acted on.",
            "remedies", ABOUT, _announced),
+    Family("gpuagent_remedy_outstanding_timestamp_seconds", Kind.GAUGE,
+           "Unix time at which a step was taken that may end a process, while the process has not ended and no remedy"
+           " for it is under way.", "remedies", (*ABOUT, "step"), _outstanding),
     Family("gpuagent_budget_limit_bytes", Kind.GAUGE, "The most memory on one GPU.", "processes",
            ("budget", "gpu", "uuid"), _budget(lambda use: use.limit_bytes)),
     Family("gpuagent_budget_used_bytes", Kind.GAUGE,

@@ -12,6 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _CONFINE = str(Path(__file__).with_name("confine.py"))
+_CONTAIN = str(Path(__file__).with_name("contain.py"))
+_END_SECONDS = 10.0
+"""How long what contains a program may take to end all that it has started."""
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH of every program."""
 WORKING_DIRECTORY = "/"
@@ -34,11 +37,18 @@ class Finished:
     """Whether `said` is all that it wrote there."""
 
 
-async def run_program(command: Sequence[str], stdin: bytes, timeout_seconds: float) -> Finished:
-    """Run a command to its end, or kill it and all of its process group. Raises OSError if Python cannot be started."""
+async def run_program(
+    command: Sequence[str], stdin: bytes, timeout_seconds: float, *, contained: bool = False
+) -> Finished:
+    """Run a command to its end, or kill it and all of its process group. Raises OSError if Python cannot be started.
+
+    Where it is `contained`, nothing that it starts outlives it, whichever group or session that is in.
+    """
+    python = (sys.executable, "-I", "-S")
+    container = (*python, _CONTAIN, str(os.getpid())) if contained else ()
     transport, watch = await asyncio.get_running_loop().subprocess_exec(
         _Watch,
-        *(sys.executable, "-I", "-S", _CONFINE, *command),
+        *(*container, *python, _CONFINE, *command),
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
@@ -57,7 +67,13 @@ async def run_program(command: Sequence[str], stdin: bytes, timeout_seconds: flo
         pass
     finally:
         status = transport.get_returncode()
-        if status is None:
+        if status is None and contained:
+            with suppress(ProcessLookupError):
+                os.kill(transport.get_pid(), signal.SIGTERM)
+            with suppress(TimeoutError):
+                async with asyncio.timeout(_END_SECONDS):
+                    await watch.exited.wait()
+        if status is None and not watch.exited.is_set():
             with suppress(ProcessLookupError):
                 os.killpg(transport.get_pid(), signal.SIGKILL)
             await asyncio.shield(watch.exited.wait())

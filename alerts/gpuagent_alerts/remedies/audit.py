@@ -10,7 +10,6 @@ the next row that can be read.
 
 from __future__ import annotations
 
-import json
 import logging
 import secrets
 from collections.abc import Collection, Mapping
@@ -21,8 +20,22 @@ from typing import Any, NamedTuple
 from gpuagent.clock import Clock
 from gpuagent_alerts.remedies.limits import Past
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.record import AUDIT, BEGIN, END, INTENT, KINDS, RESET, RESULT, STOP, Event, runs
+from gpuagent_alerts.remedies.outstanding import Outstanding, find_outstanding
+from gpuagent_alerts.remedies.record import (
+    AUDIT,
+    BEGIN,
+    END,
+    INTENT,
+    KINDS,
+    RESET,
+    RESULT,
+    STOP,
+    Event,
+    row_text,
+    runs,
+)
 from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.kept import Kept
 from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_alerts.store.rows import DamagedRow
 
@@ -36,7 +49,9 @@ _ACTIONS = 500
 _FOLLOWING = 100
 """Rows after a damaged one among which one that can be read is looked for."""
 _DISRUPTS = '%"disrupts": true%'
-"""In an intent, as `json.dumps` writes it: what comes from outside has its quotation marks escaped."""
+"""In an intent, as `row_text` writes it: what comes from outside has its quotation marks escaped."""
+_CONSIDERED = '%"considered": true%'
+"""In a result: the step was forbidden at the very last look. A run that only considered one uses up no turn."""
 _NO_ACTION = KINDS - {INTENT}
 """A row of such a kind that cannot be read is no action by itself."""
 _AFTERWARDS = frozenset({RESULT, END})
@@ -69,10 +84,13 @@ class Audit:
         With how often the store had moved from one database to another by then: a file may be opened late.
         """
         self._began = clock.now()
+        self._begun: set[str] = set()
+        self._outstanding = Kept(store, self._find_outstanding)
 
     def begin(self, data: Mapping[str, Any]) -> str:
         """Begin a run, and return its id. Raises NotRecorded."""
         run = secrets.token_hex(6)
+        self._begun.add(run)
         self.write(run, BEGIN, data)
         return run
 
@@ -82,7 +100,7 @@ class Audit:
         A `result` or `end` that could not be written is kept, and written as soon as the store can be written again.
         Any other row is then in no copy of the record: what was not done for want of it must not stand there later.
         """
-        text = json.dumps(data, default=str, ensure_ascii=True)
+        text = row_text(data)
         values = (run, kind, self._boot_id, self._clock.now(), self._clock.wall(), text)
 
         def insert() -> None:
@@ -117,10 +135,10 @@ class Audit:
             raise NotRecorded(f"the audit log is not on the disk: {problem}")
 
     def close_open(self) -> list[str]:
-        """Close the runs that a dead agent left open; returns their ids."""
+        """Close the runs that a dead agent left open, which are those that were not begun here; return their ids."""
         rows = self._store.execute("SELECT seq, run, kind FROM remedy_audit WHERE kind IN (?, ?)", (BEGIN, END))
         unreadable = {_seq(row) for row in self._look_for_damage()}
-        ended = {run for seq, run, kind in rows if kind == END and seq not in unreadable}
+        ended = {run for seq, run, kind in rows if kind == END and seq not in unreadable}.union(self._begun)
         left = [run for _, run, kind in rows if kind == BEGIN and isinstance(run, str) and run not in ended]
         for run in left:
             try:
@@ -166,9 +184,10 @@ class Audit:
         # An action counts as the newest of its rows: while it goes on, it has not ended long ago.
         events = self._store.read(
             AUDIT,
-            "WHERE run IN (SELECT run FROM remedy_audit WHERE kind = ? AND data LIKE ? AND seq > ?"
-            " GROUP BY run ORDER BY max(seq) DESC LIMIT ?) ORDER BY seq DESC",
-            (INTENT, _DISRUPTS, after, _ACTIONS),
+            "WHERE run IN (SELECT run FROM remedy_audit WHERE seq > ?"
+            " AND ((kind = ? AND data LIKE ?) OR (kind = ? AND data LIKE ?))"
+            " GROUP BY run HAVING sum(kind = ?) > sum(kind = ?) ORDER BY max(seq) DESC LIMIT ?) ORDER BY seq DESC",
+            (after, INTENT, _DISRUPTS, RESULT, _CONSIDERED, INTENT, RESULT, _ACTIONS),
         )
         newest: dict[str, Event] = {}
         for event in events:
@@ -189,6 +208,19 @@ class Audit:
         if since_reset and self.last_stop() is not None:
             marks.append(Past(0.0, "", stopped=True))
         return [*marks, *(past for _, past in sorted(found, key=itemgetter(0), reverse=True))]
+
+    def outstanding(self) -> list[Outstanding]:
+        """Return every process that a step of this boot may have ended, be it alive or not. Raises StoreFailure."""
+        return list(self._outstanding.get())
+
+    def _find_outstanding(self) -> list[Outstanding]:
+        self._look_for_damage()
+        events = self._store.read(
+            AUDIT,
+            "WHERE run IN (SELECT run FROM remedy_audit WHERE kind = ? AND boot_id = ? AND data LIKE ?) ORDER BY seq",
+            (INTENT, self._boot_id, _DISRUPTS),
+        )
+        return find_outstanding(events, self._boot_id)
 
     def _last_reset(self) -> int:
         ((seq,),) = self._store.execute("SELECT ifnull(max(seq), 0) FROM remedy_audit WHERE kind = ?", (RESET,))

@@ -43,6 +43,8 @@ class Firing:
     """Why it is no reason to act now; "" if it is one."""
     nobody: str = ""
     """Why `processes` is empty, where it is."""
+    gpu_used_ratio: float = 0.0
+    """How full its GPU is, from 0 to 1: the fuller one comes first."""
     newcomers: Mapping[ProcessId, str] = field(default_factory=dict)
     """Those of `processes` that have not held their memory for as long as the rule asks for, and why that is so."""
 
@@ -117,4 +119,4 @@ def _named(ladder: LadderRule, firing: Firing, attempts: Attempts) -> Chosen | s
 
 def _tried(ladder: LadderRule, firing: Firing, attempts: Attempts, target: Target) -> str:
     came_to, wait = attempts.last(firing.alert.fingerprint, target.id, dry_run=ladder.dry_run)
-    return f"pid {target.pid} was tried, with this result: {came_to}; the next try is due in {format_duration(wait)}"
+    return f"pid {target.pid} was tried: {came_to}; the next try is due in {format_duration(wait)}"

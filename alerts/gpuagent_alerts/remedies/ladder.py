@@ -8,24 +8,27 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Collection
+from dataclasses import replace
 
-from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit, NotRecorded
+from gpuagent.identity import ProcessId
+from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, NotRecorded
 from gpuagent_alerts.remedies.groups import groups_of
-from gpuagent_alerts.remedies.limits import broken, cooldown_key
-from gpuagent_alerts.remedies.limits import refusals as limit_refusals
+from gpuagent_alerts.remedies.limits import cooldown_key
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.party import Doubt, Member, Party
-from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of, passed_over
+from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of, passed_over, whom_it_may_end
 from gpuagent_alerts.remedies.policy import ended_with, may_end
 from gpuagent_alerts.remedies.proof import answered, prove, without_reason
-from gpuagent_alerts.remedies.refusals import NotMeant, OnlyKill
+from gpuagent_alerts.remedies.record_limits import objections
+from gpuagent_alerts.remedies.refusals import NotMeant, OnlyKill, Passing
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts
-from gpuagent_alerts.remedies.world import Condition, Done, Eyes, Gone, Hands, Sight
+from gpuagent_alerts.remedies.tools import Tools
+from gpuagent_alerts.remedies.world import Condition, Done, Gone, Sight
 from gpuagent_alerts.store.problem import StoreFailure
+
+__all__ = ["Claim", "Run", "Tools"]
 
 log = logging.getLogger(__name__)
 
@@ -34,21 +37,6 @@ _MOMENT_SECONDS, _MOST_LOOKS = 1.0, 4
 
 Claim = Callable[["Run", frozenset[str]], str]
 """Have these GPUs for a run alone; why not, or ""."""
-
-
-@dataclass(frozen=True, slots=True)
-class Tools:
-    """The outside world, and the record of it."""
-
-    eyes: Eyes
-    hands: Hands
-    audit: Audit
-    gate: AbstractAsyncContextManager[object]
-    """Held from the look at the limits until the intent is written: two runs cannot spend the same budget."""
-    now: Callable[[], float]
-    """CLOCK_BOOTTIME."""
-    look_seconds: float = 15.0
-    """How long to wait for a fresh reading before giving up: nothing is done on an old one."""
 
 
 class _Stop(Exception):
@@ -67,8 +55,10 @@ class _OnlyKillReaches(Doubt):
 class Run:
     """Climbs one ladder, once."""
 
-    def __init__(self, plan: Plan, rules: Rules, tools: Tools, *, claim: Claim | None = None, known: str = "") -> None:
-        """`known` is the refusal that the last run for the same reason came to: the same again is not recorded."""
+    def __init__(
+        self, plan: Plan, rules: Rules, tools: Tools, *, claim: Claim = lambda _, __: "", known: Collection[str] = ()
+    ) -> None:
+        """`known` are the refusals that earlier runs for the same reason came to: the same again is not recorded."""
         self.plan = plan
         self.id = ""
         self.step: Step | None = None
@@ -76,12 +66,16 @@ class Run:
         self.rules = rules  # those in force: they may change while it climbs
         self.gpus = frozenset({plan.target.key.gpu_uuid})
         """On which its processes are."""
+        self.has_stopped = asyncio.Event()
+        """It takes no further step; memory may still be waited for."""
+        self.has_taken_a_step = False
+        """Something was done, or would have been in a dry run, be it only to ask the app."""
         self.shares_gpu = False
         """Another run that a person asked for ends processes on the same GPU meanwhile."""
         self._judged_by = rules
         """Those by which the step that is being taken was permitted."""
         self._tools = tools
-        self._claim = claim or (lambda _run, _gpus: "")
+        self._claim = claim
         self._known = known
         self._party = Party(tools.hands)
         self._called_off = self._passed_over = ""
@@ -92,6 +86,11 @@ class Run:
         """Why the result of a step that was taken is not on the disk yet."""
         self._last_look = self._looked_at = 0.0
         self._before: Sight | None = None
+
+    @property
+    def identities(self) -> frozenset[ProcessId]:
+        """Of the target and of all that fall with it."""
+        return frozenset({self.plan.target.id, *(member.target.id for member in self._party.members)})
 
     @property
     def name_of_step(self) -> str:
@@ -152,9 +151,9 @@ class Run:
         wanted = self.gpus | {each.key.gpu_uuid for each in sight.members}
         if taken := self._claim(self, wanted):
             self.gpus = frozenset()  # let go at once: two that want each other's GPUs must not refuse each other
-            raise self._refused(taken)
+            raise self._refused(Passing(taken))
         self.gpus = wanted
-        if missing := [str(each.pid) for each in sight.members if each.id not in self._ids()]:
+        if missing := [str(each.pid) for each in sight.members if each.id not in self.identities]:
             raise self._refused(f"others have joined it meanwhile: pid {', '.join(missing)}")
         return sight
 
@@ -165,14 +164,14 @@ class Run:
             plan.target, plan.order.alert, self._last_look, tools.look_seconds, scope=plan.scope
         )
         if sight is None:
-            raise self._refused("there has been no fresh reading of the GPU")
+            raise self._refused(Passing("there has been no fresh reading of the GPU"))
         self._last_look, self._looked_at = sight.clock_seconds, tools.now()
         if sight.condition is Condition.OVER:
             raise _Stop(Outcome(Result.RESOLVED, sight.reason or "the alert has ended", acted=self._acted))
         if sight.condition is Condition.UNKNOWN:
-            raise self._refused(sight.reason or "the data behind the alert is in doubt")
+            raise self._refused(Passing(sight.reason or "the data behind the alert is in doubt"))
         if sight.act_refusal:  # of the GPU, not of this process: another one in its place is no answer
-            raise self._refused(sight.act_refusal)
+            raise self._refused(Passing(sight.act_refusal))
         if sight.target is None:
             if self._party.have_ended():
                 raise _Stop(Outcome(Result.EXITED, "it ended by itself", acted=self._acted))
@@ -197,7 +196,7 @@ class Run:
             raise self._refused(refusal)
         useless = step.sends is not None and all(each.ignores(step.sends) for each in facts)
         async with self._tools.gate:
-            await asyncio.to_thread(self._check_limits, judged_as)
+            await asyncio.to_thread(self._check_record, judged_as)
             await asyncio.to_thread(self._intend, step, useless, facts)
         started = self._tools.now()
         done = await self._do(step, sight)
@@ -218,7 +217,7 @@ class Run:
         self._passed_over = f"; {step} would be passed over: {reason}"
         await asyncio.to_thread(self._begin)
         await asyncio.to_thread(self._tools.audit.write, self.id, INTENT, passed_over(self.plan, step, reason))
-        await self._result(step, Done(ok=True))
+        await self._result(step, Done(ok=True, taken=False))
         return await self._watch(step, 0.0 if self.plan.dry_run and self.plan.order.by_hand else step.wait_seconds)
 
     async def _check(self, step: Step, sight: Sight) -> list[Facts]:
@@ -242,29 +241,25 @@ class Run:
                     raise _OnlyKillReaches(*self._of(member, reasons))
                 next_may = chosen and all(isinstance(reason, NotMeant) for reason in reasons)
                 raise self._refused(*self._of(member, reasons), general=not next_may)
-        if groups_of(step) and any(each.id not in self._ids() for each in sight.members):
+        if groups_of(step) and any(each.id not in self.identities for each in sight.members):
             raise self._refused("others have joined it meanwhile")
         return [facts for _, facts, _ in looked]
 
     def _of(self, member: Member, reasons: list[str]) -> list[str]:
         if member.target.id == self.plan.target.id:
             return reasons
-        return [f"pid {member.target.pid}, which falls with it: {reason}" for reason in reasons]
+        found = []
+        for reason in reasons:
+            text = f"pid {member.target.pid}, which falls with it: {reason}"
+            found.append(Passing(text, reason.seconds) if isinstance(reason, Passing) else text)
+        return found
 
-    def _check_limits(self, step: Step) -> None:
-        """Raise _Stop at a limit. In a thread, and inside the gate. A run is one action, however many steps it takes.
-
-        Limits bound what happens while nobody looks. A person who has confirmed the process looks: their act is counted
-        against the rules that come after it, and is bounded by none of them itself.
-        """
-        if not step.disrupts or self._acted or self.plan.order.by_hand:
-            return
-        audit, limits = self._tools.audit, self.rules.limits
-        if why := broken(limits, audit.past(dry_run=False, since_reset=True)):
-            raise self._refused(f"remedies are stopped: {why}; after a look, `gpuagent remedies reset` lets them go on")
-        past = audit.past(dry_run=self.plan.dry_run)
-        key, dry_run = self._cooldown_key(), self.plan.dry_run
-        if against := [*limit_refusals(limits, past, unit=self.plan.target.unit, cooldown_key=key, dry_run=dry_run)]:
+    def _check_record(self, step: Step) -> None:
+        """Raise _Stop where what is on record forbids it. In a thread, and inside the gate."""
+        if against := objections(
+            self.plan, step, self.rules.limits, self._tools.audit, self._cooldown_key(), self.identities, self.gpus,
+            self._tools.hands.is_alive, acted=self._acted,
+        ):  # fmt: skip
             raise self._refused(*against)
 
     def _begin(self) -> list[int]:
@@ -277,11 +272,13 @@ class Run:
     def _intend(self, step: Step, useless: bool, facts: list[Facts]) -> None:
         """In a thread: on the disk before anything is done. Raises NotRecorded."""
         pids = self._begin()
+        targets = [member.target for member in self._party.members]
         note = "the process ignores this signal: there is no use in waiting" if useless else ""
         self._tools.audit.write(self.id, INTENT, {
             "step": str(step), "disrupts": step.disrupts, "dry_run": self.plan.dry_run, "pids": pids,
             "used_bytes": self.plan.target.used_bytes, "note": note,
             "ends_with_it": [str(each) for one in facts for each in ended_with(step, one) or ()],
+            **whom_it_may_end(self.plan, step, targets, self.gpus),
         })  # fmt: skip
 
     async def _do(self, step: Step, sight: Sight) -> Done:
@@ -291,13 +288,18 @@ class Run:
                 await self._look_again(step, sight)
             done = await self._act(step)
         except (Doubt, Gone, _Stop) as reason:
-            await self._result(step, Done(ok=False, detail=f"not done: {str(reason) or 'it has ended by itself'}"))
+            detail = f"not done: {str(reason) or 'it has ended by itself'}"
+            await self._result(step, Done(ok=False, detail=detail, taken=False), considered=step.disrupts)
             raise
+        self.has_taken_a_step = self.has_taken_a_step or done.taken
         await self._result(step, done)
         return done
 
-    async def _result(self, step: Step, done: Done) -> None:
-        data = {"step": str(step), "ok": done.ok, "errno": done.errno, "detail": done.detail}
+    async def _result(self, step: Step, done: Done, *, considered: bool = False) -> None:
+        data = {
+            "step": str(step), "ok": done.ok, "errno": done.errno, "detail": done.detail, "taken": done.taken,
+            "considered": considered,
+        }  # fmt: skip
         try:
             await asyncio.to_thread(self._tools.audit.write, self.id, RESULT, data)
         except NotRecorded as error:  # the record writes it as soon as it can; the step was taken all the same
@@ -321,7 +323,7 @@ class Run:
             self._before = sight
             if steady:
                 return
-        raise self._refused("there is no fresh reading by the time it has been judged")
+        raise self._refused(Passing("there is no fresh reading by the time it has been judged"))
 
     async def _act(self, step: Step) -> Done:  # noqa: PLR0911  one for each kind
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
@@ -361,6 +363,7 @@ class Run:
             left = max(end - tools.now(), 0.0)
             sight = await tools.eyes.next_sight(plan.target, plan.order.alert, self._last_look, left, judged=False)
             if not plan.dry_run and self._party.have_ended():
+                self.has_stopped.set()
                 return await prove(
                     plan, tools.eyes, self._before,
                     started=started, now=tools.now, held=self._party.held_bytes(plan.target.key.gpu_uuid),
@@ -382,7 +385,7 @@ class Run:
         return _Stop(outcome, reasons=list(reasons))
 
     async def _end(self, outcome: Outcome, data: dict[str, object]) -> None:
-        if not self.id and outcome.result is Result.REFUSED and (self._unrecorded or outcome.gist == self._known):
+        if not self.id and outcome.result is Result.REFUSED and (self._unrecorded or outcome.gist in self._known):
             return
         try:
             if not self.id:  # refused before it began: the refusal is worth a record too
@@ -391,9 +394,6 @@ class Run:
             await asyncio.to_thread(self._tools.audit.write, self.id, END, row)
         except NotRecorded:
             return  # it is in the log, and the record writes it as soon as it can
-
-    def _ids(self) -> set[object]:
-        return {member.target.id for member in self._party.members}
 
     def _cooldown_key(self) -> str:
         members = self._party.members

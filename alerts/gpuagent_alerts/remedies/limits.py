@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from gpuagent.naming import format_container
 from gpuagent.units import format_duration
+from gpuagent_alerts.remedies.refusals import Passing
 from gpuagent_alerts.remedies.target import Target
 
 HOUR = 3600.0
@@ -64,23 +65,36 @@ def refusals(
     past = [each for each in past if not (each.record_lost or each.stopped)]
     early = limits.pause_seconds - min((each.age_seconds for each in past), default=math.inf)
     if early > 0:
-        yield f"the last action is too recent: remedies.limits.pause asks for another {format_duration(early)}"
+        yield Passing(
+            f"the last action is too recent: remedies.limits.pause asks for another {format_duration(early)}", early
+        )
     for name, limit, window in (("per_hour", limits.per_hour, HOUR), ("per_day", limits.per_day, DAY)):
-        count = sum(each.age_seconds < window for each in past)
-        if count >= limit:
-            yield f"{count} actions in the last {format_duration(window)}: remedies.limits.{name} is {limit}"
+        ages = [each.age_seconds for each in past if each.age_seconds < window]
+        if len(ages) >= limit:
+            text = f"{len(ages)} actions in the last {format_duration(window)}: remedies.limits.{name} is {limit}"
+            yield _until_room(text, ages, limit, window)
     if unit:
-        count = sum((each.unknown or each.unit == unit) and each.age_seconds < HOUR for each in past)
-        if count >= limits.unit_per_hour:
-            yield (
-                f"{unit} {was} acted on {count} times in the last hour{seen}: unit_per_hour is {limits.unit_per_hour}"
+        ages = [one.age_seconds for one in past if (one.unknown or one.unit == unit) and one.age_seconds < HOUR]
+        if len(ages) >= limits.unit_per_hour:
+            text = (
+                f"{unit} {was} acted on {len(ages)} times in the last hour{seen}:"
+                f" unit_per_hour is {limits.unit_per_hour}"
             )
+            yield _until_room(text, ages, limits.unit_per_hour, HOUR)
     if cooldown_key:
         ages = [each.age_seconds for each in past if each.unknown or _same(each.cooldown_key, cooldown_key)]
         if ages and min(ages) < limits.cooldown_seconds:
-            left = format_duration(limits.cooldown_seconds - min(ages))
+            left = limits.cooldown_seconds - min(ages)
             age = f"{min(ages):.0f} s ago{seen}"
-            yield f"{_described(cooldown_key)} {was} acted on {age}: it cools down for another {left}"
+            text = f"{_described(cooldown_key)} {was} acted on {age}: it cools down for another {format_duration(left)}"
+            yield Passing(text, left)
+
+
+def _until_room(text: str, ages: Sequence[float], limit: int, window: float) -> str:
+    """Return the refusal, which passes when so many of the actions are old enough; a limit of 0 never does."""
+    if limit <= 0:
+        return text
+    return Passing(text, window - sorted(ages)[limit - 1])
 
 
 def cooldown_key(target: Target, command_digest: str) -> str:

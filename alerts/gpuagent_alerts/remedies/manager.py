@@ -1,4 +1,4 @@
-"""Which firing alert gets which ladder, on whom, and when: one run at a time on each GPU."""
+"""Which firing alert gets which ladder, on whom, and when: rules act one at a time over the node."""
 
 from __future__ import annotations
 
@@ -6,23 +6,30 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 
 from gpuagent.identity import ProcessId
+from gpuagent.units import format_duration, format_time
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.attempts import Attempts
 from gpuagent_alerts.remedies.choice import Firing, LadderRule, choose
 from gpuagent_alerts.remedies.ladder import Run, Tools
 from gpuagent_alerts.remedies.limits import STOPPED_BY_HAND
 from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.outstanding import Outstanding, in_the_way
 from gpuagent_alerts.remedies.plan import Plan, Rules
-from gpuagent_alerts.remedies.steps import Kind
+from gpuagent_alerts.remedies.refusals import Passing
 from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.turns import Turns, excludes
 from gpuagent_alerts.remedies.victim import Candidate, VictimPolicy, rank
 from gpuagent_alerts.remedies.withheld import WithheldLadders
 from gpuagent_alerts.remedies.world import Order
+from gpuagent_alerts.store.problem import StoreFailure
 
 log = logging.getLogger(__name__)
 
+_HAND_OVER_SECONDS = 15.0
+"""How long a person waits at most for a rule's run to take its last step, by the machine's clock."""
 
 Told = Callable[[Plan, Run, Outcome, bool], None]
 """Is told of every end; the last argument says that the same was told before."""
@@ -45,11 +52,13 @@ class Remedies:
         self.tools = tools
         self._told = told
         self._running: dict[Run, asyncio.Task[Outcome]] = {}
-        self._attempts = Attempts(tools.now)
+        self._attempts = Attempts(tools.now, tools.wall)
+        self._turns = Turns(tools.now)
         self.stopped = False
         """A person has stopped remedies: rules begin nothing."""
-        self._blocked: dict[str, ProcessId] = {}
-        """GPUs on which a process could not be killed, and which one."""
+        self._outstanding: tuple[Outstanding, ...] = ()
+        self._handed_over: list[tuple[frozenset[str], str]] = []
+        """GPUs on which a person waits for the runs of rules to stop, and who it is."""
 
     @property
     def running(self) -> tuple[Run, ...]:
@@ -82,8 +91,10 @@ class Remedies:
 
     def consider(self, firing: Iterable[Firing]) -> None:
         """Begin what is due. To be called after each evaluation, with all that fires."""
-        firing = list(firing)
-        self._attempts.keep({each.alert.fingerprint for each in firing})
+        firing = self._turns.in_order(firing)
+        fingerprints = {each.alert.fingerprint for each in firing}
+        self._attempts.keep(fingerprints)
+        self._turns.keep(fingerprints)
         reasons: dict[str, tuple[Alert, str]] = {}
         for each in firing:
             ladder = self.ladder_of(each.alert.labels)
@@ -111,19 +122,48 @@ class Remedies:
 
     async def by_hand(self, plan: Plan) -> Outcome:
         """Run what a person asked for: the same way, with the same refusals, a dry run like a real one."""
-        if taken := self._claimed(None, plan, frozenset({plan.target.key.gpu_uuid})):
+        gpus = frozenset({plan.target.key.gpu_uuid})
+        words = ""
+        if not plan.dry_run and not self._claimed(None, plan, gpus):
+            words, refusal = await self._take_over(plan, gpus)
+            if refusal:
+                return Outcome(Result.REFUSED, refusal, reasons=(refusal,))
+        if taken := self._claimed(None, plan, gpus):
             return Outcome(Result.REFUSED, taken, reasons=(taken,))
-        if not plan.dry_run:
-            for run in self._running:
-                if plan.target.key.gpu_uuid in run.gpus and not run.plan.order.by_hand:
-                    run.call_off(f"{plan.order.asked_by} acts on this GPU")
         task = self._begin(plan)
         try:
-            return await asyncio.shield(task)
+            outcome = await asyncio.shield(task)
         except asyncio.CancelledError:
             if not task.cancelled():
                 raise
             return Outcome(Result.INTERRUPTED, "the agent is stopping", acted=True)
+        return replace(outcome, detail="; ".join(filter(None, (outcome.detail, words))))
+
+    async def _take_over(self, plan: Plan, gpus: frozenset[str]) -> tuple[str, str]:
+        """Have the runs of rules on these GPUs take no further step, and wait until that is sure.
+
+        Return what is to be told of them, and why the GPU cannot be had; "" where it can. A run that only waits for
+        memory to come back does nothing more, and is not waited for.
+        """
+        others = [run for run in self._running if run.gpus & gpus and _is_act_of_rule(run)]
+        if not others:
+            return "", ""
+        person = f"{plan.order.asked_by} began to act on this GPU at {format_time(self.tools.wall())}"
+        for run in others:
+            run.call_off(Passing(person))
+        told = ", ".join(f"{run.name_of_step} for pid {run.plan.target.pid}" for run in others)
+        self._handed_over.append((gpus, person))
+        try:
+            async with asyncio.timeout(_HAND_OVER_SECONDS):
+                await asyncio.gather(*(run.has_stopped.wait() for run in others))
+        except TimeoutError:
+            return "", (
+                f"another remedy is under way on GPU {plan.target.gpu_index}: a rule's ({told}); it takes no further"
+                f" step and has not stopped within {format_duration(_HAND_OVER_SECONDS)}: ask again"
+            )
+        finally:
+            self._handed_over.remove((gpus, person))
+        return f"a rule's remedy was under way on this GPU ({told}): it took no further step", ""
 
     async def idle(self) -> None:
         """Wait until nothing is being climbed."""
@@ -141,14 +181,22 @@ class Remedies:
         """For people: who would be chosen, and why."""
         return rank(policy, targets, self.tools.now(), self.rules.policy.idle_for_seconds)
 
-    def block(self, gpu_uuid: str, identity: ProcessId) -> None:
-        """A process there could not be killed: nothing else is done on that GPU while it lives."""
-        self._blocked[gpu_uuid] = identity
+    @property
+    def outstanding(self) -> tuple[Outstanding, ...]:
+        """Processes that a step may have ended, that are still there, and that no run is about any more."""
+        about = {identity for run in self._running for identity in run.identities}
+        return tuple(one for one in self._outstanding if one.identity not in about)
 
-    def unblock(self) -> None:
-        """Let GPUs go whose unkillable process has ended after all. It is asked of /proc: the driver may hang too."""
-        for gpu in [gpu for gpu, identity in self._blocked.items() if not self.tools.hands.is_alive(identity)]:
-            del self._blocked[gpu]
+    async def recall(self) -> None:
+        """Read from the record whose end is waited for. Raises StoreFailure."""
+        self._outstanding = tuple(await asyncio.to_thread(self.tools.audit.outstanding))
+        self.forget_ended()
+
+    def forget_ended(self) -> None:
+        """Wait no more for those that have ended. It is asked of /proc: the driver may hang too."""
+        if self._outstanding:
+            alive = self.tools.hands.is_alive
+            self._outstanding = tuple(one for one in self._outstanding if alive(one.identity))
 
     def ladder_of(self, labels: Mapping[str, str]) -> LadderRule | None:
         """Return the ladder for an alert with these labels, by the configuration in force."""
@@ -161,12 +209,18 @@ class Remedies:
         proofs. Rules wait for all of it.
         """
         for other in self._running:
-            if other is not run and other.gpus & gpus and _excludes(other.plan, plan):
-                target = other.plan.target
-                return f"another remedy is under way on GPU {target.gpu_index}, for pid {target.pid}"
-        for gpu in gpus & self._blocked.keys() if not plan.order.by_hand else ():
-            return f"pid {self._blocked[gpu].pid} could not be killed, and holds GPU {gpu}"
-        return ""
+            if other is not run and excludes(other.plan, plan, same_gpu=bool(other.gpus & gpus)):
+                target, order = other.plan.target, other.plan.order
+                by = f", asked for by {order.asked_by}" if order.by_hand else ""
+                more = "" if other.gpus & gpus or plan.order.by_hand else "; rules act one at a time over the node"
+                return f"another remedy is under way on GPU {target.gpu_index}, for pid {target.pid}{by}{more}"
+        if plan.order.by_hand:
+            return ""
+        for handed_over, person in self._handed_over:
+            if handed_over & gpus:
+                return person
+        meant = run.identities if run is not None else {plan.target.id}
+        return in_the_way(self._outstanding, meant, gpus, self.tools.hands.is_alive)
 
     def _share(self, run: Run, gpus: frozenset[str]) -> None:
         """Tell runs that end processes on the same GPUs of each other: none may take the other's memory for its own."""
@@ -180,7 +234,8 @@ class Remedies:
                 self._share(run, gpus)
             return taken
 
-        known = self._attempts.gist(plan.order.alert, plan.target.id, dry_run=plan.dry_run) if plan.order.alert else ""
+        alert = plan.order.alert
+        known = self._attempts.gists(alert, plan.target.id, dry_run=plan.dry_run) if alert else ()
         run = Run(plan, self.rules, self.tools, claim=claim, known=known)
         task = asyncio.create_task(self._climb(run), name=f"remedy on GPU {plan.target.gpu_index}")
         self._running[run] = task
@@ -189,10 +244,19 @@ class Remedies:
     async def _climb(self, run: Run) -> Outcome:
         try:
             outcome = await run.climb()
+            if run.id:
+                await self._recall_if_possible()  # before the GPU is let go
         finally:
             self._running.pop(run, None)
+            run.has_stopped.set()
         self._note(run, outcome)
         return outcome
+
+    async def _recall_if_possible(self) -> None:
+        try:
+            await self.recall()
+        except StoreFailure as error:  # nor is anything done then: the record is asked again before each step
+            log.warning("the record of remedies cannot be read: %s", error)
 
     def _note(self, run: Run, outcome: Outcome) -> None:
         plan = run.plan
@@ -200,29 +264,13 @@ class Remedies:
         self.counts[outcome.result, plan.dry_run] += 1
         if outcome.result is Result.RELEASED:
             self.released_bytes += outcome.released_bytes or 0
-        if outcome.result is Result.UNKILLABLE:
-            for gpu in run.gpus:
-                self.block(gpu, plan.target.id)
+        if outcome.acted and not plan.dry_run and plan.order.alert:
+            self._turns.use_up(plan.order.alert)
         self._told(plan, run, outcome, again)
 
 
-def _excludes(other: Plan, plan: Plan) -> bool:
-    """Return whether a plan has to wait for the end of another one on the same GPU.
-
-    A dry run does nothing, and stands only in the way of its like: the dry runs of rules tell what rules would do. A
-    person waits for no rule: the rule's run takes no further step.
-    """
-    if plan.order.by_hand:
-        return not other.dry_run and other.order.by_hand and _same_deed(other, plan)
-    if other.dry_run:
-        return plan.dry_run and not other.order.by_hand
-    return not plan.dry_run
-
-
-def _same_deed(other: Plan, plan: Plan) -> bool:
-    """Return whether two people, or one twice, ask for the same: an end to one process, or a restart of one unit."""
-    restart = all(any(step.kind is Kind.RESTART_UNIT for step in each.steps) for each in (other, plan))
-    return other.target.id == plan.target.id or (restart and other.target.unit == plan.target.unit)
+def _is_act_of_rule(run: Run) -> bool:
+    return not (run.plan.order.by_hand or run.plan.dry_run)
 
 
 def _order(firing: Firing, victim: str, passed_over: frozenset[ProcessId]) -> Order:

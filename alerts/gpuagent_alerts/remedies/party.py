@@ -138,7 +138,7 @@ class Party:
                     except Gone:  # by itself, just before: the others are still meant
                         continue
         except NotPermitted as error:
-            return Done(ok=False, detail=f"not permitted: {error}", errno=1)
+            return Done(ok=False, detail=f"not permitted: {error}", errno=1, taken=step != 0)
         return Done(ok=True)
 
     def have_ended(self) -> bool:

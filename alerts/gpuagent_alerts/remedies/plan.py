@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import signal
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,6 +77,14 @@ def description(plan: Plan, cooldown_key: str, members: Sequence[int]) -> dict[s
         "gpu": target.gpu_index, "gpu_uuid": target.key.gpu_uuid,
         "used_bytes": target.used_bytes, "cooldown_key": cooldown_key, "members": list(members),
     }  # fmt: skip
+
+
+def whom_it_may_end(plan: Plan, step: Step, targets: Iterable[Target], gpu_uuids: Iterable[str]) -> dict[str, object]:
+    """Return whom the record is to wait for where the step is taken and somebody is still there afterwards."""
+    if not step.may_end or plan.dry_run:
+        return {"may_end": False}
+    processes = [{"pid": one.pid, "start_ticks": one.id.start_ticks, "name": one.name} for one in targets]
+    return {"may_end": True, "processes": processes, "gpu_uuids": sorted(gpu_uuids)}
 
 
 def passed_over(plan: Plan, step: Step, reason: str) -> dict[str, object]:

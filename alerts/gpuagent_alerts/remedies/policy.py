@@ -14,13 +14,14 @@ from gpuagent_alerts.remedies.never_list import NEVER, NEVER_UNITS, SHARED_UNITS
 from gpuagent_alerts.remedies.refusals import (
     NotMeant,
     OnlyKill,
+    Passing,
     in_another_unit,
     not_meant,
     of_another_user,
     unproven_container,
     unproven_unit,
 )
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.steps import SPARING, Kind, Step
 from gpuagent_alerts.remedies.target import (
     MAX_TIED,
     Facts,
@@ -33,8 +34,6 @@ from gpuagent_alerts.remedies.target import (
 from gpuagent_alerts.remedies.victim import IDLE_FOR_SECONDS, VictimPolicy
 from gpuagent_alerts.remedies.world import Order, Sight, UnitPermission
 
-_SPARING = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
-"""Signals whose default is not the end of the process, or its standstill."""
 _NAMED = 5
 """Processes that a refusal names one by one."""
 _OF_UNITS = frozenset({Kind.NOTIFY, Kind.RELEASE_CACHE, Kind.RESTART_UNIT})
@@ -126,7 +125,7 @@ class Policy:
         if sight.choice is not None and (
             objection := sight.choice.objection(VictimPolicy(order.victim), target, order.passed_over)
         ):
-            yield objection
+            yield Passing(objection)
         yield from _unproven(step, scope, target, facts)
         for refusal in (*wrong_scope(step, scope), *self._wrong_step(step, target, facts)):
             # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
@@ -301,7 +300,7 @@ def _in_doubt(sight: Sight) -> Iterator[str]:
     if not sight.host_pid_namespace:
         yield "the agent is not in the host's pid namespace: the driver's pids are not its own"
     if sight.act_refusal:
-        yield sight.act_refusal
+        yield Passing(sight.act_refusal)
     elif not sight.trusted:
         yield SHUFFLED_LIST
 
@@ -387,7 +386,7 @@ def _shortened(others: list[str]) -> list[str]:
 
 def _signal_may_end(step: Step) -> bool:
     """Return whether it sends a signal whose default is the end: a handler is the process's own, and may go away."""
-    return step.sends is not None and step.sends not in _SPARING
+    return step.sends is not None and step.sends not in SPARING
 
 
 def _is_users_own(target: Target) -> bool:

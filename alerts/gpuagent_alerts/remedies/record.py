@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -10,12 +11,14 @@ from gpuagent_alerts.remedies.limits import has_plain_digest
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.store.checks import (
     array,
+    byte_count,
     document,
     duration,
+    finite,
     flag,
     identifier,
     integer,
-    number,
+    member,
     parsed,
     text,
     texts,
@@ -26,6 +29,9 @@ from gpuagent_alerts.store.rows import Column, Table
 BEGIN, INTENT, RESULT, END = "begin", "intent", "result", "end"
 STOP, RESET = "stop", "reset"
 """By a person: of no run."""
+MOST_ROW_BYTES: Final = 2**20
+_SHORTER: Final = (100_000, 10_000, 1000, 100)
+"""Characters of a text, and elements of a list, that are kept of a row that is too long."""
 KINDS: Final = frozenset({BEGIN, INTENT, RESULT, END, STOP, RESET})
 
 
@@ -54,6 +60,11 @@ def _result(value: object) -> object:
     return Result(text(value))
 
 
+def _process(value: object) -> object:
+    found = document(value)
+    return integer(member(found, "pid")), integer(member(found, "start_ticks")), text(member(found, "name"))
+
+
 def _ladder(value: object) -> object:
     if not array(value):
         raise ValueError("a ladder without a step")
@@ -69,16 +80,21 @@ _FIELDS: Final[Mapping[str, Callable[[object], object]]] = {
         ),
         text,
     ),
-    **dict.fromkeys(("forced", "dry_run", "disrupts", "acted", "ok", "not_permitted"), flag),
-    **dict.fromkeys(("value", "seconds"), _maybe(number)),
-    **dict.fromkeys(("used_bytes", "released_bytes", "errno"), _maybe(identifier)),
+    **dict.fromkeys(
+        ("forced", "dry_run", "disrupts", "acted", "ok", "not_permitted", "may_end", "taken", "considered"), flag
+    ),
+    "value": _maybe(finite),
+    "seconds": _maybe(duration),
+    **dict.fromkeys(("used_bytes", "released_bytes"), _maybe(byte_count)),
+    "errno": _maybe(identifier),
     **dict.fromkeys(("pid", "start_ticks", "gpu"), integer),
     **dict.fromkeys(("pids", "members"), _list_of(integer)),
     "uid": _maybe(identifier),
-    "reasons": _list_of(text),
+    **dict.fromkeys(("reasons", "gpu_uuids"), _list_of(text)),
+    "processes": _list_of(_process),
     "ends_with_it": _list_of(text),
-    "values": _list_of(number),
-    "waits_seconds": _list_of(number),
+    "values": _list_of(finite),
+    "waits_seconds": _list_of(duration),
     "ladder": _ladder,
     "labels": texts,
     "result": _result,
@@ -124,11 +140,29 @@ AUDIT: Final = Table(
         "boot_id": Column(text),
         "clock": Column(duration, 64),
         "wall": Column(unix_time, 64),
-        "data": Column(text, 2**20),
+        "data": Column(text, MOST_ROW_BYTES),
     },
     _event,
     append_only=True,
 )
+
+
+def row_text(data: Mapping[str, Any]) -> str:
+    """Return the data of a row as it is written: what is too long to be read back is cut, the longest first."""
+    text = json.dumps(data, default=str, ensure_ascii=True)
+    for most in _SHORTER:
+        if len(text) <= MOST_ROW_BYTES:
+            break
+        text = json.dumps(_cut(data, most), default=str, ensure_ascii=True)
+    return text
+
+
+def _cut(value: object, most: int) -> object:
+    if isinstance(value, str):
+        return value[:most]
+    if isinstance(value, Mapping):
+        return {name: _cut(one, most) for name, one in value.items()}
+    return [_cut(one, most) for one in value[:most]] if isinstance(value, list | tuple) else value
 
 
 def runs(events: Iterable[Event]) -> list[dict[str, Any]]:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from typing import Self
+
 from gpuagent_alerts.remedies.target import Facts, Target
 
 
@@ -13,6 +16,31 @@ class NotMeant(str):
     """
 
     __slots__ = ()
+
+
+LOOK_AGAIN_SECONDS = 10.0
+"""After an obstacle of which nobody knows when it is over."""
+
+
+class Passing(str):
+    """A refusal because of an obstacle that has an end and says nothing of the process: tried again when it is over.
+
+    That is in `seconds`, as far as is known.
+    """
+
+    __slots__ = ("seconds",)
+    seconds: float
+
+    def __new__(cls, text: str, seconds: float = LOOK_AGAIN_SECONDS) -> Self:
+        made = super().__new__(cls, text)
+        made.seconds = seconds
+        return made
+
+
+def passes_in(reasons: Collection[str]) -> float | None:
+    """Return the seconds after which all of these obstacles are over; None where one does not pass by itself."""
+    passing = [reason.seconds for reason in reasons if isinstance(reason, Passing)]
+    return max(passing) if passing and len(passing) == len(reasons) else None
 
 
 class OnlyKill(str):

@@ -23,6 +23,10 @@ class Kind(StrEnum):
 _SIGNALS = {Kind.TERMINATE: signal.SIGTERM, Kind.KILL: signal.SIGKILL}
 _HARMLESS = frozenset({Kind.NOTIFY, Kind.RELEASE_CACHE})
 _ASKS = frozenset({Kind.RELEASE_CACHE, Kind.RESET})
+SPARING = frozenset({signal.SIGCHLD, signal.SIGCONT, signal.SIGURG, signal.SIGWINCH})
+"""Signals whose default is not the end of the process, or its standstill."""
+_HANDS_OVER = ("{pid}", "{container_id}", "{slurm_job}")
+"""Arguments by which an `exec` step gets to know whom to end: a program without them tells somebody."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +53,13 @@ class Step:
     def disrupts(self) -> bool:
         """Whether the app may notice: such steps are limited in number, and need evidence."""
         return self.kind not in _HARMLESS
+
+    @property
+    def may_end(self) -> bool:
+        """Whether a process may end because of it, be it long after the step: its memory may come back then."""
+        if self.kind is Kind.EXEC:
+            return any(place in argument for argument in self.command for place in _HANDS_OVER)
+        return self.kind is Kind.RESTART_UNIT or (self.sends is not None and self.sends not in SPARING)
 
     @property
     def asks_app(self) -> bool:

@@ -12,6 +12,10 @@ from gpuagent_alerts.alert import Alert
 log = logging.getLogger(__name__)
 
 _DURATION = re.compile(r"(<?\d+(\.\d+)? (d|h|min|s|ms)\b ?)+")
+_SIZE = re.compile(r"\d+(\.\d+)? ([KMGT]i)?B(/h)?(?!\w)|\d+(\.\d+)? %")
+_TIME = re.compile(r"\d{4}-\d\d-\d\d \d\d:\d\d UTC")
+_NEWS_AGAIN_SECONDS = 900.0
+_MOST_GISTS = 32
 _PLACES = ("gpu", "gpu_instance_id", "pid", "budget")
 
 
@@ -26,8 +30,8 @@ class WithheldLadder:
 
     @property
     def gist(self) -> str:
-        """The same for two reasons that differ in nothing but durations."""
-        return _DURATION.sub("#", self.reason)
+        """The same for two reasons that differ in nothing but times, durations and amounts."""
+        return _DURATION.sub("#", _SIZE.sub("#", _TIME.sub("#", self.reason)))
 
 
 class WithheldLadders:
@@ -37,26 +41,34 @@ class WithheldLadders:
         """`now` is CLOCK_BOOTTIME."""
         self._now = now
         self._by_alert: Mapping[str, WithheldLadder] = {}
-        self._told: Mapping[str, str] = {}
-        """What was logged last of each alert that still fires."""
+        self._told: dict[str, dict[str, float]] = {}
+        """What was logged of each alert that still fires, by gist: when that was the reason last."""
 
     def update(self, reasons: Mapping[str, tuple[Alert, str]], climbing: Collection[str] = ()) -> None:
         """Take the alerts whose ladders are not begun now, by fingerprint, each with its reason. Logs what is new.
 
-        Of those that are `climbing` the last reason is remembered: a try that comes to the same is nothing new.
+        Of those that are `climbing` the reasons are remembered: a try that comes to the same is nothing new.
         """
         found = {}
         for name, (alert, reason) in reasons.items():
             one, before = WithheldLadder(alert, reason, self._now()), self._by_alert.get(name)
             if before is not None and before.gist == one.gist:
                 one = WithheldLadder(alert, reason, before.since_seconds)
-            elif self._told.get(name) != one.gist:
+            if self._is_news(name, one.gist):
                 places = ", ".join(f"{label} {alert.labels[label]}" for label in _PLACES if alert.labels.get(label))
                 log.info("nothing is done about %s (%s): %s", alert.name, places or "no place", reason)
             found[name] = one
         self._by_alert = found
-        remembered = {name: gist for name, gist in self._told.items() if name in climbing}
-        self._told = remembered | {name: one.gist for name, one in found.items()}
+        self._told = {name: gists for name, gists in self._told.items() if name in found or name in climbing}
+
+    def _is_news(self, name: str, gist: str) -> bool:
+        """Return whether this was not the reason lately: one that comes and goes with every tick is logged once."""
+        now, gists = self._now(), self._told.setdefault(name, {})
+        last = gists.pop(gist, None)
+        gists[gist] = now
+        while len(gists) > _MOST_GISTS:
+            del gists[next(iter(gists))]
+        return last is None or now - last >= _NEWS_AGAIN_SECONDS
 
     def documents(self, wall_seconds: float) -> list[dict[str, object]]:
         """Return what is withheld now, JSON-ready. `wall_seconds` is Unix time."""

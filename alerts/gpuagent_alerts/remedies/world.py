@@ -111,6 +111,8 @@ class Done:
     errno: int = 0
     answer: Mapping[str, Any] = field(default_factory=dict, compare=False)
     """What the app said, where it was asked; `released_bytes` is what the driver counts less since."""
+    taken: bool = True
+    """Whether something may have been done; False where that is sure not to be."""
 
 
 @dataclass(frozen=True, slots=True)

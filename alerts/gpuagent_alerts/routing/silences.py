@@ -77,7 +77,7 @@ class Silences:
         """
         now = self._clock.wall()
         begin = now if starts_at is None else max(starts_at, now)
-        compiled = self._check(matchers, duration_seconds, comment, creator)
+        compiled = self._check(matchers, begin, duration_seconds, comment, creator)
         name = secrets.token_hex(4)
         end = min(begin + duration_seconds, LATEST_UNIX_SECONDS)
         silence = Silence(name, tuple(matchers), begin, end, comment, creator, now)
@@ -131,7 +131,7 @@ class Silences:
         for name in old:
             del self._silences[name]
 
-    def _check(self, matchers: Sequence[Matcher], seconds: float, comment: str, creator: str) -> Matchers:
+    def _check(self, matchers: Sequence[Matcher], begin: float, seconds: float, comment: str, creator: str) -> Matchers:
         if not matchers:
             raise ValueError("a silence needs a matcher: without one it would silence everything")
         if len(matchers) > _MAX_MATCHERS:
@@ -141,6 +141,8 @@ class Silences:
             raise ValueError("these matchers hold of every alert that lacks the labels: name one with a value")
         if not 0 < seconds < float("inf"):
             raise ValueError("a silence must last for some time")
+        if not begin <= LATEST_UNIX_SECONDS:  # NaN neither
+            raise ValueError("a silence cannot begin after the year 9999")
         if max(len(comment), len(creator), *(len(text) for text in compiled.texts)) > _MAX_TEXT:
             raise ValueError(f"a text of a silence has at most {_MAX_TEXT} characters")
         if len(self._silences) >= MAX_SILENCES:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import math
+import sys
 from collections.abc import Mapping
 from typing import Any
 
@@ -17,6 +18,8 @@ LONGEST_SECONDS = 1e11
 """About 3,000 years: more than any clock of a machine has run."""
 LARGEST_INTEGER = 2**53
 """The largest integer up to which JSON and floats are exact; what SQLite counts by itself stays far below."""
+MOST_BYTES = 2**64
+"""NVML counts memory in 64 bits without a sign; a difference has one."""
 MOST_LABELS = 256
 
 
@@ -41,8 +44,8 @@ def flag(value: object) -> bool:
     return value
 
 
-def number(value: object, low: float = -LONGEST_SECONDS, high: float = LATEST_UNIX_SECONDS) -> float:
-    """Return a finite number in these bounds, as a float."""
+def number(value: object, low: float, high: float) -> float:
+    """Return a finite number in these bounds, as a float. Each kind of number has bounds of its own."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise ValueError(f"a number is {_kind(value)}")
     if not low <= value <= high:  # not for NaN either
@@ -91,6 +94,16 @@ def measured(value: object) -> float:
             raise ValueError("the value of an expression is a text")
         return float(value)
     return number(value, -math.inf, math.inf)
+
+
+def finite(value: object) -> float:
+    """Return the value of an expression where only finite ones are written: any unit, so no bound but a float's own."""
+    return number(value, -sys.float_info.max, sys.float_info.max)
+
+
+def byte_count(value: object) -> int:
+    """Return an amount of memory in bytes, or the difference of two."""
+    return integer(value, -MOST_BYTES, MOST_BYTES)
 
 
 def blob(value: object) -> bytes:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -12,8 +13,10 @@ from gpuagent.acting.by_hand import NoSuchProcess
 from gpuagent.acting.configured import step_of
 from gpuagent.acting.shown import read_shown
 from gpuagent.catalogue.remedies import REMEDY_FAMILIES
+from gpuagent.clock import ManualClock
 from gpuagent.reading import GpuState
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.audit import INTENT, Audit
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import IGNORES_TERM, PLAIN, as_target, running
 from tests.agent.acting.staging import config, judged, read, stage
@@ -197,6 +200,36 @@ def test_a_budget_whose_label_is_not_its_own(store: Store) -> None:
                     await one.tick()
                 assert one.ended() == []
                 assert not one.acting.remedies.running
+
+    with running(PLAIN) as leaker:
+        asyncio.run(story(leaker.pid, as_target(leaker.pid).user))
+        assert leaker.poll() is None
+
+
+def test_a_file_that_could_not_be_used_at_the_start(tmp_path: Path) -> None:
+    """KILL-05: a run that a dead agent left open has its end as soon as the file is used, and is waited for."""
+    path = tmp_path / "state.db"
+
+    async def story(leaker: int, user: str) -> None:
+        identity = as_target(leaker).id
+        with closing(Store(path)) as before:
+            audit = Audit(before, ManualClock(), identity.boot_id)
+            run = audit.begin({
+                "pid": leaker, "start_ticks": identity.start_ticks, "boot_id": identity.boot_id, "gpu": 0,
+                "gpu_uuid": "GPU-0", "name": "python", "dry_run": False, "ladder": ["SIGTERM"],
+            })  # fmt: skip
+            audit.write(run, INTENT, {"step": "SIGTERM", "disrupts": True})
+        path.rename(tmp_path / "kept")
+        path.mkdir()
+        with closing(Store(path)) as store:
+            async with stage(config(user), store, {"leaker": leaker}) as one:
+                assert one.acting.remedies.outstanding == ()
+                path.rmdir()
+                (tmp_path / "kept").rename(path)
+                assert store.heal()
+                await one.until(lambda: [each.run for each in one.acting.remedies.outstanding] == [run])
+                (found,) = (await one.acting.document())["remedies"]
+                assert found["end"]["result"] == "interrupted"
 
     with running(PLAIN) as leaker:
         asyncio.run(story(leaker.pid, as_target(leaker.pid).user))

@@ -10,7 +10,7 @@ import pytest
 
 from gpuagent.acting.presence import Presence
 from gpuagent.acting.targets import target_of
-from gpuagent.reading import GpuState, ProcessReading, ProcessState, Snapshot
+from gpuagent.reading import GpuState, Memory, MigInstance, ProcessReading, ProcessState, Snapshot
 from tests.fakes.snapshots import full_snapshot
 
 GIB = 2**30
@@ -91,3 +91,29 @@ def test_memory_that_grows_slowly_is_its_own() -> None:
     assert withheld(presence, 20, 20) == ""
     presence.see(shown(30, 61), GAP)
     assert withheld(presence, 30, 1) != ""
+
+
+INSTANCES = tuple(MigInstance(f"MIG-{number}", number, 0, "3g.40gb", Memory(used_bytes=GIB)) for number in (1, 2))
+NOT_TOLD = replace(INSTANCES[1], memory=Memory())
+
+
+def in_instance(number: int) -> Change:
+    """The process runs in this MIG instance."""
+    return lambda one: one._replace(gpu_instance_id=number)
+
+
+@pytest.mark.parametrize("own", [1, 2])
+@pytest.mark.parametrize(
+    "between", [INSTANCES[:1], (*INSTANCES[:1], NOT_TOLD), ()], ids=["missing", "not told", "none"]
+)
+def test_an_instance_that_was_missing_has_not_been_measured(own: int, between: tuple[MigInstance, ...]) -> None:
+    """KILL-01: one MIG instance was not read once: on the whole GPU the time begins anew, whoever is chosen there."""
+    presence = Presence()
+    for at, mig in ((0, INSTANCES), (10, between), (20, INSTANCES)):
+        presence.see(shown(at, change=in_instance(own), mig=mig), GAP)
+    target = target_of(in_instance(own)(shown(25).processes[0]), None)
+    assert target is not None
+    assert presence.newcomers([target], 25, 25) != {}
+    presence.see(shown(30, change=in_instance(own), mig=INSTANCES), GAP)
+    assert presence.newcomers([target], 10, 30) == {}
+    assert presence.newcomers([target], 11, 30) != {}

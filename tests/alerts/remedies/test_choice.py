@@ -220,7 +220,7 @@ def test_no_second_victim_beside_one_that_cannot_be_killed() -> None:
         remedies, ends = await _consider(rounds, world, ladder())
         assert ends == ["1001 unkillable"]
         world.end(1001)
-        remedies.unblock()
+        remedies.forget_ended()
         remedies.consider(rounds[1])
         await remedies.idle()
         assert ends == ["1001 unkillable", "1002 released"]

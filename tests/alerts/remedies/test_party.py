@@ -319,7 +319,7 @@ def test_two_alerts_on_one_process_of_two_gpus(store: Store) -> None:
         made = remedies(world, store, ends, job)
         made.consider([firing(100, world), firing(101, world)])
         await made.idle()
-        assert sorted(ends) == ["100 released", "101 refused"] or sorted(ends) == ["100 refused", "101 released"]
+        assert ends in (["100 released"], ["101 released"])
 
     asyncio.run(story())
     assert sorted(world.log) == [("SIGKILL", 100), ("SIGKILL", 101)]

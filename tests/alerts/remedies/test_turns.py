@@ -1,0 +1,217 @@
+"""Whose turn it is: rules act one at a time over the node, the worst first, and nobody is starved."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import replace
+
+import pytest
+
+from gpuagent.growth import MemoryKey
+from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.choice import Firing, LadderRule
+from gpuagent_alerts.remedies.limits import Limits
+from gpuagent_alerts.remedies.manager import Remedies
+from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.plan import Plan, Rules
+from gpuagent_alerts.store.database import Store
+from tests.alerts.remedies.test_person_and_rules import asked, begun
+from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, climb, plan, target, tools
+
+ON_GPUS = tuple(target(100 + gpu, key=MemoryKey(f"GPU-{gpu}", 100 + gpu), gpu_index=gpu) for gpu in range(3))
+
+
+def firing(world: World, pid: int, severity: str = "warning", full: float = 0.9) -> Firing:
+    """An alert about a process of this world."""
+    labels = {"alertname": "Full", "pid": str(pid), "severity": severity}
+    seen = [body.target for body in world.bodies.values() if body.alive]
+    return Firing(Alert(labels, {}, Status.FIRING, world.clock.wall()), 1e9, seen, gpu_used_ratio=full)
+
+
+def remedies(world: World, store: Store, ends: list[str], *, rules: Rules = RULES, dry: Sequence[int] = ()) -> Remedies:
+    """One ladder for every alert, dry for some pids; how each run ended is added to `ends`."""
+
+    def told(plan: Plan, _: object, outcome: Outcome, __: bool) -> None:
+        ends.append(f"{plan.target.pid} {outcome.result}")
+
+    ladders = [LadderRule(lambda labels: int(labels["pid"]) in dry, (KILL,), dry_run=True),
+               LadderRule(lambda _: True, (TERMINATE, KILL), dry_run=False)]  # fmt: skip
+    return Remedies(ladders, rules, tools(world, store), proof_seconds=20.0, told=told)
+
+
+def test_one_at_a_time_and_the_worst_first(store: Store) -> None:
+    """Three GPUs have alerts in one evaluation: by severity, then the fuller GPU, one after the other."""
+    world = World(*ON_GPUS)
+
+    async def story() -> list[str]:
+        ends: list[str] = []
+        made = remedies(world, store, ends)
+        for _ in range(6):
+            alerts = [(100, "warning", 0.99), (101, "critical", 0.91), (102, "critical", 0.97)]
+            made.consider([firing(world, pid, how, full) for pid, how, full in alerts if world.bodies[pid].alive])
+            assert len(made.running) <= 1
+            waiting = {str(one["reason"]) for one in made.withheld.documents(0.0)}
+            assert all("one at a time over the node" in reason for reason in waiting)
+            await made.idle()
+        return ends
+
+    assert asyncio.run(story()) == ["102 released", "101 released", "100 released"]
+
+
+def test_nobody_is_starved(store: Store) -> None:
+    """Two turns an hour, and a worse alert whose process outlives everything: the other one has the second turn."""
+    world = World(*ON_GPUS[:2])
+    world.bodies[100].stubborn = world.bodies[100].immortal = True
+    limits = Limits(pause_seconds=60, per_hour=2, per_day=9, unit_per_hour=9, cooldown_seconds=0, breaker=9)
+
+    async def story() -> list[str]:
+        ends: list[str] = []
+        made = remedies(world, store, ends, rules=replace(RULES, limits=limits))
+        made.ladders = (replace(made.ladders[1], steps=(TERMINATE,)),)
+        for _ in range(40):
+            alive = [pid for pid in (100, 101) if world.bodies[pid].alive]
+            made.consider([firing(world, pid, "critical" if pid == 100 else "warning") for pid in alive])
+            await made.idle()
+            world.clock.advance(60)
+        return [end for end in ends if "refused" not in end]
+
+    assert asyncio.run(story())[:2] == ["100 no_effect", "101 released"]
+
+
+def test_a_run_that_only_considered_a_step_uses_up_no_turn(store: Store) -> None:
+    """The very last look forbade it, a thousand times over: the limits see what was done, and nothing else."""
+    rules = replace(RULES, limits=replace(RULES.limits, per_day=1, pause_seconds=600.0))
+    for _ in range(3):
+        world = World()
+        world.inner = [lambda _: None, lambda _: None, lambda made: made.exec(100)]
+        assert climb(world, plan(KILL), store, rules).result is Result.REFUSED
+        assert world.log == []
+    assert Audit(store, World().clock, BOOT).past(dry_run=False) == []
+    world = World()
+    assert climb(world, plan(KILL), store, rules).result is Result.RELEASED
+    assert len(Audit(store, world.clock, BOOT).past(dry_run=False)) == 1
+
+
+def test_what_was_considered_pushes_no_action_out(store: Store) -> None:
+    """Six hundred runs that did nothing since: the one action of the day still counts."""
+    world = World()
+    climb(world, plan(KILL), store)
+    audit = Audit(store, world.clock, BOOT)
+    for number in range(600):
+        audit.write(f"r{number}", "intent", {"step": "SIGKILL", "disrupts": True})
+        audit.write(f"r{number}", "result", {"step": "SIGKILL", "considered": True, "taken": False})
+    assert [each.unknown for each in audit.past(dry_run=False)] == [False]
+
+
+def test_dry_runs_hold_nobody_up(store: Store) -> None:
+    """A dry run that waits on one GPU: the others are acted on for real, and so is its own."""
+    world = World(*ON_GPUS[:2], target(103, key=MemoryKey("GPU-0", 103)))
+
+    async def story() -> None:
+        ends: list[str] = []
+        made = remedies(world, store, ends, dry=[100])
+        made.consider([firing(world, 100)])
+        await begun(made, 1)
+        made.consider([firing(world, pid) for pid in (100, 101)])
+        assert {run.plan.target.pid for run in made.running} == {100, 101}
+        await made.idle()
+        made.consider([firing(world, 103)])
+        await made.idle()
+        assert set(ends) == {"100 dry_run", "101 released", "103 released"}
+
+    asyncio.run(story())
+
+
+def test_what_ends_nobody_does_not_wait_for_another_gpu(store: Store) -> None:
+    """A cache is given back on one GPU while a process is ended on another."""
+    world = World(*ON_GPUS[:2])
+    world.bodies[100].stubborn = True
+
+    async def story() -> None:
+        made = remedies(world, store, [])
+        made.consider([firing(world, 100)])
+        await begun(made, 1)
+        made.ladders = (LadderRule(lambda _: True, (RELEASE,), dry_run=False),)
+        made.consider([firing(world, 101)])
+        assert {run.plan.target.pid for run in made.running} == {100, 101}
+        await made.close()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("limits", "seconds"),
+    [
+        ({"pause_seconds": 300.0}, 300.0),
+        ({"cooldown_seconds": 600.0}, 600.0),
+        ({"per_hour": 1}, 3600.0),
+        ({"per_day": 1}, 86_400.0),
+    ],
+)
+def test_a_limit_is_tried_again_when_it_is_over(store: Store, limits: dict[str, float], seconds: float) -> None:
+    """No back-off beyond the limit itself, and none before: at its end the alert has its turn."""
+    rules = replace(RULES, limits=replace(RULES.limits, **limits))  # type: ignore[arg-type]
+    world = World(*ON_GPUS[:2])
+
+    async def story() -> None:
+        ends: list[str] = []
+        made = remedies(world, store, ends, rules=rules)
+        made.consider([firing(world, 100)])
+        await made.idle()
+        done = world.clock.now()
+        while world.bodies[101].alive:
+            made.consider([firing(world, 101)])
+            await made.idle()
+            world.clock.advance(5.0)
+        assert seconds <= world.ended_at[101] - done + 30.0 <= seconds + 60.0
+        assert ends == ["100 released", "101 refused", "101 released"]
+
+    asyncio.run(story())
+
+
+def test_a_person_begins_when_the_rule_has_stopped(store: Store) -> None:
+    """KILL-06: one at a time on a GPU: the rule's run takes its last step first, and the person is told."""
+    world = World(ON_GPUS[0], target(103, key=MemoryKey("GPU-0", 103)))
+    world.bodies[100].stubborn = True
+    together: list[int] = []
+
+    async def story() -> None:
+        made = remedies(world, store, [])
+        made.consider([firing(world, 100)])
+        await begun(made, 1)
+        world.events = [lambda _: together.append(sum(not run.has_stopped.is_set() for run in made.running))] * 50
+        outcome = await made.by_hand(asked(world, 103))
+        assert outcome.result is Result.RELEASED
+        assert (
+            "a rule's remedy was under way on this GPU (SIGTERM for pid 100): it took no further step" in outcome.detail
+        )
+        await made.idle()
+
+    asyncio.run(story())
+    assert max(together) == 1
+    assert ("SIGKILL", 100) not in world.log
+
+
+def test_a_rule_that_does_not_stop_is_named(store: Store, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program of a rule's step that goes on: the person is told which one, and nothing is done at the same time."""
+    monkeypatch.setattr("gpuagent_alerts.remedies.manager._HAND_OVER_SECONDS", 0.05)
+    world = World(ON_GPUS[0])
+
+    async def story() -> None:
+        made = remedies(world, store, [])
+        made.consider([firing(world, 100)])
+        (run,) = made.running
+        task = made._running[run]
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        run.has_stopped.clear()
+        made._running[run] = asyncio.create_task(asyncio.Event().wait())  # type: ignore[arg-type]
+        outcome = await made.by_hand(asked(world, 100))
+        assert outcome.result is Result.REFUSED
+        assert "another remedy is under way on GPU 0: a rule's (SIGTERM for pid 100)" in outcome.detail
+        await made.close()
+
+    asyncio.run(story())
+    assert world.log == []
