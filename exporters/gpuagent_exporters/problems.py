@@ -19,8 +19,7 @@ from gpuagent_exporters.severity import Problem, Severity, joined, most_severe_f
 from gpuagent_exporters.xids import explain_xid
 
 _XID_SECONDS = 3600.0
-_HARDWARE_XID_SECONDS = 86_400.0
-"""An event is no state: after this long it is history, and what it left behind shows in other problems."""
+"""An event is no state: after this long it is history. One that takes a repair is a problem until that was done."""
 
 _NOT_OK = (GpuState.LOST, GpuState.BLIND, GpuState.GONE, GpuState.FAILED, GpuState.STARTING)
 
@@ -152,15 +151,20 @@ def _gpus(snapshot: Snapshot, now_seconds: float) -> Iterator[Problem]:
 
 
 def _xids(snapshot: Snapshot) -> Iterator[Problem]:
+    unrepaired = {
+        (gpu.identity.uuid or gpu.identity.index, xid.xid) for gpu in snapshot.gpus for xid in gpu.unrepaired_xids
+    }
     for event in snapshot.xids:
         xid = explain_xid(event.xid)
         age = max(0.0, snapshot.time_seconds - event.last_time_seconds)
-        if age <= (_HARDWARE_XID_SECONDS if xid.hardware else _XID_SECONDS):
-            times = "" if event.count == 1 else f", {event.count} times since the agent started"
+        is_open = (event.gpu_uuid or event.gpu_index, event.xid) in unrepaired
+        if is_open or (age <= _XID_SECONDS and not xid.hardware):
+            times = "" if event.count <= 1 else f", {event.count} times since the agent started"
+            repair = "; it was not repaired since" if is_open else ""
             yield Problem(
                 xid.severity,
                 "xid",
-                f"Xid {event.xid} {format_duration(age)} ago{times}: {xid.meaning}",
+                f"Xid {event.xid} {format_duration(age)} ago{times}: {xid.meaning}{repair}",
                 xid.advice,
                 gpu=event.gpu_index,
             )

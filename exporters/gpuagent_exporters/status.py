@@ -169,8 +169,14 @@ def _gpus(
         key = (gpu.identity.index, gpu.identity.uuid)
         document = gpu_status(gpu, by_gpu[key], now_seconds)
         document |= growth_status(snapshot.growth.get(MemoryKey(gpu.identity.uuid)))
+        unrepaired = {xid.xid for xid in gpu.unrepaired_xids}
         document["xids"] = [
-            {"xid": xid.xid, "count": xid.count, "last_time_seconds": xid.last_time_seconds}
+            {
+                "xid": xid.xid,
+                "count": xid.count,
+                "last_time_seconds": xid.last_time_seconds,
+                "unrepaired": xid.xid in unrepaired,
+            }
             for xid in snapshot.xids
             if (xid.gpu_index, xid.gpu_uuid) == key
         ]

@@ -240,23 +240,32 @@ def test_a_fact_that_is_missing(refusal: str) -> None:
 @pytest.mark.parametrize(
     ("xid", "age_seconds", "expected"),
     [
-        (79, 60, [CRITICAL]),
-        (79, 80_000, [CRITICAL]),
-        (79, 90_000, []),
         *((code, 60, [INFO]) for code in (13, 31, 43, 45, 68, 109)),
-        *((code, 60, [CRITICAL]) for code in (48, 62, 64, 74, 95, 119, 120)),
+        *((code, 60, []) for code in (48, 62, 64, 74, 79, 95, 119, 120)),
         (94, 60, [WARNING]),
         (31, 4000, []),
         (777, 60, [WARNING]),
     ],
 )
 def test_xids(xid: int, age_seconds: float, expected: list[Severity]) -> None:
-    """ALERT-02, ALERT-03: hardware Xids are critical for a day, those of applications information for an hour."""
+    """ALERT-02, ALERT-03: others than hardware Xids are told for an hour; a hardware Xid that was repaired is not."""
     events = (XidCount(0, "GPU-00000000", xid, 2, WALL - age_seconds),)
     problems = find_problems(snapshot(xids=events), NOW)
 
     assert [problem.severity for problem in problems] == expected
     assert all(f"Xid {xid} " in problem.text and "2 times" in problem.text for problem in problems)
+
+
+@pytest.mark.parametrize("xid", [48, 62, 64, 74, 79, 95, 119, 120, 140])
+@pytest.mark.parametrize("age_seconds", [60, 80_000, 900_000])
+def test_an_xid_without_a_repair(xid: int, age_seconds: float) -> None:
+    """ALERT-02: it is critical until the driver shows the repair, however long ago it was, and says so."""
+    event = XidCount(0, "GPU-00000000", xid, 0, WALL - age_seconds)
+    problem = only(snapshot([gpu(unrepaired_xids=(event,))], xids=(event,)))
+
+    assert (problem.severity, problem.kind) == (CRITICAL, "xid")
+    assert problem.text.startswith(f"Xid {xid} ")
+    assert problem.text.endswith("it was not repaired since")
 
 
 @pytest.mark.parametrize(

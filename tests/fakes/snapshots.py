@@ -64,6 +64,8 @@ def full_snapshot() -> Snapshot:
         mig=(MigInstance("MIG-0", 1, 0, "1g.10gb", Memory(10 * GIB, GIB, 9 * GIB), _FULL_PROFILE),),
         processes_known=True,
         runs=runs,
+        lost_since_seconds=40.0,
+        unrepaired_xids=(XidCount(0, "GPU-0", 79, 2, 1_700_000_000.0),),
     )
     info = ProcessInfo(ProcessId("boot", 10, 1), "python3", 1000, "alice", state="D", resident_bytes=GIB, on_host=True)
     zombie = dataclasses.replace(info, id=ProcessId("boot", 11, 1), state="Z")

@@ -41,6 +41,13 @@ def _ages(look: Look) -> Iterable[Labelled]:
             yield _gpu(gpu), max(0.0, look.now_seconds - gpu.measured_seconds)
 
 
+def _lost_since(look: Look) -> Iterable[Labelled]:
+    snapshot = look.snapshot
+    for gpu in snapshot.gpus if snapshot else ():
+        if snapshot is not None and gpu.lost_since_seconds is not None:
+            yield _gpu(gpu), snapshot.time_seconds - (snapshot.clock_seconds - gpu.lost_since_seconds)
+
+
 def _snapshot_age(look: Look) -> Value:
     if look.snapshot is None or look.snapshot.measured_seconds is None:
         return None
@@ -128,6 +135,8 @@ NODE_FAMILIES: tuple[NodeFamily, ...] = (
     _family("snapshot_timestamp_seconds", "Unix time of the last tick, successful or not.",
             _of(lambda snapshot: snapshot.time_seconds)),
     _family("gpu_reading_age_seconds", "Time since this GPU was last read with success.", _ages, GPU_LABELS),
+    _family("gpu_lost_timestamp_seconds", "Unix time since which the GPU is lost; absent while it is not.",
+            _lost_since, GPU_LABELS, collector="identity"),
     _family("collector_success", "1 if the collector succeeded at its last run; `gpu` is empty for the node's own.",
             _runs(lambda run: run.ok), _RUN_LABELS),
     _family("collector_duration_seconds", "Duration of the collector's last run.",
