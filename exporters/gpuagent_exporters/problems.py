@@ -7,8 +7,9 @@ what somebody is woken for.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from gpuagent.catalogue.alerting import Undelivered
 from gpuagent.catalogue.frameworks import recogniser
 from gpuagent.doubt import WITHHELD
 from gpuagent.reading import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
@@ -16,6 +17,7 @@ from gpuagent.units import format_duration
 from gpuagent_exporters import gpu_problems
 from gpuagent_exporters.growth_problems import growth_problems
 from gpuagent_exporters.severity import Problem, Severity, joined, most_severe_first
+from gpuagent_exporters.undelivered_problems import undelivered_problems
 from gpuagent_exporters.xids import explain_xid
 
 _XID_SECONDS = 3600.0
@@ -36,13 +38,15 @@ def find_problems(
     poll_interval_seconds: float = 1.0,
     preallocates: tuple[str, ...] = (),
     state_problem: str = "",
+    undelivered: Sequence[Undelivered] = (),
 ) -> list[Problem]:
     """Everything that is wrong, gravest first.
 
     `now_seconds` is CLOCK_BOOTTIME, as in the snapshot; `preallocates` are patterns as for the status document;
-    `state_problem` is what is wrong with the agent's state file, in words.
+    `state_problem` is what is wrong with the agent's state file, in words; `undelivered` are receivers that are
+    not told what they should be.
     """
-    state = list(_state(state_problem))
+    state = [*_state(state_problem), *undelivered_problems(undelivered, now_seconds)]
     if snapshot is None:
         text = "nothing has been measured yet: the agent has just started"
         return [*state, Problem(Severity.INFO, "not_measured", text, "The first figures come in a few seconds.")]

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from gpuagent.catalogue.alerting import Undelivered
 from gpuagent.catalogue.frameworks import Framework, Recognise, framework_of, recogniser
 from gpuagent.growth import MemoryKey
 from gpuagent.identity import NO_INSTANCE
@@ -40,6 +41,7 @@ def status_document(
     simulated: str = "",
     preallocates: tuple[str, ...] = (),
     state_problem: str = "",
+    undelivered: Sequence[Undelivered] = (),
 ) -> Document:
     """Everything that a person asks of the node first.
 
@@ -56,6 +58,7 @@ def status_document(
         simulated: Name of the scenario, for as long as no snapshot tells it.
         preallocates: Patterns of processes that take most of the GPU by design, beyond those that are known.
         state_problem: What is wrong with the agent's state file, in words; "" where nothing is.
+        undelivered: Receivers that are not told what they should be.
     """
     problems = find_problems(
         snapshot,
@@ -63,6 +66,7 @@ def status_document(
         poll_interval_seconds=poll_interval_seconds,
         preallocates=preallocates,
         state_problem=state_problem,
+        undelivered=undelivered,
     )
     document: Document = {
         "schema": SCHEMA,

@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
+from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures, Undelivered, Why
 from gpuagent.catalogue.clients import ClientFigures
 from gpuagent.catalogue.sources import ServerReading, Servers
 from gpuagent.embedded import AllocatorReading, ClientReading
@@ -137,6 +137,7 @@ def full_alerting() -> AlertingFigures:
         failures=(RuleFailures("gpuagent", "GpuLost", 1),),
         receivers=(ReceiverCounts("ops", 1, 2, 3.0, 4, 5, 6),),
         rows_set_aside=(("told", 1),),
+        undelivered=(Undelivered("ops", Why.DEAD, "", None, 2),),
     )
 
 

@@ -25,6 +25,7 @@ from gpuagent.alerting.receivers import Receivers
 from gpuagent.alerting.rules import unknown_metrics
 from gpuagent.alerting.series import RuleSeries
 from gpuagent.alerting.transitions import log_transitions
+from gpuagent.alerting.undelivered import find_undelivered
 from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
 from gpuagent.catalogue.series import Further
 from gpuagent.clock import Clock
@@ -390,4 +391,5 @@ class Alerting:
             store_ok=self.store.problem is None or not self.store.problem.in_memory,
             store_problem=self.store.problem_text,
             rows_set_aside=tuple(sorted(self.store.set_aside_rows.items())),
+            undelivered=find_undelivered(receivers, self.delivery.lanes, self.heartbeats, self._clock.now()),
         )
