@@ -107,6 +107,7 @@ class ProcessReading(NamedTuple):
     """Clock (CLOCK_BOOTTIME) since which every reading has found this process at 0 % everywhere; None if unknown."""
     holder_unproven: bool = False
     """Whether somebody before it may have held this memory (see `monitor.listings`): it is not acted on."""
+    former: ProcessInfo | None = None  # of a dead one, what it was while it lived: to be read, never acted on
 
     @property
     def key(self) -> MemoryKey:

@@ -16,6 +16,7 @@ from gpuagent.reading import GpuReading, GpuState, NvmlState, ProcessReading, Sn
 from gpuagent.units import format_duration
 from gpuagent_exporters import gpu_problems
 from gpuagent_exporters.growth_problems import growth_problems
+from gpuagent_exporters.memory_problems import dead_process_problems
 from gpuagent_exporters.severity import Problem, Severity, joined, most_severe_first
 from gpuagent_exporters.undelivered_problems import undelivered_problems
 from gpuagent_exporters.xids import explain_xid
@@ -146,6 +147,10 @@ def _gpus(snapshot: Snapshot, now_seconds: float) -> Iterator[Problem]:
     for process in snapshot.processes:
         by_gpu[process.gpu_index, process.gpu_uuid].append(process)
     ready = snapshot.node.nvml_state is NvmlState.READY
+    answering = {(gpu.identity.index, gpu.identity.uuid) for gpu in snapshot.gpus if gpu.state is GpuState.OK}
+    yield from dead_process_problems(
+        process for key, processes in by_gpu.items() if key in answering for process in processes
+    )
     for gpu in snapshot.gpus:
         processes = by_gpu[gpu.identity.index, gpu.identity.uuid]
         if gpu.state is GpuState.OK:

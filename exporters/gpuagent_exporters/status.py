@@ -212,16 +212,18 @@ def _processes(snapshot: Snapshot, recognise: Recognise, *, identified: bool = F
 
 
 def _process(process: ProcessReading, time_seconds: float) -> Document:
+    """A process that has ended is called what it was while it lived."""
     info, utilization = process.info, process.utilization
+    who = info or process.former
     mig = process.gpu_instance_id != NO_INSTANCE
     age = max(0.0, time_seconds - info.start_time_seconds) if info and info.start_time_seconds else None
     return {
         "gpu": process.gpu_index,
         "gpu_uuid": process.gpu_uuid,
         "pid": process.pid,
-        "process": info.name if info else "",
-        "user": info.user if info else "",
-        "uid": info.uid if info else None,
+        "process": who.name if who else "",
+        "user": who.user if who else "",
+        "uid": who.uid if who else None,
         "state": str(process.state),
         "process_state": info.state if info else "",
         "memory_used_bytes": process.used_bytes,
@@ -232,15 +234,15 @@ def _process(process: ProcessReading, time_seconds: float) -> Document:
         "kinds": process.kinds,
         "gpu_instance_id": process.gpu_instance_id if mig else None,
         "compute_instance_id": process.compute_instance_id if mig else None,
-        "unit": info.unit if info else "",
-        "container_id": info.container_id if info else "",
-        "container_runtime": info.container_runtime if info else "",
-        "container_name": info.container_name if info else "",
-        "pod_uid": info.pod_uid if info else "",
-        "pod": info.pod if info else "",
-        "namespace": info.namespace if info else "",
-        "slurm_job": info.slurm_job if info else "",
-        "command": info.command if info else "",
+        "unit": who.unit if who else "",
+        "container_id": who.container_id if who else "",
+        "container_runtime": who.container_runtime if who else "",
+        "container_name": who.container_name if who else "",
+        "pod_uid": who.pod_uid if who else "",
+        "pod": who.pod if who else "",
+        "namespace": who.namespace if who else "",
+        "slurm_job": who.slurm_job if who else "",
+        "command": who.command if who else "",
         "age_seconds": age,
         "host_memory_bytes": info.resident_bytes if info else None,
     }

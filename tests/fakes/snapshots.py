@@ -78,7 +78,7 @@ def full_snapshot() -> Snapshot:
         processes=(
             ProcessReading(0, "GPU-0", 10, ProcessState.LIVE, info, 37 * GIB, "C", busy),
             ProcessReading(0, "GPU-0", 11, ProcessState.LIVE, zombie, GIB, "C", busy, 1, 0),
-            ProcessReading(0, "GPU-0", 12, ProcessState.DEAD, None, GIB, "C", None),
+            ProcessReading(0, "GPU-0", 12, ProcessState.DEAD, None, GIB, "C", None, former=info),
         ),
         xids=(XidCount(0, "GPU-0", 79, 2, 1_700_000_000.0),),
         measured_seconds=99.0,

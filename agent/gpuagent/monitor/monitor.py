@@ -13,6 +13,7 @@ from gpuagent.backoff import Backoff
 from gpuagent.clock import Clock
 from gpuagent.monitor.crew import Crew
 from gpuagent.monitor.gpu import GpuSlot
+from gpuagent.monitor.holders import LastHolders
 from gpuagent.monitor.idleness import Idleness
 from gpuagent.monitor.indices import IndexMemory
 from gpuagent.monitor.inventory import Inventory, find_conflicts
@@ -91,6 +92,7 @@ class Place:
     pci_gpus: Callable[[], int | None] = lambda: None
     listings: Listings | None = None
     repairs: RepairMemory | None = None
+    holders: LastHolders | None = None
     fallen: Callable[[], Iterable[Address]] = tuple
     """GPUs that have fallen off the bus since it was asked last, by what NVML does not tell."""
 
@@ -118,7 +120,8 @@ class Monitor:
         )
         self._library = library
         self._processes = processes
-        self._joiner = Joiner(host_pid_namespace=processes.host_pid_namespace)
+        holders = self._place.holders or LastHolders(clock)
+        self._joiner = Joiner(host_pid_namespace=processes.host_pid_namespace, last_holders=holders)
         self._idleness = Idleness()
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -265,11 +268,7 @@ class Monitor:
         """NVML shows a GPU that came back only after a new initialisation, which also proves that one is back."""
         snapshot = self.snapshot
         now = self._clock.now()
-        missing = snapshot is not None and (
-            not snapshot.gpus
-            or self._repairs.proof_wanted
-            or any(gpu.state in (GpuState.LOST, GpuState.GONE) for gpu in snapshot.gpus)
-        )
+        missing = snapshot is not None and (not snapshot.gpus or self._repairs.proof_wanted)
         if not self.session.ready or not missing:
             if not missing:
                 self._renewal.succeeded()

@@ -70,6 +70,8 @@ class RepairMemory:
         self._clock = clock
         self._file = file
         self._gpus: dict[str, _Gpu] = {}
+        self._present: set[str] = set()
+        """Those in the last tick."""
         self._seen: dict[tuple[str, int], float] = {}
         """Last time of each (GPU, Xid) that was taken in from the event thread."""
         self._saved_at = clock.now()
@@ -84,8 +86,8 @@ class RepairMemory:
 
     @property
     def proof_wanted(self) -> bool:
-        """Whether a GPU that was lost answers again in the session in which it was lost: only a new one proves it."""
-        return any(gpu.lost_since is not None for gpu in self._gpus.values())
+        """Whether a GPU is lost, or answers again in the session in which it was lost: only a new session tells."""
+        return any(self._gpus[key].lost_since is not None for key in self._present)
 
     def see(
         self, gpus: Sequence[GpuReading], counts: Iterable[XidCount], session: DriverSession
@@ -96,9 +98,11 @@ class RepairMemory:
         made = []
         for reading in gpus:
             key = _key(reading)
+            self._adopt(key, reading)
             gpu = self._gpus.setdefault(key, _Gpu())
             changed |= self._follow(gpu, reading, session)
             made.append(_with_faults(reading, gpu))
+        self._present = {_key(reading) for reading in gpus}
         self._save(changed=changed)
         return made, self._with_remembered(counts, gpus)
 
@@ -118,6 +122,14 @@ class RepairMemory:
             gpu.driver_version = session.driver_version
             changed = True
         return changed
+
+    def _adopt(self, key: str, reading: GpuReading) -> None:
+        """Give a GPU that has told its UUID what was noted at its index before."""
+        noted = self._gpus.pop(f"index:{reading.identity.index}", None) if reading.identity.uuid else None
+        if noted is not None:
+            known = self._gpus.setdefault(key, noted)
+            if known.lost_since is None:
+                known.lost_since, known.lost_generation = noted.lost_since, noted.lost_generation
 
     def _follow(self, gpu: _Gpu, reading: GpuReading, session: DriverSession) -> bool:
         """Take in one GPU's state; return whether a fault has begun or ended."""
