@@ -9,10 +9,12 @@ from typing import TYPE_CHECKING, Any
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.explain import with_remedy
 from gpuagent.catalogue.alerting import ReceiverCounts
+from gpuagent.matchers import MatchOperator
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.outbox.entry import Queued
 from gpuagent_alerts.routing.mute import muted_by
 from gpuagent_alerts.routing.silences import Silence
+from gpuagent_alerts.rules.faults import guess
 from gpuagent_alerts.states.instance import Instance, State
 
 if TYPE_CHECKING:  # it loads the HTTP client, which a node without receivers need not have
@@ -52,7 +54,7 @@ def alerts_document(
         "simulated": alerting.place.simulated,
         "alerting": alerting.config.alerting,
         "alerts": sorted(alerts, key=lambda alert: (alert["state"] != "firing", alert["name"], alert["fingerprint"])),
-        "silences": [_silence(silence, wall_seconds) for silence in alerting.silences.all()],
+        "silences": [silence_document(alerting, silence, wall_seconds) for silence in alerting.silences.all()],
         "receivers": _receivers(alerting, receivers),
         "heartbeats": [_heartbeat(beat) for beat in alerting.heartbeats],
         "rules": sum(1 for _ in alerting.engine.rules()),
@@ -71,9 +73,14 @@ def dead_document(alerting: Alerting, wall_seconds: float) -> Document:
     return {"schema": SCHEMA, "time_seconds": wall_seconds, "dead": letters}
 
 
-def silence_document(silence: Silence, wall_seconds: float) -> Document:
-    """One silence."""
-    return _silence(silence, wall_seconds)
+def silence_document(alerting: Alerting, silence: Silence, wall_seconds: float) -> Document:
+    """Return one silence, with a note where it names an alert that no rule has."""
+    names = {running.rule.name for running in alerting.engine.rules()}
+    wanted = [m.value for m in silence.matchers if m.name == "alertname" and m.op is MatchOperator.EQUAL]
+    notes = [
+        f"there is no rule {name}; {guess(name, names)}".removesuffix("; ") for name in wanted if name not in names
+    ]
+    return _silence(silence, wall_seconds) | {"note": "; ".join(notes)}
 
 
 def _alert(instance: Instance, alert: Alert, now_seconds: float) -> Document:
