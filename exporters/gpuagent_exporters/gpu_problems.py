@@ -55,8 +55,17 @@ def of_state(gpu: GpuReading, now_seconds: float) -> Problem:
     )
 
 
-def of_reading(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:
+def of_reading(gpu: GpuReading, processes: Sequence[ProcessReading], now_seconds: float) -> Iterator[Problem]:
     """Of a GPU that answers."""
+    if gpu.lost_since_seconds is not None:
+        since = format_duration(max(0.0, now_seconds - gpu.lost_since_seconds))
+        yield Problem(
+            Severity.CRITICAL,
+            "gpu_lost",
+            f"was lost {since} ago and answers again: it is back once it answers after a new initialization of NVML",
+            "The agent initializes NVML by itself, at first after a minute. Look for Xid in the kernel log (dmesg).",
+            gpu=gpu.identity.index,
+        )
     yield from memory_problems(gpu, processes)
     yield from _ecc(gpu)
     yield from _slowed_down(gpu)

@@ -154,7 +154,7 @@ def _gpus(snapshot: Snapshot, now_seconds: float) -> Iterator[Problem]:
     for gpu in snapshot.gpus:
         processes = by_gpu[gpu.identity.index, gpu.identity.uuid]
         if gpu.state is GpuState.OK:
-            yield from gpu_problems.of_reading(gpu, processes)
+            yield from gpu_problems.of_reading(gpu, processes, now_seconds)
         elif ready or gpu.state in (GpuState.LOST, GpuState.BLIND, GpuState.GONE):
             yield gpu_problems.of_state(gpu, now_seconds)
 

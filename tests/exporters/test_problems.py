@@ -141,6 +141,14 @@ def test_unified_memory_is_not_full() -> None:
     assert found(snapshot([unified])) == []
 
 
+def test_a_lost_gpu_that_answers_again() -> None:
+    """GPU-01: it stays critical, as its alert does, until a new session shows that it is back."""
+    problem = only(snapshot([gpu(lost_since_seconds=NOW - 65)]))
+
+    assert (problem.severity, problem.kind) == (CRITICAL, "gpu_lost")
+    assert problem.text.startswith("was lost 1 min 5 s ago and answers again")
+
+
 def test_dead_processes() -> None:
     """PROC-01: memory of a pid that is gone is told, with the advice that no signal helps."""
     dead = process(99, state=ProcessState.DEAD, used_gib=3.0)
