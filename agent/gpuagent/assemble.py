@@ -112,18 +112,18 @@ def assemble(
 
     def load_again(progress: Progress) -> tuple[Config, tuple[RuleGroup, ...]]:
         loaded = load(progress)
-        _tell_what_never_acts(*loaded, simulated=bool(simulate))
+        _tell_notes(*loaded, path, simulated=bool(simulate))
         return loaded
 
     try:
         config, rules = load(Progress())
         web = web_config(config.web_config_file, apart=not simulate)
     except (ConfigError, WebConfigError, RuleFileError, RemediesRefused) as error:
-        raise StartError(str(error)) from None
+        raise StartError(_with_places(error, path)) from None
     lock = None if simulate else _lock_state(config, faults)
     reserve = Reserve()
     logs.set_up(config.log.level, config.log.format, on_shortage=reserve.release)
-    _tell_what_never_acts(config, rules, simulated=bool(simulate))
+    _tell_notes(config, rules, path, simulated=bool(simulate))
     raise_descriptor_limit()
     set_up_heap(c_library())
     try:
@@ -227,14 +227,26 @@ def web_config(path: Path | None, *, apart: bool) -> WebConfig:
     return WebConfig(path, read=read if apart else read_here)
 
 
-def _tell_what_never_acts(config: Config, rules: Iterable[RuleGroup], *, simulated: bool) -> None:
-    """Log what would be noticed only when it was needed."""
-    if not (config.remedies.ladders or config.budgets or config.remedies.allow.users):
-        return
-    from gpuagent.acting.never_acts import never_acts  # noqa: PLC0415  most agents have no ladders
-    from gpuagent.acting.user_database import no_user_problems, user_problems  # noqa: PLC0415
+def _with_places(error: Exception, path: Path | None) -> str:
+    """Return the faults; those of names in the configuration have file and line."""
+    if not isinstance(error, RuleFileError):
+        return str(error)
+    from gpuagent.config_notes import ConfigFile  # noqa: PLC0415  most configurations have no fault
 
-    for note in never_acts(config, rules, no_user_problems if simulated else user_problems):
+    file = ConfigFile(path or DEFAULT_PATH)
+    return "\n".join(file.place(line) for line in str(error).splitlines())
+
+
+def _tell_notes(config: Config, rules: Iterable[RuleGroup], path: Path | None, *, simulated: bool) -> None:
+    """Log what would be noticed only when it was needed."""
+    acts = config.remedies.ladders or config.budgets or config.remedies.allow.users
+    if not (acts or config.receivers or config.routes):
+        return
+    from gpuagent.acting.user_database import no_user_problems  # noqa: PLC0415  most agents have nothing to check
+    from gpuagent.config_notes import ConfigFile, Machine, config_notes  # noqa: PLC0415
+
+    machine = Machine(no_user_problems, ()) if simulated else None
+    for note in config_notes(config, rules, ConfigFile(path or DEFAULT_PATH), machine):
         log.warning("%s", note)
 
 

@@ -219,12 +219,13 @@ class History:
         gpu = self._gpus.get(reading.gpu_uuid)
         if gpu is None or reading.used_bytes is None:
             return
-        key = (reading.key, reading.info.id if reading.info else None)
+        who = reading.info or reading.former
+        key = (reading.key, who.id if who else None)
         process = gpu.processes.get(key)
         if process is None:
             if not self._has_room():
                 return
-            process = gpu.processes[key] = _Process(reading.info.name if reading.info else "", self._ring())
+            process = gpu.processes[key] = _Process(who.name if who else "", self._ring())
         process.used.note(self._slot, reading.used_bytes)
 
     def _has_room(self) -> bool:

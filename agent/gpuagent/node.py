@@ -10,10 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.clock import Clock, ScaledClock, SystemClock
+from gpuagent.monitor.holders import LastHolders
 from gpuagent.monitor.indices import IndexMemory
 from gpuagent.monitor.inventory import Inventory, count_pci_gpus
 from gpuagent.monitor.listings import Listings
 from gpuagent.monitor.monitor import Place
+from gpuagent.monitor.repairs import RepairMemory
+from gpuagent.monitor.repairs_file import RepairsFile
 from gpuagent.monitor.traces import find_traces, leave_stamp
 from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.nvml.library import Library
@@ -45,9 +48,22 @@ TRUST_FILE = "trust.json"
 INVENTORY_FILE = "gpus.json"
 INDICES_FILE = "indices.json"
 """What the indices of the GPUs mean, beside it: see `gpuagent.monitor.indices`."""
+FAULTS_FILE = "faults.json"
+"""GPUs that are lost or not repaired, beside it: see `gpuagent.monitor.repairs`."""
+HOLDERS_FILE = "holders.json"
+"""Processes on the GPUs, so that one that has ended has a name, beside it: see `gpuagent.monitor.holders`."""
 COMMAND_KEY_FILE = "command.key"
 """Key of the digests of command lines, beside it: see `gpuagent.acting.digests`."""
-_STATE_FILES = (STATE_FILE, LISTINGS_FILE, TRUST_FILE, INVENTORY_FILE, INDICES_FILE, COMMAND_KEY_FILE)
+_STATE_FILES = (
+    STATE_FILE,
+    LISTINGS_FILE,
+    TRUST_FILE,
+    INVENTORY_FILE,
+    INDICES_FILE,
+    FAULTS_FILE,
+    HOLDERS_FILE,
+    COMMAND_KEY_FILE,
+)
 STATE_STEMS = frozenset(name.partition(".")[0] for name in _STATE_FILES)
 """How the names of all files begin that the agent reads there."""
 
@@ -98,6 +114,8 @@ def _remembering_place(config: Config, clock: Clock, boot: str) -> Place:
         indices=indices,
         trusts=TrustRegistry(state_file(config, TRUST_FILE), boot, seen_before=ran_before),
         pci_gpus=count_pci_gpus,
+        repairs=_remembered_repairs(config, clock, boot),
+        holders=LastHolders(clock, state_file(config, HOLDERS_FILE), boot, PidSpace()),
         listings=Listings(
             state_file(config, LISTINGS_FILE),
             boot,
@@ -107,6 +125,11 @@ def _remembering_place(config: Config, clock: Clock, boot: str) -> Place:
             on_first_list=partial(leave_stamp, config.runtime_dir, boot),
         ),
     )
+
+
+def _remembered_repairs(config: Config, clock: Clock, boot: str) -> RepairMemory:
+    path = state_file(config, FAULTS_FILE)
+    return RepairMemory(clock, None if path is None else RepairsFile(path, boot))
 
 
 def lost_state(config: Config) -> str:

@@ -107,6 +107,7 @@ class ProcessReading(NamedTuple):
     """Clock (CLOCK_BOOTTIME) since which every reading has found this process at 0 % everywhere; None if unknown."""
     holder_unproven: bool = False
     """Whether somebody before it may have held this memory (see `monitor.listings`): it is not acted on."""
+    former: ProcessInfo | None = None  # of a dead one, what it was while it lived: to be read, never acted on
 
     @property
     def key(self) -> MemoryKey:
@@ -259,8 +260,7 @@ class Ecc:
     retired_pages_single_bit: int | None = None
     retired_pages_double_bit: int | None = None
     retired_pages_pending: bool | None = None
-    recovery_action: int | None = None
-    """Field 230: 0 none, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, 5 IMEX, 6 bus, 7 system."""
+    recovery_action: int | None = None  # field 230 of NVML: `gpuagent.recovery` has the words
 
 
 class NvLink(NamedTuple):
@@ -299,7 +299,7 @@ class CollectorRun(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class XidCount:
-    """Xid events of one code on one GPU since the agent started."""
+    """Xid events of one code on one GPU: the number since the agent started, the last one since the boot."""
 
     gpu_index: int
     gpu_uuid: str
@@ -318,7 +318,9 @@ class GpuReading:
     time_seconds: float = 0.0
     """Clock of the collection (CLOCK_BOOTTIME), not of the tick."""
     since_seconds: float | None = None
-    """Clock at which `state` began."""
+    """Clock at which `state` began, `lost_since_seconds` where it is lost or gone."""
+    lost_since_seconds: float | None = None  # until it answers in a session that began after that
+    unrepaired_xids: tuple[XidCount, ...] = ()  # take a reset or reboot that the driver has not shown to be done
     measured_seconds: float | None = None
     """Clock at which this GPU was last read with success; grows old while the GPU is blind or lost."""
     memory: Memory | None = None
@@ -334,8 +336,7 @@ class GpuReading:
     mig: tuple[MigInstance, ...] = ()
     processes_known: bool = False
     """The process list was read in this tick: a process that is not in it has gone."""
-    processes_trusted: bool = True
-    """False where the driver is known to shuffle its process list (535.43 to 535.98): show, never act."""
+    processes_trusted: bool = True  # False where the driver shuffles its list (535.43 to 535.98): show, never act
     act_refusal: str = ""
     """Why nobody is acted on by these figures, the same text for as long as its cause; "" if nothing forbids it."""
     runs: tuple[CollectorRun, ...] = ()
@@ -387,8 +388,7 @@ class Snapshot:
     gpus: tuple[GpuReading, ...] = ()
     processes: tuple[ProcessReading, ...] = ()
     xids: tuple[XidCount, ...] = ()
-    measured_seconds: float | None = None
-    """Clock of the last tick in which a GPU was read, or a node without GPUs was found to have none."""
+    measured_seconds: float | None = None  # clock of the last tick in which a GPU was read, or that there is none
     runs: tuple[CollectorRun, ...] = ()  # collectors of the node itself, not of a GPU
     simulated: str = ""  # name of the scenario; "" on a real node
     ticks: int = 0

@@ -16,6 +16,7 @@ from gpuagent.reading import Snapshot
 from gpuagent_exporters.exposition import MetricsPage, Series
 from gpuagent_exporters.problems import stale_after_seconds
 from gpuagent_exporters.status import processes_document, status_document
+from gpuagent_exporters.undelivered_problems import describe
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
@@ -71,6 +72,7 @@ class View:
             simulated=self._simulated,
             preallocates=self.config.preallocates,
             state_problem="" if alerting is None else alerting.store_problem,
+            undelivered=() if alerting is None else alerting.undelivered,
         )
 
     def processes(self) -> dict[str, object]:
@@ -92,7 +94,10 @@ class View:
         return True, "ok"
 
     def ready(self) -> tuple[bool, str]:
-        """There is a fresh measurement: what is served is the node as it is."""
+        """There is a fresh measurement: what is served is the node as it is.
+
+        That a receiver is not told makes nothing served untrue; it is named in a line of its own.
+        """
         snapshot = self._snapshot
         if snapshot is None:
             return False, "nothing has been measured yet"
@@ -101,7 +106,8 @@ class View:
         age = self._clock.now() - snapshot.measured_seconds
         if age > stale_after_seconds(self.config.poll_interval):
             return False, f"no GPU has been read for {age:.0f} s: {snapshot.node.nvml_reason or 'see the status'}"
-        return True, "ok"
+        alerting, now = self._alerting(), self._clock.now()
+        return True, "\n".join(["ok", *(describe(one, now) for one in (alerting.undelivered if alerting else ()))])
 
     def _tick_age(self) -> float | None:
         return None if self._snapshot is None else self._clock.now() - self._snapshot.clock_seconds

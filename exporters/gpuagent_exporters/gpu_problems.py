@@ -6,26 +6,13 @@ from collections.abc import Iterator, Sequence
 
 from gpuagent.doubt import MPS_UNKNOWN, NO_PCI_ADDRESS
 from gpuagent.reading import Ecc, GpuReading, GpuState, Power, ProcessReading
+from gpuagent.recovery import recovery_action
 from gpuagent.units import format_duration
 from gpuagent_exporters.memory_problems import memory_problems
 from gpuagent_exporters.severity import Problem, Severity
 
 _NOT_TOLD = {MPS_UNKNOWN, NO_PCI_ADDRESS}
 """Refusals to act for want of a fact: nothing contradicts itself."""
-_RECOVERY = {
-    # Field 230 (nvml.h): what the driver advises
-    1: ("gpu_reset", "the driver asks for a reset of the GPU", "Drain the node and reset it: nvidia-smi -r -i {gpu}."),
-    2: ("node_reboot", "the driver asks for a reboot of the node", "Drain and reboot the node."),
-    3: ("drain_p2p", "the driver asks for peer-to-peer work to be drained", "Move multi-GPU jobs elsewhere."),
-    4: (
-        "drain_and_reset",
-        "the driver asks for the GPU to be drained and reset",
-        "Let running work end, start none, then reset it: nvidia-smi -r -i {gpu}.",
-    ),
-    5: ("recover_imex", "the driver asks for the IMEX domain to be recovered", "Restart nvidia-imex on its nodes."),
-    6: ("bus_reset", "the driver asks for a reset of the GPU's bus", "Drain the node and reboot it."),
-    7: ("system_reboot", "the driver asks for a reboot of the whole system", "Drain and power-cycle the node."),
-}
 _SLOWED_DOWN = {
     "hw_thermal_slowdown": "it is too hot",
     "sw_thermal_slowdown": "it is too hot",
@@ -39,7 +26,7 @@ def recovery_name(action: int | None) -> str | None:
     """The driver's advice as one word; "none" where it has none."""
     if action is None:
         return None
-    return _RECOVERY[action][0] if action in _RECOVERY else "none" if action == 0 else f"unknown_{action}"
+    return recovery_action(action).name
 
 
 def of_state(gpu: GpuReading, now_seconds: float) -> Problem:
@@ -52,7 +39,7 @@ def of_state(gpu: GpuReading, now_seconds: float) -> Problem:
     texts = {
         GpuState.LOST: f"lost{since}: the driver has no access to it{reason}",
         GpuState.BLIND: f"nothing is known of it{since}: a call into the driver has not come back",
-        GpuState.GONE: "gone: it was there before, and the driver no longer lists it",
+        GpuState.GONE: f"gone{since}: it was there before, and the driver no longer lists it",
     }
     advice = {
         GpuState.LOST: f"Look for Xid in the kernel log (dmesg). Then nvidia-smi -r -i {index}, or drain and reboot.",
@@ -68,8 +55,17 @@ def of_state(gpu: GpuReading, now_seconds: float) -> Problem:
     )
 
 
-def of_reading(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:
+def of_reading(gpu: GpuReading, processes: Sequence[ProcessReading], now_seconds: float) -> Iterator[Problem]:
     """Of a GPU that answers."""
+    if gpu.lost_since_seconds is not None:
+        since = format_duration(max(0.0, now_seconds - gpu.lost_since_seconds))
+        yield Problem(
+            Severity.CRITICAL,
+            "gpu_lost",
+            f"was lost {since} ago and answers again: it is back once it answers after a new initialization of NVML",
+            "The agent initializes NVML by itself, at first after a minute. Look for Xid in the kernel log (dmesg).",
+            gpu=gpu.identity.index,
+        )
     yield from memory_problems(gpu, processes)
     yield from _ecc(gpu)
     yield from _slowed_down(gpu)
@@ -103,9 +99,10 @@ def _figures(gpu: GpuReading) -> Problem:
 
 def _ecc(gpu: GpuReading) -> Iterator[Problem]:
     ecc, index = gpu.ecc or Ecc(), gpu.identity.index
-    if ecc.recovery_action in _RECOVERY:
-        _, text, advice = _RECOVERY[ecc.recovery_action]
-        yield Problem(Severity.CRITICAL, "recovery_action", text, advice.format(gpu=index), gpu=index)
+    if ecc.recovery_action:
+        action = recovery_action(ecc.recovery_action)
+        text = f"the driver asks to {action.text}"
+        yield Problem(Severity.CRITICAL, "recovery_action", text, action.advice.format(gpu=index), gpu=index)
     if ecc.remap_failed or ecc.sram_threshold_exceeded:
         text = "a bad memory row could not be replaced" if ecc.remap_failed else "too many errors in its SRAM"
         advice = "Take the GPU out of service and have it examined: it will likely be replaced under warranty."

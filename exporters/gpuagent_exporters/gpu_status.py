@@ -44,6 +44,7 @@ def gpu_status(gpu: GpuReading, processes: Sequence[ProcessReading], now_seconds
         "state": str(gpu.state),
         "reason": gpu.reason,
         "age_seconds": _age(gpu, now_seconds),
+        "lost_seconds": None if gpu.lost_since_seconds is None else max(0.0, now_seconds - gpu.lost_since_seconds),
         "unified_memory": identity.unified_memory,
         "mig_enabled": identity.mig_enabled,
         "memory_total_bytes": memory.total_bytes,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpuagent.reading import GpuReading, Memory, MigInstance, ProcessReading, ProcessState
@@ -29,15 +30,15 @@ def _in_state(letter: str) -> Callable[[ProcessReading], bool]:
     return lambda process: process.info is not None and process.info.state == letter
 
 
+_DEAD = _Stuck(
+    "dead_processes",
+    Severity.WARNING,
+    lambda process: process.state is ProcessState.DEAD,
+    "a process that has ended still holds",
+    "processes that have ended still hold",
+    "No signal can free this memory. If it stays, it takes a reset of the GPU or a reboot.",
+)
 _STUCK = (
-    _Stuck(
-        "dead_processes",
-        Severity.WARNING,
-        lambda process: process.state is ProcessState.DEAD,
-        "a process that has ended still holds",
-        "processes that have ended still hold",
-        "No signal can free this memory. If it stays, it takes a reset of the GPU or a reboot.",
-    ),
     _Stuck(
         "zombie_processes",
         Severity.WARNING,
@@ -106,24 +107,54 @@ def _instance_full(gpu: GpuReading, instance: MigInstance) -> Iterator[Problem]:
         )
 
 
+def dead_process_problems(processes: Iterable[ProcessReading]) -> Iterator[Problem]:
+    """Of the processes of GPUs that answer: one that holds memory on several GPUs is one process."""
+    gpus_of: dict[int, set[int]] = defaultdict(set)
+    dead = [process for process in processes if process.used_bytes != 0 and _DEAD.includes(process)]
+    for process in dead:
+        gpus_of[process.pid].add(process.gpu_index)
+    by_gpus: dict[tuple[int, ...], list[ProcessReading]] = defaultdict(list)
+    for process in dead:
+        by_gpus[tuple(sorted(gpus_of[process.pid]))].append(process)
+    for gpus, holders in by_gpus.items():
+        yield _held(_DEAD, holders, gpus)
+
+
 def _stuck(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:
     """Memory that its process will not, or not at once, give back when told to."""
     for stuck in _STUCK:
         holders = [process for process in processes if process.used_bytes != 0 and stuck.includes(process)]
-        if not holders:
-            continue
-        known = sum(process.used_bytes or 0 for process in holders)
-        size = format_bytes(known) if known else "memory (the driver does not tell how much)"
-        pids = list(dict.fromkeys(process.pid for process in holders))
-        who = stuck.one if len(pids) == 1 else f"{len(pids)} {stuck.many}"
-        yield Problem(
-            stuck.severity,
-            stuck.kind,
-            f"{who} {size}: pid {joined(pids)}",
-            stuck.advice,
-            gpu=gpu.identity.index,
-            pid=pids[0] if len(pids) == 1 else None,
-        )
+        if holders:
+            yield _held(stuck, holders, (gpu.identity.index,))
+
+
+def _held(stuck: _Stuck, holders: Sequence[ProcessReading], gpus: Sequence[int]) -> Problem:
+    known = sum(process.used_bytes or 0 for process in holders)
+    size = format_bytes(known) if known else "memory (the driver does not tell how much)"
+    named = {process.pid: _who(process) for process in holders}
+    who = stuck.one if len(named) == 1 else f"{len(named)} {stuck.many}"
+    where = f" on GPUs {joined(gpus)}" if len(gpus) > 1 else ""
+    known_by_name = any(named.values())
+    whose = joined(name or f"pid {pid}" for pid, name in named.items()) if known_by_name else f"pid {joined(named)}"
+    return Problem(
+        stuck.severity,
+        stuck.kind,
+        f"{who} {size}{where}: {whose}",
+        stuck.advice,
+        gpu=gpus[0] if len(gpus) == 1 else None,
+        pid=next(iter(named)) if len(named) == 1 else None,
+    )
+
+
+def _who(process: ProcessReading) -> str:
+    """Return the name, its owner and pid of one that has ended; "" where only the pid is known."""
+    was = process.former
+    if was is None:
+        return ""
+    owner = was.slurm_job and f"job {was.slurm_job}"
+    owner = owner or was.pod or was.unit or was.container_name
+    parts = (was.user, owner, f"pid {process.pid}")
+    return f"{was.name} ({', '.join(part for part in parts if part)})"
 
 
 def _unattributed(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:

@@ -34,12 +34,17 @@ def _card(gpu: Document, stale_seconds: float) -> str:
     if state != "ok":
         kind = "card troubled"
         body = f'<p class="figure">{text(state.upper())}</p><p>{text(gpu.get("reason") or "no reason is known")}</p>'
-        body += f'<p class="quiet">last read: {_last_read(gpu)}</p>'
+        lost = gpu.get("lost_seconds")
+        body += f'<p class="quiet">last read: {_last_read(gpu)}</p>' if lost is None else _lost_for(lost)
     else:
         old = (gpu.get("age_seconds") or 0.0) > stale_seconds
         body = f'<p class="old"><b>OLD</b> read {_last_read(gpu)}</p>' if old else ""
         body += f"{_memory(gpu)}{_growth(gpu)}{_facts(gpu)}{_mig(gpu)}"
     return f'<article class="{kind}" data-key="{attribute(gpu.get("uuid"))}">{head}{body}{_chart(gpu)}</article>'
+
+
+def _lost_for(seconds: object) -> str:
+    return f'<p class="quiet">lost for {duration(seconds)}</p>'
 
 
 def _last_read(gpu: Document) -> str:

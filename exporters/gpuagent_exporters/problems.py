@@ -7,20 +7,22 @@ what somebody is woken for.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from gpuagent.catalogue.alerting import Undelivered
 from gpuagent.catalogue.frameworks import recogniser
 from gpuagent.doubt import WITHHELD
 from gpuagent.reading import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent.units import format_duration
 from gpuagent_exporters import gpu_problems
 from gpuagent_exporters.growth_problems import growth_problems
+from gpuagent_exporters.memory_problems import dead_process_problems
 from gpuagent_exporters.severity import Problem, Severity, joined, most_severe_first
+from gpuagent_exporters.undelivered_problems import undelivered_problems
 from gpuagent_exporters.xids import explain_xid
 
 _XID_SECONDS = 3600.0
-_HARDWARE_XID_SECONDS = 86_400.0
-"""An event is no state: after this long it is history, and what it left behind shows in other problems."""
+"""An event is no state: after this long it is history. One that takes a repair is a problem until that was done."""
 
 _NOT_OK = (GpuState.LOST, GpuState.BLIND, GpuState.GONE, GpuState.FAILED, GpuState.STARTING)
 
@@ -37,13 +39,15 @@ def find_problems(
     poll_interval_seconds: float = 1.0,
     preallocates: tuple[str, ...] = (),
     state_problem: str = "",
+    undelivered: Sequence[Undelivered] = (),
 ) -> list[Problem]:
     """Everything that is wrong, gravest first.
 
     `now_seconds` is CLOCK_BOOTTIME, as in the snapshot; `preallocates` are patterns as for the status document;
-    `state_problem` is what is wrong with the agent's state file, in words.
+    `state_problem` is what is wrong with the agent's state file, in words; `undelivered` are receivers that are
+    not told what they should be.
     """
-    state = list(_state(state_problem))
+    state = [*_state(state_problem), *undelivered_problems(undelivered, now_seconds)]
     if snapshot is None:
         text = "nothing has been measured yet: the agent has just started"
         return [*state, Problem(Severity.INFO, "not_measured", text, "The first figures come in a few seconds.")]
@@ -143,24 +147,33 @@ def _gpus(snapshot: Snapshot, now_seconds: float) -> Iterator[Problem]:
     for process in snapshot.processes:
         by_gpu[process.gpu_index, process.gpu_uuid].append(process)
     ready = snapshot.node.nvml_state is NvmlState.READY
+    answering = {(gpu.identity.index, gpu.identity.uuid) for gpu in snapshot.gpus if gpu.state is GpuState.OK}
+    yield from dead_process_problems(
+        process for key, processes in by_gpu.items() if key in answering for process in processes
+    )
     for gpu in snapshot.gpus:
         processes = by_gpu[gpu.identity.index, gpu.identity.uuid]
         if gpu.state is GpuState.OK:
-            yield from gpu_problems.of_reading(gpu, processes)
+            yield from gpu_problems.of_reading(gpu, processes, now_seconds)
         elif ready or gpu.state in (GpuState.LOST, GpuState.BLIND, GpuState.GONE):
             yield gpu_problems.of_state(gpu, now_seconds)
 
 
 def _xids(snapshot: Snapshot) -> Iterator[Problem]:
+    unrepaired = {
+        (gpu.identity.uuid or gpu.identity.index, xid.xid) for gpu in snapshot.gpus for xid in gpu.unrepaired_xids
+    }
     for event in snapshot.xids:
         xid = explain_xid(event.xid)
         age = max(0.0, snapshot.time_seconds - event.last_time_seconds)
-        if age <= (_HARDWARE_XID_SECONDS if xid.hardware else _XID_SECONDS):
-            times = "" if event.count == 1 else f", {event.count} times since the agent started"
+        is_open = (event.gpu_uuid or event.gpu_index, event.xid) in unrepaired
+        if is_open or (age <= _XID_SECONDS and not xid.hardware):
+            times = "" if event.count <= 1 else f", {event.count} times since the agent started"
+            repair = "; it was not repaired since" if is_open else ""
             yield Problem(
                 xid.severity,
                 "xid",
-                f"Xid {event.xid} {format_duration(age)} ago{times}: {xid.meaning}",
+                f"Xid {event.xid} {format_duration(age)} ago{times}: {xid.meaning}{repair}",
                 xid.advice,
                 gpu=event.gpu_index,
             )

@@ -11,6 +11,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from gpuagent.catalogue.alerting import Undelivered
 from gpuagent.catalogue.frameworks import Framework, Recognise, framework_of, recogniser
 from gpuagent.growth import MemoryKey
 from gpuagent.identity import NO_INSTANCE
@@ -40,6 +41,7 @@ def status_document(
     simulated: str = "",
     preallocates: tuple[str, ...] = (),
     state_problem: str = "",
+    undelivered: Sequence[Undelivered] = (),
 ) -> Document:
     """Everything that a person asks of the node first.
 
@@ -56,6 +58,7 @@ def status_document(
         simulated: Name of the scenario, for as long as no snapshot tells it.
         preallocates: Patterns of processes that take most of the GPU by design, beyond those that are known.
         state_problem: What is wrong with the agent's state file, in words; "" where nothing is.
+        undelivered: Receivers that are not told what they should be.
     """
     problems = find_problems(
         snapshot,
@@ -63,6 +66,7 @@ def status_document(
         poll_interval_seconds=poll_interval_seconds,
         preallocates=preallocates,
         state_problem=state_problem,
+        undelivered=undelivered,
     )
     document: Document = {
         "schema": SCHEMA,
@@ -169,8 +173,14 @@ def _gpus(
         key = (gpu.identity.index, gpu.identity.uuid)
         document = gpu_status(gpu, by_gpu[key], now_seconds)
         document |= growth_status(snapshot.growth.get(MemoryKey(gpu.identity.uuid)))
+        unrepaired = {xid.xid for xid in gpu.unrepaired_xids}
         document["xids"] = [
-            {"xid": xid.xid, "count": xid.count, "last_time_seconds": xid.last_time_seconds}
+            {
+                "xid": xid.xid,
+                "count": xid.count,
+                "last_time_seconds": xid.last_time_seconds,
+                "unrepaired": xid.xid in unrepaired,
+            }
             for xid in snapshot.xids
             if (xid.gpu_index, xid.gpu_uuid) == key
         ]
@@ -202,16 +212,18 @@ def _processes(snapshot: Snapshot, recognise: Recognise, *, identified: bool = F
 
 
 def _process(process: ProcessReading, time_seconds: float) -> Document:
+    """A process that has ended is called what it was while it lived."""
     info, utilization = process.info, process.utilization
+    who = info or process.former
     mig = process.gpu_instance_id != NO_INSTANCE
     age = max(0.0, time_seconds - info.start_time_seconds) if info and info.start_time_seconds else None
     return {
         "gpu": process.gpu_index,
         "gpu_uuid": process.gpu_uuid,
         "pid": process.pid,
-        "process": info.name if info else "",
-        "user": info.user if info else "",
-        "uid": info.uid if info else None,
+        "process": who.name if who else "",
+        "user": who.user if who else "",
+        "uid": who.uid if who else None,
         "state": str(process.state),
         "process_state": info.state if info else "",
         "memory_used_bytes": process.used_bytes,
@@ -222,15 +234,15 @@ def _process(process: ProcessReading, time_seconds: float) -> Document:
         "kinds": process.kinds,
         "gpu_instance_id": process.gpu_instance_id if mig else None,
         "compute_instance_id": process.compute_instance_id if mig else None,
-        "unit": info.unit if info else "",
-        "container_id": info.container_id if info else "",
-        "container_runtime": info.container_runtime if info else "",
-        "container_name": info.container_name if info else "",
-        "pod_uid": info.pod_uid if info else "",
-        "pod": info.pod if info else "",
-        "namespace": info.namespace if info else "",
-        "slurm_job": info.slurm_job if info else "",
-        "command": info.command if info else "",
+        "unit": who.unit if who else "",
+        "container_id": who.container_id if who else "",
+        "container_runtime": who.container_runtime if who else "",
+        "container_name": who.container_name if who else "",
+        "pod_uid": who.pod_uid if who else "",
+        "pod": who.pod if who else "",
+        "namespace": who.namespace if who else "",
+        "slurm_job": who.slurm_job if who else "",
+        "command": who.command if who else "",
         "age_seconds": age,
         "host_memory_bytes": info.resident_bytes if info else None,
     }

@@ -128,6 +128,15 @@ def test_a_gap_is_no_line() -> None:
     assert lines(document) == {7: [4, None, None, None]}
 
 
+def test_a_process_that_has_ended_goes_on_under_its_name() -> None:
+    """PROC-01: what is still held by it is one line with what it held while it lived."""
+    lived = process(7, 4)
+    dead = lived._replace(state=ProcessState.DEAD, info=None, former=lived.info)
+    (gpu,) = after(tick(0, lived), tick(10, dead)).document()["gpus"]
+
+    assert [(line["process"], line["memory_used_bytes"]) for line in gpu["processes"]] == [("python3", [4, 4])]
+
+
 def test_a_pid_that_is_used_again_is_another_line() -> None:
     """LEAK-03: two processes are never drawn as one."""
     document = after(tick(0, process(7, 4)), tick(10, process(7, 6, ticks=99))).document()

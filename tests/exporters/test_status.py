@@ -205,7 +205,10 @@ def test_xids_belong_to_their_gpu() -> None:
     xids = (XidCount(1, "GPU-00000001", 79, 2, WALL - 9),)
     here = document(snapshot([gpu(0), gpu(1)], xids=xids))
 
-    assert [card["xids"] for card in here["gpus"]] == [[], [{"xid": 79, "count": 2, "last_time_seconds": WALL - 9}]]
+    assert [card["xids"] for card in here["gpus"]] == [
+        [],
+        [{"xid": 79, "count": 2, "last_time_seconds": WALL - 9, "unrepaired": False}],
+    ]
 
 
 def test_problems_are_complete() -> None:

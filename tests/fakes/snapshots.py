@@ -7,7 +7,7 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
+from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures, Undelivered, Why
 from gpuagent.catalogue.clients import ClientFigures
 from gpuagent.catalogue.sources import ServerReading, Servers
 from gpuagent.embedded import AllocatorReading, ClientReading
@@ -64,6 +64,8 @@ def full_snapshot() -> Snapshot:
         mig=(MigInstance("MIG-0", 1, 0, "1g.10gb", Memory(10 * GIB, GIB, 9 * GIB), _FULL_PROFILE),),
         processes_known=True,
         runs=runs,
+        lost_since_seconds=40.0,
+        unrepaired_xids=(XidCount(0, "GPU-0", 79, 2, 1_700_000_000.0),),
     )
     info = ProcessInfo(ProcessId("boot", 10, 1), "python3", 1000, "alice", state="D", resident_bytes=GIB, on_host=True)
     zombie = dataclasses.replace(info, id=ProcessId("boot", 11, 1), state="Z")
@@ -76,7 +78,7 @@ def full_snapshot() -> Snapshot:
         processes=(
             ProcessReading(0, "GPU-0", 10, ProcessState.LIVE, info, 37 * GIB, "C", busy),
             ProcessReading(0, "GPU-0", 11, ProcessState.LIVE, zombie, GIB, "C", busy, 1, 0),
-            ProcessReading(0, "GPU-0", 12, ProcessState.DEAD, None, GIB, "C", None),
+            ProcessReading(0, "GPU-0", 12, ProcessState.DEAD, None, GIB, "C", None, former=info),
         ),
         xids=(XidCount(0, "GPU-0", 79, 2, 1_700_000_000.0),),
         measured_seconds=99.0,
@@ -135,6 +137,7 @@ def full_alerting() -> AlertingFigures:
         failures=(RuleFailures("gpuagent", "GpuLost", 1),),
         receivers=(ReceiverCounts("ops", 1, 2, 3.0, 4, 5, 6),),
         rows_set_aside=(("told", 1),),
+        undelivered=(Undelivered("ops", Why.DEAD, "", None, 2),),
     )
 
 

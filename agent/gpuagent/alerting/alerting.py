@@ -29,6 +29,7 @@ from gpuagent.alerting.receivers import Receivers
 from gpuagent.alerting.rules import unknown_metrics
 from gpuagent.alerting.series import RuleSeries
 from gpuagent.alerting.transitions import log_transitions
+from gpuagent.alerting.undelivered import find_undelivered
 from gpuagent.catalogue.alerting import AlertingFigures, ReceiverCounts
 from gpuagent.catalogue.series import Further
 from gpuagent.clock import Clock
@@ -397,4 +398,5 @@ class Alerting:
         self._beating = [asyncio.create_task(beat.run(), name=f"heartbeat {beat.name}") for beat in self.heartbeats]
 
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
-        return count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)
+        undelivered = find_undelivered(receivers, self.delivery.lanes, self.heartbeats, self._clock.now())
+        return count_alerts(self.engine, self.store, receivers, self._evaluation_seconds, undelivered)

@@ -46,7 +46,7 @@ class AlertCommands:
         silences = self._alerting.silences
         async with self._alerting.lock:
             silence = await self._in_store(lambda: silences.add(parsed, seconds, comment=comment, creator=creator))
-        return silence_document(silence, self._clock.wall())
+        return silence_document(self._alerting, silence, self._clock.wall())
 
     async def expire_silence(self, silence_id: str) -> Document:
         """End a silence. Raises KeyError."""
@@ -54,7 +54,7 @@ class AlertCommands:
             if all(silence.id != silence_id for silence in self._alerting.silences.all()):
                 raise KeyError(f"there is no silence {silence_id}")
             silence = await self._in_store(lambda: self._alerting.silences.expire(silence_id))
-        return silence_document(silence, self._clock.wall())
+        return silence_document(self._alerting, silence, self._clock.wall())
 
     async def acknowledge(self, which: str, comment: str, creator: str) -> list[str]:
         """Somebody is at it: no repeats. `which` is a fingerprint, the name of a rule, or the key of an incident.

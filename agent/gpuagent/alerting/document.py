@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.explain import with_remedy
 from gpuagent.catalogue.alerting import ReceiverCounts
+from gpuagent.matchers import MatchOperator
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.incidents.record import Record
 from gpuagent_alerts.incidents.urgency import severity_rank
@@ -17,6 +18,7 @@ from gpuagent_alerts.routing.acks import Ack
 from gpuagent_alerts.routing.inhibition import outranked_by
 from gpuagent_alerts.routing.mute import muted_by
 from gpuagent_alerts.routing.silences import INCIDENT_LABEL, Silence
+from gpuagent_alerts.rules.faults import guess
 from gpuagent_alerts.states.instance import Instance, State
 from gpuagent_alerts.store.problem import StoreFailure
 
@@ -64,7 +66,7 @@ def alerts_document(
         "alerting": alerting.config.alerting,
         "alerts": sorted(alerts, key=lambda alert: (alert["state"] != "firing", alert["name"], alert["fingerprint"])),
         "incidents": incident_rows(alerting.incidents.values(), acks),
-        "silences": [_silence(silence, wall_seconds) for silence in alerting.silences.all()],
+        "silences": [silence_document(alerting, silence, wall_seconds) for silence in alerting.silences.all()],
         "receivers": _receivers(alerting, receivers),
         "held_back": _held_back(alerting),
         "heartbeats": [_heartbeat(beat) for beat in alerting.heartbeats],
@@ -115,9 +117,14 @@ def dead_document(alerting: Alerting, wall_seconds: float) -> Document:
     return {"schema": SCHEMA, "time_seconds": wall_seconds, "dead": letters}
 
 
-def silence_document(silence: Silence, wall_seconds: float) -> Document:
-    """One silence."""
-    return _silence(silence, wall_seconds)
+def silence_document(alerting: Alerting, silence: Silence, wall_seconds: float) -> Document:
+    """Return one silence, with a note where it names an alert that no rule has."""
+    names = {running.rule.name for running in alerting.engine.rules()}
+    wanted = [m.value for m in silence.matchers if m.name == "alertname" and m.op is MatchOperator.EQUAL]
+    notes = [
+        f"there is no rule {name}; {guess(name, names)}".removesuffix("; ") for name in wanted if name not in names
+    ]
+    return _silence(silence, wall_seconds) | {"note": "; ".join(notes)}
 
 
 def _alert(instance: Instance, alert: Alert, now_seconds: float) -> Document:

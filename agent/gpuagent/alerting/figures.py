@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
-from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
+from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures, Undelivered
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import State
 from gpuagent_alerts.store.database import Store
 
 
 def count_alerts(
-    engine: RuleEngine, store: Store, receivers: tuple[ReceiverCounts, ...], evaluation_seconds: float | None
+    engine: RuleEngine,
+    store: Store,
+    receivers: tuple[ReceiverCounts, ...],
+    evaluation_seconds: float | None,
+    undelivered: tuple[Undelivered, ...],
 ) -> AlertingFigures:
     """Return what fires and is pending, what failed, and whether the state is kept."""
     states: dict[tuple[str, str, str], int] = {}
@@ -31,4 +35,5 @@ def count_alerts(
         store_ok=store.problem is None or not store.problem.in_memory,
         store_problem=store.problem_text,
         rows_set_aside=tuple(sorted(store.set_aside_rows.items())),
+        undelivered=undelivered,
     )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 from gpuagent.catalogue.family import Family, Kind, Labelled, Value, single
@@ -40,6 +41,31 @@ class ReceiverCounts(NamedTuple):
     """Since the start: messages of which a digest told, or will."""
 
 
+class Why(StrEnum):
+    """What keeps messages from a receiver."""
+
+    FAILING = "failing"
+    """Every attempt has failed for a minute or longer."""
+    OFF = "off"
+    """The receiver has answered that it wants nothing any more."""
+    WAITING = "waiting"
+    """A message has waited for a minute or longer."""
+    DEAD = "dead"
+    """Messages were given up."""
+
+
+class Undelivered(NamedTuple):
+    """A receiver that is not told what it should be."""
+
+    receiver: str
+    why: Why
+    reason: str
+    """In words, without an address or a secret; "" where there is none."""
+    since_seconds: float | None = None
+    """CLOCK_BOOTTIME; None where that is not known."""
+    messages: int = 0
+
+
 @dataclass(frozen=True, slots=True)
 class AlertingFigures:
     """The alerting half at a moment."""
@@ -54,6 +80,7 @@ class AlertingFigures:
     """What is wrong with the state file, or was found wrong in it; "" where nothing is."""
     rows_set_aside: tuple[tuple[str, int], ...] = ()
     """By table, how many rows could not be read since the start."""
+    undelivered: tuple[Undelivered, ...] = ()
 
 
 AlertingFamily = Family[AlertingFigures]
@@ -102,6 +129,9 @@ ALERTING_FAMILIES: tuple[AlertingFamily, ...] = (
             _receivers(lambda counts: counts.dead), _RECEIVER),
     _family("notification_oldest_undelivered_seconds", "Age of the oldest message that waits.",
             _receivers(lambda counts: counts.oldest_seconds), _RECEIVER),
+    _family("receiver_undelivered", "1 while a receiver is not told what it should be: its attempts fail, or a message "
+            "waits, for a minute or longer, it is switched off, or messages were given up.",
+            lambda figures: (((one.receiver, str(one.why)), 1) for one in figures.undelivered), ("receiver", "why")),
     _family("store_healthy", "0 while the state of alerts cannot be kept on disk.",
             single(lambda figures: figures.store_ok)),
     _family("store_rows_set_aside_total", "Rows of the state that could not be read, by table.",

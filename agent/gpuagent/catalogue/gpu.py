@@ -7,6 +7,7 @@ from operator import attrgetter
 
 from gpuagent.catalogue.family import Family, Kind, Labelled, Value, single
 from gpuagent.reading import GpuReading, GpuState, NvLink
+from gpuagent.recovery import recovery_action
 
 GPU_LABELS = ("gpu", "uuid")
 
@@ -82,9 +83,18 @@ def _retired(gpu: GpuReading) -> Iterable[Labelled]:
 
 def _lost(gpu: GpuReading) -> Value:
     """Unknown, not 0, where nothing can be said."""
-    if gpu.state in (GpuState.LOST, GpuState.GONE):
+    if gpu.state in (GpuState.LOST, GpuState.GONE) or gpu.lost_since_seconds is not None:
         return 1
     return 0 if gpu.state is GpuState.OK else None
+
+
+def _unrepaired(gpu: GpuReading) -> Iterable[Labelled]:
+    return (((str(xid.xid),), xid.last_time_seconds) for xid in gpu.unrepaired_xids)
+
+
+def _recovery_advised(gpu: GpuReading) -> Iterable[Labelled]:
+    if gpu.ecc is not None and gpu.ecc.recovery_action:
+        yield (recovery_action(gpu.ecc.recovery_action).text,), 1
 
 
 def _figures_trusted(gpu: GpuReading) -> Value:
@@ -109,8 +119,12 @@ _INFO_LABELS = (
 
 IDENTITY = (
     _labelled("gpu_info", "identity", _INFO_LABELS, "What the GPU is; always 1.", _info),
-    _labelled("gpu_lost", "identity", (), "1 while the driver has lost the GPU or no longer enumerates it.",
+    _labelled("gpu_lost", "identity", (), "1 while the driver has lost the GPU or no longer "
+              "enumerates it, and until it answers again after a new initialization of NVML.",
               single(_lost)),
+    _labelled("gpu_xid_unrepaired_timestamp_seconds", "xid_events", ("xid",),
+              "Unix time of the last Xid of this code, for Xids that take a reset or a reboot, until the driver shows "
+              "that it was done; see docs/operations.md.", _unrepaired),
     _labelled("gpu_blind", "identity", (), "1 while a call into the driver for this GPU has not come back.",
               single(lambda gpu: gpu.state is GpuState.BLIND)),
     _labelled("gpu_processes_trusted", "processes", (),
@@ -231,6 +245,8 @@ ECC = (
     _family("recovery_action", "ecc", "recovery_action",
             "What the driver advises: 0 nothing, 1 GPU reset, 2 node reboot, 3 drain P2P, 4 drain and reset, "
             "5 recover IMEX domain, 6 bus reset, 7 system reboot."),
+    _labelled("gpu_recovery_action_advised", "ecc", ("action",),
+              "The recovery action in words, while the driver asks for one; always 1.", _recovery_advised),
 )  # fmt: skip
 
 NVLINK = (

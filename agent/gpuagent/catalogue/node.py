@@ -41,6 +41,13 @@ def _ages(look: Look) -> Iterable[Labelled]:
             yield _gpu(gpu), max(0.0, look.now_seconds - gpu.measured_seconds)
 
 
+def _lost_since(look: Look) -> Iterable[Labelled]:
+    snapshot = look.snapshot
+    for gpu in snapshot.gpus if snapshot else ():
+        if snapshot is not None and gpu.lost_since_seconds is not None:
+            yield _gpu(gpu), snapshot.time_seconds - (snapshot.clock_seconds - gpu.lost_since_seconds)
+
+
 def _snapshot_age(look: Look) -> Value:
     if look.snapshot is None or look.snapshot.measured_seconds is None:
         return None
@@ -87,6 +94,29 @@ def _dead_processes(look: Look) -> Iterable[Labelled]:
             yield _gpu(gpu), counts[_gpu(gpu)] if gpu.processes_known else None
 
 
+_OWNER = ("unit", "container_id", "container_name", "pod_namespace", "pod_name", "slurm_job")
+
+
+def _dead_memory(look: Look) -> Iterable[Labelled]:
+    """One series for each dead process on a GPU, whatever its instances."""
+    if look.snapshot is None:
+        return
+    held: dict[tuple[str, ...], int] = {}
+    for process in look.snapshot.processes:
+        if not is_dead(process) or process.used_bytes is None:
+            continue
+        was = process.former
+        who = (was.name, was.user) if was else ("[dead]", "unknown")
+        owner = (
+            (was.unit, was.container_id, was.container_name, was.namespace, was.pod, was.slurm_job)
+            if was
+            else ("",) * len(_OWNER)
+        )
+        labels = (str(process.gpu_index), process.gpu_uuid, str(process.pid), *who, *owner)
+        held[labels] = held.get(labels, 0) + process.used_bytes
+    yield from held.items()
+
+
 def _xids(value: Callable[[int, float], Value]) -> Callable[[Look], Iterable[Labelled]]:
     def of(look: Look) -> Iterable[Labelled]:
         for xid in look.snapshot.xids if look.snapshot else ():
@@ -128,6 +158,8 @@ NODE_FAMILIES: tuple[NodeFamily, ...] = (
     _family("snapshot_timestamp_seconds", "Unix time of the last tick, successful or not.",
             _of(lambda snapshot: snapshot.time_seconds)),
     _family("gpu_reading_age_seconds", "Time since this GPU was last read with success.", _ages, GPU_LABELS),
+    _family("gpu_lost_timestamp_seconds", "Unix time since which the GPU is lost; absent while it is not.",
+            _lost_since, GPU_LABELS, collector="identity"),
     _family("collector_success", "1 if the collector succeeded at its last run; `gpu` is empty for the node's own.",
             _runs(lambda run: run.ok), _RUN_LABELS),
     _family("collector_duration_seconds", "Duration of the collector's last run.",
@@ -147,6 +179,9 @@ NODE_FAMILIES: tuple[NodeFamily, ...] = (
     _family("processes", "Processes on the GPU.", _processes, GPU_LABELS, collector="processes"),
     _family("dead_processes", "Processes that the driver lists and /proc does not know.", _dead_processes,
             GPU_LABELS, collector="processes"),
+    _family("dead_process_memory_used_bytes",
+            "Memory that a process still holds on the GPU although it has ended, with what it was while it lived.",
+            _dead_memory, (*GPU_LABELS, "pid", "process", "user", *_OWNER), collector="processes"),
     _family("gpu_memory_preallocated",
             "1 if servers that take most of the GPU by design (vLLM and the like) hold 80 % or more of what is used "
             "and other users and pods 2 % at most. On a GPU that several share, the servers' units have to be named.",

@@ -43,8 +43,10 @@ def gpu_lines(gpu: Document, width: int, paint: Paint, *, history: bool = False,
 
 
 def _why_no_figures(gpu: Document) -> str:
-    age = gpu["age_seconds"]
+    age, lost = gpu["age_seconds"], gpu.get("lost_seconds")
     since = "never read" if age is None else f"last read {format_duration(age)} ago"
+    if lost is not None:
+        since = f"lost for {format_duration(lost)}"
     return f"no figures, {since}: {gpu['reason']}" if gpu["reason"] else f"no figures, {since}"
 
 

@@ -82,7 +82,8 @@ def _line(columns: Sequence[Column], cells: Sequence[object]) -> str:
 def who(process: Document) -> str:
     """The most telling name first: a state that matters, then job, pod, unit or container, then what runs."""
     if process["state"] == "dead":
-        return "DEAD, memory still held"
+        was = (owner(process), process["command"] or process["process"])
+        return "  ".join(["DEAD, memory still held", *(part for part in was if part)])
     if process["state"] == "unresolved":
         return "in another pid namespace"
     state = {"Z": "ZOMBIE", "D": "STUCK (D)"}.get(process["process_state"], "")

@@ -48,6 +48,8 @@ def add(
     body = {"matchers": matchers, "seconds": seconds, "comment": comment}
     silence = ask_agent("POST", "/api/v1/silences", socket, body)
     typer.echo(silence["id"])
+    if silence.get("note"):
+        typer.echo(f"note: {silence['note']}", err=True)
     typer.echo(f"silenced for {format_duration(seconds)}; `gpuagent silence expire {silence['id']}` ends it", err=True)
 
 

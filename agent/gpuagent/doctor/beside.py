@@ -7,11 +7,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.acting.never_acts import Users, never_acts
 from gpuagent.acting.permissions import CheckedFiles
-from gpuagent.acting.user_database import user_problems
 from gpuagent.alerting.rules import load_rules, unknown_metrics
 from gpuagent.config.models import Config
+from gpuagent.config_notes import ConfigFile, Machine, config_notes
 from gpuagent.remedying import RemediesRefused, acts_for_real, check_permissions, state_faults
 from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_exporters.http.web_config import WebConfig, WebConfigError
@@ -22,18 +21,19 @@ class Beside(NamedTuple):
 
     faults: tuple[str, ...]
     notes: tuple[str, ...]
-    """Rules that can never fire, ladders that can never act."""
+    """Rules that can never fire, ladders that can never act, secrets that are missing, alerts that go to nobody."""
 
 
-def look_beside(config: Config, path: Path, users: Users = user_problems) -> Beside:
+def look_beside(config: Config, path: Path, machine: Machine | None = None) -> Beside:
     """Rule files, TLS and passwords, and who may write what remedies go by; `path` is the configuration's."""
     faults: list[str] = []
     notes: list[str] = []
+    file = ConfigFile(path)
 
     def look_at_rules() -> None:
         groups = load_rules(config)
         notes.extend(str(note) for note in unknown_metrics(groups))
-        notes.extend(never_acts(config, groups, users))
+        notes.extend(config_notes(config, groups, file, machine))
 
     looks: tuple[Callable[[], object], ...] = (
         look_at_rules,
@@ -44,7 +44,7 @@ def look_beside(config: Config, path: Path, users: Users = user_problems) -> Bes
         try:
             look()
         except (RuleFileError, RemediesRefused, WebConfigError) as error:
-            faults.append(str(error))
+            faults += [file.place(line) for line in str(error).splitlines()]
     return Beside((*faults, *_examine_state(config)), tuple(notes))
 
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuagent import __version__
-from gpuagent.acting.user_database import no_user_problems, user_problems
+from gpuagent.acting.user_database import no_user_problems
 from gpuagent.ask import NoAgent, fetch_document
 from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
+from gpuagent.config_notes import Machine
 from gpuagent.doctor.beside import look_beside
 from gpuagent.doctor.finding import Finding, Level
 from gpuagent.doctor.swapping import managed_memory
@@ -29,7 +30,7 @@ def configuration(path: Path | None, *, simulated: bool = False) -> tuple[Config
     except ConfigError as error:
         found = [Finding("configuration", Level.FAILURE, line) for line in str(error).splitlines()]
         return Config(), found
-    beside = look_beside(config, path or DEFAULT_PATH, no_user_problems if simulated else user_problems)
+    beside = look_beside(config, path or DEFAULT_PATH, Machine(no_user_problems, ()) if simulated else None)
     found = [Finding("configuration", Level.FAILURE, line) for fault in beside.faults for line in fault.splitlines()]
     found += [Finding("configuration", Level.WARNING, note) for note in beside.notes]
     return config, found or [Finding("configuration", Level.OK, str(path) if path else "no fault")]

@@ -1,23 +1,27 @@
 """Which GPUs there should be: those seen since the machine booted, also by an agent before this one.
 
 A GPU that vanishes between two runs of the agent would otherwise never be missed. Hardware may change while
-the machine is off, so the memory ends with the boot; from there on the PCI bus is asked. What the indices mean is
-remembered beyond: see `gpuagent.monitor.indices`.
+the machine is off, so what should be there ends with the boot; from there on the PCI bus is asked. What the GPUs of an
+earlier boot were called is kept, for one that is lost before it has told its name. What the indices mean is remembered
+beyond: see `gpuagent.monitor.indices`.
 """
 
 from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
+from gpuagent.nvml.collect import Collected
 from gpuagent.reading import GpuIdentity
 from gpuagent.runtime.state_files import read_state, write_state
 
 log = logging.getLogger(__name__)
 
 _SCHEMA = 1
+_MOST_EARLIER = 1024
 _NVIDIA = "0x10de"
 _DISPLAY_CLASS = "0x03"
 
@@ -29,6 +33,8 @@ class Inventory:
         self._path = path
         self._boot_id = boot_id
         self._known: dict[str, GpuIdentity] = {}
+        self._earlier: dict[str, GpuIdentity] = {}
+        """Those of earlier boots that have not been seen in this one."""
         self.was_readable = False
         """The file was there and could be read, be it of another boot."""
         if path is not None:
@@ -42,6 +48,23 @@ class Inventory:
     def at(self, index: int) -> GpuIdentity | None:
         """The GPU last seen at an index."""
         return next((gpu for gpu in self._known.values() if gpu.index == index), None)
+
+    def identify(self, answers: Sequence[Collected]) -> list[Collected]:
+        """Return the answers; a GPU that was lost before it told its name has the identity that is remembered of it.
+
+        A GPU that was at its index before the boot, and answers at another one, has moved: it is not that.
+        """
+        present = {answer.reading.identity.uuid for answer in answers}
+        made = []
+        for answer in answers:
+            identity = answer.reading.identity
+            if not identity.uuid:
+                candidates = (gpu for gpu in (*self.known, *self._earlier.values()) if gpu.index == identity.index)
+                known = next(candidates, None)
+                if known is not None and known.uuid not in present:
+                    answer = replace(answer, reading=replace(answer.reading, identity=known))  # noqa: PLW2901
+            made.append(answer)
+        return made
 
     def address_of(self, uuid: str) -> str:
         """Return the PCI address at which a GPU was last seen, "" if that is not known. For any thread."""
@@ -58,6 +81,7 @@ class Inventory:
             seen.add(gpu.uuid)
             if gpu.uuid and self._known.get(gpu.uuid) != gpu:
                 self._known[gpu.uuid] = gpu
+                self._earlier.pop(gpu.uuid, None)
                 changed = True
         if changed and self._path is not None:
             self._save(self._path)
@@ -70,15 +94,14 @@ class Inventory:
     def _load(self, path: Path) -> None:
         try:
             stored = json.loads(read_state(path))
-            if stored["schema"] == _SCHEMA and stored["boot_id"] == self._boot_id:
-                for entry in stored["gpus"]:
-                    gpu = GpuIdentity(
-                        index=int(entry["index"]),
-                        uuid=str(entry["uuid"]),
-                        name=str(entry["name"]),
-                        pci_bus_id=str(entry["pci_bus_id"]),
-                    )
-                    self._known[gpu.uuid] = gpu
+            if stored["schema"] == _SCHEMA:
+                gpus = {gpu.uuid: gpu for gpu in map(_identity, stored["gpus"])}
+                earlier = {gpu.uuid: gpu for gpu in map(_identity, stored.get("earlier", [])[:_MOST_EARLIER])}
+                if stored["boot_id"] == self._boot_id:
+                    self._known, self._earlier = gpus, earlier
+                else:
+                    taken = {gpu.index for gpu in gpus.values()}
+                    self._earlier = {uuid: gpu for uuid, gpu in earlier.items() if gpu.index not in taken} | gpus
             self.was_readable = stored["schema"] == _SCHEMA
         except FileNotFoundError:
             return
@@ -89,15 +112,26 @@ class Inventory:
         document = {
             "schema": _SCHEMA,
             "boot_id": self._boot_id,
-            "gpus": [
-                {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "pci_bus_id": gpu.pci_bus_id}
-                for gpu in self.known
-            ],
+            "gpus": [_entry(gpu) for gpu in self.known],
+            "earlier": [_entry(gpu) for gpu in self._earlier.values()],
         }
         try:
             write_state(path, json.dumps(document, indent=1) + "\n")
         except OSError as error:
             log.warning("the list of known GPUs cannot be saved: %s", error)
+
+
+def _identity(entry: Mapping[str, object]) -> GpuIdentity:
+    return GpuIdentity(
+        index=int(str(entry["index"])),
+        uuid=str(entry["uuid"]),
+        name=str(entry["name"]),
+        pci_bus_id=str(entry["pci_bus_id"]),
+    )
+
+
+def _entry(gpu: GpuIdentity) -> dict[str, object]:
+    return {"index": gpu.index, "uuid": gpu.uuid, "name": gpu.name, "pci_bus_id": gpu.pci_bus_id}
 
 
 def find_conflicts(gpus: Iterable[GpuIdentity]) -> dict[int, str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from gpuagent.monitor.holders import LastHolders
 from gpuagent.monitor.listings import KNOWN_HOLDERS, Holders
 from gpuagent.nvml.collect import Collected
 from gpuagent.reading import Memory, ProcessInfo, ProcessReading, ProcessState, Reconciliation
@@ -32,8 +33,10 @@ class Joiner:
     history of the page costs a fifth.
     """
 
-    def __init__(self, *, host_pid_namespace: bool) -> None:
+    def __init__(self, *, host_pid_namespace: bool, last_holders: LastHolders | None = None) -> None:
+        """`last_holders` tells who dead processes were; None leaves them without a name."""
         self._host_pid_namespace = host_pid_namespace
+        self._last_holders = last_holders
         self._last: dict[_Place, Joined] = {}
 
     def join(self, collected: Collected, infos: Infos, holders: Holders = KNOWN_HOLDERS) -> Joined:
@@ -47,6 +50,8 @@ class Joiner:
         last = self._last.get(place)
         if last is None or not _is_same(last, collected, infos, holders):
             readings = join_processes(collected, infos, host_pid_namespace=self._host_pid_namespace, holders=holders)
+            if self._last_holders is not None:
+                readings = self._last_holders.name(place[1], readings, complete=reading.processes_known)
             if last is not None and len(readings) == len(last.readings):
                 pairs = zip(last.readings, readings, strict=True)
                 readings = [old if old == new else new for old, new in pairs]

@@ -123,9 +123,19 @@ def _whole(value: object) -> int | None:
 class LatestWriter:
     """Write the newest document in a thread of its own: a disk that hangs holds up nothing else."""
 
-    def __init__(self, path: Path, retry_seconds: float = RETRY_SECONDS) -> None:
+    def __init__(
+        self,
+        path: Path,
+        retry_seconds: float = RETRY_SECONDS,
+        *,
+        content: str = "the driver's listings",
+        keep_old: bool = False,
+    ) -> None:
+        """`content` is for the log. With `keep_old` a file that cannot be replaced stays: old is better than none."""
         self._path = path
         self._retry_seconds = retry_seconds
+        self._content = content
+        self._keep_old = keep_old
         self._waiting: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._failing = False
         self._thread: threading.Thread | None = None
@@ -134,7 +144,7 @@ class LatestWriter:
         """Have it written. A document that has not been begun is replaced by a newer one."""
         self._waiting.put(json.dumps(document()))
         if self._thread is None:
-            self._thread = threading.Thread(target=self._work, name="listings", daemon=True)
+            self._thread = threading.Thread(target=self._work, name=self._path.stem, daemon=True)
             self._thread.start()
 
     def _work(self) -> None:
@@ -151,8 +161,9 @@ class LatestWriter:
             write_state(self._path, text)
         except OSError as error:
             if not self._failing:
-                log.warning("the driver's listings cannot be saved: %s", error)
-            with suppress(OSError):  # a restart finds none rather than an old one; an old one tells its age
-                self._path.unlink(missing_ok=True)
+                log.warning("%s cannot be saved: %s", self._content, error)
+            if not self._keep_old:
+                with suppress(OSError):  # a restart finds none rather than an old one; an old one tells its age
+                    self._path.unlink(missing_ok=True)
             return False
         return True

@@ -13,11 +13,13 @@ from gpuagent.backoff import Backoff
 from gpuagent.clock import Clock
 from gpuagent.monitor.crew import Crew
 from gpuagent.monitor.gpu import GpuSlot
+from gpuagent.monitor.holders import LastHolders
 from gpuagent.monitor.idleness import Idleness
 from gpuagent.monitor.indices import IndexMemory
 from gpuagent.monitor.inventory import Inventory, find_conflicts
 from gpuagent.monitor.join import Joiner
 from gpuagent.monitor.listings import GAP_SECONDS, TICK_SECONDS, Listings
+from gpuagent.monitor.repairs import DriverSession, RepairMemory
 from gpuagent.monitor.session import Session
 from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.monitor.worker import Worker
@@ -89,6 +91,8 @@ class Place:
     trusts: TrustRegistry | None = None
     pci_gpus: Callable[[], int | None] = lambda: None
     listings: Listings | None = None
+    repairs: RepairMemory | None = None
+    holders: LastHolders | None = None
     fallen: Callable[[], Iterable[Address]] = tuple
     """GPUs that have fallen off the bus since it was asked last, by what NVML does not tell."""
 
@@ -116,7 +120,8 @@ class Monitor:
         )
         self._library = library
         self._processes = processes
-        self._joiner = Joiner(host_pid_namespace=processes.host_pid_namespace)
+        holders = self._place.holders or LastHolders(clock)
+        self._joiner = Joiner(host_pid_namespace=processes.host_pid_namespace, last_holders=holders)
         self._idleness = Idleness()
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
@@ -127,6 +132,7 @@ class Monitor:
         self.session = Session(library, clock, self._nvml)
         self._pool: dict[int, GpuSlot] = {}
         self._trusts = self._place.trusts or TrustRegistry()
+        self._repairs = self._place.repairs or RepairMemory(clock)
         self._slots: list[GpuSlot] = []
         self._generation = 0
         self._xids = XidWatcher(library, clock)
@@ -259,12 +265,10 @@ class Monitor:
         self.session.count()
 
     def _renew_if_missing(self) -> None:
-        """NVML shows a GPU that came back, or was added, only after a new initialisation."""
+        """NVML shows a GPU that came back only after a new initialisation, which also proves that one is back."""
         snapshot = self.snapshot
         now = self._clock.now()
-        missing = snapshot is not None and (
-            not snapshot.gpus or any(gpu.state in (GpuState.LOST, GpuState.GONE) for gpu in snapshot.gpus)
-        )
+        missing = snapshot is not None and (not snapshot.gpus or self._repairs.proof_wanted)
         if not self.session.ready or not missing:
             if not missing:
                 self._renewal.succeeded()
@@ -295,7 +299,7 @@ class Monitor:
             return
         gpus = [watched for slot in self._slots if (watched := slot.watched) is not None]
         key = (self.session.generation, *((gpu.index, gpu.uuid) for gpu in gpus))
-        if key != self._watched and gpus:
+        if key != self._watched:
             self._watched = key
             self._xids.watch(gpus)
 
@@ -322,6 +326,8 @@ class Monitor:
             gpus.append(reading)
         processes = self._idleness.see(gpus, answers, processes, self.pace.longest_gap_seconds)
         self._note_fallen(gpus)
+        driver = DriverSession(self.session.generation, self.session.driver_loads, self.session.versions.driver)
+        gpus, xids = self._repairs.see(self._xids.with_runs(gpus), self._xids.counts(), driver)
         if any(gpu.state is GpuState.OK for gpu in gpus) or (self.session.ready and not gpus):
             self._measured_seconds = now
         self._ticks += 1
@@ -331,7 +337,7 @@ class Monitor:
             node=self._node(),
             gpus=tuple(gpus),
             processes=tuple(processes),
-            xids=self._xids.counts(),
+            xids=xids,
             measured_seconds=self._measured_seconds,
             runs=(
                 CollectorRun("nvml", self.session.ready, 0.0, self.session.reason),
@@ -364,7 +370,7 @@ class Monitor:
             reason = self.session.reason
             for slot in self._slots:
                 slot.session_ended(reason)
-        answers = [slot.answer(self.pace.fresh_seconds) for slot in self._slots]
+        answers = self._inventory.identify([slot.answer(self.pace.fresh_seconds) for slot in self._slots])
         present = {answer.reading.identity.uuid for answer in answers}
         opening = any(answer.reading.state is GpuState.STARTING for answer in answers)
         for gpu in self._inventory.known:

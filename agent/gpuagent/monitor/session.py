@@ -14,7 +14,7 @@ from enum import Enum, auto
 from gpuagent.backoff import Backoff
 from gpuagent.clock import Clock
 from gpuagent.monitor.worker import Worker
-from gpuagent.nvml.failure import NvmlFailure
+from gpuagent.nvml.failure import DRIVER_NOT_LOADED, NvmlFailure
 from gpuagent.nvml.library import Library
 from gpuagent.reading import NvmlState
 
@@ -58,6 +58,9 @@ class Session:
         self.reason = ""
         self.versions = Versions()
         self.gpu_count = 0
+        self.driver_loads = 0
+        """How often the driver was found loaded after it had been found unloaded, or had another version before."""
+        self._unloaded = False
         self.needs_new_process = False
         """The driver was upgraded underneath: the library that this process has mapped will never fit again."""
 
@@ -107,8 +110,7 @@ class Session:
 
     def failed_with(self, failure: NvmlFailure) -> None:
         """A call answered that the session has ended."""
-        if failure.version_mismatch:
-            self.needs_new_process = True
+        self._note(failure)
         self.end(str(failure))
 
     def count(self) -> None:
@@ -164,14 +166,18 @@ class Session:
         if self.state is NvmlState.PAUSED:
             return
         if error is None and value is not None:
+            before = self.versions.driver
             self.versions, self.gpu_count = value
+            if self._unloaded or (before and self.versions.driver not in ("", before)):
+                self.driver_loads += 1
+            self._unloaded = False
             self.generation += 1
             self.state, self.reason = NvmlState.READY, ""
             self._backoff.succeeded()
             log.info("NVML is ready: driver %s, %d GPUs", self.versions.driver or "?", self.gpu_count)
             return
-        if isinstance(error, NvmlFailure) and error.version_mismatch:
-            self.needs_new_process = True
+        if isinstance(error, NvmlFailure):
+            self._note(error)
         self._backoff.failed(self._clock.now())
         self._fail(str(error))
 
@@ -180,6 +186,11 @@ class Session:
             self.failed_with(error)
         elif error is None and number != self.gpu_count:
             self.end(f"{number} GPUs are enumerated instead of {self.gpu_count}")
+
+    def _note(self, failure: NvmlFailure) -> None:
+        if failure.version_mismatch:
+            self.needs_new_process = True
+        self._unloaded |= failure.code == DRIVER_NOT_LOADED
 
     def _fail(self, reason: str) -> None:
         if self.state is not NvmlState.FAILED or _kind(reason) != _kind(self.reason):

@@ -7,14 +7,14 @@ import ctypes
 import logging
 import math
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuagent.clock import Clock
-from gpuagent.nvml.failure import NOT_SUPPORTED, SUCCESS, TIMEOUT, NvmlFailure
+from gpuagent.nvml.failure import FUNCTION_NOT_FOUND, NOT_SUPPORTED, SUCCESS, TIMEOUT, NvmlFailure
 from gpuagent.nvml.library import Handle, Library
-from gpuagent.reading import XidCount
+from gpuagent.reading import CollectorRun, GpuReading, GpuState, XidCount
 
 log = logging.getLogger(__name__)
 
@@ -27,6 +27,7 @@ _BACK_OFF_SECONDS = (1.0, 2.0, 5.0, 10.0, 30.0)
 _MOST_DRAINED = 100
 _MOST_CODES_PER_GPU = 64
 """Bounds the series; NVIDIA documents fewer codes than that."""
+_SHORTEST_WAIT_MILLISECONDS = 20
 _MOST_LINES = 10
 _LINES_SECONDS = 60.0
 
@@ -38,6 +39,15 @@ class Watched:
     index: int
     uuid: str
     handle: Handle
+
+
+@dataclass(slots=True)
+class _EventSet:
+    """NVML's event set, and the GPUs that are registered in it."""
+
+    pointer: Any
+    gpus: dict[int | None, Watched]
+    """By the address of the handle."""
 
 
 class _Lines:
@@ -60,7 +70,11 @@ class _Lines:
 
 
 class XidWatcher:
-    """Counts Xids per GPU and code since the start. `problem` says why none can be seen."""
+    """Counts Xids per GPU and code since the start. `problem` says why none can be seen.
+
+    One event set serves all GPUs. NVML fails every wait on a set that has a lost GPU in it: each GPU then gets a set of
+    its own, and the lost one is left out until other GPUs are to be watched.
+    """
 
     def __init__(self, library: Library, clock: Clock) -> None:
         self._library = library
@@ -74,6 +88,18 @@ class XidWatcher:
         self._lines: dict[tuple[int, str, int], _Lines] = {}
         self._thread: threading.Thread | None = None
         self.problem = ""
+        self._unheard: dict[int, str] = {}
+
+    def with_runs(self, gpus: Iterable[GpuReading]) -> list[GpuReading]:
+        """Return the readings; one of a GPU that answers and whose Xids cannot be had tells of that as a failed run."""
+        with self._condition:
+            unheard = dict(self._unheard)
+        made = []
+        for gpu in gpus:
+            reason = unheard.get(gpu.identity.index) if gpu.state is GpuState.OK else None
+            run = CollectorRun("xid_events", ok=False, duration_seconds=0.0, reason=reason or "")
+            made.append(gpu if reason is None else replace(gpu, runs=(*gpu.runs, run)))
+        return made
 
     def watch(self, gpus: Iterable[Watched]) -> None:
         """Listen to these GPUs, with the handles of the present session. Starts the thread at the first call."""
@@ -128,8 +154,8 @@ class XidWatcher:
             self.record(index, uuid, FALLEN_OFF_XID)
 
     def _run(self) -> None:
-        event_set: Any = None
-        gpus: dict[int | None, Watched] = {}
+        sets: list[_EventSet] = []
+        made = False
         failures = 0
         while True:
             with self._condition:
@@ -141,52 +167,93 @@ class XidWatcher:
                 changed, wanted = self._changed, self._wanted
                 self._changed = False
             try:
-                if changed or event_set is None:
-                    self._drain(event_set, gpus)
-                    self._free(event_set)
-                    event_set, gpus = None, {}
-                    event_set, gpus = self._register(wanted)
-                if not gpus:
+                if changed or not made:
+                    self._give_up(sets)
+                    sets = []
+                    with self._condition:
+                        self._unheard = {}
+                    sets = self._register([wanted])
+                sets = self._wait_for_all(sets)
+                made = bool(sets)
+                if not sets:
                     self._pause(_BACK_OFF_SECONDS[-1])
-                    continue
-                self._wait(event_set, gpus, _WAIT_MILLISECONDS)
                 failures = 0
             except NvmlFailure as failure:
-                self._free(event_set)
-                event_set = None
+                self._give_up(sets)
+                sets, made = [], False
                 self.problem = str(failure)
                 if failures == 0:
                     log.warning("Xid events cannot be read: %s", failure)
                 self._pause(_BACK_OFF_SECONDS[min(failures, len(_BACK_OFF_SECONDS) - 1)])
                 failures += 1
-        self._free(event_set)
+        self._give_up(sets)
 
-    def _register(self, wanted: tuple[Watched, ...]) -> tuple[Any, dict[int | None, Watched]]:
-        """One set for all GPUs. A GPU that cannot send Xids refuses the whole mask: ask first (nvml.h)."""
-        event_set = self._library.call("nvmlEventSetCreate")
-        self.problem = ""
-        gpus: dict[int | None, Watched] = {}
-        for gpu in wanted:
+    def _wait_for_all(self, sets: list[_EventSet]) -> list[_EventSet]:
+        """Wait a second at most over all sets together; return those that still serve."""
+        milliseconds = max(_WAIT_MILLISECONDS // max(len(sets), 1), _SHORTEST_WAIT_MILLISECONDS)
+        for each in sets:
             try:
-                types = self._library.call("nvmlDeviceGetSupportedEventTypes", gpu.handle)
-                if not types & _XID_CRITICAL_ERROR:
-                    raise NvmlFailure("nvmlDeviceRegisterEvents", NOT_SUPPORTED)
-                self._library.call("nvmlDeviceRegisterEvents", gpu.handle, _XID_CRITICAL_ERROR, event_set)
+                self._wait(each, milliseconds)
             except NvmlFailure as failure:
-                self.problem = f"GPU {gpu.index}: {failure}"
-                continue
-            gpus[_address(gpu.handle)] = gpu
-        return event_set, gpus
+                alone = len(each.gpus) == 1
+                if failure.ends_session or failure.absent or (alone and len(sets) == 1 and not failure.lost):
+                    raise
+                self._give_up([each])
+                rest = [other for other in sets if other is not each]
+                if not alone:
+                    return rest + self._register([gpu] for gpu in each.gpus.values())
+                if not failure.lost:  # the GPU's own state tells that it is lost
+                    self._note_unheard({gpu.index: str(failure) for gpu in each.gpus.values()})
+                return rest
+        return sets
 
-    def _wait(self, event_set: Any, gpus: dict[int | None, Watched], milliseconds: int) -> bool:
+    def _register(self, groups: Iterable[Iterable[Watched]]) -> list[_EventSet]:
+        """Return a set for each group, if it has a GPU that sends Xids.
+
+        A GPU that cannot send them refuses the whole mask: ask first (nvml.h).
+        """
+        sets: list[_EventSet] = []
+        unheard: dict[int, str] = {}
+        try:
+            for group in groups:
+                made = _EventSet(self._library.call("nvmlEventSetCreate"), {})
+                sets.append(made)
+                for gpu in group:
+                    try:
+                        self._register_gpu(made, gpu)
+                    except NvmlFailure as failure:
+                        if failure.ends_session or failure.code == FUNCTION_NOT_FOUND:
+                            raise
+                        if not failure.lost:
+                            unheard[gpu.index] = str(failure)
+        except NvmlFailure:
+            self._give_up(sets)
+            raise
+        self.problem = ""
+        self._note_unheard(unheard)
+        self._give_up([made for made in sets if not made.gpus])
+        return [made for made in sets if made.gpus]
+
+    def _note_unheard(self, reasons: Mapping[int, str]) -> None:
+        with self._condition:
+            self._unheard |= reasons
+
+    def _register_gpu(self, event_set: _EventSet, gpu: Watched) -> None:
+        types = self._library.call("nvmlDeviceGetSupportedEventTypes", gpu.handle)
+        if not types & _XID_CRITICAL_ERROR:
+            raise NvmlFailure("nvmlDeviceRegisterEvents", NOT_SUPPORTED)
+        self._library.call("nvmlDeviceRegisterEvents", gpu.handle, _XID_CRITICAL_ERROR, event_set.pointer)
+        event_set.gpus[_address(gpu.handle)] = gpu
+
+    def _wait(self, event_set: _EventSet, milliseconds: int) -> bool:
         """Take one event; False if there was none in time, as mostly: an exception each second would cost more."""
         event = self._library.struct("c_nvmlEventData_t")
-        code = self._library.raw(_WAIT, event_set, ctypes.byref(event), ctypes.c_uint(milliseconds))
+        code = self._library.raw(_WAIT, event_set.pointer, ctypes.byref(event), ctypes.c_uint(milliseconds))
         if code == TIMEOUT:
             return False
         if code != SUCCESS:
             raise NvmlFailure(_WAIT, code)
-        gpu = gpus.get(_address(event.device))
+        gpu = event_set.gpus.get(_address(event.device))
         if gpu is not None and event.eventType & _XID_CRITICAL_ERROR:
             xid = int(event.eventData)
             if xid == FALLEN_OFF_XID:
@@ -195,24 +262,22 @@ class XidWatcher:
                 self.record(gpu.index, gpu.uuid, xid)
         return True
 
-    def _drain(self, event_set: Any, gpus: dict[int | None, Watched]) -> None:
-        """A GPU that falls off the bus leaves the set just when its last Xid lies in it."""
-        with contextlib.suppress(NvmlFailure):
-            for _ in range(_MOST_DRAINED):
-                if event_set is None or not self._wait(event_set, gpus, 0):
-                    break
+    def _give_up(self, sets: Iterable[_EventSet]) -> None:
+        """Free sets, and take what lies in them: a GPU leaves its set just when its last Xid lies there."""
+        for event_set in sets:
+            with contextlib.suppress(NvmlFailure):
+                for _ in range(_MOST_DRAINED):
+                    if not self._wait(event_set, 0):
+                        break
+            try:
+                self._library.call("nvmlEventSetFree", event_set.pointer)
+            except NvmlFailure as failure:
+                log.debug("an event set could not be freed: %s", failure)
 
     def _pause(self, seconds: float) -> None:
         with self._condition:
             if not self._stopping and not self._changed:
                 self._condition.wait(seconds)
-
-    def _free(self, event_set: Any) -> None:
-        if event_set is not None:
-            try:
-                self._library.call("nvmlEventSetFree", event_set)
-            except NvmlFailure as failure:
-                log.debug("an event set could not be freed: %s", failure)
 
 
 def _address(handle: Handle) -> int | None:

@@ -50,6 +50,8 @@ class Lane:
         """Why nothing is sent any more: the receiver wants nothing (410)."""
         self.last: Outcome | None = None
         """Of the last attempt."""
+        self.failing_since: float | None = None
+        """Clock of the first of the attempts that have failed in a row; None after one that did not."""
         self._outbox = outbox
         self._sender = sender
         self._clock = clock
@@ -131,6 +133,10 @@ class Lane:
 
     def _tell(self, outcome: Outcome) -> None:
         """Log the first failure, and that it works again."""
+        if outcome.ok:
+            self.failing_since = None
+        elif self.failing_since is None:
+            self.failing_since = self._clock.now()
         if self.last is None or self.last.reason is not outcome.reason:
             if not outcome.ok:
                 log.warning("cannot deliver to %s: %s", self._sender.name, outcome)

@@ -35,6 +35,8 @@ class Heartbeat:
     sent: int = 0
     failed: int = 0
     last: Outcome | None = field(default=None, init=False)
+    failing_since: float | None = field(default=None, init=False)
+    """Clock of the first of the calls that have failed in a row; None after one that did not."""
 
     async def beat(self) -> Outcome | None:
         """Call once; None while the agent is not alive."""
@@ -43,8 +45,10 @@ class Heartbeat:
         outcome = await self._call()
         if outcome.ok:
             self.sent += 1
+            self.failing_since = None
         else:
             self.failed += 1
+            self.failing_since = self.clock.now() if self.failing_since is None else self.failing_since
         if self.last is None or self.last.ok is not outcome.ok:
             level = logging.INFO if outcome.ok else logging.WARNING
             log.log(level, "the heartbeat %s: %s", self.name, outcome)

@@ -41,10 +41,9 @@ def _names(groups: Iterable[RuleGroup]) -> set[str]:
 
 
 def _no_such_rule(name: str, shipped: set[str], own: set[str], config_file: str) -> RuleFault:
+    key = "" if config_file == "disabled_rules" else "disabled_rules: "
     if name in own:
-        return RuleFault(
-            config_file, 0, f"disabled_rules: {shown(name)} is a rule of your own files", remedy="remove it there"
-        )
+        return RuleFault(config_file, 0, f"{key}{shown(name)} is a rule of your own files", remedy="remove it there")
     return RuleFault(
-        config_file, 0, f"disabled_rules: no shipped rule is named {shown(name)}", remedy=guess(name, sorted(shipped))
+        config_file, 0, f"{key}no shipped rule is named {shown(name)}", remedy=guess(name, sorted(shipped))
     )

@@ -30,7 +30,8 @@ _TELL_OF_FAILURE = frozenset({
     "gpuagent_collector_duration_seconds", "gpuagent_nvml_up", "gpuagent_nvml_initializations_total",
     "gpuagent_gpus_readable", "gpuagent_gpus_expected", "gpuagent_pci_gpus", "gpuagent_host_pid_namespace",
     "gpuagent_processes_seen_total", "gpuagent_ticks_total", "gpuagent_ticks_late_total", "gpuagent_gpu_info",
-    "gpuagent_gpu_lost", "gpuagent_gpu_blind", "gpuagent_gpu_figures_trusted",
+    "gpuagent_gpu_lost", "gpuagent_gpu_lost_timestamp_seconds", "gpuagent_gpu_xid_unrepaired_timestamp_seconds",
+    "gpuagent_gpu_blind", "gpuagent_gpu_figures_trusted",
 })  # fmt: skip
 """They are there whatever fails, or say that it does: rules on them go on."""
 _KNOWN = frozenset(family.name for family in FAMILIES if family.collector in {"xid_events", "remedies"})

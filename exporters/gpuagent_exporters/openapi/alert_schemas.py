@@ -75,6 +75,7 @@ ALERT_SCHEMAS: dict[str, Schema] = {
         ends_at_seconds=number("Unix time."),
         comment=text("Empty where commands are not shown."),
         creator=text("The user at the other end of the control socket; empty where commands are not shown."),
+        note=text("Where it names an alert that no rule has: which, and what was probably meant."),
     ),
     "Receiver": record(
         "One receiver, and its messages.",

@@ -89,6 +89,7 @@ STATUS_SCHEMAS: dict[str, Schema] = {
         state=one_of(GpuState),
         reason=text("Why the state is not ok."),
         age_seconds=number("Since it was last read with success.", null=True),
+        lost_seconds=number("Since when it is lost; null while it is not.", null=True),
         unified_memory=flag("It has no memory of its own (GB10, Jetson)."),
         mig_enabled=flag(null=True),
         memory_total_bytes=integer(null=True),
@@ -119,7 +120,8 @@ STATUS_SCHEMAS: dict[str, Schema] = {
         **_GROWTH,
         xids=listing(
             record("One kind of the driver's errors.", xid=integer(), count=integer("Since the agent started."),
-                   last_time_seconds=number("Unix time.")),
+                   last_time_seconds=number("Unix time."),
+                   unrepaired=flag("It takes a repair, and the driver has not shown that it was done.")),
         ),
         memory_used_history_bytes=listing(number(null=True), "Peaks of the last ten minutes, oldest first."),
         history_interval_seconds=number("Between two of those."),

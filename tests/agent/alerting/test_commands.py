@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.catalogue.alerting import Why
 from gpuagent.clock import ManualClock
 from gpuagent_alerts.routing.view import MAX_ALERTS
 from tests.agent.alerting.bench import BUSY, CALM, FULL, alerting, config, rules, run, told
@@ -65,6 +66,47 @@ def test_a_receiver_that_is_off_is_shown_over_a_restart(tmp_path: Path) -> None:
             clock.advance(600)
             async with alerting(settings, rules(FULL), clock, tmp_path / "s") as third:
                 assert (await third.commands.alerts())["receivers"][0]["off"] == ""
+
+    run(test)
+
+
+def test_a_silence_on_a_rule_that_is_none_says_so(tmp_path: Path) -> None:
+    """CONF-09: it is taken, for a rule may come, with what was probably meant; one that exists has no note."""
+
+    async def test() -> None:
+        async with alerting(config(tmp_path, None), rules(FULL), ManualClock(), tmp_path / "s") as bench:
+            wrong = await bench.commands.add_silence(["alertname=Ful"], 60.0, "", "alice")
+            right = await bench.commands.add_silence(["alertname=Full"], 60.0, "", "alice")
+            assert (wrong["note"], right["note"]) == ("there is no rule Ful; did you mean Full?", "")
+
+    run(test)
+
+
+def test_a_receiver_that_fails_is_told_of_until_it_works(tmp_path: Path) -> None:
+    """ALERT-11: after a minute of failures the figures name it with the reason; a delivery ends that."""
+
+    async def test() -> None:
+        with sink(always(Reply(503))) as receiver:
+            settings = config(tmp_path, receiver)
+            async with alerting(settings, rules(FULL), ManualClock(), tmp_path / "s") as bench:
+                await bench.show(BUSY)
+                await asyncio.to_thread(receiver.wait, lambda seen: bool(seen.asked))
+                await until(lambda: bench.alerting.delivery.lanes["hook"].last)
+                figures = bench.alerting.figures()
+                assert figures is not None
+                assert figures.undelivered == ()
+                await bench.show(BUSY, seconds=61)
+                figures = bench.alerting.figures()
+                assert figures is not None
+                (one,) = figures.undelivered
+                assert (one.receiver, one.why, one.messages) == ("hook", Why.FAILING, 1)
+                assert "503" in one.reason
+                receiver.behave = always(Reply())
+                await bench.emptied()
+                await bench.show(BUSY)
+                figures = bench.alerting.figures()
+                assert figures is not None
+                assert figures.undelivered == ()
 
     run(test)
 

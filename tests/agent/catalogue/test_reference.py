@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.catalogue import FAMILIES
-from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
+from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures, Undelivered, Why
 from gpuagent.catalogue.clients import CLIENT_FAMILIES
 from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, WATCHING_FAMILIES
 from gpuagent.catalogue.reference import GROUPS, render
@@ -58,6 +58,7 @@ SOME_ALERTS = AlertingFigures(
     failures=(RuleFailures("group", "rule", 1),),
     receivers=(ReceiverCounts("ops", 1, 1, 2.0, 1, 1, 1),),
     rows_set_aside=(("told", 1),),
+    undelivered=(Undelivered("ops", Why.DEAD, "", None, 2),),
 )
 
 

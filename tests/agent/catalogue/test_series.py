@@ -107,7 +107,7 @@ def test_ages_grow_with_the_time_of_looking() -> None:
 def with_state(state: GpuState) -> Snapshot:
     """The GPU is in this state, and its list of processes is unknown."""
     snapshot = full_snapshot()
-    gpu = dataclasses.replace(snapshot.gpus[0], state=state, processes_known=False)
+    gpu = dataclasses.replace(snapshot.gpus[0], state=state, processes_known=False, lost_since_seconds=None)
     return dataclasses.replace(snapshot, gpus=(gpu,))
 
 
@@ -119,6 +119,12 @@ def test_lost_is_known_or_missing() -> None:
         GpuState.OK: [0], GpuState.LOST: [1], GpuState.GONE: [1],
         GpuState.STARTING: [], GpuState.BLIND: [], GpuState.FAILED: [],
     }  # fmt: skip
+
+
+def test_lost_stays_until_the_gpu_is_shown_to_be_back() -> None:
+    """GPU-01: one that answers again, without the proof of a new session, is still called lost, since when it is."""
+    assert values(full_snapshot(), "gpuagent_gpu_lost") == {("0", "GPU-0"): 1}
+    assert values(full_snapshot(), "gpuagent_gpu_lost_timestamp_seconds") == {("0", "GPU-0"): 1_700_000_000.0 - 60}
 
 
 def test_an_unknown_list_is_not_an_empty_one() -> None:

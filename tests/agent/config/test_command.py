@@ -17,9 +17,13 @@ RUNNER = CliRunner()
 
 
 def test_check_a_good_file() -> None:
-    """A file without faults is ok, in one line on standard output."""
+    """A file without faults is ok, in one line on standard output; what this machine lacks of it are notes."""
     result = RUNNER.invoke(config_app, ["check", str(COMPLETE)])
-    assert (result.exit_code, result.stdout, result.stderr) == (0, f"{COMPLETE}: ok\n", "")
+    assert (result.exit_code, result.stdout) == (0, f"{COMPLETE}: ok\n")
+    told = [note.removeprefix(f"note: {COMPLETE}:").partition(": ")[2] for note in result.stderr.splitlines()]
+    missing = ("receivers[0].slack.url_file: ", "receivers[1].webhook.secret_file: ", "budgets[0].match.unit: ")
+    assert all(note.startswith(missing) for note in told)
+    assert {place for place in missing if any(note.startswith(place) for note in told)} >= set(missing[:2])
 
 
 def test_check_a_bad_file(tmp_path: Path) -> None:
@@ -79,8 +83,19 @@ def test_check_notes_ladders_that_can_never_act(tmp_path: Path) -> None:
 
     assert (result.exit_code, result.stdout) == (0, f"{file}: ok\n")
     assert result.stderr == (
-        "note: remedies.ladders[0].match: there is no rule GpuMemroyHigh; did you mean GpuMemoryHigh?\n"
+        f"note: {file}:4: remedies.ladders[0].match: there is no rule GpuMemroyHigh; did you mean GpuMemoryHigh?\n"
     )
+
+
+def test_check_a_disabled_rule_that_is_none(tmp_path: Path) -> None:
+    """ALERT-06: a fault with file and line, and what was probably meant."""
+    file = write(tmp_path, "poll_interval: 1s\ndisabled_rules: [GpuLots]\n")
+    result = RUNNER.invoke(config_app, ["check", str(file)])
+
+    assert result.exit_code == 1
+    assert result.stderr == (
+        f'{file}:2: disabled_rules: no shipped rule is named "GpuLots"; did you mean GpuLost?\n'
+    )  # fmt: skip
 
 
 def test_check_what_cannot_be_read(tmp_path: Path) -> None:

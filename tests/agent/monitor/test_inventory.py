@@ -10,7 +10,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpuagent.monitor.inventory import Inventory, count_pci_gpus
-from gpuagent.reading import GpuIdentity
+from gpuagent.nvml.collect import Collected
+from gpuagent.reading import GpuIdentity, GpuReading, GpuState
 
 A = GpuIdentity(index=0, uuid="GPU-a", name="H100", pci_bus_id="00000000:18:00.0")
 B = GpuIdentity(index=1, uuid="GPU-b", name="H100", pci_bus_id="00000000:20:00.0")
@@ -37,6 +38,33 @@ def test_a_new_boot_starts_anew(path: Path) -> None:
     Inventory(path, "boot").see([A])
 
     assert Inventory(path, "another").known == ()
+
+
+def lost_at(index: int) -> Collected:
+    """Answer of a GPU that has not told its name."""
+    return Collected(GpuReading(GpuIdentity(index, ""), GpuState.LOST))
+
+
+def test_a_gpu_that_is_lost_after_a_reboot_has_its_name(path: Path) -> None:
+    """GPU-01: UUID, name and address come from an earlier boot, also over two reboots without it."""
+    Inventory(path, "boot").see([A, B])
+    Inventory(path, "second").see([A])
+    inventory = Inventory(path, "third")
+    inventory.see([A])
+    answers = inventory.identify([Collected(GpuReading(A, GpuState.OK)), lost_at(1), lost_at(2)])
+
+    assert [answer.reading.identity for answer in answers] == [A, B, GpuIdentity(2, "")]
+    assert Inventory(path, "third").known == (A,)
+
+
+def test_a_gpu_that_answers_elsewhere_is_not_the_lost_one(path: Path) -> None:
+    """GPU-01: what has moved to another index gives its name to nobody."""
+    Inventory(path, "boot").see([A, B])
+    inventory = Inventory(path, "another")
+    moved = GpuIdentity(index=0, uuid=B.uuid, name="H100", pci_bus_id=B.pci_bus_id)
+    (_, lost) = inventory.identify([Collected(GpuReading(moved, GpuState.OK)), lost_at(1)])
+
+    assert lost.reading.identity == GpuIdentity(1, "")
 
 
 def test_a_gpu_that_moved_is_known_by_its_last_index(path: Path) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gpuagent.simulated.faults import Kind
 from tests.agent.monitor.calls import Recorder
-from tests.fakes.rig import Rig, at, rig
+from tests.fakes.rig import Rig, at, failing, rig
 
 
 async def until(happened: Callable[[], bool]) -> bool:
@@ -95,6 +95,29 @@ def test_a_gpu_is_lost_with_its_last_xid() -> None:
     asyncio.run(run())
 
 
+def test_a_lost_gpu_does_not_stop_the_events_of_others() -> None:
+    """ALERT-01: a set that answers GPU_IS_LOST, while the monitor has not seen the loss, is replaced at once."""
+    recorders: list[Recorder] = []
+
+    def wrap(library: object) -> Recorder:
+        recorders.append(Recorder(library))
+        return recorders[0]
+
+    async def run() -> None:
+        async with rig("healthy", wrap=wrap) as stage:
+            await stage.tick()
+            assert recorders[0].waiting_for_events.wait(20)
+            stage.fail(Kind.LOST, gpu=0)
+            assert await until(lambda: recorders[0].called.count("nvmlEventSetCreate") >= 3)
+            assert await until(lambda: recorders[0].called[-1] == "nvmlEventSetWait_v2")
+            stage.clock.advance(1)
+            stage.fail(Kind.XID, gpu=1, xid=48)
+            assert await counted(stage, 48, 1)
+            assert stage.monitor._xids.problem == ""
+
+    asyncio.run(run())
+
+
 def waits_for_the_rest(stage: Rig, recorder: Recorder) -> bool:
     """Whether a set has been made in which every GPU could be registered, and is waited for."""
     last = recorder.called[-2:]
@@ -102,15 +125,15 @@ def waits_for_the_rest(stage: Rig, recorder: Recorder) -> bool:
 
 
 def test_a_gpu_that_sends_no_xids() -> None:
-    """GPU-09: is asked for its event types first: one that is not supported would refuse them all; and it is told."""
+    """GPU-09: is asked for its event types first, for one unsupported type refuses all; told of that GPU alone."""
 
     async def run() -> None:
         async with rig("gpus:\n  - {model: h100, lacks: [events]}\n") as stage:
             await stage.tick()
-            assert await until(lambda: bool(stage.monitor._xids.problem))
+            assert await until(lambda: bool(stage.monitor._xids._unheard))
             snapshot = await stage.tick()
 
-            (told,) = (run.reason for run in snapshot.runs if run.collector == "xid_events")
-            assert told == "GPU 0: nvmlDeviceRegisterEvents: not supported"
+            assert failing(at(snapshot, 0)) == {"xid_events": "nvmlDeviceRegisterEvents: not supported"}
+            assert [run.ok for run in snapshot.runs if run.collector == "xid_events"] == [True]
 
     asyncio.run(run())

@@ -9,9 +9,12 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.clock import ManualClock
+from gpuagent.monitor.holders import LastHolders
 from gpuagent.monitor.indices import IndexMemory
 from gpuagent.monitor.inventory import Inventory
 from gpuagent.monitor.listings_file import load
+from gpuagent.monitor.repairs_file import RepairsFile
 from gpuagent.monitor.traces import find_traces
 from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.reading import GpuIdentity
@@ -52,15 +55,17 @@ def test_what_cannot_be_read_is_moved_aside(unreadable: Path) -> None:
 
 
 def test_every_reader_goes_on(unreadable: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Listings, GPUs and distrust begin anew, which is told, and nothing is taken for granted for want of a file."""
-    for name in ("gpus.json", "trust.json", "indices.json"):
+    """Every file's reader begins anew, which is told, and nothing is taken for granted for want of a file."""
+    for name in ("gpus.json", "trust.json", "indices.json", "faults.json", "holders.json"):
         os.mkfifo(unreadable.with_name(name))
     assert find_traces(unreadable.parent, unreadable.parent / "none", BOOT, {"listings"}, unreadable.name).ran_before
     assert load(unreadable, BOOT, 1000.0).tables == {}
     assert not Inventory(unreadable.with_name("gpus.json"), BOOT).was_readable
     assert IndexMemory(unreadable.with_name("indices.json")).doubt
     assert TrustRegistry(unreadable.with_name("trust.json"), BOOT).of(GPU).refusal
-    assert [record.levelname for record in caplog.records] == ["WARNING"] * 5
+    assert RepairsFile(unreadable.with_name("faults.json"), BOOT).load(1000.0) == {}
+    LastHolders(ManualClock(), unreadable.with_name("holders.json"), BOOT)
+    assert [record.levelname for record in caplog.records] == ["WARNING"] * 7
 
 
 def test_a_whole_file_is_read_up_to_the_limit(tmp_path: Path) -> None:

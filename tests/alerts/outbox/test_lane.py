@@ -55,6 +55,19 @@ def test_a_failure_is_tried_again_under_the_same_id() -> None:
     assert ids(sender.sent) == ["one"] * 3
 
 
+def test_since_when_it_fails() -> None:
+    """ALERT-11: from the first of the failures in a row, until an attempt succeeds."""
+    bench, sender = Bench(), ScriptedSender([DOWN, DOWN])
+    bench.outbox.enqueue([entry(name="one")])
+    made, began = lane(bench, sender), bench.clock.now()
+    seen = []
+    for _ in range(5):
+        steps(made, bench, 1)
+        seen.append(made.failing_since)
+
+    assert seen == [began] * 4 + [None]
+
+
 def test_slack_gets_one_message_a_second_with_what_waits() -> None:
     """What waits in several groups goes together, in order, with every id; then a second passes."""
     bench, sender = Bench(), ScriptedSender(pace=SLACK)

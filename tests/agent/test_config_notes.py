@@ -1,0 +1,109 @@
+"""What a configuration names, looked up: with file and line."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gpuagent.alerting.rules import load_rules
+from gpuagent.config.load import load_config
+from gpuagent.config_notes import ConfigFile, Machine, config_notes
+
+HOOK = "receivers:\n  - {name: hook, webhook: {url: 'http://127.0.0.1/'}}\n"
+
+
+def notes(folder: Path, text: str, machine: Machine | None = None) -> list[str]:
+    """The notes on a file with this text, without the folder's name."""
+    path = folder / "gpuagent.yaml"
+    path.write_text(text)
+    config = load_config(path, is_root=True)
+    found = config_notes(config, load_rules(config), ConfigFile(path), machine or Machine(lambda _: {}, ()))
+    return [note.replace(f"{folder}/", "") for note in found]
+
+
+def secret(folder: Path, content: str | None) -> str:
+    """A configuration with a receiver whose URL stands in this file."""
+    if content is not None:
+        (folder / "url").write_text(content)
+    return f"poll_interval: 1s\nreceivers:\n  - name: ops\n    slack:\n      url_file: {folder}/url\n"
+
+
+def test_a_good_one_has_no_note(tmp_path: Path) -> None:
+    """CONF-09: one receiver and no route: everybody is told everything."""
+    assert notes(tmp_path, secret(tmp_path, "https://hooks.example/x\n")) == []
+
+
+@pytest.mark.parametrize(("content", "why"), [(None, "No such file"), (" \n", "is empty")])
+def test_a_secret_that_is_missing_or_empty(tmp_path: Path, content: str | None, why: str) -> None:
+    """CONF-09: with line, file and reason, before the first message is lost to it."""
+    (note,) = notes(tmp_path, secret(tmp_path, content))
+    assert note.startswith("gpuagent.yaml:5: receivers[0].slack.url_file: ")
+    assert why in note
+    assert note.endswith("ops cannot be told")
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root sees what another user may not read")
+def test_a_secret_that_the_service_may_not_read(tmp_path: Path) -> None:
+    """CONF-09: root can read everything, the service cannot."""
+    text = secret(tmp_path, "https://hooks.example/x\n")
+    (tmp_path / "url").chmod(0o600)
+    (note,) = notes(tmp_path, text, Machine(lambda _: {}, (), "nobody"))
+    assert "may not be read by the user nobody" in note
+
+
+@pytest.mark.parametrize(
+    ("match", "why"),
+    [
+        ('alertname="GpuLots"', "there is no rule GpuLots; did you mean GpuLost?"),
+        ('alertname=~"Nothing.*"', "there is no rule Nothing.*"),
+        ('severity="fatal"', 'severity="fatal" holds of no alert'),
+    ],
+)
+def test_a_route_that_takes_nothing(tmp_path: Path, match: str, why: str) -> None:
+    """CONF-09: a name that no rule has is told with what was probably meant."""
+    text = HOOK + f"  - {{name: all, webhook: {{url: 'http://127.0.0.1/'}}}}\nroutes:\n  - match: ['{match}']\n"
+    assert notes(tmp_path, text + "    receivers: [hook]\n") == [f"gpuagent.yaml:5: routes[0].match: {why}"]
+
+
+def test_a_disabled_rule_in_a_route(tmp_path: Path) -> None:
+    """CONF-09: it is said that the rule was left out."""
+    text = HOOK + "  - {name: all, webhook: {url: 'http://127.0.0.1/'}}\ndisabled_rules: [GpuLost]\n"
+    text += "routes:\n  - {match: ['alertname=\"GpuLost\"'], receivers: [hook]}\n"
+    (note,) = notes(tmp_path, text)
+    assert note.endswith("GpuLost is among disabled_rules: there is no such alert")
+
+
+def test_a_route_to_a_heartbeat_leads_nowhere(tmp_path: Path) -> None:
+    """CONF-09: a heartbeat takes no alerts."""
+    text = HOOK + "  - {name: pulse, heartbeat: {url: 'http://127.0.0.1/'}}\nroutes: [{receivers: [pulse]}]\n"
+    assert [note.partition(": ")[2] for note in notes(tmp_path, text)] == [
+        "routes[0].receivers: only heartbeats: they take no alerts, so this route leads nowhere"
+    ]
+
+
+def test_alerts_that_nobody_is_told_of(tmp_path: Path) -> None:
+    """CONF-09: where every receiver has a route, what no route takes is named."""
+    text = HOOK + "routes:\n  - {match: ['severity=\"critical\"'], receivers: [hook]}\n"
+    (note,) = notes(tmp_path, text)
+    assert note.startswith("gpuagent.yaml:3: routes: nobody is told of GpuMemoryHigh, ")
+    assert note.endswith(" more: no route takes them")
+
+
+def test_units_that_do_not_exist(tmp_path: Path) -> None:
+    """CONF-09: a unit, or the template of an instance, has to be where systemd looks."""
+    folder = tmp_path / "system"
+    folder.mkdir()
+    (folder / "whisper.service").touch()
+    (folder / "worker@.service").touch()
+    text = "remedies:\n  allow:\n    units: [whisper.service, worker@1.service, wisper.service]\n"
+    found = notes(tmp_path, text, Machine(lambda _: {}, [folder]))
+    assert found == ["gpuagent.yaml:3: remedies.allow.units[2]: this machine has no unit wisper.service"]
+
+
+def test_what_never_acts_has_its_line_too(tmp_path: Path) -> None:
+    """CONF-09: notes on users and ladders say where they stand."""
+    text = "remedies:\n  allow:\n    users: [nobody-here]\n"
+    found = notes(tmp_path, text, Machine(lambda names: dict.fromkeys(names, "this machine knows no such user"), ()))
+    assert found == ["gpuagent.yaml:3: remedies.allow.users[0]: this machine knows no such user"]
