@@ -69,8 +69,8 @@ class Growth:
     evidence: Evidence | None = None
     """Only while it is `leaking`."""
     slope: Range | None = None
-    """Bytes a second, of the floor: None while nothing can be said, 0 of what does not grow. Of growth that has stopped,
-    the pace that it had."""
+    """Bytes a second, of the floor: None while nothing can be said, 0 of what does not grow. Of a leak that has
+    stopped, the pace that it had."""
     since_seconds: float | None = None
     """Unix time at which the growth began; only while it is growing or leaking."""
     exhaustion: Range | None = None
@@ -90,7 +90,6 @@ class Growth:
     evidence_told: tuple[Evidence, ...] = ()
     """Every standard that this leak was ever the word of, the first one first. Alerts carry one each: a label that
     changed would end an alert while its leak goes on."""
-
 
     @property
     def forecast_seconds(self) -> float | None:

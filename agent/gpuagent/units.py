@@ -165,7 +165,7 @@ def format_ratio(ratio: float) -> str:
     _check_finite(ratio, "a share")
     percent = ratio * 100
     whole = round(percent)
-    if whole == 100 and percent < 100:  # noqa: PLR2004
+    if whole == 100 and percent < 100:
         return "99 %"
     return "<1 %" if whole == 0 and percent > 0 else f"{whole} %"
 

@@ -25,7 +25,11 @@ def to_the_wall(seconds: float) -> float:
 
 
 def feed(
-    watched: MemoryLeakDetector, curve: Curve, since: float, until: float, others: Callable[[float], float] = lambda _: 0
+    watched: MemoryLeakDetector,
+    curve: Curve,
+    since: float,
+    until: float,
+    others: Callable[[float], float] = lambda _: 0,
 ) -> Growth:
     """Readings every 5 s, with what other processes take; the last word."""
     growth = Growth(Verdict.LEARNING)
