@@ -94,9 +94,9 @@ class Growth:
     @property
     def forecast_seconds(self) -> float | None:
         """The one forecast: seconds until the memory is full, 0 while it is; None when that will not come."""
-        if self.exhaustion is not None:
-            return self.exhaustion.value
-        return self.fast_exhaustion_seconds if self.fast else None
+        slow = None if self.exhaustion is None else self.exhaustion.value
+        fast = self.fast_exhaustion_seconds if self.fast else None
+        return min((seconds for seconds in (slow, fast) if seconds is not None), default=None)
 
 
 class Watching(NamedTuple):

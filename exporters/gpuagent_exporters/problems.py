@@ -7,13 +7,15 @@ what somebody is woken for.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
+from gpuagent.catalogue.alerting import FiringAlert
 from gpuagent.catalogue.frameworks import recogniser
 from gpuagent.doubt import WITHHELD
 from gpuagent.reading import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent.units import format_duration
 from gpuagent_exporters import gpu_problems
+from gpuagent_exporters.assessment import Assessments
 from gpuagent_exporters.growth_problems import growth_problems
 from gpuagent_exporters.severity import Problem, Severity, joined, most_severe_first
 from gpuagent_exporters.xids import explain_xid
@@ -37,11 +39,12 @@ def find_problems(
     poll_interval_seconds: float = 1.0,
     preallocates: tuple[str, ...] = (),
     state_problem: str = "",
+    firing: Sequence[FiringAlert] = (),
 ) -> list[Problem]:
     """Everything that is wrong, gravest first.
 
     `now_seconds` is CLOCK_BOOTTIME, as in the snapshot; `preallocates` are patterns as for the status document;
-    `state_problem` is what is wrong with the agent's state file, in words.
+    `state_problem` is what is wrong with the agent's state file, in words; `firing` are the alerts that fire.
     """
     state = list(_state(state_problem))
     if snapshot is None:
@@ -54,7 +57,7 @@ def find_problems(
             *_stale(snapshot, now_seconds, stale_after_seconds(poll_interval_seconds)),
             *_namespace(snapshot),
             *_gpus(snapshot, now_seconds),
-            *growth_problems(snapshot, recogniser(preallocates)),
+            *growth_problems(snapshot, recogniser(preallocates), Assessments(snapshot.growth, firing)),
             *_xids(snapshot),
             *_collectors(snapshot),
             *state,

@@ -11,14 +11,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
+from gpuagent.catalogue.alerting import FiringAlert
 from gpuagent.catalogue.frameworks import Framework, Recognise, framework_of, recogniser
 from gpuagent.growth import MemoryKey
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import CollectorRun, GpuReading, ProcessReading, Snapshot
 from gpuagent_exporters.allocator_status import allocator_status
-from gpuagent_exporters.gpu_status import gpu_status
-from gpuagent_exporters.growth_status import growth_status
+from gpuagent_exporters.assessment import Assessments
+from gpuagent_exporters.gpu_status import gpu_status, mig_status
 from gpuagent_exporters.problems import find_problems, stale_after_seconds
+from gpuagent_exporters.severity import Problem, gravest
 
 SCHEMA = 1
 
@@ -40,6 +42,7 @@ def status_document(
     simulated: str = "",
     preallocates: tuple[str, ...] = (),
     state_problem: str = "",
+    firing: Sequence[FiringAlert] = (),
 ) -> Document:
     """Everything that a person asks of the node first.
 
@@ -56,6 +59,7 @@ def status_document(
         simulated: Name of the scenario, for as long as no snapshot tells it.
         preallocates: Patterns of processes that take most of the GPU by design, beyond those that are known.
         state_problem: What is wrong with the agent's state file, in words; "" where nothing is.
+        firing: The alerts that fire: how grave something is, they say first.
     """
     problems = find_problems(
         snapshot,
@@ -63,7 +67,9 @@ def status_document(
         poll_interval_seconds=poll_interval_seconds,
         preallocates=preallocates,
         state_problem=state_problem,
+        firing=firing,
     )
+    said = Assessments(snapshot.growth if snapshot else {}, firing)
     document: Document = {
         "schema": SCHEMA,
         "source": source,
@@ -87,8 +93,8 @@ def status_document(
             }
             for problem in problems
         ],
-        "gpus": _gpus(snapshot, now_seconds, history, history_interval_seconds) if snapshot else [],
-        "processes": _processes(snapshot, recogniser(preallocates)) if snapshot else [],
+        "gpus": _gpus(snapshot, now_seconds, history, history_interval_seconds, said, problems) if snapshot else [],
+        "processes": _processes(snapshot, recogniser(preallocates), said) if snapshot else [],
         "collectors": list(_collectors(snapshot)) if snapshot else [],
     }
     return {key: finite(value) for key, value in document.items()}
@@ -103,18 +109,21 @@ def processes_document(
     simulated: str = "",
     preallocates: tuple[str, ...] = (),
     identified: bool = False,
+    firing: Sequence[FiringAlert] = (),
 ) -> Document:
     """Return the GPU processes alone, with what it takes to judge them: whose figures these are, and how old.
 
     With `identified` each has what tells it from every other process, for requests that act on it: never to be told on
     an address that everybody can reach.
     """
+    said = Assessments(snapshot.growth if snapshot else {}, firing)
+    recognise = recogniser(preallocates)
     document: Document = {
         "schema": SCHEMA,
         "source": source,
         "agent": {"simulated": snapshot.simulated if snapshot else simulated},
         **_times(snapshot, now_seconds, poll_interval_seconds),
-        "processes": _processes(snapshot, recogniser(preallocates), identified=identified) if snapshot else [],
+        "processes": _processes(snapshot, recognise, said, identified=identified) if snapshot else [],
     }
     return {key: finite(value) for key, value in document.items()}
 
@@ -160,6 +169,8 @@ def _gpus(
     now_seconds: float,
     history: Mapping[str, _Points],
     history_interval_seconds: float,
+    said: Assessments,
+    problems: Sequence[Problem],
 ) -> list[Document]:
     by_gpu: dict[tuple[int, str], list[ProcessReading]] = defaultdict(list)
     for process in snapshot.processes:
@@ -168,7 +179,12 @@ def _gpus(
     for gpu in snapshot.gpus:
         key = (gpu.identity.index, gpu.identity.uuid)
         document = gpu_status(gpu, by_gpu[key], now_seconds)
-        document |= growth_status(snapshot.growth.get(MemoryKey(gpu.identity.uuid)))
+        document |= said.document(MemoryKey(gpu.identity.uuid))
+        worst = gravest(problem.severity for problem in problems if problem.gpu == gpu.identity.index)
+        document["severity"] = str(worst) if worst else None
+        document["mig"] = [
+            mig_status(one) | said.document(MemoryKey(gpu.identity.uuid, 0, one.gpu_instance_id)) for one in gpu.mig
+        ]
         document["xids"] = [
             {"xid": xid.xid, "count": xid.count, "last_time_seconds": xid.last_time_seconds}
             for xid in snapshot.xids
@@ -180,7 +196,9 @@ def _gpus(
     return documents
 
 
-def _processes(snapshot: Snapshot, recognise: Recognise, *, identified: bool = False) -> list[Document]:
+def _processes(
+    snapshot: Snapshot, recognise: Recognise, said: Assessments, *, identified: bool = False
+) -> list[Document]:
     """By GPU, the largest first; those of which the driver tells no memory are last."""
     ordered = sorted(
         snapshot.processes,
@@ -193,7 +211,7 @@ def _processes(snapshot: Snapshot, recognise: Recognise, *, identified: bool = F
     )
     return [
         _process(process, snapshot.time_seconds)
-        | growth_status(snapshot.growth.get(process.key))
+        | said.document(process.key)
         | _framework(framework_of(process, snapshot.clients, recognise))
         | allocator_status(snapshot, process)
         | (_identity(process) if identified else {})

@@ -53,7 +53,7 @@ def test_an_alert_in_words() -> None:
     """State, severity, place, age and the text that a receiver would get."""
     text = drawn([alert()]).text
 
-    assert "FIRING GpuProcessMemoryLeak warning · for 5 min · GPU 0 · pid 4242" in text
+    assert "FIRING GpuProcessMemoryLeak warning · firing for 5 min · GPU 0 · pid 4242" in text
     assert "python3 (alice) leaks memory" in text
     assert "Alerts 1" in text
 
@@ -63,8 +63,9 @@ def test_the_gravest_comes_first_and_pending_last() -> None:
     several = [alert(name="C", state="pending", severity="critical"), alert(name="B"), alert(severity="critical")]
     text = drawn(several).text
 
-    assert text.index("critical · for") < text.index(" B ") < text.index("PENDING")
-    assert "Alerts 2" in text  # the pending one does not fire
+    assert text.index("critical · firing for") < text.index(" B ") < text.index("PENDING")
+    assert "Alerts 2 firing, 1 pending" in text
+    assert "C is true, fires if it stays so" in text
 
 
 def test_the_watchdog_is_no_trouble() -> None:

@@ -14,6 +14,7 @@ from gpuagent_alerts.outbox.entry import Queued
 from gpuagent_alerts.routing.mute import muted_by
 from gpuagent_alerts.routing.silences import Silence
 from gpuagent_alerts.states.instance import Instance, State
+from gpuagent_alerts.states.machine import AlertStates
 
 if TYPE_CHECKING:  # it loads the HTTP client, which a node without receivers need not have
     from gpuagent_alerts.receivers.heartbeat import Heartbeat
@@ -40,6 +41,7 @@ def alerts_document(
             alerts.append(
                 _alert(instance, alert, now_seconds)
                 | {
+                    "fires_in_seconds": _fires_in(instance, running.states, now_seconds),
                     "silenced_by": [silence.id for silence in alerting.silences.silencing(alert.labels)],
                     "muted_by": muted(alert.labels),
                     "acknowledged_by": ack.creator if ack else "",
@@ -74,6 +76,13 @@ def dead_document(alerting: Alerting, wall_seconds: float) -> Document:
 def silence_document(silence: Silence, wall_seconds: float) -> Document:
     """One silence."""
     return _silence(silence, wall_seconds)
+
+
+def _fires_in(instance: Instance, states: AlertStates | None, now_seconds: float) -> float | None:
+    """How long a pending alert has still to be true; None for one that fires."""
+    if states is None or instance.state is not State.PENDING:
+        return None
+    return max(0.0, instance.active_clock + states.rule.for_seconds - now_seconds)
 
 
 def _alert(instance: Instance, alert: Alert, now_seconds: float) -> Document:

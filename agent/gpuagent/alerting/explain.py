@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 
+from gpuagent.catalogue.alerting import FiringAlert
 from gpuagent.growth import Growth, MemoryKey
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert
 
 REMEDY_ANNOTATION = "remedy"
+_SEVERITIES = frozenset({"critical", "warning", "info"})
+_MOST_DIGITS = 10
 
 
 def with_remedy(alert: Alert, done: str) -> Alert:
@@ -22,6 +25,24 @@ def with_remedy(alert: Alert, done: str) -> Alert:
 def explainer(snapshot: Snapshot) -> Callable[[Mapping[str, str]], str]:
     """For the labels of an alert: the reasons for the process that they name, else for the GPU."""
     return partial(_explain, snapshot.growth)
+
+
+def subject_of(labels: Mapping[str, str], *, about_growth: bool) -> FiringAlert:
+    """Return what an alert with these labels is about. A rule may set any label to any text: that names nobody."""
+    severity = labels.get("severity")
+    pid, instance = labels.get("pid", ""), labels.get("gpu_instance_id", "")
+    return FiringAlert(
+        labels.get("alertname", ""),
+        severity if severity in _SEVERITIES else None,
+        about_growth,
+        labels.get("uuid", ""),
+        int(pid) if _is_number(pid) else 0,
+        int(instance) if _is_number(instance) else NO_INSTANCE,
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def _explain(growth: Mapping[MemoryKey, Growth], labels: Mapping[str, str]) -> str:

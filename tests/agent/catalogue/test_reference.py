@@ -41,7 +41,8 @@ NEEDS_THE_MACHINE = {
     "gpuagent_gpu_memory_fast_growth_expected": "growth that would fill the GPU within minutes",
     **{
         family.name: "minutes to hours of growth"
-        for family in (*GPU_GROWTH_FAMILIES, *GROWTH_FAMILIES, *MIG_GROWTH_FAMILIES)
+        for families in (GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES)
+        for family in families
         if not family.name.endswith(("_verdict", "_leak_suspected"))
     },
     **{family.name: "an app with the embedded client: no scenario has one" for family in TORCH_FAMILIES},

@@ -103,7 +103,7 @@ def test_the_screen_tells_everything() -> None:
     assert output.splitlines() == [
         "1 firing, 0 pending, 19 rules",
         "FIRING   GpuMemoryFull, critical",
-        "         for 2 h 14 min, GPU 3, pid 4242, value 85899345920",
+        "         firing for 2 h 14 min, GPU 3, pid 4242, value 85899345920",
         "         GPU 3: memory is full",
         "         goes to pager, chat [0123456789abcdef]",
         "",
