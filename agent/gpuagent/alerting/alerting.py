@@ -18,14 +18,14 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuagent.alerting.explain import explainer, subject_of, with_remedy
+from gpuagent.alerting.explain import explainer, subjects_of, with_remedy
 from gpuagent.alerting.handover import handed_over
 from gpuagent.alerting.keeping import Keeper
 from gpuagent.alerting.receivers import Receivers
 from gpuagent.alerting.rules import unknown_metrics
 from gpuagent.alerting.series import RuleSeries
 from gpuagent.alerting.transitions import log_transitions
-from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, FiringAlert, ReceiverCounts, RuleFailures
+from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
 from gpuagent.catalogue.series import Further
 from gpuagent.clock import Clock
 from gpuagent.nvml.device import longest_gap
@@ -370,14 +370,6 @@ class Alerting:
         self.heartbeats = self._receivers.heartbeats(self.config.receivers, alive)
         self._beating = [asyncio.create_task(beat.run(), name=f"heartbeat {beat.name}") for beat in self.heartbeats]
 
-    def _what_fires(self) -> Iterator[FiringAlert]:
-        """Return what each alert that fires is about."""
-        for running in self.engine.rules():
-            about_growth = self._grounds.get(running.key, UNKNOWN).about_growth
-            for instance in running.states.instances if running.states is not None else ():
-                if instance.state is State.FIRING:
-                    yield subject_of(instance.labels, about_growth=about_growth)
-
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
         states: dict[tuple[str, str, str], int] = {}
         for running in self.engine.rules():
@@ -395,7 +387,7 @@ class Alerting:
                 if running.failures
             ),
             receivers=receivers,
-            firing=tuple(self._what_fires()),
+            firing=tuple(subjects_of(self.engine, self._grounds)),
             store_ok=self.store.problem is None or not self.store.problem.in_memory,
             store_problem=self.store.problem_text,
             rows_set_aside=tuple(sorted(self.store.set_aside_rows.items())),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -11,6 +11,10 @@ from gpuagent.growth import Growth, MemoryKey
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds
+from gpuagent_alerts.states.engine import RuleEngine
+from gpuagent_alerts.states.group import RuleKey
+from gpuagent_alerts.states.instance import State
 
 REMEDY_ANNOTATION = "remedy"
 _SEVERITIES = frozenset({"critical", "warning", "info"})
@@ -25,6 +29,15 @@ def with_remedy(alert: Alert, done: str) -> Alert:
 def explainer(snapshot: Snapshot) -> Callable[[Mapping[str, str]], str]:
     """For the labels of an alert: the reasons for the process that they name, else for the GPU."""
     return partial(_explain, snapshot.growth)
+
+
+def subjects_of(engine: RuleEngine, grounds: Mapping[RuleKey, Grounds]) -> Iterator[FiringAlert]:
+    """Return what each alert that fires is about."""
+    for running in engine.rules():
+        about_growth = grounds.get(running.key, UNKNOWN).about_growth
+        for instance in running.states.instances if running.states is not None else ():
+            if instance.state is State.FIRING:
+                yield subject_of(instance.labels, about_growth=about_growth)
 
 
 def subject_of(labels: Mapping[str, str], *, about_growth: bool) -> FiringAlert:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from operator import itemgetter
 from typing import Final, NamedTuple
 
 from gpuagent.growth import Evidence, Growth, GrowthState, Range, Verdict
@@ -93,9 +94,9 @@ def tell(signals: Signals, sensitivity: Sensitivity, now_seconds: float, room: R
             Verdict.GROWING, slope=slope, since_seconds=since, reasons=against or GOES_ON, state=GrowthState.RISING
         )
     still = None if slope is None else STILL
-    ending = _ending(signals, sensitivity, now_seconds)
+    ending, held = _ending(signals, sensitivity, now_seconds)
     if ending is not None:
-        known = before.reasons if before.verdict is Verdict.LEVELLED_OFF else end_of(ending, room.free_bytes)
+        known = before.reasons if before.verdict is Verdict.LEVELLED_OFF else end_of(ending, held, room.free_bytes)
         return Growth(Verdict.LEVELLED_OFF, slope=still, reasons=known)
     return Growth(Verdict.STEADY, slope=still, reasons=against)
 
@@ -206,12 +207,14 @@ def _learns(signal: Signal) -> bool:
     return True
 
 
-def _ending(signals: Signals, sensitivity: Sensitivity, now_seconds: float) -> Ending | None:
-    """How the last leak ended, while that is worth telling."""
-    standards = [signals.used.standards[SENSITIVITIES.index(sensitivity)]]
-    standards += [signal.standards[0] for signal in signals.own or ()]
-    last = max((one.ending for one in standards if one.ending is not None), default=None)
-    if last is None:
-        return None
+def _ending(signals: Signals, sensitivity: Sensitivity, now_seconds: float) -> tuple[Ending | None, int]:
+    """How the last leak ended, while that is worth telling, and how many pages it holds."""
+    judged = [(signals.used.standards[SENSITIVITIES.index(sensitivity)], signals.used)]
+    judged += [(signal.standards[0], signal) for signal in signals.own or ()]
+    endings = [(standard.ending, signal.store) for standard, signal in judged if standard.ending is not None]
+    if not endings:
+        return None, 0
+    last, store = max(endings, key=itemgetter(0))
     told = min(max(last.alarm.window_seconds, LEAST_LEVELLED_SECONDS), MOST_LEVELLED_SECONDS)
-    return last if now_seconds - last.seconds <= told else None
+    newest = store.newest(0)
+    return (last if now_seconds - last.seconds <= told else None), last.high if newest == EMPTY else newest
