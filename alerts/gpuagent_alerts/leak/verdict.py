@@ -216,5 +216,5 @@ def _ending(signals: Signals, sensitivity: Sensitivity, now_seconds: float) -> t
         return None, 0
     last, store = max(endings, key=itemgetter(0))
     told = min(max(last.alarm.window_seconds, LEAST_LEVELLED_SECONDS), MOST_LEVELLED_SECONDS)
-    newest = store.newest(0)
-    return (last if now_seconds - last.seconds <= told else None), last.high if newest == EMPTY else newest
+    held = next((value for value in reversed(store.ring(0)) if value != EMPTY), last.high)
+    return (last if now_seconds - last.seconds <= told else None), held

@@ -9,6 +9,8 @@ import pytest
 
 from gpuagent.growth import Growth, GrowthState, Verdict
 from gpuagent.leaks.leaks import Leaks
+from gpuagent.simulated.codes import Code
+from gpuagent.simulated.faults import Kind
 from gpuagent.simulated.scenario import shipped_scenarios
 from gpuagent.units import format_bytes
 from gpuagent_alerts.states.machine import Change
@@ -131,6 +133,35 @@ def test_to_the_wall_and_back(tmp_path: Path) -> None:
             assert over.reasons[0].startswith(f"growth stopped at {held} with {free} free: no new high")
             assert "GpuProcessMemoryLeak" in {each.alert.name for each in one.told if each.change is Change.ENDED}
         store.close()
+
+    run(test)
+
+
+@pytest.mark.slow
+def test_since_survives_what_happens_to_the_driver() -> None:
+    """A driver that is loaded again, and a list that fails for minutes, begin no leak anew: on no surface."""
+
+    async def test() -> None:
+        async with node(scenario("{shape: ramp, start: 20GiB, rate: 8MiB, after: 10m}")) as one:
+            await walk(one, 4200, every=40)
+            before = _growth(one)
+            assert before.verdict is Verdict.LEAKING
+
+            one.stage.fail(Kind.DRIVER_RELOAD, down=60.0)
+            await one.tick()
+            while one.growth(PID) is None:
+                await one.tick()
+                compare(one)
+            reloaded = _growth(one)
+            assert (reloaded.verdict, reloaded.since_seconds) == (Verdict.LEAKING, before.since_seconds)
+
+            one.stage.fail(Kind.ERROR, calls=("nvmlDeviceGetComputeRunningProcesses_v3",), code=Code.UNKNOWN)
+            await walk(one, one.seconds + 120, every=2)
+            assert one.growth(PID) is None
+            await one.stage.mend()
+            said = await walk(one, one.seconds + 120, every=2)
+            assert _growth(one).since_seconds == before.since_seconds
+            assert said.status["processes"][0]["leak_since_seconds"] == before.since_seconds
 
     run(test)
 
