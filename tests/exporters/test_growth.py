@@ -132,3 +132,31 @@ def test_a_server_that_starts_is_no_alarm() -> None:
     assert told(whole) == [(Severity.WARNING, "fast_growth", None)]
     assert [(problem.severity, problem.kind) for problem in problems] == [(Severity.INFO, "fast_growth")]
     assert "by design" in problems[0].advice
+
+
+FULL = replace(LEAK, exhaustion=Range(0.0, 0.0, 0.0), state=GrowthState.FULL)
+
+
+def test_a_leak_at_the_wall_in_words() -> None:
+    """LEAK-02: the pace in the past, the forecast now, and critical; never a pace of 0 nor `about 0 s`."""
+    (problem,) = (one for one in find_problems(seen(FULL), NOW) if one.kind == "leak")
+    assert problem.severity is Severity.CRITICAL
+    assert problem.text.startswith(
+        "python3 (pid 4242) has been leaking memory for 2 h 10 min, 1.2 GiB/h until it stopped: GPU full, full now "
+        "(evidence: strict)"
+    )
+
+
+def test_a_leak_that_stopped_with_room() -> None:
+    """LEAK-02: until it is called off it is a leak, without a forecast."""
+    (problem,) = find_problems(seen(replace(LEAK, exhaustion=None, state=GrowthState.STOPPED)), NOW)
+    assert "1.2 GiB/h until it stopped (evidence" in problem.text
+    assert "full" not in problem.text.partition(":")[0]
+
+
+def test_a_gpu_with_a_problem_is_not_ok() -> None:
+    """EXP-05: the document says how grave the gravest problem of a GPU is, and of a process how grave its growth."""
+    shown = document(seen(FULL))
+    assert (shown["gpus"][0]["severity"], shown["processes"][0]["severity"]) == ("critical", "critical")
+    quiet = document(seen(Growth(Verdict.STEADY)))
+    assert (quiet["gpus"][0]["severity"], quiet["processes"][0]["severity"]) == (None, None)
