@@ -68,6 +68,18 @@ def test_the_gravest_comes_first_and_pending_last() -> None:
     assert "C is true, fires if it stays so" in text
 
 
+def test_a_pending_alert_does_not_say_what_is_true_of_a_firing_one() -> None:
+    """Neither in its own words nor in the count on top: two that are pending are no `Alerts 0`."""
+    waiting = alert(state="pending", active_seconds=20.0, fires_in_seconds=280.0)
+    text = drawn([waiting, alert(state="pending", annotations={"pending_summary": "filling up"})]).text
+
+    assert "Alerts 0 firing, 2 pending" in text
+    assert "pending for 20 s" in text
+    assert "GpuProcessMemoryLeak is true, fires in 4 min 40 s if it stays so" in text
+    assert "filling up" in text
+    assert "leaks memory" not in text
+
+
 def test_the_watchdog_is_no_trouble() -> None:
     """What fires all the time, for a machine, is neither listed nor counted as something wrong."""
     text = drawn([alert(name="Watchdog", severity="none")]).text

@@ -119,6 +119,26 @@ def test_the_screen_tells_everything() -> None:
 
 
 @pytest.mark.parametrize(
+    ("annotations", "words"),
+    [
+        ({}, "GpuMemoryFull is true, fires in 4 min 40 s if it stays so"),
+        ({"pending_summary": "filling up"}, "filling up"),
+    ],
+)
+def test_a_pending_alert_does_not_say_what_is_true_of_a_firing_one(annotations: dict[str, str], words: str) -> None:
+    """For how long it has been pending, and what becomes of it: by the rule's words, or by some true of any rule."""
+    alert = ALERT | {
+        "state": "pending", "active_seconds": 20.0, "fires_in_seconds": 280.0,
+        "annotations": {"summary": "used for 5 minutes", **annotations},
+    }  # fmt: skip
+    output = asked(document(alerts=[alert]), "alerts")[1]
+
+    assert "pending for 20 s" in output
+    assert words in output
+    assert "used for 5 minutes" not in output
+
+
+@pytest.mark.parametrize(
     ("changes", "words"),
     [
         ({"store_problem": "/x is full"}, "STORE    /x is full"),
