@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 from gpuagent.growth import Verdict
 from gpuagent.recording.track import Track
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.units import format_bytes, format_duration, format_rate
 
 _MOST_TRACKS = 16
 
@@ -55,7 +55,7 @@ def _growth(track: Track, seconds: float, requests: int | None) -> str:
     if rise is None:
         return "too few readings"
     text = (
-        f"{format_bytes(rise.bytes * 60 / rise.seconds)} a minute:"
+        f"{format_rate(rise.bytes / rise.seconds)}:"
         f" the floor rose by {format_bytes(rise.bytes)} in the last {format_duration(rise.seconds)}"
     )
     if requests and seconds > 0:
