@@ -23,6 +23,7 @@ class Verdict(StrEnum):
     LEARNING = "learning"
     """Too young, or too little seen."""
     STEADY = "steady"
+    """It does not rise."""
     GROWING = "growing"
     """It rises, and nothing proves yet that it will not stop."""
     CACHED = "cached"
@@ -30,6 +31,16 @@ class Verdict(StrEnum):
     LEAKING = "leaking"
     LEVELLED_OFF = "levelled off"
     """It was called leaking, and has stopped or given the memory back."""
+
+
+class GrowthState(StrEnum):
+    """Whether what is growing or leaking rises at this moment."""
+
+    RISING = "rising"
+    STOPPED = "stopped"
+    """It has stopped with room to grow: what does not rise again within the alarm's window has levelled off."""
+    FULL = "stopped: GPU full"
+    """There is no room to grow, which proves nothing: the verdict stays until there is."""
 
 
 class Evidence(StrEnum):
@@ -58,17 +69,22 @@ class Growth:
     evidence: Evidence | None = None
     """Only while it is `leaking`."""
     slope: Range | None = None
-    """Bytes a second, of the floor: None while nothing can be said."""
+    """Bytes a second, of the floor: None while nothing can be said, 0 of what does not grow. Of a leak that has
+    stopped, the pace that it had."""
     since_seconds: float | None = None
     """Unix time at which the growth began; only while it is growing or leaking."""
     exhaustion: Range | None = None
-    """Seconds until the GPU is full; None when that will not come."""
+    """Seconds until the memory is full, 0 while it is; None when that will not come."""
     reasons: tuple[str, ...] = ()
     """In words, for the alert's text."""
     fast: bool = False
     """Growth that would fill the GPU within minutes: told at once, and not yet a leak."""
     fast_exhaustion_seconds: float | None = None
-    """With `fast`: seconds until the GPU is full at the pace of the last half minute."""
+    """With `fast`: seconds until the memory is full. The same as `exhaustion`, where there is one."""
+    state: GrowthState | None = None
+    """Only while it is `growing` or `leaking`."""
+    suspected: bool = False
+    """Of `growing`: it rises in the way of a leak and has met the lowest standard. Other growth has no forecast."""
     driver_confirms: bool = False
     """Of a leak: the driver's own figures rise with it. What a client says moves the allocator's alone."""
     evidence_told: tuple[Evidence, ...] = ()
@@ -76,6 +92,13 @@ class Growth:
     changed would end an alert while its leak goes on."""
     culprit: str = ""
     """The line of Python that holds the memory, in the words of `blame`, once the app has been asked."""
+
+    @property
+    def forecast_seconds(self) -> float | None:
+        """The one forecast: seconds until the memory is full, 0 while it is; None when that will not come."""
+        slow = None if self.exhaustion is None else self.exhaustion.value
+        fast = self.fast_exhaustion_seconds if self.fast else None
+        return min((seconds for seconds in (slow, fast) if seconds is not None), default=None)
 
 
 class Watching(NamedTuple):

@@ -151,6 +151,26 @@ def format_bytes(count: float) -> str:
     return f"{value:.1f} {_BINARY[place]}" if place else f"{value:.0f} B"
 
 
+def format_rate(bytes_per_second: float) -> str:
+    """Growth for a person: `84.4 GiB/h`. An hour, because the pace of most leaks is lost in a figure per second."""
+    return f"{format_bytes(bytes_per_second * 3600)}/h"
+
+
+def format_forecast(seconds: float) -> str:
+    """Time until memory is full: `full in 8 min 15 s`, and `full now` where it is."""
+    return f"full in {format_duration(seconds)}" if seconds >= 1 else "full now"
+
+
+def format_ratio(ratio: float) -> str:
+    """A share for a person: `87 %`. What is not all of it is never 100 %, and what is something never 0 %."""
+    _check_finite(ratio, "a share")
+    percent = ratio * 100
+    whole = round(percent)
+    if whole == 100 and percent < 100:
+        return "99 %"
+    return "<1 %" if whole == 0 and percent > 0 else f"{whole} %"
+
+
 def format_duration(seconds: float) -> str:
     """Seconds for a person, at most two units: `2 h 14 min`, `45 s`, `1.5 s`, `120 ms`, `3 d`."""
     _check_finite(seconds, "a duration")

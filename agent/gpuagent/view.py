@@ -73,16 +73,19 @@ class View:
             preallocates=self.config.preallocates,
             state_problem="" if alerting is None else alerting.store_problem,
             undelivered=() if alerting is None else alerting.undelivered,
+            firing=() if alerting is None else alerting.firing,
         )
 
     def processes(self) -> dict[str, object]:
         """The document behind `gpuagent ps`."""
+        alerting = self._alerting()
         return processes_document(
             self._snapshot,
             now_seconds=self._clock.now(),
             poll_interval_seconds=self.config.poll_interval,
             simulated=self._simulated,
             preallocates=self.config.preallocates,
+            firing=() if alerting is None else alerting.firing,
         )
 
     def healthy(self) -> tuple[bool, str]:

@@ -69,7 +69,7 @@ def gpu_status(gpu: GpuReading, processes: Sequence[ProcessReading], now_seconds
         "processes": len({process.pid for process in processes}) if gpu.processes_known else None,
         "processes_trusted": gpu.processes_trusted,
         "act_refusal": gpu.act_refusal,
-        "mig": [_instance(instance) for instance in gpu.mig],
+        "mig": [mig_status(instance) for instance in gpu.mig],
     }
 
 
@@ -97,7 +97,8 @@ def _age(gpu: GpuReading, now_seconds: float) -> float | None:
     return None if measured is None else max(0.0, now_seconds - measured)
 
 
-def _instance(instance: MigInstance) -> dict[str, object]:
+def mig_status(instance: MigInstance) -> dict[str, object]:
+    """What a MIG device tells; its memory is that of its GPU instance."""
     memory, compute = instance.memory, instance.compute_instance_id
     return {
         "uuid": instance.uuid,

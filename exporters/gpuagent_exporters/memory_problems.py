@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from gpuagent.reading import GpuReading, Memory, MigInstance, ProcessReading, ProcessState
-from gpuagent.units import GIB, format_bytes
+from gpuagent.units import GIB, format_bytes, format_ratio
 from gpuagent_exporters.severity import Problem, Severity, joined
 
 _FULL_WARNING, _FULL_CRITICAL = 0.90, 0.98
@@ -74,7 +74,7 @@ def _fullness(memory: Memory | None) -> tuple[Severity, str] | None:
         return None
     severity = Severity.CRITICAL if ratio > _FULL_CRITICAL else Severity.WARNING
     used, total = memory.used_bytes or 0, memory.total_bytes or 0
-    return severity, f"{ratio * 100:.0f} % full, {format_bytes(max(0, total - used))} left"
+    return severity, f"{format_ratio(ratio)} full, {format_bytes(max(0, total - used))} left"
 
 
 def _full(gpu: GpuReading, processes: Sequence[ProcessReading]) -> Iterator[Problem]:

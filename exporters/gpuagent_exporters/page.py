@@ -11,7 +11,7 @@ import html
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from gpuagent_exporters.page_alerts import alerts, firing, remedies, unread
+from gpuagent_exporters.page_alerts import alerts, firing, pending, remedies, unread
 from gpuagent_exporters.page_gpus import gpus
 from gpuagent_exporters.page_html import SEVERITIES, UNKNOWN, Document, chapter, duration, text
 from gpuagent_exporters.page_processes import processes
@@ -82,9 +82,9 @@ def _node_line(status: Document) -> str:
 def _navigation(told: Told) -> str:
     """The chapters with how much there is in each: on a phone they are far apart."""
     status = told.status
-    counts = [
+    counts: list[tuple[str, str, object]] = [
         ("problems", "Problems", len(status.get("problems") or ())),
-        ("alerts", "Alerts", firing(told.alerts or {})),
+        ("alerts", "Alerts", _alert_count(told.alerts or {})),
         ("gpus", "GPUs", len(status.get("gpus") or ())),
         ("processes", "Processes", len(status.get("processes") or ())),
         ("remedies", "Remedies", len((told.remedies or {}).get("remedies") or ())),
@@ -96,6 +96,12 @@ def _navigation(told: Told) -> str:
         if name not in absent
     )
     return f'<nav aria-label="On this page"><ul>{links}</ul></nav>'
+
+
+def _alert_count(document: Document) -> str:
+    """What fires, and what may come to."""
+    waiting = pending(document)
+    return f"{firing(document)} firing, {waiting} pending" if waiting else str(firing(document))
 
 
 def _stale_seconds(status: Document) -> float:

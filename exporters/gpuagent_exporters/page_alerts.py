@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from gpuagent.alert_words import since_of, summary_of
 from gpuagent_exporters.page_html import SEVERITIES, Document, ago, attribute, chapter, count, duration, size, text
 
 _MOST = 100
@@ -31,6 +32,11 @@ def alerts(document: Document, *, hidden: bool) -> str:
 def firing(document: Document) -> int:
     """How many alerts fire that somebody has to look at."""
     return sum(alert.get("state") == "firing" and not _always(alert) for alert in document.get("alerts") or ())
+
+
+def pending(document: Document) -> int:
+    """How many are true and may come to fire."""
+    return sum(alert.get("state") == "pending" and not _always(alert) for alert in document.get("alerts") or ())
 
 
 def remedies(document: Document, now: object, *, hidden: bool) -> str:
@@ -70,12 +76,12 @@ def _alert(alert: Document, *, hidden: bool) -> str:
     kind = severity if alert.get("state") == "firing" and severity in SEVERITIES else "calm"
     facts = [
         severity or "no severity",
-        f"for {duration(alert.get('active_seconds'))}",
+        since_of(alert),
         f"GPU {labels['gpu']}" if labels.get("gpu") else "",
         f"pid {labels['pid']}" if labels.get("pid") else "",
         *_quieted(alert, hidden=hidden),
     ]
-    summary = "" if hidden else (alert.get("annotations") or {}).get("summary")
+    summary = "" if hidden else summary_of(alert)
     return (
         f'<li class="{kind}" data-key="{attribute(alert.get("fingerprint"))}">'
         f"<b>{text(str(alert.get('state') or 'unknown').upper())}</b> {text(alert.get('name'))} "

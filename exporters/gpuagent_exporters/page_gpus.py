@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from gpuagent.growth_words import forecast_words, pace_words, verdict_words
 from gpuagent_exporters.page_html import (
+    SEVERITIES,
     UNKNOWN,
     Document,
     attribute,
@@ -39,6 +41,9 @@ def _card(gpu: Document, stale_seconds: float) -> str:
     else:
         old = (gpu.get("age_seconds") or 0.0) > stale_seconds
         body = f'<p class="old"><b>OLD</b> read {_last_read(gpu)}</p>' if old else ""
+        severity = gpu.get("severity")
+        if severity in SEVERITIES[:2]:
+            kind, body = "card troubled", body + f"<p><b>{severity.upper()}</b></p>"
         body += f"{_memory(gpu)}{_growth(gpu)}{_facts(gpu)}{_mig(gpu)}"
     return f'<article class="{kind}" data-key="{attribute(gpu.get("uuid"))}">{head}{body}{_chart(gpu)}</article>'
 
@@ -82,12 +87,11 @@ def _bar(shares: Sequence[tuple[str, float]], label: str) -> str:
 
 
 def _growth(gpu: Document) -> str:
-    fast = gpu.get("fast_exhaustion_seconds")
-    if fast is not None:
-        return f"<p><b>FILLS UP</b>: full in {duration(fast)} at the pace of the last half minute</p>"
-    if gpu.get("exhaustion_seconds") is not None:
-        return f"<p>Full in about {duration(gpu['exhaustion_seconds'])} at this pace</p>"
-    return ""
+    """What is said of the memory as a whole: the verdict, how fast, and when it is full."""
+    if gpu.get("verdict") not in {"leaking", "growing"}:
+        return ""
+    words = (verdict_words(gpu), pace_words(gpu), forecast_words(gpu))
+    return f"<p>{text(', '.join(filter(None, words)))}</p>"
 
 
 def _facts(gpu: Document) -> str:
@@ -106,7 +110,7 @@ def _facts(gpu: Document) -> str:
 def _mig(gpu: Document) -> str:
     instances = [
         f"<li>{text(mig.get('profile'))}: {size(mig.get('memory_used_bytes'))} "
-        f"of {size(mig.get('memory_total_bytes'))}</li>"
+        f"of {size(mig.get('memory_total_bytes'))}{_growth(mig)}</li>"
         for mig in gpu.get("mig") or ()
     ]
     return f"<ul>{''.join(instances)}</ul>" if instances else ""

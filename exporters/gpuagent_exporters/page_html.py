@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from gpuagent.units import MAX_SECONDS, format_bytes, format_duration
+from gpuagent.units import MAX_SECONDS, format_bytes, format_duration, format_ratio
 
 Document = Mapping[str, Any]
 
@@ -42,7 +42,7 @@ def duration(value: object) -> str:
 
 def percent(value: object) -> str:
     """A ratio, as `75 %`."""
-    return f"{value * 100:.0f} %" if is_number(value) else UNKNOWN
+    return format_ratio(value) if is_number(value) else UNKNOWN
 
 
 def number(value: object) -> str:

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from gpuagent.growth_words import full_in_words, growth_words, verdict_words
 from gpuagent.naming import format_container
-from gpuagent.units import format_bytes
 from gpuagent_exporters.page_html import (
     UNKNOWN,
     Document,
@@ -23,8 +22,6 @@ from gpuagent_exporters.page_html import (
 MOST = 1000
 """A browser redraws this table every few seconds; whoever has more processes wants the JSON."""
 
-_VERDICTS = {"leaking": "LEAKS", "levelled off": "levelled off", "cached": "cached, not leaked"}
-_HOUR_SECONDS = 3600.0
 """As `docker ps` and `crictl ps` show it."""
 
 
@@ -88,37 +85,22 @@ def _allocator(process: Document) -> str:
     return ", ".join(parts)
 
 
-def _slope(process: Document) -> str:
-    """Growth an hour: the pace of most leaks is lost in a figure per second."""
-    slope = process.get("growth_bytes_per_second")
-    if not isinstance(slope, int | float) or not math.isfinite(slope):
-        return UNKNOWN
-    hourly = round(slope * _HOUR_SECONDS)
-    sign = "-" if hourly < 0 else "+" if hourly else ""
-    return f"{sign}{format_bytes(abs(hourly))}/h"
-
-
 def _verdict(process: Document) -> str:
-    if process.get("fast_exhaustion_seconds") is not None:
-        return "<b>FILLS THE GPU</b>"
-    verdict = process.get("verdict")
-    words = text(_VERDICTS.get(str(verdict), verdict) or UNKNOWN)
-    if verdict != "leaking":
-        return words
-    evidence = process.get("evidence")
-    return f"<b>{words}</b>" + (f" ({text(evidence)})" if evidence else "")
-
-
-def _exhaustion(process: Document) -> object:
-    fast = process.get("fast_exhaustion_seconds")
-    return process.get("exhaustion_seconds") if fast is None else fast
+    """With its evidence and its severity, in the words of every surface."""
+    words = text(verdict_words(process)) or UNKNOWN
+    severity = process.get("severity")
+    return f"<b>{words}</b>" if severity in {"critical", "warning"} else words
 
 
 def _full_in(process: Document) -> str:
     """With the range that the figure may lie in, where the detector tells one."""
     low, high = process.get("exhaustion_range_seconds") or (None, None)
-    value = duration(_exhaustion(process))
-    if process.get("fast_exhaustion_seconds") is not None or not is_number(low):
+    value = text(full_in_words(process)) or UNKNOWN
+    if (
+        process.get("fast_exhaustion_seconds") is not None
+        or not is_number(low)
+        or not process.get("exhaustion_seconds")
+    ):
         return value
     # What may never come has no upper end.
     until = f"to {duration(high)}" if is_number(high) else "or later"
@@ -155,9 +137,13 @@ _COLUMNS = (
         lambda process: percent(process.get("sm_utilization_ratio")),
         lambda process: process.get("sm_utilization_ratio"),
     ),
-    _Column("growth", _slope, lambda process: process.get("growth_bytes_per_second")),
+    _Column(
+        "growth",
+        lambda process: text(growth_words(process)) or UNKNOWN,
+        lambda process: process.get("growth_bytes_per_second"),
+    ),
     _Column("verdict", _verdict),
-    _Column("full in", _full_in, _exhaustion),
+    _Column("full in", _full_in, lambda process: process.get("exhaustion_seconds")),
     _Column("belongs to", _belongs, kind="owner"),
     _Column("command", lambda process: text(process.get("command")), kind="command"),
 )

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpuagent.catalogue.alerting import Undelivered
+from gpuagent.catalogue.alerting import FiringAlert, Undelivered
 from gpuagent.catalogue.frameworks import recogniser
 from gpuagent.doubt import WITHHELD
 from gpuagent.reading import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent.units import format_duration
 from gpuagent_exporters import gpu_problems
+from gpuagent_exporters.assessment import Assessments
 from gpuagent_exporters.growth_problems import growth_problems
 from gpuagent_exporters.memory_problems import dead_process_problems
 from gpuagent_exporters.severity import Problem, Severity, joined, most_severe_first
@@ -40,12 +41,13 @@ def find_problems(
     preallocates: tuple[str, ...] = (),
     state_problem: str = "",
     undelivered: Sequence[Undelivered] = (),
+    firing: Sequence[FiringAlert] = (),
 ) -> list[Problem]:
     """Everything that is wrong, gravest first.
 
     `now_seconds` is CLOCK_BOOTTIME, as in the snapshot; `preallocates` are patterns as for the status document;
     `state_problem` is what is wrong with the agent's state file, in words; `undelivered` are receivers that are
-    not told what they should be.
+    not told what they should be; `firing` are the alerts that fire.
     """
     state = [*_state(state_problem), *undelivered_problems(undelivered, now_seconds)]
     if snapshot is None:
@@ -58,7 +60,7 @@ def find_problems(
             *_stale(snapshot, now_seconds, stale_after_seconds(poll_interval_seconds)),
             *_namespace(snapshot),
             *_gpus(snapshot, now_seconds),
-            *growth_problems(snapshot, recogniser(preallocates)),
+            *growth_problems(snapshot, recogniser(preallocates), Assessments(snapshot.growth, firing)),
             *_xids(snapshot),
             *_collectors(snapshot),
             *state,

@@ -42,6 +42,11 @@ class Problem:
 _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 
 
+def gravest(severities: Iterable[Severity]) -> Severity | None:
+    """Return the first in rank; None of none."""
+    return min(severities, key=_RANK.__getitem__, default=None)
+
+
 def most_severe_first(problems: Iterable[Problem]) -> list[Problem]:
     """By severity, then the node before its GPUs, then as found."""
     return sorted(

@@ -11,15 +11,16 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from gpuagent.catalogue.alerting import Undelivered
+from gpuagent.catalogue.alerting import FiringAlert, Undelivered
 from gpuagent.catalogue.frameworks import Framework, Recognise, framework_of, recogniser
 from gpuagent.growth import MemoryKey
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import CollectorRun, GpuReading, ProcessReading, Snapshot
 from gpuagent_exporters.allocator_status import allocator_status
-from gpuagent_exporters.gpu_status import gpu_status
-from gpuagent_exporters.growth_status import growth_status
+from gpuagent_exporters.assessment import Assessments
+from gpuagent_exporters.gpu_status import gpu_status, mig_status
 from gpuagent_exporters.problems import find_problems, stale_after_seconds
+from gpuagent_exporters.severity import Problem, gravest
 
 SCHEMA = 1
 
@@ -42,6 +43,7 @@ def status_document(
     preallocates: tuple[str, ...] = (),
     state_problem: str = "",
     undelivered: Sequence[Undelivered] = (),
+    firing: Sequence[FiringAlert] = (),
 ) -> Document:
     """Everything that a person asks of the node first.
 
@@ -59,6 +61,7 @@ def status_document(
         preallocates: Patterns of processes that take most of the GPU by design, beyond those that are known.
         state_problem: What is wrong with the agent's state file, in words; "" where nothing is.
         undelivered: Receivers that are not told what they should be.
+        firing: The alerts that fire: how grave something is, they say first.
     """
     problems = find_problems(
         snapshot,
@@ -67,7 +70,9 @@ def status_document(
         preallocates=preallocates,
         state_problem=state_problem,
         undelivered=undelivered,
+        firing=firing,
     )
+    said = Assessments(snapshot.growth if snapshot else {}, firing)
     document: Document = {
         "schema": SCHEMA,
         "source": source,
@@ -91,8 +96,8 @@ def status_document(
             }
             for problem in problems
         ],
-        "gpus": _gpus(snapshot, now_seconds, history, history_interval_seconds) if snapshot else [],
-        "processes": _processes(snapshot, recogniser(preallocates)) if snapshot else [],
+        "gpus": _gpus(snapshot, now_seconds, history, history_interval_seconds, said, problems) if snapshot else [],
+        "processes": _processes(snapshot, recogniser(preallocates), said) if snapshot else [],
         "collectors": list(_collectors(snapshot)) if snapshot else [],
     }
     return {key: finite(value) for key, value in document.items()}
@@ -107,18 +112,21 @@ def processes_document(
     simulated: str = "",
     preallocates: tuple[str, ...] = (),
     identified: bool = False,
+    firing: Sequence[FiringAlert] = (),
 ) -> Document:
     """Return the GPU processes alone, with what it takes to judge them: whose figures these are, and how old.
 
     With `identified` each has what tells it from every other process, for requests that act on it: never to be told on
     an address that everybody can reach.
     """
+    said = Assessments(snapshot.growth if snapshot else {}, firing)
+    recognise = recogniser(preallocates)
     document: Document = {
         "schema": SCHEMA,
         "source": source,
         "agent": {"simulated": snapshot.simulated if snapshot else simulated},
         **_times(snapshot, now_seconds, poll_interval_seconds),
-        "processes": _processes(snapshot, recogniser(preallocates), identified=identified) if snapshot else [],
+        "processes": _processes(snapshot, recognise, said, identified=identified) if snapshot else [],
     }
     return {key: finite(value) for key, value in document.items()}
 
@@ -164,6 +172,8 @@ def _gpus(
     now_seconds: float,
     history: Mapping[str, _Points],
     history_interval_seconds: float,
+    said: Assessments,
+    problems: Sequence[Problem],
 ) -> list[Document]:
     by_gpu: dict[tuple[int, str], list[ProcessReading]] = defaultdict(list)
     for process in snapshot.processes:
@@ -172,7 +182,12 @@ def _gpus(
     for gpu in snapshot.gpus:
         key = (gpu.identity.index, gpu.identity.uuid)
         document = gpu_status(gpu, by_gpu[key], now_seconds)
-        document |= growth_status(snapshot.growth.get(MemoryKey(gpu.identity.uuid)))
+        document |= said.document(MemoryKey(gpu.identity.uuid))
+        worst = gravest(problem.severity for problem in problems if problem.gpu == gpu.identity.index)
+        document["severity"] = str(worst) if worst else None
+        document["mig"] = [
+            mig_status(one) | said.document(MemoryKey(gpu.identity.uuid, 0, one.gpu_instance_id)) for one in gpu.mig
+        ]
         unrepaired = {xid.xid for xid in gpu.unrepaired_xids}
         document["xids"] = [
             {
@@ -190,7 +205,9 @@ def _gpus(
     return documents
 
 
-def _processes(snapshot: Snapshot, recognise: Recognise, *, identified: bool = False) -> list[Document]:
+def _processes(
+    snapshot: Snapshot, recognise: Recognise, said: Assessments, *, identified: bool = False
+) -> list[Document]:
     """By GPU, the largest first; those of which the driver tells no memory are last."""
     ordered = sorted(
         snapshot.processes,
@@ -203,7 +220,7 @@ def _processes(snapshot: Snapshot, recognise: Recognise, *, identified: bool = F
     )
     return [
         _process(process, snapshot.time_seconds)
-        | growth_status(snapshot.growth.get(process.key))
+        | said.document(process.key)
         | _framework(framework_of(process, snapshot.clients, recognise))
         | allocator_status(snapshot, process)
         | (_identity(process) if identified else {})

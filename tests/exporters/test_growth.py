@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.growth import Evidence, Growth, MemoryKey, Range, Verdict
+from gpuagent.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.reading import Snapshot
 from gpuagent.units import GIB
 from gpuagent_exporters.problems import find_problems
@@ -25,6 +25,7 @@ LEAK = Growth(
     Range(8040.0, 4020.0, 12_060.0),
     WHY,
     evidence_told=(Evidence.STRICT,),
+    state=GrowthState.RISING,
 )
 
 
@@ -42,8 +43,10 @@ def told(seen: Snapshot) -> list[tuple[Severity, str, int | None]]:
 def test_everything_that_is_known() -> None:
     """LEAK-02: bare numbers, units in the keys, Unix time; of the process and of the GPU."""
     shown = document(seen(LEAK, replace(LEAK, fast=True, fast_exhaustion_seconds=9.5)))
+    sooner = {"exhaustion_seconds": 9.5, "exhaustion_range_seconds": None, "fast_exhaustion_seconds": 9.5}
     expected = {
         "verdict": "leaking",
+        "growth_state": "rising",
         "evidence": "strict",
         "growth_bytes_per_second": PACE.value,
         "growth_range_bytes_per_second": [PACE.low, PACE.high],
@@ -55,7 +58,7 @@ def test_everything_that_is_known() -> None:
         "reasons": list(WHY),
     }
     assert {key: shown["processes"][0][key] for key in expected} == expected
-    assert {key: shown["gpus"][0][key] for key in expected} == expected | {"fast_exhaustion_seconds": 9.5}
+    assert {key: shown["gpus"][0][key] for key in expected} == expected | sooner
 
 
 @pytest.mark.parametrize("growth", [None, Growth(Verdict.LEARNING)])
@@ -66,7 +69,7 @@ def test_what_is_not_known_is_null(growth: Growth | None) -> None:
         assert part["verdict"] == (growth and "learning")
         assert part["reasons"] == []
         keys = [key for key in part if key.startswith(("growth_", "exhaustion_", "leak_", "fast_"))]
-        assert [part[key] for key in [*keys, "evidence"]] == [None] * 8
+        assert [part[key] for key in [*keys, "evidence"]] == [None] * 9
 
 
 def test_growth_is_not_yet_a_leak() -> None:
@@ -79,8 +82,8 @@ def test_a_leak_in_words() -> None:
     """LEAK-02: who, for how long, how fast, when the GPU is full, by which standard, why, and what to do."""
     (problem,) = find_problems(seen(LEAK, LEAK), NOW)
     assert problem.sentence == (
-        "GPU 0: python3 (pid 4242) has been leaking memory for 2 h 10 min, 1.2 GiB/h, the GPU is full in about "
-        "2 h 14 min (standard: strict): floor of memory rose in 8 of 8 parts of 34 min, did not slow down"
+        "GPU 0: python3 (pid 4242) has been leaking memory for 2 h 10 min, 1.2 GiB/h, full in 2 h 14 min "
+        "(evidence: strict): floor of memory rose in 8 of 8 parts of 34 min, did not slow down"
     )
     assert "gpuagent blame 4242" in problem.advice
 
@@ -106,7 +109,7 @@ GROWING = replace(LEAK, verdict=Verdict.GROWING, evidence=None)
         (
             None,
             Growth(Verdict.STEADY, fast=True, fast_exhaustion_seconds=9.0),
-            [(Severity.CRITICAL, "fast_growth", None)],
+            [(Severity.WARNING, "fast_growth", None)],
         ),
     ],
 )
@@ -126,6 +129,34 @@ def test_a_server_that_starts_is_no_alarm() -> None:
     server = one._replace(info=replace(one.info, name="VLLM::EngineCor", start_time_seconds=WALL - 300))
     problems = find_problems(replace(whole, processes=(server,)), NOW)
 
-    assert told(whole) == [(Severity.CRITICAL, "fast_growth", None)]
+    assert told(whole) == [(Severity.WARNING, "fast_growth", None)]
     assert [(problem.severity, problem.kind) for problem in problems] == [(Severity.INFO, "fast_growth")]
     assert "by design" in problems[0].advice
+
+
+FULL = replace(LEAK, exhaustion=Range(0.0, 0.0, 0.0), state=GrowthState.FULL)
+
+
+def test_a_leak_at_the_wall_in_words() -> None:
+    """LEAK-02: the pace in the past, the forecast now, and critical; never a pace of 0 nor `about 0 s`."""
+    (problem,) = (one for one in find_problems(seen(FULL), NOW) if one.kind == "leak")
+    assert problem.severity is Severity.CRITICAL
+    assert problem.text.startswith(
+        "python3 (pid 4242) has been leaking memory for 2 h 10 min, 1.2 GiB/h until it stopped: GPU full, full now "
+        "(evidence: strict)"
+    )
+
+
+def test_a_leak_that_stopped_with_room() -> None:
+    """LEAK-02: until it is called off it is a leak, without a forecast."""
+    (problem,) = find_problems(seen(replace(LEAK, exhaustion=None, state=GrowthState.STOPPED)), NOW)
+    assert "1.2 GiB/h until it stopped (evidence" in problem.text
+    assert "full" not in problem.text.partition(":")[0]
+
+
+def test_a_gpu_with_a_problem_is_not_ok() -> None:
+    """EXP-05: the document says how grave the gravest problem of a GPU is, and of a process how grave its growth."""
+    shown = document(seen(FULL))
+    assert (shown["gpus"][0]["severity"], shown["processes"][0]["severity"]) == ("critical", "critical")
+    quiet = document(seen(Growth(Verdict.STEADY)))
+    assert (quiet["gpus"][0]["severity"], quiet["processes"][0]["severity"]) == (None, None)

@@ -230,9 +230,14 @@ def test_an_old_reading_is_called_old(age: float, old: bool) -> None:
 
 
 def test_a_gpu_that_fills_up_says_when_it_is_full() -> None:
-    """LEAK-04: by the leak detector, or by the pace of the last half minute, which is more urgent."""
-    assert "Full in about 2 h at this pace" in shown(gpus=gpu(exhaustion_seconds=7200.0)).text
-    assert "FILLS UP: full in 1 min 30 s" in shown(gpus=gpu(fast_exhaustion_seconds=90.0)).text
+    """LEAK-04: in the words of every surface, and in the past where growth has stopped."""
+    assert (
+        "leaking (strict), full in 2 h"
+        in shown(gpus=gpu(verdict="leaking", evidence="strict", exhaustion_seconds=7200.0)).text
+    )
+    assert "growing, full in 1 min 30 s" in shown(gpus=gpu(verdict="growing", exhaustion_seconds=90.0)).text
+    full = gpu(verdict="leaking", growth_state="stopped: GPU full", growth_bytes_per_second=1e6, exhaustion_seconds=0.0)
+    assert "leaking, stopped: GPU full, 3.4 GiB/h until it stopped: GPU full, full now" in shown(gpus=full).text
     assert "ull in" not in shown(gpus=gpu()).text.partition("Processes")[0].partition("GPUs")[2]
 
 

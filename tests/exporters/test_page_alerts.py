@@ -53,7 +53,7 @@ def test_an_alert_in_words() -> None:
     """State, severity, place, age and the text that a receiver would get."""
     text = drawn([alert()]).text
 
-    assert "FIRING GpuProcessMemoryLeak warning · for 5 min · GPU 0 · pid 4242" in text
+    assert "FIRING GpuProcessMemoryLeak warning · firing for 5 min · GPU 0 · pid 4242" in text
     assert "python3 (alice) leaks memory" in text
     assert "Alerts 1" in text
 
@@ -63,8 +63,21 @@ def test_the_gravest_comes_first_and_pending_last() -> None:
     several = [alert(name="C", state="pending", severity="critical"), alert(name="B"), alert(severity="critical")]
     text = drawn(several).text
 
-    assert text.index("critical · for") < text.index(" B ") < text.index("PENDING")
-    assert "Alerts 2" in text  # the pending one does not fire
+    assert text.index("critical · firing for") < text.index(" B ") < text.index("PENDING")
+    assert "Alerts 2 firing, 1 pending" in text
+    assert "C is true, fires if it stays so" in text
+
+
+def test_a_pending_alert_does_not_say_what_is_true_of_a_firing_one() -> None:
+    """Neither in its own words nor in the count on top: two that are pending are no `Alerts 0`."""
+    waiting = alert(state="pending", active_seconds=20.0, fires_in_seconds=280.0)
+    text = drawn([waiting, alert(state="pending", annotations={"pending_summary": "filling up"})]).text
+
+    assert "Alerts 0 firing, 2 pending" in text
+    assert "pending for 20 s" in text
+    assert "GpuProcessMemoryLeak is true, fires in 4 min 40 s if it stays so" in text
+    assert "filling up" in text
+    assert "leaks memory" not in text
 
 
 def test_the_watchdog_is_no_trouble() -> None:

@@ -30,7 +30,7 @@ def test_a_leak_has_slope_verdict_evidence_and_time_to_full() -> None:
     )
 
     assert "+1.0 GiB/h" in text
-    assert "LEAKS (strict)" in text
+    assert "leaking (strict)" in text
     assert "2 h1 h to 3 h" in text
 
 
@@ -40,9 +40,14 @@ def test_a_leak_has_slope_verdict_evidence_and_time_to_full() -> None:
         ({"verdict": "steady"}, "steady"),
         ({"verdict": "cached"}, "cached, not leaked"),
         ({"verdict": "levelled off"}, "levelled off"),
-        ({"verdict": "growing", "fast_exhaustion_seconds": 45.0}, "FILLS THE GPU45 s"),
+        ({"verdict": "growing", "exhaustion_seconds": 45.0, "fast_exhaustion_seconds": 45.0}, "growing45 s"),
         ({"growth_bytes_per_second": 0.0}, "0 B/h"),
-        ({"growth_bytes_per_second": -GIB / 3600}, "-1.0 GiB/h"),
+        ({"growth_bytes_per_second": -GIB / 3600}, "0 B/h"),
+        (
+            {"verdict": "leaking", "growth_state": "stopped: GPU full", "growth_bytes_per_second": 1e6},
+            "stoppedleaking, s",
+        ),
+        ({"exhaustion_seconds": 0.0, "exhaustion_range_seconds": [0.0, 0.0]}, "full now"),
         ({"exhaustion_seconds": 60.0, "exhaustion_range_seconds": [30.0, None]}, "1 min30 s or later"),
         ({"exhaustion_seconds": 1e300}, "\N{EN DASH}"),
     ],

@@ -87,7 +87,7 @@ def full_snapshot() -> Snapshot:
         ticks_late=1,
         processes_seen=7,
         clients={10: full_client()},
-        growth={MemoryKey("GPU-0"): full_growth(), MemoryKey("GPU-0", 10): full_growth()},
+        growth=dict.fromkeys((MemoryKey("GPU-0"), MemoryKey("GPU-0", 0, 1), MemoryKey("GPU-0", 10)), full_growth()),
     )
 
 

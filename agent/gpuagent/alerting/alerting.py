@@ -13,7 +13,7 @@ import math
 import time
 from collections.abc import Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 from gpuagent.alerting.briefing import Briefings
 from gpuagent.alerting.causes import SnapshotFacts
 from gpuagent.alerting.endings import Endings, Evaluated
-from gpuagent.alerting.explain import explainer, with_remedy
-from gpuagent.alerting.figures import count_alerts
+from gpuagent.alerting.explain import explainer, subjects_of, with_remedy
+from gpuagent.alerting.figures import count_alerts, count_messages
 from gpuagent.alerting.handover import handed_over
 from gpuagent.alerting.keeping import Keeper
 from gpuagent.alerting.receivers import Receivers
@@ -37,7 +37,6 @@ from gpuagent.nvml.device import longest_gap
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.incidents.record import Record
-from gpuagent_alerts.outbox.counters import Figures
 from gpuagent_alerts.outbox.delivery import Delivery
 from gpuagent_alerts.outbox.holding import HeldBack
 from gpuagent_alerts.outbox.lane import Place
@@ -229,19 +228,8 @@ class Alerting:
         return self._figures
 
     def receivers(self) -> tuple[ReceiverCounts, ...]:
-        """What became of messages until now. It asks the store: for a thread."""
-        try:
-            figures: Mapping[str, Figures] = self.delivery.figures()
-        except StoreFailure:
-            figures = {}
-        return tuple(
-            ReceiverCounts(
-                name, one.queued, one.dead, one.oldest_undelivered_seconds,
-                one.counters.sent, one.counters.failed, one.counters.dropped,
-                one.counters.held,
-            )
-            for name, one in sorted(figures.items())
-        )  # fmt: skip
+        """Return what became of messages until now. It asks the store: call it in a thread."""
+        return count_messages(self.delivery)
 
     def _heal_soon(self) -> None:
         """Every few seconds: back to the file, if writing failed. Until then a kill would cost what has happened."""
@@ -399,4 +387,6 @@ class Alerting:
 
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
         undelivered = find_undelivered(receivers, self.delivery.lanes, self.heartbeats, self._clock.now())
-        return count_alerts(self.engine, self.store, receivers, self._evaluation_seconds, undelivered)
+        firing = tuple(subjects_of(self.engine, self._grounds))
+        figures = count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)
+        return replace(figures, undelivered=undelivered, firing=firing)

@@ -20,6 +20,7 @@ from gpuagent_alerts.routing.mute import muted_by
 from gpuagent_alerts.routing.silences import INCIDENT_LABEL, Silence
 from gpuagent_alerts.rules.faults import guess
 from gpuagent_alerts.states.instance import Instance, State
+from gpuagent_alerts.states.machine import AlertStates
 from gpuagent_alerts.store.problem import StoreFailure
 
 if TYPE_CHECKING:  # it loads the HTTP client, which a node without receivers need not have
@@ -52,6 +53,7 @@ def alerts_document(
             alerts.append(
                 _alert(instance, alert, now_seconds)
                 | {
+                    "fires_in_seconds": _fires_in(instance, running.states, now_seconds),
                     "incident": key,
                     "silenced_by": [silence.id for silence in alerting.silences.silencing(labels)],
                     "muted_by": muted(alert.labels) or outranked(alert.labels),
@@ -125,6 +127,13 @@ def silence_document(alerting: Alerting, silence: Silence, wall_seconds: float) 
         f"there is no rule {name}; {guess(name, names)}".removesuffix("; ") for name in wanted if name not in names
     ]
     return _silence(silence, wall_seconds) | {"note": "; ".join(notes)}
+
+
+def _fires_in(instance: Instance, states: AlertStates | None, now_seconds: float) -> float | None:
+    """How long a pending alert has still to be true; None for one that fires."""
+    if states is None or instance.state is not State.PENDING:
+        return None
+    return max(0.0, instance.active_clock + states.rule.for_seconds - now_seconds)
 
 
 def _alert(instance: Instance, alert: Alert, now_seconds: float) -> Document:

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
+from gpuagent.catalogue.alerting import FiringAlert
 from gpuagent.growth import Growth, MemoryKey
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds
+from gpuagent_alerts.states.engine import RuleEngine
+from gpuagent_alerts.states.group import RuleKey
+from gpuagent_alerts.states.instance import State
 
 REMEDY_ANNOTATION = "remedy"
+_SEVERITIES = frozenset({"critical", "warning", "info"})
+_MOST_DIGITS = 10
 
 
 def with_remedy(alert: Alert, done: str) -> Alert:
@@ -22,6 +29,33 @@ def with_remedy(alert: Alert, done: str) -> Alert:
 def explainer(snapshot: Snapshot) -> Callable[[Mapping[str, str]], str]:
     """For the labels of an alert: the reasons for the process that they name, else for the GPU."""
     return partial(_explain, snapshot.growth)
+
+
+def subjects_of(engine: RuleEngine, grounds: Mapping[RuleKey, Grounds]) -> Iterator[FiringAlert]:
+    """Return what each alert that fires is about."""
+    for running in engine.rules():
+        about_growth = grounds.get(running.key, UNKNOWN).about_growth
+        for instance in running.states.instances if running.states is not None else ():
+            if instance.state is State.FIRING:
+                yield subject_of(instance.labels, about_growth=about_growth)
+
+
+def subject_of(labels: Mapping[str, str], *, about_growth: bool) -> FiringAlert:
+    """Return what an alert with these labels is about. A rule may set any label to any text: that names nobody."""
+    severity = labels.get("severity")
+    pid, instance = labels.get("pid", ""), labels.get("gpu_instance_id", "")
+    return FiringAlert(
+        labels.get("alertname", ""),
+        severity if severity in _SEVERITIES else None,
+        about_growth,
+        labels.get("uuid", ""),
+        int(pid) if _is_number(pid) else 0,
+        int(instance) if _is_number(instance) else NO_INSTANCE,
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
 
 
 def _explain(growth: Mapping[MemoryKey, Growth], labels: Mapping[str, str]) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures, Undelivered
+from collections.abc import Mapping
+
+from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
+from gpuagent_alerts.outbox.counters import Figures
+from gpuagent_alerts.outbox.delivery import Delivery
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import State
 from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.problem import StoreFailure
 
 
 def count_alerts(
@@ -13,7 +18,6 @@ def count_alerts(
     store: Store,
     receivers: tuple[ReceiverCounts, ...],
     evaluation_seconds: float | None,
-    undelivered: tuple[Undelivered, ...],
 ) -> AlertingFigures:
     """Return what fires and is pending, what failed, and whether the state is kept."""
     states: dict[tuple[str, str, str], int] = {}
@@ -35,5 +39,20 @@ def count_alerts(
         store_ok=store.problem is None or not store.problem.in_memory,
         store_problem=store.problem_text,
         rows_set_aside=tuple(sorted(store.set_aside_rows.items())),
-        undelivered=undelivered,
     )
+
+
+def count_messages(delivery: Delivery) -> tuple[ReceiverCounts, ...]:
+    """Return what became of messages until now, for each receiver. It asks the store: call it in a thread."""
+    try:
+        figures: Mapping[str, Figures] = delivery.figures()
+    except StoreFailure:
+        figures = {}
+    return tuple(
+        ReceiverCounts(
+            name, one.queued, one.dead, one.oldest_undelivered_seconds,
+            one.counters.sent, one.counters.failed, one.counters.dropped,
+            one.counters.held,
+        )
+        for name, one in sorted(figures.items())
+    )  # fmt: skip

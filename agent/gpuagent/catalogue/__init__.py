@@ -15,7 +15,7 @@ from gpuagent.catalogue.clients import CLIENT_FAMILIES
 from gpuagent.catalogue.family import Family
 from gpuagent.catalogue.frameworks import FRAMEWORK_FAMILIES
 from gpuagent.catalogue.gpu import GPU_FAMILIES
-from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, WATCHING_FAMILIES
+from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES, WATCHING_FAMILIES
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES
 from gpuagent.catalogue.process import PROCESS_FAMILIES
@@ -30,6 +30,7 @@ FAMILIES: tuple[Family[Any], ...] = (
     *PROCESS_FAMILIES,
     *FRAMEWORK_FAMILIES,
     *GPU_GROWTH_FAMILIES,
+    *MIG_GROWTH_FAMILIES,
     *GROWTH_FAMILIES,
     *WATCHING_FAMILIES,
     *ALERTING_FAMILIES,

@@ -8,6 +8,7 @@ from enum import StrEnum
 from typing import NamedTuple
 
 from gpuagent.catalogue.family import Family, Kind, Labelled, Value, single
+from gpuagent.identity import NO_INSTANCE
 
 
 class AlertCount(NamedTuple):
@@ -17,6 +18,20 @@ class AlertCount(NamedTuple):
     alertstate: str
     severity: str
     number: int
+
+
+class FiringAlert(NamedTuple):
+    """What an alert that fires is about. `severity` is None where its label is none of critical, warning and info."""
+
+    name: str
+    severity: str | None
+    about_growth: bool
+    """Its rule reads what the leak detector says."""
+    uuid: str = ""
+    """Of the GPU; empty for the node."""
+    pid: int = 0
+    """0 for a GPU, or an instance, as a whole."""
+    gpu_instance_id: int = NO_INSTANCE
 
 
 class RuleFailures(NamedTuple):
@@ -78,6 +93,8 @@ class AlertingFigures:
     store_ok: bool = True
     store_problem: str = ""
     """What is wrong with the state file, or was found wrong in it; "" where nothing is."""
+    firing: tuple[FiringAlert, ...] = ()
+    """Every alert that fires, and what it is about."""
     rows_set_aside: tuple[tuple[str, int], ...] = ()
     """By table, how many rows could not be read since the start."""
     undelivered: tuple[Undelivered, ...] = ()

@@ -13,7 +13,13 @@ from gpuagent.catalogue.gpu import GPU_LABELS, PROFILE_FIELDS, GpuFamily
 from gpuagent.reading import GpuReading, MigInstance
 
 _INFO = ("mig_uuid", "gpu_instance_id", "compute_instance_id", "profile")
-_MEMORY = ("gpu_instance_id", "profile")
+INSTANCE_LABELS = ("gpu_instance_id", "profile")
+"""Of what belongs to a GPU instance, beside those of its GPU."""
+
+
+def instance_profile(mig: MigInstance) -> str:
+    """Of the GPU instance: compute instances name their own share (`1c.3g.40gb`), and it is what follows."""
+    return mig.profile.partition("c.")[2] or mig.profile
 
 
 def _info(gpu: GpuReading) -> Iterable[Labelled]:
@@ -27,14 +33,13 @@ def _once_per_gpu_instance(read: Callable[[MigInstance], Value]) -> Callable[[Gp
         for mig in gpu.mig:
             if mig.gpu_instance_id not in seen:
                 seen.add(mig.gpu_instance_id)
-                # Compute instances name their own share ("1c.3g.40gb"); the GPU instance is what follows.
-                yield (str(mig.gpu_instance_id), mig.profile.partition("c.")[2] or mig.profile), read(mig)
+                yield (str(mig.gpu_instance_id), instance_profile(mig)), read(mig)
 
     return of
 
 
 def _memory(name: str, text: str, read: Callable[[MigInstance], Value]) -> GpuFamily:
-    labels = GPU_LABELS + _MEMORY
+    labels = GPU_LABELS + INSTANCE_LABELS
     return Family(f"gpuagent_mig_memory_{name}", Kind.GAUGE, text, "mig", labels, _once_per_gpu_instance(read))
 
 
@@ -43,7 +48,7 @@ def _profile(field: str, text: str) -> GpuFamily:
         metrics = mig.profile_metrics
         return None if metrics is None else getattr(metrics, field)
 
-    labels = GPU_LABELS + _MEMORY
+    labels = GPU_LABELS + INSTANCE_LABELS
     name = f"gpuagent_mig_profile_{field}"
     return Family(name, Kind.GAUGE, text.replace("GPU", "instance"), "mig", labels, _once_per_gpu_instance(read))
 

@@ -137,7 +137,8 @@ def fast_growth_expected(snapshot: Snapshot, recognise: Recognise) -> Iterator[t
     held = _holdings(snapshot.processes, snapshot.clients, recognise)
     for gpu in snapshot.gpus:
         uuid = gpu.identity.uuid
-        if grows_fast(MemoryKey(uuid)):
+        instances = (MemoryKey(uuid, 0, each.gpu_instance_id) for each in gpu.mig)
+        if any(map(grows_fast, (MemoryKey(uuid), *instances))):
             growing = [each for each in snapshot.processes if each.gpu_uuid == uuid and grows_fast(each.key)]
             starting = [_holding(each, snapshot.clients, recognise) for each in growing]
             named = {each.owner for each in starting if not each.confirmed}

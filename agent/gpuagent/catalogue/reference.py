@@ -14,7 +14,7 @@ from gpuagent.catalogue.alerting import ALERTING_FAMILIES
 from gpuagent.catalogue.clients import CLIENT_FAMILIES
 from gpuagent.catalogue.family import Family
 from gpuagent.catalogue.frameworks import FRAMEWORK_FAMILIES
-from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, WATCHING_FAMILIES
+from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES, WATCHING_FAMILIES
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES
 from gpuagent.catalogue.process import OTHER, PROCESS_FAMILIES
@@ -77,6 +77,12 @@ GROUPS = (
         "The same for the GPU as a whole: the sum of what grows, be it of processes or of no process that the driver "
         "lists. A process that starts is no growth.",
         GPU_GROWTH_FAMILIES,
+    ),
+    Group(
+        "Growth and leaks: MIG instance",
+        "The same for each GPU instance, which has memory of its own: when that is full. The forecasts of its GPU are "
+        "of what grows outside of instances.",
+        MIG_GROWTH_FAMILIES,
     ),
     Group("Growth and leaks: the detector", "", WATCHING_FAMILIES),
     Group(

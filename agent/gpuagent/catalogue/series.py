@@ -10,7 +10,7 @@ from gpuagent.catalogue.alerting import ALERTING_FAMILIES, AlertingFigures
 from gpuagent.catalogue.family import Family, Part, Sample
 from gpuagent.catalogue.frameworks import FRAMEWORK_FAMILIES, Recognise, framework_of, recogniser
 from gpuagent.catalogue.gpu import GPU_FAMILIES
-from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES
+from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES, mig_growth
 from gpuagent.catalogue.memo import Labels, Memo
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES, Look
@@ -58,6 +58,9 @@ def series(
     yield from _each(_wanted((*GPU_FAMILIES, *MIG_FAMILIES), only), gpus, snapshot.gpus, memo)
     growth = [snapshot.growth.get(MemoryKey(gpu.identity.uuid)) for gpu in snapshot.gpus]
     yield from _each(_wanted(GPU_GROWTH_FAMILIES, only), gpus, growth, memo)
+    if any(gpu.mig for gpu in snapshot.gpus):
+        instances = [mig_growth(gpu, snapshot.growth) for gpu in snapshot.gpus]
+        yield from _each(_wanted(MIG_GROWTH_FAMILIES, only), gpus, instances, memo)
     yield from _process_series(snapshot, top, only, memo, look.recognise)
 
 

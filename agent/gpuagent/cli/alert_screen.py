@@ -6,6 +6,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from gpuagent.alert_words import since_of, summary_of
 from gpuagent.cli.cells import Paint, cut, fit, wrap
 from gpuagent.units import format_duration
 
@@ -160,7 +161,7 @@ def _alert(alert: Document, width: int, paint: Paint) -> list[str]:
     severity, labels = str(alert["severity"]), alert["labels"]
     state = paint(fit(str(alert["state"]).upper(), _INDENT), severity if alert["state"] == "firing" else "dim")
     parts = (
-        f"for {format_duration(alert['active_seconds'])}",
+        since_of(alert),
         f"GPU {labels['gpu']}" if labels.get("gpu") else "",
         f"pid {labels['pid']}" if labels.get("pid") else "",
         _value(alert["value"]),
@@ -170,8 +171,8 @@ def _alert(alert: Document, width: int, paint: Paint) -> list[str]:
         state + cut(f"{alert['name']}, {_WORDS.get(severity, severity)}", width - _INDENT),
         *_indented(", ".join(part for part in parts if part), width),
     ]
-    if alert["annotations"].get("summary"):
-        lines += _indented(alert["annotations"]["summary"], width)
+    if summary_of(alert):
+        lines += _indented(summary_of(alert), width)
     if alert["annotations"].get("remedy"):
         lines += _indented(f"remedy: {alert['annotations']['remedy']}", width)
     return [*lines, *(paint(line, "dim") for line in _indented(f"{told}  [{alert['fingerprint']}]", width))]

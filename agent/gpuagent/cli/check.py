@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 
 from gpuagent.cli.cells import clean
 from gpuagent.cli.source import Direct, NoData, Socket, Source, Url, get_document
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.units import format_bytes, format_duration, format_ratio
 
 OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
 _NAMES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
@@ -112,7 +112,10 @@ def _memory(walls: Iterable[_Wall], warning: float, critical: float) -> Iterator
         ratio = wall.used_bytes / wall.total_bytes
         if ratio > warning:
             sizes = f"{format_bytes(wall.used_bytes)} of {format_bytes(wall.total_bytes)}"
-            yield CRITICAL if ratio > critical else WARNING, f"{wall.name}: {ratio:.0%} of memory used ({sizes})"
+            yield (
+                CRITICAL if ratio > critical else WARNING,
+                f"{wall.name}: {format_ratio(ratio)} of memory used ({sizes})",
+            )
 
 
 def _problems(problems: Any) -> Iterator[tuple[int, str]]:

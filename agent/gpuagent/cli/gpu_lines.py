@@ -9,12 +9,13 @@ from typing import Any
 from rich.cells import cell_len
 
 from gpuagent.cli.cells import Paint, cut, fit
-from gpuagent.cli.processes import growth
-from gpuagent.units import GIB, format_duration
+from gpuagent.growth_words import forecast_words, pace_words, verdict_words
+from gpuagent.units import GIB, format_duration, format_ratio
 
 _FULL_CRITICAL, _FULL_WARNING = 0.98, 0.90
 _WORTH_A_WORD_BYTES = GIB // 10
 """Unattributed memory below this is the driver's own, on every GPU."""
+_GRAVE = frozenset({"critical", "warning"})
 _INDENT = "  "
 _FIGURES_WIDTH = 22  # " 141.0/143.8 GiB 100 %"
 _LABEL_WIDTH = 6  # "10 min"
@@ -30,16 +31,25 @@ def gpu_lines(gpu: Document, width: int, paint: Paint, *, history: bool = False,
     """
     state = str(gpu["state"])
     readable = state == "ok" and not stale
-    words = fit("ok" if readable else "STALE" if state == "ok" else state.upper(), 8, right=True)
+    words = fit(_word(gpu) if readable else "STALE" if state == "ok" else state.upper(), 8, right=True)
     right = f"{_vitals(gpu) if readable else ''}  "
     name = fit(f"GPU {gpu['index']}  {gpu['name'] or gpu['uuid'] or 'unknown'}", width - len(right) - len(words))
-    lines = [paint(name, "bold") + right + paint(words, "ok" if readable else "critical")]
+    lines = [paint(name, "bold") + right + paint(words, _style(gpu) if readable else "critical")]
     if not readable:
         return [*lines, cut(_INDENT + _why_no_figures(gpu), width)]
     room = width - (_spark_width(width) + _LABEL_WIDTH + 3 if history else 0)
     lines += [_memory(gpu, width, room, paint), *_instances(gpu["mig"], room, paint)]
     unusual = _unusual(gpu)
     return [*lines, cut(_INDENT + unusual, width)] if unusual else lines
+
+
+def _word(gpu: Document) -> str:
+    """`ok`, or how grave its gravest problem is."""
+    return str(gpu["severity"]).upper() if gpu.get("severity") in _GRAVE else "ok"
+
+
+def _style(gpu: Document) -> str:
+    return str(gpu["severity"]) if gpu.get("severity") in _GRAVE else "ok"
 
 
 def _why_no_figures(gpu: Document) -> str:
@@ -82,7 +92,7 @@ def _instances(mig: Sequence[Document], room: int, paint: Paint) -> Iterator[str
 
 
 def _bar(head: str, used: float, total: float, room: int, paint: Paint, style: str = "") -> str:
-    figures = f"{_gib(used)}/{_gib(total)} GiB {used / total * 100:3.0f} %".rjust(_FIGURES_WIDTH)
+    figures = f"{_gib(used)}/{_gib(total)} GiB {format_ratio(used / total):>5}".rjust(_FIGURES_WIDTH)
     return head + paint(paint.bar(used / total, room - cell_len(head) - len(figures)), style) + figures
 
 
@@ -119,13 +129,18 @@ def _unusual(gpu: Document) -> str:
         parts.append(f"dead processes {_gib(gpu['memory_dead_processes_bytes'])} GiB")
     if (gpu["memory_unattributed_bytes"] or 0) >= _WORTH_A_WORD_BYTES and not gpu["unified_memory"]:
         parts.append(f"unattributed {_gib(gpu['memory_unattributed_bytes'])} GiB")
-    if gpu.get("verdict") in {"growing", "leaking"}:
-        exhaustion = gpu["exhaustion_seconds"]
-        full = "" if exhaustion is None else f", full in about {format_duration(exhaustion)}"
-        parts.append(f"{gpu['verdict']} {growth(gpu)}{full}")
+    parts += _growth(gpu, "")
+    for number, instance in {instance["gpu_instance_id"]: instance for instance in gpu["mig"]}.items():
+        parts += _growth(instance, f"MIG {number} ")
     if gpu["throttle_reasons"]:
         parts.append("held back by " + ", ".join(str(reason).replace("_", " ") for reason in gpu["throttle_reasons"]))
     return "  ".join(parts)
+
+
+def _growth(part: Document, whose: str) -> Iterator[str]:
+    """What is said of memory as a whole, where it grows."""
+    if part.get("verdict") in {"growing", "leaking"}:
+        yield whose + ", ".join(filter(None, (verdict_words(part), pace_words(part), forecast_words(part))))
 
 
 def _gib(value: float | None) -> str:
@@ -133,7 +148,7 @@ def _gib(value: float | None) -> str:
 
 
 def _percent(ratio: float | None) -> str:
-    return "-" if ratio is None else f"{ratio * 100:.0f} %"
+    return "-" if ratio is None else format_ratio(ratio)
 
 
 def _rounded(value: float | None) -> str:

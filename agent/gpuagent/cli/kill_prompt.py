@@ -7,6 +7,7 @@ from typing import Any
 
 from gpuagent.cli.cells import clean, cut, wrap
 from gpuagent.cli.identified import Chosen
+from gpuagent.growth_words import forecast_words, pace_words, verdict_words
 from gpuagent.naming import format_container
 from gpuagent.units import format_bytes, format_duration
 
@@ -15,12 +16,7 @@ Document = dict[str, Any]
 _MOST_OTHERS = 8
 _LABEL = 11
 _MOST_LINES = 4
-_VERDICTS = {
-    "leaking": "leaking",
-    "growing": "growing, not yet proven to leak",
-    "cached": "no leak: its allocator's cache grows",
-    "levelled off": "levelled off",
-}
+_WORTH_A_LINE = frozenset({"leaking", "growing", "cached", "levelled off"})
 
 
 def question(chosen: Sequence[Chosen], document: Document, width: int, *, restart_unit: bool = False) -> list[str]:
@@ -100,7 +96,7 @@ def _facts(chosen: Chosen, rows: Sequence[Document], *, restart_unit: bool) -> I
     parent = next((each for each in rows if each.get("pid") == row.get("parent_pid")), None)
     if parent is not None:
         yield "parent", f"pid {parent['pid']} ({_name(parent)} of {_user(parent)}), which is on GPU {parent.get('gpu')}"
-    if row.get("verdict") in _VERDICTS:
+    if row.get("verdict") in _WORTH_A_LINE:
         yield "leak", _leak(row)
     for number, text in enumerate(chosen.end_lines):
         yield "" if number else "ends too", text
@@ -114,9 +110,7 @@ def _shortened(lines: list[str]) -> list[str]:
 
 
 def _leak(row: Document) -> str:
-    slope, evidence = row.get("growth_bytes_per_second"), row.get("evidence")
-    rate = f", {format_bytes(max(slope, 0.0) * 3600)}/h" if slope is not None else ""
-    return f"{_VERDICTS[row['verdict']]}{rate}{f' (evidence: {evidence})' if evidence else ''}"
+    return ", ".join(filter(None, (verdict_words(row), pace_words(row), forecast_words(row))))
 
 
 def _name(row: Document) -> str:

@@ -9,18 +9,15 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len
 
 from gpuagent.cli.cells import Paint, cut, fit
+from gpuagent.growth_words import full_in_words, growth_words, verdict_words
 from gpuagent.naming import format_container
-from gpuagent.units import GIB
+from gpuagent.units import GIB, format_bytes, format_duration, format_ratio
 
 _LEAST_WHO = 20
 """Cells for the last column, for which others may have to go."""
-_VERDICTS = {
-    "leaking": "LEAKS",
-    "growing": "grows",
-    "cached": "cached, not leaked",
-    "levelled off": "levelled off",
-}
-_GROWS = frozenset(_VERDICTS)
+_QUIET = frozenset({"steady", "learning"})
+"""Verdicts that are worth no word in a narrow table."""
+_GROWS = frozenset({"leaking", "growing", "cached", "levelled off"})
 
 Document = dict[str, Any]
 
@@ -59,11 +56,11 @@ def _columns(processes: list[Document]) -> list[Column]:
         Column("PID", 7, itemgetter("pid")),
         Column("USER", 9, lambda process: process["user"] or "-", right=False),
         Column("MEMORY", 10, _memory),
-        *([Column("GROWTH", 11, growth), Column("FULL IN", 7, _full_in)] if grows else ()),
+        *([Column("GROWTH", 13, _growth), Column("FULL IN", 11, _full_in)] if grows else ()),
         *([Column("TENSORS + CACHE", 15, _allocator, dispensable=1)] if apps else ()),
-        Column("SM", 4, _sm, dispensable=3),
+        Column("SM", 5, _sm, dispensable=3),
         Column("TYPE", 4, lambda process: process["kinds"] or "-", right=False, dispensable=4),
-        Column("AGE", 6, lambda process: _age(process["age_seconds"]), dispensable=2),
+        Column("AGE", 11, _age, dispensable=2),
     ]
 
 
@@ -116,13 +113,8 @@ def _gpu(process: Document) -> str:
 
 
 def _memory(process: Document) -> str:
-    """At most ten cells up to 256 TiB: the larger, the fewer decimals."""
     used = process["memory_used_bytes"]
-    if used is None:
-        return "-"
-    gib = used / GIB
-    decimals = 2 if gib < 999.995 else 1 if gib < 9999.95 else 0
-    return f"{gib:.{decimals}f} GiB"
+    return "-" if used is None else format_bytes(used)
 
 
 def _allocator(process: Document) -> str:
@@ -131,59 +123,24 @@ def _allocator(process: Document) -> str:
     return "-" if allocated is None or cached is None else f"{allocated / GIB:.1f} + {cached / GIB:.1f}"
 
 
-def growth(part: Document) -> str:
-    """Of a process or a GPU, at most eleven cells: `+1.2 GiB/h`; `-` where nothing is known.
-
-    >>> growth({"growth_bytes_per_second": 350_000}), growth({"growth_bytes_per_second": None})
-    ('+1.2 GiB/h', '-')
-    """
-    slope = part.get("growth_bytes_per_second")
-    return "-" if slope is None else f"+{_short(max(0.0, slope) * 3600)}/h"
-
-
-def _short(count: float) -> str:
-    """Three digits at the most, and a decimal where there is room.
-
-    >>> _short(0), _short(1.5 * 1024**2), _short(1023.9 * 1024**3)
-    ('0 B', '1.5 MiB', '1.0 TiB')
-    """
-    value, units = count, ["B", "KiB", "MiB", "GiB", "TiB", "PiB"]
-    while value >= 999.5 and len(units) > 1:
-        value, units = value / 1024, units[1:]
-    return f"{value:.0f} {units[0]}" if value >= 99.95 or units[0] == "B" else f"{value:.1f} {units[0]}"
+def _growth(process: Document) -> str:
+    return growth_words(process) or "-"
 
 
 def _full_in(process: Document) -> str:
-    """Until the GPU is full: of what leaks or fills it, and of nothing else."""
-    fast = process.get("fast_exhaustion_seconds")
-    return _age(process.get("exhaustion_seconds") if fast is None else fast)
+    return full_in_words(process) or "-"
 
 
 def _verdict(process: Document) -> str:
     """What there is to say of its memory's history; most often nothing."""
-    if process.get("fast_exhaustion_seconds") is not None:
-        return "FILLS THE GPU"
-    return _VERDICTS.get(process.get("verdict") or "", "")
+    return "" if process.get("verdict") in {None, *_QUIET} else verdict_words(process)
 
 
 def _sm(process: Document) -> str:
     ratio = process["sm_utilization_ratio"]
-    return "-" if ratio is None else f"{ratio * 100:.0f}%"
+    return "-" if ratio is None else format_ratio(ratio)
 
 
-def _age(seconds: float | None) -> str:
-    """At most six cells, and the precision that is of interest at that age.
-
-    >>> _age(None), _age(59), _age(8040), _age(86_400 * 9 + 7200), _age(86_400 * 400)
-    ('-', '59s', '2h14m', '9d2h', '400d')
-    """
-    if seconds is None:
-        return "-"
-    minutes, rest = divmod(int(seconds), 60)
-    if minutes < 60:
-        return f"{minutes}m{rest}s" if minutes else f"{rest}s"
-    hours, minutes = divmod(minutes, 60)
-    if hours < 24:
-        return f"{hours}h{minutes}m"
-    days, hours = divmod(hours, 24)
-    return f"{days}d{hours}h" if days < 100 else f"{days}d"
+def _age(process: Document) -> str:
+    seconds = process["age_seconds"]
+    return "-" if seconds is None else format_duration(int(seconds))

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from gpuagent.cli.cells import Paint, cut, fit, wrap
 from gpuagent.growth import Range, Verdict
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.units import format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:
     from gpuagent_alerts.leak.replay.run import Replayed, ReplayedAlarm
@@ -59,7 +59,7 @@ def _span(points: list[Point]) -> str:
 def _alarm(alarm: ReplayedAlarm, first_seconds: float, width: int) -> list[str]:
     since = _at(alarm.onset_seconds, first_seconds).rstrip()
     lines = [f"{_at(alarm.alarm_seconds, first_seconds)}  leak since {since} ({alarm.evidence})"]
-    told = [f"+{format_bytes(alarm.slope.value * 3600)}/h" if alarm.slope else "no slope yet"]
+    told = [f"+{format_rate(alarm.slope.value)}" if alarm.slope else "no slope yet"]
     if alarm.exhaustion is not None:
         told[0] += f", the GPU is full in {_range(alarm.exhaustion)}"
     for text in (*told, *alarm.reasons):

@@ -34,6 +34,8 @@ class GpuSensor:
     def __init__(self, uuid: str, histories: Histories, boot_id: str) -> None:
         self._uuid = uuid
         self._key = MemoryKey(uuid)
+        self._instances: set[MemoryKey] = set()
+        """MIG instances of which something is said."""
         self._all = histories
         self._boot_id = boot_id
         self._processes: dict[_Slot, History] = {}
@@ -80,6 +82,7 @@ class GpuSensor:
             nobodys = self._nobodys.growth if self._nobodys is not None else None
             free = None if place is None else place.free_bytes
             news[self._key] = whole(nobodys, list(self._growing.values()), free, settled=self._settled)
+            self._sum_up_instances(here, news)
 
     def hide(self, news: News) -> None:
         """Nothing is known in this tick: nothing is said, and every history waits."""
@@ -92,7 +95,22 @@ class GpuSensor:
             self._nobodys.hide()
             self._growing.pop(self._key, None)
         news[self._key] = None
+        news.update(dict.fromkeys(self._instances))
+        self._instances.clear()
         self._changed = True
+
+    def _sum_up_instances(self, here: Mapping[int, Place], news: News) -> None:
+        """What grows in a MIG instance grows into that instance's own memory."""
+        instances = {MemoryKey(self._uuid, 0, instance): place for instance, place in here.items() if instance >= 0}
+        news.update(dict.fromkeys(self._instances - instances.keys()))
+        self._instances = set(instances)
+        for key, place in instances.items():
+            parts = [
+                part._replace(shares_free=True)
+                for whose, part in self._growing.items()
+                if whose.gpu_instance_id == key.gpu_instance_id
+            ]
+            news[key] = whole(None, parts, place.free_bytes, settled=self._settled)
 
     def sweep(self, now_seconds: float) -> None:
         """Forget processes that have long been gone; only after a tick in which they would have been seen."""

@@ -1,4 +1,4 @@
-"""A GPU as a whole: what its processes' memory and nobody's memory amount to.
+"""A GPU, or one of its MIG instances, as a whole: what its processes' memory and nobody's memory amount to.
 
 The figures are added up from the parts that grow. The used memory of the device would not do: ten workers that are
 started one after the other look like a leak there, and none of them grows.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gpuagent.growth import Evidence, Growth, Range, Verdict
+from gpuagent.growth import Evidence, Growth, GrowthState, Range, Verdict
 
 _STRICTEST_FIRST = tuple(Evidence)
 _MOST_REASONS = 4
@@ -32,7 +32,8 @@ def whole(
     """What is said of the GPU; `nobodys` is the verdict where nothing grows.
 
     `growing` are the parts that grow, leak, or grow fast. Once `settled` there is a verdict on some part; nobody's
-    memory may be too little to ever have one.
+    memory may be too little to ever have one. The forecast is of those that share `free_bytes`: an instance that is
+    full leaves the room of its GPU as it is.
     """
     quiet = nobodys.verdict if nobodys is not None else Verdict.LEARNING
     if settled and quiet is Verdict.LEARNING:
@@ -44,16 +45,22 @@ def whole(
     evidence = [growth.evidence for growth in leaking if growth.evidence is not None]
     slow = [part for part in growing if part.growth.verdict in (Verdict.GROWING, Verdict.LEAKING)]
     slopes = [part.growth.slope for part in slow if part.growth.slope is not None]
-    fast = [growth.fast_exhaustion_seconds for growth in grows if growth.fast_exhaustion_seconds is not None]
+    sharing = [part for part in growing if part.shares_free]
+    exhaustion = _exhaustion(sharing, free_bytes)
+    fast = _fast(sharing, exhaustion)
+    if fast is not None and exhaustion is not None:
+        exhaustion = _around(fast)
     return Growth(
         verdict=Verdict.LEAKING if leaking else Verdict.GROWING if slow else quiet,
         evidence=min(evidence, key=_STRICTEST_FIRST.index, default=None),
         slope=_sum(slopes),
         since_seconds=_earliest(part.growth.since_seconds for part in slow),
-        exhaustion=_exhaustion(slow, free_bytes),
+        exhaustion=exhaustion,
         reasons=tuple(_reasons(growing))[:_MOST_REASONS],
-        fast=any(growth.fast for growth in grows),
-        fast_exhaustion_seconds=min(fast, default=None),
+        fast=any(part.growth.fast for part in sharing),
+        fast_exhaustion_seconds=fast,
+        suspected=not leaking and any(part.growth.suspected for part in slow),
+        state=_state(slow),
     )
 
 
@@ -67,14 +74,32 @@ def _earliest(times: Iterable[float | None]) -> float | None:
     return min((time for time in times if time is not None), default=None)
 
 
-def _exhaustion(slow: Sequence[Part], free_bytes: int | None) -> Range | None:
+def _exhaustion(sharing: Sequence[Part], free_bytes: int | None) -> Range | None:
     """One part's own forecast if it comes first; several that share what is free fill it sooner than each by itself."""
-    forecasts = [part.growth.exhaustion for part in slow if part.growth.exhaustion is not None]
-    together = [part.growth.slope.value for part in slow if part.shares_free and part.growth.slope is not None]
+    known = [part.growth for part in sharing if part.growth.exhaustion is not None]
+    forecasts = [growth.exhaustion for growth in known if growth.exhaustion is not None]
+    together = [growth.slope.value for growth in known if growth.slope is not None]
     if len(together) > 1 and sum(together) > 0 and free_bytes is not None:
-        seconds = free_bytes / sum(together)
-        forecasts.append(Range(seconds, (1 - _DOUBT) * seconds, (1 + _DOUBT) * seconds))
+        forecasts.append(_around(free_bytes / sum(together)))
     return min(forecasts, default=None)
+
+
+def _fast(sharing: Sequence[Part], exhaustion: Range | None) -> float | None:
+    """The shortest time that is left to fast growth, or less where the slow judgement says so."""
+    fast = [part.growth.fast_exhaustion_seconds for part in sharing if part.growth.fast_exhaustion_seconds is not None]
+    return min((*fast, exhaustion.value) if exhaustion is not None else fast) if fast else None
+
+
+def _around(seconds: float) -> Range:
+    return Range(seconds, (1 - _DOUBT) * seconds, (1 + _DOUBT) * seconds)
+
+
+def _state(slow: Sequence[Part]) -> GrowthState | None:
+    """It rises while one of them does; where all have stopped, a full GPU is the reason of all."""
+    states = {part.growth.state for part in slow}
+    return next(
+        (state for state in (GrowthState.RISING, GrowthState.FULL, GrowthState.STOPPED) if state in states), None
+    )
 
 
 def _reasons(growing: Sequence[Part]) -> Iterable[str]:

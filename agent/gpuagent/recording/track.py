@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpuagent.growth import Growth, Verdict
 from gpuagent.recording.sources import Held
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.units import format_bytes, format_duration, format_rate
 from gpuagent_alerts.leak.history import MemoryLeakDetector
 
 _MOST_BLOCKS = 512
@@ -169,7 +169,7 @@ def _growth(track: Track, seconds: float, requests: int | None) -> str:
     if rise is None:
         return "too few readings"
     text = (
-        f"{format_bytes(rise.bytes * 60 / rise.seconds)} a minute:"
+        f"{format_rate(rise.bytes / rise.seconds)}:"
         f" the floor rose by {format_bytes(rise.bytes)} in the last {format_duration(rise.seconds)}"
     )
     if requests and seconds > 0:

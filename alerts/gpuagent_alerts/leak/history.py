@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
 from typing import Final
 
-from gpuagent.growth import Growth
+from gpuagent.growth import Growth, GrowthState
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, to_pages
 from gpuagent_alerts.leak.fast import FastGrowth
-from gpuagent_alerts.leak.settings import SENSITIVITIES, SETTINGS, Sensitivity
+from gpuagent_alerts.leak.settings import FULL_SHARE, SENSITIVITIES, SETTINGS, Sensitivity
 from gpuagent_alerts.leak.signals import Lows, Signals
 from gpuagent_alerts.leak.standard import Now
 from gpuagent_alerts.leak.state import (
@@ -24,7 +23,7 @@ from gpuagent_alerts.leak.state import (
     take_growth,
     take_signals,
 )
-from gpuagent_alerts.leak.verdict import LEARNING, tell
+from gpuagent_alerts.leak.verdict import GROWS, LEARNING, Room, tell, with_fast
 
 LEAST_BYTES: Final = 2**20
 """A reading of 1 MiB or less is a process that comes or goes, not a measurement."""
@@ -225,17 +224,22 @@ class MemoryLeakDetector:
         held = to_pages(self._held / self._held_times) if self._held_times else EMPTY
         lows = Lows(_pages(self._low_used), _pages(self._low_allocated), _pages(self._low_outside), held)
         free = None if self._free is None else self._free / PAGE_BYTES
-        changed = signals.close(lows, Now(end, free, end - (self._started or 0.0)), self._slack)
+        full = self._free is not None and self._free < FULL_SHARE * self._total_bytes
+        now = Now(end, free, end - (self._started or 0.0), full)
+        changed = signals.close(lows, now, self._slack)
         gap = block - self._block - 1
         for _ in range(min(gap, _JUDGED_GAP)):  # as readings every 60 s leave them: levels above have some
             end += BLOCK_SECONDS
-            now = Now(end, free, end - (self._started or 0.0))
+            now = now._replace(end_seconds=end, age_seconds=end - (self._started or 0.0))
             changed |= signals.close(_NO_LOWS, now, self._slack)
         if gap > _JUDGED_GAP:
             end += (gap - _JUDGED_GAP) * BLOCK_SECONDS
             signals.skip(gap - _JUDGED_GAP, end)
+        if self._slow.verdict in GROWS and full is not (self._slow.state is GrowthState.FULL):
+            changed = True
         if changed or gap > 0 or signals.used.store.base_count % FIGURES_BLOCKS == 0:
-            growth = tell(signals, self._sensitivity, end, self._free, self._slack)
+            room = Room(self._total_bytes, self._free, full, self._slack)
+            growth = tell(signals, self._sensitivity, end, room, self._slow)
             if growth != self._slow:
                 self._slow = growth
                 self._tell_fast()
@@ -246,7 +250,7 @@ class MemoryLeakDetector:
         """Add the fast tier's word, if it has one."""
         growth = self._slow
         if self._last_seconds < self._fast.until_seconds:
-            growth = replace(growth, fast=True, fast_exhaustion_seconds=self._fast.exhaustion_seconds)
+            growth = with_fast(growth, self._fast.exhaustion_seconds, self._free)
         if growth != self._growth:
             self._growth = growth
 

@@ -16,6 +16,10 @@ SENSITIVITIES: Final[tuple[Sensitivity, ...]] = ("strict", "balanced", "sensitiv
 """The strictest first: what meets one nearly always meets those after it."""
 
 
+FULL_SHARE: Final = 0.02
+"""Free part of the memory below which there is no room to grow: where `GpuMemoryFull` begins."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evenness:
     """How evenly growth must be spread over the window: one jump is no trend."""

@@ -58,7 +58,7 @@ class Signal:
             store.enter_slot(now.end_seconds)
         ended = False
         for standard in self.standards:
-            if standard.alarm is not None and standard.look_at(value, store, now.end_seconds):
+            if standard.alarm is not None and standard.look_at(value, store, now.end_seconds, full=now.full):
                 ended = True
         highest = store.push(value)
         if self.work is not None:

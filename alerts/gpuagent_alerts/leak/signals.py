@@ -77,7 +77,7 @@ class Signals:
             return changed
         tensors, outside = self.own or self.open_own()
         room = None if now.free is None else now.free + SLACK_WEIGHT * slack_bytes / PAGE_BYTES
-        roomier = Now(now.end_seconds, room, now.age_seconds)
+        roomier = now._replace(free=room)
         changed |= tensors.close(lows.allocated, roomier, tensors.standards, lows.held)
         changed |= outside.close(lows.outside, now, outside.standards)
         return changed

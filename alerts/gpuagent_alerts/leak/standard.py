@@ -51,6 +51,8 @@ class Now(NamedTuple):
     free: float | None
     """Pages; None while nobody has told."""
     age_seconds: float
+    full: bool = False
+    """There is no room to grow: see `settings.FULL_SHARE`."""
 
 
 @cache
@@ -99,13 +101,18 @@ class Standard:
         self.least = least_growth_pages(settings, total_bytes)
         self.shares = least_shares(settings)
 
-    def look_at(self, value: int, store: BlockStore, end_seconds: float) -> bool:
-        """End the alarm on this block, if so; whether it ended."""
+    def look_at(self, value: int, store: BlockStore, end_seconds: float, *, full: bool = False) -> bool:
+        """End the alarm on this block, if so; whether it ended.
+
+        While there is no room to grow (`full`), that nothing grows says nothing: the plateau begins when there is.
+        """
         alarm, settings = self.alarm, self.settings
         if alarm is None or value == EMPTY:
             return False
         if value > self.high + settings.new_high * alarm.growth:
             self.high, self.high_seconds = value, end_seconds
+        elif full:
+            self.high_seconds = end_seconds
         released = value < alarm.floor - settings.released * alarm.growth
         if not released and end_seconds - self.high_seconds <= max(alarm.window_seconds, settings.plateau_seconds):
             return False

@@ -12,7 +12,7 @@ import zlib
 from array import array
 from typing import Any, Final
 
-from gpuagent.growth import Evidence, Growth, Range, Verdict
+from gpuagent.growth import Evidence, Growth, GrowthState, Range, Verdict
 from gpuagent_alerts.leak.blocks import LEVELS, RING, SLOTS, BlockStore
 from gpuagent_alerts.leak.fast import POINTS, FastGrowth
 from gpuagent_alerts.leak.judge import Stop
@@ -29,6 +29,9 @@ _VERDICTS: Final = tuple(Verdict)
 _EVIDENCE: Final = (None, *Evidence)
 _CONFIRMED: Final = 0x80
 """Beside the number of the evidence: the driver's own figures confirm the leak."""
+_SUSPECTED: Final = 0x40
+_STATES: Final = {None: 0x00, GrowthState.RISING: 0x10, GrowthState.STOPPED: 0x20, GrowthState.FULL: 0x30}
+_STATE_BITS: Final = 0x30
 _MOST_REASONS: Final = 3
 _LARGEST_PAGES: Final = 2**64 - 1
 
@@ -237,6 +240,7 @@ def take_fast(reader: Reader, fast: FastGrowth) -> None:
 def put_growth(writer: Writer, growth: Growth) -> None:
     """The last word of the slow judgement."""
     evidence = _EVIDENCE.index(growth.evidence) | (_CONFIRMED if growth.driver_confirms else 0)
+    evidence |= (_SUSPECTED if growth.suspected else 0) | _STATES[growth.state]
     writer.put("BBd", _VERDICTS.index(growth.verdict), evidence, or_nan(growth.since_seconds))
     for figure in (growth.slope, growth.exhaustion):
         writer.put("ddd", *(figure or (math.nan,) * 3))
@@ -248,7 +252,7 @@ def put_growth(writer: Writer, growth: Growth) -> None:
 def take_growth(reader: Reader) -> Growth:
     """The same."""
     verdict, evidence, since = reader.take("BBd")
-    confirmed, evidence = bool(evidence & _CONFIRMED), evidence & ~_CONFIRMED
+    flags, evidence = evidence, evidence & ~(_CONFIRMED | _SUSPECTED | _STATE_BITS)
     slope, exhaustion = Range(*reader.take("ddd")), Range(*reader.take("ddd"))
     (reasons,) = reader.take("B")
     if verdict >= len(_VERDICTS) or evidence >= len(_EVIDENCE) or reasons > _MOST_REASONS:
@@ -260,7 +264,9 @@ def take_growth(reader: Reader) -> Growth:
         or_none(since),
         None if math.isnan(exhaustion.value) else exhaustion,
         tuple(reader.take_array("B", 255).tobytes().decode() for _ in range(reasons)),
-        driver_confirms=confirmed,
+        driver_confirms=bool(flags & _CONFIRMED),
+        suspected=bool(flags & _SUSPECTED),
+        state=next(state for state, bits in _STATES.items() if bits == flags & _STATE_BITS),
     )
 
 

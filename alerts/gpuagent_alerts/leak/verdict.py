@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from typing import Final
+from dataclasses import replace
+from operator import itemgetter
+from typing import Final, NamedTuple
 
-from gpuagent.growth import Evidence, Growth, Range, Verdict
-from gpuagent_alerts.leak.blocks import EMPTY
-from gpuagent_alerts.leak.forecast import USUAL_SECONDS, exhaustion_of, forecast_window, slope_of
+from gpuagent.growth import Evidence, Growth, GrowthState, Range, Verdict
+from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES
+from gpuagent_alerts.leak.forecast import (
+    HIGH_FACTOR,
+    LOW_FACTOR,
+    USUAL_SECONDS,
+    exhaustion_of,
+    forecast_window,
+    slope_of,
+)
 from gpuagent_alerts.leak.settings import SENSITIVITIES, SUSPECTED, Sensitivity
 from gpuagent_alerts.leak.signal import Signal
 from gpuagent_alerts.leak.signals import OWN_NAMES, USED_NAME, Signals
 from gpuagent_alerts.leak.standard import Alarm, Ending
-from gpuagent_alerts.leak.words import cache_of, end_of, rejection_of, rise_of
+from gpuagent_alerts.leak.words import GOES_ON, cache_of, end_of, rejection_of, rise_of
 
 LEARNING_BLOCKS: Final = 16
 """Blocks before the first window exists."""
@@ -25,40 +34,122 @@ MOST_LEVELLED_SECONDS: Final = 86_400.0
 CONFIRMING_SHARE: Final = 0.5
 """Of the allocator's slope: its reserved memory moves in steps, and begins with room of its own."""
 
+LATE_SHARE: Final = 0.4
+"""Of its pace, what the later half of the usual window must have: what has slowed down to less does not rise."""
+
+GROWS: Final = frozenset({Verdict.GROWING, Verdict.LEAKING})
+STILL: Final = Range(0.0, 0.0, 0.0)
+"""The slope of what does not grow."""
 LEARNING: Final = Growth(Verdict.LEARNING)
 
 
-def tell(
-    signals: Signals, sensitivity: Sensitivity, now_seconds: float, free_bytes: float | None, slack_bytes: float
-) -> Growth:
-    """The verdict with its figures. `slack_bytes` is what the allocator holds beyond its tensors."""
+class Room(NamedTuple):
+    """What there is to grow into. Memory in bytes."""
+
+    total_bytes: float
+    free_bytes: float | None
+    full: bool
+    """No room at all: see `settings.FULL_SHARE`."""
+    slack_bytes: float
+    """What the allocator holds beyond its tensors."""
+
+
+def tell(signals: Signals, sensitivity: Sensitivity, now_seconds: float, room: Room, before: Growth) -> Growth:
+    """Return the verdict with its figures. `before` is the last one: growth that stops keeps its pace and its begin."""
     leak, evidence, what = _leak(signals, sensitivity)
     suspicion, suspected = _suspicion(signals)
     alarm = leak or suspicion
     if alarm is not None:
-        slope = _slope(signals, forecast_window(alarm.window_seconds))
+        state, slope = _pace(signals, alarm, room, before)
+        onsets = [one.onset_seconds for one in (leak, suspicion) if one is not None]
+        if (before.suspected or before.verdict is Verdict.LEAKING) and before.since_seconds is not None:
+            onsets.append(before.since_seconds)
+        confirms = leak is not None and _driver_confirms(signals, leak, evidence)
+        stopped = state is not GrowthState.RISING  # its pace is that of before, and so is what confirmed it
         return Growth(
             Verdict.LEAKING if leak else Verdict.GROWING,
             evidence,
             slope,
-            min(one.onset_seconds for one in (leak, suspicion) if one is not None),
-            None if slope is None or free_bytes is None else exhaustion_of(free_bytes, slope.value),
+            min(onsets),
+            _exhaustion(state, room, slope),
             rise_of(alarm, what or suspected),
-            driver_confirms=leak is not None and _driver_confirms(signals, leak, evidence),
+            driver_confirms=confirms or (stopped and leak is not None and before.driver_confirms),
+            suspected=leak is None,
+            state=state,
         )
     slope = _slope(signals, USUAL_SECONDS)
     cache = signals.used.standards[-1].alarm
     if cache is not None:  # while there is a client; without one this is a suspicion
-        return Growth(Verdict.CACHED, slope=slope, reasons=cache_of(cache, slack_bytes))
-    ending = _ending(signals, sensitivity, now_seconds)
-    if ending is not None:
-        return Growth(Verdict.LEVELLED_OFF, slope=slope, reasons=end_of(ending))
+        return Growth(Verdict.CACHED, slope=slope, reasons=cache_of(cache, room.slack_bytes))
     judged = (signals.own or (signals.used,))[0]
     if _learns(judged):
         return LEARNING
     rejection = judged.standards[-1].rejection
     recent = rejection is not None and now_seconds - rejection.seconds <= rejection.window_seconds / 2
-    return Growth(Verdict.STEADY, slope=slope, reasons=rejection_of(rejection) if rejection and recent else ())
+    against = rejection_of(rejection) if rejection and recent else ()
+    if slope is not None and _rises(judged, room.total_bytes):
+        seen = min(USUAL_SECONDS, judged.store.base_count * BLOCK_SECONDS)
+        since = before.since_seconds if before.verdict is Verdict.GROWING else now_seconds - seen
+        return Growth(
+            Verdict.GROWING, slope=slope, since_seconds=since, reasons=against or GOES_ON, state=GrowthState.RISING
+        )
+    still = None if slope is None else STILL
+    ending, held = _ending(signals, sensitivity, now_seconds)
+    if ending is not None:
+        known = before.reasons if before.verdict is Verdict.LEVELLED_OFF else end_of(ending, held, room.free_bytes)
+        return Growth(Verdict.LEVELLED_OFF, slope=still, reasons=known)
+    return Growth(Verdict.STEADY, slope=still, reasons=against)
+
+
+def with_fast(slow: Growth, seconds: float | None, free_bytes: float | None) -> Growth:
+    """Return the verdict with growth that would fill the memory within so many seconds: one pace and one forecast.
+
+    Where the slow judgement has a forecast that comes sooner, that one holds for both.
+    """
+    if seconds is None or free_bytes is None:
+        return replace(slow, fast=True, fast_exhaustion_seconds=seconds)
+    if slow.exhaustion is not None and slow.exhaustion.value <= seconds:
+        return replace(slow, fast=True, fast_exhaustion_seconds=slow.exhaustion.value)
+    pace = free_bytes / max(seconds, 1.0)
+    return replace(
+        slow,
+        verdict=slow.verdict if slow.verdict in GROWS else Verdict.GROWING,
+        state=GrowthState.RISING,
+        slope=Range(pace, LOW_FACTOR * pace, HIGH_FACTOR * pace),
+        exhaustion=None if slow.exhaustion is None else Range(seconds, LOW_FACTOR * seconds, HIGH_FACTOR * seconds),
+        fast=True,
+        fast_exhaustion_seconds=seconds,
+    )
+
+
+def _pace(signals: Signals, alarm: Alarm, room: Room, before: Growth) -> tuple[GrowthState, Range | None]:
+    """Whether it still rises, and how fast; of what has stopped, how fast it did."""
+    slope = _slope(signals, forecast_window(alarm.window_seconds))
+    rises = slope is not None and slope.value > 0
+    if rises and not room.full:
+        return GrowthState.RISING, slope
+    if before.verdict in GROWS and before.slope is not None and before.slope.value > 0:
+        slope = before.slope
+    elif not rises:
+        mean = alarm.growth * PAGE_BYTES / alarm.window_seconds
+        slope = Range(mean, LOW_FACTOR * mean, HIGH_FACTOR * mean)
+    return GrowthState.FULL if room.full else GrowthState.STOPPED, slope
+
+
+def _exhaustion(state: GrowthState, room: Room, slope: Range | None) -> Range | None:
+    if state is GrowthState.FULL:
+        return Range(0.0, 0.0, 0.0)
+    if state is GrowthState.STOPPED or slope is None or room.free_bytes is None:
+        return None
+    return exhaustion_of(room.free_bytes, slope.value)
+
+
+def _rises(signal: Signal, total_bytes: float) -> bool:
+    """Whether memory rises now, evenly and by an amount that counts: a jump of a while ago is over."""
+    slope, late = slope_of(signal.store, USUAL_SECONDS), slope_of(signal.store, USUAL_SECONDS / 2)
+    if slope is None or late is None or slope.low <= 0:
+        return False
+    return slope.value * USUAL_SECONDS >= SUSPECTED.least_growth(total_bytes) and late.value >= LATE_SHARE * slope.value
 
 
 def _leak(signals: Signals, sensitivity: Sensitivity) -> tuple[Alarm | None, Evidence | None, str]:
@@ -116,12 +207,14 @@ def _learns(signal: Signal) -> bool:
     return True
 
 
-def _ending(signals: Signals, sensitivity: Sensitivity, now_seconds: float) -> Ending | None:
-    """How the last leak ended, while that is worth telling."""
-    standards = [signals.used.standards[SENSITIVITIES.index(sensitivity)]]
-    standards += [signal.standards[0] for signal in signals.own or ()]
-    last = max((one.ending for one in standards if one.ending is not None), default=None)
-    if last is None:
-        return None
+def _ending(signals: Signals, sensitivity: Sensitivity, now_seconds: float) -> tuple[Ending | None, int]:
+    """How the last leak ended, while that is worth telling, and how many pages it holds."""
+    judged = [(signals.used.standards[SENSITIVITIES.index(sensitivity)], signals.used)]
+    judged += [(signal.standards[0], signal) for signal in signals.own or ()]
+    endings = [(standard.ending, signal.store) for standard, signal in judged if standard.ending is not None]
+    if not endings:
+        return None, 0
+    last, store = max(endings, key=itemgetter(0))
     told = min(max(last.alarm.window_seconds, LEAST_LEVELLED_SECONDS), MOST_LEVELLED_SECONDS)
-    return last if now_seconds - last.seconds <= told else None
+    held = next((value for value in reversed(store.ring(0)) if value != EMPTY), last.high)
+    return (last if now_seconds - last.seconds <= told else None), held

@@ -17,6 +17,9 @@ _AGAINST = {
     Stop.YOUNG: "but has run for hardly longer than that",
 }
 
+GOES_ON = ("it rises evenly, and has not taken enough yet to tell a leak from a cache",)
+"""Why it grows, where nothing more is known than that it does."""
+
 
 def pages(count: float) -> str:
     """An amount in words: `1.9 GiB`."""
@@ -33,14 +36,15 @@ def rise_of(alarm: Alarm, what: str) -> tuple[str, ...]:
     )
 
 
-def end_of(ending: Ending) -> tuple[str, ...]:
-    """Why it leaks no more."""
+def end_of(ending: Ending, held: int, free_bytes: float | None) -> tuple[str, ...]:
+    """Why it leaks no more; `held` and `free_bytes` are what it held, in pages, and what was free then."""
     alarm = ending.alarm
     rise = f"it had risen by {pages(alarm.growth)} in {format_duration(alarm.window_seconds)}"
     if ending.released:
         return ("gave back more than half of what it had grown by", rise)
+    room = "" if free_bytes is None else f" with {format_bytes(free_bytes)} free"
     waited = format_duration(max(alarm.window_seconds, 1800.0))
-    return (f"no new high for {waited}, it stays below {pages(ending.high)}", rise)
+    return (f"growth stopped at {pages(max(ending.high, held))}{room}: no new high for {waited}", rise)
 
 
 def rejection_of(rejection: Rejection) -> tuple[str, ...]:

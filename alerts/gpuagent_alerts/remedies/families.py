@@ -10,7 +10,7 @@ from gpuagent.catalogue.alerting import ALERTING_FAMILIES
 from gpuagent.catalogue.clients import CLIENT_FAMILIES
 from gpuagent.catalogue.family import Family
 from gpuagent.catalogue.frameworks import FRAMEWORK_FAMILIES
-from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES
+from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
 from gpuagent.catalogue.process import PROCESS_FAMILIES
 from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.sources import SOURCE_FAMILIES
@@ -39,7 +39,7 @@ RECORDS = _names(ALERTING_FAMILIES, REMEDY_FAMILIES) - BUDGETS
 """Families that tell what the agent itself concluded or did: other rules' expressions stand behind them."""
 PROCESSES = _names(PROCESS_FAMILIES, GROWTH_FAMILIES)
 """Families of processes."""
-GROWTH = _names(GROWTH_FAMILIES, GPU_GROWTH_FAMILIES)
+GROWTH = _names(GROWTH_FAMILIES, GPU_GROWTH_FAMILIES, MIG_GROWTH_FAMILIES)
 """Families of the leak detector: who acts on them acts on a leak."""
 FORECASTS = frozenset(name for name in GROWTH if name.endswith("exhaustion_seconds"))
 """Families that tell what would be if growth went on: whatever loads a model looks the same until it stops."""

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from gpuagent.identity import ProcessId
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.units import format_bytes, format_duration, format_rate
 from gpuagent_alerts.remedies.target import Target
 
 
@@ -107,7 +107,7 @@ def _key(policy: VictimPolicy) -> Callable[[Target], tuple[float, int]]:
 def _reason(policy: VictimPolicy, target: Target, now_seconds: float) -> str:
     held = format_bytes(target.used_bytes)
     if policy is VictimPolicy.LEAKING:
-        return f"leaks {format_bytes((target.slope_bytes_per_second or 0.0) * 3600)}/h, holds {held}"
+        return f"leaks {format_rate(target.slope_bytes_per_second or 0.0)}, holds {held}"
     if policy is VictimPolicy.NEWEST:
         return f"started {format_duration(max(now_seconds - target.started_seconds, 0.0))} ago, holds {held}"
     if policy is VictimPolicy.IDLE:

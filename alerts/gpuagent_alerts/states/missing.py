@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from gpuagent.catalogue.family import Family
 from gpuagent.catalogue.gpu import GPU_FAMILIES
-from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES
+from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
 from gpuagent.catalogue.mig import MIG_FAMILIES
 from gpuagent.catalogue.node import NODE_FAMILIES
 from gpuagent.catalogue.process import PROCESS_FAMILIES
@@ -21,7 +21,7 @@ from gpuagent.reading import GpuReading, GpuState, NvmlState, Snapshot
 
 FAMILIES: tuple[Family[Any], ...] = (
     *NODE_FAMILIES, *GPU_FAMILIES, *MIG_FAMILIES, *PROCESS_FAMILIES, *GPU_GROWTH_FAMILIES, *GROWTH_FAMILIES,
-    *TORCH_FAMILIES, *REMEDY_FAMILIES,
+    *MIG_GROWTH_FAMILIES, *TORCH_FAMILIES, *REMEDY_FAMILIES,
 )  # fmt: skip
 
 _TELL_OF_FAILURE = frozenset({

@@ -47,6 +47,7 @@ ALERT_SCHEMAS: dict[str, Schema] = {
         annotations=mapping(text(), "With templates filled in; empty where commands are not shown."),
         value=number("Of its expression; null where that is no finite number.", null=True),
         active_seconds=number("Since the expression became true."),
+        fires_in_seconds=number("Of a pending one: if it stays true for so long. null once it fires.", null=True),
         starts_at_seconds=number("Unix time.", null=True),
         incident=text("Key of the incident that it belongs to; empty for none."),
         silenced_by=listing(text(), "Ids of silences."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuagent.growth import Evidence, Verdict
+from gpuagent.growth import Evidence, GrowthState, Verdict
 from gpuagent.reading import GpuState, NvmlState, ProcessState
 from gpuagent_exporters.openapi.schema import Schema, flag, integer, listing, number, one_of, record, ref, text
 from gpuagent_exporters.severity import Severity
@@ -12,18 +12,22 @@ VERSION = integer("Changes when a key goes or changes its meaning, not when one 
 
 _GROWTH: Schema = {
     "verdict": one_of(Verdict, "What the leak detector says; null before it has anything to go by.", null=True),
+    "growth_state": one_of(GrowthState, "Of what is growing or leaking: whether it rises now.", null=True),
+    "severity": one_of(Severity, "Of the gravest alert that fires about its growth, else by the verdict; of a GPU, of "
+                       "its gravest problem. null is nothing to act on.", null=True),
     "evidence": one_of(Evidence, "The strictest standard that the leak meets; only while it leaks.", null=True),
-    "growth_bytes_per_second": number("Of the floor of the memory, not of its peaks.", null=True),
+    "growth_bytes_per_second": number("Of the floor of the memory, not of its peaks; of growth that has stopped, the "
+                                      "pace that it had.", null=True),
     "growth_range_bytes_per_second": listing(number(), "Between what the growth lies: low, high.") | {
         "type": ["array", "null"], "minItems": 2, "maxItems": 2,
     },
     "growth_since_seconds": number("Unix time at which the growth began.", null=True),
     "leak_since_seconds": number("Unix time, only while it leaks.", null=True),
-    "exhaustion_seconds": number("Until the GPU is full at this growth; null when that will not come.", null=True),
+    "exhaustion_seconds": number("Until the memory is full, 0 while it is; null when that will not come.", null=True),
     "exhaustion_range_seconds": listing(number(), "Between what that lies: low, high.") | {
         "type": ["array", "null"], "minItems": 2, "maxItems": 2,
     },
-    "fast_exhaustion_seconds": number("At the pace of the last half minute, where that is minutes.", null=True),
+    "fast_exhaustion_seconds": number("The same, while growth would fill the memory within minutes.", null=True),
     "reasons": listing(text(), "Why the detector says so, in words."),
 }  # fmt: skip
 
@@ -135,6 +139,7 @@ STATUS_SCHEMAS: dict[str, Schema] = {
         memory_total_bytes=integer(null=True),
         memory_used_bytes=integer(null=True),
         memory_free_bytes=integer(null=True),
+        **_GROWTH,
     ),
     "Process": record(
         "One process on one GPU. Where commands are not shown, `command` and `user` are empty and `uid` is null.",

@@ -68,9 +68,10 @@ def test_missing_data_changes_nothing(tmp_path: Path) -> None:
                 await bench.show(BUSY, times=2)
                 await bench.show(BLIND, times=20)
                 state = await bench.state()
-                assert (state["state"], state["active_seconds"]) == ("pending", 5.0)
+                assert (state["state"], state["active_seconds"], state["fires_in_seconds"]) == ("pending", 5.0, 5.0)
                 await bench.show(BUSY, times=2)
-                assert (await bench.state())["state"] == "firing"
+                state = await bench.state()
+                assert (state["state"], state["fires_in_seconds"]) == ("firing", None)
                 await bench.show(BLIND, times=20)
                 assert (await bench.state())["state"] == "firing"
                 await bench.emptied()

@@ -11,7 +11,7 @@ import pytest
 from gpuagent.catalogue import FAMILIES
 from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures, Undelivered, Why
 from gpuagent.catalogue.clients import CLIENT_FAMILIES
-from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, WATCHING_FAMILIES
+from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES, WATCHING_FAMILIES
 from gpuagent.catalogue.reference import GROUPS, render
 from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.sources import SOURCE_FAMILIES
@@ -43,7 +43,8 @@ NEEDS_THE_MACHINE = {
     "gpuagent_gpu_memory_fast_growth_expected": "growth that would fill the GPU within minutes",
     **{
         family.name: "minutes to hours of growth"
-        for family in (*GPU_GROWTH_FAMILIES, *GROWTH_FAMILIES)
+        for families in (GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES)
+        for family in families
         if not family.name.endswith(("_verdict", "_leak_suspected"))
     },
     **{family.name: "an app with the embedded client: no scenario has one" for family in TORCH_FAMILIES},

@@ -103,7 +103,7 @@ def test_the_screen_tells_everything() -> None:
     assert output.splitlines() == [
         "1 firing, 0 pending, 19 rules",
         "FIRING   GpuMemoryFull, critical",
-        "         for 2 h 14 min, GPU 3, pid 4242, value 85899345920",
+        "         firing for 2 h 14 min, GPU 3, pid 4242, value 85899345920",
         "         GPU 3: memory is full",
         "         goes to pager, chat [0123456789abcdef]",
         "",
@@ -116,6 +116,26 @@ def test_the_screen_tells_everything() -> None:
         "pager                                                     2       1   1 min 30 s",
         "gpuagent alerts --dead shows what could not be delivered",
     ]
+
+
+@pytest.mark.parametrize(
+    ("annotations", "words"),
+    [
+        ({}, "GpuMemoryFull is true, fires in 4 min 40 s if it stays so"),
+        ({"pending_summary": "filling up"}, "filling up"),
+    ],
+)
+def test_a_pending_alert_does_not_say_what_is_true_of_a_firing_one(annotations: dict[str, str], words: str) -> None:
+    """For how long it has been pending, and what becomes of it: by the rule's words, or by some true of any rule."""
+    alert = ALERT | {
+        "state": "pending", "active_seconds": 20.0, "fires_in_seconds": 280.0,
+        "annotations": {"summary": "used for 5 minutes", **annotations},
+    }  # fmt: skip
+    output = asked(document(alerts=[alert]), "alerts")[1]
+
+    assert "pending for 20 s" in output
+    assert words in output
+    assert "used for 5 minutes" not in output
 
 
 @pytest.mark.parametrize(

@@ -44,11 +44,11 @@ NO_DRIVER = {"nvml_state": NvmlState.FAILED, "nvml_reason": "no driver", "gpus_e
     [
         (snapshot(), NOW, [], 0, "GPU OK - 1 GPU, nothing wrong"),
         (snapshot([gpu(0), gpu(1)]), NOW, [], 0, "GPU OK - 2 GPUs, nothing wrong"),
-        (full(22), NOW, [], 1, "GPU WARNING - GPU 0: 92% of memory used (22.0 GiB of 24.0 GiB)"),
-        (full(23.9), NOW, [], 2, "GPU CRITICAL - GPU 0: 100% of memory used"),
+        (full(22), NOW, [], 1, "GPU WARNING - GPU 0: 92 % of memory used (22.0 GiB of 24.0 GiB)"),
+        (full(23.9), NOW, [], 2, "GPU CRITICAL - GPU 0: 99 % of memory used"),
         (full(23.9), NOW, ["--warning", "100", "--critical", "1.0"], 0, "GPU OK"),
-        (full(10), NOW, ["--warning", "20%", "--critical", "40%"], 2, "42% of memory used"),
-        (full(10), NOW, ["-w", "0.2", "-c", "1"], 1, "42% of memory used"),
+        (full(10), NOW, ["--warning", "20%", "--critical", "40%"], 2, "42 % of memory used"),
+        (full(10), NOW, ["-w", "0.2", "-c", "1"], 1, "42 % of memory used"),
         (snapshot([gpu(ecc=Ecc(remap_pending=True))]), NOW, [], 1, "GPU WARNING - GPU 0: bad memory"),
         (snapshot([gpu(), absent_gpu(1, GpuState.LOST)]), NOW, [], 2, "GPU CRITICAL - GPU 1: lost"),
         (snapshot(), NOW + 60, [], 3, "GPU UNKNOWN - no fresh figures: the last are 1 min old"),
@@ -96,7 +96,7 @@ def test_a_full_instance() -> None:
     )
     code, line = checked(shown)
 
-    assert (code, "GPU 0 MIG 3: 99% of memory used" in line, "'gpu0_mig3_memory'=" in line) == (2, True, True)
+    assert (code, "GPU 0 MIG 3: 99 % of memory used" in line, "'gpu0_mig3_memory'=" in line) == (2, True, True)
     assert line.count("gpu0_mig3_memory") == line.count("GPU 0 MIG 3") == 1
     assert checked(shown, "--warning", "100%", "--critical", "100%")[0] == 0
 
@@ -106,7 +106,7 @@ def test_the_gravest_first() -> None:
     here = snapshot([gpu(0, used_gib=22), absent_gpu(1, GpuState.LOST)], [])
     _, line = checked(document(here))
 
-    assert line.index("GPU 1: lost") < line.index("GPU 0: 92%")
+    assert line.index("GPU 1: lost") < line.index("GPU 0: 92 %")
 
 
 @pytest.mark.parametrize(

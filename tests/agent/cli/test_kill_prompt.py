@@ -29,7 +29,7 @@ def test_one_process() -> None:
         "     holds 21.0 GiB on GPU 0",
         "   started 3 h 12 min ago",
         "    parent pid 4200 (gunicorn of svc-ml), which is on GPU 0",
-        "      leak leaking, 1.0 GiB/h (evidence: allocator)",
+        "      leak leaking (allocator), 1.0 GiB/h",
         "Also on GPU 0, and left alone:",
         "  pid 77  alice  12.0 GiB  jupyter",
         "  pid 4200  svc-ml  1.0 GiB  gunicorn",

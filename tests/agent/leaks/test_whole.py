@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuagent.growth import Evidence, Growth, Range, Verdict
+from gpuagent.growth import Evidence, Growth, GrowthState, Range, Verdict
 from gpuagent.leaks.whole import Part, whole
 
 STEADY, LEARNING = Growth(Verdict.STEADY), Growth(Verdict.LEARNING)
@@ -38,12 +38,47 @@ def test_several_fill_it_sooner_than_each() -> None:
 
 
 def test_a_mig_instance_is_full_by_itself() -> None:
-    """LEAK-02: its forecast may come first, but what is free on the GPU is not its own."""
+    """LEAK-02: it grows into its own memory, and says nothing of when its GPU is full."""
     parts = [Part("a", growing(10.0, 100.0)), Part("b", growing(30.0, 50.0), shares_free=False)]
     said = whole(STEADY, parts, 10)
     assert said is not None
     assert said.exhaustion is not None
-    assert said.exhaustion.value == 50.0
+    assert said.exhaustion.value == 100.0
+    assert said.slope is not None
+    assert said.slope.value == 40.0
+
+
+def test_one_forecast_for_what_grows_fast() -> None:
+    """LEAK-04: fast and slow judgement name the same time, the sooner one."""
+    parts = [
+        Part("a", growing(10.0, 425.0)),
+        Part("b", Growth(Verdict.GROWING, fast=True, fast_exhaustion_seconds=351.0)),
+    ]
+    said = whole(STEADY, parts, None)
+    assert said is not None
+    assert (said.fast_exhaustion_seconds, said.exhaustion) == (351.0, Range(351.0, 175.5, 526.5))
+    slow = whole(STEADY, [parts[1], Part("a", growing(10.0, 99.0))], None)
+    assert slow is not None
+    assert (slow.fast_exhaustion_seconds, slow.forecast_seconds) == (99.0, 99.0)
+
+
+def test_a_part_that_is_not_suspected_has_no_forecast() -> None:
+    """LEAK-02: even growth of which no more is known fills nothing yet, not even together with others."""
+    said = whole(STEADY, [Part("a", growing(10.0)), Part("b", growing(30.0))], 1000)
+    assert said is not None
+    assert (said.verdict, said.exhaustion, said.suspected) == (Verdict.GROWING, None, False)
+
+
+def test_it_rises_while_a_part_does() -> None:
+    """LEAK-02: where all have stopped, it is because the GPU is full, if that is so."""
+
+    def state(*states: GrowthState) -> GrowthState | None:
+        said = whole(STEADY, [Part("a", growing(1.0, state=one)) for one in states], 1000)
+        return None if said is None else said.state
+
+    assert state(GrowthState.FULL, GrowthState.RISING) is GrowthState.RISING
+    assert state(GrowthState.STOPPED, GrowthState.FULL) is GrowthState.FULL
+    assert state(GrowthState.STOPPED) is GrowthState.STOPPED
 
 
 def test_one_leak_is_enough() -> None:

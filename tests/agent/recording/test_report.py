@@ -24,7 +24,7 @@ def track_of(sizes: list[float], *, ended_itself: bool = False) -> Track:
 
 
 def test_a_leak_of_a_mebibyte_a_second() -> None:
-    """Peak, floor, growth a minute and per request, and the room that was left."""
+    """Peak, floor, growth an hour and per request, and the room that was left."""
     lines = report([track_of([10.0 * GIB + k * MIB for k in range(1201)])], 1200.0, requests=2400)
 
     assert lines[0] == "recorded 20 min: 1201 readings"
@@ -32,7 +32,7 @@ def test_a_leak_of_a_mebibyte_a_second() -> None:
     assert [line.split()[0] for line in lines[3:]] == ["peak", "floor", "growth", "headroom", "verdict"]
     assert "11.2 GiB, 20 min after the start" in lines[3]
     assert "11.2 GiB held at the end" in lines[4]
-    assert "60.0 MiB a minute" in lines[5]
+    assert "3.5 GiB/h" in lines[5]
     assert "512.0 KiB per request" in lines[5]
     assert "68.8 GiB of 80.0 GiB" in lines[6]
 
@@ -50,7 +50,7 @@ def test_a_warm_up_is_no_growth() -> None:
     """LEAK-01: what rises in the first half and stands in the second has not grown."""
     lines = report([track_of([min(k, 200) * 64.0 * MIB for k in range(1, 1200)])], 1199.0)
 
-    assert "0 B a minute" in lines[5]
+    assert "0 B/h" in lines[5]
     assert "leaking" not in lines[-1]
 
 

@@ -12,7 +12,6 @@ from gpuagent_alerts.leak.settings import Sensitivity
 from tests.bench.leak.alarms import Alarm
 from tests.bench.leak.trace import Trace
 
-_GROWTH = (Verdict.GROWING, Verdict.LEAKING)
 _NOTHING = Growth(Verdict.LEARNING)
 
 
@@ -34,10 +33,15 @@ class Said:
         if now.fast and not before.fast:
             self.fast.append(Alarm(at, now.fast_exhaustion_seconds))
         alarm = Alarm(at, now.exhaustion.value if now.exhaustion else None)
-        if now.verdict in _GROWTH and before.verdict not in _GROWTH:
+        if _is_suspected(now) and not _is_suspected(before):
             self.growing.append(alarm)
         if now.verdict is Verdict.LEAKING and before.verdict is not Verdict.LEAKING:
             self.leaking.append(alarm)
+
+
+def _is_suspected(growth: Growth) -> bool:
+    """Growth in the way of a leak; a leak is that too."""
+    return growth.suspected or growth.verdict is Verdict.LEAKING
 
 
 def judge(trace: Trace, sensitivity: Sensitivity, *, client: bool) -> Said:

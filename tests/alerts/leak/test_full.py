@@ -1,0 +1,181 @@
+"""Growth that stops: because there is no room, or with room; and growth of which nothing more is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from gpuagent.growth import Growth, GrowthState, Range, Verdict
+from gpuagent.units import format_bytes
+from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent_alerts.leak.settings import FULL_SHARE
+from gpuagent_alerts.leak.verdict import with_fast
+from tests.alerts.leak.curves import GIB, HOUR, MIB, TOTAL_BYTES, Curve, detector, leak
+
+WALL_MIB = 81_000.0
+"""What the process gets until allocations fail: 920 MiB are left of 80 GiB."""
+AT_THE_WALL = 31_700.0
+"""A leak of 2 MiB/s has been there for a while."""
+
+
+def to_the_wall(seconds: float) -> float:
+    """A leak that has taken all there is."""
+    return min(WALL_MIB, leak(2)(seconds))
+
+
+def feed(
+    watched: MemoryLeakDetector,
+    curve: Curve,
+    since: float,
+    until: float,
+    others: Callable[[float], float] = lambda _: 0,
+) -> Growth:
+    """Readings every 5 s, with what other processes take; the last word."""
+    growth = Growth(Verdict.LEARNING)
+    for seconds in range(int(since), int(until), 5):
+        used = curve(seconds) * MIB
+        growth = watched.update(seconds, used, max(0.0, TOTAL_BYTES - used - others(seconds) * MIB))
+    return growth
+
+
+@pytest.mark.parametrize("client", [False, True])
+def test_a_leak_at_the_wall_is_still_a_leak(client: bool) -> None:
+    """Whatever time goes by: the verdict, its begin, its evidence and its pace stay, and the forecast is now."""
+    watched = detector()
+    seen = []
+    for seconds in range(0, 40 * 3600, 15):
+        used = to_the_wall(seconds) * MIB
+        own = (used - GIB, used - GIB / 2) if client else (None, None)
+        growth = watched.update(seconds, used, TOTAL_BYTES - used, *own)
+        if seconds >= AT_THE_WALL:
+            seen.append(growth)
+
+    assert {growth.verdict for growth in seen} == {Verdict.LEAKING}
+    assert {growth.state for growth in seen[60:]} == {GrowthState.FULL}
+    assert len({growth.since_seconds for growth in seen}) == 1
+    assert len({growth.evidence for growth in seen[60:]}) == 1
+    assert all(growth.driver_confirms for growth in seen)
+    last = seen[-1]
+    assert last.exhaustion == Range(0.0, 0.0, 0.0)
+    assert last.slope is not None
+    assert last.slope.value == pytest.approx(2 * MIB, rel=0.05)
+
+
+def test_another_process_takes_the_last_memory() -> None:
+    """There is no room for the leak either, whoever has it."""
+    watched = detector()
+    rising = leak(2)
+    stopped = 18_000.0
+
+    def others(seconds: float) -> float:
+        return 0.0 if seconds < stopped else 80 * 1024 - rising(stopped) - 100
+
+    growth = feed(watched, lambda seconds: rising(min(seconds, stopped)), 0, 40 * HOUR, others)
+    assert (growth.verdict, growth.state) == (Verdict.LEAKING, GrowthState.FULL)
+
+
+def test_room_again() -> None:
+    """Growth that does not come back within the alarm's window ends it: what stopped, where, and with how much free."""
+    watched = detector()
+    rising = leak(2)
+    stopped, roomy = 18_000.0, 40 * HOUR
+
+    def others(seconds: float) -> float:
+        return 80 * 1024 - rising(stopped) - 100 if stopped <= seconds < roomy else 0.0
+
+    def curve(seconds: float) -> float:
+        return rising(min(seconds, stopped))
+
+    feed(watched, curve, 0, roomy, others)
+    soon = feed(watched, curve, roomy, roomy + 1800, others)
+    assert (soon.verdict, soon.state, soon.exhaustion) == (Verdict.LEAKING, GrowthState.STOPPED, None)
+    over = feed(watched, curve, roomy + 1800, roomy + 5 * HOUR, others)
+    assert (over.verdict, over.state, over.slope) == (Verdict.LEVELLED_OFF, None, Range(0, 0, 0))
+    held, free = curve(stopped) * MIB, TOTAL_BYTES - curve(stopped) * MIB
+    assert over.reasons[0].startswith(f"growth stopped at {format_bytes(held)} with {format_bytes(free)} free: no new")
+
+
+def test_memory_that_is_given_back_at_the_wall() -> None:
+    """A release is one, however full the GPU is with what others have taken."""
+    watched = detector()
+    feed(watched, to_the_wall, 0, AT_THE_WALL)
+    growth = feed(watched, lambda _: 20_000, AT_THE_WALL, AT_THE_WALL + 60, lambda _: 80 * 1024 - 20_100)
+    assert growth.verdict is Verdict.LEVELLED_OFF
+    assert growth.reasons[0] == "gave back more than half of what it had grown by"
+
+
+def test_the_wall_survives_a_restart() -> None:
+    """A detector that is restored says the same as the one that was written down."""
+    watched = detector()
+    before = feed(watched, to_the_wall, 0, AT_THE_WALL + 600)
+    restored = MemoryLeakDetector.load(watched.dump(), total_bytes=TOTAL_BYTES)
+    after = feed(restored, to_the_wall, AT_THE_WALL + 600, AT_THE_WALL + 7200)
+    assert before.state is GrowthState.FULL
+    assert (after.verdict, after.state, after.since_seconds, after.slope, after.evidence) == (
+        before.verdict, before.state, before.since_seconds, before.slope, before.evidence,
+    )  # fmt: skip
+
+
+def test_the_wall_is_where_the_alert_says_so() -> None:
+    """What is free just above the limit is room."""
+    limit = FULL_SHARE * TOTAL_BYTES / MIB
+    watched = detector()
+    growth = feed(watched, lambda seconds: min(80 * 1024 - limit - 10, leak(2)(seconds)), 0, 40 * HOUR)
+    assert growth.verdict in {Verdict.LEVELLED_OFF, Verdict.STEADY}
+
+
+def test_what_rises_is_never_steady() -> None:
+    """Even growth is `growing` before it is suspected, without a forecast; what it takes to be a leak is more."""
+    watched = detector()
+    growth = feed(watched, leak(6, begin=0), 0, 1300)
+    assert (growth.verdict, growth.state, growth.suspected) == (Verdict.GROWING, GrowthState.RISING, False)
+    assert growth.slope is not None
+    assert growth.slope.value == pytest.approx(6 * MIB, rel=0.1)
+    assert growth.forecast_seconds is None
+    assert growth.reasons
+
+
+@pytest.mark.parametrize(
+    "curve",
+    [
+        lambda seconds: 20_000 + 20_000 * (seconds > 4000),
+        lambda seconds: 20_000 + 5_000 * (seconds > 4000) + 5_000 * (seconds > 4400),
+        lambda seconds: 20_000 + min(9_000, max(0.0, 10 * (seconds - 3500))),
+    ],
+    ids=["one jump", "two jumps", "a load of a quarter of an hour"],
+)
+def test_what_has_jumped_does_not_grow(curve: Curve) -> None:
+    """Memory that stands still has no growth, though it is more than half an hour ago."""
+    growth = feed(detector(), curve, 0, 5400)
+    assert (growth.verdict, growth.slope) == (Verdict.STEADY, Range(0, 0, 0))
+
+
+def test_every_verdict_agrees_with_its_growth() -> None:
+    """Over a life with everything in it: never steady beside growth, nor leaking or growing without."""
+    watched = detector()
+    curves = [leak(2), lambda s: 20_000.0, lambda s: 20_000 + 8000 * (s % 900) / 900, leak(9, begin=200_000.0)]
+    for number in range(20_000):
+        seconds = number * 15
+        used = min(WALL_MIB, curves[min(3, number // 6000)](seconds)) * MIB
+        growth = watched.update(seconds, used, TOTAL_BYTES - used)
+        slope = None if growth.slope is None else growth.slope.value
+        if growth.verdict in {Verdict.GROWING, Verdict.LEAKING}:
+            assert slope
+            assert growth.state is not None
+            assert growth.since_seconds is not None or growth.fast
+        elif growth.verdict is not Verdict.CACHED:
+            assert not slope
+            assert growth.state is None
+
+
+def test_one_forecast() -> None:
+    """Beside the fast judgement the slow one has the same forecast: the sooner of the two."""
+    leaks = Growth(Verdict.LEAKING, slope=Range(1, 1, 1), exhaustion=Range(425, 212, 640), state=GrowthState.RISING)
+    sooner, later = with_fast(leaks, 351.0, 10 * GIB), with_fast(leaks, 500.0, 10 * GIB)
+    assert (sooner.fast_exhaustion_seconds, sooner.forecast_seconds) == (351, 351)
+    assert sooner.slope is not None
+    assert sooner.slope.value == pytest.approx(10 * GIB / 351)
+    assert (later.fast_exhaustion_seconds, later.forecast_seconds, later.slope) == (425, 425, leaks.slope)
+    alone = with_fast(Growth(Verdict.LEARNING), 9.0, 18 * GIB)
+    assert (alone.verdict, alone.exhaustion, alone.forecast_seconds) == (Verdict.GROWING, None, 9)
