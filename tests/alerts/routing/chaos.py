@@ -34,7 +34,15 @@ def story(step: int) -> list[Alert]:
                 severity = "critical" if name in {"GpuMemoryFull", "GpuLost"} else "warning"
                 starts_at = NOW + (step - lasted) * STEP_SECONDS
                 found.append(
-                    alert(name, gpu=str(gpu), uuid=f"GPU-{gpu}", severity=severity, starts_at=starts_at, **pid)
+                    alert(
+                        name,
+                        gpu=str(gpu),
+                        uuid=f"GPU-{gpu}",
+                        severity=severity,
+                        starts_at=starts_at,
+                        ended=False,
+                        **pid,
+                    )
                 )
     return found
 
