@@ -356,12 +356,12 @@ def test_the_breaker(store: Store) -> None:
     for _ in range(2):
         world = useless()
         world.back_after = 1e9
-        assert climb(world, plan(KILL), store, rules).result is Result.STILL_LISTED
+        assert climb(world, plan(TERMINATE), store, rules).result is Result.STILL_LISTED
     stopped = World()
-    assert climb(stopped, plan(KILL), store, rules).result is Result.REFUSED
+    assert climb(stopped, plan(TERMINATE), store, rules).result is Result.REFUSED
     assert stopped.log == []
     Audit(store, stopped.clock, BOOT).reset("root")
-    assert climb(stopped, plan(KILL), store, rules).result is Result.RELEASED
+    assert climb(stopped, plan(TERMINATE), store, rules).result is Result.RELEASED
 
 
 def test_other_signals(store: Store) -> None:
