@@ -100,6 +100,22 @@ def test_a_forecast_only_while_it_is_true() -> None:
     assert brief(replace(LEAK, true_until=WALL), over, seen=calm).headline.endswith("pid 81204) leaking")
 
 
+def test_a_forecast_names_who_grows_most() -> None:
+    """Before there is a verdict, too: whoever is woken asks that first. What does not grow is not named."""
+    soon = alert("GpuMemoryExhaustionSoon", LABELS, value=900.0)
+    slope = Range(10 * GIB / 3600, 0.0, 1.0)
+    keys = MemoryKey("GPU-00000000", 7), MemoryKey("GPU-00000000", 8), MemoryKey("GPU-00000000", 9)
+    growing = Growth(Verdict.GROWING, slope=slope)
+    steady = Growth(Verdict.STEADY, slope=Range(1e9, 0.0, 1.0))
+    slower = Growth(Verdict.LEAKING, slope=Range(1e6, 0.0, 1.0))
+    seen = replace(BUSY, growth=dict(zip(keys, (growing, steady, slower), strict=True)))
+
+    told = brief(soon, seen=seen, kind=CauseKind.GPU, labels=LABELS)
+    assert told.headline == "CRITICAL node7 GPU 0: python3 (alice, pid 7) growing 10.0 GiB/h, full in 15 min"
+    nobody = brief(soon, seen=replace(BUSY, growth={}), kind=CauseKind.GPU, labels=LABELS)
+    assert nobody.headline == "CRITICAL node7 GPU 0: memory running out, full in 15 min"
+
+
 def test_a_job_is_told_once() -> None:
     """The number of ranks, their sum and one pace; no single pid."""
     job = {"slurm_job": "4711", "process": "train", "user": "ann"}

@@ -21,9 +21,9 @@ from hypothesis import strategies as st
 from gpuagent.clock import ManualClock
 from gpuagent.leaks.detectors import MemoryLeakDetectors
 from gpuagent.leaks.leaks import Leaks
+from gpuagent_alerts.receivers.slack_threads import StoredThreads
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, runs
 from gpuagent_alerts.remedies.limits import Limits, broken, refusals
-from gpuagent_alerts.receivers.slack_threads import StoredThreads
 from gpuagent_alerts.store.database import Store
 from tests.agent.alerting.bench import BUSY, CALM, alerting
 from tests.alerts.store.damage import TABLES, act, columns, damage, filled, groups, settings
@@ -157,6 +157,7 @@ def test_a_bad_row_costs_itself(original: Path, tmp_path: Path, table: str, capl
     async def start() -> tuple[str, dict[str, int]]:
         async with alerting(settings(tmp_path), groups(), ManualClock(), path) as bench:
             Leaks("balanced", bench.clock, store=bench.alerting.store, boot_id=BOOT_ID).open()
+            await StoredThreads(bench.alerting.store).find("chat", "C1", "inc-1")
             await bench.show(BUSY)
             figures = bench.alerting.figures()
             assert figures is not None
