@@ -46,7 +46,7 @@ def record() -> None:
         with _told_by(Path(folder), ending) as (agent, slack):
             _keep("slack", _message(slack, "embed-server", "full in"))
             _keep("status", agent.status())
-            _keep("slack-end", _message(slack, "RESOLVED", "embed-server"))
+            _keep("slack-end", _message(slack, "RESOLVED", " ended; "))
     with (
         tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder,
         _told_by(Path(folder), "lost-gpu") as at,

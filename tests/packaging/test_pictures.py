@@ -25,8 +25,8 @@ def test_they_show_the_leak() -> None:
 
 def test_they_show_its_end_and_a_lost_gpu() -> None:
     """The end says what ended it, and a lost GPU what it takes."""
-    assert kept("slack-end")["text"].startswith(f"SIMULATED RESOLVED {HOSTNAME} GPU 0: embed-server")
-    assert "the process ended; " in kept("slack-end")["text"]
+    assert kept("slack-end")["text"].startswith(f"SIMULATED RESOLVED {HOSTNAME} GPU 0: ")
+    assert " ended; " in kept("slack-end")["text"]
     assert "the GPU is lost" in kept("slack-lost")["text"]
 
 
