@@ -6,7 +6,7 @@ import json
 import shutil
 import subprocess
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -82,30 +82,37 @@ class Alertmanager:
 @contextmanager
 def running_alertmanager(folder: Path) -> Iterator[Alertmanager]:
     """A server that tells at once of every alert by itself, ended in every case."""
-    port = free_port()
     with sink() as receiver:
         route = {
             "receiver": "hook", "group_by": ["..."],
             "group_wait": "0s", "group_interval": "1s", "repeat_interval": "1h",
         }  # fmt: skip
         hook = {"name": "hook", "webhook_configs": [{"url": receiver.url, "send_resolved": True}]}
-        config = folder / "alertmanager.yml"
-        config.write_text(json.dumps({"route": route, "receivers": [hook]}), encoding="utf-8")
-        program = next(path for name in NAMES if (path := shutil.which(name)))
-        command = [
-            program, f"--config.file={config}", f"--storage.path={folder / 'am'}",
-            f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=", "--log.level=warn",
-        ]  # fmt: skip
-        with (folder / "alertmanager.log").open("wb") as log:
-            process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
-        server = Alertmanager(f"http://127.0.0.1:{port}", receiver)
-        try:
-            until(lambda: process.poll() is not None or server.is_ready(), "Alertmanager answers")
-            assert process.poll() is None, (folder / "alertmanager.log").read_text(encoding="utf-8")
+        with configured_alertmanager(folder, {"route": route, "receivers": [hook]}, receiver) as server:
             yield server
-        finally:
-            process.kill()
-            process.wait()
+
+
+@contextmanager
+def configured_alertmanager(folder: Path, document: Mapping[str, Any], receiver: Sink) -> Iterator[Alertmanager]:
+    """A server with this configuration, in which `receiver` stands, ended in every case."""
+    port = free_port()
+    config = folder / "alertmanager.yml"
+    config.write_text(json.dumps(document), encoding="utf-8")
+    program = next(path for name in NAMES if (path := shutil.which(name)))
+    command = [
+        program, f"--config.file={config}", f"--storage.path={folder / 'am'}",
+        f"--web.listen-address=127.0.0.1:{port}", "--cluster.listen-address=", "--log.level=warn",
+    ]  # fmt: skip
+    with (folder / "alertmanager.log").open("wb") as log:
+        process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
+    server = Alertmanager(f"http://127.0.0.1:{port}", receiver)
+    try:
+        until(lambda: process.poll() is not None or server.is_ready(), "Alertmanager answers")
+        assert process.poll() is None, (folder / "alertmanager.log").read_text(encoding="utf-8")
+        yield server
+    finally:
+        process.kill()
+        process.wait()
 
 
 def _held(document: Any) -> Held:

@@ -1,8 +1,8 @@
 """Messages that are held back, as a receiver has had enough for an hour, and the digest that tells of them later.
 
-A message that is held back lies in the outbox in a state of its own: what it tells of counts as told, and outlives the
-process. Later one message tells of all of them, each alert as it was last. Where a receiver has to hear of each group by
-itself (PagerDuty), they go out one by one as there is room.
+A message that is held back lies in the outbox in a state of its own: what it tells of counts as told, and survives the
+process. Later one message tells of all of them, each alert as it was last. Where a receiver has to hear of each group
+by itself (PagerDuty), they go out one after another as there is room.
 """
 
 from __future__ import annotations

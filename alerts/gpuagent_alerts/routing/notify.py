@@ -36,7 +36,7 @@ def decide(view: View, told: Mapping[GroupKey, Told]) -> Decision:
     groups = _groups(view, told)
     found: list[Telling] = []
     times: list[float] = []
-    for key in (*groups, *(key for key in told if key not in groups)):
+    for key in (*groups, *sorted(told.keys() - groups.keys())):  # the same order after a restart
         recipient = view.recipients.get(key.receiver)
         if recipient is None:
             found.append(Telling(key, None))  # there is nobody to tell

@@ -1,0 +1,109 @@
+"""One story told twice: by the agent, and by a real Prometheus and Alertmanager with what is shipped for them."""
+
+from __future__ import annotations
+
+import copy
+import json
+import subprocess
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from gpuagent_alerts.routing.inhibition import alertmanager_rules
+from gpuagent_alerts.shipped import RULES_FILE
+from tests.alerts.receivers.sink import Sink, sink
+from tests.integration.agent import running_agent
+from tests.integration.alertmanager import NAMES, configured_alertmanager
+from tests.integration.prometheus import configured_prometheus
+from tests.integration.waiting import until
+
+SHIPPED = Path(__file__).parents[2] / "grafana/prometheus/alertmanager.yml"
+SCENARIO = """\
+description: GPU 1 of 3 has an Xid and is lost
+gpus:
+  - model: h100
+    count: 3
+    processes:
+      - {name: trainer, user: alice, memory: 20GiB}
+faults:
+  - {kind: xid, gpu: 1, xid: 79, at: 5s}
+  - {kind: lost, gpu: 1, at: 6s}
+"""
+Picture = dict[str, set[str]]
+
+
+def test_the_shipped_rules_are_those_of_the_agent() -> None:
+    """An Alertmanager inhibits what the agent does, by rules that are made from the same table."""
+    assert yaml.safe_load(SHIPPED.read_text(encoding="utf-8"))["inhibit_rules"] == alertmanager_rules()
+
+
+@pytest.mark.needs("amtool")
+def test_alertmanager_takes_the_example() -> None:
+    """Its own check finds nothing wrong."""
+    checked = subprocess.run(["amtool", "check-config", str(SHIPPED)], capture_output=True, text=True, check=False)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.needs(*NAMES)
+@pytest.mark.needs("prometheus")
+def test_who_is_told_what(folder: Path) -> None:
+    """The same receivers hear of the same alerts; what a lost GPU implies is told by neither."""
+    own, managers, prometheus_folder = folder / "own", folder / "am", folder / "prometheus"
+    for each in (own, managers, prometheus_folder):
+        each.mkdir()
+    scenario = own / "scenario.yaml"
+    scenario.write_text(SCENARIO, encoding="utf-8")
+    with (
+        sink() as told, sink() as fleet, configured_alertmanager(managers, quick(fleet), fleet) as manager,
+        running_agent(own, scenario, **keys(told)) as agent,
+    ):
+        agent.wait_until_ready()
+        with configured_prometheus(prometheus_folder, scraping(agent.port, manager.url)):
+            until(lambda: len(picture(told)) > 1, "the agent tells", seconds=60)
+            until(lambda: picture(fleet) == picture(told), "Alertmanager tells the same", seconds=60)
+
+    both = {"GpuLost", "GpuXidCritical"}
+    assert picture(told) == {"pager": both, "chat": both}
+
+
+def quick(receiver: Sink) -> dict[str, Any]:
+    """What is shipped, with receivers that listen, and without its waits."""
+    document: dict[str, Any] = copy.deepcopy(yaml.safe_load(SHIPPED.read_text(encoding="utf-8")))
+    document["route"] |= {"group_wait": "2s", "group_interval": "1s"}
+    document["receivers"] = [
+        {"name": name, "webhook_configs": [{"url": f"{receiver.url}/{name}"}] if name != "nobody" else []}
+        for name in (each["name"] for each in document["receivers"])
+    ]
+    return document
+
+
+def keys(receiver: Sink) -> dict[str, Any]:
+    """Routes of the agent that mean what the shipped ones do."""
+    hooks = [{"name": name, "webhook": {"url": f"{receiver.url}/{name}"}} for name in ("chat", "pager")]
+    routes = [{"match": ['severity="critical"'], "receivers": ["pager"]}, {"receivers": ["chat"]}]
+    return {"poll_interval": "500ms", "receivers": hooks, "routes": routes}
+
+
+def scraping(port: int, manager: str) -> dict[str, Any]:
+    """A Prometheus with the shipped rules."""
+    return {
+        "global": {"scrape_interval": "1s", "evaluation_interval": "1s"},
+        "rule_files": [str(RULES_FILE)],
+        "scrape_configs": [{"job_name": "gpuagent", "static_configs": [{"targets": [f"127.0.0.1:{port}"]}]}],
+        "alerting": {"alertmanagers": [{"static_configs": [{"targets": [manager.removeprefix("http://")]}]}]},
+    }
+
+
+def picture(receiver: Sink) -> Picture:
+    """Which receiver was told that which alerts fire."""
+    found: defaultdict[str, set[str]] = defaultdict(set)
+    for request in receiver.processed:
+        body = json.loads(request.body)
+        name = request.path.strip("/")
+        found[name] |= {one["labels"]["alertname"] for one in body["alerts"] if one["status"] == "firing"}
+    return dict(found)
