@@ -45,13 +45,19 @@ def record() -> None:
         ending.write_text(LEAK.read_text().replace("age: 20m", f"age: 20m\n        until: {_ENDS}", 1))
         with _told_by(Path(folder), ending) as (agent, slack):
             _keep("slack", _message(slack, "embed-server", "full in"))
-            _keep("status", agent.status())
+            _keep("status", until(lambda: _leaking(agent), "the detector is sure", _PATIENCE_SECONDS))
             _keep("slack-end", _message(slack, "RESOLVED", " ended; "))
     with (
         tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder,
         _told_by(Path(folder), "lost-gpu") as at,
     ):
         _keep("slack-lost", _message(at[1], "the GPU is lost"))
+
+
+def _leaking(agent: Agent) -> Any:
+    """The status, once it tells of a leak."""
+    status = agent.status()
+    return status if any(problem["kind"] == "leak" for problem in status["problems"]) else None
 
 
 @contextmanager
