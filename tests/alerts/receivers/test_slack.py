@@ -16,7 +16,7 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.incident import Briefing, Holder, News
 from gpuagent_alerts.receivers.slack_marks import link
 from gpuagent_alerts.receivers.slack_message import payload
-from tests.alerts.incidents import about, incident
+from tests.alerts.incident_messages import about, incident
 from tests.alerts.messages import CONTEXT, alert, message
 
 TEXTS = st.text(max_size=20) | st.sampled_from(
