@@ -1,6 +1,6 @@
 """The pictures of the README, drawn from what a real agent has answered.
 
-`python -m tests.packaging.pictures record` runs an agent over a leak until it has ended and another one over a lost GPU
+XX
 (about two minutes), and keeps the status and the messages to Slack in `docs/images`; without `record` the pictures are
 drawn from these again.
 """
@@ -32,8 +32,8 @@ IMAGES = Path(__file__).parents[2] / "docs" / "images"
 LEAK = Path(__file__).parents[2] / "agent" / "gpuagent" / "simulated" / "scenarios" / "leak.yaml"
 HOSTNAME = "node7"
 WIDTH = 100
-_SPEED = 120.0
-_ENDS = "33m"
+_SPEED = 60.0
+_ENDS = "37m"
 """The leaking process: when its detector is sure, and before the GPU is full."""
 _PATIENCE_SECONDS = 180.0
 
@@ -44,14 +44,20 @@ def record() -> None:
         ending = Path(folder) / "ending.yaml"
         ending.write_text(LEAK.read_text().replace("age: 20m", f"age: 20m\n        until: {_ENDS}", 1))
         with _told_by(Path(folder), ending) as (agent, slack):
-            _keep("slack", _message(slack, " leaking "))
-            _keep("status", agent.status())
-            _keep("slack-end", _message(slack, "RESOLVED", "embed-server"))
+            _keep("slack", _message(slack, "embed-server", "full in"))
+            _keep("status", until(lambda: _leaking(agent), "the detector is sure", _PATIENCE_SECONDS))
+            _keep("slack-end", _message(slack, "RESOLVED", " ended; "))
     with (
         tempfile.TemporaryDirectory(prefix="gpuagent-", dir="/tmp") as folder,
         _told_by(Path(folder), "lost-gpu") as at,
     ):
         _keep("slack-lost", _message(at[1], "the GPU is lost"))
+
+
+def _leaking(agent: Agent) -> Any:
+    """The status, once it tells of a leak."""
+    status = agent.status()
+    return status if any(problem["kind"] == "leak" for problem in status["problems"]) else None
 
 
 @contextmanager

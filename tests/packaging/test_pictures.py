@@ -20,13 +20,13 @@ def test_pictures_are_current(name: str, draw: Callable[[], str]) -> None:
 def test_they_show_the_leak() -> None:
     """What was recorded is a leak, told to Slack and on the screen of the node."""
     assert {problem["kind"] for problem in kept("status")["problems"]} >= {"leak"}
-    assert kept("slack")["text"].startswith(f"WARNING {HOSTNAME} GPU 0: embed-server")
-    assert " leaking " in kept("slack")["text"]
+    assert kept("slack")["text"].startswith(f"SIMULATED CRITICAL {HOSTNAME} GPU 0: embed-server (svc-ml, pid ")
 
 
 def test_they_show_its_end_and_a_lost_gpu() -> None:
     """The end says what ended it, and a lost GPU what it takes."""
-    assert kept("slack-end")["text"].startswith(f"RESOLVED {HOSTNAME} GPU 0: embed-server")
+    assert kept("slack-end")["text"].startswith(f"SIMULATED RESOLVED {HOSTNAME} GPU 0: ")
+    assert " ended; " in kept("slack-end")["text"]
     assert "the GPU is lost" in kept("slack-lost")["text"]
 
 

@@ -30,7 +30,7 @@ from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.identity import ProcessId
 from gpuagent.nvml.device import longest_gap
 from gpuagent.reading import Snapshot
-from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.advice import advice_on
 from gpuagent_alerts.remedies.audit import Audit, runs
 from gpuagent_alerts.remedies.choice import Firing
@@ -307,12 +307,12 @@ class Acting:
         )
 
     def remedy_of(self, alert: Alert) -> str:
-        """What was done about this alert, for its text; "" if nothing was."""
+        """Return what was done about this alert, or why nothing is while it fires; "" if neither is known."""
         for run in self.remedies.running:
             if run.plan.order.alert == alert.fingerprint and run.step is not None:
                 return f"{run.step}: under way{' (dry run: nothing is done)' if run.plan.dry_run else ''}"
         done = self.notes.words_on(alert.fingerprint, alert.labels.get("pid", ""), alert.labels.get("uuid", ""))
-        why_not = self.remedies.withheld.reason(alert.fingerprint)
+        why_not = self.remedies.withheld.reason(alert.fingerprint) if alert.status is Status.FIRING else ""
         return done or (f"nothing is done: {why_not}" if why_not else "")
 
     def _tell_off(self, why: str, config: Config) -> None:

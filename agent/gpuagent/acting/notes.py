@@ -107,8 +107,11 @@ class Notes:
 
     def ending_of(self, pid: str, uuid: str) -> RemedyEnding | None:
         """Return what freed the memory of this process on this GPU; None where no remedy did, and after a dry run."""
+        now = self._clock.now()
         for kept in reversed(self._ended):
             note = kept.note
+            if now - kept.clock_seconds >= SHOWN_SECONDS:
+                continue  # the number may be another process's by now
             if pid and (note.about.pid, note.about.uuid) == (pid, uuid):
                 if note.dry_run or note.result != Result.RELEASED:
                     return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpuagent.growth import MemoryKey
+from gpuagent.growth import Growth, MemoryKey, Verdict
 from gpuagent.reading import GpuReading, GpuState, ProcessReading, Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.annotations import UNKNOWN_END
@@ -78,6 +78,23 @@ class Briefed:
                 key = labels.get("uuid", ""), labels.get("pid", ""), labels.get("gpu_instance_id", "")
                 found[key] = max(found.get(key, 0.0), alert.value)  # one alert for each standard, with one pace
         return sum(value for value in found.values() if value > 0)
+
+    @property
+    def grower(self) -> tuple[ProcessReading, Growth, float] | None:
+        """The process on its GPUs that grows most, and by how many bytes an hour; None where none is known to grow."""
+        if self.snapshot is None:
+            return None
+        uuids = {gpu.identity.uuid for gpu in self.gpus}
+        found = [
+            (process, growth, growth.slope.value * 3600)
+            for process in self.snapshot.processes
+            if process.gpu_uuid in uuids
+            and (growth := self.snapshot.growth.get(process.key)) is not None
+            and growth.slope is not None
+            and growth.verdict in {Verdict.GROWING, Verdict.LEAKING}
+            and growth.slope.value > 0
+        ]
+        return max(found, key=lambda one: one[2], default=None)
 
     @property
     def is_full(self) -> bool:

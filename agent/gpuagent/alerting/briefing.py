@@ -99,12 +99,13 @@ def _numbers(seen: Briefed, main: Alert | None) -> str:
     processes = seen.processes
     if not seen.incident.is_over and processes:
         held = sum(process.used_bytes or 0 for process in processes)
-        who = f"{len(processes)} processes hold" if len(processes) > 1 else "holds"
+        who = f"{len(processes)} processes hold" if len(processes) > 1 else "process holds"
         parts += [f"{who} {format_bytes(held)}"] if held else []
     memory = _memory(seen.gpus)
     if memory:
         parts.append(memory)
-    pace = seen.pace
+    grower = seen.grower
+    pace = seen.pace or (0.0 if grower is None else grower[2])
     if pace and not seen.incident.is_over and not seen.is_full:
         parts.append(f"+{format_bytes(pace)}/h")
     return " · ".join(parts)

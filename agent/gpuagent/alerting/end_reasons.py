@@ -32,6 +32,8 @@ class Facts:
     process: ProcessReading | None = None
     memory: Memory | None = None
     """Of the GPU, or of the MIG instance that the alert names."""
+    grower: ProcessReading | None = None
+    """The process on that GPU that grew most, by the leak detector."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +76,8 @@ def facts_of(labels: Mapping[str, str], snapshot: Snapshot) -> Facts | None:
         return None
     node = snapshot.node
     memory = None if gpu is None else _memory(labels, gpu)
-    return Facts(node.boot_id, node.nvml_initializations, _process(labels, snapshot), memory)
+    process = _process(labels, snapshot)
+    return Facts(node.boot_id, node.nvml_initializations, process, memory, _grower(labels, snapshot))
 
 
 def reason_of_process(case: Case, remedy: RemedyEnding | None) -> str:
@@ -144,6 +147,8 @@ def _process_memory_level(case: Case) -> str:
 
 
 def _growth(case: Case) -> str:
+    if not case.alert.labels.get("pid") and (left := _grower_left(case)):
+        return left
     memory, used, was = case.memory, _used(case), _used_before(case)
     if memory is None or used is None or memory.used_bytes is None or not memory.total_bytes:
         return ""
@@ -153,6 +158,18 @@ def _growth(case: Case) -> str:
         return "the GPU is full"
     free = memory.free_bytes if memory.free_bytes is not None else memory.total_bytes - memory.used_bytes
     return _growth_now(case.growth, used, max(0, free))
+
+
+def _grower_left(case: Case) -> str:
+    """Return that the process which grew has gone, where its memory came back with that."""
+    before, gpu = None if case.before is None else case.before.grower, case.gpu
+    if before is None or before.info is None or gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
+        return ""
+    if any(one.pid == before.pid and one.gpu_uuid == before.gpu_uuid for one in case.snapshot.processes):
+        return ""
+    back = _came_back(case, before)
+    how = _how_it_left(case, before).removeprefix("the process")
+    return f"{before.info.name} (pid {before.pid}){how}{back}" if back.endswith("came back") else ""
 
 
 def _growth_now(growth: Growth | None, used: int, free: int) -> str:
@@ -320,6 +337,22 @@ def _key(labels: Mapping[str, str]) -> MemoryKey | None:
     except ValueError:  # a rule may set any label to any text
         return None
     return MemoryKey(labels.get("uuid", ""), pid, instance)
+
+
+def _grower(labels: Mapping[str, str], snapshot: Snapshot) -> ProcessReading | None:
+    """Return the process that grows most on an alert's GPU; None for an alert that names a process by itself."""
+    if labels.get("pid"):
+        return None
+    paces = {
+        key: growth.slope.value
+        for key, growth in snapshot.growth.items()
+        if key.pid
+        and key.gpu_uuid == labels.get("uuid")
+        and growth.slope is not None
+        and growth.verdict in {Verdict.GROWING, Verdict.LEAKING}
+    }
+    most = max(paces, key=lambda one: paces[one], default=None)
+    return None if most is None else next((one for one in snapshot.processes if one.key == most), None)
 
 
 def _process(labels: Mapping[str, str], snapshot: Snapshot) -> ProcessReading | None:

@@ -9,7 +9,9 @@ import re
 from collections.abc import Callable
 
 from gpuagent.alerting.briefed import FULL, LEAK, SOON, Briefed
+from gpuagent.growth import Verdict
 from gpuagent.naming import format_container
+from gpuagent.reading import ProcessReading
 from gpuagent.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.annotations import UNKNOWN_END, resolved_summary, shown_annotations
@@ -55,7 +57,20 @@ def _leak(seen: Briefed, main: Alert) -> str:
 
 
 def _soon(seen: Briefed, _: Alert) -> str:
-    return f"memory running out{_forecast(seen)}"
+    """Return who grows most, where somebody does: whoever is woken asks that first."""
+    grower = seen.grower
+    if grower is None:
+        return f"memory running out{_forecast(seen)}"
+    process, growth, pace = grower
+    verb = "leaking" if growth.verdict is Verdict.LEAKING else "growing"
+    return f"{_name(process)} {verb} {format_bytes(pace)}/h{_forecast(seen)}"
+
+
+def _name(process: ProcessReading) -> str:
+    info = process.info
+    user = "" if info is None else info.user
+    who = ", ".join(part for part in (user, f"pid {process.pid}") if part)
+    return f"{'a process' if info is None else info.name} ({who})"
 
 
 def _full(seen: Briefed, main: Alert) -> str:
@@ -138,7 +153,4 @@ def _largest(seen: Briefed) -> str:
     if not held:
         return ""
     most = max(held, key=lambda one: one.used_bytes or 0)
-    if most.info is None or most.used_bytes is None:
-        return ""
-    who = ", ".join(part for part in (most.info.user, f"pid {most.pid}") if part)
-    return f", {format_bytes(most.used_bytes)} of it held by {most.info.name} ({who})"
+    return f", {format_bytes(most.used_bytes or 0)} of it held by {_name(most)}"

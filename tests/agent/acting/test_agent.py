@@ -234,3 +234,18 @@ def test_a_file_that_could_not_be_used_at_the_start(tmp_path: Path) -> None:
     with running(PLAIN) as leaker:
         asyncio.run(story(leaker.pid, as_target(leaker.pid).user))
         assert leaker.poll() is None
+
+
+def test_of_an_ended_alert_nothing_is_withheld(store: Store) -> None:
+    """Why nothing is done is true while an alert fires; its end does not repeat it."""
+
+    async def story(leaker: int, user: str) -> None:
+        async with stage(config(user), store, {"leaker": leaker}) as one:
+            one.fires(leaker)
+            (alert,) = one.alerts
+            one.acting.remedies.withheld.update({alert.fingerprint: (alert, "it is on the never-list")})
+            assert one.acting.remedy_of(alert) == "nothing is done: it is on the never-list"
+            assert one.acting.remedy_of(dataclasses.replace(alert, status=Status.RESOLVED)) == ""
+
+    with running(PLAIN) as leaker:
+        asyncio.run(story(leaker.pid, as_target(leaker.pid).user))

@@ -71,7 +71,7 @@ def test_a_leak_in_one_line() -> None:
     told = brief(LEAK)
 
     assert told.headline == "CRITICAL node7 GPU 0: whisper-api (svc-ml, pid 81204) leaking 84.4 GiB/h, full in 8 min"
-    assert told.numbers == "holds 44.1 GiB · 60.0 GiB of 80.0 GiB in use (75 %) · +84.4 GiB/h"
+    assert told.numbers == "process holds 44.1 GiB · 60.0 GiB of 80.0 GiB in use (75 %) · +84.4 GiB/h"
     assert [(one.process, one.pid, one.used_bytes) for one in told.holders] == [
         ("whisper-api", 81204, int(44.1 * GIB)), ("python3", 7, 9 * GIB), ("python3", 8, int(3.5 * GIB)),
     ]  # fmt: skip
@@ -98,6 +98,23 @@ def test_a_forecast_only_while_it_is_true() -> None:
     assert brief(LEAK, soon, seen=calm).headline.endswith("full in 1 min")
     over = replace(soon, true_until=WALL)
     assert brief(replace(LEAK, true_until=WALL), over, seen=calm).headline.endswith("pid 81204) leaking")
+
+
+def test_a_forecast_names_who_grows_most() -> None:
+    """Before there is a verdict, too: whoever is woken asks that first. What does not grow is not named."""
+    soon = alert("GpuMemoryExhaustionSoon", LABELS, value=900.0)
+    slope = Range(10 * GIB / 3600, 0.0, 1.0)
+    keys = MemoryKey("GPU-00000000", 7), MemoryKey("GPU-00000000", 8), MemoryKey("GPU-00000000", 9)
+    growing = Growth(Verdict.GROWING, slope=slope)
+    steady = Growth(Verdict.STEADY, slope=Range(1e9, 0.0, 1.0))
+    slower = Growth(Verdict.LEAKING, slope=Range(1e6, 0.0, 1.0))
+    seen = replace(BUSY, growth=dict(zip(keys, (growing, steady, slower), strict=True)))
+
+    told = brief(soon, seen=seen, kind=CauseKind.GPU, labels=LABELS)
+    assert told.headline == "CRITICAL node7 GPU 0: python3 (alice, pid 7) growing 10.0 GiB/h, full in 15 min"
+    assert told.numbers == "60.0 GiB of 80.0 GiB in use (75 %) · +10.0 GiB/h"
+    nobody = brief(soon, seen=replace(BUSY, growth={}), kind=CauseKind.GPU, labels=LABELS)
+    assert nobody.headline == "CRITICAL node7 GPU 0: memory running out, full in 15 min"
 
 
 def test_a_job_is_told_once() -> None:

@@ -158,6 +158,7 @@ def test_a_bad_row_costs_itself(original: Path, tmp_path: Path, table: str, capl
     async def start() -> tuple[str, dict[str, int]]:
         async with alerting(settings(tmp_path), groups(), ManualClock(), path) as bench:
             Leaks("balanced", bench.clock, store=bench.alerting.store, boot_id=BOOT_ID).open()
+            await StoredThreads(bench.alerting.store).find("chat", "C1", "inc-1")
             await bench.show(BUSY)
             figures = bench.alerting.figures()
             assert figures is not None

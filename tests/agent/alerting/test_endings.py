@@ -136,6 +136,19 @@ def test_growth_that_ended(used: float, growth: Growth | None, words: str) -> No
     assert reason("GpuMemoryExhaustionSoon", before, seen(gpu(0, used_gib=used), growth=growth)) == words
 
 
+def test_a_forecast_that_ended_with_its_process() -> None:
+    """The process that grew is named, where its memory came back with it; else it is the memory that is told."""
+    growing = Growth(Verdict.GROWING, slope=Range(1e7, 1e6, 1e8))
+    before = seen(gpu(0, used_gib=23.0), processes=[process(4242, used_gib=20.0)], growth=growing, pid=4242)
+
+    ended = reason("GpuMemoryExhaustionSoon", before, seen(gpu(0, used_gib=3.0)))
+    assert ended == "python3 (pid 4242) ended; 20.0 GiB came back"
+    taken = reason("GpuMemoryExhaustionSoon", before, seen(gpu(0, used_gib=15.0)))
+    assert taken == "memory back to 15.0 GiB"
+    stays = seen(gpu(0, used_gib=3.0), processes=[process(4242, used_gib=1.0)])
+    assert reason("GpuMemoryExhaustionSoon", before, stays) == "memory back to 3.0 GiB"
+
+
 def test_a_level_that_did_not_fall() -> None:
     """A rule that ends for another reason, such as a server that preallocates, is not put down to memory."""
     assert reason("GpuMemoryHigh", WITH, WITH) == "no longer true"

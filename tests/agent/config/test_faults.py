@@ -78,9 +78,10 @@ def test_a_fault_in_full(tmp_path: Path) -> None:
     """A fault says file, line, path, what is wrong, what was meant and what is allowed."""
     file = write(tmp_path, "receivers:\n  - name: ops\n    slack: {url_fle: /etc/x}\n")
     (fault,) = faults_of(file)
-    assert fault == Fault(str(file), 3, 13, "receivers[0].slack.url_fle", "unknown key", "url, url_file", "url_file")
+    allowed = "url, url_file, token_file, channel"
+    assert fault == Fault(str(file), 3, 13, "receivers[0].slack.url_fle", "unknown key", allowed, "url_file")
     assert str(fault) == (
-        f"{file}:3: receivers[0].slack.url_fle: unknown key; did you mean url_file? (allowed: url, url_file)"
+        f"{file}:3: receivers[0].slack.url_fle: unknown key; did you mean url_file? (allowed: {allowed})"
     )
 
 
@@ -98,7 +99,7 @@ def test_all_faults_in_one_text() -> None:
             "1: receivers[0]: needs one of webhook, slack, alertmanager, pagerduty, exec, apprise or heartbeat",
         ),
         ("receivers: [{webhook: {url: 'https://a'}}]", "1: receivers[0].name: is missing"),
-        ("receivers: [{name: a, slack: {}}]", "1: receivers[0].slack: needs one of url or url_file"),
+        ("receivers: [{name: a, slack: {}}]", "1: receivers[0].slack: needs one of url, url_file or token_file"),
         ("receivers: [{name: a, slack: {url: }}]", "1: receivers[0].slack.url: has no value"),
         (
             "receivers: [{name: a, alertmanager: {url: 'http://am:9093/#/alerts'}}]",

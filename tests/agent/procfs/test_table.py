@@ -267,3 +267,16 @@ def test_where_no_pidfd_tells_each_tick_looks() -> None:
 
     assert table.resolve([7]) == first
     assert proc.reads
+
+
+def test_whether_a_process_runs() -> None:
+    """By identity, whoever lists it: gone, a zombie, or a stranger with its number does not run."""
+    proc = FakeProc()
+    proc.put(7)
+    table = table_of(proc)
+    known = table.resolve([7])[7]
+    assert known is not None
+
+    assert table.is_running(known.id) is True
+    assert table.is_running(known.id._replace(start_ticks=known.id.start_ticks + 1)) is False
+    assert table.is_running(known.id._replace(pid=8)) is False

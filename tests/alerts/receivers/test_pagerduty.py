@@ -17,7 +17,7 @@ from gpuagent_alerts.outbox.outcome import Reason
 from gpuagent_alerts.receivers.http import Http
 from gpuagent_alerts.receivers.pagerduty import Pagerduty, dedup_key, event
 from gpuagent_alerts.receivers.secret import Secret
-from tests.alerts.incidents import BRIEFING, LINKS, about, incident
+from tests.alerts.incident_messages import BRIEFING, LINKS, about, incident
 from tests.alerts.messages import CONTEXT, alert, message
 from tests.alerts.receivers.sink import Reply, always, sink
 from tests.alerts.receivers.test_slack import ALERTS

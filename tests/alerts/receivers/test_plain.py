@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from gpuagent_alerts.incident import News
 from gpuagent_alerts.receivers.text import headline, plain
-from tests.alerts.incidents import BRIEFING, about, incident
+from tests.alerts.incident_messages import BRIEFING, about, incident
 from tests.alerts.messages import CONTEXT, alert, message
 
 

@@ -16,7 +16,7 @@ from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.incident import Briefing, Holder, News
 from gpuagent_alerts.receivers.slack_marks import link
 from gpuagent_alerts.receivers.slack_message import payload
-from tests.alerts.incidents import about, incident
+from tests.alerts.incident_messages import about, incident
 from tests.alerts.messages import CONTEXT, alert, message
 
 TEXTS = st.text(max_size=20) | st.sampled_from(
@@ -140,7 +140,7 @@ def test_below_it_stands_what_helps_to_decide() -> None:
     since = "<!date^1699999400^{date_short_pretty} {time}|2023-11-14 22:03:20 UTC>"
     grafana = "<https://grafana.example.org/d/gpu?var-node=node7&amp;var-gpu=0|Grafana>"
     assert text.split("\n") == [
-        f"holds 44.1 GiB · 60.0 GiB of 80.0 GiB in use (75 %) · +84.4 GiB/h · since {since}",
+        f"process holds 44.1 GiB · 60.0 GiB of 80.0 GiB in use (75 %) · +84.4 GiB/h · since {since}",
         "*Largest holders*",
         "• whisper-api (svc-ml, pid 81204) 44.1 GiB",
         "• python3 (ann, pid 7) 9.0 GiB",

@@ -18,7 +18,7 @@ from gpuagent_alerts.receivers.secret import Secret
 from gpuagent_alerts.receivers.slack import SlackBot
 from gpuagent_alerts.receivers.slack_threads import KEPT_SECONDS, MemoryThreads, StoredThreads, Thread, Threads
 from gpuagent_alerts.store.database import Store
-from tests.alerts.incidents import KEY, about, incident
+from tests.alerts.incident_messages import KEY, about, incident
 from tests.alerts.messages import CONTEXT, NOW, message
 from tests.alerts.receivers.sink import Received, Reply, Sink, sink
 

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from gpuagent_alerts.alert import Alert, Message
 from gpuagent_alerts.incident import Briefing, CauseKind, News
 from gpuagent_alerts.receivers.webhook import SCHEMA, version_4
-from tests.alerts.incidents import BRIEFING, KEY, about, incident
+from tests.alerts.incident_messages import BRIEFING, KEY, about, incident
 from tests.alerts.messages import CONTEXT, alert, message
 from tests.alerts.receivers.test_slack import ALERTS, BRIEFINGS
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from pathlib import Path
+from typing import Any
 
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.outbox.queue import Outbox
@@ -30,7 +31,7 @@ def story(step: int) -> list[Alert]:
             period, begins = 12 + 5 * place, random.Random(f"{gpu} {name}").randrange(12)
             lasted = (step + begins) % period
             if lasted < period // 2:
-                pid = {"pid": str(100 + gpu)} if name == "GpuProcessMemoryLeak" else {}
+                pid: dict[str, Any] = {"pid": str(100 + gpu)} if name == "GpuProcessMemoryLeak" else {}
                 severity = "critical" if name in {"GpuMemoryFull", "GpuLost"} else "warning"
                 starts_at = NOW + (step - lasted) * STEP_SECONDS
                 found.append(

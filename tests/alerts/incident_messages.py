@@ -17,7 +17,7 @@ LINKS = {
 }
 BRIEFING = Briefing(
     headline="CRITICAL node7 GPU 0: whisper-api (svc-ml, pid 81204) leaking 84.4 GiB/h, full in 8 min",
-    numbers="holds 44.1 GiB · 60.0 GiB of 80.0 GiB in use (75 %) · +84.4 GiB/h",
+    numbers="process holds 44.1 GiB · 60.0 GiB of 80.0 GiB in use (75 %) · +84.4 GiB/h",
     holders=(Holder(81204, "whisper-api", "svc-ml", 47_352_014_438), Holder(7, "python3", "ann", 9 * 2**30)),
     culprit="server.py:41 holds 43.0 GiB in `cache`",
     remedies=("SIGTERM: dry run (dry run: nothing was done)",),
