@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from gpuagent_alerts.alert import Alert
@@ -10,7 +12,7 @@ from tests.alerts.messages import alert
 from tests.alerts.routing.parts import Desk, route
 
 
-def one(name: str, gpu: str = "0", **labels: str) -> Alert:
+def one(name: str, gpu: str = "0", **labels: Any) -> Alert:
     """An alert about a GPU."""
     return alert(name, gpu=gpu, uuid=f"GPU-{gpu}", **labels)
 
