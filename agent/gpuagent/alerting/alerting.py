@@ -387,7 +387,7 @@ class Alerting:
                 if running.failures
             ),
             receivers=receivers,
-            firing=tuple(subjects_of(self.engine, self._grounds)),
+            firing=tuple(subjects_of(self.engine)),
             store_ok=self.store.problem is None or not self.store.problem.in_memory,
             store_problem=self.store.problem_text,
             rows_set_aside=tuple(sorted(self.store.set_aside_rows.items())),
