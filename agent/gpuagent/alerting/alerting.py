@@ -387,6 +387,6 @@ class Alerting:
 
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
         undelivered = find_undelivered(receivers, self.delivery.lanes, self.heartbeats, self._clock.now())
-        firing = tuple(subjects_of(self.engine, self._grounds))
+        firing = tuple(subjects_of(self.engine))
         figures = count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)
         return replace(figures, undelivered=undelivered, firing=firing)

@@ -11,9 +11,8 @@ from gpuagent.growth import Growth, MemoryKey
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert
-from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds
+from gpuagent_alerts.remedies.families import GROWTH
 from gpuagent_alerts.states.engine import RuleEngine
-from gpuagent_alerts.states.group import RuleKey
 from gpuagent_alerts.states.instance import State
 
 REMEDY_ANNOTATION = "remedy"
@@ -31,10 +30,10 @@ def explainer(snapshot: Snapshot) -> Callable[[Mapping[str, str]], str]:
     return partial(_explain, snapshot.growth)
 
 
-def subjects_of(engine: RuleEngine, grounds: Mapping[RuleKey, Grounds]) -> Iterator[FiringAlert]:
+def subjects_of(engine: RuleEngine) -> Iterator[FiringAlert]:
     """Return what each alert that fires is about."""
     for running in engine.rules():
-        about_growth = grounds.get(running.key, UNKNOWN).about_growth
+        about_growth = bool(running.rule.expression.metric_names & GROWTH)
         for instance in running.states.instances if running.states is not None else ():
             if instance.state is State.FIRING:
                 yield subject_of(instance.labels, about_growth=about_growth)

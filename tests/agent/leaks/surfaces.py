@@ -7,8 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from gpuagent.alerting.explain import subject_of
-from gpuagent.catalogue.alerting import FiringAlert
+from gpuagent.alerting.explain import subjects_of
 from gpuagent.catalogue.series import series
 from gpuagent.cli.cells import Paint
 from gpuagent.cli.check import judge
@@ -16,8 +15,6 @@ from gpuagent.cli.processes import process_table
 from gpuagent.cli.screen import status_screen
 from gpuagent.growth import MemoryKey
 from gpuagent.reading import Snapshot
-from gpuagent_alerts.remedies.grounds import grounds_of_rule
-from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import Instance, State
 from gpuagent_exporters import page
@@ -45,19 +42,17 @@ class Told(NamedTuple):
     """Of the metrics about growth: by name, GPU, instance and pid, values by what other labels they have."""
 
 
-def firing_of(engine: RuleEngine) -> Iterator[tuple[Instance, FiringAlert]]:
-    """What fires, and what it is about."""
+def firing_of(engine: RuleEngine) -> Iterator[Instance]:
+    """What fires."""
     for running in engine.rules():
-        grounds = isinstance(running.rule, AlertRule) and grounds_of_rule(running.rule).about_growth
         for instance in running.states.instances if running.states is not None else ():
             if instance.state is State.FIRING:
-                yield instance, subject_of(instance.labels, about_growth=grounds)
+                yield instance
 
 
 def told(snapshot: Snapshot, engine: RuleEngine, now: float) -> Told:
     """Ask every surface about this snapshot."""
-    found = list(firing_of(engine))
-    firing = tuple(subject for _, subject in found)
+    firing = tuple(subjects_of(engine))
     arguments: dict[str, Any] = {"now_seconds": now, "poll_interval_seconds": 15.0, "firing": firing}
     status = status_document(
         snapshot, version="1", pid=1, uptime_seconds=1.0, history={}, history_interval_seconds=10.0, **arguments
@@ -71,7 +66,7 @@ def told(snapshot: Snapshot, engine: RuleEngine, now: float) -> Told:
         "\n".join(process_table(table["processes"], 300, PLAIN)) if table["processes"] else "",
         page.render(page.Told(document)).decode(),
         judge(document, 0.9, 0.98)[:2],
-        tuple(instance for instance, _ in found),
+        tuple(firing_of(engine)),
         _figures(snapshot, now),
     )
 
@@ -206,6 +201,7 @@ def _graveness(shown: Shown, part: dict[str, Any]) -> Iterator[str]:
 
 
 _ABOUT_GROWTH = {"leak", "growth", "cached"}
+_RULES_ON_GROWTH = {"GpuProcessMemoryLeak", "GpuMemoryLeak", "GpuMemoryExhaustionSoon"}
 
 
 def _alerts(said: Told, part: dict[str, Any], snapshot: Snapshot) -> Iterator[str]:
@@ -221,8 +217,23 @@ def _alerts(said: Told, part: dict[str, Any], snapshot: Snapshot) -> Iterator[st
             yield f"{part['verdict']}, and its alert fires"
         elif growth is not None and labels["evidence"] not in map(str, growth.evidence_told):
             yield f"evidence {labels['evidence']} in the alert, {growth.evidence_told} in the snapshot"
-        if part["severity"] not in {"critical", labels["severity"]}:
-            yield f"severity {part['severity']}, in the alert {labels['severity']}"
+    worst = _worst_alert(said, part)
+    if worst and part["verdict"] in {"leaking", "growing"} and part["severity"] != worst:
+        yield f"severity {part['severity']}, of its alerts {worst}"
+
+
+def _worst_alert(said: Told, part: dict[str, Any]) -> str | None:
+    """Of those about the growth of the process, or of the GPU or instance that it grows in."""
+    instance = "" if part["gpu_instance_id"] is None else str(part["gpu_instance_id"])
+    found = {
+        alert.labels["severity"]
+        for alert in said.firing
+        if alert.labels["alertname"] in _RULES_ON_GROWTH
+        and alert.labels["uuid"] == part["gpu_uuid"]
+        and alert.labels.get("gpu_instance_id", "") == instance
+        and alert.labels.get("pid", str(part["pid"])) == str(part["pid"])
+    }
+    return next((severity for severity in ("critical", "warning", "info") if severity in found), None)
 
 
 def _severities(said: Told) -> Iterator[str]:

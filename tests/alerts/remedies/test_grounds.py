@@ -200,7 +200,7 @@ def test_shipped_rules() -> None:
         (name, Grounds("", subject, about_growth=name in about_growth)) for name, subject in SENSIBLE.items()
     }
     forecasts = [grounds_of_rule(rule).refusal for rule in rules if rule.name == "GpuMemoryExhaustionSoon"]
-    assert len(forecasts) == 3
+    assert len(forecasts) == 6
     assert all("a forecast" in refusal for refusal in forecasts)
 
 
