@@ -32,4 +32,7 @@ def ack(
         return
     answer = ask_agent("POST", "/api/v1/acks", socket, {"alert": alert, "comment": comment})
     found = answer["acknowledged"]
+    if found == [alert] and alert.startswith("inc-"):
+        typer.echo(f"acknowledged incident {alert}")
+        return
     typer.echo(f"acknowledged {len(found)} alert{'' if len(found) == 1 else 's'}: {' '.join(found)}")

@@ -40,6 +40,30 @@ def test_an_acknowledgement_is_taken_back(tmp_path: Path, by_name: bool) -> None
     run(test)
 
 
+def test_an_incident_is_shown_acknowledged_and_silenced_by_its_key(tmp_path: Path) -> None:
+    """ALERT-02: the document has it with its alerts; its key stands for all that fires of it."""
+
+    async def test() -> None:
+        async with alerting(config(tmp_path, None), rules(FULL), ManualClock(), tmp_path / "s") as bench:
+            await bench.show(BUSY)
+            document = await bench.commands.alerts()
+            (incident,), (alert,) = document["incidents"], document["alerts"]
+            assert (incident["alerts"], incident["severity"]) == ([alert["fingerprint"]], "critical")
+            assert alert["incident"] == incident["key"]
+
+            assert await bench.commands.acknowledge(incident["key"], "mine", "alice") == [incident["key"]]
+            silence = await bench.commands.add_silence([f'incident="{incident["key"]}"'], 60.0, "work", "alice")
+            await bench.show(BUSY)
+            state = await bench.state()
+            assert (state["acknowledged_by"], state["silenced_by"]) == ("alice", [silence["id"]])
+            assert await bench.commands.unacknowledge(incident["key"]) == [incident["key"]]
+            await bench.show(CALM)
+            with pytest.raises(KeyError, match="no incident of this key"):
+                await bench.commands.acknowledge(incident["key"], "late", "alice")
+
+    run(test)
+
+
 def test_a_receiver_that_is_off_is_shown_over_a_restart(tmp_path: Path) -> None:
     """410: which one, why and since when; not asked again by the next agent, and used after a test that it takes."""
 

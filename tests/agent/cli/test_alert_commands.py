@@ -140,6 +140,23 @@ def test_what_stands_in_the_way_is_told(changes: dict[str, Any], words: str) -> 
     assert words in asked(document(**changes), "alerts")[1]
 
 
+def test_incidents_come_with_their_alerts() -> None:
+    """What goes on is shown by incident, with its key; what has ended is not; what is held back is."""
+    incident = {
+        "key": "inc-1", "kind": "group", "labels": {"slurm_job": "77", "user": "alice"}, "severity": "critical",
+        "starts_at_seconds": NOW - 600, "ends_at_seconds": None, "alerts": [ALERT["fingerprint"]],
+        "acknowledged_by": "bob",
+    }  # fmt: skip
+    over = incident | {"key": "inc-2", "ends_at_seconds": NOW - 5}
+    held = [{"receiver": "chat", "messages": 3, "since_seconds": NOW, "alerts": ["A"]}]
+    shown = "\n".join(alert_screen(document(incidents=[incident, over], held_back=held), 100, Paint()))
+
+    assert "inc-1" in shown
+    assert "critical, group user alice slurm_job 77, for 10min, acknowledged by bob" in shown.replace("10 min", "10min")
+    assert "chat: 3 messages held back, a digest follows" in shown
+    assert "inc-2" not in shown
+
+
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_the_screen_keeps_its_width(width: int) -> None:
     """Long and hostile texts neither widen the screen nor reach the terminal as they are."""
@@ -217,6 +234,15 @@ def test_nobody_answers() -> None:
             ["silence", "add", "GpuMemoryHigh", "gpu=3", "--for", "1h", "--comment", "c"], SILENCE,
             "POST", "/api/v1/silences",
             {"matchers": ["alertname=GpuMemoryHigh", "gpu=3"], "seconds": 3600.0, "comment": "c"}, "023876e1\n",
+        ),
+        (
+            ["silence", "add", "--incident", "inc-1", "--for", "1h", "--comment", "c"], SILENCE,
+            "POST", "/api/v1/silences", {"matchers": ['incident="inc-1"'], "seconds": 3600.0, "comment": "c"},
+            "023876e1\n",
+        ),
+        (
+            ["ack", "inc-1"], {"acknowledged": ["inc-1"]},
+            "POST", "/api/v1/acks", {"alert": "inc-1", "comment": ""}, "acknowledged incident inc-1\n",
         ),
         (["silence", "expire", "a/b"], SILENCE, "DELETE", "/api/v1/silences/a%2Fb", None, "the silence has ended\n"),
         (
