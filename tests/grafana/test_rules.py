@@ -97,8 +97,11 @@ def test_every_metric_is_in_the_catalogue_or_recorded(name: str) -> None:
     assert asked - known == set()
 
 
+_QUANTITY = re.compile(r"[0-9.]+ ?(?:%|(?:[KMGTP]i)?B\b)|(?:[0-9.]+ ?(?:d|h|min|ms|m|s)\b ?)+")
+
+
 class Shown(NamedTuple):
-    """An alert as both tell it: without figures that change, and without the labels that a scrape adds."""
+    """An alert as both tell it: without quantities, which each writes in its own format, and labels of a scrape."""
 
     name: str
     state: str
@@ -109,7 +112,7 @@ class Shown(NamedTuple):
 
 def _shown(name: str, state: str, labels: dict[str, str], summary: str) -> Shown:
     own = {key: value for key, value in labels.items() if value and key not in {"alertname", "job", "instance"}}
-    text = re.sub(r", [0-9.ms ]+ ago$", "", summary)
+    text = _QUANTITY.sub("#", summary)
     return Shown(name, state, labels.get("gpu", ""), text, frozenset(own.items()))
 
 

@@ -97,7 +97,6 @@ class _Update:
             found = Record(_key(self._node, cause, alert), cause.kind, (), {}, alert.starts_at)
         if cause.begins and found.ends_at is not None:
             found = replace(found, ends_at=None, reopened=found.reopened + 1)
-        keeps = not is_remedy_note(alert.labels) or not any(found.members.values())
         # A GPU's alert that joins a process must not make it the incident of all that happens to that GPU.
         foreign = found.kind in _PROCESS_KINDS and cause.kind not in _PROCESS_KINDS
         brought = () if foreign else tuple(one for one in cause.brings if one not in found.identities)
@@ -106,7 +105,7 @@ class _Update:
             kind=_kind(found, cause),
             identities=(*found.identities, *brought)[:MOST_IDENTITIES],
             labels=dict(found.labels) if foreign else _labels(found, cause),
-            members={**found.members, fingerprint: keeps and not did_nothing(alert.labels)},
+            members={**found.members, fingerprint: not did_nothing(alert.labels)},
         )
 
     def _find(self, cause: Cause) -> Record | None:

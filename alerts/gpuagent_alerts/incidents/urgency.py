@@ -67,12 +67,12 @@ _IDLE_RESULTS = frozenset({"dry_run", "refused", "resolved", "exited"})
 
 
 def is_remedy_note(labels: Mapping[str, str]) -> bool:
-    """Return whether an alert reports what a remedy came to: it speaks of the past, and keeps nothing open."""
+    """Return whether an alert reports what a remedy came to."""
     return labels.get("alertname") == "GpuRemedy"
 
 
 def did_nothing(labels: Mapping[str, str]) -> bool:
-    """Return whether an alert reports a remedy that has not acted: a dry run, or a refusal."""
+    """Return whether an alert reports a remedy that has not acted, as in a dry run: it keeps nothing open."""
     is_idle = labels.get("dry_run") == "true" or labels.get("result") in _IDLE_RESULTS
     return is_remedy_note(labels) and is_idle
 
