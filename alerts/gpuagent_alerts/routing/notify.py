@@ -36,7 +36,8 @@ def decide(view: View, told: Mapping[GroupKey, Told]) -> Decision:
     groups = _groups(view, told)
     found: list[Telling] = []
     times: list[float] = []
-    for key in (*groups, *sorted(told.keys() - groups.keys())):  # the same order after a restart
+    gone = sorted(told.keys() - groups.keys(), key=lambda key: (told[key].told_at, key))  # the same after a restart
+    for key in (*groups, *gone):
         recipient = view.recipients.get(key.receiver)
         if recipient is None:
             found.append(Telling(key, None))  # there is nobody to tell

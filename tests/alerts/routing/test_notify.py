@@ -332,3 +332,16 @@ def test_labels_of_any_length_name_a_group() -> None:
 
     assert len(taken) == 3
     assert all(len(one.message.group) < 500 for one in taken)
+
+
+def test_a_remedy_that_acted_is_told_and_a_dry_run_is_not() -> None:
+    """That a process was killed is told with the end of what it was killed for; what would have been done is not."""
+    leak = alert("GpuProcessMemoryLeak", pid="7", uuid="GPU-0")
+    dry = alert("GpuRemedy", pid="7", uuid="GPU-0", result="dry_run", dry_run="true")
+    done = alert("GpuRemedy", pid="7", uuid="GPU-0", result="released", dry_run="false")
+    desk = Desk()
+
+    assert desk.tick(dry) == []
+    assert desk.tick(leak, dry) == ["hook: +GpuProcessMemoryLeak/0 +GpuRemedy/0"]
+    assert desk.tick(done) == ["hook: +GpuRemedy/0 -GpuProcessMemoryLeak/0 -GpuRemedy/0"]
+    assert desk.tick() == ["hook: -GpuRemedy/0"]
