@@ -192,11 +192,22 @@ def _idle(case: Case) -> str:
 
 
 def _dead(case: Case) -> str:
-    gpu = case.gpu
-    if gpu is None or gpu.reconciliation is None or gpu.reconciliation.dead_processes_bytes:
+    gpu, labels = case.gpu, case.alert.labels
+    if gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
+        return ""
+    if any(str(one.pid) == labels.get("pid") and one.gpu_uuid == labels.get("uuid") for one in case.snapshot.processes):
         return ""
     held = f"; {format_bytes(case.alert.value)} came back" if case.alert.value > 0 and _memory_level(case) else ""
-    return f"the driver no longer counts memory for them{held}"
+    return f"the driver no longer counts memory for it{held}"
+
+
+def _repaired(case: Case) -> str:
+    gpu = case.gpu
+    if gpu is None or gpu.state is not GpuState.OK:
+        return ""
+    if any(str(one.xid) == case.alert.labels.get("xid") for one in gpu.unrepaired_xids):
+        return ""
+    return "the driver shows a reset, a reboot or a driver reload since"
 
 
 def _xid(case: Case) -> str:
@@ -284,7 +295,8 @@ _REASONS: dict[frozenset[str], Callable[[Case], str]] = {
     frozenset({"GpuProcessMemoryLeak", "GpuMemoryLeak", "GpuMemoryExhaustionSoon"}): _growth,
     frozenset({"GpuProcessIdleHoldingMemory"}): _idle,
     frozenset({"GpuDeadProcessesHoldMemory"}): _dead,
-    frozenset({"GpuXidCritical", "GpuXidWarning"}): _xid,
+    frozenset({"GpuXidCritical"}): _repaired,
+    frozenset({"GpuXidWarning"}): _xid,
     frozenset({"GpuLost"}): _lost,
     frozenset({"GpuMonitorBlind"}): _blind,
     frozenset({"GpuCountDropped"}): _count,
@@ -294,7 +306,7 @@ _REASONS: dict[frozenset[str], Callable[[Case], str]] = {
     frozenset({"GpuThrottledThermal", "GpuThrottledPower"}): _throttled,
     frozenset({"GpuRemedy"}): _constant("a remedy is told for 15 min"),
     frozenset({"GpuRemedyAnnounced"}): _constant("the remedy acted, or was called off"),
-    frozenset({"GpuProcessUnkillable"}): _constant("it is told for 15 min; the process had not left the GPU"),
+    frozenset({"GpuProcessUnkillable"}): _constant("the process has ended"),
     frozenset({"GpuRemediesStopped"}): _constant("remedies go on"),
 }
 

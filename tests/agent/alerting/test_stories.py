@@ -109,9 +109,9 @@ def test_a_lost_gpu_and_all_that_follows(tmp_path: Path) -> None:
     stage.show(snapshot(well), MINUTE)
     at = stage.clock.wall()
     xids = (XidCount(0, "GPU-00000000", 79, 1, at),)
-    lost = absent_gpu(0, GpuState.LOST, "GPU is lost")
+    lost = replace(absent_gpu(0, GpuState.LOST, "GPU is lost"), unrepaired_xids=xids)
     dead = process(PID, state=ProcessState.DEAD)
-    stage.show(snapshot([replace(well[0]), well[1]], xids=xids), 5.0)
+    stage.show(snapshot([replace(well[0], unrepaired_xids=xids), well[1]], xids=xids), 5.0)
     stage.show(snapshot([lost, well[1]], [dead], xids=xids, node={"gpus_expected": 2, "pci_gpus": 2}), 10 * MINUTE)
     stage.show(snapshot(well, xids=xids), 20 * MINUTE)
 

@@ -7,91 +7,11 @@ from typing import Any
 
 import pytest
 from rich.cells import cell_len
-from typer.testing import CliRunner
 
-from gpuagent.cli.alert_screen import alert_screen, receiver_lines
-from gpuagent.cli.app import app
+from gpuagent.cli.alert_screen import alert_screen
 from gpuagent.cli.cells import Paint
+from tests.agent.cli.alerts_document import ALERT, LETTER, NOW, RECEIVER, SILENCE, asked, document, run
 from tests.fakes.answering import answering, says
-
-NOW = 1_700_000_000.0
-ALERT: dict[str, Any] = {
-    "name": "GpuMemoryFull",
-    "state": "firing",
-    "severity": "critical",
-    "fingerprint": "0123456789abcdef",
-    "labels": {"alertname": "GpuMemoryFull", "gpu": "3", "pid": "4242"},
-    "annotations": {"summary": "GPU 3: memory is full"},
-    "value": 85899345920.0,
-    "active_seconds": 8040.0,
-    "starts_at_seconds": NOW - 8000,
-    "silenced_by": [],
-    "muted_by": "",
-    "acknowledged_by": "",
-    "receivers": ["pager", "chat"],
-}
-SILENCE: dict[str, Any] = {
-    "id": "023876e1",
-    "matchers": ['gpu="3"'],
-    "state": "active",
-    "starts_at_seconds": NOW - 60,
-    "ends_at_seconds": NOW + 3600,
-    "comment": "driver work",
-    "creator": "alice",
-}
-RECEIVER: dict[str, Any] = {
-    "receiver": "pager",
-    "kind": "pagerduty",
-    "queued": 2,
-    "dead": 1,
-    "oldest_seconds": 90.0,
-    "sent": 40,
-    "failed": 3,
-    "dropped": 0,
-    "last": "it answered 503",
-    "off": "",
-    "off_since_seconds": None,
-}
-HEARTBEAT = {"receiver": "alive", "interval_seconds": 60.0, "sent": 99, "failed": 0, "last": "delivered"}
-LETTER = {
-    "id": "gpa_7",
-    "receiver": "pager",
-    "status": "firing",
-    "alerts": ["GpuMemoryFull"],
-    "created_seconds": NOW - 3600,
-    "attempts": 3,
-    "error": "it answered 400",
-}
-
-
-def document(**changes: Any) -> dict[str, Any]:
-    """Of one alert, one silence and one receiver."""
-    return {
-        "schema": 1,
-        "time_seconds": NOW,
-        "alerting": "node",
-        "alerts": [ALERT],
-        "silences": [SILENCE],
-        "receivers": [RECEIVER],
-        "heartbeats": [],
-        "rules": 19,
-        "failing_rules": [],
-        "store_problem": "",
-    } | changes
-
-
-def run(*words: str) -> tuple[int, str, str]:
-    """Exit status, standard output and standard error."""
-    result = CliRunner().invoke(app, list(words))
-    return result.exit_code, result.stdout, result.stderr
-
-
-def asked(answer: Any, *words: str, status: str = "200 OK") -> tuple[int, str, str, bytes]:
-    """The same, of an agent that answers so; and what it was asked."""
-    requests: list[bytes] = []
-    with answering(says(answer, status, requests)) as place:
-        result = run(*words, "--socket", str(place))
-    return *result, requests[0]
 
 
 def test_the_screen_tells_everything() -> None:
@@ -348,57 +268,6 @@ def test_silences_are_listed() -> None:
 def test_nothing_to_say_about_what_is_taken_back() -> None:
     """A comment with --remove is a usage error, and no agent is asked."""
     assert run("ack", "X", "--remove", "--comment", "c", "--socket", "/nowhere")[0] == 2
-
-
-def test_receivers_are_listed() -> None:
-    """Each with its kind, what waits, what came of the last attempt; heartbeats too."""
-    code, output, errors, request = asked(document(heartbeats=[HEARTBEAT]), "receivers", "list")
-
-    assert (code, errors, request.split()[1]) == (0, "", b"/api/v1/alerts")
-    assert output.splitlines() == [
-        "pager, pagerduty",
-        "         40 sent, 2 queued (oldest 1 min 30 s), 3 failed attempts, 1 dead",
-        "         last attempt: it answered 503",
-        "alive, heartbeat every 1 min",
-        "         99 sent, 0 failed, last: delivered",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        (
-            {"receivers": [RECEIVER | {"off": "it wants nothing any more (410)", "off_since_seconds": NOW - 7200}]},
-            "switched off 2 h ago: it wants nothing any more (410)",
-        ),
-        ({"receivers": [RECEIVER | {"kind": ""}]}, "pager, no longer configured"),
-        ({"receivers": []}, "no receiver is configured: this agent tells nobody"),
-        ({"alerting": "prometheus"}, "alerting: prometheus: only heartbeats are sent"),
-    ],
-)
-def test_why_a_receiver_is_not_told(changes: dict[str, Any], words: str) -> None:
-    """Switched off, gone from the configuration, or not wanted: it is on the screen."""
-    assert words in asked(document(**changes), "receivers", "list")[1]
-
-
-def test_receivers_as_json() -> None:
-    """--json has the agent's own words."""
-    printed = json.loads(asked(document(heartbeats=[HEARTBEAT]), "receivers", "list", "--json")[1])
-
-    assert (printed["receivers"], printed["heartbeats"], printed["schema"]) == ([RECEIVER], [HEARTBEAT], 1)
-
-
-def test_a_long_list_of_receivers_keeps_its_width() -> None:
-    """Whatever names and answers are."""
-    nasty = "x\x1b[2J" + "很" * 300
-    shown = document(
-        receivers=[RECEIVER | {"receiver": nasty, "off": nasty, "off_since_seconds": NOW, "kind": nasty}],
-        heartbeats=[HEARTBEAT | {"receiver": nasty, "last": nasty}], alerting=nasty,
-    )  # fmt: skip
-    lines = receiver_lines(shown, 80, Paint())
-
-    assert max(cell_len(line) for line in lines) <= 80
-    assert all(line.isprintable() for line in lines)
 
 
 def test_alerts_of_another_node() -> None:
