@@ -207,6 +207,8 @@ def _repaired(case: Case) -> str:
         return ""
     if any(str(one.xid) == case.alert.labels.get("xid") for one in gpu.unrepaired_xids):
         return ""
+    if since := _since_initialized(case):
+        return f"the GPU answers again {since}"
     return "the driver shows a reset, a reboot or a driver reload since"
 
 

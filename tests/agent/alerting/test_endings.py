@@ -155,20 +155,22 @@ def test_a_level_that_did_not_fall() -> None:
 
 
 @pytest.mark.parametrize(
-    ("xid_age", "initializations", "words"),
+    ("name", "xid_age", "initializations", "words"),
     [
-        (901.0, 1, "no new Xid 79 for 15 min; the GPU was not repaired"),
-        (901.0, 2, "no new Xid 79 for 15 min"),
-        (None, 2, "the GPU answers again after NVML was initialized again"),
-        (None, 1, "no longer true"),
+        ("GpuXidWarning", 901.0, 1, "no new Xid 79 for 15 min; the GPU was not repaired"),
+        ("GpuXidWarning", 901.0, 2, "no new Xid 79 for 15 min"),
+        ("GpuXidWarning", None, 2, "the GPU answers again after NVML was initialized again"),
+        ("GpuXidWarning", None, 1, "no longer true"),
+        ("GpuXidCritical", 901.0, 2, "the GPU answers again after NVML was initialized again"),
+        ("GpuXidCritical", 901.0, 1, "the driver shows a reset, a reboot or a driver reload since"),
     ],
 )
-def test_an_xid_that_is_over(xid_age: float | None, initializations: int, words: str) -> None:
-    """Time repairs nothing, and says so."""
+def test_an_xid_that_is_over(name: str, xid_age: float | None, initializations: int, words: str) -> None:
+    """Time repairs nothing, and says so; what takes a repair ends by that alone."""
     xids = () if xid_age is None else (XidCount(0, UUID, 79, 1, WALL - xid_age),)
     before = seen(gpu(0), node=node(nvml_initializations=1))
     now = seen(gpu(0), node=node(nvml_initializations=initializations), xids=xids)
-    assert reason("GpuXidCritical", before, now, xid="79") == words
+    assert reason(name, before, now, xid="79") == words
 
 
 def test_a_gpu_that_is_back() -> None:
