@@ -59,7 +59,9 @@ def test_who_is_told_what(folder: Path) -> None:
     scenario = own / "scenario.yaml"
     scenario.write_text(SCENARIO, encoding="utf-8")
     with (
-        sink() as told, sink() as fleet, configured_alertmanager(managers, quick(fleet), fleet) as manager,
+        sink() as told,
+        sink() as fleet,
+        configured_alertmanager(managers, quick(fleet), fleet) as manager,
         running_agent(own, scenario, **keys(told)) as agent,
     ):
         agent.wait_until_ready()
