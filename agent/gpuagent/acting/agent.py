@@ -17,6 +17,7 @@ from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.eyes import SnapshotEyes
 from gpuagent.acting.lookup import FreshProcess, Lookup, NoLookup, in_time
 from gpuagent.acting.manual_stop import ManualStop, describe_user
+from gpuagent.acting.never_entries import NeverEntries
 from gpuagent.acting.notes import Notes
 from gpuagent.acting.presence import Presence
 from gpuagent.acting.shown import ShownProcess
@@ -77,6 +78,8 @@ class Around:
     """Reads a process anew for a request by hand."""
     digests: CommandDigests = field(default_factory=CommandDigests)
     """Digests what a person is shown of a process."""
+    never: NeverEntries = field(default_factory=NeverEntries)
+    """The operator's entries of the never-list: those in force, known to the hands as well."""
 
 
 class Acting:
@@ -99,6 +102,7 @@ class Acting:
         self._snapshot: Snapshot | None = None
         self._lookup = around.lookup
         self._digests = around.digests
+        self._never_entries = around.never
         self._unreadable = UnreadableGpus(around.clock)
         self._stopped = ""
         self._manual_stop = ManualStop(self.audit, around.clock)
@@ -149,6 +153,7 @@ class Acting:
 
         def use() -> None:
             self.config = config
+            self._never_entries.use(config.remedies.never)
             self._off = off
             self._tell_off(off, config)
             self.remedies.tools = replace(self.remedies.tools, look_seconds=self._look_seconds(config))

@@ -10,6 +10,7 @@ from gpuagent.acting import members, namespaces
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.identities import read_identity
 from gpuagent.acting.judged_facts import with_judged
+from gpuagent.acting.never_entries import NOTHING, NeverLook
 from gpuagent.procfs.containment import has_host_uids, has_own_root
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.stat import parse_stat, parse_status
@@ -26,7 +27,14 @@ class Reader(members.Reader, Protocol):
         ...
 
 
-def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int, digests: CommandDigests) -> Facts:
+def read_facts(
+    files: ProcFiles,
+    reader: Reader,
+    pid: int,
+    handle_inode: int,
+    digests: CommandDigests,
+    never: NeverLook = NOTHING,
+) -> Facts:
     """Read a process; the caller holds a pidfd, and asks it afterwards whether the process has ended meanwhile.
 
     Raises FileNotFoundError or ProcessLookupError (gone), other OSErrors and ValueError (not to be read).
@@ -53,10 +61,10 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int, di
         wait_channel=_text(files, pid, "wchan"),
         switches=_switches(status),
     )
-    facts = with_judged(facts, files, reader, info)
+    facts = with_judged(facts, files, reader, info, never)
     if not facts.is_namespace_init:
         return facts
-    inside = namespaces.NamespaceScan(files, reader).members(info, len(facts.namespace_pids))
+    inside = namespaces.NamespaceScan(files, reader, never=never).members(info, len(facts.namespace_pids))
     return replace(facts, namespace_members=inside)
 
 

@@ -13,6 +13,7 @@ from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.facts import Reader
 from gpuagent.acting.group_processes import GroupProcesses
 from gpuagent.acting.held import HeldProcess, ancestors
+from gpuagent.acting.never_entries import NeverEntries
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.acting.units import LOOK_SECONDS, Systemctl
 from gpuagent.identity import ProcessId
@@ -70,8 +71,9 @@ class AgentHands:
         ask_runtime: AskRuntime | None = None,
         program_check: Callable[[Sequence[str]], str] = lambda _: "",
         digests: CommandDigests | None = None,
+        never: NeverEntries | None = None,
     ) -> None:
-        """Put them together.
+        """Put them together; `never` are the operator's entries in force.
 
         `ask_runtime` asks the container runtime, in a thread, where that is permitted. `may_touch` is narrower under a
         scenario: only processes that the scenario was given. `program_check` returns why a command must not be run, ""
@@ -81,8 +83,9 @@ class AgentHands:
         self._reader = reader
         self._apps = apps
         self._warn = warn
-        self._systemctl = systemctl or Systemctl(UnitProcesses(files))
-        self._groups = GroupProcesses(files, reader, UnitProcesses(files))
+        self._never = never or NeverEntries()
+        self._systemctl = systemctl or Systemctl(UnitProcesses(files, never=self._never))
+        self._groups = GroupProcesses(files, reader, UnitProcesses(files, never=self._never))
         self._may_touch = may_touch
         self._ask_runtime = ask_runtime
         self._program_check = program_check
@@ -91,7 +94,7 @@ class AgentHands:
     def hold(self, target: Target) -> Held:
         if not self._may_touch(target.pid):
             raise NotPermitted(f"pid {target.pid} is no process of the scenario that runs: it is never touched")
-        return HeldProcess(target, self._files, self._reader, self._digests)
+        return HeldProcess(target, self._files, self._reader, self._digests, self._never)
 
     def protected(self) -> frozenset[int]:
         return ancestors(self._files, os.getpid(), lambda pid: parse_stat(self._files.read(pid, "stat")).parent_pid)

@@ -5,23 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuagent.acting.members import Reader
+from gpuagent.acting.never_entries import NeverLook
 from gpuagent.acting.terminals import hung_up_with
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.program_names import read_program_names
+from gpuagent.procfs.program_names import read_program
 from gpuagent.procfs.thread_uids import read_uids
 from gpuagent.reading import ProcessInfo
 from gpuagent_alerts.remedies.target import Facts
 
 
-def with_judged(facts: Facts, files: ProcFiles, reader: Reader, info: ProcessInfo) -> Facts:
+def with_judged(facts: Facts, files: ProcFiles, reader: Reader, info: ProcessInfo, never: NeverLook) -> Facts:
     """Return the facts with the users of all threads, the names of the program, and whom its end hangs up.
 
     Raises FileNotFoundError or ProcessLookupError (gone).
     """
     pid = info.id.pid
     names: tuple[str, ...] | None
+    never_listed = ""
     try:
-        names = read_program_names(files, pid)
+        program = read_program(files, pid)
+        names, never_listed = program.names, never.reason(program)
     except (FileNotFoundError, ProcessLookupError):
         raise
     except (OSError, ValueError):
@@ -30,5 +33,6 @@ def with_judged(facts: Facts, files: ProcFiles, reader: Reader, info: ProcessInf
         facts,
         uids=read_uids(files, pid, facts.uids) if facts.uids else (),
         program_names=names,
-        terminal_members=hung_up_with(files, reader, info),
+        never_listed=never_listed,
+        terminal_members=hung_up_with(files, reader, info, never=never),
     )

@@ -5,8 +5,9 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import Protocol
 
+from gpuagent.acting.never_entries import NOTHING, NeverLook
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.program_names import read_program_names
+from gpuagent.procfs.program_names import read_program
 from gpuagent.procfs.reader import Record
 from gpuagent.procfs.stat import parse_status
 from gpuagent.procfs.thread_uids import read_uids
@@ -23,9 +24,15 @@ class Reader(Protocol):
 
 
 def read_member(
-    files: ProcFiles, reader: Reader, pid: int, of: ProcessInfo, *, certain: bool = True
+    files: ProcFiles,
+    reader: Reader,
+    pid: int,
+    of: ProcessInfo,
+    *,
+    certain: bool = True,
+    never: NeverLook = NOTHING,
 ) -> NamespaceMember:
-    """Return what is judged of a process that ends together with `of`.
+    """Return what is judged of a process that ends together with `of`; `never` knows the operator's entries.
 
     It belongs with that where it is in the same container, if root has named that; without one, where all of its
     threads have its user. `certain` is False where it only may end with it. Raises OSError and ValueError as
@@ -39,5 +46,14 @@ def read_member(
         belongs = reader.proven_container(pid) == container
     else:
         belongs = set(read_uids(files, pid, parse_status(files.read(pid, "status")).uids)) == {of.uid}
-    names = tuple(dict.fromkeys((info.name, *read_program_names(files, pid))))
-    return NamespaceMember(pid, info.id.start_ticks, names, info.user or str(info.uid), belongs, certain, score)
+    program = read_program(files, pid)
+    return NamespaceMember(
+        pid,
+        info.id.start_ticks,
+        tuple(dict.fromkeys((info.name, *program.names))),
+        info.user or str(info.uid),
+        belongs,
+        certain,
+        score,
+        never.reason(program),
+    )

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent.acting.members import Reader, read_member
+from gpuagent.acting.never_entries import NOTHING, NeverLook
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.living import living_thread
 from gpuagent.procfs.stat import parse_stat, parse_status
@@ -42,8 +43,15 @@ def list_pids(root: str = "/proc") -> list[int]:
 class NamespaceScan:
     """All living processes that are in a pid namespace below the host's, as they were at one look."""
 
-    def __init__(self, files: ProcFiles, reader: Reader, pids: Callable[[], Iterable[int]] = list_pids) -> None:
-        """Read them."""
+    def __init__(
+        self,
+        files: ProcFiles,
+        reader: Reader,
+        pids: Callable[[], Iterable[int]] = list_pids,
+        never: NeverLook = NOTHING,
+    ) -> None:
+        """Read them; `never` knows the operator's entries of the never-list."""
+        self._never = never
         self._files = files
         self._reader = reader
         self._found: dict[int, _Process] | None = None
@@ -67,7 +75,7 @@ class NamespaceScan:
             if pid == init.id.pid or (is_inside := namespace.has(pid)) is False:
                 continue
             try:
-                member = read_member(self._files, self._reader, pid, init, certain=bool(is_inside))
+                member = read_member(self._files, self._reader, pid, init, certain=bool(is_inside), never=self._never)
             except (FileNotFoundError, ProcessLookupError):  # it has ended meanwhile
                 continue
             except (OSError, ValueError):

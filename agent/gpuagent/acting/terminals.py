@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from gpuagent.acting.members import Reader, read_member
 from gpuagent.acting.namespaces import list_pids
+from gpuagent.acting.never_entries import NOTHING, NeverLook
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.reading import ProcessInfo
 from gpuagent_alerts.remedies.target import MAX_NAMESPACE_MEMBERS, NamespaceMember
@@ -35,7 +36,11 @@ class _Job(NamedTuple):
 
 
 def hung_up_with(
-    files: ProcFiles, reader: Reader, leader: ProcessInfo, pids: Callable[[], Iterable[int]] = list_pids
+    files: ProcFiles,
+    reader: Reader,
+    leader: ProcessInfo,
+    pids: Callable[[], Iterable[int]] = list_pids,
+    never: NeverLook = NOTHING,
 ) -> tuple[NamespaceMember, ...] | None:
     """Return whom the kernel hangs up when `leader` ends; () where it leads no session with a terminal.
 
@@ -53,7 +58,7 @@ def hung_up_with(
                 everybody_is_seen = everybody_is_seen or pid == _HOST_INIT
                 if pid == leader.id.pid or not _is_hung_up(job, own):
                     continue
-                found.append(read_member(files, reader, pid, leader))
+                found.append(read_member(files, reader, pid, leader, never=never))
             except _GONE:
                 continue
             if len(found) > MAX_NAMESPACE_MEMBERS:

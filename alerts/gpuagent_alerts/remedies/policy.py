@@ -158,10 +158,13 @@ class Policy:
             names.add(facts.identity.executable.removesuffix(" (deleted)"))
         if facts.program_names is None and (self.never or facts.state != "D"):
             yield "it cannot be seen what it runs, so neither whether it is on the never-list"
-        yield from self._on_never_list(names.union(facts.program_names or ()))
+        yield from self._on_never_list(names.union(facts.program_names or ()), facts.never_listed)
 
-    def _on_never_list(self, names: Iterable[str]) -> Iterator[str]:
-        if listed := find_listed(sorted(names), (*NEVER, *self.never)):
+    def _on_never_list(self, names: Iterable[str], never_listed: str) -> Iterator[str]:
+        """Yield which entry means it; where a link leads to it, that says more than a name."""
+        if never_listed:
+            yield never_listed
+        elif listed := find_listed(sorted(names), (*NEVER, *self.never)):
             yield str(listed)
 
     def _may_be_asked_by_hand(self, order: Order) -> bool:
@@ -285,7 +288,7 @@ class Policy:
                 yield f"{each}, which ends with it, is the agent itself or one of its ancestors"
             if each.oom_score_adjust == UNKILLABLE_SCORE:
                 yield f"{each}, which ends with it, is protected from the kernel's own killer (oom_score_adj -1000)"
-            for reason in self._on_never_list(each.names):
+            for reason in self._on_never_list(each.names, each.never_listed):
                 yield f"{each} ends with it: {reason}"
         shown = order.shown if order.by_hand and order.forced else frozenset()
         if others := [str(each) for each in ended if not each.belongs and each.key not in shown]:

@@ -83,6 +83,8 @@ class NamespaceMember:
     certain: bool = True
     """False where it only may be in the namespace: that takes the right to trace it."""
     oom_score_adjust: int | None = None
+    never_listed: str = ""
+    """As `Facts.never_listed`."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -123,6 +125,9 @@ class Facts:
     program_names: tuple[str, ...] | None = ()
     """Its name, the path of its program, and the script that it runs, in all spellings; None where that cannot be
     seen."""
+    never_listed: str = ""
+    """Which entry of the operator's means it by a link, an argument or a virtual environment, or why that cannot be
+    told; "" where none does."""
     root_user_namespace: bool | None = None
     """Whether its user ids are the host's own; None where that cannot be seen."""
     own_root: bool | None = None
