@@ -44,7 +44,7 @@ def test_links_to_what_is_spared(arena: Arena, way: str) -> None:
     living = [arena.crowd.run(command, 0 if way == "an environment" else uid) for command in commands]
     arena.innocent(living[0])
     arena.culprit(living[1])
-    for each in living:
-        arena.driver.hold(each.pid, 30)
+    for one in living:
+        arena.driver.hold(one.pid, 30)
     arena.start(remedies={"never": [entry]}, users=[str(uid)])
     arena.judge()

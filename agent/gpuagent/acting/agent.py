@@ -89,7 +89,7 @@ class Acting:
         """Raises ValueError for a ladder whose matchers are no regular expressions."""
         self.config = config
         self.notes = Notes(around.clock)
-        self.eyes = SnapshotEyes(around.clock, self._choice)
+        self.eyes = SnapshotEyes(around.clock, self._choice, lambda: self.config.remedies.never)
         self.audit = Audit(around.store, around.clock, around.boot_id)
         self._record = Kept(around.store, lambda: runs(self.audit.events()))
         self._clock = around.clock

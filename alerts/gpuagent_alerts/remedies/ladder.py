@@ -18,7 +18,7 @@ from gpuagent_alerts.remedies.limits import broken, cooldown_key
 from gpuagent_alerts.remedies.limits import refusals as limit_refusals
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.party import Doubt, Member, Party
-from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of, passed_over
+from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of, note_of, passed_over
 from gpuagent_alerts.remedies.policy import ended_with
 from gpuagent_alerts.remedies.proof import answered, prove, without_reason
 from gpuagent_alerts.remedies.refusals import NotMeant, OnlyKill
@@ -198,7 +198,7 @@ class Run:
         useless = step.sends is not None and all(each.ignores(step.sends) for each in facts)
         async with self._tools.gate:
             await asyncio.to_thread(self._check_limits, judged_as)
-            await asyncio.to_thread(self._intend, step, useless, facts)
+            await asyncio.to_thread(self._intend, step, sight, useless, facts)
         started = self._tools.now()
         done = await self._do(step, sight)
         self._acted = self._acted or step.disrupts
@@ -274,13 +274,12 @@ class Run:
             self.id = self._tools.audit.begin(description(self.plan, self._cooldown_key(), pids))
         return pids
 
-    def _intend(self, step: Step, useless: bool, facts: list[Facts]) -> None:
+    def _intend(self, step: Step, sight: Sight, useless: bool, facts: list[Facts]) -> None:
         """In a thread: on the disk before anything is done. Raises NotRecorded."""
         pids = self._begin()
-        note = "the process ignores this signal: there is no use in waiting" if useless else ""
         self._tools.audit.write(self.id, INTENT, {
             "step": str(step), "disrupts": step.disrupts, "dry_run": self.plan.dry_run, "pids": pids,
-            "used_bytes": self.plan.target.used_bytes, "note": note,
+            "used_bytes": self.plan.target.used_bytes, "note": note_of(sight.apart, useless),
             "ends_with_it": [str(each) for one in facts for each in ended_with(step, one) or ()],
         })  # fmt: skip
 

@@ -75,8 +75,7 @@ class Policy:
     """Names beyond `NEVER`."""
     evidence: tuple[str, ...] = ("allocator", "strict")
     """Of a leak, for any step beyond `release_cache`."""
-    mps_clients: bool = False
-    """Ending a client of MPS can leave the others in an undefined state (NVIDIA's MPS manual)."""
+    mps_clients: bool = False  # ending one can leave the others in an undefined state (NVIDIA's MPS manual)
     judges_chosen: bool = True
     """False for the judgment of those that fall with the chosen process: the leak is that one's."""
     idle_for_seconds: float = IDLE_FOR_SECONDS

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from gpuagent.growth import MemoryKey
-from gpuagent.identity import ProcessId
+from gpuagent.identity import JobSign, ProcessId
 from gpuagent.naming import SHORT_ID, format_container
 
 NO_SIGNALS = 0
@@ -209,6 +209,8 @@ class Target:
     parent_pid: int = 0
     process_group: int = 0
     """What the kernel signals as one: a shell's job, or a server and its forks. 0 is unknown."""
+    job_signs: tuple[JobSign, ...] = ()
+    """What shows that it is part of a job: written by its user, and joins only what shows the same."""
     sm_ratio: float | None = None
     """Of the process itself; a device's utilisation is never taken for it."""
     slope_bytes_per_second: float | None = None
