@@ -232,7 +232,7 @@ class Acting:
             outcome = await self.remedies.by_hand(plan)
         advice: list[str] = []
         if outcome.result in {Result.REFUSED, Result.FAILED}:
-            advice = advice_on(outcome.reasons or (outcome.detail,), target, self._config_file)
+            advice = advice_on(outcome.reasons or (outcome.detail,), target, self._config_file, forced=force)
         return {
             **outcome.answer,
             "pid": pid, "gpu": target.gpu_index, "name": target.name, "result": outcome.result,

@@ -18,6 +18,7 @@ from gpuagent_alerts.remedies.refusals import (
     not_meant,
     of_another_user,
     unproven_container,
+    unproven_job,
     unproven_unit,
 )
 from gpuagent_alerts.remedies.steps import Kind, Step
@@ -76,8 +77,7 @@ class Policy:
     evidence: tuple[str, ...] = ("allocator", "strict")
     """Of a leak, for any step beyond `release_cache`."""
     mps_clients: bool = False  # ending one can leave the others in an undefined state (NVIDIA's MPS manual)
-    judges_chosen: bool = True
-    """False for the judgment of those that fall with the chosen process: the leak is that one's."""
+    judges_chosen: bool = True  # not of those that fall with the chosen process: the leak is that one's
     idle_for_seconds: float = IDLE_FOR_SECONDS
     """How long a process must have been observed at 0 % before the victim policy `idle` may choose it."""
 
@@ -266,7 +266,7 @@ class Policy:
             yield from _no_restart(target, self.unit_permission(target), facts)
         elif step.kind is Kind.EXEC:
             yield from _nothing_to_fill_in(step, target)
-        elif target.unit and not target.proven_container_id and _may_end(step) and not _is_users_own(target):
+        elif target.unit and not target.proven_container_id and may_end(step) and not _is_users_own(target):
             yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
 
     def _ends_others(self, step: Step, order: Order, facts: Facts, protected: frozenset[int]) -> Iterator[str]:
@@ -336,7 +336,7 @@ def _unproven(step: Step, scope: str, target: Target, facts: Facts) -> Iterator[
     if scope == "container" and target.container_id and "container" not in proven:
         yield unproven_container(target)
     if scope == "job" and target.slurm_job and "job" not in proven:
-        yield f"others than root may have made the cgroup of job {target.slurm_job}"
+        yield unproven_job(target)
 
 
 def _no_restart(target: Target, permission: UnitPermission, facts: Facts) -> Iterator[str]:
@@ -373,7 +373,7 @@ def ended_with(step: Step, facts: Facts) -> tuple[NamespaceMember, ...] | None:
 
     None where that is unknown.
     """
-    if not (step.kind is Kind.RESTART_UNIT or _may_end(step)):
+    if not (step.kind is Kind.RESTART_UNIT or may_end(step)):
         return ()
     inside = facts.namespace_members if facts.is_namespace_init else ()
     hung_up = facts.terminal_members
@@ -390,7 +390,7 @@ def _shortened(others: list[str]) -> list[str]:
     return others if len(others) <= _NAMED else [*others[:_NAMED], f"{len(others) - _NAMED} others"]
 
 
-def _may_end(step: Step) -> bool:
+def may_end(step: Step) -> bool:
     """Return whether it sends a signal whose default is the end: a handler is the process's own, and may go away."""
     return step.sends is not None and step.sends not in _SPARING
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -26,6 +28,10 @@ NOT_THE_PROCESS = "and match looks at the labels of the alert, not at the proces
 USERS, UNITS = (f"remedies.allow.{key} says whose processes are meant" for key in ("users", "units"))
 SUPERVISED = (
     "what remedies.allow.units permits is supervised by systemd, and gets no kill (but in containers of podman)"
+)
+IGNORED = (
+    "ends with terminate, which a process may ignore: then nothing more is done, and the result is no_effect; a kill"
+    " step behind it ends the process"
 )
 EVIDENCE = "asks for evidence with which no step beyond release_cache is taken: that needs allocator or strict"
 
@@ -90,6 +96,14 @@ def notes_on(folder: Path, given: str) -> list[str]:
         (
             text(ladder(HIGH), allow="units: [a.service]"),
             f".steps: {SUPERVISED}: use restart_unit",
+        ),
+        (
+            text(ladder(HIGH, steps="{signal: {name: USR1}}, {restart_unit: {}}"), allow="units: [a.service]"),
+            f".steps: {SUPERVISED.replace('kill', 'signal SIGUSR1')}: use restart_unit",
+        ),
+        (
+            text(ladder(HIGH, steps="{release_cache: {}}, {terminate: {}}")),
+            f".steps: {IGNORED}",
         ),
         (
             text(ladder(LEAK, 'unit=""', steps="{restart_unit: {}}"), allow="units: [a.service]"),
@@ -239,3 +253,44 @@ def test_what_is_shipped_gives_no_note() -> None:
     for config in (Config(), load(COMPLETE)):
         assert never_acts(config, load_rules(config), no_user_problems) == []
     assert len([block for _, block in documented() if "ladders" in block]) >= 5
+
+
+def never(*entries: str, allow: str = "users: [ada]") -> str:
+    """A configuration with these entries of the never-list."""
+    return text(ladder(HIGH), allow=allow, more=f", never: [{', '.join(map(repr, entries))}]")
+
+
+def test_entries_that_mean_an_interpreter(tmp_path: Path) -> None:
+    """An entry that leads to an interpreter spares all that it runs; of an environment, what has no path of its own."""
+    interpreter = os.path.realpath(sys.executable)
+    link, environment = tmp_path / "link", tmp_path / "venv" / "bin" / "python"
+    environment.parent.mkdir(parents=True)
+    for each in (link, environment):
+        each.symlink_to(interpreter)
+    (tmp_path / "venv" / "pyvenv.cfg").touch()
+    own = (
+        f"{environment} is the interpreter of a virtual environment: processes that run {interpreter} and were started"
+        " by their name alone are spared too"
+    )
+    plain = tmp_path / "serve"
+    plain.touch()
+    spares = "is an interpreter: all that it runs is spared"
+    assert notes_on(tmp_path, never(str(link), interpreter, "python3", str(environment), str(plain), "serve")) == [
+        f"remedies.never[0]: {link} leads to {interpreter}, which {spares}",
+        f"remedies.never[1]: {interpreter} {spares}",
+        f"remedies.never[2]: python3 {spares}",
+        f"remedies.never[3]: {own}",
+    ]
+
+
+def test_units_that_are_allowed_and_never_restarted(tmp_path: Path) -> None:
+    """A unit of the never-list, built in or by an entry, is allowed in vain; so is one that runs work of others."""
+    restart = ladder(HIGH, steps="{restart_unit: {}}")
+    given = text(
+        restart, allow="units: [docker.service, jupyterhub.service, a.service], shared_units: [whisper.service]",
+        more=", never: [whisper]",
+    )  # fmt: skip
+    docker, hub, whisper = notes_on(tmp_path, given)
+    assert docker == "remedies.allow.units[0]: docker.service is on the never-list (docker): others depend on it"
+    assert hub.startswith("remedies.allow.units[1]: jupyterhub.service runs other people's work (jupyterhub*)")
+    assert whisper.startswith("remedies.allow.shared_units[0]: whisper.service is on the never-list (whisper)")

@@ -14,9 +14,11 @@ from typing import NamedTuple
 import pytest
 
 from gpuagent.acting.links import Bounds, links_of, spellings
+from gpuagent.acting.members import read_member
 from gpuagent.acting.never_entries import NeverEntries
+from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.procfs.files import RealProc
-from tests.agent.acting.processes import PLAIN, refusals_of
+from tests.agent.acting.processes import PLAIN, reader, refusals_of
 
 INTERPRETER = os.path.realpath(sys.executable)
 WAITS = "echo ready; read _"
@@ -259,3 +261,16 @@ def test_every_spelling_of_a_path(folder: Path) -> None:
     )  # fmt: skip
     assert spellings(f"{folder}/real/tool") == (f"{folder}/real/tool",)
     assert spellings("/none/at/all") == ("/none/at/all",)
+
+
+def test_everybody_who_ends_with_it(folder: Path) -> None:
+    """KILL-01: an entry means members of a namespace, a session or a unit as it means the process itself."""
+    never = NeverEntries((f"{folder}/links/*",))
+    with started(tool(f"{folder}/real/tool"), folder) as pid, started(("sh", "-c", WAITS), folder) as other:
+        of = reader().read(pid).info
+        member, plain = (read_member(RealProc(), reader(), each, of, never=never.look()) for each in (pid, other))
+        assert f"{folder}/links/*" in member.never_listed
+        assert plain.never_listed == ""
+        units = UnitProcesses(RealProc(), never=never)
+        assert f"{folder}/links/*" in units.never_among("a.service", [other, pid], ())
+        assert units.never_among("a.service", [other], ()) == ""
