@@ -69,6 +69,8 @@ def links_of(pattern: str, bounds: Bounds | None = None) -> Iterator[Link]:
     `*` stands for any text, slashes too, as in fnmatch: everything below the first directory with one is searched, also
     through links, but for those that lead back to where the search began. Raises TooMuch.
     """
+    if not pattern.startswith("/"):
+        return  # it means whatever is called so, wherever it lies: its words are all that can be compared
     bounds = bounds or Bounds()
     literal = pattern[: next(index for index, each in enumerate(pattern) if each in _MAGIC)]
     base = os.path.dirname(literal)  # noqa: PTH120

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gpuagent.acting.alert_labels import KnownAlert, Reach, known_alerts, reaches
 from gpuagent.acting.configured import step_of
-from gpuagent.acting.never_entries import meant_interpreters
+from gpuagent.acting.never_entries import endless_patterns, meant_interpreters
 from gpuagent.acting.user_database import user_problems
 from gpuagent_alerts.remedies.families import PROCESS_LABELS
 from gpuagent_alerts.remedies.grounds import Subject
@@ -93,6 +93,8 @@ def _of_never(config: Config) -> Iterator[str]:
         else:
             leads = f" leads to {target}, which" if target not in {"", entry} else ""
             yield f"{path}{leads} is an interpreter: all that it runs is spared"
+    for index, entry, why in endless_patterns(remedies.never):
+        yield f"remedies.never[{index}]: {entry} cannot be looked up, so every ladder is refused: {why}"
     shared = len(remedies.allow.units)
     for index, unit in enumerate(_units(remedies.allow)):
         place = f"units[{index}]" if index < shared else f"shared_units[{index - shared}]"

@@ -114,7 +114,9 @@ class _Process:
             if "/" in each or os.path.lexists(os.path.join(program.folder, each)):  # noqa: PTH118
                 self._place(each)
         if self._start is not None and program.executable and self._start.file != program.executable:
-            self._start = None  # an argument that has been written over, or the program has been replaced
+            # An argument that has been written over, or the program has been replaced: a title is no relative path.
+            self.places = [each for each in self.places if each is not self._start or each.written.startswith("/")]
+            self._start = None
 
     def _place(self, path: str) -> _Place | None:
         if not (path.startswith("/") or self._program.folder):
@@ -230,6 +232,18 @@ def meant_interpreters(entries: Iterable[str]) -> Iterator[tuple[int, str, str, 
         led = spellings(entry)
         if INTERPRETER.fullmatch(os.path.basename(led[-1])) and os.path.isfile(led[-1]):  # noqa: PTH113, PTH119
             yield index, entry, led[-1], any(_environment(each, led[-1]) for each in led)
+
+
+def endless_patterns(entries: Iterable[str], bounds: Bounds | None = None) -> Iterator[tuple[int, str, str]]:
+    """Yield each entry with `*` that means more than can be looked up: its place, its text, and why. It may hang."""
+    for index, entry in enumerate(entries):
+        if "/" not in entry or not is_pattern(entry):
+            continue
+        try:
+            for _ in links_of(entry, bounds):
+                pass
+        except TooMuch as error:
+            yield index, entry, str(error)
 
 
 def _words(name: str, entry: str, target: str, *, may_be: bool = False, by: str = "") -> str:

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.living import LivingThread, read_living
 from gpuagent.procfs.printable import decode
-from gpuagent.procfs.script_arguments import INTERPRETER, launched, scripts
+from gpuagent.procfs.script_arguments import is_interpreter, launched, scripts
 from gpuagent.procfs.stat import parse_stat
 
 _DELETED = " (deleted)"
@@ -52,12 +52,15 @@ def read_program(files: ProcFiles, pid: int) -> Program:
     program, line, folder, home = living or ("", b"", "", "")
     arguments = [decode(each) for each in line.removesuffix(b"\0").split(b"\0")]
     names = [decode(stat.name), program, arguments[0]]
-    interprets = any(INTERPRETER.fullmatch(each.rpartition("/")[2].removeprefix("-")) for each in names)
-    run = tuple(scripts(arguments)) if interprets else ()
+    # A title that was written over the first argument tells nothing of what the others mean.
+    interpreter = next((each for each in (arguments[0], program, names[0]) if is_interpreter(each)), None)
+    told = [arguments[0] if interpreter is None else interpreter, *arguments[1:]]
+    run = tuple(scripts(told)) if interpreter is not None else ()
     names += run
-    in_folder = [f"{folder}/{each}" for each in names[2:] if folder and _is_relative(each) and _is_file(each, names[2])]
+    relative = names[3:] if program and " " in names[2] else names[2:]  # a title that was written over it is no path
+    in_folder = [f"{folder}/{each}" for each in relative if folder and _is_relative(each) and _is_file(each, names[2])]
     names += [os.path.normpath(each) for each in (*names, *in_folder) if "/" in each]
-    words = tuple(dict.fromkeys(launched(arguments, interprets=interprets)))
+    words = tuple(dict.fromkeys(launched(told, interprets=interpreter is not None)))
     named = tuple(dict.fromkeys(each for each in names if each))
     return Program(named, words, arguments[0], program, run, folder, home)
 

@@ -36,6 +36,11 @@ _LONGEST_WORD = 4096
 _PYTHON_SUFFIXES = (".py", ".pyc", ".pyz")
 
 
+def is_interpreter(program: str) -> bool:
+    """Return whether a program, by its name or path, is an interpreter that is known here."""
+    return INTERPRETER.fullmatch(_name(program)) is not None
+
+
 def scripts(arguments: Sequence[str]) -> Iterator[str]:
     """Yield what an interpreter may run by its arguments: the first that is no option, or the module after `-m`.
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuagent.acting import user_database
+from gpuagent.acting import links, user_database
+from gpuagent.acting.links import Bounds
 from gpuagent.acting.never_acts import never_acts
 from gpuagent.acting.user_database import no_user_problems, user_problems
 from gpuagent.alerting.rules import load_rules
@@ -294,3 +295,15 @@ def test_units_that_are_allowed_and_never_restarted(tmp_path: Path) -> None:
     assert docker == "remedies.allow.units[0]: docker.service is on the never-list (docker): others depend on it"
     assert hub.startswith("remedies.allow.units[1]: jupyterhub.service runs other people's work (jupyterhub*)")
     assert whisper.startswith("remedies.allow.shared_units[0]: whisper.service is on the never-list (whisper)")
+
+
+def test_an_entry_that_cannot_be_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a pattern over more than can be searched nobody is ever acted on: that is told before it is needed."""
+    (tmp_path / "a").touch()
+    entry = f"{tmp_path}/*"
+    assert notes_on(tmp_path, never(entry)) == []
+    monkeypatch.setattr(links, "Bounds", lambda: Bounds(entries=0))
+    (note,) = notes_on(tmp_path, never(entry))
+    assert note.startswith(
+        f"remedies.never[0]: {entry} cannot be looked up, so every ladder is refused: there are more"
+    )

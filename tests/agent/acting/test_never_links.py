@@ -274,3 +274,17 @@ def test_everybody_who_ends_with_it(folder: Path) -> None:
         units = UnitProcesses(RealProc(), never=never)
         assert f"{folder}/links/*" in units.never_among("a.service", [other, pid], ())
         assert units.never_among("a.service", [other], ()) == ""
+
+
+def test_a_title_is_no_path(folder: Path) -> None:
+    """What a program has written over its first argument, slashes in it, is no file of its working directory."""
+    with started(("serve /x --port 1", "-c", WAITS), folder, program="/bin/sh") as pid:
+        assert withheld(pid, f"{folder}/*", f"{folder}/serve*") == []
+
+
+def test_a_pattern_of_names_anywhere(folder: Path) -> None:
+    """An entry that begins with `*` is compared with paths, wherever they lie, and searches no file system."""
+    assert list(links_of("*/tool")) == []
+    with started(tool(f"{folder}/links/twice"), folder) as pid:
+        assert withheld(pid, "*/links/tool")
+        assert withheld(pid, "*/other/tool") == []
