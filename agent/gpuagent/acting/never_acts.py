@@ -7,6 +7,7 @@ against the loaded rules: a ladder that waits in vain is noticed on the day on w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.acting.alert_labels import KnownAlert, Reach, known_alerts, reaches
@@ -93,6 +94,9 @@ def _of_never(config: Config) -> Iterator[str]:
         else:
             leads = f" leads to {target}, which" if target not in {"", entry} else ""
             yield f"{path}{leads} is an interpreter: all that it runs is spared"
+    for index, entry in enumerate(remedies.never):
+        if "/" in entry and Path(entry).is_dir():
+            yield f"remedies.never[{index}]: {entry} is a directory, and no program: write {entry.rstrip('/')}/*"
     for index, entry, why in endless_patterns(remedies.never):
         yield f"remedies.never[{index}]: {entry} cannot be looked up, so every ladder is refused: {why}"
     shared = len(remedies.allow.units)

@@ -15,7 +15,7 @@ from gpuagent.identity import JobSign, SignKind
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.living import LivingThread
 from gpuagent.procfs.printable import decode
-from gpuagent.procfs.script_arguments import INTERPRETER, scripts
+from gpuagent.procfs.program_names import read_program
 from gpuagent.procfs.stat import Stat, Status, parse_stat, parse_status
 
 _LAUNCHERS = re.compile(
@@ -99,11 +99,10 @@ def _read_parent(files: ProcFiles, stat: Stat, uid: int) -> _Parent | None:
         if parse_status(files.read(parent.pid, "status")).uid != uid:
             return None
         arguments = _split(files.read(parent.pid, "cmdline"))
+        names = read_program(files, parent.pid).names
     except (OSError, ValueError):
         return None
-    words = [decode(each) for each in arguments]
-    named = [decode(parent.name), *words[:1], *(scripts(words) if INTERPRETER.fullmatch(_last(words[0])) else ())]
-    return _Parent(parent, arguments, tuple(dict.fromkeys(each for name in named for each in (name, _last(name)))))
+    return _Parent(parent, arguments, tuple(dict.fromkeys(each for name in names for each in (name, _last(name)))))
 
 
 def _launches_by_accelerate(parent: _Parent) -> bool:

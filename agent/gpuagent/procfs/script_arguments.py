@@ -62,13 +62,18 @@ def launched(arguments: Sequence[str], *, interprets: bool) -> Iterator[str]:
     if interprets and not any(_LAUNCHES_BY_WORDS.fullmatch(_name(each)) for each in arguments[:1]):
         found = list(_scripts(arguments))
         last = next(reversed(found), None)
-        if last is None or not _is_python(arguments) or last[1].endswith(_PYTHON_SUFFIXES):
+        if last is None or _is_plain_script(last[1], is_python=_is_python(arguments)):
             return
         first = last[0] + 1
     for argument in arguments[first:]:
         word = argument.partition("=")[2] if argument.startswith("-") else argument
         if 0 < len(word) <= _LONGEST_WORD and not word.startswith("-"):
             yield word
+
+
+def _is_plain_script(script: str, *, is_python: bool) -> bool:
+    """Return whether a script is a file with a suffix: a module, or an installed command, may run another one."""
+    return script.endswith(_PYTHON_SUFFIXES) if is_python else "." in _name(script)
 
 
 def _scripts(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:

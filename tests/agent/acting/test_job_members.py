@@ -144,7 +144,13 @@ def test_a_parent_on_the_never_list(tmp_path: Path) -> None:
     with parent(*command, ready=2) as pid:
         pids = [each for each in children(pid) if target(each).job_signs]
         assert fall_together(pids) == BOTH
-        assert fall_together(pids, ("pool_server.py",)) == ALONE
+        for entry in (
+            "pool_server.py",
+            f"{tmp_path}/pool_server.py",
+            f"{tmp_path}/*",
+            os.path.realpath(sys.executable),
+        ):
+            assert fall_together(pids, (entry,)) == ALONE, entry
 
 
 @pytest.mark.parametrize("name", ["torchrun", "mpirun"])

@@ -297,6 +297,14 @@ def test_units_that_are_allowed_and_never_restarted(tmp_path: Path) -> None:
     assert whisper.startswith("remedies.allow.shared_units[0]: whisper.service is on the never-list (whisper)")
 
 
+def test_an_entry_that_is_a_directory(tmp_path: Path) -> None:
+    """A directory means no program: what is in it has to be written."""
+    assert notes_on(tmp_path, never(f"{tmp_path}/x")) == []
+    assert notes_on(tmp_path, never(str(tmp_path))) == [
+        f"remedies.never[0]: {tmp_path} is a directory, and no program: write {tmp_path}/*"
+    ]
+
+
 def test_an_entry_that_cannot_be_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a pattern over more than can be searched nobody is ever acted on: that is told before it is needed."""
     (tmp_path / "a").touch()

@@ -121,6 +121,8 @@ LAUNCHED: dict[str, list[str]] = {
     "python3 train.py --out serve.py": [],
     "python3 -c pass serve.py": [],
     "sh -c code serve.py": [],
+    "node /usr/bin/tsx serve.ts": ["serve.ts"],
+    "node app.js serve.ts": [],
     "bash run.sh serve.py": [],
 }
 
@@ -129,5 +131,5 @@ LAUNCHED: dict[str, list[str]] = {
 def test_which_arguments_may_be_launched(command: str) -> None:
     """All of a program that is no known interpreter, and of a script that may be a launcher; none of a plain one."""
     first = command.split(maxsplit=1)[0].rpartition("/")[2]
-    known = first in {"python3", "deno", "sh", "bash"}
+    known = first in {"python3", "deno", "sh", "bash", "node"}
     assert list(launched(command.split(), interprets=known)) == LAUNCHED[command]
