@@ -15,6 +15,8 @@ from gpuagent_alerts.remedies.never_list import NEVER, find_listed
 from gpuagent_alerts.remedies.target import Target
 
 _FIGURES = re.compile(r"\d+")
+_TOGETHER_SECONDS = 60.0
+"""Between the starts of two ranks: one that a job before has left behind has the same address, and came earlier."""
 
 
 def job_members(target: Target, everybody: Sequence[Target], never: Iterable[str] = ()) -> dict[ProcessId, Target]:
@@ -94,8 +96,11 @@ def _are_one_job(one: Target, other: Target, signs: Mapping[ProcessId, tuple[Job
         return True
     if _FIGURES.sub("", one.command) != _FIGURES.sub("", other.command):
         return False
+    together = abs(one.started_seconds - other.started_seconds) <= _TOGETHER_SECONDS
     return any(
-        (mine.kind, mine.group) == (its.kind, its.group) and mine.kind is not SignKind.FORK
+        (mine.kind, mine.group) == (its.kind, its.group)
+        and mine.kind is not SignKind.FORK
+        and (together or mine.kind is not SignKind.RANK)
         for mine in signs[one.id]
         for its in signs[other.id]
     )

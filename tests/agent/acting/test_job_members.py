@@ -211,6 +211,16 @@ def test_of_one_user_and_container_alone() -> None:
         assert list(job_members(one, [one, stranger])) == [one.id]
 
 
+def test_a_rank_of_the_job_before() -> None:
+    """KILL-03: what a job has left behind is no rank of the next one, which has the same address."""
+    one = replace(target(os.getpid()), job_signs=(JobSign(SignKind.RANK, "a", 0),))
+    ticks = os.sysconf("SC_CLK_TCK")
+    for seconds, ids in ((59, 2), (61, 1)):
+        later = one.id._replace(pid=7, start_ticks=one.id.start_ticks + seconds * ticks)
+        other = replace(one, id=later, key=one.key._replace(pid=7), job_signs=(JobSign(SignKind.RANK, "a", 1),))
+        assert len(job_members(one, [one, other])) == ids
+
+
 def test_who_does_not_fall_is_named() -> None:
     """The record names who has the parent or the group of the target and is not joined."""
     one = replace(target(os.getpid()), parent_pid=50, process_group=40)
