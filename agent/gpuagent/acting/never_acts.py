@@ -115,9 +115,8 @@ def _of_ladder(ladder: Ladder, reach: Reach, alerts: list[KnownAlert], config: C
         before = " and ".join(f"ladders[{index}]" for index in reach.taken_by)
         yield f": is never reached: {before} before it matches all that it could, and the first that matches is taken"
         return
-    yield from _of_matchers(ladder, reach, config)
-    yield from _of_victim(ladder, reach)
-    yield from _of_steps(ladder, reach, config)
+    notes = [*_of_matchers(ladder, reach, config), *_of_victim(ladder, reach), *_of_steps(ladder, reach, config)]
+    yield from notes or _of_last_step(ladder)  # of one that acts on nobody it is no matter how it ends
 
 
 def _why_unmatched(ladder: Ladder, alerts: list[KnownAlert], config: Config) -> str:
@@ -202,11 +201,6 @@ def _of_steps(ladder: Ladder, reach: Reach, config: Config) -> Iterator[str]:
             ".steps: what remedies.allow.units permits is supervised by systemd, and gets no"
             f" {' or '.join(signals)} (but in containers of podman): use restart_unit"
         )
-    elif disrupting and disrupting[-1].kind is Kind.TERMINATE:
-        yield (
-            ".steps: ends with terminate, which a process may ignore: then nothing more is done, and the result is"
-            " no_effect; a kill step behind it ends the process"
-        )
     for index, step in enumerate(steps):
         if any("{container_id}" in argument for argument in step.command) and not (allow.containers or _units(allow)):
             yield f".steps[{index}].exec: needs {{container_id}}, and remedies.allow.containers permits no container"
@@ -215,6 +209,15 @@ def _of_steps(ladder: Ladder, reach: Reach, config: Config) -> Iterator[str]:
         if len(told) == len(reach.gets) and all(v is not None and not v & {*remedies.evidence, ""} for v in told):
             wanted = " or ".join(remedies.evidence)
             yield f".match: asks for evidence with which no step beyond release_cache is taken: that needs {wanted}"
+
+
+def _of_last_step(ladder: Ladder) -> Iterator[str]:
+    disrupting = [step for step in map(step_of, ladder.steps) if step.disrupts]
+    if disrupting and disrupting[-1].kind is Kind.TERMINATE:
+        yield (
+            ".steps: ends with terminate, which a process may ignore: then nothing more is done, and the result is"
+            " no_effect; a kill step behind it ends the process"
+        )
 
 
 def _without_grounds(ladder: Ladder, reach: Reach) -> Iterator[str]:
