@@ -52,6 +52,21 @@ def never_acts(config: Config, groups: Iterable[RuleGroup], users: Users = user_
     return list(dict.fromkeys((*notes, *of_rules)))
 
 
+def may_end_nobody(config: Config, never: Iterable[str]) -> list[str]:
+    """Return a note for each ladder whose last step a process may ignore; none of those in `never`, which never act."""
+    found, never = [], tuple(never)
+    for index, ladder in enumerate(config.remedies.ladders):
+        path = f"remedies.ladders[{index}]"
+        disrupting = [step for step in map(step_of, ladder.steps) if step.disrupts]
+        acts = not any(note.startswith(path) for note in never)  # otherwise it is no matter how it ends
+        if acts and disrupting and disrupting[-1].kind is Kind.TERMINATE:
+            found.append(
+                f"{path}.steps: ends with terminate, which a process may ignore: then nothing more is done, and the"
+                " result is no_effect; a kill step behind it ends the process"
+            )
+    return found
+
+
 def _of_users(config: Config, users: Users) -> Iterator[str]:
     names = [(f"budgets[{i}].match.user", budget.match.user) for i, budget in enumerate(config.budgets)]
     names += [(f"remedies.allow.users[{i}]", name) for i, name in enumerate(config.remedies.allow.users)]
@@ -115,8 +130,9 @@ def _of_ladder(ladder: Ladder, reach: Reach, alerts: list[KnownAlert], config: C
         before = " and ".join(f"ladders[{index}]" for index in reach.taken_by)
         yield f": is never reached: {before} before it matches all that it could, and the first that matches is taken"
         return
-    notes = [*_of_matchers(ladder, reach, config), *_of_victim(ladder, reach), *_of_steps(ladder, reach, config)]
-    yield from notes or _of_last_step(ladder)  # of one that acts on nobody it is no matter how it ends
+    yield from _of_matchers(ladder, reach, config)
+    yield from _of_victim(ladder, reach)
+    yield from _of_steps(ladder, reach, config)
 
 
 def _why_unmatched(ladder: Ladder, alerts: list[KnownAlert], config: Config) -> str:
@@ -209,15 +225,6 @@ def _of_steps(ladder: Ladder, reach: Reach, config: Config) -> Iterator[str]:
         if len(told) == len(reach.gets) and all(v is not None and not v & {*remedies.evidence, ""} for v in told):
             wanted = " or ".join(remedies.evidence)
             yield f".match: asks for evidence with which no step beyond release_cache is taken: that needs {wanted}"
-
-
-def _of_last_step(ladder: Ladder) -> Iterator[str]:
-    disrupting = [step for step in map(step_of, ladder.steps) if step.disrupts]
-    if disrupting and disrupting[-1].kind is Kind.TERMINATE:
-        yield (
-            ".steps: ends with terminate, which a process may ignore: then nothing more is done, and the result is"
-            " no_effect; a kill step behind it ends the process"
-        )
 
 
 def _without_grounds(ladder: Ladder, reach: Reach) -> Iterator[str]:

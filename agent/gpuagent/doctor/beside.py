@@ -7,7 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.acting.never_acts import Users, never_acts
+from gpuagent.acting.never_acts import Users, may_end_nobody, never_acts
 from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.acting.user_database import user_problems
 from gpuagent.alerting.rules import load_rules, unknown_metrics
@@ -33,7 +33,8 @@ def look_beside(config: Config, path: Path, users: Users = user_problems) -> Bes
     def look_at_rules() -> None:
         groups = load_rules(config)
         notes.extend(str(note) for note in unknown_metrics(groups))
-        notes.extend(never_acts(config, groups, users))
+        notes.extend(never := never_acts(config, groups, users))
+        notes.extend(may_end_nobody(config, never))
 
     looks: tuple[Callable[[], object], ...] = (
         look_at_rules,

@@ -14,7 +14,7 @@ import yaml
 
 from gpuagent.acting import links, user_database
 from gpuagent.acting.links import Bounds
-from gpuagent.acting.never_acts import never_acts
+from gpuagent.acting.never_acts import may_end_nobody, never_acts
 from gpuagent.acting.user_database import no_user_problems, user_problems
 from gpuagent.alerting.rules import load_rules
 from gpuagent.config.models import Config
@@ -101,10 +101,6 @@ def notes_on(folder: Path, given: str) -> list[str]:
         (
             text(ladder(HIGH, steps="{signal: {name: USR1}}, {restart_unit: {}}"), allow="units: [a.service]"),
             f".steps: {SUPERVISED.replace('kill', 'signal SIGUSR1')}: use restart_unit",
-        ),
-        (
-            text(ladder(HIGH, steps="{release_cache: {}}, {terminate: {}}")),
-            f".steps: {IGNORED}",
         ),
         (
             text(ladder(LEAK, 'unit=""', steps="{restart_unit: {}}"), allow="units: [a.service]"),
@@ -295,6 +291,16 @@ def test_units_that_are_allowed_and_never_restarted(tmp_path: Path) -> None:
     assert docker == "remedies.allow.units[0]: docker.service is on the never-list (docker): others depend on it"
     assert hub.startswith("remedies.allow.units[1]: jupyterhub.service runs other people's work (jupyterhub*)")
     assert whisper.startswith("remedies.allow.shared_units[0]: whisper.service is on the never-list (whisper)")
+
+
+def test_a_ladder_whose_last_step_may_be_ignored(tmp_path: Path) -> None:
+    """It acts, so it is no warning of the agent's: `config check` says what happens where the process ignores it."""
+    ends, kills = "{release_cache: {}}, {terminate: {}}", "{terminate: {}}, {kill: {}}"
+    config = load(write(tmp_path, text(ladder(HIGH, steps=ends), ladder(BUDGET, steps=kills))))
+    never = never_acts(config, load_rules(config), no_user_problems)
+    assert never == []
+    assert may_end_nobody(config, never) == [f"remedies.ladders[0].steps: {IGNORED}"]
+    assert may_end_nobody(config, ["remedies.ladders[0]: is never reached"]) == []
 
 
 def test_an_entry_that_is_a_directory(tmp_path: Path) -> None:
