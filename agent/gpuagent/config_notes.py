@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gpuagent.acting.alert_labels import KnownAlert, known_alerts
-from gpuagent.acting.never_acts import Users, never_acts
+from gpuagent.acting.never_acts import Users, may_end_nobody, never_acts
 from gpuagent.acting.posix_acl import XATTR
 from gpuagent.acting.user_database import user_problems
 from gpuagent.config.contents import read_file
@@ -86,17 +86,27 @@ class ConfigFile:
 
 
 def config_notes(
-    config: Config, groups: Iterable[RuleGroup], file: ConfigFile, machine: Machine | None = None
+    config: Config,
+    groups: Iterable[RuleGroup],
+    file: ConfigFile,
+    machine: Machine | None = None,
+    *,
+    asked: bool = False,
 ) -> list[str]:
-    """Return all notes. It reads secret files and may ask a directory server for users: not for the event loop."""
+    """Return all notes. It reads secret files and may ask a directory server for users: not for the event loop.
+
+    `asked` says that a person wants to know: then also where a ladder acts, and may end nobody.
+    """
     groups, machine = tuple(groups), machine or Machine()
     alerts = known_alerts(groups, [budget.label for budget in config.budgets])
+    never = never_acts(config, groups, machine.users)
     notes = [
         *_secrets(config, file, machine.service_user),
         *_routes(config, alerts),
         *_told_to_nobody(config, alerts),
         *_units(config, machine.unit_folders),
-        *never_acts(config, groups, machine.users),
+        *never,
+        *(may_end_nobody(config, never) if asked else ()),
     ]
     return [file.place(note) for note in dict.fromkeys(notes)]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
 from typing import NamedTuple
 
 SHOWN_FIELDS = ("start_ticks", "boot_id", "pid_namespace", "card")
@@ -17,3 +18,28 @@ class ProcessId(NamedTuple):
     boot_id: str
     pid: int
     start_ticks: int
+
+
+class SignKind(StrEnum):
+    """What shows that processes are one job."""
+
+    RANK = "rank"
+    """Their environment counts them, for one address."""
+    LAUNCHER = "launcher"
+    """Their parent launches the ranks of one job, and nothing else."""
+    WORKERS = "workers"
+    """They are workers of `multiprocessing` of one parent."""
+    FORK = "fork"
+    """A copy of its parent, which has executed no program since."""
+
+
+class JobSign(NamedTuple):
+    """A sign that a process is part of a job."""
+
+    kind: SignKind
+    group: str
+    """The same for all of one job: pid and start of the parent, or what the environment says."""
+    rank: int = 0
+    """Its number among them, where they are counted."""
+    parent_names: tuple[str, ...] = ()
+    """What its parent is called: who is on the never-list has no job."""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gpuagent.embedded import ClientReading
 from gpuagent.growth import Growth, MemoryKey
-from gpuagent.identity import NO_INSTANCE, ProcessId
+from gpuagent.identity import NO_INSTANCE, JobSign, ProcessId
 
 
 class GpuState(StrEnum):
@@ -59,8 +59,7 @@ class ProcessInfo:
     unit: str = ""
     container_id: str = ""
     container_runtime: str = ""
-    container_name: str = ""
-    """Chosen by whoever started it; `namespace/pod/container` in Kubernetes."""
+    container_name: str = ""  # chosen by whoever started it; `namespace/pod/container` in Kubernetes
     pod_uid: str = ""
     pod: str = ""
     namespace: str = ""
@@ -68,6 +67,7 @@ class ProcessInfo:
     proven_names: frozenset[str] = frozenset()
     """Which of `unit`, `container` (its id), `job` and `pod` only root can have chosen: see `procfs.cgroup_owner`."""
     process_group: int = 0  # 0 is unknown
+    job_signs: tuple[JobSign, ...] = ()
     on_host: bool = False  # not in a container by the kernel's word, so its user is an account: `procfs.containment`
 
 

@@ -12,6 +12,7 @@ from gpuagent.acting.agent import Acting, Around
 from gpuagent.acting.digests import kept_digests
 from gpuagent.acting.hands import AgentHands
 from gpuagent.acting.lookup import TableLookup
+from gpuagent.acting.never_entries import NeverEntries
 from gpuagent.acting.notes import Notes
 from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.acting.programs import ProgramCheck
@@ -62,6 +63,7 @@ def acting_of(
     `faults` are those of the state. It may grow: what could have been forged once is not trusted until the next start.
     """
     socket = config.processes.container_socket
+    never = NeverEntries()
     digests = kept_digests(state_file(config, COMMAND_KEY_FILE) if durable else None)
 
     def hands(notes: Notes) -> Hands:
@@ -74,6 +76,7 @@ def acting_of(
             ask_runtime=None if socket is None else partial(docker_container, socket),
             program_check=ProgramCheck(),
             digests=digests,
+            never=never,
         )
 
     def off(config: Config) -> str:
@@ -86,7 +89,7 @@ def acting_of(
     around = Around(
         store, node.clock, node.place.boot_id, hands, off,
         pid_namespace=own_namespace(), config_file=str(config_file), digests=digests,
-        lookup=TableLookup(node.files, node.processes, digests),
+        lookup=TableLookup(node.files, node.processes, digests), never=never,
     )  # fmt: skip
     return Acting(config, around)
 

@@ -14,12 +14,13 @@ from gpuagent.config_notes import ConfigFile, Machine, config_notes
 HOOK = "receivers:\n  - {name: hook, webhook: {url: 'http://127.0.0.1/'}}\n"
 
 
-def notes(folder: Path, text: str, machine: Machine | None = None) -> list[str]:
+def notes(folder: Path, text: str, machine: Machine | None = None, *, asked: bool = False) -> list[str]:
     """The notes on a file with this text, without the folder's name."""
     path = folder / "gpuagent.yaml"
     path.write_text(text)
     config = load_config(path, is_root=True)
-    found = config_notes(config, load_rules(config), ConfigFile(path), machine or Machine(lambda _: {}, ()))
+    machine = machine or Machine(lambda _: {}, ())
+    found = config_notes(config, load_rules(config), ConfigFile(path), machine, asked=asked)
     return [note.replace(f"{folder}/", "") for note in found]
 
 
@@ -107,3 +108,16 @@ def test_what_never_acts_has_its_line_too(tmp_path: Path) -> None:
     text = "remedies:\n  allow:\n    users: [nobody-here]\n"
     found = notes(tmp_path, text, Machine(lambda names: dict.fromkeys(names, "this machine knows no such user"), ()))
     assert found == ["gpuagent.yaml:3: remedies.allow.users[0]: this machine knows no such user"]
+
+
+def test_a_ladder_that_may_end_nobody(tmp_path: Path) -> None:
+    """CONF-09: it acts, so the agent warns of nothing at its start; a person who asks is told, with the line."""
+    text = (
+        "remedies:\n  allow: {users: [ada]}\n  ladders:\n"
+        "  - {match: ['alertname=\"GpuMemoryHigh\"'], steps: [{terminate: {}}], victim: largest}\n"
+    )
+    assert notes(tmp_path, text) == []
+    (note,) = notes(tmp_path, text, asked=True)
+    assert note.startswith(
+        "gpuagent.yaml:4: remedies.ladders[0].steps: ends with terminate, which a process may ignore"
+    )

@@ -11,7 +11,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any, NoReturn, Protocol
@@ -173,10 +173,14 @@ class Crowd:
             [*before, sys.executable, "-I", "-c", become(uid) + code, *words],
             stdout=subprocess.PIPE, stdin=subprocess.PIPE,
         )  # fmt: skip
-        living = self._add(process, cgroup)
-        assert process.stdout is not None
-        assert process.stdout.readline() == b"ready\n"
-        return living
+        return self._ready(process, cgroup)
+
+    def run(self, command: Sequence[str], uid: int = 0, *, environment: Mapping[str, str] | None = None) -> Living:
+        """Start a program of this user that prints `ready` when it is."""
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stdin=subprocess.PIPE, env=environment, **_identity(uid)
+        )
+        return self._ready(process, None)
 
     def child_of(self, parent: Living, cgroup: Path | None = None) -> Living:
         """Return the one child that a process has, moved to a cgroup."""
@@ -204,6 +208,12 @@ class Crowd:
         """End all."""
         while self._living:
             self._living.pop().close()
+
+    def _ready(self, process: subprocess.Popen[bytes], cgroup: Path | None) -> Living:
+        living = self._add(process, cgroup)
+        assert process.stdout is not None
+        assert process.stdout.readline() == b"ready\n"
+        return living
 
     def _add(self, process: Starter, cgroup: Path | None) -> Living:
         living = Living(process)

@@ -17,6 +17,7 @@ from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.eyes import SnapshotEyes
 from gpuagent.acting.lookup import FreshProcess, Lookup, NoLookup, in_time
 from gpuagent.acting.manual_stop import ManualStop, describe_user
+from gpuagent.acting.never_entries import NeverEntries
 from gpuagent.acting.notes import Notes, waited_for
 from gpuagent.acting.open_runs import OpenRuns
 from gpuagent.acting.presence import Presence
@@ -78,6 +79,8 @@ class Around:
     """Reads a process anew for a request by hand."""
     digests: CommandDigests = field(default_factory=CommandDigests)
     """Digests what a person is shown of a process."""
+    never: NeverEntries = field(default_factory=NeverEntries)
+    """The operator's entries of the never-list: those in force, known to the hands as well."""
 
 
 class Acting:
@@ -87,7 +90,7 @@ class Acting:
         """Raises ValueError for a ladder whose matchers are no regular expressions."""
         self.config = config
         self.notes = Notes(around.clock)
-        self.eyes = SnapshotEyes(around.clock, self._choice)
+        self.eyes = SnapshotEyes(around.clock, self._choice, lambda: self.config.remedies.never)
         self.audit = Audit(around.store, around.clock, around.boot_id)
         self._record = Kept(around.store, lambda: runs(self.audit.events()))
         self._clock = around.clock
@@ -100,6 +103,7 @@ class Acting:
         self._snapshot: Snapshot | None = None
         self._lookup = around.lookup
         self._digests = around.digests
+        self._never_entries = around.never
         self._unreadable = UnreadableGpus(around.clock)
         self._stopped = ""
         self._manual_stop = ManualStop(self.audit, around.clock)
@@ -145,6 +149,7 @@ class Acting:
 
         def use() -> None:
             self.config = config
+            self._never_entries.use(config.remedies.never)
             self._off = off
             self._tell_off(off, config)
             self.remedies.tools = replace(self.remedies.tools, look_seconds=self._look_seconds(config))
@@ -226,7 +231,7 @@ class Acting:
             outcome = await self.remedies.by_hand(plan)
         advice: list[str] = []
         if outcome.result in {Result.REFUSED, Result.FAILED}:
-            advice = advice_on(outcome.reasons or (outcome.detail,), target, self._config_file)
+            advice = advice_on(outcome.reasons or (outcome.detail,), target, self._config_file, forced=force)
         return {
             **outcome.answer,
             "pid": pid, "gpu": target.gpu_index, "name": target.name, "result": outcome.result,

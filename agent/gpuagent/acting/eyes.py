@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
-from gpuagent.acting.targets import all_targets, members, relatives, successors
+from gpuagent.acting.targets import all_targets, left_apart, members, relatives, successors
 from gpuagent.clock import Clock
 from gpuagent.reading import GpuReading, GpuState, Snapshot
 from gpuagent_alerts.remedies.judged import DATA_MISSING, ONLY_KEPT, Judged
@@ -20,8 +20,14 @@ Choose = Callable[[Judged, Snapshot], Choice | None]
 class SnapshotEyes:
     """Fed by the loop; asked by the runs of ladders."""
 
-    def __init__(self, clock: Clock, choose: Choose = lambda _judged, _snapshot: None) -> None:
-        """`choose` tells whom an alert would choose now, by the configuration in force."""
+    def __init__(
+        self,
+        clock: Clock,
+        choose: Choose = lambda _judged, _snapshot: None,
+        never: Callable[[], Iterable[str]] = tuple,
+    ) -> None:
+        """`choose` tells whom an alert would choose now, `never` whom nobody may: by the configuration in force."""
+        self._never = never
         self._clock = clock
         self._choose = choose
         self._snapshot: Snapshot | None = None
@@ -57,7 +63,8 @@ class SnapshotEyes:
         on_it = [each for each in everybody if each.key.gpu_uuid == target.key.gpu_uuid]
         reconciled = gpu.reconciliation
         # Also who holds an amount that the driver does not tell: all fall, or none is touched.
-        fall_too = members(target, list(all_targets(snapshot, unknown_memory=True)), scope)
+        all_there, never = list(all_targets(snapshot, unknown_memory=True)), tuple(self._never())
+        fall_too = members(target, all_there, scope, never)
         judged = self._firing.get(alert)
         return Sight(
             clock_seconds=gpu.read_seconds,
@@ -75,6 +82,7 @@ class SnapshotEyes:
             relatives=relatives(target, on_it),
             successors=successors(target, on_it),
             members=fall_too,
+            apart=left_apart(target, all_there, scope, never),
             present=frozenset(each.id for each in on_it),
             choice=self._choose(judged, snapshot) if judged is not None else None,
             act_refusal=_act_refusal(snapshot, {target.key.gpu_uuid, *(each.key.gpu_uuid for each in fall_too)}),

@@ -9,6 +9,7 @@ from gpuagent.acting import members
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.identities import read_identity
 from gpuagent.acting.judged_facts import with_judged
+from gpuagent.acting.never_entries import NOTHING, NeverLook
 from gpuagent.procfs.containment import has_host_uids, has_own_root
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.stat import parse_stat, parse_status
@@ -25,7 +26,14 @@ class Reader(members.Reader, Protocol):
         ...
 
 
-def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int, digests: CommandDigests) -> Facts:
+def read_facts(
+    files: ProcFiles,
+    reader: Reader,
+    pid: int,
+    handle_inode: int,
+    digests: CommandDigests,
+    never: NeverLook = NOTHING,
+) -> Facts:
     """Read a process; the caller holds a pidfd, and asks it afterwards whether the process has ended meanwhile.
 
     Raises FileNotFoundError or ProcessLookupError (gone), other OSErrors and ValueError (not to be read).
@@ -52,7 +60,7 @@ def read_facts(files: ProcFiles, reader: Reader, pid: int, handle_inode: int, di
         wait_channel=_text(files, pid, "wchan"),
         switches=_switches(status),
     )
-    return with_judged(facts, files, pid)
+    return with_judged(facts, files, pid, never)
 
 
 def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:

@@ -15,6 +15,7 @@ from gpuagent.acting.group_processes import GroupProcesses
 from gpuagent.acting.held import HeldProcess, ancestors
 from gpuagent.acting.lookup import READ_SECONDS, in_time
 from gpuagent.acting.members import read_ties
+from gpuagent.acting.never_entries import NO_ANSWER, NeverEntries
 from gpuagent.acting.ties import TieFinder
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.acting.units import LOOK_SECONDS, Systemctl
@@ -73,8 +74,9 @@ class AgentHands:
         ask_runtime: AskRuntime | None = None,
         program_check: Callable[[Sequence[str]], str] = lambda _: "",
         digests: CommandDigests | None = None,
+        never: NeverEntries | None = None,
     ) -> None:
-        """Put them together.
+        """Put them together; `never` are the operator's entries in force.
 
         `ask_runtime` asks the container runtime, in a thread, where that is permitted. `may_touch` is narrower under a
         scenario: only processes that the scenario was given. `program_check` returns why a command must not be run, ""
@@ -84,8 +86,9 @@ class AgentHands:
         self._reader = reader
         self._apps = apps
         self._warn = warn
+        self._never = never or NeverEntries()
         self._ties = TieFinder(files, reader.proven_container)
-        units = UnitProcesses(files, ties=self._ties)
+        units = UnitProcesses(files, ties=self._ties, never=self._never)
         self._systemctl = systemctl or Systemctl(units)
         self._groups = GroupProcesses(files, reader, units)
         self._may_touch = may_touch
@@ -96,7 +99,7 @@ class AgentHands:
     def hold(self, target: Target) -> Held:
         if not self._may_touch(target.pid):
             raise NotPermitted(f"pid {target.pid} is no process of the scenario that runs: it is never touched")
-        return HeldProcess(target, self._files, self._reader, self._digests)
+        return HeldProcess(target, self._files, self._reader, self._digests, self._never)
 
     def protected(self) -> frozenset[int]:
         return ancestors(self._files, os.getpid(), lambda pid: parse_stat(self._files.read(pid, "stat")).parent_pid)
@@ -125,11 +128,13 @@ class AgentHands:
             return False
 
     async def tied_to(self, targets: Sequence[Target]) -> Ties:
-        pids = [each.pid for each in targets]
         try:
-            return await in_time(lambda: read_ties(self._files, self._reader, pids, finder=self._ties))
+            return await in_time(partial(self._read_ties, [each.pid for each in targets]))
         except TimeoutError:
-            return Ties(unseen=f"/proc does not answer within {READ_SECONDS:g} s")
+            return Ties(unseen=f"{NO_ANSWER} within {READ_SECONDS:g} s")
+
+    def _read_ties(self, pids: Sequence[int]) -> Ties:
+        return read_ties(self._files, self._reader, pids, finder=self._ties, never=self._never.look())
 
     async def notify(self, target: Target, reason: str, deadline_seconds: float) -> Done:
         await self._warn(target, reason, deadline_seconds)
@@ -156,7 +161,7 @@ class AgentHands:
                 async with asyncio.timeout(LOOK_SECONDS):
                     refusal = await in_daemon_thread(look, "group processes")
             except TimeoutError:
-                refusal = f"it cannot be seen whose processes the {group} runs: /proc does not answer"
+                refusal = f"it cannot be seen whose processes the {group} runs: {NO_ANSWER}"
             if refusal:
                 return refusal
         return ""

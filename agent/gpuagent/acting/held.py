@@ -16,6 +16,7 @@ from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.facts import Reader, read_facts, stuck_thread
 from gpuagent.acting.handles import handle_inode, has_been_reaped, has_ended
 from gpuagent.acting.lookup import in_time
+from gpuagent.acting.never_entries import NO_ANSWER, NeverEntries
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.watch import HIGHEST_PID
 from gpuagent_alerts.remedies.target import Facts, Target
@@ -25,7 +26,14 @@ from gpuagent_alerts.remedies.world import Gone, NotPermitted
 class HeldProcess:
     """Opened at once; everything later goes through the pidfd."""
 
-    def __init__(self, target: Target, files: ProcFiles, reader: Reader, digests: CommandDigests | None = None) -> None:
+    def __init__(
+        self,
+        target: Target,
+        files: ProcFiles,
+        reader: Reader,
+        digests: CommandDigests | None = None,
+        never: NeverEntries | None = None,
+    ) -> None:
         """Hold the process that has the target's pid now; whether it is the target is for the facts to tell.
 
         Raises:
@@ -36,6 +44,7 @@ class HeldProcess:
         self._files = files
         self._reader = reader
         self._digests = digests or CommandDigests()
+        self._never = never or NeverEntries()
         if target.pid == 1:
             raise NotPermitted("it is the first process of the system, which is never ended")
         if not 1 < target.pid <= HIGHEST_PID:
@@ -54,7 +63,7 @@ class HeldProcess:
         try:
             facts = await in_time(self._read)
         except TimeoutError:
-            raise NotPermitted("/proc does not answer: it hangs in the kernel") from None
+            raise NotPermitted(f"{NO_ANSWER}: it hangs in the kernel") from None
         except Exception as error:  # noqa: BLE001  it is judged below
             facts = error
         if has_been_reaped(self._descriptor) or isinstance(facts, FileNotFoundError | ProcessLookupError):
@@ -64,7 +73,8 @@ class HeldProcess:
         return facts
 
     def _read(self) -> Facts:
-        found = read_facts(self._files, self._reader, self._pid, handle_inode(self._descriptor), self._digests)
+        inode, never = handle_inode(self._descriptor), self._never.look()
+        found = read_facts(self._files, self._reader, self._pid, inode, self._digests, never)
         if found.threads > 1 and found.state == "Z":
             found = replace(found, wait_channel=stuck_thread(self._pid) or found.wait_channel)
         return found

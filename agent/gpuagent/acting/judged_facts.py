@@ -4,22 +4,30 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from gpuagent.acting.never_entries import NeverLook
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.program_names import read_program_names
+from gpuagent.procfs.program_names import read_program
 from gpuagent.procfs.thread_uids import read_uids
 from gpuagent_alerts.remedies.target import Facts
 
 
-def with_judged(facts: Facts, files: ProcFiles, pid: int) -> Facts:
-    """Return the facts with the users of all threads and the names of the program.
+def with_judged(facts: Facts, files: ProcFiles, pid: int, never: NeverLook) -> Facts:
+    """Return the facts with the users of all threads, the names of the program, and which entry of `never` means it.
 
     Raises FileNotFoundError or ProcessLookupError (gone).
     """
     names: tuple[str, ...] | None
+    never_listed = ""
     try:
-        names = read_program_names(files, pid)
+        program = read_program(files, pid)
+        names, never_listed = program.names, never.reason(program)
     except (FileNotFoundError, ProcessLookupError):
         raise
     except (OSError, ValueError):
         names = None
-    return replace(facts, uids=read_uids(files, pid, facts.uids) if facts.uids else (), program_names=names)
+    return replace(
+        facts,
+        uids=read_uids(files, pid, facts.uids) if facts.uids else (),
+        program_names=names,
+        never_listed=never_listed,
+    )

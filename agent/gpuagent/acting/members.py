@@ -6,11 +6,12 @@ from collections.abc import Collection, Sequence
 from contextlib import suppress
 from typing import Protocol
 
+from gpuagent.acting.never_entries import NOTHING, NeverLook
 from gpuagent.acting.own_work import read_place
 from gpuagent.acting.process_scan import ProcessScan, UnseenProcesses
 from gpuagent.acting.ties import Tie, TieFinder
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.program_names import read_program_names
+from gpuagent.procfs.program_names import read_program
 from gpuagent.procfs.reader import Record
 from gpuagent.procfs.stat import parse_status
 from gpuagent.procfs.thread_uids import read_uids
@@ -35,10 +36,11 @@ def read_ties(
     *,
     finder: TieFinder | None = None,
     scan: ProcessScan | None = None,
+    never: NeverLook = NOTHING,
 ) -> Ties:
     """Return everybody who ends, is hung up or is stopped for good together with these processes.
 
-    It ends with the first beyond `MAX_TIED`. It may block.
+    `never` knows the operator's entries of the never-list. It ends with the first beyond `MAX_TIED`. It may block.
     """
     looks = finder or TieFinder(files, reader.proven_container)
     found: list[TiedProcess] = []
@@ -47,7 +49,7 @@ def read_ties(
         of = list(_existing(reader, pids)) if ties else []
         for pid in sorted(ties):
             try:
-                member = _read_tied(files, reader, ties[pid], of)
+                member = _read_tied(files, reader, ties[pid], of, never)
             except _GONE:
                 continue
             if member.start_ticks == ties[pid].row.start_ticks:
@@ -69,7 +71,7 @@ def _existing(reader: Reader, pids: Collection[int]) -> Sequence[ProcessInfo]:
     return found
 
 
-def _read_tied(files: ProcFiles, reader: Reader, tie: Tie, of: Sequence[ProcessInfo]) -> TiedProcess:
+def _read_tied(files: ProcFiles, reader: Reader, tie: Tie, of: Sequence[ProcessInfo], never: NeverLook) -> TiedProcess:
     """Return what is judged of a process that is tied to these. Raises OSError and ValueError as `Reader.read`."""
     pid = tie.row.pid
     info = reader.read(pid).info
@@ -77,9 +79,18 @@ def _read_tied(files: ProcFiles, reader: Reader, tie: Tie, of: Sequence[ProcessI
     with suppress(OSError, ValueError):
         score = int(files.read(pid, "oom_score_adj"))
     belongs = tie.may_be_own and any(is_own_work(files, reader, pid, each) for each in of)
-    names = tuple(dict.fromkeys((info.name, *read_program_names(files, pid))))
-    user = info.user or str(info.uid)
-    return TiedProcess(pid, info.id.start_ticks, names, user, belongs, tie.certain, score, tie.why)
+    program = read_program(files, pid)
+    return TiedProcess(
+        pid,
+        info.id.start_ticks,
+        tuple(dict.fromkeys((info.name, *program.names))),
+        info.user or str(info.uid),
+        belongs,
+        tie.certain,
+        score,
+        tie.why,
+        never.reason(program),
+    )
 
 
 def is_own_work(files: ProcFiles, reader: Reader, pid: int, of: ProcessInfo) -> bool:

@@ -7,14 +7,18 @@ against the loaded rules: a ladder that waits in vain is noticed on the day on w
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.acting.alert_labels import KnownAlert, Reach, known_alerts, reaches
 from gpuagent.acting.configured import step_of
+from gpuagent.acting.never_entries import endless_patterns, meant_interpreters
 from gpuagent.acting.user_database import user_problems
 from gpuagent_alerts.remedies.families import PROCESS_LABELS
 from gpuagent_alerts.remedies.grounds import Subject
-from gpuagent_alerts.remedies.steps import Kind
+from gpuagent_alerts.remedies.never_list import NEVER_UNITS, SHARED_UNITS
+from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.world import UnitPermission
 from gpuagent_alerts.rules.faults import guess
 from gpuagent_alerts.rules.model import RuleGroup
 
@@ -25,7 +29,6 @@ if TYPE_CHECKING:
 
 Users = Callable[[Iterable[str]], Mapping[str, str]]
 """Why nobody has a name here, of those of which nobody has."""
-_SIGNALS = frozenset({Kind.TERMINATE, Kind.KILL})
 _OF_VICTIMS = PROCESS_LABELS | {"pid"}
 _MOST_NAMED = 3
 
@@ -46,6 +49,21 @@ def never_acts(config: Config, groups: Iterable[RuleGroup], users: Users = user_
         notes += [f"{path}{note}" for note in _of_ladder(ladder, reach, alerts, config)]
         of_rules += _without_grounds(ladder, reach)
     return list(dict.fromkeys((*notes, *of_rules)))
+
+
+def may_end_nobody(config: Config, never: Iterable[str]) -> list[str]:
+    """Return a note for each ladder whose last step a process may ignore; none of those in `never`, which never act."""
+    found, never = [], tuple(never)
+    for index, ladder in enumerate(config.remedies.ladders):
+        path = f"remedies.ladders[{index}]"
+        disrupting = [step for step in map(step_of, ladder.steps) if step.disrupts]
+        acts = not any(note.startswith(path) for note in never)  # otherwise it is no matter how it ends
+        if acts and disrupting and disrupting[-1].kind is Kind.TERMINATE:
+            found.append(
+                f"{path}.steps: ends with terminate, which a process may ignore: then nothing more is done, and the"
+                " result is no_effect; a kill step behind it ends the process"
+            )
+    return found
 
 
 def _of_users(config: Config, users: Users) -> Iterator[str]:
@@ -72,8 +90,35 @@ def _of_allow(config: Config) -> Iterator[str]:
             yield f"remedies.limits.{name}: is 0: rules take no step beyond release_cache, not even in a dry run"
     if limits.unit_per_hour == 0:
         yield "remedies.limits.unit_per_hour: is 0: rules take no step beyond release_cache for what runs in a unit"
+    yield from _of_never(config)
+
+
+def _of_never(config: Config) -> Iterator[str]:
+    """Yield a note for each entry of the never-list that spares more than a program, or what is allowed."""
+    remedies = config.remedies
     if "*" in remedies.never:
         yield "remedies.never: has *, which is every program: every ladder is refused"
+    for index, entry, target, environment in meant_interpreters(remedies.never):
+        path = f"remedies.never[{index}]: {entry}"
+        if environment:
+            yield (
+                f"{path} is the interpreter of a virtual environment: processes that run {target} and were started by"
+                " their name alone are spared too"
+            )
+        else:
+            leads = f" leads to {target}, which" if target not in {"", entry} else ""
+            yield f"{path}{leads} is an interpreter: all that it runs is spared"
+    for index, entry in enumerate(remedies.never):
+        if "/" in entry and Path(entry).is_dir():
+            yield f"remedies.never[{index}]: {entry} is a directory, and no program: write {entry.rstrip('/')}/*"
+    for index, entry, why in endless_patterns(remedies.never):
+        yield f"remedies.never[{index}]: {entry} cannot be looked up, so every ladder is refused: {why}"
+    shared = len(remedies.allow.units)
+    for index, unit in enumerate(_units(remedies.allow)):
+        place = f"units[{index}]" if index < shared else f"shared_units[{index - shared}]"
+        permission = UnitPermission(index >= shared, (*NEVER_UNITS, *remedies.never), known_shared=SHARED_UNITS)
+        if refusal := permission.against([unit]):
+            yield f"remedies.allow.{place}: {refusal}"
 
 
 def _of_ladder(ladder: Ladder, reach: Reach, alerts: list[KnownAlert], config: Config) -> Iterator[str]:
@@ -164,11 +209,12 @@ def _of_victim(ladder: Ladder, reach: Reach) -> Iterator[str]:
 def _of_steps(ladder: Ladder, reach: Reach, config: Config) -> Iterator[str]:
     remedies = config.remedies
     allow, steps = remedies.allow, [step_of(step) for step in ladder.steps]
-    disrupting = {str(step.kind): step.kind for step in steps if step.disrupts}
-    if disrupting and _units(allow) and not allow.containers and _SIGNALS.issuperset(disrupting.values()):
+    disrupting = [step for step in steps if step.disrupts]
+    signals = list(dict.fromkeys(_name_of(step) for step in disrupting if step.signal_may_end))
+    if signals and _units(allow) and not allow.containers:
         yield (
             ".steps: what remedies.allow.units permits is supervised by systemd, and gets no"
-            f" {' or '.join(disrupting)} (but in containers of podman): use restart_unit"
+            f" {' or '.join(signals)} (but in containers of podman): use restart_unit"
         )
     for index, step in enumerate(steps):
         if any("{container_id}" in argument for argument in step.command) and not (allow.containers or _units(allow)):
@@ -193,6 +239,11 @@ def _without_grounds(ladder: Ladder, reach: Reach) -> Iterator[str]:
 def _is_meant(ladder: Ladder, alert: KnownAlert) -> bool:
     """Return whether a matcher says something of what is known of the rule: a label may be there or not."""
     return any(alert.values(matcher.name) is not None for matcher in ladder.match)
+
+
+def _name_of(step: Step) -> str:
+    """Return a step that sends a signal as the configuration names it."""
+    return str(step) if step.kind is Kind.SIGNAL else str(step.kind)
 
 
 def _reads_budgets(alert: KnownAlert) -> bool:

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from gpuagent.acting.job_members import job_members, standing_apart
 from gpuagent.growth import Growth, Verdict
 from gpuagent.identity import NO_INSTANCE, ProcessId
 from gpuagent.reading import GpuReading, GpuState, ProcessReading, ProcessState, Snapshot
@@ -16,8 +17,6 @@ from gpuagent_alerts.remedies.grounds import Grounds, Subject
 from gpuagent_alerts.remedies.target import Target
 
 _FIGURES = re.compile(r"\d+")
-_TOGETHER_SECONDS = 60.0
-"""Between the starts of two ranks of one server: a process may choose its command line, and not when it was started."""
 
 
 def all_targets(snapshot: Snapshot, *, unknown_memory: bool = False) -> Iterator[Target]:
@@ -170,6 +169,7 @@ def target_of(process: ProcessReading, growth: Growth | None, known: Measured = 
         slurm_job=info.slurm_job,
         parent_pid=info.parent_pid,
         process_group=info.process_group,
+        job_signs=info.job_signs,
         sm_ratio=process.utilization.sm_ratio if process.utilization else None,
         slope_bytes_per_second=growth.slope.value if growth and growth.slope else None,
         leaking=growth is not None and growth.verdict is Verdict.LEAKING,
@@ -208,14 +208,27 @@ def successors(target: Target, others: Iterable[Target]) -> tuple[Target, ...]:
     )
 
 
-def members(target: Target, everybody: Sequence[Target], scope: str) -> tuple[Target, ...]:
+def members(target: Target, everybody: Sequence[Target], scope: str, never: Iterable[str] = ()) -> tuple[Target, ...]:
     """Who falls with the target, on whichever GPU; itself on other GPUs is always among them.
 
-    `container`: what runs in the same container. `job`: the same Slurm job; where there is none, what is in one process
-    group: parents and children, and processes of one parent that run the same command, numbers aside, and were started
-    within a minute: the ranks of a server, and not all that was started from one shell. `process`: nobody else. An id
-    that a user may have chosen makes nobody a member.
+    `container`: what runs in the same container. `job`: the same Slurm job; where there is none, who is one job with it
+    by a sign of each (`job_members`), but for children of whom the never-list means: `never` are the operator's
+    entries. `process`: nobody else. An id that a user may have chosen makes nobody a member.
     """
+    found = _joined(target, everybody, scope, never)
+    return tuple(each for each in everybody if each.id in found and each.key != target.key)
+
+
+def left_apart(
+    target: Target, everybody: Sequence[Target], scope: str, never: Iterable[str] = ()
+) -> tuple[Target, ...]:
+    """Return who looks like a part of the target's job, and does not fall with it as nothing shows that it is."""
+    if scope != "job" or target.slurm_job:
+        return ()
+    return standing_apart(target, everybody, _joined(target, everybody, scope, never))
+
+
+def _joined(target: Target, everybody: Sequence[Target], scope: str, never: Iterable[str]) -> dict[ProcessId, Target]:
     found = {target.id: target}
     if scope == "container":
         mine = target.proven_container_id
@@ -223,38 +236,8 @@ def members(target: Target, everybody: Sequence[Target], scope: str) -> tuple[Ta
     elif scope == "job" and target.slurm_job:
         found |= {each.id: each for each in everybody if _same(target.proven_slurm_job, each.proven_slurm_job)}
     elif scope == "job":
-        found = _family(target, everybody)
-    return tuple(each for each in everybody if each.id in found and each.key != target.key)
-
-
-def _family(target: Target, everybody: Sequence[Target]) -> dict[ProcessId, Target]:
-    found, waiting = {target.id: target}, [target]
-    while waiting:
-        one = waiting.pop()
-        for other in everybody:
-            if other.id not in found and _is_kin(one, other):
-                found[other.id] = other
-                waiting.append(other)
+        found = job_members(target, everybody, never)
     return found
-
-
-def _is_kin(one: Target, other: Target) -> bool:
-    """A parent alone joins nobody: supervisors start what is unrelated, and subreapers adopt it.
-
-    What they start has a process group of its own, and so has what a shell starts apart; forks of a server share its.
-    """
-    if not one.process_group or one.process_group != other.process_group:
-        return False
-    if (one.uid, one.container_id) != (other.uid, other.container_id):
-        return False
-    if _is_parent(one, other) or _is_parent(other, one):
-        return True
-    return abs(one.started_seconds - other.started_seconds) <= _TOGETHER_SECONDS and _is_sibling(one, other)
-
-
-def _is_parent(one: Target, other: Target) -> bool:
-    """Return whether the first is the other's parent: one that was given a dead parent's number came later."""
-    return one.pid == other.parent_pid and one.id.start_ticks <= other.id.start_ticks
 
 
 def _is_sibling(one: Target, other: Target) -> bool:

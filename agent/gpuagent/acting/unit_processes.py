@@ -13,6 +13,7 @@ from collections.abc import Callable, Collection, Iterable
 from pathlib import Path
 
 from gpuagent.acting.held import ancestors
+from gpuagent.acting.never_entries import NeverEntries
 from gpuagent.acting.process_scan import UnseenProcesses
 from gpuagent.acting.ties import TieFinder
 from gpuagent.naming import format_container
@@ -30,7 +31,7 @@ from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentia
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.living import read_living
 from gpuagent.procfs.printable import printable
-from gpuagent.procfs.program_names import read_program_names
+from gpuagent.procfs.program_names import read_program
 from gpuagent.procfs.stat import Stat, parse_stat
 from gpuagent_alerts.remedies.never_list import UNKILLABLE_SCORE, find_listed
 from gpuagent_alerts.remedies.target import Target
@@ -52,11 +53,13 @@ class UnitProcesses:
         mountinfo: Path = Path("/proc/self/mountinfo"),
         user_of: Callable[[int], pwd.struct_passwd] = pwd.getpwuid,
         ties: TieFinder | None = None,
+        never: NeverEntries | None = None,
     ) -> None:
         """`files` is /proc; `mountinfo` says where cgroups are mounted; `user_of` raises KeyError for unknown uids.
 
-        `ties` finds who depends on the processes of a unit.
+        `ties` finds who depends on the processes of a unit; `never` knows the operator's entries of the never-list.
         """
+        self._never = never or NeverEntries()
         self._files = files
         self._ties = ties or TieFinder(files)
         self._mountinfo = mountinfo
@@ -93,12 +96,12 @@ class UnitProcesses:
 
     def never_among(self, unit: str, pids: Iterable[int], patterns: Collection[str]) -> str:
         """Return as `never_ended`, of the processes of a unit, container or job."""
-        own = ancestors(self._files, os.getpid(), self._parent_of)
+        own, never = ancestors(self._files, os.getpid(), self._parent_of), self._never.look()
         for pid in pids:
             if pid in own:
                 return f"the agent itself or one of its ancestors runs in {unit} (pid {pid})"
             try:
-                names = read_program_names(self._files, pid)
+                program = read_program(self._files, pid)
                 score = int(self._files.read(pid, "oom_score_adj"))
             except (FileNotFoundError, ProcessLookupError):
                 continue
@@ -106,7 +109,9 @@ class UnitProcesses:
                 return f"it cannot be seen what pid {pid} of {unit} is: {error}"
             if score == UNKILLABLE_SCORE:
                 return f"pid {pid} of {unit} is protected from the kernel's own killer (oom_score_adj -1000)"
-            if listed := find_listed(names, patterns):
+            if reason := never.reason(program):
+                return f"pid {pid} runs in {unit}: {reason}"
+            if listed := find_listed(program.names, patterns):
                 return f"{listed.shown} runs in {unit} (pid {pid}), and is on the never-list ({listed.pattern})"
         return ""
 

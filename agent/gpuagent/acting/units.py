@@ -11,6 +11,7 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 
+from gpuagent.acting.never_entries import NO_ANSWER
 from gpuagent.acting.programs import ProgramCheck
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.acting.unit_state import PROPERTIES, STARTED_PROPERTIES, UNIT, UnitState, active_units, states
@@ -159,7 +160,7 @@ class Systemctl:
             async with asyncio.timeout(self._look_seconds):
                 return await in_daemon_thread(look, "unit processes")
         except TimeoutError:
-            return "it cannot be seen whose processes the unit runs: /proc does not answer"
+            return f"it cannot be seen whose processes the unit runs: {NO_ANSWER}"
 
     async def _show(self, properties: Sequence[str], *units: str) -> tuple[str, str]:
         """Return what systemctl printed, and why that is of no use."""

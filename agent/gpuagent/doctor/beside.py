@@ -33,7 +33,7 @@ def look_beside(config: Config, path: Path, machine: Machine | None = None) -> B
     def look_at_rules() -> None:
         groups = load_rules(config)
         notes.extend(str(note) for note in unknown_metrics(groups))
-        notes.extend(config_notes(config, groups, file, machine))
+        notes.extend(config_notes(config, groups, file, machine, asked=True))
 
     looks: tuple[Callable[[], object], ...] = (
         look_at_rules,

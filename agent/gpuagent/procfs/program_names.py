@@ -8,28 +8,38 @@ permit none. Read only where somebody is judged.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.living import LivingThread, read_living
 from gpuagent.procfs.printable import decode
+from gpuagent.procfs.script_arguments import is_interpreter, launched, scripts
 from gpuagent.procfs.stat import parse_stat
 
 _DELETED = " (deleted)"
-_INTERPRETER = re.compile(
-    r"(?:python|pypy|perl|ruby|node|nodejs|deno|bun|lua|luajit|php|tclsh|expect|[gmn]?awk|R|Rscript|julia|java|guile"
-    r"|(?:ba|da|a|z|k|mk|fi|c|tc|ya)?sh)[0-9.]*t?"
-)
-_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
-_PYTHON_OPTION = re.compile(r"-[^-WXQmc]*([WXQmc])(.*)", re.DOTALL)
-"""Options of Python that have a value, in the same argument or in the next one. Of other interpreters any may."""
-_PYTHON_LONG_OPTION = "--check-hash-based-pycs"
-_FILE = re.compile(r"--file=(.+)")
 
 
-def read_program_names(files: ProcFiles, pid: int) -> tuple[str, ...]:
-    """Return the names and paths of what a process runs: its `comm` first, paths as they are.
+class Program(NamedTuple):
+    """What a process runs, as /proc tells it."""
+
+    names: tuple[str, ...]
+    """Its `comm` first, then its program, the first argument and the script, in all spellings."""
+    words: tuple[str, ...] = ()
+    """Further arguments that may name a path, a module or a program that it runs."""
+    first_argument: str = ""
+    """What it was started by; it may have written another one over it."""
+    executable: str = ""
+    """Path of its program; "" where it may not be read (CAP_SYS_PTRACE)."""
+    scripts: tuple[str, ...] = ()
+    """What an interpreter runs."""
+    folder: str = ""
+    """Its working directory; "" where it may not be read."""
+    python_home: str = ""
+    """What it was started with as PYTHONHOME; "" for nothing, or where that may not be read."""
+
+
+def read_program(files: ProcFiles, pid: int) -> Program:
+    """Return the names and paths of what a process runs.
 
     The path of the program is missing where it may not be read (CAP_SYS_PTRACE), as a relative path of a script is
     resolved only where the working directory may be. Raises FileNotFoundError or ProcessLookupError (gone), and other
@@ -39,46 +49,25 @@ def read_program_names(files: ProcFiles, pid: int) -> tuple[str, ...]:
     if stat.state == "D":
         raise ValueError("it is in uninterruptible sleep: its command line cannot be read")
     living = read_living(files, stat, _read_thread)  # none of a zombie
-    program, line, folder = living or ("", b"", "")
-    names = [decode(stat.name), program]
+    program, line, folder, home = living or ("", b"", "", "")
     arguments = [decode(each) for each in line.removesuffix(b"\0").split(b"\0")]
-    names.append(arguments[0])
-    if any(_INTERPRETER.fullmatch(each.rpartition("/")[2]) for each in names):
-        names += scripts(arguments)
-    in_folder = [f"{folder}/{each}" for each in names[2:] if folder and _is_relative(each) and _is_file(each, names[2])]
+    names = [decode(stat.name), program, arguments[0]]
+    # A title that was written over the first argument tells nothing of what the others mean.
+    interpreter = next((each for each in (arguments[0], program, names[0]) if is_interpreter(each)), None)
+    told = [arguments[0] if interpreter is None else interpreter, *arguments[1:]]
+    run = tuple(scripts(told)) if interpreter is not None else ()
+    names += run
+    relative = names[3:] if program and " " in names[2] else names[2:]  # a title that was written over it is no path
+    in_folder = [f"{folder}/{each}" for each in relative if folder and _is_relative(each) and _is_file(each, names[2])]
     names += [os.path.normpath(each) for each in (*names, *in_folder) if "/" in each]
-    return tuple(dict.fromkeys(each for each in names if each))
+    words = tuple(dict.fromkeys(launched(told, interprets=interpreter is not None)))
+    named = tuple(dict.fromkeys(each for each in names if each))
+    return Program(named, words, arguments[0], program, run, folder, home)
 
 
-def scripts(arguments: Sequence[str]) -> Iterator[str]:
-    """Yield what an interpreter may run by its arguments: the first that is no option, or the module after `-m`.
-
-    Where an option may have the argument behind it as its value, both that and the next one may be the script.
-    """
-    is_python = any(_PYTHON.fullmatch(each.rpartition("/")[2]) for each in arguments[:1])
-    waiting = iter(arguments[1:])
-    may_be_value = False
-    for argument in waiting:
-        if argument == "--":
-            yield next(waiting, "")
-            return
-        if argument.startswith("-"):
-            option = _PYTHON_OPTION.fullmatch(argument) if is_python else None
-            if option and option[1] in "mc":
-                if option[1] == "m":
-                    yield option[2] or next(waiting, "")
-                return
-            if file := _FILE.fullmatch(argument):  # R
-                yield file[1]
-            if is_python:
-                may_be_value = argument == _PYTHON_LONG_OPTION or (option is not None and not option[2])
-            else:
-                may_be_value = "=" not in argument
-        else:
-            yield argument
-            if not may_be_value:
-                return
-            may_be_value = False
+def read_program_names(files: ProcFiles, pid: int) -> tuple[str, ...]:
+    """Return the names of `read_program`. Raises as it does."""
+    return read_program(files, pid).names
 
 
 def _is_file(name: str, first_argument: str) -> bool:
@@ -90,9 +79,19 @@ def _is_relative(name: str) -> bool:
     return bool(name) and not name.startswith("/")
 
 
-def _read_thread(thread: LivingThread) -> tuple[str, bytes, str]:
-    """Return the path of the program, the command line, and the working directory."""
-    return _link(thread, "exe").removesuffix(_DELETED), thread.read("cmdline"), _link(thread, "cwd")
+def _read_thread(thread: LivingThread) -> tuple[str, bytes, str, str]:
+    """Return the path of the program, the command line, the working directory, and PYTHONHOME."""
+    program = _link(thread, "exe").removesuffix(_DELETED)
+    return program, thread.read("cmdline"), _link(thread, "cwd"), _variable(thread, b"PYTHONHOME")
+
+
+def _variable(thread: LivingThread, name: bytes) -> str:
+    try:
+        found = thread.read("environ")
+    except OSError:
+        return ""
+    values = (each.partition(b"=")[2] for each in found.split(b"\0") if each.startswith(name + b"="))
+    return decode(next(values, b""))
 
 
 def _link(thread: LivingThread, name: str) -> str:

@@ -14,6 +14,7 @@ from gpuagent.procfs.cgroup_owner import ABOVE_CONTAINER, CgroupOwners, Name, Ow
 from gpuagent.procfs.containers import ContainerNames
 from gpuagent.procfs.containment import is_on_host
 from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.job_signs import read_job_signs
 from gpuagent.procfs.living import LivingThread, living_thread, read_living
 from gpuagent.procfs.namespace import namespace_inode
 from gpuagent.procfs.pods import PodName, PodNames
@@ -133,6 +134,7 @@ class ProcessReader:
             slurm_job=membership.slurm_job,
             proven_names=frozenset(proven),
             on_host=is_on_host(self._files, pid, stat, status),
+            job_signs=read_job_signs(self._files, stat, status, thread) if self._command else (),
         )
         return Record(info, () if command is None else memory.image, cgroup, ending=thread is None)
 

@@ -6,6 +6,7 @@ import pwd
 from collections.abc import Callable
 
 from gpuagent.clock import Clock
+from gpuagent.procfs.passwd_file import passwd_doubt
 from gpuagent.procfs.printable import printable
 
 NAME_LIMIT_BYTES = 64
@@ -23,26 +24,37 @@ class UserNames:
     while. One that had a name just before is asked for again after a minute.
     """
 
-    def __init__(self, clock: Clock, database: Callable[[int], pwd.struct_passwd] = pwd.getpwuid) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        database: Callable[[int], pwd.struct_passwd] = pwd.getpwuid,
+        doubt: Callable[[], str] = passwd_doubt,
+    ) -> None:
+        """`doubt` returns why no name may be believed for a decision, "" if one may."""
         self._clock = clock
+        self._doubt = doubt
         self._database = database
         self._names: dict[int, tuple[str, float]] = {}
         """Name by uid, and until when it is believed."""
 
     def __call__(self, uid: int) -> str:
         """Name of the user, or the uid as text; "" for one below zero, which is "not known"."""
+        if uid < 0:
+            return ""
         known = self._names.get(uid)
         if known is not None and self._clock.now() < known[1]:
             return known[0]
-        return self.fresh(uid)
+        return self._read(uid)
 
     def fresh(self, uid: int) -> str:
         """Return as a call does, from the database and not from memory. It may block for as long as the database does.
 
-        For a decision to act: a name that was right a minute ago permits nothing.
+        For a decision to act: a name that was right a minute ago permits nothing. "" where others than root may have
+        written it.
         """
-        if uid < 0:
-            return ""
+        return "" if uid < 0 or self._doubt() else self._read(uid)
+
+    def _read(self, uid: int) -> str:
         had_name = uid in self._names and self._names[uid][0] != str(uid)
         if uid not in self._names and len(self._names) >= _MOST_USERS:
             self._names.clear()

@@ -30,6 +30,9 @@ _NAME_CONTAINER = "Say --force, or name its container in remedies.allow.containe
 _DOCTOR = "`gpuagent doctor` says why."
 
 _SUPERVISED = r"^systemd supervises it"
+_ENDS_OTHERS = r"ending it also ends"
+_NOT_BY_FORCE = "--force does not lift this: end it with what started it, or its unit by systemctl."
+_SHOWN_ANEW = "Ask again: --force answers for those alone that you were shown to end with it."
 
 _ADVICE = tuple(
     (re.compile(pattern), advice)
@@ -46,12 +49,12 @@ _ADVICE = tuple(
         (r"the rights of more than one user|whether it runs in a container", "Say --force if you know what it is."),
         (r"the allow list means what is proven", "Say --force if you know what it is."),
         (r"^it is not proven that root", _OWN_HAND),
-        (r"is not proven: its cgroup|others than root may have (made the cgroup of|chosen)", _NAMED_BY_ITS_USER),
+        (r"is not proven: |others than root may have chosen", _NAMED_BY_ITS_USER),
         (r"not been shown to hold this memory", "Say --force if it holds it, or wait until it grows or computes."),
         (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
         (r"acts on the whole", "Set scope in that ladder in {file} to what its program is given the id of."),
         (r"ends with it|cannot be told whom its end would|would end, or hang up, more than", _BY_ITS_RUNTIME),
-        (r"ending it also ends", "Say --force if these processes may end as well."),
+        (_ENDS_OTHERS, "Say --force if these processes may end as well."),
         (r"first process of the system", _NOTHING_LIFTS),
         (_SUPERVISED, "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."),
         (r"^no systemd unit runs it", "Leave out --restart-unit: a signal is enough here."),
@@ -61,6 +64,10 @@ _ADVICE = tuple(
         ),
         (r"on the never-list .*: others depend on it|refuses to be restarted by hand", _OWN_HAND),
         (r"on the never-list$", _LOOK_AGAIN),
+        (
+            r"cannot be told whether (it|one) is on the never-list",
+            "Write paths without * in remedies.never in {file}, that the agent may read; --force does not lift this.",
+        ),
         (r"on the never-list|oom_score_adj", _NOTHING_LIFTS),
         (r"within its start limit", f"Wait until the interval of its start limit is over. {_OWN_HAND}"),
         (r"^systemd (cannot be asked about|has no unit)|is not the name of a service", _OWN_HAND),
@@ -99,8 +106,11 @@ _ADVICE = tuple(
 )
 
 
-def advice_on(reasons: Iterable[str], target: Target, config_file: str) -> list[str]:
-    """Return what lifts each of these refusals, without repeats; nothing for one that has no way out on record."""
+def advice_on(reasons: Iterable[str], target: Target, config_file: str, *, forced: bool = False) -> list[str]:
+    """Return what lifts each of these refusals, without repeats; nothing for one that has no way out on record.
+
+    `forced` says that --force was given: it is no advice then.
+    """
     found: dict[str, None] = {}
     for reason in reasons:
         for pattern, advice in _ADVICE:
@@ -111,6 +121,8 @@ def advice_on(reasons: Iterable[str], target: Target, config_file: str) -> list[
                 }  # fmt: skip
                 if pattern.pattern == _SUPERVISED and UnitPermission(True, never=NEVER_UNITS).against([target.unit]):
                     advice = _UNIT_ON_NEVER_LIST  # noqa: PLW2901  another in its place
+                if forced and "ay --force" in advice:
+                    advice = _SHOWN_ANEW if pattern.pattern == _ENDS_OTHERS else _NOT_BY_FORCE  # noqa: PLW2901
                 found[advice.format_map(words | match.groupdict())] = None
                 break
     return list(found)

@@ -17,7 +17,7 @@ from gpuagent_alerts.remedies.groups import groups_of
 from gpuagent_alerts.remedies.limits import cooldown_key
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.party import Doubt, Member, Party
-from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of, passed_over, whom_it_may_end
+from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of, note_of, passed_over, whom_it_may_end
 from gpuagent_alerts.remedies.policy import ended_with, may_end
 from gpuagent_alerts.remedies.proof import answered, prove, without_reason
 from gpuagent_alerts.remedies.record_limits import objections
@@ -197,7 +197,7 @@ class Run:
         useless = step.sends is not None and all(each.ignores(step.sends) for each in facts)
         async with self._tools.gate:
             await asyncio.to_thread(self._check_record, judged_as)
-            await asyncio.to_thread(self._intend, step, useless, facts)
+            await asyncio.to_thread(self._intend, step, sight, useless, facts)
         started = self._tools.now()
         done = await self._do(step, sight)
         self._acted = self._acted or step.disrupts
@@ -269,15 +269,14 @@ class Run:
             self.id = self._tools.audit.begin(description(self.plan, self._cooldown_key(), pids))
         return pids
 
-    def _intend(self, step: Step, useless: bool, facts: list[Facts]) -> None:
+    def _intend(self, step: Step, sight: Sight, useless: bool, facts: list[Facts]) -> None:
         """In a thread: on the disk before anything is done. Raises NotRecorded."""
         pids = self._begin()
         targets = [member.target for member in self._party.members]
-        note = "the process ignores this signal: there is no use in waiting" if useless else ""
         self._tools.audit.write(self.id, INTENT, {
             "step": str(step), "disrupts": step.disrupts, "dry_run": self.plan.dry_run, "pids": pids,
-            "used_bytes": self.plan.target.used_bytes, "note": note,
-            "ends_with_it": [str(each) for one in facts for each in ended_with(step, one) or ()],
+            "used_bytes": self.plan.target.used_bytes, "note": note_of(sight.apart, useless),
+            "ends_with_it": [str(each) for one in facts for each in ended_with(step, one)],
             **whom_it_may_end(self.plan, step, targets, self.gpus),
         })  # fmt: skip
 

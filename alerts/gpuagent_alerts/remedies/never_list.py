@@ -59,8 +59,12 @@ class Listed(NamedTuple):
     @property
     def shown(self) -> str:
         """The part of the name that fits, fit to be shown: processes write their own."""
-        name = self.name if "/" in self.pattern else self.name.rpartition("/")[2]
-        return (name if name.isprintable() else ascii(name))[:_SHOWN]
+        return show_name(self.name if "/" in self.pattern else self.name.rpartition("/")[2])
+
+
+def show_name(name: str) -> str:
+    """Return a name or path fit to be shown: bounded, and printable."""
+    return (name if name.isprintable() else ascii(name))[:_SHOWN]
 
 
 def find_listed(names: Iterable[str], patterns: Iterable[str]) -> Listed | None:

@@ -15,6 +15,9 @@ from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Order
 
+_NAMED = 5
+"""Processes that a note names one by one."""
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -85,6 +88,16 @@ def whom_it_may_end(plan: Plan, step: Step, targets: Iterable[Target], gpu_uuids
         return {"may_end": False}
     processes = [{"pid": one.pid, "start_ticks": one.id.start_ticks, "name": one.name} for one in targets]
     return {"may_end": True, "processes": processes, "gpu_uuids": sorted(gpu_uuids)}
+
+
+def note_of(apart: Sequence[Target], useless: bool) -> str:
+    """Return what a person should know of a step: whom it leaves alone, and that a signal will do nothing."""
+    notes = ["the process ignores this signal: there is no use in waiting"] if useless else []
+    if apart:
+        named = ", ".join(f"pid {each.pid} ({each.name})" for each in apart[:_NAMED])
+        more = f" and {len(apart) - _NAMED} others" if len(apart) > _NAMED else ""
+        notes.append(f"{named}{more} does not fall with it: nothing shows that they are one job")
+    return "; ".join(notes)
 
 
 def passed_over(plan: Plan, step: Step, reason: str) -> dict[str, object]:

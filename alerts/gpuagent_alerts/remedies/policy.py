@@ -19,9 +19,10 @@ from gpuagent_alerts.remedies.refusals import (
     not_meant,
     of_another_user,
     unproven_container,
+    unproven_job,
     unproven_unit,
 )
-from gpuagent_alerts.remedies.steps import SPARING, Kind, Step
+from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import (
     MAX_TIED,
     Facts,
@@ -156,10 +157,13 @@ class Policy:
             names.add(facts.identity.executable.removesuffix(" (deleted)"))
         if facts.program_names is None and (self.never or facts.state != "D"):
             yield "it cannot be seen what it runs, so neither whether it is on the never-list"
-        yield from self._on_never_list(names.union(facts.program_names or ()))
+        yield from self._on_never_list(names.union(facts.program_names or ()), facts.never_listed)
 
-    def _on_never_list(self, names: Iterable[str]) -> Iterator[str]:
-        if listed := find_listed(sorted(names), (*NEVER, *self.never)):
+    def _on_never_list(self, names: Iterable[str], never_listed: str) -> Iterator[str]:
+        """Yield which entry means it; where a link leads to it, that says more than a name."""
+        if never_listed:
+            yield never_listed
+        elif listed := find_listed(sorted(names), (*NEVER, *self.never)):
             yield str(listed)
 
     def _may_be_asked_by_hand(self, order: Order) -> bool:
@@ -262,7 +266,7 @@ class Policy:
             yield from _no_restart(target, self.unit_permission(target), facts)
         elif step.kind is Kind.EXEC:
             yield from _nothing_to_fill_in(step, target)
-        elif target.unit and not target.proven_container_id and _signal_may_end(step) and not _is_users_own(target):
+        elif target.unit and not target.proven_container_id and step.signal_may_end and not _is_users_own(target):
             yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
 
     def ends_others(
@@ -287,7 +291,7 @@ class Policy:
                 yield f"{each}, which ends with it, is the agent itself or one of its ancestors"
             if each.oom_score_adjust == UNKILLABLE_SCORE:
                 yield f"{each}, which ends with it, is protected from the kernel's own killer (oom_score_adj -1000)"
-            for reason in self._on_never_list(each.names):
+            for reason in self._on_never_list(each.names, each.never_listed):
                 yield f"{each} ends with it: {reason}"
         if step.kind is Kind.RESTART_UNIT and permission.shared:
             return
@@ -338,7 +342,7 @@ def _unproven(step: Step, scope: str, target: Target, facts: Facts) -> Iterator[
     if scope == "container" and target.container_id and "container" not in proven:
         yield unproven_container(target)
     if scope == "job" and target.slurm_job and "job" not in proven:
-        yield f"others than root may have made the cgroup of job {target.slurm_job}"
+        yield unproven_job(target)
 
 
 def _no_restart(target: Target, permission: UnitPermission, facts: Facts) -> Iterator[str]:
@@ -372,7 +376,7 @@ def _nothing_to_fill_in(step: Step, target: Target) -> Iterator[str]:
 
 def may_end(step: Step) -> bool:
     """Return whether a step ends the process, or runs a program that may."""
-    return step.kind in {Kind.RESTART_UNIT, Kind.EXEC} or _signal_may_end(step)
+    return step.kind in {Kind.RESTART_UNIT, Kind.EXEC} or step.signal_may_end
 
 
 def ended_with(step: Step, facts: Facts) -> tuple[TiedProcess, ...]:
@@ -382,11 +386,6 @@ def ended_with(step: Step, facts: Facts) -> tuple[TiedProcess, ...]:
 
 def _shortened(others: list[str]) -> list[str]:
     return others if len(others) <= _NAMED else [*others[:_NAMED], f"{len(others) - _NAMED} others"]
-
-
-def _signal_may_end(step: Step) -> bool:
-    """Return whether it sends a signal whose default is the end: a handler is the process's own, and may go away."""
-    return step.sends is not None and step.sends not in SPARING
 
 
 def _is_users_own(target: Target) -> bool:

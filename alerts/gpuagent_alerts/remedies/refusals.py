@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection
 from typing import Self
 
 from gpuagent_alerts.remedies.target import Facts, Target
+
+_NAMED_SLURMD = re.compile(r"/slurm_[^/]+/|/[^/]+_slurmstepd\.scope(?:/|$)")
+"""What `slurmd -N` makes, for several on one node."""
 
 
 class NotMeant(str):
@@ -79,6 +83,16 @@ def unproven_container(target: Target) -> str:
         " write to, or its path is none on which the container runtimes of this host are known to make containers"
         " (processes.container_cgroups names further ones)"
     )
+
+
+def unproven_job(target: Target) -> str:
+    """Return the refusal of a Slurm job whose number others than root may have chosen, or that another job may have."""
+    if _NAMED_SLURMD.search(target.cgroup):
+        return (
+            f"job {target.slurm_job} is not proven: its slurmd has a name of its own (cgroup {target.cgroup}), and"
+            " another one on this node may have a job of that number"
+        )
+    return f"job {target.slurm_job} is not proven: others than root may have made the cgroup of it ({target.cgroup})"
 
 
 def of_another_user(target: Target, facts: Facts) -> str:

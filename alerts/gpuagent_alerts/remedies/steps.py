@@ -59,7 +59,12 @@ class Step:
         """Whether a process may end because of it, be it long after the step: its memory may come back then."""
         if self.kind is Kind.EXEC:
             return any(place in argument for argument in self.command for place in _HANDS_OVER)
-        return self.kind is Kind.RESTART_UNIT or (self.sends is not None and self.sends not in SPARING)
+        return self.kind is Kind.RESTART_UNIT or self.signal_may_end
+
+    @property
+    def signal_may_end(self) -> bool:
+        """Whether it sends a signal whose default is the end: a handler is the process's own, and may go away."""
+        return self.sends is not None and self.sends not in SPARING
 
     @property
     def asks_app(self) -> bool:

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
 from gpuagent.growth import MemoryKey
-from gpuagent.identity import ProcessId
+from gpuagent.identity import JobSign, ProcessId
 from gpuagent.naming import SHORT_ID, format_container
 
 NO_SIGNALS = 0
@@ -83,6 +83,8 @@ class TiedProcess:
     oom_score_adjust: int | None = None
     why: str = ""
     """How it is tied to them, in words that follow its name."""
+    never_listed: str = ""
+    """As `Facts.never_listed`."""
 
     @property
     def key(self) -> tuple[int, int]:
@@ -128,6 +130,9 @@ class Facts:
     program_names: tuple[str, ...] | None = ()
     """Its name, the path of its program, and the script that it runs, in all spellings; None where that cannot be
     seen."""
+    never_listed: str = ""
+    """Which entry of the operator's means it by a link, an argument or a virtual environment, or why that cannot be
+    told; "" where none does."""
     root_user_namespace: bool | None = None
     """Whether its user ids are the host's own; None where that cannot be seen."""
     own_root: bool | None = None
@@ -206,6 +211,8 @@ class Target:
     parent_pid: int = 0
     process_group: int = 0
     """What the kernel signals as one: a shell's job, or a server and its forks. 0 is unknown."""
+    job_signs: tuple[JobSign, ...] = ()
+    """What shows that it is part of a job: written by its user, and joins only what shows the same."""
     sm_ratio: float | None = None
     """Of the process itself; a device's utilisation is never taken for it."""
     slope_bytes_per_second: float | None = None

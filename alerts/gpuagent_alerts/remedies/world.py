@@ -60,6 +60,8 @@ class Sight:
     """Others on the same GPU that run what the target ran for the same parent, and were started after it."""
     members: tuple[Target, ...] = ()
     """Who falls with the target, by the scope that was asked for, on whichever GPU; also itself, on other GPUs."""
+    apart: tuple[Target, ...] = ()
+    """Who looks like a part of its job, and does not fall with it, as nothing shows that it is one."""
     present: frozenset[ProcessId] = frozenset()
     """Every process that holds memory of this GPU."""
     choice: Choice | None = None

@@ -9,10 +9,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gpuagent.acting.held import HeldProcess
+from gpuagent.acting.never_entries import NeverEntries
 from gpuagent.clock import SystemClock
 from gpuagent.growth import MemoryKey
 from gpuagent.procfs.boot import boot_id, boot_time_seconds
-from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.files import ProcFiles, RealProc
 from gpuagent.procfs.namespace import own_namespace
 from gpuagent.procfs.reader import Boot, ProcessReader
 from gpuagent.procfs.redact import Redactor
@@ -64,10 +65,12 @@ def as_target(pid: int) -> Target:
     )  # fmt: skip
 
 
-def refusals_of(pid: int, never: tuple[str, ...] = ()) -> list[str]:
+def refusals_of(
+    pid: int, never: tuple[str, ...] = (), *, entries: NeverEntries | None = None, files: ProcFiles | None = None
+) -> list[str]:
     """What a rule that may end processes of this one's user is refused for, by what /proc says while it is held."""
     target = as_target(pid)
-    held = HeldProcess(target, RealProc(), reader())
+    held = HeldProcess(target, files or RealProc(), reader(), never=entries or NeverEntries(never))
     try:
         facts = asyncio.run(held.facts())
     finally:

@@ -34,6 +34,7 @@ from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.grounds import Grounds, Subject
 from gpuagent_alerts.remedies.judged import Judged
+from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import Hands
 from gpuagent_alerts.store.database import Store
 from gpuagent_exporters.status import processes_document
@@ -68,6 +69,10 @@ class NoApps:
 
     async def notice(self, pid: int, reason: str, seconds: float) -> dict[str, Any]:
         raise KeyError(pid)
+
+
+async def no_warning(target: Target, reason: str, seconds: float) -> None:
+    """Tell nobody."""
 
 
 def judged(alert: Alert, at: float) -> Judged:

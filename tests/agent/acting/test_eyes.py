@@ -211,24 +211,6 @@ def targets(*changes: dict[str, object]) -> list[Target]:
         ("job", [{"slurm_job": "7"}, {"slurm_job": "7", "proven_names": frozenset({"container"})}], []),
         ("job", [{"slurm_job": "7", "proven_names": frozenset()}, {"slurm_job": "7"}], []),
         ("job", [{"slurm_job": "7"}, {"slurm_job": "7", "gpu": "GPU-1"}, {"slurm_job": "8"}, {}], [101]),
-        # The ranks of a server, one of them with a child; and what else was started from the same shell.
-        (
-            "job",
-            [
-                {"parent_pid": 50, "command": "worker --rank 0"},
-                {"parent_pid": 50, "command": "worker --rank 1", "gpu": "GPU-1"},
-                {"parent_pid": 101, "command": "helper"},
-                {"parent_pid": 50, "command": "another program"},
-                {"parent_pid": 50, "command": "worker --rank 2", "uid": 4242},
-                # What a supervisor starts, or a subreaper adopts, leads a process group of its own.
-                {"parent_pid": 50, "command": "worker --rank 3", "process_group": 105},
-                {"parent_pid": 50, "command": "worker --rank 4", "process_group": 0},
-                {"parent_pid": 100, "command": "daemon", "process_group": 107},
-            ],
-            [101, 102],
-        ),
-        ("job", [{"parent_pid": 50, "process_group": 0}, {"parent_pid": 50, "process_group": 0}], []),
-        ("job", [{"command": "serve 1"}, {"command": "serve 2"}], []),  # children of init are nobody's family
     ],
 )
 def test_what_falls_together(scope: str, changes: list[dict[str, object]], pids: list[int]) -> None:

@@ -23,10 +23,10 @@ from gpuagent.acting.ties import TieFinder
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.reader import Record
 from gpuagent.procfs.stat import parse_stat
-from gpuagent_alerts.remedies.target import Target, TiedProcess
+from gpuagent_alerts.remedies.target import TiedProcess
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import PLAIN, as_target, reader
-from tests.agent.acting.staging import NoApps, config, stage
+from tests.agent.acting.staging import NoApps, config, no_warning, stage
 
 pytestmark = pytest.mark.skipif(os.geteuid() != 0, reason="needs root to make a pid namespace")
 ALICE, BOB = 4001, 4002
@@ -229,7 +229,8 @@ def test_who_answers_by_hand(tmp_path: Path, *, force: bool, shown: bool) -> Non
                     assert any(f"pid {bob} (" in each for each in run["steps"][0]["ends_with_it"])
                     return
                 assert (result["result"], result["detail"]) == ("refused", wanted)
-                assert result["advice"] == ["Say --force if these processes may end as well."]
+                (advice,) = result["advice"]
+                assert advice.startswith("Ask again: " if force else "Say --force ")
 
         asyncio.run(story())
         assert has_ended(bob) is (force and shown)
@@ -358,7 +359,3 @@ class NoWaitChannel(RealProc):
 
     def read(self, pid: int, name: str) -> bytes:
         return b"0" if name == "wchan" else super().read(pid, name)
-
-
-async def no_warning(target: Target, reason: str, seconds: float) -> None:
-    """Tell nobody."""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import os
 import re
+import sys
 import threading
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,8 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuagent.acting import user_database
-from gpuagent.acting.never_acts import never_acts
+from gpuagent.acting import links, user_database
+from gpuagent.acting.links import Bounds
+from gpuagent.acting.never_acts import may_end_nobody, never_acts
 from gpuagent.acting.user_database import no_user_problems, user_problems
 from gpuagent.alerting.rules import load_rules
 from gpuagent.config.models import Config
@@ -26,6 +29,10 @@ NOT_THE_PROCESS = "and match looks at the labels of the alert, not at the proces
 USERS, UNITS = (f"remedies.allow.{key} says whose processes are meant" for key in ("users", "units"))
 SUPERVISED = (
     "what remedies.allow.units permits is supervised by systemd, and gets no kill (but in containers of podman)"
+)
+IGNORED = (
+    "ends with terminate, which a process may ignore: then nothing more is done, and the result is no_effect; a kill"
+    " step behind it ends the process"
 )
 EVIDENCE = "asks for evidence with which no step beyond release_cache is taken: that needs allocator or strict"
 
@@ -90,6 +97,10 @@ def notes_on(folder: Path, given: str) -> list[str]:
         (
             text(ladder(HIGH), allow="units: [a.service]"),
             f".steps: {SUPERVISED}: use restart_unit",
+        ),
+        (
+            text(ladder(HIGH, steps="{signal: {name: USR1}}, {restart_unit: {}}"), allow="units: [a.service]"),
+            f".steps: {SUPERVISED.replace('kill', 'signal SIGUSR1')}: use restart_unit",
         ),
         (
             text(ladder(LEAK, 'unit=""', steps="{restart_unit: {}}"), allow="units: [a.service]"),
@@ -239,3 +250,74 @@ def test_what_is_shipped_gives_no_note() -> None:
     for config in (Config(), load(COMPLETE)):
         assert never_acts(config, load_rules(config), no_user_problems) == []
     assert len([block for _, block in documented() if "ladders" in block]) >= 5
+
+
+def never(*entries: str, allow: str = "users: [ada]") -> str:
+    """A configuration with these entries of the never-list."""
+    return text(ladder(HIGH), allow=allow, more=f", never: [{', '.join(map(repr, entries))}]")
+
+
+def test_entries_that_mean_an_interpreter(tmp_path: Path) -> None:
+    """An entry that leads to an interpreter spares all that it runs; of an environment, what has no path of its own."""
+    interpreter = os.path.realpath(sys.executable)
+    link, environment = tmp_path / "link", tmp_path / "venv" / "bin" / "python"
+    environment.parent.mkdir(parents=True)
+    for each in (link, environment):
+        each.symlink_to(interpreter)
+    (tmp_path / "venv" / "pyvenv.cfg").touch()
+    own = (
+        f"{environment} is the interpreter of a virtual environment: processes that run {interpreter} and were started"
+        " by their name alone are spared too"
+    )
+    plain = tmp_path / "serve"
+    plain.touch()
+    spares = "is an interpreter: all that it runs is spared"
+    assert notes_on(tmp_path, never(str(link), interpreter, "python3", str(environment), str(plain), "serve")) == [
+        f"remedies.never[0]: {link} leads to {interpreter}, which {spares}",
+        f"remedies.never[1]: {interpreter} {spares}",
+        f"remedies.never[2]: python3 {spares}",
+        f"remedies.never[3]: {own}",
+    ]
+
+
+def test_units_that_are_allowed_and_never_restarted(tmp_path: Path) -> None:
+    """A unit of the never-list, built in or by an entry, is allowed in vain; so is one that runs work of others."""
+    restart = ladder(HIGH, steps="{restart_unit: {}}")
+    given = text(
+        restart, allow="units: [docker.service, jupyterhub.service, a.service], shared_units: [whisper.service]",
+        more=", never: [whisper]",
+    )  # fmt: skip
+    docker, hub, whisper = notes_on(tmp_path, given)
+    assert docker == "remedies.allow.units[0]: docker.service is on the never-list (docker): others depend on it"
+    assert hub.startswith("remedies.allow.units[1]: jupyterhub.service runs other people's work (jupyterhub*)")
+    assert whisper.startswith("remedies.allow.shared_units[0]: whisper.service is on the never-list (whisper)")
+
+
+def test_a_ladder_whose_last_step_may_be_ignored(tmp_path: Path) -> None:
+    """It acts, so it is no warning of the agent's: `config check` says what happens where the process ignores it."""
+    ends, kills = "{release_cache: {}}, {terminate: {}}", "{terminate: {}}, {kill: {}}"
+    config = load(write(tmp_path, text(ladder(HIGH, steps=ends), ladder(BUDGET, steps=kills))))
+    never = never_acts(config, load_rules(config), no_user_problems)
+    assert never == []
+    assert may_end_nobody(config, never) == [f"remedies.ladders[0].steps: {IGNORED}"]
+    assert may_end_nobody(config, ["remedies.ladders[0]: is never reached"]) == []
+
+
+def test_an_entry_that_is_a_directory(tmp_path: Path) -> None:
+    """A directory means no program: what is in it has to be written."""
+    assert notes_on(tmp_path, never(f"{tmp_path}/x")) == []
+    assert notes_on(tmp_path, never(str(tmp_path))) == [
+        f"remedies.never[0]: {tmp_path} is a directory, and no program: write {tmp_path}/*"
+    ]
+
+
+def test_an_entry_that_cannot_be_looked_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a pattern over more than can be searched nobody is ever acted on: that is told before it is needed."""
+    (tmp_path / "a").touch()
+    entry = f"{tmp_path}/*"
+    assert notes_on(tmp_path, never(entry)) == []
+    monkeypatch.setattr(links, "Bounds", lambda: Bounds(entries=0))
+    (note,) = notes_on(tmp_path, never(entry))
+    assert note.startswith(
+        f"remedies.never[0]: {entry} cannot be looked up, so every ladder is refused: there are more"
+    )

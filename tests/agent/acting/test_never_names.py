@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.procfs.program_names import scripts
+from gpuagent.procfs.script_arguments import launched, scripts
 from tests.agent.acting.processes import PLAIN, refusals_of
 
 SCRIPT = f"#!{sys.executable}\n{PLAIN}\n"
@@ -96,6 +96,11 @@ SCRIPTS: dict[str, list[str]] = {
     "node --require x app.js y": ["x", "app.js"],
     "R --no-echo --file=train.R": ["train.R"],
     "java -cp a.jar Main x": ["a.jar", "Main"],
+    "bash -ec code a.sh": [],
+    "perl -ne code a.pl": [],
+    "node --eval code a.js": [],
+    "node -r x a.js": ["x", "a.js"],
+    "php -r code a.php": [],
 }
 
 
@@ -103,3 +108,28 @@ SCRIPTS: dict[str, list[str]] = {
 def test_which_argument_is_the_script(command: str) -> None:
     """The first that is no option; where an option may have a value, that one too."""
     assert list(scripts(command.split())) == SCRIPTS[command]
+
+
+LAUNCHED: dict[str, list[str]] = {
+    "deno run --allow-all main.ts x": ["run", "main.ts", "x"],
+    "dotnet Serve.dll --port=1": ["Serve.dll", "1"],
+    "/lib64/ld-linux-x86-64.so.2 /opt/serve -v": ["/opt/serve"],
+    "busybox sh a.sh": ["sh", "a.sh"],
+    "uv run --with x serve.py": ["run", "x", "serve.py"],
+    "python3 -m debugpy --listen 1 serve.py": ["1", "serve.py"],
+    "python3 /usr/bin/ipython serve.py": ["serve.py"],
+    "python3 train.py --out serve.py": [],
+    "python3 -c pass serve.py": [],
+    "sh -c code serve.py": [],
+    "node /usr/bin/tsx serve.ts": ["serve.ts"],
+    "node app.js serve.ts": [],
+    "bash run.sh serve.py": [],
+}
+
+
+@pytest.mark.parametrize("command", LAUNCHED)
+def test_which_arguments_may_be_launched(command: str) -> None:
+    """All of a program that is no known interpreter, and of a script that may be a launcher; none of a plain one."""
+    first = command.split(maxsplit=1)[0].rpartition("/")[2]
+    known = first in {"python3", "deno", "sh", "bash", "node"}
+    assert list(launched(command.split(), interprets=known)) == LAUNCHED[command]

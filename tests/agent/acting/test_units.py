@@ -339,7 +339,7 @@ def test_proc_hangs(tmp_path: Path) -> None:
     processes = UnitProcesses(machine.tree.proc, mountinfo=tmp_path / "hangs")
     program = ("sh", str(tmp_path / "systemctl"))
     machine.systemctl = Systemctl(processes, program, monotonic=lambda: NOW, look_seconds=0.05)
-    assert "/proc does not answer" in machine.refusal()
+    assert "/proc, or a path of remedies.never, does not answer" in machine.refusal()
     (tmp_path / "hangs").open("wb").close()
     for thread in threading.enumerate():
         if thread.name == "unit processes":

@@ -12,6 +12,7 @@ import pytest
 from gpuagent_alerts.remedies import ladder, manager, party, policy
 from gpuagent_alerts.remedies import target as target_module
 from gpuagent_alerts.remedies.advice import advice_on
+from gpuagent_alerts.remedies.refusals import unproven_job
 from tests.alerts.remedies.world import target
 
 FILE = "/etc/gpuagent/gpuagent.yaml"
@@ -127,3 +128,35 @@ def test_a_record_that_cannot_be_written_has_the_way_out_that_fits(reason: str, 
     """Nobody looks for room on the disk because another program has locked the file, or somebody has removed it."""
     (advice,) = advice_on([f"not recorded, so not done: {reason}"], target(7), FILE)
     assert part in advice
+
+
+def test_nobody_is_sent_to_try_force_again() -> None:
+    """Where --force was given it is no advice: what is left is said in its place."""
+    of = target(unit="a.service")
+    others = "it is the first process of a pid namespace: ending it also ends pid 7 (sleep of bob)"
+    for reason in (*FOUND, others):
+        assert not any("ay --force" in each for each in advice_on([reason], of, FILE, forced=True)), reason
+    (asked,) = advice_on([others], of, FILE)
+    (again,) = advice_on([others], of, FILE, forced=True)
+    assert asked.startswith("Say --force")
+    assert again.startswith("Ask again: ")
+
+
+def test_an_entry_that_cannot_be_looked_up() -> None:
+    """The entry is what has to be mended: neither an option nor the owner of the process lifts it."""
+    (advice,) = advice_on(["it cannot be told whether it is on the never-list (/srv/*): x"], target(), FILE)
+    assert FILE in advice
+
+
+@pytest.mark.parametrize(
+    ("cgroup", "words"),
+    [
+        ("/system.slice/n1_slurmstepd.scope/job_7/step_0", "its slurmd has a name of its own"),
+        ("/slurm_n1/uid_1000/job_7", "its slurmd has a name of its own"),
+        ("/system.slice/slurmstepd.scope/job_7", "others than root may have made the cgroup"),
+        ("/user.slice/slurm/job_7", "others than root may have made the cgroup"),
+    ],
+)
+def test_why_a_job_is_not_proven(cgroup: str, words: str) -> None:
+    """A slurmd with a name is root's too: what is wrong is that its numbers may be another's as well."""
+    assert words in unproven_job(target(cgroup=cgroup, slurm_job="7"))

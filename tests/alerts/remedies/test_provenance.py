@@ -31,6 +31,7 @@ BLANK: dict[str, Any] = {
     "Target.container_runtime": "", "Target.slurm_job": "", "Facts.oom_score_adjust": 0, "Facts.ignored_signals": 0,
     "Facts.caught_signals": 0, "Identity.name": "program", "Identity.command_digest": "d", "Identity.cgroup": "/",
     "Identity.executable": None, "Identity.cgroups": b"", "Identity.executable_file": (), "Facts.program_names": (),
+    "Target.job_signs": (),
 }  # fmt: skip
 """What is left where the process and its user have written nothing."""
 

@@ -20,6 +20,7 @@ WHY = "in the pid namespace of pid 100"
 BOB = (TiedProcess(7, 70, ("sleep",), "bob", belongs=False, why=WHY),)
 OWN = (TiedProcess(8, 80, ("sleep",), "svc", belongs=True),)
 NEVER_LISTED = (TiedProcess(9, 90, ("worker", "sshd"), "svc", belongs=True),)
+LINKED = (TiedProcess(9, 90, ("worker",), "svc", belongs=True, never_listed="a link leads to it"),)
 SPARED = (TiedProcess(9, 90, ("worker",), "svc", belongs=True, oom_score_adjust=-1000),)
 OF_THE_AGENT = (TiedProcess(1, 10, ("worker",), "svc", belongs=True),)
 RULE = Order(alert="a1", alertname="GpuMemoryHigh")
@@ -67,7 +68,7 @@ def test_a_person_answers_for_them(step: Step) -> None:
 
 
 @pytest.mark.parametrize("order", [RULE, FORCED, replace(FORCED, forced=False)])
-@pytest.mark.parametrize("tied", [None, NEVER_LISTED, SPARED, OF_THE_AGENT, OWN * (MAX_TIED + 1)])
+@pytest.mark.parametrize("tied", [None, NEVER_LISTED, LINKED, SPARED, OF_THE_AGENT, OWN * (MAX_TIED + 1)])
 @pytest.mark.parametrize("step", ENDING, ids=str)
 def test_what_nothing_lifts(step: Step, tied: Sequence[TiedProcess] | None, order: Order) -> None:
     """The never-list stands for each that ends with it, also forced; and so does not knowing who they are."""
@@ -79,7 +80,7 @@ def test_root_answers_for_those_of_a_unit() -> None:
     """A unit that root has named as shared may be restarted, but with nobody of the never-list; no signal is sent."""
     restart, shared = Step(Kind.RESTART_UNIT, 1.0), ("a.service",)
     assert reasons(restart, RULE, BOB, shared) == []
-    for tied in (None, NEVER_LISTED, SPARED, OF_THE_AGENT):
+    for tied in (None, NEVER_LISTED, LINKED, SPARED, OF_THE_AGENT):
         assert len(reasons(restart, RULE, tied, shared)) == 1
     assert len(reasons(Step(Kind.KILL, 1.0), RULE, BOB, shared)) == 1
 

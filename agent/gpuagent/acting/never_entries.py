@@ -1,0 +1,259 @@
+"""Which of the operator's entries of the never-list means a process: by a link, an argument, or a virtual environment.
+
+The policy compares entries with the names of a process. An entry with a path means the file that it leads to, and what
+leads there; that is looked up anew whenever somebody is judged, since links change. What a process has written itself
+may only withhold here, as everything may.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterable, Iterator
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+from gpuagent.acting.links import Bounds, Link, TooMuch, is_pattern, links_of, spellings
+from gpuagent.procfs.program_names import Program
+from gpuagent.procfs.script_arguments import INTERPRETER
+from gpuagent_alerts.remedies.never_list import find_listed, show_name
+
+MAX_WORDS = 1024
+"""Arguments that are looked up as paths: more than any launcher is given by people."""
+NO_ANSWER = "/proc, or a path of remedies.never, does not answer"
+"""What a refusal says where a look did not come back: it reads both."""
+_COMM_BYTES = 15
+
+
+class _Place(NamedTuple):
+    """A path of a process: as it is written, and what it leads to."""
+
+    written: str
+    spellings: tuple[str, ...]
+
+    @property
+    def file(self) -> str:
+        return self.spellings[-1]
+
+
+class NeverEntries:
+    """The operator's entries that are in force."""
+
+    def __init__(self, entries: Iterable[str] = (), bounds: Bounds | None = None) -> None:
+        self._bounds = bounds or Bounds()
+        self._entries = tuple(entries)
+
+    def use(self, entries: Iterable[str]) -> None:
+        """Put others in force."""
+        self._entries = tuple(entries)
+
+    def look(self) -> NeverLook:
+        """Return what the entries lead to from now on: for one judgement."""
+        return NeverLook(self._entries, self._bounds)
+
+
+class NeverLook:
+    """The entries at one moment: each is looked up once, when it is first needed."""
+
+    def __init__(self, entries: tuple[str, ...], bounds: Bounds) -> None:
+        self._names = tuple(each for each in entries if "/" not in each)
+        self._paths = tuple(each for each in entries if "/" in each)
+        self._bounds = bounds
+        self._links: dict[str, tuple[Link, ...]] = {}
+
+    def reason(self, program: Program) -> str:
+        """Return which entry means a process, or why that cannot be told; "" where none does. It may hang."""
+        if listed := find_listed(program.words, self._names):
+            return str(listed)
+        if not self._paths:
+            return ""
+        if len(program.words) > MAX_WORDS:
+            return f"it has more than {MAX_WORDS} arguments: it cannot be told whether one is on the never-list"
+        process = _Process(program)
+        for entry in self._paths:
+            try:
+                found = self._of_pattern(process, entry) if is_pattern(entry) else _of_path(process, entry)
+            except TooMuch as error:
+                return f"it cannot be told whether it is on the never-list ({show_name(entry)}): {error}"
+            if found:
+                return found
+        return ""
+
+    def _of_pattern(self, process: _Process, entry: str) -> str:
+        for place in process.places:
+            if any(fnmatchcase(each, entry) for each in place.spellings):
+                return _words(place.written, entry, place.file)
+        for written in process.unplaced:
+            if fnmatchcase(f"/{written}", f"*/{entry.rpartition('/')[2]}"):
+                return _words(written, entry, "", may_be=True)
+        return next(filter(None, (_by_link(process, entry, link) for link in self._links_of(entry))), "")
+
+    def _links_of(self, entry: str) -> tuple[Link, ...]:
+        if entry not in self._links:
+            self._links[entry] = tuple(links_of(entry, self._bounds))
+        return self._links[entry]
+
+
+NOTHING = NeverEntries().look()
+"""No entries of the operator's: for whom nobody judges."""
+
+
+class _Process:
+    """What a process runs, with the paths looked up."""
+
+    def __init__(self, program: Program) -> None:
+        self._program = program
+        self.places: list[_Place] = []
+        self.unplaced: list[str] = []
+        """Relative paths, where the working directory is unknown."""
+        if program.executable:
+            self.places.append(_Place(program.executable, (program.executable,)))
+        self._start: _Place | None = None
+        if "/" in program.first_argument:
+            self._start = self._place(program.first_argument)
+        for each in program.scripts:
+            self._place(each)
+        for each in program.words:
+            if "/" in each or os.path.lexists(os.path.join(program.folder, each)):  # noqa: PTH118
+                self._place(each)
+        if self._start is not None and program.executable and self._start.file != program.executable:
+            # An argument that has been written over, or the program has been replaced: a title is no relative path.
+            self.places = [each for each in self.places if each is not self._start or each.written.startswith("/")]
+            self._start = None
+
+    def _place(self, path: str) -> _Place | None:
+        if not (path.startswith("/") or self._program.folder):
+            self.unplaced.append(path)
+            return None
+        whole = os.path.join(self._program.folder, path)  # noqa: PTH118  an absolute path stays one
+        place = _Place(path, spellings(whole))
+        self.places.append(place)
+        return place
+
+    def runs_in(self, folder: str, names: set[str], interpreter: str) -> bool:
+        """Return whether it runs, or may run, the interpreter of the virtual environment with this `bin` directory.
+
+        The interpreter itself is the same file for all of them: what counts is the path by which it was started.
+        """
+        home = self._program.python_home
+        if home and os.path.realpath(home) == os.path.dirname(folder):  # noqa: PTH120
+            return True
+        if self._start is not None:
+            return any(os.path.dirname(each) == folder for each in self._start.spellings)  # noqa: PTH120
+        if self._program.executable:  # started by its name alone, which may be found in any directory
+            return self._program.executable == interpreter
+        return self.may_run(interpreter, names)
+
+    def may_run(self, file: str, names: set[str]) -> bool:
+        """Return whether it may run this file, where its program cannot be read and its first argument has no place.
+
+        The name that the kernel knows and the first argument are the process's own: where they differ, neither tells.
+        """
+        program = self._program
+        if program.executable or self._start is not None:
+            return False
+        called = {program.names[0] if program.names else "", os.path.basename(program.first_argument)}  # noqa: PTH119
+        known = {_cut(each) for each in (*names, os.path.basename(file))}  # noqa: PTH119
+        cut = {_cut(each) for each in called}
+        return len(cut) > 1 or not cut.isdisjoint(known)
+
+    def started_words(self, entry: str, target: str) -> str:
+        """Return the refusal of one that runs what an entry leads to, or may do so."""
+        program = self._program
+        if self._start is not None:
+            return _words(program.first_argument, entry, target)
+        name = program.executable or program.first_argument or program.names[0]
+        return _words(name, entry, target, may_be=True)
+
+
+def _by_link(process: _Process, entry: str, link: Link) -> str:
+    """Return why an entry with `*` means a process by one of the links that it means."""
+    names = {os.path.basename(link.name)}  # noqa: PTH119
+    if environment := _environment(link.name, link.target):
+        return process.started_words(entry, link.target) if process.runs_in(environment, names, link.target) else ""
+    for place in process.places:
+        inside = place.file == link.target or place.file.startswith(link.target.rstrip("/") + "/")
+        if inside and fnmatchcase(link.name + place.file[len(link.target) :], entry):
+            return _words(place.written, entry, place.file, by=link.name)
+    return process.started_words(entry, link.target) if process.may_run(link.target, names) else ""
+
+
+def _of_path(process: _Process, entry: str) -> str:
+    """Return why an entry without `*` means a process. Raises TooMuch."""
+    try:
+        os.stat(entry)  # noqa: PTH116
+    except (FileNotFoundError, NotADirectoryError):
+        return ""  # it means its words alone, which are compared elsewhere
+    except (OSError, ValueError) as error:
+        raise TooMuch(f"it cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    led = spellings(entry)
+    target = led[-1]
+    names = {os.path.basename(each) for each in led}  # noqa: PTH119
+    if environment := next(filter(None, (_environment(each, target) for each in led)), ""):
+        return process.started_words(entry, target) if process.runs_in(environment, names, target) else ""
+    if os.path.isdir(target):  # noqa: PTH112
+        return ""
+    for place in process.places:
+        if place.file == target or _same_file(place.file, target):
+            return _words(place.written, entry, target)
+    if any(target.endswith(f"/{os.path.normpath(each)}") or entry.endswith(f"/{each}") for each in process.unplaced):
+        return _words(process.unplaced[0], entry, target, may_be=True)
+    return process.started_words(entry, target) if process.may_run(target, names) else ""
+
+
+def _same_file(one: str, other: str) -> bool:
+    """Return whether two paths name one file: by a hard link, or a directory that is mounted in two places."""
+    try:
+        return os.path.samefile(one, other)  # noqa: PTH121
+    except (OSError, ValueError):
+        return False
+
+
+def _environment(path: str, target: str) -> str:
+    """Return the `bin` directory of the virtual environment of which a link is the interpreter; "" for any other.
+
+    https://docs.python.org/3/library/site.html: pyvenv.cfg lies beside the interpreter as called, or one above.
+    """
+    folder = os.path.realpath(os.path.dirname(path))  # noqa: PTH120
+    if target.startswith(f"{folder}/") or not INTERPRETER.fullmatch(os.path.basename(target)):  # noqa: PTH119
+        return ""
+    for place in (folder, os.path.dirname(folder)):  # noqa: PTH120
+        if os.path.exists(os.path.join(place, "pyvenv.cfg")):  # noqa: PTH110, PTH118
+            return folder
+    return ""
+
+
+def meant_interpreters(entries: Iterable[str]) -> Iterator[tuple[int, str, str, bool]]:
+    """Yield each entry that means an interpreter: its place, its text, where it leads, whether as an environment's."""
+    for index, entry in enumerate(entries):
+        if "/" not in entry:
+            if entry != "*" and INTERPRETER.fullmatch(entry.rstrip("*")):
+                yield index, entry, "", False
+            continue
+        if is_pattern(entry):
+            continue
+        led = spellings(entry)
+        if INTERPRETER.fullmatch(os.path.basename(led[-1])) and os.path.isfile(led[-1]):  # noqa: PTH113, PTH119
+            yield index, entry, led[-1], any(_environment(each, led[-1]) for each in led)
+
+
+def endless_patterns(entries: Iterable[str], bounds: Bounds | None = None) -> Iterator[tuple[int, str, str]]:
+    """Yield each entry with `*` that means more than can be looked up: its place, its text, and why. It may hang."""
+    for index, entry in enumerate(entries):
+        if "/" not in entry or not is_pattern(entry):
+            continue
+        try:
+            for _ in links_of(entry, bounds):
+                pass
+        except TooMuch as error:
+            yield index, entry, str(error)
+
+
+def _words(name: str, entry: str, target: str, *, may_be: bool = False, by: str = "") -> str:
+    verb = "may be" if may_be else "is"
+    leads = f", which leads to {show_name(target)}" if target and target != entry else ""
+    way = f" by {show_name(by)}" if by else ""
+    return f"{show_name(name)} {verb} on the never-list ({show_name(entry)}{leads}{way})"
+
+
+def _cut(name: str) -> str:
+    return name.encode("utf-8", "surrogateescape")[:_COMM_BYTES].decode("utf-8", "surrogateescape")

@@ -1,0 +1,50 @@
+"""What the operator's `never` means is spared, by whatever path, link or launcher it runs: and nobody else."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.attack.arena import Arena
+from tests.attack.processes import become
+
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+
+READY = "print('ready', flush=True); signal.pause()"
+
+
+def environment(root: Path) -> str:
+    """Make a virtual environment of links, as venv(1) does; return its interpreter."""
+    (root / "bin").mkdir(parents=True)
+    python = root / "bin" / "python"
+    python.symlink_to(os.path.realpath(sys.executable))
+    (root / "pyvenv.cfg").write_text(f"home = {Path(sys.executable).parent}\n", encoding="utf-8")
+    return str(python)
+
+
+@pytest.mark.parametrize("way", ["a link", "a pattern", "an environment"])
+def test_links_to_what_is_spared(arena: Arena, way: str) -> None:
+    """KILL-01: one that runs what an entry leads to lives, and one that runs the like of it elsewhere is ended."""
+    uid = next(arena.uids)
+    spared, other = arena.folder / "spared", arena.folder / "other"
+    if way == "an environment":
+        commands = [[environment(each), "-I", "-c", become(uid) + READY] for each in (spared, other)]
+        entry = f"{spared}/bin/python"
+    else:
+        for each in (spared, other):
+            (each / "release").mkdir(parents=True)
+            shutil.copy("/bin/sh", each / "release" / "serve")
+            (each / "current").symlink_to("release")
+        commands = [[f"{each}/release/serve", "-c", "echo ready; read _"] for each in (spared, other)]
+        entry = f"{spared}/current/serve" if way == "a link" else f"{spared}/curr*/serve"
+    living = [arena.crowd.run(command, 0 if way == "an environment" else uid) for command in commands]
+    arena.innocent(living[0])
+    arena.culprit(living[1])
+    for one in living:
+        arena.driver.hold(one.pid, 30)
+    arena.start(remedies={"never": [entry]}, users=[str(uid)])
+    arena.judge()
