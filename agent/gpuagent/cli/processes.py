@@ -60,7 +60,7 @@ def _columns(processes: list[Document]) -> list[Column]:
         *([Column("TENSORS + CACHE", 15, _allocator, dispensable=1)] if apps else ()),
         Column("SM", 5, _sm, dispensable=3),
         Column("TYPE", 4, lambda process: process["kinds"] or "-", right=False, dispensable=4),
-        Column("AGE", 11, _age, dispensable=2),
+        Column("AGE", max((3, *(cell_len(_age(process)) for process in processes))), _age, dispensable=2),
     ]
 
 
