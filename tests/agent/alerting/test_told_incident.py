@@ -8,7 +8,7 @@ from typing import Any
 
 from gpuagent.clock import ManualClock
 from gpuagent_alerts.rules.file import load_rule_file
-from gpuagent_alerts.shipped import RULES_FILE
+from gpuagent_alerts.shipped import RULES_FILE, RUNBOOKS_URL
 from tests.agent.alerting.bench import alerting, config, run
 from tests.alerts.receivers.sink import Sink, sink
 from tests.fakes.readings import gpu, process, snapshot
@@ -45,7 +45,11 @@ def test_a_full_gpu_from_its_beginning_to_its_end(tmp_path: Path) -> None:
         assert first["incident"]["next_command"] == "gpuagent ps --gpu 0"
         assert last["headline"] == "RESOLVED node7 GPU 0: memory was full: memory back to 35.4 GiB (44 %)"
         (ended,) = (one for one in last["alerts"] if one["labels"]["alertname"] == "GpuMemoryFull")
-        assert ended["annotations"] == {"summary": "GPU 0: memory was full: memory back to 35.4 GiB (44 %)"}
+        assert ended["annotations"] == {
+            "summary": "GPU 0: memory was full: memory back to 35.4 GiB (44 %)",
+            "runbook_url": f"{RUNBOOKS_URL}GpuMemoryFull.md",
+        }
+        assert first["incident"]["links"]["runbook"] == f"{RUNBOOKS_URL}GpuMemoryFull.md"
         texts = [text for one in first["alerts"] for name, text in one["annotations"].items() if name != "runbook_url"]
         assert not [text for text in texts if text in json.dumps(last)]
 
