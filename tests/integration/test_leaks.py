@@ -39,10 +39,7 @@ def test_the_leak_scenario(folder: Path) -> None:
             assert processes["embed-server"]["verdict"] == "leaking"
             assert processes["embed-server"]["growth_bytes_per_second"] == pytest.approx(24 * 2**20, rel=0.1)
             assert {processes[name]["verdict"] for name in ("vllm", "python3")} <= {"steady", "learning"}
-<<<<<<< HEAD
             assert "leaking" in agent.command("ps").stdout
-=======
->>>>>>> incidents
             assert "has been leaking memory" in agent.command("status").stdout
             body = agent.get("/metrics").text
             assert 'gpuagent_process_memory_leak_suspected{gpu="0"' in body
