@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import platform
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -24,7 +25,7 @@ from gpuagent.clock import Clock
 from gpuagent.config.apart import load_config_apart, load_config_here, read_apart
 from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
-from gpuagent.doors import Doors
+from gpuagent.doors import Doors, own_url
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.naming import node_name
@@ -138,6 +139,7 @@ def assemble(
         state_file=state_file(config, STATE_FILE),
         simulated=node.place.simulated,
         machine=machine_id(),
+        url=own_url(config.listen, platform.node(), encrypts=web.encrypts),
         lost=lost,
     )
     try:

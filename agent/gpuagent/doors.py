@@ -17,7 +17,7 @@ from gpuagent_exporters.api.remedy_routes import RemedySource, remedy_command_ro
 from gpuagent_exporters.api.routes import build_app
 from gpuagent_exporters.http.hosts import host_names
 from gpuagent_exporters.http.limits import HttpLimits
-from gpuagent_exporters.http.listeners import ListenError, is_loopback
+from gpuagent_exporters.http.listeners import ListenAddress, ListenError, is_loopback, parse_listen
 from gpuagent_exporters.http.server import HttpServer
 from gpuagent_exporters.http.web_config import WebConfig
 
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+_EVERY_INTERFACE = frozenset({"", "0.0.0.0", "::"})  # noqa: S104  compared, not bound
+
 GROUP = "gpuagent"
 """Members may use the control socket, where the group exists."""
 
@@ -33,6 +35,20 @@ GROUP = "gpuagent"
 def control_socket(config: Config) -> Path:
     """Where commands reach the agent."""
     return config.runtime_dir / "control.sock"
+
+
+def own_url(listen: str, hostname: str, *, encrypts: bool) -> str:
+    """Return the URL at which other machines reach this listen address; "" where they do not.
+
+    `hostname` stands for every interface. Port 0 has no URL before it is opened, and no use as one.
+    """
+    if not listen or is_loopback(listen):
+        return ""
+    address = parse_listen(listen)
+    host = hostname if address.host in _EVERY_INTERFACE else address.host
+    if not host or not address.port:
+        return ""
+    return f"{'https' if encrypts else 'http'}://{ListenAddress(host, address.port)}"
 
 
 class Doors:

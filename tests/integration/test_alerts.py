@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,7 +13,7 @@ import pytest
 
 from tests.alerts.receivers.sink import Reply, Sink, always, sink
 from tests.integration.agent import Agent, running_agent, write_config
-from tests.integration.waiting import until
+from tests.integration.waiting import free_port, until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -200,3 +201,23 @@ def test_over_to_prometheus_and_nobody_is_left_with_an_open_alert(folder: Path, 
         assert agent.stop() == 0
 
     assert told(receiver) == [("firing", "Full"), ("resolved", "Full")]
+
+
+def test_messages_lead_to_this_agent(folder: Path, receiver: Sink) -> None:
+    """An agent that others reach names its own address, and shipped rules lead to the runbooks that are configured."""
+    port = free_port()
+    more = {"listen": f"0.0.0.0:{port}", "links": {"runbook": "https://wiki.example.org/gpu"}}
+    scenario = folder / "full.yaml"
+    scenario.write_text(SCENARIO % ("never", "10h"), encoding="utf-8")
+    with running_agent(folder, scenario, speed=20, **keys(folder, receiver, **more)):
+
+        def links() -> dict[str, str]:
+            found = (json.loads(request.body)["incident"] for request in receiver.processed)
+            every = (one["links"] for one in found if one is not None)
+            return next((one for one in every if "runbook" in one), {})
+
+        until(links, "an alert of a shipped rule is told")
+        assert links()["page"] == f"http://{platform.node()}:{port}/"
+        assert links()["runbook"].startswith("https://wiki.example.org/gpu/Gpu")
+        urls = {one["generatorURL"] for request in receiver.processed for one in json.loads(request.body)["alerts"]}
+        assert urls == {f"http://{platform.node()}:{port}/"}

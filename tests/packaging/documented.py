@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted(
-    [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "client" / "README.md", *(ROOT / "docs").glob("*.md")]
-)
+RUNBOOKS = sorted((ROOT / "docs" / "runbooks").glob("*.md"))
+PAGES = sorted([
+    ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "client" / "README.md",
+    *(ROOT / "docs").glob("*.md"), *RUNBOOKS,
+])  # fmt: skip
 PROGRAMS = frozenset({
     "apt-get", "cp", "curl", "docker", "git", "gpuagent", "helm", "install", "journalctl", "kubectl", "make",
     "nvidia-smi", "pip", "podman", "promtool", "python", "python3", "sbatch", "scontrol", "scp", "ssh", "sudo",
@@ -47,8 +49,8 @@ def _lines(text: str) -> Iterator[str]:
             fence = None if fence is not None else line.removeprefix("```")
         elif fence in {"sh", "bash", "shell", "console"}:
             yield line.removeprefix("$ ")
-        elif fence is None and re.match(r" {4}\S", line):
-            yield line[4:]
+        elif fence is None and re.match(r" {4}(?: {3})?\S", line):  # seven: below an item of a list
+            yield line.lstrip()
 
 
 def all_commands() -> list[Command]:

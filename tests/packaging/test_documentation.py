@@ -17,11 +17,8 @@ from gpuagent.cli.app import app
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
 from gpuagent_alerts.rules.file import load_rule_text
+from tests.packaging.documented import PAGES, ROOT
 
-ROOT = Path(__file__).parents[2]
-PAGES = sorted(
-    [ROOT / "README.md", ROOT / "ARCHITECTURE.md", ROOT / "client" / "README.md", *(ROOT / "docs").glob("*.md")]
-)
 GENERATED = {"metrics.md", "configuration.md"}
 NO_METRIC = {
     "gpuagent_client", "gpuagent_alerts", "gpuagent_exporters",  # packages
@@ -42,7 +39,7 @@ def blocks(page: Path, language: str) -> list[str]:
 def commands(page: Path) -> Iterator[list[str]]:
     """Lines of indented blocks that begin with the command, without what the shell does to them."""
     for line in page.read_text().splitlines():
-        found = re.fullmatch(r" {4}(?:\.venv/bin/)?gpuagent( [^#]*?)?(?: {2,}#.*)?", line)
+        found = re.fullmatch(r" {4}(?: {3})?(?:\.venv/bin/)?gpuagent( [^#]*?)?(?: {2,}#.*)?", line)
         if found is not None and found[1]:
             yield shlex.split(re.split(r" [&|>]( |$)", found[1])[0])
 

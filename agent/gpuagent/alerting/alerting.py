@@ -25,6 +25,7 @@ from gpuagent.alerting.explain import explainer, subjects_of, with_remedy
 from gpuagent.alerting.figures import count_alerts, count_messages
 from gpuagent.alerting.handover import handed_over
 from gpuagent.alerting.keeping import Keeper
+from gpuagent.alerting.links import links_of
 from gpuagent.alerting.receivers import Receivers
 from gpuagent.alerting.rules import unknown_metrics
 from gpuagent.alerting.series import RuleSeries
@@ -82,6 +83,8 @@ class Where:
     simulated: str = ""
     machine: str = ""
     """What tells machines apart: see `procfs.boot.machine_id`."""
+    url: str = ""
+    """The agent's own page, where other machines reach it; "" where they do not."""
     lost: str = ""
     """What was kept here before and is gone: see `node.lost_state`."""
 
@@ -381,6 +384,8 @@ class Alerting:
     async def _use_receivers(self, alive: Callable[[], bool]) -> None:
         for task in self._beating:
             task.cancel()
+        self.briefings.links = links_of(self.config, self._where.url)
+        self.place.external_url = self.briefings.links.page
         await self.delivery.use(self._receivers.senders(self.config.receivers))
         self.heartbeats = self._receivers.heartbeats(self.config.receivers, alive)
         self._beating = [asyncio.create_task(beat.run(), name=f"heartbeat {beat.name}") for beat in self.heartbeats]

@@ -13,6 +13,7 @@ from urllib.parse import quote
 
 from gpuagent.alerting.briefed import Briefed, main_alert
 from gpuagent.alerting.headline import headline_of
+from gpuagent.alerting.links import Links
 from gpuagent.growth import MemoryKey
 from gpuagent.reading import GpuReading, ProcessReading, Snapshot
 from gpuagent.units import format_bytes
@@ -40,16 +41,6 @@ _COMMANDS = {
     "GpuThrottledPower": "gpuagent status",
 }
 _LOST = "The driver has lost access to it: whatever ran there is lost. Drain the node, then reset the GPU or reboot."
-
-
-@dataclass(frozen=True, slots=True)
-class Links:
-    """Where a person finds more; "" where there is nothing."""
-
-    page: str = ""
-    """The agent's own page."""
-    grafana: str = ""
-    """A board. `{node}`, `{gpu}` and `{uuid}` are filled in."""
 
 
 @dataclass(slots=True)
@@ -85,6 +76,7 @@ class Briefings:
             ("{node}", self.node),
             ("{gpu}", str(gpu.index) if gpu is not None else ""),
             ("{uuid}", gpu.uuid if gpu is not None else ""),
+            ("{pid}", str(next(iter(seen.pids))) if len(seen.pids) == 1 else ""),
         ):
             board = board.replace(name, quote(text, safe=""))
         runbook = "" if main is None else main.annotations.get("runbook_url", "")

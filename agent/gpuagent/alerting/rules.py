@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from gpuagent.alerting.links import with_runbooks
 from gpuagent.catalogue import FAMILIES
 from gpuagent_alerts.remedies.grounds import Grounds, grounds_of_rule
 from gpuagent_alerts.rules.faults import RuleFault, RuleFileError
@@ -39,7 +40,7 @@ def load_rules(config: Config, *, read: Callable[[Path], bytes] = read_rule_file
         faults += error.faults
     if faults:
         raise RuleFileError(faults)
-    return merged
+    return with_runbooks(merged, config.links.runbook)
 
 
 def unknown_metrics(groups: Sequence[RuleGroup]) -> list[RuleFault]:

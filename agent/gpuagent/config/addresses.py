@@ -9,6 +9,8 @@ from urllib.parse import urlsplit
 from gpuagent.config.faults import shown
 
 HIDDEN = "<hidden>"
+LINK_PLACEHOLDERS = ("{node}", "{gpu}", "{uuid}", "{pid}")
+"""What is filled in in the URL of a board."""
 _HOST = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,251}[A-Za-z0-9_])?", re.ASCII)
 
 
@@ -85,6 +87,30 @@ def check_base_url(text: str) -> str:
     if "?" in text or "#" in text:  # as a browser shows the address of Alertmanager's page: /#/alerts
         raise ValueError("must be the address of the server alone, without ? and #")
     return text
+
+
+def check_public_url(text: str) -> str:
+    """Pass a URL that a path is put behind, and that everybody who gets a message may see. Raises ValueError."""
+    check_base_url(text)
+    _refuse_user(text)
+    return text
+
+
+def check_url_template(text: str) -> str:
+    """Pass a URL with placeholders of `LINK_PLACEHOLDERS`. Raises ValueError."""
+    filled = text
+    for name in LINK_PLACEHOLDERS:
+        filled = filled.replace(name, "x")
+    if "{" in filled or "}" in filled:
+        raise ValueError(f"has a placeholder that is not filled in; there are {', '.join(LINK_PLACEHOLDERS)}")
+    check_web_url(filled)
+    _refuse_user(filled)
+    return text
+
+
+def _refuse_user(url: str) -> None:
+    if "@" in urlsplit(url).netloc:
+        raise ValueError("must not hold a user or password: it is in every message")
 
 
 def check_any_url(text: str) -> str:

@@ -13,11 +13,13 @@ from gpuagent.config.values import (
     Duration,
     LabelName,
     MatcherText,
+    PublicUrl,
     SecretFilePath,
     SecretText,
     SecretUrl,
     SecretWebUrl,
     Text,
+    UrlTemplate,
     WebUrl,
 )
 
@@ -32,6 +34,21 @@ class _HasUrl(Section):
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
         yield from cls.exactly_one(given, _URL_KEYS)
+
+
+class MessageLinks(Section):
+    """Where messages lead to, beside the agent's own page."""
+
+    grafana: UrlTemplate | None = Field(
+        default=None,
+        description="A board. `{node}`, `{gpu}` (its index), `{uuid}` and `{pid}` are filled in; one that an incident "
+        "does not have, or has several of, is empty.",
+    )
+    runbook: PublicUrl | None = Field(
+        default=None,
+        description="Where your copy of the runbooks is: what stands before `ALERT.md` in the annotation `runbook_url` "
+        "of the shipped rules. By default the project's own pages.",
+    )
 
 
 class WebhookReceiver(_HasUrl):

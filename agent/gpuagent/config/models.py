@@ -10,13 +10,13 @@ from typing import Literal
 from pydantic import Field
 
 from gpuagent.config.agent import Clients, Http, Leaks, Log, Nvml, Processes
-from gpuagent.config.alerting import Receiver, Route
+from gpuagent.config.alerting import MessageLinks, Receiver, Route
 from gpuagent.config.faults import KeyPath, Problem, nearest, shown
 from gpuagent.config.owner_names import needs_runtime
 from gpuagent.config.remedies import Budget, Remedies, budget_label
 from gpuagent.config.section import Section
 from gpuagent.config.sources import ServerSource
-from gpuagent.config.values import Duration, FilePath, ListenAddress, Text
+from gpuagent.config.values import Duration, FilePath, ListenAddress, PublicUrl, Text
 from gpuagent.units import parse_duration
 
 
@@ -65,6 +65,12 @@ class Config(Section):
         description="`node`: the agent notifies. `prometheus`: Prometheus with Alertmanager notify, and the agent "
         "sends no message; its rules are evaluated and its remedies act all the same.",
     )
+    external_url: PublicUrl | None = Field(
+        default=None,
+        description="Where people reach the page of this agent, as messages name it (behind a proxy: with its path). "
+        "By default `listen` where that is not the loopback address, with this machine's name for every interface.",
+    )
+    links: MessageLinks = Field(default=MessageLinks(), description=MessageLinks.__doc__)
     clients: Clients = Field(default=Clients(), description=Clients.__doc__)
     http: Http = Field(default=Http(), description=Http.__doc__)
     log: Log = Field(default=Log(), description=Log.__doc__)

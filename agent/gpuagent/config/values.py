@@ -20,6 +20,8 @@ from gpuagent.config.addresses import (
     check_cgroup_path,
     check_host_pattern,
     check_listen,
+    check_public_url,
+    check_url_template,
     check_web_url,
     hide_user,
 )
@@ -235,6 +237,14 @@ WebUrl = Annotated[
     _from_text(check_base_url),
     PlainSerializer(hide_user, when_used="json-unless-none"),
     Allowed("a URL that begins with http:// or https://"),
+]
+
+PublicUrl = Annotated[str, _from_text(check_public_url), Allowed("a URL that begins with http:// or https://")]
+
+UrlTemplate = Annotated[
+    str,
+    _from_text(check_url_template),
+    Allowed("a URL that begins with http:// or https://, with {node}, {gpu}, {uuid} and {pid}"),
 ]
 
 SecretWebUrl = Annotated[

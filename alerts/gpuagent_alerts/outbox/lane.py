@@ -29,12 +29,13 @@ _MAX_ALERTS = 100
 """In one message that is put together from several."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Place:
     """Where the agent is, for those who are told."""
 
     node: str
     external_url: str = ""
+    """The agent's page; a reload may change it. "" where no other machine reaches it."""
     simulated: bool = False
 
     def context(self, now: float) -> Context:

@@ -65,6 +65,11 @@ def told(receiver: Sink) -> list[Told]:
     return found
 
 
+def bodies(receiver: Sink) -> list[dict[str, Any]]:
+    """Return what was posted, in order."""
+    return [json.loads(request.body) for request in receiver.processed]
+
+
 class Bench:
     """A running alerting half."""
 

@@ -8,7 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.alerting.briefing import Briefings, Links
+from gpuagent.alerting.briefing import Briefings
+from gpuagent.alerting.links import Links
 from gpuagent.growth import Growth, MemoryKey, Range, Verdict
 from gpuagent.reading import GpuState, Snapshot
 from gpuagent.units import GIB
@@ -184,10 +185,10 @@ def test_the_end_is_in_the_past_tense() -> None:
 
 def test_links_lead_to_this_gpu() -> None:
     """The board is templated, and text of a label cannot leave its place in the URL."""
-    links = Links("http://node7:9837/", "https://grafana/d/node?var-node={node}&var-gpu={gpu}&var-uuid={uuid}")
+    links = Links("http://node7:9837/", "https://grafana/d/node?var-node={node}&var-gpu={gpu}&var-uuid={uuid}&p={pid}")
     assert brief(LEAK, links=links).links == {
         "page": "http://node7:9837/",
-        "grafana": "https://grafana/d/node?var-node=node7&var-gpu=0&var-uuid=GPU-00000000",
+        "grafana": "https://grafana/d/node?var-node=node7&var-gpu=0&var-uuid=GPU-00000000&p=81204",
         "runbook": "https://example.org/GpuProcessMemoryLeak",
     }
     assert brief(LEAK).links == {"runbook": "https://example.org/GpuProcessMemoryLeak"}

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from gpuagent.clock import ManualClock
 from gpuagent_alerts.rules.file import load_rule_file
-from gpuagent_alerts.shipped import RULES_FILE
-from tests.agent.alerting.bench import alerting, config, run
-from tests.alerts.receivers.sink import Sink, sink
+from gpuagent_alerts.shipped import RULES_FILE, RUNBOOKS_URL
+from tests.agent.alerting.bench import alerting, bodies, config, run
+from tests.alerts.receivers.sink import sink
 from tests.fakes.readings import gpu, process, snapshot
 
 FULL = snapshot(
@@ -18,11 +17,6 @@ FULL = snapshot(
     [process(81204, used_gib=44.1, name="whisper-api", user="svc-ml"), process(7, used_gib=35.0)],
 )
 EMPTIED = snapshot([gpu(0, used_gib=35.4, total_gib=80.0)], [process(7, used_gib=35.0)])
-
-
-def bodies(receiver: Sink) -> list[dict[str, Any]]:
-    """What was posted, in order."""
-    return [json.loads(request.body) for request in receiver.processed]
 
 
 def test_a_full_gpu_from_its_beginning_to_its_end(tmp_path: Path) -> None:
@@ -45,7 +39,11 @@ def test_a_full_gpu_from_its_beginning_to_its_end(tmp_path: Path) -> None:
         assert first["incident"]["next_command"] == "gpuagent ps --gpu 0"
         assert last["headline"] == "RESOLVED node7 GPU 0: memory was full: memory back to 35.4 GiB (44 %)"
         (ended,) = (one for one in last["alerts"] if one["labels"]["alertname"] == "GpuMemoryFull")
-        assert ended["annotations"] == {"summary": "GPU 0: memory was full: memory back to 35.4 GiB (44 %)"}
+        assert ended["annotations"] == {
+            "summary": "GPU 0: memory was full: memory back to 35.4 GiB (44 %)",
+            "runbook_url": f"{RUNBOOKS_URL}GpuMemoryFull.md",
+        }
+        assert first["incident"]["links"]["runbook"] == f"{RUNBOOKS_URL}GpuMemoryFull.md"
         texts = [text for one in first["alerts"] for name, text in one["annotations"].items() if name != "runbook_url"]
         assert not [text for text in texts if text in json.dumps(last)]
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from gpuagent.config.addresses import (
@@ -9,6 +11,8 @@ from gpuagent.config.addresses import (
     check_cgroup_path,
     check_host_pattern,
     check_listen,
+    check_public_url,
+    check_url_template,
     check_web_url,
     hide_user,
     split_listen,
@@ -134,3 +138,46 @@ def test_no_cgroups(text: str) -> None:
     """P2: a path that could be that of any cgroup would let anybody take the id of a container."""
     with pytest.raises(ValueError, match="no path of a cgroup"):
         check_cgroup_path(text)
+
+
+@pytest.mark.parametrize("text", ["https://gpu.example.org/node7/", "http://node7:9837"])
+def test_what_messages_lead_to(text: str) -> None:
+    """A URL that a path is put behind, with or without a path of its own."""
+    assert check_public_url(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("node7:9837", "begins with http://"),
+        ("https://me:word@node7/", "user or password"),
+        ("https://node7/?x=1", "without ? and #"),
+    ],
+)
+def test_what_no_message_leads_to(text: str, words: str) -> None:
+    """Everybody who gets a message reads it, and a path is put behind it; a fault does not quote it."""
+    with pytest.raises(ValueError, match=re.escape(words)) as caught:
+        check_public_url(text)
+    assert "word@" not in str(caught.value)
+
+
+def test_templates_of_boards() -> None:
+    """The placeholders may stand anywhere in the URL, more than once."""
+    text = "https://{node}.example.org/d/gpu?var-gpu={gpu}&var-uuid={uuid}&var-pid={pid}#{node}"
+    assert check_url_template(text) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("https://grafana/d?var-gpu={index}", "there are {node}, {gpu}, {uuid}, {pid}"),
+        ("https://grafana/d?var-gpu={{gpu}}", "has a placeholder that is not filled in"),
+        ("https://a:b@grafana/d", "user or password"),
+        ("grafana/d", "begins with http://"),
+        ("https://grafana/d e", "no spaces"),
+    ],
+)
+def test_templates_that_cannot_be_filled_in(text: str, words: str) -> None:
+    """A placeholder that nobody fills in would lead nowhere, in the middle of the night."""
+    with pytest.raises(ValueError, match=re.escape(words)):
+        check_url_template(text)

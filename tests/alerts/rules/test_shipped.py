@@ -41,7 +41,8 @@ def test_each_says_what_it_means_and_what_to_do(rule: AlertRule) -> None:
     """A severity out of four; a summary and a description that are whole sentences, whatever the labels."""
     assert isinstance(rule, AlertRule)
     assert rule.label_texts["severity"] in {"critical", "warning", "info", "none"}
-    assert set(rule.annotations) - {"reasons"} == {"summary", "pending_summary", "resolved_summary", "description"}
+    texts = {"summary", "pending_summary", "resolved_summary", "description", "runbook_url"}
+    assert set(rule.annotations) - {"reasons"} == texts
     for template in rule.annotations.values():
         text = template.fill({"gpu": "0"}, 0.5)
         assert "{{" not in text
