@@ -305,7 +305,7 @@ class Acting:
             running=len(self.remedies.running),
             counts=tuple(RemedyCount(*key, number) for key, number in sorted(self.remedies.counts.items())),
             released_bytes=self.remedies.released_bytes,
-            ended=self.notes.told(),
+            ended=self.notes.recent(),
             outstanding=tuple(waited_for(one) for one in self.remedies.outstanding),
             announced=self.notes.announced(),
             budgets=tuple(uses(self.config.budgets, snapshot)) if snapshot is not None else (),

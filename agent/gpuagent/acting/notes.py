@@ -28,8 +28,6 @@ class _Kept(NamedTuple):
     alert: str
     """Fingerprint of the alert that it was about."""
     words: str
-    is_told: bool
-    """A step was taken, or would have been in a dry run. What was only considered is no message."""
     clock_seconds: float
     """CLOCK_BOOTTIME: a wall clock that is set neither hides it nor keeps it for ever."""
     released_bytes: int | None = None
@@ -52,11 +50,11 @@ class Notes:
         if again or quiet or (plan.order.by_hand and not outcome.acted):
             return  # whoever asked by hand has the answer: a message to everybody is for what was done to a process
         step = run.name_of_step
-        note = RemedyNote(about(plan.target), run.id, step, outcome.result, plan.dry_run, self._clock.wall())
+        took, wall = run.has_taken_a_step, self._clock.wall()
+        note = RemedyNote(about(plan.target), run.id, step, outcome.result, plan.dry_run, wall, took)
         words = said(step, outcome.result, outcome.released_bytes, outcome.seconds, dry_run=plan.dry_run)
         freed, seconds = outcome.released_bytes, outcome.seconds
-        took = run.has_taken_a_step
-        self._add(_Kept(note, plan.order.alert, words, took, self._clock.now(), freed, seconds))
+        self._add(_Kept(note, plan.order.alert, words, self._clock.now(), freed, seconds))
 
     async def announce(self, target: Target, reason: str, seconds: float) -> None:
         """A process is warned."""
@@ -78,24 +76,17 @@ class Notes:
             step = str(end.get("step") or (run["steps"][-1]["step"] if run["steps"] else run["ladder"][0]))
             found = About(*(str(run.get(name, "")) for name in ("gpu", "gpu_uuid", "pid", "name", "user", "unit")))
             dry_run = bool(run["dry_run"])
-            note = RemedyNote(found, run["id"], step, end["result"], dry_run, end["time_seconds"])
+            note = RemedyNote(found, run["id"], step, end["result"], dry_run, end["time_seconds"], took)
             words = said(step, end["result"], end.get("released_bytes"), end.get("seconds"), dry_run=dry_run)
             age = max(wall - end["time_seconds"], 0.0)  # another agent's clock: the wall's has to do
             freed, seconds = end.get("released_bytes"), end.get("seconds")
-            self._add(_Kept(note, str(run.get("fingerprint", "")), words, took, now - age, freed, seconds))
+            self._add(_Kept(note, str(run.get("fingerprint", "")), words, now - age, freed, seconds))
 
     def recent(self) -> tuple[RemedyNote, ...]:
         """Return the runs that have ended lately."""
-        return tuple(kept.note for kept in self._recent())
-
-    def told(self) -> tuple[RemedyNote, ...]:
-        """Return those of them in which a step was taken: what receivers are told of."""
-        return tuple(kept.note for kept in self._recent() if kept.is_told)
-
-    def _recent(self) -> list[_Kept]:
         now = self._clock.now()
         self._ended = [kept for kept in self._ended if now - kept.clock_seconds < SHOWN_SECONDS]
-        return self._ended
+        return tuple(kept.note for kept in self._ended)
 
     def words_on(self, alert: str, pid: str, uuid: str) -> str:
         """What was done last about an alert, or to the process that it names; "" if nothing was."""

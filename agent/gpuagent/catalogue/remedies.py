@@ -40,6 +40,8 @@ class RemedyNote(NamedTuple):
     dry_run: bool
     time_seconds: float
     """Unix time at which it ended, or at which it will act."""
+    step_taken: bool = True
+    """A step was taken, or would have been in a dry run; False for what was only considered."""
 
 
 class OutstandingStep(NamedTuple):
@@ -86,7 +88,10 @@ def _counts(figures: RemedyFigures) -> Iterable[Labelled]:
 
 def _ended(figures: RemedyFigures) -> Iterable[Labelled]:
     return (
-        ((*note.about, note.run, note.step, note.result, _flag(note.dry_run)), note.time_seconds)
+        (
+            (*note.about, note.run, note.step, note.result, _flag(note.dry_run), _flag(note.step_taken)),
+            note.time_seconds,
+        )
         for note in figures.ended
     )
 
@@ -122,8 +127,8 @@ REMEDY_FAMILIES: tuple[RemedyFamily, ...] = (
     Family("gpuagent_remedies_total", Kind.COUNTER, "Ladders that were climbed to an end, by what they came to.",
            "remedies", ("result", "dry_run"), _counts),
     Family("gpuagent_remedy_end_timestamp_seconds", Kind.GAUGE,
-           "Unix time at which a remedy ended; there for 15 minutes, so that it is told.",
-           "remedies", (*ABOUT, "run", "step", "result", "dry_run"), _ended),
+           "Unix time at which a remedy ended; there for 15 minutes. Receivers are told of those that took a step.",
+           "remedies", (*ABOUT, "run", "step", "result", "dry_run", "step_taken"), _ended),
     Family("gpuagent_remedy_announced_timestamp_seconds", Kind.GAUGE,
            "Unix time at which a process that was warned will be acted on.",
            "remedies", ABOUT, _announced),
