@@ -145,7 +145,7 @@ def test_what_depends_on_python_is_there() -> None:
 def test_what_is_imported_is_compiled_once() -> None:
     """An environment that forbids it, as those of containers do, would more than double the time of each start."""
     shown = subprocess.run(
-        ["make", "--eval", "show: ; @echo $${PYTHONDONTWRITEBYTECODE-unset}", "show"],
+        ["make", "--no-print-directory", "--eval", "show: ; @echo $${PYTHONDONTWRITEBYTECODE-unset}", "show"],
         cwd=ROOT, env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}, capture_output=True, text=True, timeout=50,
         check=True,
     )  # fmt: skip

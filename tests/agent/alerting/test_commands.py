@@ -126,7 +126,7 @@ def test_a_receiver_that_fails_is_told_of_until_it_works(tmp_path: Path) -> None
                 assert (one.receiver, one.why, one.messages) == ("hook", Why.FAILING, 1)
                 assert "503" in one.reason
                 receiver.behave = always(Reply())
-                await bench.emptied()
+                await bench.emptied(meanwhile_seconds=60)
                 await bench.show(BUSY)
                 figures = bench.alerting.figures()
                 assert figures is not None
