@@ -50,6 +50,12 @@ class Attempts:
         """Forget all but what was done for real: another configuration may mean others, and decides anew."""
         self._last = {key: each for key, each in self._last.items() if each.outcome.acted and not key[2]}
 
+    def forget_refusal(self, alert: str, identity: ProcessId, *, dry_run: bool) -> None:
+        """Forget the last try, unless something was done for real: another configuration has come while it ended."""
+        key = alert, identity, dry_run
+        if (last := self._last.get(key)) is not None and (dry_run or not last.outcome.acted):
+            del self._last[key]
+
     def is_due(self, alert: str, identity: ProcessId, *, dry_run: bool) -> bool:
         """Whether it may be tried, or tried again."""
         last = self._last.get((alert, identity, dry_run))

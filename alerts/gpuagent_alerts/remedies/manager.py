@@ -52,6 +52,8 @@ class Remedies:
         self.tools = tools
         self._told = told
         self._running: dict[Run, asyncio.Task[Outcome]] = {}
+        self._of_before: set[Run] = set()
+        """Those that climb and were begun by an earlier configuration: their refusals bind nobody by this one."""
         self._attempts = Attempts(tools.now, tools.wall)
         self._turns = Turns(tools.now)
         self.stopped = False
@@ -69,6 +71,7 @@ class Remedies:
         """Another configuration. What climbs goes on by it, or ends before its next step where it no longer would."""
         self.ladders, self.rules, self.proof_seconds = tuple(ladders), rules, proof_seconds
         self._attempts.forget_refusals()
+        self._of_before.update(self._running)
         if not self.ladders:
             self.withheld.update({})
         for run in self._running:
@@ -261,6 +264,9 @@ class Remedies:
     def _note(self, run: Run, outcome: Outcome) -> None:
         plan = run.plan
         again = self._attempts.note(plan.order.alert, plan.target.id, outcome, dry_run=plan.dry_run)
+        if run in self._of_before:  # whoever comes next in a ranking is not chosen because of what is no longer so
+            self._of_before.remove(run)
+            self._attempts.forget_refusal(plan.order.alert, plan.target.id, dry_run=plan.dry_run)
         self.counts[outcome.result, plan.dry_run] += 1
         if outcome.result is Result.RELEASED:
             self.released_bytes += outcome.released_bytes or 0

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gpuagent.growth import Growth, Range, Verdict
@@ -91,18 +91,25 @@ def test_the_clocks_origin_changes_nothing(seed: int, days: int) -> None:
 
 
 @given(st.integers(0, 2**32), st.sampled_from([1.0, 3.0, 5.0, 7.5]))
+@example(167, 1.0)
 @settings(max_examples=6)
 def test_sampling_more_often_changes_no_verdict(seed: int, every: float) -> None:
-    """Where a block's lowest reading is the same, nothing else counts: the verdicts of all blocks are the same."""
+    """Where a block's lowest reading is the same, nothing else counts: every word of all blocks is the same.
+
+    That is a law of the slow judgement. The fast tier judges the readings themselves, and where it speaks the pace told
+    is its own: the growth is declared here, which it is silent about and which no leak is judged by.
+    """
     blocks = walk(seed, 4)
-    slow, fast = detector(), detector()
+    rare, often = detector(), detector()
     for seconds, used in blocks:
-        expected = slow.update(seconds, used, TOTAL_BYTES - used)
-        growth = fast.update(seconds, used, TOTAL_BYTES - used)
+        free = TOTAL_BYTES - used
+        expected = rare.update(seconds, used, free, declared_bytes=TOTAL_BYTES)
+        growth = often.update(seconds, used, free, declared_bytes=TOTAL_BYTES)
         for part in range(1, math.ceil(BLOCK_SECONDS / every)):
             more = used + MIB * part
-            growth = fast.update(seconds + part * every, more, TOTAL_BYTES - used)
-        assert (growth.verdict, growth.evidence, growth.slope) == (expected.verdict, expected.evidence, expected.slope)
+            growth = often.update(seconds + part * every, more, free, declared_bytes=TOTAL_BYTES)
+        assert not growth.fast
+        assert growth == expected
 
 
 @pytest.mark.parametrize(

@@ -3,20 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.choice import Firing, LadderRule
 from gpuagent_alerts.remedies.ladder import Run
 from gpuagent_alerts.remedies.manager import Remedies
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.record import END
 from gpuagent_alerts.remedies.victim import VictimPolicy
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import GIB, RULES, TERMINATE, World, target, tools
+from tests.alerts.remedies.world import BOOT, GIB, RULES, TERMINATE, World, target, tools
 
 LARGE = target(100, used_bytes=30 * GIB, user="mail", uid=8)
 SMALL = target(101, used_bytes=20 * GIB, user="games", uid=5)
@@ -80,6 +82,27 @@ def test_a_refusal_is_not_carried_over(store: Store) -> None:
 
     told = tell(store, allowing("games"), story)
     assert told.ends[1] == (100, Result.RELEASED)
+    assert told.world.log == [("SIGTERM", 100)]
+
+
+def test_a_refusal_that_ends_after_the_reload_is_not_carried_over(store: Store) -> None:
+    """KILL-09: the reload comes while the refusal by the configuration before is written down: the next one is safe."""
+
+    async def story(told: Story) -> None:
+        loop = asyncio.get_running_loop()
+
+        class SlowDisk(Audit):
+            def write(self, run: str, kind: str, data: Mapping[str, Any]) -> None:
+                super().write(run, kind, data)
+                if kind == END and not told.ends:  # in a thread: the reload comes before what waits for it
+                    loop.call_soon_threadsafe(told.use, allowing("games", "mail"))
+
+        told.made.tools = replace(told.made.tools, audit=SlowDisk(store, told.world.clock, BOOT))
+        await told.evaluate()
+        await told.evaluate()
+
+    told = tell(store, allowing("games"), story)
+    assert told.ends == [(100, Result.REFUSED), (100, Result.RELEASED)]
     assert told.world.log == [("SIGTERM", 100)]
 
 
