@@ -49,9 +49,12 @@ groups:
   - name: soak
     rules:
       - alert: Newcomer
-        expr: gpuagent_process_memory_used_bytes{process="head"} > 0
+        # By a label of its own: as processes of one parent all of them would be one incident.
+        expr: >-
+          sum by (newcomer)
+          (label_replace(gpuagent_process_memory_used_bytes{process="head"}, "newcomer", "$1", "pid", "(.*)")) > 0
         for: 5s
-        annotations: {summary: "pid {{ $labels.pid }} has {{ $value | humanize1024 }}B"}
+        annotations: {summary: "pid {{ $labels.newcomer }} has {{ $value | humanize1024 }}B"}
 """
 SLOW_SECONDS = 15
 SCRAPE_SECONDS = 60
@@ -115,8 +118,11 @@ async def agent(node: SimulatedNode, clock: ManualClock, folder: Path, url: str)
     rules = folder / "rules.yaml"
     rules.write_text(RULES, encoding="utf-8")
     file = folder / "gpuagent.yaml"
-    receivers = [{"name": "receiver", "webhook": {"url": url}}]
-    file.write_text(json.dumps({"rule_files": [str(rules)], "receivers": receivers}), encoding="utf-8")
+    receivers = [{"name": "receiver", "webhook": {"url": url}, "max_messages_per_hour": 100_000}]
+    # Each newcomer is an incident, over before the usual wait is: without a wait and a cap each of them is told.
+    routes = [{"receivers": ["receiver"], "group_wait": "0s"}]
+    keys = {"rule_files": [str(rules)], "receivers": receivers, "routes": routes}
+    file.write_text(json.dumps(keys), encoding="utf-8")
     config = load_config(file, is_root=True)
     table = ProcessTable(
         node.proc,

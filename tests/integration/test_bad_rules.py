@@ -52,6 +52,7 @@ def test_what_was_in_force_goes_on(folder: Path) -> None:
         settings = keys(folder, receiver)
         with running_agent(folder, full_until(folder, "10h"), **settings) as agent:
             wait_until_firing(agent)
+            receiver.wait(lambda seen: bool(seen.processed))  # an incident that begins is not told at once
             began, count = shown(agent)["starts_at_seconds"], rules_in_force(agent)
             file = folder / "rules.yaml"
             good = file.read_text(encoding="utf-8")

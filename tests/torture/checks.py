@@ -39,6 +39,7 @@ def endure(stage: Stage, trouble: Trouble) -> Bill:
     began = time.monotonic()
     stage.scraper.take()
     rings = stage.rings + 1
+    stage.hang_bell(rings)
     late = Cost.LATE in trouble.costs
     sign = trouble.sign
     before = stage.metric(sign.start) or 0.0 if sign else 0.0

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -11,11 +12,24 @@ from tests.alerts.receivers.sink import Reply, Sink, always
 
 def told(receiver: Sink, name: str) -> list[str]:
     """What it was told of an alert, in order: `firing` or `resolved`, each message once."""
-    found: dict[tuple[str, str], str] = {}
+    return [status for _, status in _told(receiver, name)]
+
+
+def told_of_rings(receiver: Sink) -> dict[str, list[str]]:
+    """What it was told of each ring of Bell, in order. Rings are incidents of their own: nothing orders two of them."""
+    rings = defaultdict[str, list[str]](list)
+    for labels, status in _told(receiver, "Bell"):
+        rings[labels["ring"]].append(status)
+    return dict(rings)
+
+
+def _told(receiver: Sink, name: str) -> list[tuple[dict[str, str], str]]:
+    found: dict[tuple[str, str], tuple[dict[str, str], str]] = {}
     for request in tuple(receiver.processed):
         for alert in json.loads(request.body)["alerts"]:
-            if alert["labels"]["alertname"] == name:
-                found[request.headers["webhook-id"], alert["startsAt"] + alert["status"]] = alert["status"]
+            labels, status = alert["labels"], alert["status"]
+            if labels["alertname"] == name:
+                found[request.headers["webhook-id"], alert["startsAt"] + status] = (labels, status)
     return list(found.values())
 
 

@@ -30,6 +30,8 @@ from tests.torture.shim import Shim
 
 CROWD = 8
 VICTIM, STEADY, BELL = 1, 2, 3
+_NO_CAP = 100_000
+"""Messages an hour: a stage has more than a person would be told."""
 _NOBODY_IN_PARTICULAR = 64999
 """A user id of no account, so that what a crowd may do is not what this user may do."""
 _HOSTILE = (
@@ -44,8 +46,14 @@ groups:
     interval: 200ms
     rules:
       - {alert: Steady, expr: 'max by (uuid) (gpuagent_gpu_memory_used_ratio{uuid="GPU-2"}) > 0.9'}
-      - {alert: Bell, expr: 'max by (uuid) (gpuagent_gpu_memory_used_ratio{uuid="GPU-3"}) > 0.9'}
       - {alert: TooMuch, expr: 'gpuagent_process_memory_used_bytes > 20e9', labels: {severity: warning}}
+"""
+_BELL_RULES = """  - name: ring {ring}
+    interval: 200ms
+    rules:
+      - alert: Bell
+        expr: max by (uuid) (gpuagent_gpu_memory_used_ratio{{uuid="GPU-3"}}) > 0.9
+        labels: {{ring: "{ring}"}}
 """
 
 
@@ -138,6 +146,12 @@ class Stage:
         """What must survive."""
         return self.agent.folder / "state" / "state.db"
 
+    def hang_bell(self, ring: int) -> None:
+        """What rings next is an incident of its own: of one that begins again, the end is told after 10 min of calm."""
+        write_rules(self.folder, ring)
+        reloaded = self.agent.command("config", "reload")
+        assert reloaded.returncode == 0, reloaded
+
     def size(self) -> Size:
         """What it takes now."""
         process = Path("/proc") / str(self.pid)
@@ -173,14 +187,24 @@ def bystander(program: str, *words: str | bytes) -> Iterator[Popen[bytes]]:
         process.communicate()
 
 
+def write_rules(folder: Path, ring: int = 0) -> Path:
+    """The rule file, with the Bell of this ring."""
+    path = folder / "rules.yaml"
+    path.write_text(_RULES + _BELL_RULES.format(ring=ring), encoding="utf-8")
+    path.chmod(0o600)
+    return path
+
+
 def keys(folder: Path, good: Sink, other: Sink, untrusted: Sink) -> dict[str, Any]:
     """The agent's configuration. Remedies are armed: only that no alert is true keeps everybody alive."""
-    rules = folder / "rules.yaml"
-    rules.write_text(_RULES, encoding="utf-8")
-    rules.chmod(0o600)
-    hook = {"name": "good", "webhook": {"url": f"{good.url}/hook"}}
+    rules = write_rules(folder)
+    hook = {"name": "good", "webhook": {"url": f"{good.url}/hook"}, "max_messages_per_hour": _NO_CAP}
     # By its name, so that it has to be looked up.
-    bad = {"name": "other", "webhook": {"url": f"http://localhost:{other.port}/hook"}}
+    bad = {
+        "name": "other",
+        "webhook": {"url": f"http://localhost:{other.port}/hook"},
+        "max_messages_per_hour": _NO_CAP,
+    }
     tls = {"name": "untrusted", "webhook": {"url": f"https://localhost:{untrusted.port}/hook"}}
     ladder = {"match": ['alertname="TooMuch"'], "steps": [{"terminate": {"wait": "2s"}}, {"kill": {"wait": "2s"}}]}
     return {
@@ -194,6 +218,7 @@ def keys(folder: Path, good: Sink, other: Sink, untrusted: Sink) -> dict[str, An
             {
                 "match": ['alertname=~"Steady|Bell"'],
                 "receivers": ["good", "other", "untrusted"],
+                "group_wait": "1s",
                 "repeat_interval": "365d",
             },
         ],

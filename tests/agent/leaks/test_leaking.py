@@ -96,7 +96,7 @@ def test_stricter_evidence_is_told_and_ends_nothing() -> None:
 
 
 def test_a_person_hears_of_a_leak_in_one_place() -> None:
-    """LEAK-02: one message, at the most one update of it when the evidence rises, and one end."""
+    """LEAK-02: one message as it begins, none for stricter evidence of the same leak, and one end."""
     desk, firing, heard = Desk(), dict[str, Alert](), list[str]()
 
     async def test() -> None:
@@ -109,8 +109,11 @@ def test_a_person_hears_of_a_leak_in_one_place() -> None:
                 heard.extend(desk.tick(*firing.values(), seconds=20))
 
     run(test)
-    leak = "GpuProcessMemoryLeak/0"
-    assert heard == [f"hook: +{leak}", f"hook: +{leak} +{leak}", f"hook: -{leak} -{leak}"]
+    assert [(one.labels["evidence"], one.ends_at is None) for one in firing.values()] == [
+        ("balanced", False),
+        ("strict", False),
+    ]
+    assert heard == ["hook: +GpuProcessMemoryLeak/0", "hook: -GpuProcessMemoryLeak/0"]
 
 
 def test_a_leak_that_ends() -> None:
