@@ -21,9 +21,9 @@ from gpuagent.acting.user_database import user_problems
 from gpuagent.config.contents import read_file
 from gpuagent.config.document import Document, YamlFault, read_document
 from gpuagent.config.faults import KeyPath
-from gpuagent_alerts.receivers.secret import Misconfigured, Secret
 from gpuagent_alerts.rules.faults import guess
 from gpuagent_alerts.rules.model import RuleGroup
+from gpuagent_alerts.secret import Misconfigured, Secret
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config

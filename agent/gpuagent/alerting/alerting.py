@@ -37,17 +37,15 @@ from gpuagent.clock import Clock
 from gpuagent.nvml.device import longest_gap
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.incidents.record import Record
-from gpuagent_alerts.outbox.delivery import Delivery
-from gpuagent_alerts.outbox.holding import HeldBack
-from gpuagent_alerts.outbox.lane import Place
-from gpuagent_alerts.outbox.queue import Outbox
+from gpuagent_alerts.notify.incidents import IncidentRecord
+from gpuagent_alerts.notify.limiter import HeldSummary
+from gpuagent_alerts.notify.notifier import Notifier, Suppressions
+from gpuagent_alerts.notify.outbox.delivery import Delivery, MessageOrigin
+from gpuagent_alerts.notify.outbox.queue import Outbox
+from gpuagent_alerts.notify.routes import Routes
+from gpuagent_alerts.notify.silences import Acks, Silences
 from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds, grounds_of_rule
 from gpuagent_alerts.remedies.judged import Judged
-from gpuagent_alerts.routing.acks import Acks
-from gpuagent_alerts.routing.notifier import Notifier, Quiet
-from gpuagent_alerts.routing.route import Routes
-from gpuagent_alerts.routing.silences import Silences
 from gpuagent_alerts.rules.model import AlertRule, RuleGroup
 from gpuagent_alerts.states.engine import DEFAULT_INTERVAL_SECONDS, RuleEngine
 from gpuagent_alerts.states.group import RuleKey
@@ -60,7 +58,7 @@ from gpuagent_alerts.store.problem import StoreFailure
 
 if TYPE_CHECKING:  # the first loads pydantic, the second the HTTP client: a node can do without
     from gpuagent.config.models import Config
-    from gpuagent_alerts.receivers.heartbeat import Heartbeat
+    from gpuagent_alerts.notify.receivers.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
 
@@ -103,10 +101,10 @@ class Alerting:
         )
         self.engine = RuleEngine(tuple(groups), longest_gap_seconds=longest_gap(config.poll_interval, clock.speed))
         self.outbox = Outbox(self.store, clock)
-        self.place = Place(where.node, simulated=bool(where.simulated))
+        self.origin = MessageOrigin(where.node, simulated=bool(where.simulated))
         self.silences = Silences(self.store, clock)
         self.acks = Acks(self.store, clock)
-        self.delivery = Delivery(self.store, self.outbox, clock, self.place)
+        self.delivery = Delivery(self.store, self.outbox, clock, self.origin)
         self.lock = asyncio.Lock()
         self.config = config
         self._clock = clock
@@ -117,7 +115,7 @@ class Alerting:
         self._series = RuleSeries(where.simulated)
         self._ended: dict[str, Alert] = {}
         self._notifier = Notifier(
-            self.store, self.outbox, clock, Quiet(self.silences, self.acks),
+            self.store, self.outbox, clock, Suppressions(self.silences, self.acks),
             routes=self._routes(config), node_labels=where.labels,
         )  # fmt: skip
         self.briefings = Briefings(where.node)
@@ -142,12 +140,12 @@ class Alerting:
         """False where Prometheus and Alertmanager do: a fleet is paged once."""
         return self.config.alerting == "node"
 
-    def held_back(self) -> list[HeldBack]:
+    def held_back(self) -> list[HeldSummary]:
         """Return what receivers have not been told yet, as it was too much for an hour. Raises StoreFailure."""
         return self._notifier.held_back()
 
     @property
-    def incidents(self) -> Mapping[str, Record]:
+    def incidents(self) -> Mapping[str, IncidentRecord]:
         """Incidents that go on or ended within a day, by key."""
         return self._notifier.incidents
 
@@ -385,13 +383,13 @@ class Alerting:
         for task in self._beating:
             task.cancel()
         self.briefings.links = links_of(self.config, self._where.url)
-        self.place.external_url = self.briefings.links.page
+        self.origin.external_url = self.briefings.links.page
         await self.delivery.use(self._receivers.senders(self.config.receivers))
         self.heartbeats = self._receivers.heartbeats(self.config.receivers, alive)
         self._beating = [asyncio.create_task(beat.run(), name=f"heartbeat {beat.name}") for beat in self.heartbeats]
 
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
-        undelivered = find_undelivered(receivers, self.delivery.lanes, self.heartbeats, self._clock.now())
+        undelivered = find_undelivered(receivers, self.delivery.workers, self.heartbeats, self._clock.now())
         firing = tuple(subjects_of(self.engine))
         figures = count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)
         return replace(figures, undelivered=undelivered, firing=firing)

@@ -7,9 +7,7 @@ from dataclasses import dataclass
 
 from gpuagent.growth import Growth, MemoryKey, Verdict
 from gpuagent.reading import GpuReading, GpuState, ProcessReading, Snapshot
-from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.annotations import UNKNOWN_END
-from gpuagent_alerts.incident import Incident
+from gpuagent_alerts.alert import UNKNOWN_END, Alert, Incident, Status
 
 LEAK = "GpuProcessMemoryLeak"
 FULL = frozenset({"GpuMemoryFull", "GpuInstanceMemoryFull"})

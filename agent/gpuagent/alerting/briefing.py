@@ -17,9 +17,7 @@ from gpuagent.alerting.links import Links
 from gpuagent.growth import MemoryKey
 from gpuagent.reading import GpuReading, ProcessReading, Snapshot
 from gpuagent.units import format_bytes
-from gpuagent_alerts.alert import Alert
-from gpuagent_alerts.annotations import UNKNOWN_END
-from gpuagent_alerts.incident import Briefing, CauseKind, Holder, Incident
+from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, CauseKind, Holder, Incident
 from gpuagent_alerts.rules.house_format import percentage
 from gpuagent_exporters.xids import explain_xid
 

@@ -9,7 +9,7 @@ from functools import cached_property
 
 from gpuagent.growth import Growth, Verdict
 from gpuagent.reading import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
-from gpuagent_alerts.incidents.cause import Program
+from gpuagent_alerts.notify.cause import CauseProcess
 
 _SAFE = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX = re.compile(rf"(.+?)(?:-[{_SAFE}]{{8,10}})?-[{_SAFE}]{{5}}")
@@ -26,12 +26,12 @@ class SnapshotFacts:
     def __init__(self, snapshot: Snapshot) -> None:
         self._snapshot = snapshot
 
-    def program(self, uuid: str, pid: int) -> Program | None:
+    def program(self, uuid: str, pid: int) -> CauseProcess | None:
         """Return a live process of the driver's list; None if it is not there."""
         found = self._processes.get((uuid, pid))
         return None if found is None or found.info is None else _program(found, found.info)
 
-    def grower(self, uuid: str, *, leaking: bool) -> Program | None:
+    def grower(self, uuid: str, *, leaking: bool) -> CauseProcess | None:
         """Return the process that grows most on a GPU; with `leaking` one that leaks, or fills it within minutes."""
         growing = [
             (growth.slope.value if growth.slope is not None else 0.0, key.pid)
@@ -68,7 +68,7 @@ def _counts(growth: Growth, *, leaking: bool) -> bool:
     return growth.verdict is Verdict.LEAKING or growth.fast or (not leaking and growth.verdict is Verdict.GROWING)
 
 
-def _program(reading: ProcessReading, info: ProcessInfo) -> Program:
+def _program(reading: ProcessReading, info: ProcessInfo) -> CauseProcess:
     labels = {
         "gpu": str(reading.gpu_index), "uuid": reading.gpu_uuid, "pid": str(reading.pid), "process": info.name,
         "user": info.user, "unit": info.unit, "container_id": info.container_id, "pod_namespace": info.namespace,
@@ -76,7 +76,7 @@ def _program(reading: ProcessReading, info: ProcessInfo) -> Program:
     }  # fmt: skip
     identity = f"{info.id.boot_id}:{info.id.pid}:{info.id.start_ticks}"
     known = {name: value for name, value in labels.items() if value}
-    return Program(identity, reading.pid, tuple(_groups(info)), known)
+    return CauseProcess(identity, reading.pid, tuple(_groups(info)), known)
 
 
 def _groups(info: ProcessInfo) -> Iterator[str]:

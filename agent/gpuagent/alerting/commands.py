@@ -11,7 +11,7 @@ from gpuagent.alerting.document import alerts_document, dead_document, silence_d
 from gpuagent.clock import Clock
 from gpuagent.matchers import parse_matcher
 from gpuagent_alerts.alert import Alert
-from gpuagent_alerts.receivers.probe import probe
+from gpuagent_alerts.notify.receivers.base import send_test_message
 from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_exporters.api.alert_routes import NotNow
 
@@ -94,10 +94,10 @@ class AlertCommands:
         Returns whether it was taken, and the outcome in words. Raises KeyError if there is no such receiver, ValueError
         if it is sent nothing.
         """
-        lane = self._alerting.delivery.lanes.get(name)
-        if lane is None or not self._alerting.notifies:
+        worker = self._alerting.delivery.workers.get(name)
+        if worker is None or not self._alerting.notifies:
             raise self._no_lane(name)
-        outcome = await probe(lane.sender, self._alerting.place.context(self._clock.wall()))
+        outcome = await send_test_message(worker.sender, self._alerting.origin.context(self._clock.wall()))
         if outcome.ok:
             await self._in_store(lambda: self._alerting.delivery.switch_on(name))
         return outcome.ok, str(outcome)

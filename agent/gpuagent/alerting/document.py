@@ -11,20 +11,18 @@ from gpuagent.alerting.explain import with_remedy
 from gpuagent.catalogue.alerting import ReceiverCounts
 from gpuagent.matchers import MatchOperator
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.incidents.record import Record
-from gpuagent_alerts.incidents.urgency import severity_rank
-from gpuagent_alerts.outbox.entry import Queued
-from gpuagent_alerts.routing.acks import Ack
-from gpuagent_alerts.routing.inhibition import outranked_by
-from gpuagent_alerts.routing.mute import muted_by
-from gpuagent_alerts.routing.silences import INCIDENT_LABEL, Silence
+from gpuagent_alerts.notify.incidents import IncidentRecord
+from gpuagent_alerts.notify.inhibition import muted_by, outranked_by
+from gpuagent_alerts.notify.outbox.entry import QueuedMessage
+from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Ack, Silence
+from gpuagent_alerts.notify.urgency import severity_rank
 from gpuagent_alerts.rules.faults import guess
 from gpuagent_alerts.states.instance import Instance, State
 from gpuagent_alerts.states.machine import AlertStates
 from gpuagent_alerts.store.problem import StoreFailure
 
 if TYPE_CHECKING:  # it loads the HTTP client, which a node without receivers need not have
-    from gpuagent_alerts.receivers.heartbeat import Heartbeat
+    from gpuagent_alerts.notify.receivers.heartbeat import Heartbeat
 
 SCHEMA = 1
 
@@ -64,7 +62,7 @@ def alerts_document(
     return {
         "schema": SCHEMA,
         "time_seconds": wall_seconds,
-        "simulated": alerting.place.simulated,
+        "simulated": alerting.origin.simulated,
         "alerting": alerting.config.alerting,
         "alerts": sorted(alerts, key=lambda alert: (alert["state"] != "firing", alert["name"], alert["fingerprint"])),
         "incidents": incident_rows(alerting.incidents.values(), acks),
@@ -82,7 +80,7 @@ def alerts_document(
     }
 
 
-def incident_rows(incidents: Iterable[Record], acks: Mapping[str, Ack]) -> list[Document]:
+def incident_rows(incidents: Iterable[IncidentRecord], acks: Mapping[str, Ack]) -> list[Document]:
     """Return the incidents, those that go on first and the worst of them at the top; then the latest to end."""
     rows = [
         {
@@ -153,11 +151,11 @@ def _alert(instance: Instance, alert: Alert, now_seconds: float) -> Document:
 def _receivers(alerting: Alerting, receivers: Sequence[ReceiverCounts]) -> list[Document]:
     """Those that are configured, and those that are not any more but have something in the outbox."""
     kinds = {receiver.name: receiver.kind for receiver in alerting.config.receivers}
-    lanes, off = alerting.delivery.lanes, alerting.delivery.off()
+    workers, off = alerting.delivery.workers, alerting.delivery.off()
     found = []
     for counts in receivers:
         name = counts.receiver
-        last = lanes[name].last if name in lanes else None
+        last = workers[name].last if name in workers else None
         found.append(
             counts._asdict()
             | {
@@ -192,7 +190,7 @@ def _silence(silence: Silence, wall_seconds: float) -> Document:
     }
 
 
-def _queued(letter: Queued) -> Document:
+def _queued(letter: QueuedMessage) -> Document:
     return {
         "id": letter.message.id,
         "receiver": letter.message.receiver,

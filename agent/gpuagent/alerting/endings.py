@@ -13,8 +13,7 @@ from gpuagent.alerting.end_reasons import Case, Facts, facts_of, reason_by_name,
 from gpuagent.identity import ProcessId
 from gpuagent.reading import Snapshot
 from gpuagent.units import format_bytes, format_duration
-from gpuagent_alerts.alert import Alert
-from gpuagent_alerts.annotations import UNKNOWN_END
+from gpuagent_alerts.alert import UNKNOWN_END, Alert
 from gpuagent_alerts.promql.expression import compile_measured_side
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import EvaluationError

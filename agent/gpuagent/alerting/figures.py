@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
-from gpuagent_alerts.outbox.counters import Figures
-from gpuagent_alerts.outbox.delivery import Delivery
+from gpuagent_alerts.notify.outbox.delivery import Delivery
+from gpuagent_alerts.notify.outbox.queue import DeliveryFigures
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import State
 from gpuagent_alerts.store.database import Store
@@ -45,7 +45,7 @@ def count_alerts(
 def count_messages(delivery: Delivery) -> tuple[ReceiverCounts, ...]:
     """Return what became of messages until now, for each receiver. It asks the store: call it in a thread."""
     try:
-        figures: Mapping[str, Figures] = delivery.figures()
+        figures: Mapping[str, DeliveryFigures] = delivery.figures()
     except StoreFailure:
         figures = {}
     return tuple(

@@ -13,9 +13,7 @@ from gpuagent.growth import Verdict
 from gpuagent.naming import format_container
 from gpuagent.reading import ProcessReading
 from gpuagent.units import MAX_SECONDS, format_bytes, format_duration
-from gpuagent_alerts.alert import Alert
-from gpuagent_alerts.annotations import UNKNOWN_END, resolved_summary, shown_annotations
-from gpuagent_alerts.incident import CauseKind
+from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, resolved_summary, shown_annotations
 from gpuagent_exporters.xids import explain_xid
 
 _PLACE = re.compile(r"GPU \d+(?: \(GPU-[^)]*\))?(?::| )\s*")

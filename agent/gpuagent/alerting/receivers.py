@@ -6,16 +6,16 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpuagent.clock import Clock
-from gpuagent_alerts.outbox.sender import Sender
-from gpuagent_alerts.routing.route import Recipient
+from gpuagent_alerts.notify.outbox.attempt import Sender
+from gpuagent_alerts.notify.routes import Recipient
 from gpuagent_alerts.store.database import Store
 
 if TYPE_CHECKING:
     from gpuagent.config.alerting import Receiver
-    from gpuagent_alerts.receivers.build import Builder
-    from gpuagent_alerts.receivers.heartbeat import Heartbeat
-    from gpuagent_alerts.receivers.http import Http
-    from gpuagent_alerts.receivers.masker import Masker
+    from gpuagent_alerts.masker import Masker
+    from gpuagent_alerts.notify.receivers.base import Dependencies
+    from gpuagent_alerts.notify.receivers.heartbeat import Heartbeat
+    from gpuagent_alerts.notify.receivers.http import Http
 
 
 class Receivers:
@@ -28,43 +28,46 @@ class Receivers:
         self._masker: Masker | None = None
 
     def recipients(self, configured: Sequence[Receiver]) -> list[Recipient]:
-        """What routing has to know of them."""
+        """Return what routing has to know of them."""
         if not configured:
             return []
-        from gpuagent_alerts.receivers.build import recipient  # noqa: PLC0415
+        from gpuagent_alerts.notify.receivers.registry import recipient_of  # noqa: PLC0415
 
-        return [found for receiver in configured if (found := recipient(receiver)) is not None]
+        return [found for receiver in configured if (found := recipient_of(receiver)) is not None]
 
     def senders(self, configured: Sequence[Receiver]) -> list[Sender]:
-        """What sends messages; a heartbeat takes none."""
+        """Return what sends messages; a heartbeat takes none."""
         if not configured:
             return []
-        builder = self._builder(configured)
-        return [sender for receiver in configured if (sender := builder.receiver(receiver)) is not None]
+        from gpuagent_alerts.notify.receivers.registry import build_receiver  # noqa: PLC0415
+
+        shared = self._shared(configured)
+        return [sender for receiver in configured if (sender := build_receiver(receiver, shared)) is not None]
 
     def heartbeats(self, configured: Sequence[Receiver], alive: Callable[[], bool]) -> list[Heartbeat]:
-        """What calls a URL while the agent is alive."""
+        """Return what calls a URL while the agent is alive."""
         if not configured:
             return []
-        builder = self._builder(configured)
-        return [beat for receiver in configured if (beat := builder.heartbeat(receiver, alive)) is not None]
+        from gpuagent_alerts.notify.receivers.registry import build_heartbeat  # noqa: PLC0415
+
+        shared = self._shared(configured)
+        return [beat for receiver in configured if (beat := build_heartbeat(receiver, shared, alive)) is not None]
 
     async def close(self) -> None:
         """Close the client's connections."""
         if self._http is not None:
             await self._http.close()
 
-    def _builder(self, configured: Sequence[Receiver]) -> Builder:
-        from gpuagent_alerts.receivers.build import Builder, secret_arguments, secrets_of  # noqa: PLC0415
-        from gpuagent_alerts.receivers.http import Http  # noqa: PLC0415
-        from gpuagent_alerts.receivers.masker import Masker  # noqa: PLC0415
-        from gpuagent_alerts.receivers.slack_threads import StoredThreads  # noqa: PLC0415
+    def _shared(self, configured: Sequence[Receiver]) -> Dependencies:
+        from gpuagent_alerts.masker import Masker  # noqa: PLC0415
+        from gpuagent_alerts.notify.receivers.base import Dependencies  # noqa: PLC0415
+        from gpuagent_alerts.notify.receivers.http import Http  # noqa: PLC0415
+        from gpuagent_alerts.notify.receivers.registry import secret_arguments_of, secrets_of  # noqa: PLC0415
 
         if self._masker is None:
             self._masker = Masker()
         # Receivers that stay as they are over a reload share it too: what one of them says may quote any secret.
-        self._masker.use(secrets_of(configured), secret_arguments(configured))
+        self._masker.use(secrets_of(configured), secret_arguments_of(configured))
         if self._http is None:
             self._http = Http(clock=self._clock, masker=self._masker)
-        threads = StoredThreads(self._store)
-        return Builder(self._http, self._clock, masker=self._masker, threads=threads)
+        return Dependencies(self._http, self._clock, self._masker, self._store)

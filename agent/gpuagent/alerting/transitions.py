@@ -5,8 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable
 
-from gpuagent_alerts.alert import Alert
-from gpuagent_alerts.annotations import shown_annotations
+from gpuagent_alerts.alert import Alert, shown_annotations
 from gpuagent_alerts.states.machine import Change, Transition
 
 log = logging.getLogger(__name__)

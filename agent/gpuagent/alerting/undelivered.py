@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from gpuagent.catalogue.alerting import ReceiverCounts, Undelivered, Why
-from gpuagent_alerts.outbox.lane import Lane
+from gpuagent_alerts.notify.outbox.delivery import DeliveryWorker
 
 if TYPE_CHECKING:  # it loads the HTTP client, which a node without receivers need not have
-    from gpuagent_alerts.receivers.heartbeat import Heartbeat
+    from gpuagent_alerts.notify.receivers.heartbeat import Heartbeat
 
 PATIENCE_SECONDS = 60.0
 """Time of failures, or age of a message, before it is called a problem."""
@@ -20,26 +20,26 @@ PATIENCE_SECONDS = 60.0
 
 def find_undelivered(
     receivers: Iterable[ReceiverCounts],
-    lanes: Mapping[str, Lane],
+    workers: Mapping[str, DeliveryWorker],
     heartbeats: Iterable[Heartbeat],
     now_seconds: float,
 ) -> tuple[Undelivered, ...]:
     """Return what could not be delivered, by receiver; `now_seconds` is CLOCK_BOOTTIME."""
-    found = [trouble for counts in receivers for trouble in _of(counts, lanes.get(counts.receiver), now_seconds)]
+    found = [trouble for counts in receivers for trouble in _of(counts, workers.get(counts.receiver), now_seconds)]
     failing = (beat for beat in heartbeats if _for_long(beat.failing_since, now_seconds))
     return (*found, *(Undelivered(beat.name, Why.FAILING, str(beat.last), beat.failing_since) for beat in failing))
 
 
-def _of(counts: ReceiverCounts, lane: Lane | None, now_seconds: float) -> Iterator[Undelivered]:
-    name, last = counts.receiver, "" if lane is None or lane.failing_since is None else str(lane.last)
+def _of(counts: ReceiverCounts, worker: DeliveryWorker | None, now_seconds: float) -> Iterator[Undelivered]:
+    name, last = counts.receiver, "" if worker is None or worker.failing_since is None else str(worker.last)
     oldest = None if counts.oldest_seconds is None else now_seconds - counts.oldest_seconds
-    if lane is not None and lane.off is not None:
-        yield Undelivered(name, Why.OFF, str(lane.off.outcome), None, counts.queued)
-    elif lane is not None and _for_long(lane.failing_since, now_seconds):
-        yield Undelivered(name, Why.FAILING, last, lane.failing_since, counts.queued)
+    if worker is not None and worker.off is not None:
+        yield Undelivered(name, Why.OFF, str(worker.off.outcome), None, counts.queued)
+    elif worker is not None and _for_long(worker.failing_since, now_seconds):
+        yield Undelivered(name, Why.FAILING, last, worker.failing_since, counts.queued)
     elif counts.queued and _for_long(oldest, now_seconds):
         yield Undelivered(
-            name, Why.WAITING, "" if lane is None or lane.failing_since is None else last, oldest, counts.queued
+            name, Why.WAITING, "" if worker is None or worker.failing_since is None else last, oldest, counts.queued
         )
     if counts.dead:
         yield Undelivered(name, Why.DEAD, "", None, counts.dead)

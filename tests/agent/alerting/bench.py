@@ -20,7 +20,7 @@ from gpuagent_alerts.rules.file import load_rule_text
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.store.database import Store
 from tests.agent.config.loading import load, write
-from tests.alerts.receivers.sink import Sink
+from tests.alerts.notify.receivers.sink import Sink
 from tests.fakes.readings import absent_gpu, gpu, snapshot
 
 NODE = "node7"
@@ -101,7 +101,7 @@ class Bench:
             while any(counts.queued for counts in await asyncio.to_thread(self.alerting.receivers)):
                 if meanwhile_seconds:
                     self.clock.advance(meanwhile_seconds)
-                    self.alerting.delivery.wake(self.alerting.delivery.lanes)
+                    self.alerting.delivery.wake(self.alerting.delivery.workers)
                 await asyncio.sleep(0.01)
 
     async def state(self, name: str = "Full") -> Any:

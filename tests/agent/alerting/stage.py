@@ -16,13 +16,12 @@ from gpuagent.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.reading import Snapshot
 from gpuagent.units import GIB
 from gpuagent_alerts.alert import Alert, Message, Status
-from gpuagent_alerts.outbox.outcome import DELIVERED
-from gpuagent_alerts.outbox.queue import Outbox
+from gpuagent_alerts.notify.notifier import Notifier, Suppressions
+from gpuagent_alerts.notify.outbox.attempt import DELIVERED
+from gpuagent_alerts.notify.outbox.queue import Outbox
+from gpuagent_alerts.notify.routes import Recipient, Routes
+from gpuagent_alerts.notify.silences import Acks, Silences
 from gpuagent_alerts.promql.series import SeriesIndex
-from gpuagent_alerts.routing.acks import Acks
-from gpuagent_alerts.routing.notifier import Notifier, Quiet
-from gpuagent_alerts.routing.route import Recipient, Routes
-from gpuagent_alerts.routing.silences import Silences
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.shipped import RULES_FILE
 from gpuagent_alerts.states.engine import RuleEngine
@@ -30,8 +29,8 @@ from gpuagent_alerts.states.instance import State
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.states.missing import find_missing
 from gpuagent_alerts.store.database import Store
-from tests.alerts.outbox.parts import SteppingClock
-from tests.alerts.routing.parts import Route
+from tests.alerts.notify.outbox.parts import SteppingClock
+from tests.alerts.notify.parts import Route
 
 TICK_SECONDS = 15.0
 GROUPS = load_rule_file(RULES_FILE)
@@ -74,7 +73,7 @@ class Stage:
         self.acks = Acks(self.store, self.clock)
         self.silences = Silences(self.store, self.clock)
         self.notifier = Notifier(
-            self.store, self.outbox, self.clock, Quiet(self.silences, self.acks),
+            self.store, self.outbox, self.clock, Suppressions(self.silences, self.acks),
             routes=Routes(self.routes, self.recipients), node_labels={"node": "node7"},
         )  # fmt: skip
         self.ended: dict[str, Alert] = {}

@@ -13,8 +13,7 @@ from gpuagent.alerting.links import Links
 from gpuagent.growth import Growth, MemoryKey, Range, Verdict
 from gpuagent.reading import GpuState, Snapshot
 from gpuagent.units import GIB
-from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.incident import Briefing, CauseKind, Incident, News
+from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status
 from tests.fakes.readings import WALL, absent_gpu, gpu, process, snapshot
 
 PACE = 84.4 * GIB

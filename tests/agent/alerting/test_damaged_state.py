@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from gpuagent.clock import ManualClock
 from gpuagent.leaks.detectors import MemoryLeakDetectors
 from gpuagent.leaks.leaks import Leaks
-from gpuagent_alerts.receivers.slack_threads import StoredThreads
+from gpuagent_alerts.notify.receivers.slack import StoredThreads
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, runs
 from gpuagent_alerts.remedies.limits import Limits, broken, refusals
 from gpuagent_alerts.store.database import Store

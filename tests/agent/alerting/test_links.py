@@ -15,7 +15,7 @@ from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.shipped import RUNBOOKS_URL
 from tests.agent.alerting.bench import BUSY, FULL, alerting, bodies, config, rules, run
 from tests.agent.config.loading import load, write
-from tests.alerts.receivers.sink import sink
+from tests.alerts.notify.receivers.sink import sink
 
 OWN = "http://node7:9837"
 
