@@ -150,7 +150,7 @@ class Message:
 
 
 def fingerprint(labels: Mapping[str, str]) -> str:
-    """16 hex digits that stand for a label set."""
+    """Return 16 hex digits that stand for a label set."""
     return hashlib.sha256(_canonical(labels.items()).encode("utf-8", "replace")).hexdigest()[:16]
 
 

@@ -30,7 +30,7 @@ class HiddenText(Protocol):
     """A text that does not show itself, such as pydantic's SecretStr."""
 
     def get_secret_value(self) -> str:
-        """The text."""
+        """Return the text."""
         ...
 
 
@@ -45,7 +45,7 @@ class Secret:
     """With its whole path."""
 
     def read(self) -> str:
-        """The secret, without white space around it. Raises Misconfigured."""
+        """Return the secret, without white space around it. Raises Misconfigured."""
         if self.value is not None:
             return self.value if isinstance(self.value, str) else self.value.get_secret_value()
         if self.file is None:
@@ -53,7 +53,7 @@ class Secret:
         return self._from_file(self.file)
 
     def line(self) -> str:
-        """Likewise, of a secret that has no white space inside. Raises Misconfigured."""
+        """Return it likewise, of a secret that has no white space inside. Raises Misconfigured."""
         text = self.read()
         if not text.isprintable() or " " in text:
             raise Misconfigured(f"the {self.what} must be one line without spaces")

@@ -15,7 +15,7 @@ import pytest
 
 from gpuagent.clock import ManualClock
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.owner import Owner
+from gpuagent_alerts.store.problem import Owner
 from tests.alerts.notify.receivers.sink import sink
 from tests.alerts.store.damage import TABLES, columns, damage, filled
 from tests.integration.agent import running_agent

@@ -40,7 +40,7 @@ class Decision(NamedTuple):
 
 
 def decide(view: NotificationInputs, told: Mapping[GroupKey, NotificationState]) -> Decision:
-    """What to tell."""
+    """Return what is to be told now, and the Unix time at which there may be more."""
     groups = _groups(view, told)
     found: list[NotificationDecision] = []
     times: list[float] = []
@@ -94,7 +94,7 @@ def _is_known(told: NotificationState | None, fingerprint: str) -> bool:
 
 
 def _is_refreshed(recipient: Recipient, told: NotificationState | None, fingerprint: str) -> bool:
-    """Whether a silence or a mute comes too late: a receiver that hears no more of an alert would tell of its end."""
+    """Return whether a silence comes too late: a receiver that hears no more of an alert would tell of its end."""
     return recipient.has_to_be_refreshed and _is_known(told, fingerprint)
 
 
@@ -139,7 +139,7 @@ class _Group:
         return NotificationDecision(self._key, self._after(self._told_at)) if self._changed else None
 
     def times(self) -> Iterator[float]:
-        """Unix times at which there may be something to tell although nothing else has changed."""
+        """Yield unix times at which there may be something to tell although nothing else has changed."""
         now = self._view.now
         if self._repeat_seconds is not None and now - self._told_at < self._repeat_seconds:
             yield self._told_at + self._repeat_seconds
@@ -148,7 +148,7 @@ class _Group:
                 yield one.ended_at + self._recipient.resolved_for_seconds
 
     def _forget(self) -> None:
-        """What is over and needs no more words."""
+        """Drop what is over and needs no more words."""
         for fingerprint, one in list(self._known.items()):
             firing = fingerprint in self._view.firing
             silent = (
@@ -208,7 +208,7 @@ class _Group:
         return NotificationState(told_at, self._labels, self._known) if self._known else None
 
     def _still(self) -> dict[str, Alert]:
-        """What fires and was told, as it is now; under the labels and with the beginning that were told."""
+        """Return still-firing, already-notified alerts with their original labels and start time."""
         return {
             fingerprint: self._view.as_told(alert, self._known[fingerprint])
             for fingerprint, alert in self._audible.items()
@@ -216,7 +216,7 @@ class _Group:
         }
 
     def _past(self) -> dict[str, Alert]:
-        """What ended and was told, and is told again for a while."""
+        """Return alerts whose end was sent and is repeated for a while."""
         return {
             fingerprint: one.alert
             for fingerprint, one in self._known.items()
@@ -225,7 +225,7 @@ class _Group:
 
 
 def by_status(alerts: Iterable[Alert]) -> tuple[dict[str, Alert], dict[str, Alert]]:
-    """Those that fire and those that ended, by fingerprint."""
+    """Return those that fire and those that ended, by fingerprint."""
     firing: dict[str, Alert] = {}
     ended: dict[str, Alert] = {}
     for alert in alerts:

@@ -23,7 +23,10 @@ from gpuagent_alerts.notify.urgency import (
     worst,
     worst_severity,
 )
-from gpuagent_alerts.store.checks import (
+from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.tables import (
+    Column,
+    Table,
     array,
     document,
     flag,
@@ -36,8 +39,6 @@ from gpuagent_alerts.store.checks import (
     unix_time_or_none,
     word,
 )
-from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.rows import Column, Table
 
 REOPEN_SECONDS = 1800.0
 """What begins again within this time of its end is the same incident."""
@@ -52,7 +53,7 @@ class IncidentBook:
     """All incidents that go on or ended within a day."""
 
     def __init__(self, store: Store, node: str, now: float) -> None:
-        """`node` is a part of every key: PagerDuty hears from many nodes."""
+        """Load the incidents. `node` is a part of every key: PagerDuty hears from many nodes."""
         self._store = store
         self._node = node
         self._records: Mapping[str, IncidentRecord] = load_records(store, now)

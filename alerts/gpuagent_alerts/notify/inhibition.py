@@ -26,7 +26,7 @@ CAUSES = ("GpuXid", "GpuEccUncorrectable", "GpuRowRemap", "GpuRecoveryAction")
 
 
 def muted_by(alerts: Iterable[Alert]) -> Callable[[Mapping[str, str]], str]:
-    """A function from an alert's labels to the name of the alert that mutes it, "" if none does."""
+    """Return a function from an alert's labels to the name of the alert that mutes it, "" if none does."""
     sources: dict[str, set[str]] = {LOST: set(), BLIND: set()}
     node_is_blind = False
     for alert in alerts:
@@ -47,7 +47,7 @@ def muted_by(alerts: Iterable[Alert]) -> Callable[[Mapping[str, str]], str]:
 
 
 def _gpus(labels: Mapping[str, str]) -> list[str]:
-    """The names that the labels have for a GPU, the one that is its own everywhere first; none for the whole node."""
+    """Return the names that labels have for a GPU, the one that is its own everywhere first; none for the node."""
     return [name for label in ("uuid", "gpu") if (name := labels.get(label, ""))]
 
 

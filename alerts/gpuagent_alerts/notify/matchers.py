@@ -16,7 +16,7 @@ class Matchers:
     __slots__ = ("_tests", "texts")
 
     def __init__(self, matchers: Iterable[Matcher] = ()) -> None:
-        """Raises ValueError for a regular expression that RE2 does not take."""
+        """Compile matchers. Raises ValueError for a regular expression that RE2 does not take."""
         kept = tuple(matchers)
         self.texts = tuple(str(matcher) for matcher in kept)
         self._tests = tuple((matcher.name, _test(matcher)) for matcher in kept)

@@ -78,7 +78,7 @@ class Notifier:
         self._idle: _Idle | None = None
 
     def is_due(self, firing: Collection[str]) -> bool:
-        """Whether `notify` may have something to do while these fire, by fingerprint. If not, it need not be called.
+        """Return whether `notify` may have something to do while these fire, by fingerprint; if not, it need not run.
 
         What is told follows from who fires, from routes, from the time, and from what the store has: what was told, and
         silences and acknowledgements. It costs no query.
@@ -153,7 +153,7 @@ class Notifier:
         )
 
     def is_open(self, fingerprint: str) -> bool:
-        """Whether some receiver takes the alert for firing."""
+        """Return whether some receiver takes the alert for firing."""
         return any(told.alerts[fingerprint].firing for told in tuple(self._told.values()) if fingerprint in told.alerts)
 
     def _apply(self, changes: Mapping[GroupKey, NotificationState | None]) -> None:

@@ -91,7 +91,7 @@ class Routes:
     """The routes in force."""
 
     def __init__(self, routes: Sequence[RouteConfig], recipients: Iterable[Recipient]) -> None:
-        """Raises ValueError for regular expressions that RE2 does not take, all of them at once."""
+        """Compile the routes. Raises ValueError with every regular expression that RE2 does not take."""
         self.recipients: Mapping[str, Recipient] = {recipient.name: recipient for recipient in recipients}
         self._routes: list[_Route] = []
         faults = []
@@ -110,7 +110,7 @@ class Routes:
         self._default = tuple(recipient for name, recipient in self.recipients.items() if name not in named)
 
     def of(self, labels: Mapping[str, str]) -> list[Destination]:
-        """Who is told of an alert with these labels; each receiver once, by the first route that names it."""
+        """Return who is told of an alert with these labels; each receiver once, by the first route that names it."""
         taking = [route for route in self._routes if route.matches(labels)]
         found: dict[str, Destination] = {}
         for recipient, route in self._taken_by(taking) if taking else ((r, None) for r in self._default):

@@ -17,9 +17,8 @@ from gpuagent.clock import Clock
 from gpuagent.matchers import Matcher, parse_matcher
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.notify.matchers import Matchers
-from gpuagent_alerts.store.checks import LATEST_UNIX_SECONDS, array, parsed, text, unix_time, word
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.rows import Column, Table
+from gpuagent_alerts.store.tables import LATEST_UNIX_SECONDS, Column, Table, array, parsed, text, unix_time, word
 
 KEPT_SECONDS = 5 * 86400.0
 """An expired silence is shown for so long, as Alertmanager does."""
@@ -51,7 +50,7 @@ class Silence:
     created_at: float
 
     def state(self, now: float) -> SilenceState:
-        """At a Unix time."""
+        """Return its state at a Unix time."""
         if now >= self.ends_at:
             return SilenceState.EXPIRED
         return SilenceState.ACTIVE if now >= self.starts_at else SilenceState.PENDING
@@ -110,11 +109,11 @@ class Silences:
         return self._silences[silence_id][0]
 
     def all(self) -> list[Silence]:
-        """Pending, active, and those that expired lately."""
+        """Return those that are pending or active, and those that expired lately."""
         return [silence for silence, _ in tuple(self._silences.values())]
 
     def silencing(self, labels: Mapping[str, str]) -> list[Silence]:
-        """Those that are active and match."""
+        """Return those that are active and match."""
         now = self._clock.wall()
         return [
             silence
@@ -123,7 +122,7 @@ class Silences:
         ]
 
     def next_change(self) -> float:
-        """Unix time at which the next one begins or ends by itself; infinity if none does."""
+        """Return the Unix time at which the next one begins or ends by itself; infinity if none does."""
         now = self._clock.wall()
         times = (time for silence in self.all() for time in (silence.starts_at, silence.ends_at))
         return min((time for time in times if time > now), default=math.inf)
@@ -160,7 +159,7 @@ def _clean(text: str) -> str:
 
 
 def _name_nothing(matchers: Sequence[Matcher]) -> bool:
-    """As Alertmanager: one matcher at least has to name something."""
+    """Return whether no matcher names a value: as at Alertmanager, one at least has to."""
     return all(Matchers([matcher]).match_empty for matcher in matchers)
 
 
@@ -230,7 +229,7 @@ class Acks:
         return fingerprint in self._acks
 
     def add(self, alert: Alert, *, comment: str, creator: str) -> Ack:
-        """Somebody is at it. Raises ValueError, in words for the person who asked, and StoreFailure."""
+        """Acknowledge an alert. Raises ValueError, in words for the person who asked, and StoreFailure."""
         return self._add(alert.fingerprint, alert.name, comment, creator)
 
     def add_incident(self, key: str, *, comment: str, creator: str) -> Ack:
@@ -249,7 +248,7 @@ class Acks:
         return ack
 
     def remove(self, fingerprint: str) -> bool:
-        """Nobody is at it any more; returns whether there was one. Raises StoreFailure."""
+        """Remove an acknowledgement; return whether there was one. Raises StoreFailure."""
         if fingerprint not in self._acks:
             return False
         self._store.execute("DELETE FROM acks WHERE fingerprint = ?", (fingerprint,))
@@ -257,7 +256,7 @@ class Acks:
         return True
 
     def all(self) -> list[Ack]:
-        """Every one."""
+        """Return all of them."""
         return list(self._acks.values())
 
     def keep(self, firing: Collection[str]) -> None:

@@ -15,7 +15,10 @@ from gpuagent_alerts.notify.incidents import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion, dump_alert, load_alert
 from gpuagent_alerts.notify.routes import Destination, Recipient
 from gpuagent_alerts.notify.urgency import Urgency
-from gpuagent_alerts.store.checks import (
+from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.tables import (
+    Column,
+    Table,
     array,
     document,
     flag,
@@ -28,8 +31,6 @@ from gpuagent_alerts.store.checks import (
     unix_time_or_none,
     word,
 )
-from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.rows import Column, Table
 
 
 class GroupKey(NamedTuple):
@@ -85,7 +86,7 @@ class NotificationState:
 
 
 def load_notification_states(store: Store, now: float) -> dict[GroupKey, NotificationState]:
-    """Everything that was told; nothing in the future, as the clock may have been set meanwhile."""
+    """Return everything that was told; nothing in the future, as the clock may have been set meanwhile."""
     return {key: _until(told, now) for key, told in store.load(TOLD)}
 
 
@@ -203,7 +204,7 @@ class AlertGroup:
 def alert_group(
     known_as: str, alert: Alert, destination: Destination, node: str, incident: IncidentRecord | None = None
 ) -> tuple[GroupKey, AlertGroup]:
-    """The group of an alert with this fingerprint, empty.
+    """Return the group of an alert with this fingerprint, empty.
 
     The node's labels are in its name: PagerDuty tells incidents apart by it, and hears from many nodes.
     """
@@ -223,7 +224,7 @@ def alert_group(
 
 
 def format_labels(labels: Mapping[str, str]) -> str:
-    """As Alertmanager writes the labels of a group."""
+    """Return labels as Alertmanager writes those of a group."""
     return "{" + ", ".join(f'{name}="{value}"' for name, value in sorted(labels.items())) + "}"
 
 
@@ -265,7 +266,7 @@ class NotificationInputs:
     """Nothing more is told after this: no end waits for what flaps."""
 
     def has_ended(self, fingerprint: str) -> bool:
-        """Whether an alert that was told is over.
+        """Return whether an alert that was told is over.
 
         What fires becomes pending by a reload alone, which ends it first. One that is pending without an end lost its
         state in a restart, and is still true.
@@ -300,7 +301,7 @@ class NotificationDecision:
 
 
 def as_ended(told: Alert, ended: Alert | None, now: float) -> Alert:
-    """An alert that was told and fires no more: as it was told, with its last annotations and its end."""
+    """Return an alert that no longer fires: as it was told, with its last annotations and its end."""
     ends_at = now if ended is None or ended.ends_at is None else ended.ends_at
     last = told if ended is None else ended
     return replace(

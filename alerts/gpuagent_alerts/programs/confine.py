@@ -42,7 +42,7 @@ def drop_everything() -> None:
 
 
 def is_confined() -> bool:
-    """Whether there is nothing, and nothing can be gained, as the kernel sees it.
+    """Return whether there is nothing, and nothing can be gained, as the kernel sees it.
 
     The inheritable set may be left, as only capset(2) empties it: with no_new_privs an execve never grants more than
     was permitted before, and that is nothing (security/commoncap.c, cap_bprm_creds_from_file).

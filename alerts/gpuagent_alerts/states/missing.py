@@ -1,12 +1,13 @@
-"""Which series are missing in a tick: not measured, as opposed to not there.
+"""Which series are missing in a tick - not measured, as opposed to not there - and which rules depend on them.
 
 A series is missing while the collector behind it fails, for the GPU or for the node. What is absent although its
-collector has succeeded has gone, or never was: that is an ordinary "not true".
+collector has succeeded has gone, or never was: that is an ordinary "not true". A rule depends on the metrics that it
+selects, through recording rules down to what is measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpuagent.catalogue.family import Family
@@ -17,7 +18,13 @@ from gpuagent.catalogue.node import NODE_FAMILIES
 from gpuagent.catalogue.process import PROCESS_FAMILIES
 from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.torch import TORCH_FAMILIES
+from gpuagent.matchers import Matcher, MatchOperator
 from gpuagent.reading import GpuReading, GpuState, NvmlState, Snapshot
+from gpuagent_alerts.promql.selectors import Pattern
+from gpuagent_alerts.promql.syntax import Selector
+from gpuagent_alerts.promql.values import METRIC_NAME
+from gpuagent_alerts.rules.model import RecordRule, Rule
+from gpuagent_alerts.states.group import GroupRunner, RuleKey
 
 FAMILIES: tuple[Family[Any], ...] = (
     *NODE_FAMILIES, *GPU_FAMILIES, *MIG_FAMILIES, *PROCESS_FAMILIES, *GPU_GROWTH_FAMILIES, *GROWTH_FAMILIES,
@@ -65,7 +72,7 @@ class _Place(NamedTuple):
         return None if self.gpu is None else {"gpu": self.gpu, "uuid": self.uuid or ""}
 
     def concerns(self, labels: Mapping[str, str]) -> bool:
-        """Whether an instance with these labels may be of this GPU; one that names no GPU may be of any."""
+        """Return whether an instance with these labels may be of this GPU; one that names no GPU may be of any."""
         return all(
             own is None or labels.get(name) in {None, "", own} for name, own in (("gpu", self.gpu), ("uuid", self.uuid))
         )
@@ -82,7 +89,7 @@ class _Unlisted(NamedTuple):
         return
 
     def concerns(self, labels: Mapping[str, str]) -> bool:
-        """Whether an instance is of such a GPU."""
+        """Return whether an instance is of such a GPU."""
         return bool(labels.get("gpu")) and labels["gpu"] not in self.known
 
 
@@ -104,7 +111,7 @@ class Missing:
         return bool(self._places or self._doubtful)
 
     def frozen(self, selections: Iterable[Selection]) -> Callable[[Mapping[str, str]], bool]:
-        """For a rule that selects these: tells of an instance's labels whether data behind it is missing."""
+        """Return a test of an instance's labels for a rule that selects these: whether data behind it is missing."""
         relevant: list[_Where] = []
         metrics: set[str] = set()
         for selection in selections:
@@ -127,7 +134,7 @@ def _nothing(_: Mapping[str, str]) -> bool:
 
 
 def find_missing(snapshot: Snapshot | None) -> Missing:
-    """What is missing in a snapshot; before the first one, everything is."""
+    """Return what is missing in a snapshot; before the first one, everything is."""
     places: dict[str, list[_Where]] = {}
     if snapshot is None:
         return Missing({family.name: [_EVERYWHERE] for family in FAMILIES}, doubtful=[_EVERYWHERE])
@@ -153,7 +160,7 @@ def find_missing(snapshot: Snapshot | None) -> Missing:
 
 
 def _add_node(places: dict[str, list[_Where]], snapshot: Snapshot) -> None:
-    """Collectors of the node itself, whose series may name GPUs all the same (Xid)."""
+    """Add collectors of the node itself, whose series may name GPUs all the same (Xid)."""
     failed = {run.collector for run in snapshot.runs if not run.ok}
     if not failed:
         return
@@ -163,7 +170,7 @@ def _add_node(places: dict[str, list[_Where]], snapshot: Snapshot) -> None:
 
 
 def _failed(gpu: GpuReading) -> frozenset[str]:
-    """Collectors that have told nothing of this GPU, or not all."""
+    """Return collectors that have told nothing of this GPU, or not all."""
     ran = {run.collector for run in gpu.runs if run.ok}
     if gpu.state in _NOT_READ:
         ran = set()
@@ -180,3 +187,54 @@ def _is_missing(family: Family[Any], failed: frozenset[str]) -> bool:
 
 def _place(gpu: GpuReading) -> _Place:
     return _Place(str(gpu.identity.index), gpu.identity.uuid or None)
+
+
+ALERT_SERIES = ("ALERTS", "ALERTS_FOR_STATE")
+"""What alert rules write, as in Prometheus."""
+_GPU_LABELS = frozenset({"gpu", "uuid"})
+
+
+def select(runners: Iterable[GroupRunner]) -> dict[RuleKey, Sequence[Selection]]:
+    """Return the selections of every rule."""
+    rules = {running.key: running.rule for runner in runners for running in runner.rules}
+    recorded: dict[str, list[Rule]] = {}
+    for rule in rules.values():
+        if isinstance(rule, RecordRule):
+            recorded.setdefault(rule.name, []).append(rule)
+    return {key: tuple(_selections(rule, recorded, frozenset())) for key, rule in rules.items()}
+
+
+def _selections(rule: Rule, recorded: Mapping[str, list[Rule]], above: frozenset[str]) -> Iterable[Selection]:
+    for selector in rule.expression.selectors:
+        for name in _names(selector, recorded):
+            if name in recorded and name not in above:
+                for source in recorded[name]:
+                    yield from _selections(source, recorded, above | {name})
+            elif name not in recorded:
+                yield Selection(name, _takes(selector))
+
+
+def _names(selector: Selector, recorded: Mapping[str, list[Rule]]) -> Iterable[str]:
+    if selector.name is not None:
+        return (selector.name,)
+    tests = [_test(matcher) for matcher in selector.matchers if matcher.name == METRIC_NAME]
+    known = dict.fromkeys((*(family.name for family in FAMILIES), *recorded, *ALERT_SERIES))
+    return [name for name in known if all(test(name) for test in tests)]
+
+
+def _takes(selector: Selector) -> Callable[[Mapping[str, str]], bool]:
+    tests = [(matcher.name, _test(matcher)) for matcher in selector.matchers if matcher.name in _GPU_LABELS]
+    return lambda labels: all(test(labels.get(name, "")) for name, test in tests)
+
+
+def _test(matcher: Matcher) -> Callable[[str], bool]:
+    match matcher.op:
+        case MatchOperator.EQUAL:
+            return lambda value: value == matcher.value
+        case MatchOperator.NOT_EQUAL:
+            return lambda value: value != matcher.value
+        case MatchOperator.MATCHES:
+            return Pattern(matcher.value).matches
+        case MatchOperator.MATCHES_NOT:
+            matches = Pattern(matcher.value).matches
+            return lambda value: not matches(value)

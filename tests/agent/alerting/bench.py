@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpuagent.alerting.alerting import Alerting, Where
+from gpuagent.alerting.alerting import Alerting, NodeIdentity
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
@@ -115,7 +115,7 @@ async def alerting(
     settings: Config, groups: tuple[RuleGroup, ...], clock: ManualClock, state_file: Path | None, simulated: str = ""
 ) -> AsyncIterator[Bench]:
     """Alerting from its start to its stop."""
-    made = Alerting(settings, groups, clock, Where(NODE, state_file, simulated))
+    made = Alerting(settings, groups, clock, NodeIdentity(NODE, state_file, simulated))
     await made.open(lambda: True)
     try:
         yield Bench(made, clock)

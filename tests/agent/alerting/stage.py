@@ -7,9 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.alerting.causes import SnapshotFacts
-from gpuagent.alerting.explain import explainer
-from gpuagent.alerting.keeping import Keeper
+from gpuagent.alerting.snapshot_inputs import SnapshotFacts, explainer
 from gpuagent.catalogue.remedies import REMEDY_FAMILIES, About, RemedyFigures, RemedyNote
 from gpuagent.catalogue.series import series
 from gpuagent.growth import Evidence, Growth, MemoryKey, Range, Verdict
@@ -28,6 +26,7 @@ from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import State
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.states.missing import find_missing
+from gpuagent_alerts.states.persister import StatePersister
 from gpuagent_alerts.store.database import Store
 from tests.alerts.notify.outbox.parts import SteppingClock
 from tests.alerts.notify.parts import Route
@@ -67,7 +66,7 @@ class Stage:
         """Begin as a new process does."""
         self.store = Store(self.path)
         self.engine = RuleEngine(GROUPS, longest_gap_seconds=60.0)
-        self.keeper = Keeper(self.store, self.engine, self.clock)
+        self.keeper = StatePersister(self.store, self.engine, self.clock)
         self.engine.load(self.keeper.load(), self.clock.now(), self.clock.wall())
         self.outbox = Outbox(self.store, self.clock)
         self.acks = Acks(self.store, self.clock)

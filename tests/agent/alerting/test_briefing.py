@@ -8,8 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.alerting.briefing import Briefings
-from gpuagent.alerting.links import Links
+from gpuagent.alerting.briefing import BriefingWriter, Links
 from gpuagent.growth import Growth, MemoryKey, Range, Verdict
 from gpuagent.reading import GpuState, Snapshot
 from gpuagent.units import GIB
@@ -60,7 +59,7 @@ def brief(
 ) -> Briefing:  # fmt: skip
     """What is said in a message with these alerts."""
     incident = Incident("inc-1", kind, WHO if labels is None else labels, "critical", WALL - 600, news=news)
-    return Briefings("node7", links or Links(), seen).write(incident, alerts)
+    return BriefingWriter("node7", links or Links(), seen).write(incident, alerts)
 
 
 LEAK = alert("GpuProcessMemoryLeak", WHO)

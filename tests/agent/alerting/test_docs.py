@@ -9,7 +9,6 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from gpuagent.alerting.keeping import LATEST_SECONDS
 from gpuagent.alerting.rules import unknown_metrics
 from gpuagent.catalogue.alerting import ALERTING_FAMILIES
 from gpuagent.cli.app import app
@@ -22,6 +21,7 @@ from gpuagent_alerts.notify.silences import MAX_SILENCES
 from gpuagent_alerts.promql.lexer import MAX_BYTES, MAX_DEPTH
 from gpuagent_alerts.rules.file import load_rule_text
 from gpuagent_alerts.states.machine import MAX_INSTANCES
+from gpuagent_alerts.states.persister import LATEST_SECONDS
 from tests.agent.config.loading import load, write
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "alerts.md").read_text(encoding="utf-8")

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.alerting.explain import explainer
+from gpuagent.alerting.snapshot_inputs import explainer
 from gpuagent.clock import ManualClock
 from gpuagent.growth import Growth, MemoryKey, Verdict
 from tests.agent.alerting.bench import alerting, config, rules, run

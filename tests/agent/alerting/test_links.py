@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.alerting.links import Links, links_of
+from gpuagent.alerting.briefing import Links, links_of
 from gpuagent.alerting.rules import load_rules
 from gpuagent.clock import ManualClock
 from gpuagent.config.faults import ConfigError

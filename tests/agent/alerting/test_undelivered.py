@@ -7,7 +7,7 @@ from typing import Any, cast
 
 import pytest
 
-from gpuagent.alerting.undelivered import find_undelivered
+from gpuagent.alerting.receivers import find_undelivered
 from gpuagent.catalogue.alerting import AlertingFigures, ReceiverCounts, Undelivered, Why
 from gpuagent.catalogue.series import series
 from gpuagent.cli.check import judge

@@ -32,8 +32,8 @@ from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import description, end_of
 from gpuagent_alerts.remedies.record import MOST_ROW_BYTES
 from gpuagent_alerts.states.instance import Instance, State, load_instance
+from gpuagent_alerts.states.persister import StoredInstances
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.instances import Instances
 from gpuagent_alerts.store.leaks import LeakHistories, LeakHistory, LeakKey
 from tests.alerts.remedies.world import BOOT, KILL, ORDER, TERMINATE, plan, target
 
@@ -105,7 +105,7 @@ def test_instances_of_rules(alert: Alert, state: State, now: float, active: floa
     one = Instance(alert.labels, lambda: dict(alert.annotations), alert.value, active, state, kept_clock=kept,
                    ended_clock=active, starts_at=alert.starts_at)  # fmt: skip
     with closing(Store(None)) as store:
-        instances = Instances(store)
+        instances = StoredInstances(store)
         instances.save({("g", "A", one.fingerprint): json.dumps(one.dump(now), allow_nan=False)})
         (found,) = instances.load(lambda _, dump: load_instance(json.loads(dump), now))
         assert (found.labels, repr(found.value), found.state) == (one.labels, repr(one.value), state)

@@ -120,7 +120,7 @@ class Sender(Protocol):
         ...
 
     def address_hash(self) -> str:
-        """Changes with the address; nothing can be read from it."""
+        """Return a hash that changes with the address; nothing can be read from it."""
         ...
 
     async def send(self, message: Message, context: Context) -> Outcome:
@@ -140,7 +140,7 @@ _STEP_SECONDS = 1.0
 
 
 def wait_seconds(attempts: int, outcome: Outcome, random: Callable[[], float]) -> float:
-    """How long to wait after so many failed attempts (1 or more).
+    """Return how long to wait after so many failed attempts (1 or more).
 
     As the receiver asked; else exponential back-off with full jitter, so that many senders do not come back at once
     (https://aws.amazon.com/blogs/architecture/exponential-backoff-and-jitter/).
@@ -160,7 +160,7 @@ class WallSteps:
         self._offset = clock.wall() - clock.now()
 
     def step(self) -> float:
-        """Seconds by which it was set since the last call; 0.0 if it was not."""
+        """Return the seconds by which it was set since the last call; 0.0 if it was not."""
         offset = self._clock.wall() - self._clock.now()
         delta = offset - self._offset
         if abs(delta) <= _STEP_SECONDS * self._clock.speed:

@@ -20,9 +20,9 @@ from gpuagent_alerts.alert import Message
 from gpuagent_alerts.notify.outbox.attempt import Context, Outcome, Reason, Sender
 from gpuagent_alerts.notify.outbox.entry import QueuedMessage
 from gpuagent_alerts.notify.outbox.queue import DeliveryFigures, Outbox
-from gpuagent_alerts.store.checks import document, member, parsed, text, unix_time, word
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
+from gpuagent_alerts.store.tables import document, member, parsed, text, unix_time, word
 
 log = logging.getLogger(__name__)
 
@@ -48,7 +48,7 @@ class DisabledReceivers:
         self._off = store.meta_at_start(_KEY, _load) or {}
 
     def off(self, sender: Sender) -> DisabledReceiver | None:
-        """Why nothing is sent to it; None if it is on, or has another address than the one that was switched off."""
+        """Return why nothing is sent to it; None if it is on, or has another address than the one switched off."""
         found = self._off.get(sender.name)
         return found if found is not None and found.address_hash == sender.address_hash() else None
 
@@ -101,7 +101,7 @@ class MessageOrigin:
     simulated: bool = False
 
     def context(self, now: float) -> Context:
-        """What an attempt knows besides the message, at this Unix time."""
+        """Return what an attempt knows besides the message, at this Unix time."""
         return Context(self.node, self.external_url, now, self.simulated)
 
 
@@ -133,7 +133,7 @@ class DeliveryWorker:
         return self._sender
 
     def wake(self) -> None:
-        """There is something new. From any thread."""
+        """Wake up: there is something new. From any thread."""
         if self._loop is not None and not self._loop.is_closed():
             self._loop.call_soon_threadsafe(self._woken.set)
 
@@ -221,7 +221,7 @@ class DeliveryWorker:
 
 
 def _fitting(taken: Sequence[QueuedMessage]) -> Sequence[QueuedMessage]:
-    """As many as make one message of a sensible size. An incident is told by itself: its message has its own words."""
+    """Return as many as make one message of a sensible size; an incident is sent by itself, in its own words."""
     if taken[0].message.incident is not None:
         return taken[:1]
     taken = [one for one in taken if one.message.incident is None]
@@ -234,7 +234,7 @@ def _fitting(taken: Sequence[QueuedMessage]) -> Sequence[QueuedMessage]:
 
 
 def _together(messages: Sequence[Message]) -> Message:
-    """One message of several, with all of their ids."""
+    """Return one message of several, with all of their ids."""
     first = messages[0]
     if len(messages) == 1:
         return first
@@ -243,7 +243,7 @@ def _together(messages: Sequence[Message]) -> Message:
 
 
 async def _to_its_end(noting: asyncio.Future[T]) -> T:
-    """An answer that has come must be noted, even if the agent is stopping: else it is sent again.
+    """Wait for an answer even if the agent is stopping: one that is not noted is sent again.
 
     Who stops waits for this, for as long as it likes, before it closes the store.
     """
@@ -257,7 +257,7 @@ async def _to_its_end(noting: asyncio.Future[T]) -> T:
 
 
 async def _threaded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """In a thread: a disk that is slow to sync must not hold up the tick."""
+    """Run in a thread: a disk that is slow to sync must not hold up the tick."""
     return await asyncio.to_thread(call, *args, **kwargs)
 
 
@@ -329,7 +329,7 @@ class Delivery:
         return task is None or task.done()
 
     def wake(self, receivers: Collection[str]) -> None:
-        """There is something new for these. From any thread."""
+        """Wake up: there is something new. From any thread."""
         for name in receivers:
             worker = self._workers.get(name)
             if worker is not None:
@@ -344,7 +344,7 @@ class Delivery:
             worker.wake()
 
     async def housekeeping(self) -> None:
-        """About once a minute: give up what is too old, forget old history, go back to the file."""
+        """Tidy about once a minute: give up what is too old, forget old history, go back to the file."""
         await asyncio.to_thread(self._housekeeping)
 
     def _housekeeping(self) -> None:
@@ -358,9 +358,9 @@ class Delivery:
             log.warning("the outbox could not be tidied: %s", error)
 
     def figures(self) -> dict[str, DeliveryFigures]:
-        """Counters and what waits, by receiver; of those too that have had nothing yet. Raises StoreFailure."""
+        """Return counters and what waits, by receiver; of those too that have had nothing yet. Raises StoreFailure."""
         return {name: DeliveryFigures(name) for name in self._workers} | self._outbox.figures()
 
     def off(self) -> dict[str, DisabledReceiver]:
-        """Receivers that are switched off, and why."""
+        """Return the receivers that are switched off, and why."""
         return {name: worker.off for name, worker in self._workers.items() if worker.off is not None}

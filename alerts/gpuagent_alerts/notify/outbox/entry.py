@@ -14,7 +14,10 @@ from typing import Any
 
 from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Holder, Incident, Message, News, Status
 from gpuagent_alerts.notify.outbox.attempt import MAX_RETRY_AFTER_SECONDS
-from gpuagent_alerts.store.checks import (
+from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.tables import (
+    Column,
+    Table,
     array,
     document,
     integer,
@@ -29,9 +32,7 @@ from gpuagent_alerts.store.checks import (
     unix_time_or_none,
     word,
 )
-from gpuagent_alerts.store.checks import text as checked_text
-from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.rows import Column, Table
+from gpuagent_alerts.store.tables import text as checked_text
 
 
 class Occasion(StrEnum):
@@ -104,7 +105,7 @@ _ALPHABET = "0123456789ABCDEFGHJKMNPQRSTVWXYZ"
 
 
 def message_id(wall_seconds: float, random_bits: Callable[[int], int] = secrets.randbits) -> str:
-    """`gpa_` and a ULID (https://github.com/ulid/spec): 48 bits of milliseconds, 80 random bits, in base 32."""
+    """Return `gpa_` and a ULID (https://github.com/ulid/spec): milliseconds in 48 bits, 80 random bits, base 32."""
     milliseconds = min(max(int(wall_seconds * 1000), 0), 2**48 - 1)
     return _written(milliseconds << 80 | random_bits(80))
 
@@ -125,7 +126,7 @@ def _written(number: int) -> str:
 
 
 def dump_message(message: Message) -> str:
-    """As text; NaN and the infinities included, which JSON does not know."""
+    """Return it as text; NaN and the infinities included, which JSON does not know."""
     return _json(
         {
             "group_labels": dict(message.group_labels),
@@ -144,7 +145,7 @@ def load_message(text: str, *, message_id: str, receiver: str, group: str) -> Me
 
 
 def dump_alert(alert: Alert) -> dict[str, Any]:
-    """Ready for JSON."""
+    """Return it ready for JSON."""
     return {
         "labels": dict(alert.labels),
         "annotations": dict(alert.annotations),

@@ -105,7 +105,7 @@ class _Heir:
         return None
 
     def tell(self, store: Store, fingerprint: str) -> None:
-        """It is the first now to tell of the alert."""
+        """Mark it as the first message to tell of the alert."""
         occasion = self.queued.occasion
         reason = Occasion.FIRING if occasion is Occasion.REPEAT else occasion
         told = json.dumps([*self.queued.news, fingerprint])

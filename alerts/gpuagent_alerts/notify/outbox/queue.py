@@ -24,8 +24,8 @@ from gpuagent_alerts.notify.outbox.entry import (
     set_damaged_aside,
 )
 from gpuagent_alerts.notify.outbox.eviction import OutboxBounds, evict
+from gpuagent_alerts.store.cached_query import CachedQuery
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.kept import Kept
 
 
 @dataclass(slots=True)
@@ -83,7 +83,7 @@ class Outbox:
         self._steps = WallSteps(clock)
         self._lock = threading.Lock()
         self._in_flight: set[int] = set()
-        self._waiting = Kept(store, lambda: store.execute(_WAITING))
+        self._waiting = CachedQuery(store, lambda: store.execute(_WAITING))
         self._counters: defaultdict[str, DeliveryCounters] = defaultdict(DeliveryCounters)
         self.on_queued: Callable[[Collection[str]], None] = lambda _: None
         """Called with the names of receivers that have something new, once it is kept."""
@@ -148,7 +148,7 @@ class Outbox:
         )
 
     def _free_id(self, message: Message, now: float) -> str | None:
-        """The id under which a message is put in; None where it waits already.
+        """Return the id under which a message is put in; None where it waits already.
 
         What is told again, as nobody knows any more that it was told, has the id that it had. Where something else of
         its group was told since, it is news, and no repeat.
@@ -169,7 +169,7 @@ class Outbox:
     # ---- out ---------------------------------------------------------------------------------------------
 
     def take(self, receiver: str, count: int = 1) -> list[QueuedMessage]:
-        """What to send now: of each group the oldest, if its time has come. They are in flight until settled."""
+        """Return what to send now: of each group the oldest, if its time has come. They are in flight until settled."""
         with self._store.transaction():
             self._follow_clock()
             taken = self._store.read(
@@ -182,7 +182,7 @@ class Outbox:
         return taken
 
     def seconds_until_due(self, receiver: str) -> float | None:
-        """When the next message can be tried; None if there is none."""
+        """Return when the next message can be tried; None if there is none."""
         with self._store.transaction():
             self._follow_clock()
             ((next_at,),) = self._store.execute(
@@ -209,7 +209,7 @@ class Outbox:
         return pause
 
     def release(self, taken: Sequence[QueuedMessage]) -> None:
-        """They are no longer in flight, whatever came of it."""
+        """Mark them as no longer in flight, whatever came of it."""
         with self._lock:
             self._in_flight.difference_update(entry.seq for entry in taken)
 
@@ -247,7 +247,7 @@ class Outbox:
     # ---- dead letters ------------------------------------------------------------------------------------
 
     def dead(self, receiver: str | None = None) -> list[QueuedMessage]:
-        """What could not be delivered, oldest first."""
+        """Return what could not be delivered, oldest first."""
         rest = "WHERE state = 'dead' AND receiver = ifnull(?, receiver) ORDER BY seq"
         return self._store.read(OUTBOX, rest, (receiver,))
 
@@ -309,7 +309,7 @@ class Outbox:
     # ---- figures -----------------------------------------------------------------------------------------
 
     def figures(self) -> dict[str, DeliveryFigures]:
-        """By the name of the receiver, of every one that ever had a message since the start or has one now."""
+        """Return figures by receiver, of every one that ever had a message since the start or has one now."""
         now = self._clock.wall()
         found = {
             receiver: DeliveryFigures(
@@ -320,7 +320,7 @@ class Outbox:
         return {name: DeliveryFigures(name, counters=counters) for name, counters in self._counters.items()} | found
 
     def counters(self, receiver: str) -> DeliveryCounters:
-        """Since the start."""
+        """Return what was counted since the start."""
         return self._counters[receiver]
 
     def count_held(self, receiver: str, number: int) -> None:
@@ -328,7 +328,7 @@ class Outbox:
         self._count(held=Counter({receiver: number}))
 
     def _count(self, **kinds: Counter[str]) -> None:
-        """Once the transaction is kept."""
+        """Count once the transaction is kept."""
 
         def count() -> None:
             with self._lock:
@@ -351,7 +351,7 @@ class Outbox:
             )
 
     def _clamp(self) -> None:
-        """The clock may have been set while nobody looked: nothing is younger than now, no wait has grown."""
+        """Bound times, as the clock may have been set meanwhile: nothing is younger than now, no wait has grown."""
         now = self._clock.wall()
         self._store.execute(
             "UPDATE outbox SET created = min(created, ?), next_at = min(next_at, ? + wait) WHERE state = 'queued'",

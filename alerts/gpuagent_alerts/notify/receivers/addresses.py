@@ -50,14 +50,14 @@ class Resolver:
 
 
 def is_forbidden(address: str) -> bool:
-    """Whether it is link-local or a cloud's metadata service. Raises ValueError for what is no address."""
+    """Return whether it is link-local or a cloud's metadata service. Raises ValueError for what is no address."""
     parsed = ipaddress.ip_address(address)
     inner = getattr(parsed, "ipv4_mapped", None) or parsed
     return inner.is_link_local or str(inner) in _METADATA
 
 
 async def allowed_addresses(host: str, port: int, resolve: Resolve) -> Sequence[str]:
-    """Where to connect to for a host, a few at most.
+    """Return where to connect to for a host, a few addresses at most.
 
     Raises ForbiddenAddressError if there is nothing else, and OSError for a name that cannot be resolved.
     """

@@ -37,7 +37,7 @@ class Alertmanager:
     url: Secret
 
     async def send(self, message: Message, context: Context) -> Outcome:
-        """Raises Misconfigured."""
+        """Post the alerts. Raises Misconfigured."""
         url = self.url.line().rstrip("/") + "/api/v2/alerts"
         body = json.dumps([alert_document(alert, context) for alert in message.alerts]).encode()
         return await self.http.send(Request(url, body, {"Content-Type": "application/json"}))
@@ -73,7 +73,7 @@ class AlertmanagerKind(ReceiverKind[UrlConfig]):
 
 
 def alert_document(alert: Alert, context: Context) -> dict[str, Any]:
-    """One alert, as https://github.com/prometheus/alertmanager/blob/main/api/v2/openapi.yaml has it."""
+    """Return one alert, as https://github.com/prometheus/alertmanager/blob/main/api/v2/openapi.yaml has it."""
     if alert.ends_at is None:
         ends_at = max(context.now, alert.starts_at) + HOLDS_SECONDS
     else:

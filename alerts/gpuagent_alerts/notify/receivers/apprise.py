@@ -37,7 +37,7 @@ class Apprise:
     timeout_seconds: float = _TIMEOUT_SECONDS
 
     async def send(self, message: Message, context: Context) -> Outcome:
-        """Raises Misconfigured."""
+        """Run Apprise once. Raises Misconfigured."""
         request = {
             "url": self.url.line(),
             "title": headline(message, context),
@@ -88,7 +88,7 @@ def notify(request: Mapping[str, str]) -> int:
 
 
 def refuse_forbidden(event: str, arguments: tuple[object, ...]) -> None:
-    """An audit hook: whatever Apprise makes of a name, no connection leads to a link-local address."""
+    """Audit connections: whatever Apprise makes of a name, none leads to a link-local address."""
     if event != "socket.connect":
         return
     address = arguments[1]
@@ -104,7 +104,7 @@ def _is_known_to_be_forbidden(address: str) -> bool:
 
 
 def _without_redirects(url: str) -> str:
-    """Also where the address itself asks for redirects: of two settings the last one counts."""
+    """Refuse redirects, also where the address itself asks for them: of two settings the last one counts."""
     return f"{url}{'&' if '?' in url else '?'}redirect=no"
 
 

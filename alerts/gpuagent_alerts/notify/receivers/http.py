@@ -104,7 +104,7 @@ class Http:
     async def _try_each(
         self, request: Request, url: httpx.URL, addresses: Sequence[str], most_bytes: int
     ) -> tuple[Outcome, bytes]:
-        """To the first address that takes the connection: nothing has been sent to the others."""
+        """Send to the first address that takes the connection: nothing has been sent to the others."""
         for address in addresses[:-1]:
             try:
                 return await self._exchange(request, url, address, most_bytes)
@@ -129,7 +129,7 @@ class Http:
             return self._judge(response, f": {said}" if said else ""), b""
 
     def _client(self, scheme: str) -> httpx.AsyncClient:
-        """One for each scheme: the system's certificates take some MiB, which what has only http:// need not spend."""
+        """Return the client of a scheme: the system's certificates take some MiB that plain HTTP need not spend."""
         if scheme not in self._clients:
             # Without certificates of authorities: were it ever asked for TLS, it would trust nobody.
             trust = ssl.create_default_context() if scheme == "https" else ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
@@ -150,7 +150,7 @@ class Http:
         return Outcome(Reason.REFUSED, f"it refused the message ({status}){said}")
 
     def _retry_after(self, headers: Mapping[str, str]) -> float | None:
-        """Seconds, or a date: https://www.rfc-editor.org/rfc/rfc9110#field.retry-after."""
+        """Return seconds; the header may have a date: https://www.rfc-editor.org/rfc/rfc9110#field.retry-after."""
         text = headers.get("retry-after", "").strip()
         if text.isascii() and text.isdigit() and len(text) < 10:
             return float(text)
@@ -194,7 +194,7 @@ async def _excerpt(response: httpx.Response, most_bytes: int) -> tuple[bytes, bo
 
 
 def _why(error: BaseException | None) -> str:
-    """The kind of fault, never the library's own words: they may hold the host's name."""
+    """Return the kind of fault, never the library's own words: they may hold the host's name."""
     kinds: tuple[tuple[type[BaseException], str], ...] = (
         (ssl.SSLCertVerificationError, "its certificate is not trusted here"),
         (ssl.SSLError, "TLS with it failed"),

@@ -48,7 +48,7 @@ class Pagerduty:
     url: str = EVENTS_URL
 
     async def send(self, message: Message, context: Context) -> Outcome:
-        """Raises Misconfigured."""
+        """Post an event. Raises Misconfigured."""
         key = self.routing_key.line()
         body = event(message, context, key)
         return await self.http.send(Request(self.url, body, {"Content-Type": "application/json"}, secrets=(key,)))
@@ -82,7 +82,7 @@ class PagerdutyKind(ReceiverKind[PagerdutyConfig]):
 
 
 def event(message: Message, context: Context, routing_key: str) -> bytes:
-    """The event; without details where it would be too large with them."""
+    """Return the event; without details where it would be too large with them."""
     document: dict[str, Any] = {
         "routing_key": routing_key,
         "event_action": "resolve" if is_over(message) else "trigger",

@@ -22,10 +22,9 @@ from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverKind, Tr
 from gpuagent_alerts.notify.receivers.http import Http, Request
 from gpuagent_alerts.notify.receivers.slack_message import payload
 from gpuagent_alerts.secret import Secret
-from gpuagent_alerts.store.checks import text, unix_time, word
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
-from gpuagent_alerts.store.rows import Column, Table
+from gpuagent_alerts.store.tables import Column, Table, text, unix_time, word
 
 API_URL: Final = "https://slack.com/api"
 _MAX_ANSWER_BYTES = 256 * 1024
@@ -60,7 +59,7 @@ class Slack:
     url: Secret
 
     async def send(self, message: Message, context: Context) -> Outcome:
-        """Raises Misconfigured."""
+        """Post the message. Raises Misconfigured."""
         body = json.dumps(payload(message, context)).encode()
         return await self.http.send(Request(self.url.line(), body, {"Content-Type": "application/json"}))
 
@@ -77,7 +76,7 @@ class SlackBot:
     api_url: str = API_URL
 
     async def send(self, message: Message, context: Context) -> Outcome:
-        """Raises Misconfigured."""
+        """Post the message. Raises Misconfigured."""
         token = self.token.line()
         said = payload(message, context)
         incident = message.incident

@@ -16,12 +16,12 @@ _LAST = 253402300799.0  # the end of the year 9999: datetime knows no later time
 
 
 def rfc3339(unix_seconds: float) -> str:
-    """`2026-11-20T20:10:48.123Z`."""
+    """Return `2026-11-20T20:10:48.123Z`."""
     return _time(unix_seconds).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def format_timestamp(unix_seconds: float) -> str:
-    """`2026-11-20 20:10:48 UTC`."""
+    """Return `2026-11-20 20:10:48 UTC`."""
     return f"{_time(unix_seconds):%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -71,7 +71,7 @@ def _gist(message: Message) -> str:
 
 
 def alert_period(alert: Alert) -> str:
-    """Since when its condition holds, or from when to when it did: neither `for` nor `keep_firing_for` shows."""
+    """Return since when, or from when to when, its condition held: neither `for` nor `keep_firing_for` shows."""
     begins, ends = condition_times(alert)
     if ends is None:
         return f"since {format_timestamp(begins)}"
@@ -88,19 +88,19 @@ def condition_times(alert: Alert) -> tuple[float, float | None]:
 
 
 def alert_texts(alert: Alert) -> list[str]:
-    """Summary, reasons, what a remedy did, and description, where there are any and its state has them."""
+    """Return summary, reasons, what a remedy did, and description, where there are any and its state has them."""
     shown = shown_annotations(alert)
     found = {key: shown.get(key, "") for key in ("summary", "reasons", "remedy", "description")}
     return [f"Remedy: {text}" if key == "remedy" else text for key, text in found.items() if text]
 
 
 def other_labels(alert: Alert) -> dict[str, str]:
-    """What a headline does not already say."""
+    """Return what a headline does not already say."""
     return {name: value for name, value in sorted(alert.labels.items()) if name not in {"alertname", "severity"}}
 
 
 def common_items(mappings: Sequence[Mapping[str, str]]) -> dict[str, str]:
-    """What all of them have alike."""
+    """Return what all of them have alike."""
     first, *others = mappings or [{}]
     return {name: value for name, value in first.items() if all(other.get(name) == value for other in others)}
 

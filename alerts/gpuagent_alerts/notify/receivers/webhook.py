@@ -49,7 +49,7 @@ class Webhook:
     """One or, while one replaces another, several with white space between."""
 
     async def send(self, message: Message, context: Context) -> Outcome:
-        """Raises Misconfigured."""
+        """Post the document. Raises Misconfigured."""
         body = json.dumps(version_4(message, context)).encode()
         headers = {
             "Content-Type": "application/json",
@@ -87,7 +87,7 @@ def _signing_key(config: WebhookConfig) -> Secret | None:
 
 
 def sign(key: str, message_id: str, unix_seconds: int, body: bytes) -> str:
-    """`v1,<base64 of HMAC-SHA256>`. Raises Misconfigured for a key that is none."""
+    """Return `v1,<base64 of HMAC-SHA256>`. Raises Misconfigured for a key that is none."""
     try:
         raw = base64.b64decode(key.removeprefix("whsec_"), validate=True)
     except binascii.Error:
@@ -99,7 +99,7 @@ def sign(key: str, message_id: str, unix_seconds: int, body: bytes) -> str:
 
 
 def version_4(message: Message, context: Context) -> dict[str, Any]:
-    """The document: https://prometheus.io/docs/alerting/latest/configuration/#webhook_config."""
+    """Return the document: https://prometheus.io/docs/alerting/latest/configuration/#webhook_config."""
     alerts = message.alerts
     return {
         "version": "4",

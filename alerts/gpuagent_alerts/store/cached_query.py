@@ -10,17 +10,17 @@ from gpuagent_alerts.store.database import Store
 T = TypeVar("T")
 
 
-class Kept(Generic[T]):
+class CachedQuery(Generic[T]):
     """For any thread, and outside of transactions: what one has not committed yet must not be kept."""
 
     def __init__(self, store: Store, read: Callable[[], T]) -> None:
-        """`read` may raise StoreFailure; then nothing is kept."""
+        """Keep nothing yet. `read` may raise StoreFailure; then nothing is kept."""
         self._store = store
         self._read = read
         self._last: tuple[object, T] | None = None
 
     def get(self) -> T:
-        """What `read` gives, or gave since the last change. Nobody may alter it. Raises as `read` does."""
+        """Return what `read` gives, or gave since the last change. Nobody may alter it. Raises as `read` does."""
         changes = self._store.changes  # before reading: what comes in between is read again the next time
         last = self._last
         if last is not None and last[0] == changes:

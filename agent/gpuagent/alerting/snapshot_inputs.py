@@ -1,15 +1,106 @@
-"""What a snapshot knows of processes and GPUs, as far as it tells which alerts have one cause."""
+"""What rules and incidents are given of a snapshot: series, reasons for alerts, and facts about causes."""
 
 from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
-from functools import cached_property
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
 
-from gpuagent.growth import Growth, Verdict
+from gpuagent.catalogue.alerting import AlertingFigures, FiringAlert
+from gpuagent.catalogue.memo import Memo
+from gpuagent.catalogue.series import Further, series
+from gpuagent.growth import Growth, MemoryKey, Verdict
+from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
+from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.notify.cause import CauseProcess
+from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.remedies.families import GROWTH
+from gpuagent_alerts.states.engine import RuleEngine
+from gpuagent_alerts.states.instance import State
+
+_MOST_KEPT = 8
+
+Names = frozenset[str] | None
+
+
+class RuleSeries:
+    """Groups of rules come at intervals of their own, and each reads other metrics: one memory for each such choice."""
+
+    def __init__(self, simulated: str) -> None:
+        self._simulated = simulated
+        self._kept: dict[Names, tuple[Memo, SeriesIndex | None]] = {}
+
+    def index(
+        self, snapshot: Snapshot, now_seconds: float, names: Names,
+        *, alerting: AlertingFigures | None, preallocates: tuple[str, ...], further: Sequence[Further],
+    ) -> SeriesIndex:  # fmt: skip
+        """Return the series of these names (None: all) at a tick."""
+        if names not in self._kept and len(self._kept) >= _MOST_KEPT:  # other rules were loaded, again and again
+            self._kept.clear()
+        memo, before = self._kept.get(names) or (Memo(), None)
+        made = series(
+            snapshot, now_seconds, simulated=self._simulated, alerting=alerting, preallocates=preallocates,
+            further=further, only=names, memo=memo,
+        )  # fmt: skip
+        index = SeriesIndex.of(made, before)
+        self._kept[names] = memo, index
+        return index
+
+
+REMEDY_ANNOTATION = "remedy"
+_SEVERITIES = frozenset({"critical", "warning", "info"})
+_MOST_DIGITS = 10
+
+
+def with_remedy(alert: Alert, done: str) -> Alert:
+    """Return the alert, and what a remedy did about it, if one did."""
+    return replace(alert, annotations={**alert.annotations, REMEDY_ANNOTATION: done}) if done else alert
+
+
+def explainer(snapshot: Snapshot) -> Callable[[Mapping[str, str]], str]:
+    """Return the reasons for the process that an alert's labels name, else for the GPU, as a function of the labels."""
+    return partial(_explain, snapshot.growth)
+
+
+def subjects_of(engine: RuleEngine) -> Iterator[FiringAlert]:
+    """Return what each alert that fires is about."""
+    for running in engine.rules():
+        about_growth = bool(running.rule.expression.metric_names & GROWTH)
+        for instance in running.states.instances if running.states is not None else ():
+            if instance.state is State.FIRING:
+                yield subject_of(instance.labels, about_growth=about_growth)
+
+
+def subject_of(labels: Mapping[str, str], *, about_growth: bool) -> FiringAlert:
+    """Return what an alert with these labels is about. A rule may set any label to any text: that names nobody."""
+    severity = labels.get("severity")
+    pid, instance = labels.get("pid", ""), labels.get("gpu_instance_id", "")
+    return FiringAlert(
+        labels.get("alertname", ""),
+        severity if severity in _SEVERITIES else None,
+        about_growth,
+        labels.get("uuid", ""),
+        int(pid) if _is_number(pid) else 0,
+        int(instance) if _is_number(instance) else NO_INSTANCE,
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+def _explain(growth: Mapping[MemoryKey, Growth], labels: Mapping[str, str]) -> str:
+    pid, instance = labels.get("pid", "0"), labels.get("gpu_instance_id", str(NO_INSTANCE))
+    try:
+        key = MemoryKey(labels.get("uuid", ""), int(pid), int(instance))
+    except ValueError:  # a rule may set any label to any text
+        return ""
+    said = growth.get(key)
+    return "; ".join(said.reasons) if said is not None else ""
+
 
 _SAFE = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX = re.compile(rf"(.+?)(?:-[{_SAFE}]{{8,10}})?-[{_SAFE}]{{5}}")

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent_alerts.store.cached_query import CachedQuery
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.kept import Kept
 from gpuagent_alerts.store.problem import StoreFailure
 
 
@@ -32,7 +32,7 @@ def store(tmp_path: Path) -> Store:
 def test_it_is_read_once_for_each_change(store: Store) -> None:
     """Whoever asks often costs the disk nothing; a change is seen at once, also one that takes something away."""
     read = Reader(store)
-    kept = Kept(store, read)
+    kept = CachedQuery(store, read)
     assert [kept.get() for _ in range(100)] == [None] * 100
     assert read.times == 1
     store.set_meta("x", "1")
@@ -44,7 +44,7 @@ def test_it_is_read_once_for_each_change(store: Store) -> None:
 
 def test_what_was_rolled_back_was_never_there(store: Store) -> None:
     """A transaction that fails leaves what is true."""
-    kept = Kept(store, Reader(store))
+    kept = CachedQuery(store, Reader(store))
     store.set_meta("x", "1")
 
     def fail() -> None:
@@ -68,14 +68,14 @@ def test_a_change_while_it_is_read(store: Store) -> None:
         found.append(value)
         return value
 
-    kept = Kept(store, read)
+    kept = CachedQuery(store, read)
     assert [kept.get(), kept.get(), kept.get()] == [None, "later", "later"]
     assert len(found) == 2
 
 
 def test_a_failure_is_not_kept(store: Store) -> None:
     """It is told, and asked for again."""
-    kept = Kept(store, Reader(store))
+    kept = CachedQuery(store, Reader(store))
     kept.get()
     store.close()
     for _ in range(2):
