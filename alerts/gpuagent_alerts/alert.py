@@ -14,7 +14,7 @@ from typing import Final
 
 
 class CauseKind(StrEnum):
-    """What an incident happened to."""
+    """Kind of thing that an incident happened to."""
 
     PROCESS = "process"
     GROUP = "group"
@@ -57,7 +57,7 @@ class Briefing:
     culprit: str = ""
     """The line of Python that holds the memory, where that is known."""
     remedies: tuple[str, ...] = ()
-    """What was done, or would be done in a dry run."""
+    """Actions that were taken, or would be in a dry run."""
     next_command: str = ""
     links: Mapping[str, str] = field(default_factory=dict)
     """URLs by what they lead to: `page`, `grafana`, `runbook`."""
@@ -90,7 +90,7 @@ class Incident:
 
 
 class Status(StrEnum):
-    """What a receiver is told of an alert."""
+    """State of an alert as a receiver is told of it."""
 
     FIRING = "firing"
     RESOLVED = "resolved"
@@ -108,7 +108,7 @@ class Alert:
     ends_at: float | None = None
     """Unix time at which it ended; None while it fires."""
     value: float = field(default=float("nan"))
-    """Of the expression, when it was last true."""
+    """Value of the expression when it was last true."""
     true_from: float | None = None
     """Unix time at which the condition began to hold, before `for` had passed; None if that is not known."""
     true_until: float | None = None
@@ -129,7 +129,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is sent to one receiver: alerts that belong together, some firing and some resolved.
+    """Message to one receiver: alerts that belong together, some firing and some resolved.
 
     `id` stays the same over every attempt, so that a receiver can tell a repeat. Messages of one `group` arrive in
     order.
@@ -141,7 +141,7 @@ class Message:
     alerts: tuple[Alert, ...]
     group_labels: Mapping[str, str] = field(default_factory=dict)
     incident: Incident | None = None
-    """What all its alerts belong to; None where a route groups by labels."""
+    """Incident that all its alerts belong to; None where a route groups by labels."""
 
     @property
     def status(self) -> Status:

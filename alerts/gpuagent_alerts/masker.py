@@ -20,9 +20,9 @@ from gpuagent_alerts.secret import CUT_BYTES, Forms, Misconfigured, Secret, form
 
 HIDDEN = "<hidden>"
 _KEPT_VALUES = 2
-"""Of each secret: the one in use, and the one before it, which a late answer may still quote."""
+"""Values kept of each secret: the one in use, and the one before it, which a late answer may still quote."""
 _SHORTEST_PART = 4
-"""Of a secret that is cut off at an end of the text."""
+"""Shortest part that is hidden of a secret that is cut off at an end of the text."""
 
 # Each takes time linear in the text: where a match can begin, what stands before it says that it has not begun yet.
 _CREDENTIALS = (
@@ -263,12 +263,12 @@ _WORD = re.compile(r"[^\W\d_]{2,}(?:[-_./:]+[^\W\d_]{2,})*[.:!?]*")
 _HUMP = re.compile(r"[A-Z]*[^A-Z]+|[A-Z]+")
 """Letters of one case, with a capital in front or none: `ends` and `At` of `endsAt`."""
 _LETTERS_A_HUMP = 3
-"""On average, at least: words change their case less often than keys do."""
+"""Fewest letters between changes of case, on average: words change it less often than keys do."""
 _LONGEST_WORD = 40
 _SHORT = re.compile(r"(?:\d{1,5}(?:[.:]\d{1,5}){0,4}|\w|[A-Fa-f]{2}|[-+*/&#.:!?]{1,3})[.:!?]*")
 """A number, or what may be one character or one byte of something that was taken apart."""
 _MOST_SHORT = 3
-"""Of them, and of what is hidden, between two words: a line and a column, a date."""
+"""Most numbers and hidden parts between two words: a line and a column, a date."""
 
 
 def plain_words(text: str) -> str:

@@ -39,10 +39,10 @@ class Secret:
     """Given as it is, or by a file; exactly one of the two."""
 
     what: str
-    """What it is, for messages: "URL", "key"."""
+    """Name of it in messages: "URL", "key"."""
     value: str | HiddenText | None = field(default=None, repr=False)
     file: Path | None = None
-    """With its whole path."""
+    """Absolute path of its file."""
 
     def read(self) -> str:
         """Return the secret, without white space around it. Raises Misconfigured."""
@@ -79,9 +79,9 @@ def _read(path: Path) -> bytes:
 
 
 _SHORTEST = 4
-"""Of a part that is hidden wherever it stands; shorter ones are words such as `v2`."""
+"""Shortest part that is hidden wherever it stands; shorter ones are words such as `v2`."""
 CUT_BYTES = 8
-"""Of the beginning or the end of a secret that is cut in the middle: that much of one is hidden wherever it stands."""
+"""Length of the beginning or end of a secret that is cut in the middle: that much is hidden wherever it stands."""
 _DECODED_TIMES = 3
 _REMEMBERED = 64
 _SEPARATORS = ((), (" ",), (":",))
@@ -91,7 +91,7 @@ _ASSIGNED = re.compile(r"(?i)(?:passw|secret|token|key|auth|credential)[^=: ]{0,
 
 
 class Forms(NamedTuple):
-    """What to look for. The longest come first."""
+    """Forms to look for. The longest come first."""
 
     literal: tuple[bytes, ...]
     """Hidden wherever they stand."""

@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # the first loads pydantic, the second the HTTP client: a nod
 log = logging.getLogger(__name__)
 
 Listener = Callable[[Sequence[Judged]], Awaitable[None]]
-"""Is told all that fires."""
+"""Callback that is given all that fires."""
 
 _ENDED_KEPT = 256
 _NEVER: tuple[int, float, Mapping[str, float]] = (0, 0.0, {})
@@ -66,21 +66,21 @@ _HEAL_SECONDS = 5.0
 
 @dataclass(frozen=True, slots=True)
 class NodeIdentity:
-    """Where this agent is, and where it keeps what must survive."""
+    """Identity of the node, and where the agent keeps its state."""
 
     node: str
     state_file: Path | None
     simulated: str = ""
     machine: str = ""
-    """What tells machines apart: see `procfs.boot.machine_id`."""
+    """Identity of the machine: see `procfs.boot.machine_id`."""
     url: str = ""
     """The agent's own page, where other machines reach it; "" where they do not."""
     lost: str = ""
-    """What was kept here before and is gone: see `node.lost_state`."""
+    """State that was kept here before and is gone: see `node.lost_state`."""
 
     @property
     def labels(self) -> dict[str, str]:
-        """What each alert that is told carries."""
+        """Labels that each alert carries in messages."""
         return {"node": self.node, **({"simulated": "true"} if self.simulated else {})}
 
 

@@ -44,7 +44,7 @@ _LOST = "The driver has lost access to it: whatever ran there is lost. Drain the
 
 @dataclass(frozen=True, slots=True)
 class Links:
-    """Where a person finds more; "" where there is nothing."""
+    """Addresses at which a person finds more; "" where there is none."""
 
     page: str = ""
     """The agent's own page."""

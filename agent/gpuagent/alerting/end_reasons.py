@@ -14,23 +14,23 @@ from gpuagent_alerts.remedies.ending import RemedyEnding
 
 _XID_SECONDS = 900.0
 _MOST_CAME_BACK = 0.9
-"""Of what a process held: less of it is not called the return of its memory."""
+"""Share of what a process held: less is not called the return of its memory."""
 _FELL = 0.95
 """Below this share of what was used, memory has come back; above it, growth has merely stopped."""
 _FULL = 0.98
 _ABOUT_A_REMEDY = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
-"""They name a process and tell of a remedy, which is over when it is, whatever became of the process."""
+"""Alerts that name a process and tell of a remedy, which is over when it is, whatever became of the process."""
 
 
 @dataclass(frozen=True, slots=True)
 class MeasuredFacts:
-    """What an alert was about, when its condition held last."""
+    """Measurements that an alert was about, when its condition held last."""
 
     boot_id: str
     nvml_initializations: int
     process: ProcessReading | None = None
     memory: Memory | None = None
-    """Of the GPU, or of the MIG instance that the alert names."""
+    """Memory of the GPU, or of the MIG instance that the alert names."""
     grower: ProcessReading | None = None
     """The process on that GPU that grew most, by the leak detector."""
 

@@ -24,16 +24,16 @@ _ORDER = (
     "GpuLost", "GpuXidCritical", "GpuProcessUnkillable", LEAK, *sorted(FULL), SOON, "GpuMemoryLeak", "GpuMemoryHigh",
     "GpuXidWarning",
 )  # fmt: skip
-"""Of alerts of one incident, which one names what happened. The leak stands before the full GPU that it led to."""
+"""Alerts in the order in which they name an incident. The leak comes before the full GPU that it led to."""
 _NOTES = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
-"""They tell what is done about it, and never name an incident that has something else."""
+"""Alerts that tell what is done about an incident, and never name one that has something else."""
 _FULL_RATIO = 0.98
 _CAN_BLAME = frozenset({"census", "lines"})
 
 
 @dataclass(frozen=True, slots=True)
 class BriefingInputs:
-    """What is known of an incident when a message about it is made."""
+    """Facts known of an incident when a message about it is made."""
 
     incident: Incident
     alerts: tuple[Alert, ...]
@@ -75,7 +75,7 @@ class BriefingInputs:
 
     @property
     def pace(self) -> float:
-        """By how many bytes an hour its processes grow together; 0 where no alert that is true says so."""
+        """Bytes an hour by which its processes grow together; 0 where no alert that is true says so."""
         found: dict[tuple[str, str, str], float] = {}
         for alert in self.alerts:
             labels = alert.labels
@@ -154,9 +154,9 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
 
 
 _PLACE = re.compile(r"GPU \d+(?: \(GPU-[^)]*\))?(?::| )\s*")
-"""What a rule's text begins with, and the headline says by itself."""
+"""Beginning of a rule's text that the headline says by itself."""
 _COARSE_SECONDS = 120.0
-"""Above this a forecast is told in whole minutes."""
+"""Time above which a forecast is told in whole minutes."""
 
 
 def headline_of(seen: BriefingInputs, main: Alert | None, node: str) -> str:

@@ -104,7 +104,7 @@ def _explain(growth: Mapping[MemoryKey, Growth], labels: Mapping[str, str]) -> s
 
 _SAFE = "bcdfghjklmnpqrstvwxz2456789"
 _SUFFIX = re.compile(rf"(.+?)(?:-[{_SAFE}]{{8,10}})?-[{_SAFE}]{{5}}")
-"""What Kubernetes appends to the names of pods that it makes (`SafeEncodeString` in apimachinery, `util/rand`)."""
+"""Suffix that Kubernetes appends to names of pods that it makes (`SafeEncodeString` in apimachinery, `util/rand`)."""
 _SERVICE = ".service"
 _SESSIONS = "user@"
 _INIT = 1

@@ -28,14 +28,14 @@ from gpuagent_alerts.states.machine import Change, Transition
 log = logging.getLogger(__name__)
 
 RemedyOf = Callable[[str, str], RemedyEnding | None]
-"""What a remedy did to the process of this pid on the GPU of this UUID; None where none helped."""
+"""Function from a GPU's UUID and a pid to what a remedy did to the process; None where none helped."""
 IsAlive = Callable[[ProcessId], bool | None]
-"""Whether a process runs; None where that cannot be told."""
+"""Test whether a process runs; None where that is unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class EvaluatedTick:
-    """What an evaluation of rules saw."""
+    """Inputs of an evaluation of rules."""
 
     snapshot: Snapshot
     index: SeriesIndex
@@ -117,7 +117,7 @@ def format_quantity(metric: str, value: float) -> str:
     """Return a value in the unit that the metric's name ends with."""
     if metric.endswith("_bytes") and value >= 0:
         return format_bytes(value)
-    if metric.endswith("_ratio") and value >= 0:
+    if metric.endswith("_ratio") and value >= 0 and math.isfinite(value * 100):
         return format_ratio(value)
     if metric.endswith("_seconds") and value >= 0:
         return format_duration(value)

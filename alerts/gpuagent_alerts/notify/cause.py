@@ -45,12 +45,12 @@ class CauseProcess:
     """Stands for this very process: boot, pid and start."""
     pid: int
     groups: tuple[str, ...] = ()
-    """What it shares with others of the same program, the narrowest first: job, pod, container, unit, process group."""
+    """Identities shared with others of the same program, narrowest first: job, pod, container, unit, process group."""
     labels: Mapping[str, str] | None = None
 
 
 class CauseFacts(Protocol):
-    """What is known of processes and GPUs at a tick."""
+    """Facts about processes and GPUs at a tick."""
 
     def program(self, uuid: str, pid: int) -> CauseProcess | None:
         """Return a process of the driver's list; None if it is not there."""
@@ -99,7 +99,7 @@ class NoCauseFacts:
 
 @dataclass(frozen=True, slots=True)
 class Cause:
-    """What one alert is about."""
+    """Cause of one alert."""
 
     kind: CauseKind
     joins: tuple[str, ...]
@@ -114,7 +114,7 @@ class Cause:
 
     @property
     def identity(self) -> str:
-        """What the key of an incident is made of, if this alert begins it."""
+        """Identity that the key of an incident is made of, if this alert begins it."""
         return self.joins[0]
 
 

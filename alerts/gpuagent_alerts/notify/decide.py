@@ -30,10 +30,10 @@ from gpuagent_alerts.notify.urgency import CRITICAL, did_nothing, severity_rank
 
 
 class Decision(NamedTuple):
-    """What is to be told now."""
+    """Messages to send now, and when to look again."""
 
     tellings: list[NotificationDecision]
-    """By group; of groups about which nothing is to be said, nothing."""
+    """Decisions by group, without groups about which nothing is to be said."""
     next_at: float
     """Unix time from which on there may be more to tell although nothing but the time has changed; infinity for never.
     When silences begin and end is for others to know."""

@@ -25,7 +25,7 @@ from gpuagent_alerts.notify.urgency import CRITICAL, Urgency, did_nothing, urgen
 
 LONGEST_CRITICAL_WAIT_SECONDS = 5.0
 LOWERED_SECONDS = 1800.0
-"""What was told as worse than it is for so long is told again when it comes back."""
+"""Time after which a severity that was told and is no longer true counts as forgotten: its return is sent again."""
 _HOLDS_SECONDS = (0.0, 600.0, 1800.0)
 """For so long nothing must fire before the end is told, by how often the incident began again: one that flaps would be
 told without end."""

@@ -41,7 +41,7 @@ from gpuagent_alerts.store.tables import (
 )
 
 REOPEN_SECONDS = 1800.0
-"""What begins again within this time of its end is the same incident."""
+"""Time after its end within which an incident that begins again is the same one."""
 _KEPT_SECONDS = 86_400.0
 _MOST_ENDED = 500
 _PROCESS_KINDS = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
@@ -222,7 +222,7 @@ def _key(node: str, cause: Cause, alert: Alert) -> str:
 
 
 MOST_IDENTITIES = 512
-"""Of one incident: a job of hundreds of ranks."""
+"""Most identities of one incident: a job may have hundreds of ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,7 +232,7 @@ class IncidentRecord:
     key: str
     kind: CauseKind
     identities: tuple[str, ...]
-    """By which later alerts find it; see `cause`."""
+    """Identities by which later alerts find it; see `cause`."""
     labels: Mapping[str, str]
     starts_at: float
     """Unix time."""
@@ -244,7 +244,7 @@ class IncidentRecord:
     """The worst of its firing alerts; of one that has ended, the worst that it had last."""
     worst: Urgency = CALM
     reopened: int = 0
-    """How often it began again."""
+    """Number of times it began again."""
 
 
 def save_records(store: Store, before: Mapping[str, IncidentRecord], after: Mapping[str, IncidentRecord]) -> None:

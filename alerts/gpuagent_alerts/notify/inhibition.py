@@ -22,7 +22,7 @@ from gpuagent_alerts.notify.matchers import Matchers
 LOST = "GpuLost"
 BLIND = "GpuMonitorBlind"
 CAUSES = ("GpuXid", "GpuEccUncorrectable", "GpuRowRemap", "GpuRecoveryAction")
-"""What their names begin with."""
+"""Prefixes of the names of alerts that tell of a cause."""
 
 
 def muted_by(alerts: Iterable[Alert]) -> Callable[[Mapping[str, str]], str]:

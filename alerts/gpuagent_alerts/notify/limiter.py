@@ -31,7 +31,7 @@ MAX_ALERTS = 100
 
 @dataclass(frozen=True, slots=True)
 class HeldSummary:
-    """What is held back of one receiver."""
+    """Summary of what is held back from one receiver."""
 
     receiver: str
     messages: int
@@ -42,7 +42,7 @@ class HeldSummary:
 
 
 class HeldMessages:
-    """What is held back, in the outbox's table. Its calls raise StoreFailure."""
+    """Messages that are held back, in the outbox's table. Its calls raise StoreFailure."""
 
     def __init__(self, store: Store) -> None:
         self._store = store

@@ -29,7 +29,7 @@ class Matchers:
 
     @property
     def match_empty(self) -> bool:
-        """Whether they hold of an alert without any labels, so of nearly everything."""
+        """Whether they match an alert without any labels, and so nearly everything."""
         return self({})
 
 

@@ -33,7 +33,7 @@ from gpuagent_alerts.store.database import Store
 
 @dataclass(frozen=True, slots=True)
 class Suppressions:
-    """What people have said about alerts."""
+    """What people have said about alerts: silences and acknowledgements."""
 
     silences: Silences
     acks: Acks
@@ -89,7 +89,7 @@ class Notifier:
 
     @property
     def incidents(self) -> Mapping[str, IncidentRecord]:
-        """Those that go on or ended within a day, by key."""
+        """Incidents that go on or ended within a day, by key."""
         return self._book.records
 
     def held_back(self) -> list[HeldSummary]:
@@ -189,7 +189,7 @@ class Notifier:
 
 
 class _Hushed:
-    """Whether an alert is silenced or muted."""
+    """Test whether an alert is silenced or muted."""
 
     def __init__(
         self, silences: Silences, firing: Mapping[str, Alert], incidents: Mapping[str, IncidentRecord]

@@ -29,13 +29,13 @@ class Recipient:
     name: str
     send_resolved: bool = True
     one_by_one: bool = False
-    """Each alert is a group of its own, whatever a route says: the receiver groups by itself."""
+    """Whether each alert is a group of its own, whatever a route says: the receiver groups by itself."""
     everything: bool = False
-    """It also takes alerts that are not for people."""
+    """Whether it also takes alerts that are not for people."""
     repeat_seconds: float | None = None
     """Overrides the routes'."""
     resolved_for_seconds: float = 0.0
-    """For so long the end of an alert is repeated."""
+    """Time for which the end of an alert is repeated."""
     max_messages_per_hour: int | None = None
     """More than this is held back; None: nothing is."""
     digests: bool = True
@@ -75,7 +75,7 @@ class Destination:
     """Empty: alerts of one incident are a group."""
     repeat_seconds: float
     wait_seconds: float = DEFAULT_WAIT_SECONDS
-    """For so long what begins or worsens waits for others of its incident."""
+    """Time for which what begins or worsens waits for others of its incident."""
 
 
 @dataclass(frozen=True, slots=True)

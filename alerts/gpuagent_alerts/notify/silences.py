@@ -30,7 +30,7 @@ _MAX_MATCHERS = 50
 
 
 class SilenceState(StrEnum):
-    """Of a silence, at a moment."""
+    """State of a silence at a moment."""
 
     PENDING = "pending"
     ACTIVE = "active"
@@ -192,10 +192,10 @@ SILENCES = Table(
 
 @dataclass(frozen=True, slots=True)
 class Ack:
-    """Of one alert, by its fingerprint, or of an incident, by its key."""
+    """Acknowledgement of one alert, by its fingerprint, or of an incident, by its key."""
 
     fingerprint: str
-    """For an incident: its key."""
+    """Fingerprint of the alert, or key of the incident."""
     alertname: str
     comment: str
     creator: str

@@ -65,7 +65,7 @@ class NotifiedIncident:
     starts_at: float
     """Unix time."""
     urgency: Urgency
-    """What a worsening has to rise above."""
+    """Urgency that a worsening has to rise above."""
     lowered_at: float | None = None
     """Unix time since which it is less urgent than that; None while it is not."""
     calm_at: float | None = None
@@ -82,7 +82,7 @@ class NotificationState:
     alerts: Mapping[str, NotifiedAlert] = field(default_factory=dict)
     """By the fingerprint that the alert has on this node."""
     incident: NotifiedIncident | None = None
-    """What all of them belong to; None where a route groups by labels."""
+    """Incident that all of them belong to; None where a route groups by labels."""
 
 
 def load_notification_states(store: Store, now: float) -> dict[GroupKey, NotificationState]:
@@ -198,7 +198,7 @@ class AlertGroup:
     alerts: dict[str, Alert] = field(default_factory=dict)
     """By the fingerprint that the alert has on this node."""
     incident: IncidentRecord | None = None
-    """What all of them belong to; None where a route groups by labels, or a receiver takes them one by one."""
+    """Incident that all of them belong to; None where a route groups by labels, or a receiver takes them one by one."""
 
 
 def alert_group(
@@ -234,7 +234,7 @@ def _bounded(name: str) -> str:
 
 
 MAX_ALERTS = 100
-"""In one message. What is new beyond that comes with the next one."""
+"""Most alerts in one message. What is new beyond that comes with the next one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -244,23 +244,23 @@ class NotificationInputs:
     now: float
     """Unix time."""
     firing: Mapping[str, Alert]
-    """By fingerprint; all of them, silenced ones too."""
+    """All firing alerts by fingerprint, silenced ones too."""
     ended: Mapping[str, Alert]
-    """Those that ended lately."""
+    """Alerts that ended lately, by fingerprint."""
     destinations: Callable[[Mapping[str, str]], Sequence[Destination]]
     recipients: Mapping[str, Recipient]
     hushed: Callable[[Alert], bool]
-    """Whether an alert is silenced or muted."""
+    """Test whether an alert is silenced or muted."""
     acknowledged: Collection[str]
     """Fingerprints of alerts, and keys of incidents, that are not repeated."""
     node_labels: Mapping[str, str] = field(default_factory=dict)
-    """What tells this node's alerts from others'; added to each where it is not there."""
+    """Labels that tell this node's alerts from others'; added to each where they are not there."""
     pending: Collection[str] = frozenset()
     """Fingerprints of what is true and does not fire yet."""
     incidents: Mapping[str, IncidentRecord] = field(default_factory=dict)
     """By key."""
     inhibited: Callable[[Alert], bool] = lambda _: False
-    """Whether something worse of the same incident says what an alert says. An incident's own messages have both."""
+    """Test whether something worse of the same incident says the same. An incident's own messages have both."""
     most_alerts: int = MAX_ALERTS
     closing: bool = False
     """Nothing more is told after this: no end waits for what flaps."""
@@ -286,7 +286,7 @@ class NotificationInputs:
 
 @dataclass(frozen=True, slots=True)
 class NotificationDecision:
-    """What happens to one group: a message, unless `alerts` is empty, and what is known as told after it."""
+    """Decision about one group: a message, unless `alerts` is empty, and what is known as told after it."""
 
     key: GroupKey
     told: NotificationState | None

@@ -47,7 +47,7 @@ class Urgency(NamedTuple):
 
 
 CALM = Urgency(-1, -1)
-"""Below every alert."""
+"""Urgency below that of every alert."""
 
 _STAGES = {
     "GpuMemoryHigh": Stage.GROWING,

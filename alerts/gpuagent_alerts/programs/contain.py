@@ -20,7 +20,7 @@ PR_SET_PDEATHSIG = 1
 PR_SET_CHILD_SUBREAPER = 36
 
 END_SECONDS = 5.0
-"""How long SIGKILL is given: a process that hangs in the kernel is left to it."""
+"""Time that SIGKILL is given: a process that hangs in the kernel is left to it."""
 _PAUSE_SECONDS = 0.02
 CANNOT_CONTAIN = 126
 _WATCHED = (signal.SIGCHLD, signal.SIGTERM)

@@ -14,20 +14,20 @@ from pathlib import Path
 _CONFINE = str(Path(__file__).with_name("confine.py"))
 _CONTAIN = str(Path(__file__).with_name("contain.py"))
 _END_SECONDS = 10.0
-"""How long what contains a program may take to end all that it has started."""
+"""Time that a container has to end all that its program has started."""
 SEARCH_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 """PATH of every program."""
 WORKING_DIRECTORY = "/"
-"""Where every program starts."""
+"""Working directory of every program."""
 _ENVIRONMENT = {"PATH": SEARCH_PATH, "LANG": "C.UTF-8"}
 _KEPT_BYTES = 4096
 _LAST_WORDS_SECONDS = 0.5
-"""What it started may hold its standard error open: that is not waited for."""
+"""Time to read the last of standard error, which children of the program may hold open."""
 
 
 @dataclass(frozen=True, slots=True)
 class ProgramResult:
-    """How it ended."""
+    """Result of a program."""
 
     status: int | None
     """Its exit status, negative for a signal; None when it took too long and was killed."""

@@ -49,7 +49,7 @@ _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 _A = {"label": "a label", "annotation": "an annotation"}
 _MAX_LABELS = 64
-"""Of one rule; each of its alerts carries them all."""
+"""Most labels of one rule; each of its alerts carries them all."""
 
 
 def read_rule_file(path: Path) -> bytes:

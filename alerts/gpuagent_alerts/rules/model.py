@@ -14,11 +14,11 @@ MISSING_DATA_ANNOTATION = "gpuagent_missing_data"
 """Reserved: says what a rule makes of data that could not be measured. Prometheus takes it for any annotation."""
 
 REASONS_ANNOTATION = "reasons"
-"""Where a rule has it, the agent puts its own words there, if it knows any. Elsewhere the rule's text stands."""
+"""Annotation in whose place the agent puts its own words, if it knows any; else the rule's text stands."""
 
 
 class MissingData(StrEnum):
-    """What becomes of an instance while the data behind it is missing."""
+    """Treatment of an instance while the data behind it is missing."""
 
     KEEP = "keep"
     """It stays as it is, and the time does not count."""
@@ -58,7 +58,7 @@ class RecordRule:
 
     @property
     def label_texts(self) -> dict[str, str]:
-        """As of an alert."""
+        """Labels, as of an alert."""
         return dict(self.labels)
 
 

@@ -44,7 +44,7 @@ class ExpectedAlert:
 
 @dataclass(frozen=True, slots=True)
 class AlertCase:
-    """What of one alert fires at one time."""
+    """Expected instances of one alert at one time."""
 
     at_milliseconds: int
     alertname: str
@@ -53,7 +53,7 @@ class AlertCase:
 
 @dataclass(frozen=True, slots=True)
 class ExpressionCase:
-    """What an expression gives at one time; labels as text, as they are only read when it is compared."""
+    """Expected result of an expression at one time; labels as text, as they are only read when it is compared."""
 
     at_milliseconds: int
     expression: str
@@ -211,7 +211,7 @@ def _float(fields: MappingFields) -> float:
 STALE = object()
 """A marker: the series ends here."""
 MAX_VALUES = 100_000
-"""Of one series."""
+"""Most values of one series."""
 
 _DECIMAL = r"(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?"
 _ITEM = re.compile(

@@ -37,7 +37,7 @@ Told = tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]
 
 @dataclass(slots=True)
 class Verdict:
-    """What came of one test file."""
+    """Result of one test file."""
 
     file: str
     problems: list[str] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was wrong."""
+        """Whether all tests passed."""
         return not self.problems
 
 

@@ -18,7 +18,7 @@ from gpuagent_alerts.rules.model import RuleFault, quote_text, suggest
 MAX_FILE_BYTES = 1024 * 1024
 MAX_DEPTH = 16
 MAX_VALUES = 100_000
-"""In a file, with what its aliases stand for counted again at each use."""
+"""Most values in a file; what aliases stand for is counted again at each use."""
 
 _LOADER = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 _NULLS = frozenset({"", "~", "null", "Null", "NULL"})

@@ -35,10 +35,10 @@ class InstanceRecord(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What became of stored instances."""
+    """Result of loading stored instances."""
 
     ended: tuple[Transition, ...]
-    """Of rules that are no more: they fired, and somebody may have been told."""
+    """Alerts of rules that are no more: they fired, and somebody may have been told."""
     broken: int
     """Could not be read."""
 

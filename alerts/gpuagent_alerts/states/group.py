@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Storage(Protocol):
-    """Where rules read, and where their results go."""
+    """Storage that rules read, and that takes their results."""
 
     def index(self) -> SeriesIndex:
         """Return what can be seen now: asked for anew before each rule."""
@@ -55,17 +55,17 @@ class RunningRule:
     repeated: Repeated
     """The rule's expression."""
     states: AlertStates | None
-    """Of an alert."""
+    """States of an alert rule; None of a recording rule."""
     limit: int = 0
     evaluations: int = 0
     failures: int = 0
     last_error: str = ""
-    """Of the last evaluation; "" where it went well."""
+    """Error of the last evaluation; "" where it went well."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """What an evaluation led to."""
+    """Result of an evaluation."""
 
     transitions: tuple[Transition, ...] = ()
     failures: tuple[tuple[RuleKey, str], ...] = ()

@@ -23,7 +23,7 @@ from gpuagent_alerts.store.tables import (
 
 
 class State(StrEnum):
-    """Of an instance, as Prometheus has them."""
+    """State of an instance, as Prometheus has them."""
 
     PENDING = "pending"
     FIRING = "firing"

@@ -20,7 +20,7 @@ from gpuagent_alerts.states.instance import Instance, InstanceDump, State, load_
 
 RESOLVED_RETENTION_SECONDS = 15 * 60.0
 MAX_INSTANCES = 10_000
-"""Of one rule, whether or not its group has a limit; of a recording rule, series. Each has its cost at every step."""
+"""Most instances of one rule, or series of a recording rule, even without a limit of its group: each has a cost."""
 RULE_REMOVED = "the rule was removed"
 WAITS_LONGER = "the rule was changed: it waits longer now before it fires"
 TOO_MANY = "the rule had more alerts than its group allows, and all of them were dropped"
@@ -43,7 +43,7 @@ class RuleFailure(Exception):
 
 
 class Change(StrEnum):
-    """What an evaluation did to an alert that is told to receivers."""
+    """Change of an alert that is told to receivers."""
 
     STARTED = "started"
     CONTINUES = "continues"

@@ -40,14 +40,14 @@ _TELL_OF_FAILURE = frozenset({
     "gpuagent_gpu_lost", "gpuagent_gpu_lost_timestamp_seconds", "gpuagent_gpu_xid_unrepaired_timestamp_seconds",
     "gpuagent_gpu_blind", "gpuagent_gpu_figures_trusted",
 })  # fmt: skip
-"""They are there whatever fails, or say that it does: rules on them go on."""
+"""Metrics that are there whatever fails, or say that it does: rules on them go on."""
 _KNOWN = frozenset(family.name for family in FAMILIES if family.collector in {"xid_events", "remedies"})
 """Xids that were seen, and what was done, are known, whether or not the driver is there."""
 _LOST = "gpuagent_gpu_lost"
 _NODE_COLLECTORS = frozenset({"nvml", "procfs", "xid_events", "pci", "identity", "remedies"})
 _GPU_COLLECTORS = frozenset(family.collector for family in FAMILIES if "gpu" in family.labels) - _NODE_COLLECTORS
 _NEEDS = {"processes": ("memory",)}
-"""What is worked out from two collectors: the processes' share of the memory."""
+"""Collectors that need another's data: the processes' share of the memory."""
 _PROCESS_NAMES = frozenset(family.name for family in PROCESS_FAMILIES)
 _SAYS_LOST = frozenset({GpuState.OK, GpuState.LOST, GpuState.GONE})
 _NOT_READ = frozenset({GpuState.STARTING, GpuState.LOST, GpuState.BLIND, GpuState.GONE})
@@ -68,7 +68,7 @@ class _Place(NamedTuple):
 
     @property
     def labels(self) -> dict[str, str] | None:
-        """What a series of this GPU has for labels; None where that cannot be said."""
+        """Labels that a series of this GPU has; None where that cannot be said."""
         return None if self.gpu is None else {"gpu": self.gpu, "uuid": self.uuid or ""}
 
     def concerns(self, labels: Mapping[str, str]) -> bool:
@@ -85,7 +85,7 @@ class _Unlisted(NamedTuple):
 
     @property
     def labels(self) -> None:
-        """It has none to test a selector with."""
+        """Labels to test a selector with: it has none."""
         return
 
     def concerns(self, labels: Mapping[str, str]) -> bool:
@@ -98,7 +98,7 @@ _EVERYWHERE = _Place(None, None)
 
 
 class Missing:
-    """What could not be measured in one tick: places by metric name."""
+    """What could not be measured in one tick: GPUs by metric name."""
 
     def __init__(
         self, places: Mapping[str, Collection[_Where]] | None = None, *, doubtful: Collection[_Where] = ()
@@ -190,7 +190,7 @@ def _place(gpu: GpuReading) -> _Place:
 
 
 ALERT_SERIES = ("ALERTS", "ALERTS_FOR_STATE")
-"""What alert rules write, as in Prometheus."""
+"""Metrics that alert rules write, as in Prometheus."""
 _GPU_LABELS = frozenset({"gpu", "uuid"})
 
 

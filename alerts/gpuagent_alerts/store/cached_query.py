@@ -1,4 +1,4 @@
-"""What was read from the store, until something in the store changes: whoever asks again costs it nothing."""
+"""Cache the result of a query until something in the store changes: asking again costs nothing."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class CachedQuery(Generic[T]):
-    """For any thread, and outside of transactions: what one has not committed yet must not be kept."""
+    """A cached query, for any thread, outside of transactions: what one has not committed yet must not be kept."""
 
     def __init__(self, store: Store, read: Callable[[], T]) -> None:
         """Keep nothing yet. `read` may raise StoreFailure; then nothing is kept."""

@@ -49,7 +49,7 @@ _META: Table[str] = Table(
 )
 _MOST_OWED = 1000
 _PASSING = {Trouble.CORRUPT, Trouble.DAMAGED, Trouble.WRITES_FAIL, Trouble.MISSING}
-"""After these the file, or a new one in its place, may be written again."""
+"""Problems after which the file, or a new one in its place, may be written again."""
 
 
 class Store:
@@ -81,7 +81,7 @@ class Store:
         if db is None and path is not None:
             number_from_now(self._db)
         self.remarks = [lost] if lost else []
-        """What else is wrong with the state, in words, found by others."""
+        """Other things that are wrong with the state, in words, found by others."""
         _log(self.problem, *self._notices, *self.remarks)
         with suppress(StoreFailure):  # said again, and told, at the next write
             if self.meta_at_start(OWNER_KEY, Owner.load) != owner:
@@ -91,7 +91,7 @@ class Store:
 
     @property
     def set_aside_rows(self) -> Mapping[str, int]:
-        """How many rows of each table could not be read since the start."""
+        """Number of rows of each table that could not be read since the start."""
         return dict(self._set_aside)
 
     @property
@@ -359,7 +359,7 @@ class Store:
         self._moves += 1
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._db.close()
             self._open_files = None

@@ -62,9 +62,9 @@ def _identity(path: Path) -> _Identity:
 log = logging.getLogger(__name__)
 
 KEPT = 3
-"""Of the times at which something was moved aside, the newest: a damaged file may be large."""
+"""Number of times at which something was moved aside that are kept, the newest: a damaged file may be large."""
 COMPANIONS = ("-wal", "-shm", "-journal")
-"""What SQLite puts beside a database."""
+"""Suffixes of the files that SQLite puts beside a database."""
 
 
 def move_aside(path: Path, reason: str = "corrupt") -> Path:
@@ -131,7 +131,7 @@ _MAGIC: Final = 0x377F0682
 """With the lowest bit set, checksums are of big-endian words."""
 _VERSION: Final = 3007000
 MOST_BYTES: Final = 32 * 2**20
-"""As far as checksums are worked out: about a second. The agent lets the log grow to 4 MiB."""
+"""Most bytes of which checksums are worked out: about a second. The agent lets the log grow to 4 MiB."""
 
 Sums = tuple[int, int]
 

@@ -42,19 +42,19 @@ LOST = {
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_PERM,
 }
-"""After these the file is of no use for now; after others, such as SQLITE_BUSY, the next try may work."""
+"""Errors after which the file is of no use for now; after others, such as SQLITE_BUSY, the next try may work."""
 _STEPS = 100_000
-"""Of SQLite's virtual machine, between two looks at the clock."""
+"""Steps of SQLite's virtual machine between two looks at the clock."""
 
 
 class Opened(NamedTuple):
-    """What became of a file."""
+    """Result of opening a file."""
 
     db: sqlite3.Connection | None
-    """None where it cannot or must not be used."""
+    """Connection; None where the file cannot or must not be used."""
     problem: StoreProblem | None = None
     notices: tuple[str, ...] = ()
-    """What was lost though the file can be used."""
+    """Losses although the file can be used, in words."""
 
 
 class _Refused(Exception):

@@ -67,14 +67,14 @@ class StoreFailure(Exception):
 
 
 OWNER_KEY = "node"
-"""In `meta`."""
+"""Key of the owner in `meta`."""
 
 
 class Owner(NamedTuple):
     """The node that writes a file."""
 
     machine: str = ""
-    """What tells machines apart, as `KIND ID`; "" where that is not known."""
+    """Identity of the machine, as `KIND ID`; "" where it is not known."""
     simulated: bool = False
 
     def differs(self, other: Owner) -> str:

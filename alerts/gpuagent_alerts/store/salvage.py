@@ -1,4 +1,4 @@
-"""What can still be read of a damaged database, row by row, into another one."""
+"""Salvage what can still be read of a damaged database, row by row, into another one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gpuagent_alerts.store.tables import LARGEST_INTEGER, decode_text, keep_copy
 _MOST_SECONDS = 5.0
 _MOST_BYTES = 256 * 2**20
 _STEPS = 100_000
-"""Of SQLite's virtual machine, between two looks at the clock."""
+"""Steps of SQLite's virtual machine between two looks at the clock."""
 
 
 def salvage(old: sqlite3.Connection, new: sqlite3.Connection) -> None:

@@ -169,12 +169,12 @@ Value = str | bytes | int | float | None
 MOST_SET_ASIDE = 1000
 """Rows kept in the table `set_aside`; the oldest are dropped."""
 _SHOWN_BYTES = 1000
-"""Of each cell of a row that is set aside."""
+"""Most bytes kept of each cell of a row that is set aside."""
 _MOST_REASON = 200
 
 
 class Column(NamedTuple):
-    """What a column may hold."""
+    """Check and bound of what a column may hold."""
 
     check: Callable[[object], object] = text
     """Returns the value in its type. Raises ValueError."""
@@ -202,11 +202,11 @@ class DamagedRow(NamedTuple):
     """Raw values by column; what is too long is cut."""
     reason: str
     address: tuple[Value, ...]
-    """For each column of the key its bytes and its type, as SQLite has them."""
+    """Bytes and type of each column of the key, as SQLite has them."""
 
 
 class Reading(NamedTuple, Generic[T]):
-    """What a query gave."""
+    """Result of a query."""
 
     rows: list[T]
     damaged: list[DamagedRow]

@@ -12,7 +12,7 @@ from gpuagent_alerts.alert import Message
 
 
 class Reason(StrEnum):
-    """How an attempt ended."""
+    """Reason for which an attempt ended as it did."""
 
     DELIVERED = "delivered"
     REFUSED = "refused"
@@ -45,7 +45,7 @@ class Outcome:
     reason: Reason
     detail: str = ""
     retry_after_seconds: float | None = None
-    """As the receiver asked."""
+    """Wait that the receiver asked for."""
 
     @property
     def ok(self) -> bool:
@@ -84,7 +84,7 @@ class Context:
     node: str
     """Name of the machine."""
     external_url: str
-    """Where a person finds more; "" if nowhere."""
+    """Address at which a person finds more; "" if there is none."""
     now: float
     """Unix time of the attempt."""
     simulated: bool = False
@@ -93,14 +93,14 @@ class Context:
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How fast, how many and for how long."""
+    """Limits of a receiver: how fast, how many, and for how long."""
 
     min_interval_seconds: float = 0.0
     """Between two attempts."""
     batch: int = 1
     """Messages of different groups that may go as one."""
     max_age_seconds: float = DAY_SECONDS
-    """After this a message is given up."""
+    """Age at which a message is given up."""
 
 
 class Sender(Protocol):
@@ -116,7 +116,7 @@ class Sender(Protocol):
 
     @property
     def pace(self) -> Pace:
-        """What the receiver can bear."""
+        """Limits of the receiver."""
         ...
 
     def address_hash(self) -> str:
@@ -134,7 +134,7 @@ CAP_SECONDS = 300.0
 MAX_RETRY_AFTER_SECONDS = 3600.0
 """A receiver may ask for at most this much patience."""
 SHORTEST_PAUSE_SECONDS = 1.0
-"""After 429 without `Retry-After`."""
+"""Shortest pause after 429 without `Retry-After`."""
 
 _STEP_SECONDS = 1.0
 

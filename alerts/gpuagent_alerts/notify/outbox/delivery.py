@@ -88,12 +88,12 @@ _LONGEST_SLEEP_SECONDS = 60.0
 """However far the next attempt is: the machine may have slept meanwhile, which a timer does not notice."""
 _AFTER_FAULT_SECONDS = 5.0
 _MAX_ALERTS = 100
-"""In one message that is put together from several."""
+"""Most alerts in one message that is put together from several."""
 
 
 @dataclass(slots=True)
 class MessageOrigin:
-    """Where the agent is, for those who are told."""
+    """Node and address that messages name as their origin."""
 
     node: str
     external_url: str = ""
@@ -114,7 +114,7 @@ class DeliveryWorker:
         self.off = disabled.off(sender)
         """Why nothing is sent any more: the receiver wants nothing (410)."""
         self.last: Outcome | None = None
-        """Of the last attempt."""
+        """Outcome of the last attempt."""
         self.failing_since: float | None = None
         """Clock of the first of the attempts that have failed in a row; None after one that did not."""
         self._outbox = outbox
@@ -129,7 +129,7 @@ class DeliveryWorker:
 
     @property
     def sender(self) -> Sender:
-        """Whom it sends to."""
+        """Sender of its receiver."""
         return self._sender
 
     def wake(self) -> None:
@@ -262,7 +262,7 @@ async def _threaded(call: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 
 
 _STOP_SECONDS = 1.0
-"""What is on its way when the agent stops gets this long."""
+"""Time that an attempt under way gets when the agent stops."""
 
 
 class Delivery:
@@ -280,7 +280,7 @@ class Delivery:
 
     @property
     def workers(self) -> Mapping[str, DeliveryWorker]:
-        """By the name of the receiver."""
+        """Workers by the name of the receiver."""
         return self._workers
 
     async def use(self, senders: Iterable[Sender]) -> None:

@@ -47,7 +47,7 @@ class Occasion(StrEnum):
 
 
 class MessageState(StrEnum):
-    """Where a message is on its way."""
+    """State of a message on its way."""
 
     QUEUED = "queued"
     HELD = "held"
@@ -61,19 +61,19 @@ class MessageState(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OutboxEntry:
-    """What is put into the outbox."""
+    """A message to put into the outbox."""
 
     message: Message
     occasion: Occasion
     news: tuple[str, ...] = ()
     """Fingerprints of the alerts that no earlier message told of."""
     held: bool = False
-    """It is held back, and is not sent by itself."""
+    """Whether it is held back and not sent by itself."""
 
 
 @dataclass(frozen=True, slots=True)
 class QueuedMessage:
-    """What lies there."""
+    """A message that is in the outbox."""
 
     seq: int
     message: Message
@@ -86,9 +86,9 @@ class QueuedMessage:
     """Unix time before which it is not tried again."""
     last_error: str
     news: tuple[str, ...] = ()
-    """As in `OutboxEntry`."""
+    """Fingerprints of the alerts that no earlier message told of."""
     size_bytes: int = 0
-    """Of its body."""
+    """Size of its body."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,7 +238,7 @@ def _holder(value: object) -> Holder:
 
 
 _KEPT = frozenset({MessageState.QUEUED, MessageState.HELD, MessageState.DEAD})
-"""In these a message has a body."""
+"""States in which a message has a body."""
 _SETTLED = frozenset[object](str(state) for state in MessageState if state not in _KEPT)
 _WITH_BODY = "WHERE state IN ('queued', 'held', 'dead')"
 _WITHOUT = "WHERE state NOT IN ('queued', 'held', 'dead')"

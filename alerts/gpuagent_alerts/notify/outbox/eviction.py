@@ -1,4 +1,4 @@
-"""What is given up when the outbox is full: repeats first, then what began to fire, last what ended.
+"""Evict messages when the outbox is full: repeats first, then what began to fire, last what ended.
 
 A receiver must not hear of an end without a beginning, nor of a beginning whose end was dropped. So with a message that
 told of a new alert, the end of that alert goes too, if it is queued; unless the receiver may have got the message.
@@ -20,12 +20,12 @@ _NO_ROOM = "the outbox was full"
 
 @dataclass(frozen=True, slots=True)
 class OutboxBounds:
-    """How much may be kept."""
+    """Bounds of what is kept."""
 
     rows: int = 10_000
     """Messages that wait."""
     size_bytes: int = 32 * 2**20
-    """Of their bodies, in all."""
+    """Size of their bodies in all."""
     dead: int = 1000
     """Dead letters."""
     history: int = 1000

@@ -30,7 +30,7 @@ from gpuagent_alerts.store.database import Store
 
 @dataclass(slots=True)
 class DeliveryCounters:
-    """Of one receiver; they only grow."""
+    """Counters of one receiver; they only grow."""
 
     sent: int = 0
     failed: int = 0
@@ -45,7 +45,7 @@ class DeliveryCounters:
 
 @dataclass(frozen=True, slots=True)
 class DeliveryFigures:
-    """Of one receiver, at a moment."""
+    """Figures of one receiver at a moment."""
 
     receiver: str
     queued: int = 0

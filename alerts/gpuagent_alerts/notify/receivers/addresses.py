@@ -13,16 +13,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""From a name and a port to addresses, the best one first. Raises OSError."""
+"""Function from a name and a port to addresses, the best one first. Raises OSError."""
 
 MAX_ADDRESSES = 4
-"""That are tried for one message: there is a deadline."""
+"""Most addresses that are tried for one message: there is a deadline."""
 _METADATA = frozenset({
     "fd00:ec2::254",  # https://docs.aws.amazon.com/AWSEC2/latest/UserGuide/instancedata-data-retrieval.html
     "fd20:ce::254",  # https://cloud.google.com/compute/docs/metadata/querying-metadata
     "100.100.100.200",  # https://www.alibabacloud.com/help/en/ecs/user-guide/view-instance-metadata
 })  # fmt: skip
-"""Where clouds have them besides 169.254.0.0/16 and fe80::/10."""
+"""Metadata services of clouds outside 169.254.0.0/16 and fe80::/10."""
 
 
 class ForbiddenAddressError(ValueError):

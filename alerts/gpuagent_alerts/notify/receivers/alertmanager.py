@@ -24,9 +24,9 @@ from gpuagent_alerts.secret import Secret
 
 RESEND_SECONDS = 60.0
 RESOLVED_FOR_SECONDS = 300.0
-"""For so long a resolve is repeated: an Alertmanager that was restarting has to hear it too."""
+"""Time for which a resolve is repeated: an Alertmanager that was restarting has to hear it too."""
 HOLDS_SECONDS = 5 * RESEND_SECONDS
-"""So long an alert goes on at Alertmanager when nothing more is heard from here."""
+"""Time after which Alertmanager ends an alert of which it hears no more."""
 
 
 @dataclass(frozen=True, slots=True)

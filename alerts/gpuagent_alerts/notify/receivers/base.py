@@ -69,9 +69,9 @@ class Dependencies:
     masker: Masker = field(default_factory=Masker)
     """Hides secrets in what programs write."""
     store: Store | None = None
-    """Where receivers keep what must survive; None: they forget with the process."""
+    """Store of what receivers must not forget; None: they forget with the process."""
     api_urls: Mapping[str, str] = field(default_factory=dict)
-    """By kind, what replaces the address of a service's API."""
+    """Addresses that replace those of services' APIs, by kind."""
 
 
 class ReceiverKind(ABC, Generic[ConfigT]):

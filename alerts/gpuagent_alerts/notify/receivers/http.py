@@ -32,14 +32,14 @@ import httpx  # noqa: E402  after the line above
 DEADLINE_SECONDS = 15.0
 MAX_ANSWER_BYTES = 4096
 _ANSWER_SECONDS = 2.0
-"""To read what comes after the status: it only explains a refusal."""
+"""Time to read what comes after the status: it only explains a refusal."""
 _SHOWN = 160
 _AGAIN = frozenset({408, 425})
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """What is sent. Neither the URL nor the headers are ever shown."""
+    """A request. Neither the URL nor the headers are ever shown."""
 
     url: str = field(repr=False)
     body: bytes = field(default=b"", repr=False)

@@ -28,7 +28,7 @@ from gpuagent_alerts.store.tables import Column, Table, text, unix_time, word
 
 API_URL: Final = "https://slack.com/api"
 _MAX_ANSWER_BYTES = 256 * 1024
-"""It repeats the message, and may have the thread's id behind it."""
+"""Longest answer read: it repeats the message, and may have the thread's id behind it."""
 _LOUD = frozenset({News.WORSENED, News.REMINDER})
 """Told in the channel, too: a reply in a thread alone calls nobody."""
 _THREAD_IS_GONE = frozenset({"thread_not_found", "message_not_found", "cannot_reply_to_message"})

@@ -27,7 +27,7 @@ from gpuagent_alerts.notify.receivers.text import common_items, headline, rfc333
 from gpuagent_alerts.secret import Misconfigured, Secret
 
 SCHEMA = 1
-"""Of what the agent adds to Alertmanager's document. It changes when a reader would have to."""
+"""Version of what the agent adds to Alertmanager's document. It changes when a reader would have to."""
 _NEVER = "0001-01-01T00:00:00Z"
 """Go's zero time: what Alertmanager writes while an alert fires."""
 
