@@ -29,17 +29,17 @@ from gpuagent_alerts.notify.state import (
 from gpuagent_alerts.notify.urgency import CRITICAL, did_nothing, severity_rank
 
 
-class Decision(NamedTuple):
+class Decisions(NamedTuple):
     """Messages to send now, and when to look again."""
 
-    tellings: list[NotificationDecision]
+    decisions: list[NotificationDecision]
     """Decisions by group, without groups about which nothing is to be said."""
     next_at: float
     """Unix time from which on there may be more to tell although nothing but the time has changed; infinity for never.
     When silences begin and end is for others to know."""
 
 
-def decide(view: NotificationInputs, told: Mapping[GroupKey, NotificationState]) -> Decision:
+def decide(view: NotificationInputs, told: Mapping[GroupKey, NotificationState]) -> Decisions:
     """Return what is to be told now, and the Unix time at which there may be more."""
     groups = _groups(view, told)
     found: list[NotificationDecision] = []
@@ -51,11 +51,11 @@ def decide(view: NotificationInputs, told: Mapping[GroupKey, NotificationState])
             found.append(NotificationDecision(key, None))  # there is nobody to tell
             continue
         group = _group(view, key, recipient, groups.get(key), told.get(key))
-        telling = group.telling()
-        if telling is not None:
-            found.append(telling)
+        decision = group.decide()
+        if decision is not None:
+            found.append(decision)
         times += (time for time in group.times() if time > view.now)
-    return Decision(found, min(times, default=math.inf))
+    return Decisions(found, min(times, default=math.inf))
 
 
 def _group(
@@ -74,7 +74,7 @@ def _groups(view: NotificationInputs, told: Mapping[GroupKey, NotificationState]
     node = format_labels(view.node_labels)
     incidents = {fingerprint: one for one in view.incidents.values() for fingerprint in one.members}
     for fingerprint, alert in view.firing.items():
-        hushed = view.hushed(alert)
+        suppressed = view.suppressed(alert)
         for destination in view.destinations(alert.labels):
             incident = incidents.get(fingerprint)
             key, empty = alert_group(fingerprint, alert, destination, node, incident)
@@ -82,7 +82,7 @@ def _groups(view: NotificationInputs, told: Mapping[GroupKey, NotificationState]
                 continue
             if incident is None and did_nothing(alert.labels) and not destination.recipient.one_by_one:
                 continue  # a dry run is told with an incident, or not at all
-            if hushed and not _is_refreshed(destination.recipient, told.get(key), fingerprint):
+            if suppressed and not _is_refreshed(destination.recipient, told.get(key), fingerprint):
                 continue
             groups.setdefault(key, empty).alerts[fingerprint] = alert
     return groups
@@ -119,7 +119,7 @@ class _Group:
         self._known = dict(told.alerts) if told else {}
         self._changed = False
 
-    def telling(self) -> NotificationDecision | None:
+    def decide(self) -> NotificationDecision | None:
         self._forget()
         known = self._known
         over = {
@@ -133,7 +133,7 @@ class _Group:
             if fingerprint not in known or not known[fingerprint].firing
         }
         if new or over:
-            return self._tell(new, over)
+            return self._news_decision(new, over)
         if self._repeat_is_due():
             return self._repeat()
         return NotificationDecision(self._key, self._after(self._told_at)) if self._changed else None
@@ -159,9 +159,9 @@ class _Group:
                 del self._known[fingerprint]
                 self._changed = True
 
-    def _tell(self, new: dict[str, Alert], over: dict[str, Alert]) -> NotificationDecision:
+    def _news_decision(self, new: dict[str, Alert], over: dict[str, Alert]) -> NotificationDecision:
         chosen = dict(list(new.items())[:MAX_ALERTS])
-        still = self._still()
+        still = self._still_firing()
         # Whether a group fires is seen by its alerts, so one that does has a place in any case.
         reserved = 1 if still and not chosen else 0
         chosen |= dict(list(over.items())[: max(MAX_ALERTS - len(chosen) - reserved, 0)])
@@ -173,11 +173,11 @@ class _Group:
         if self._repeat_seconds is None or self._view.now - self._told_at < self._repeat_seconds:
             return False
         if self._recipient.has_to_be_refreshed:  # an acknowledgement is no end
-            return bool(self._still() or self._past())
-        return any(f not in self._view.acknowledged for f in self._still()) or bool(self._past())
+            return bool(self._still_firing() or self._recently_ended())
+        return any(f not in self._view.acknowledged for f in self._still_firing()) or bool(self._recently_ended())
 
     def _repeat(self) -> NotificationDecision:
-        chosen = dict(list((self._still() | self._past()).items())[:MAX_ALERTS])
+        chosen = dict(list((self._still_firing() | self._recently_ended()).items())[:MAX_ALERTS])
         lost = any(self._known[fingerprint].lost for fingerprint in chosen)
         return self._message(chosen, Occasion.FIRING if lost else Occasion.REPEAT)
 
@@ -207,7 +207,7 @@ class _Group:
     def _after(self, told_at: float) -> NotificationState | None:
         return NotificationState(told_at, self._labels, self._known) if self._known else None
 
-    def _still(self) -> dict[str, Alert]:
+    def _still_firing(self) -> dict[str, Alert]:
         """Return still-firing, already-notified alerts with their original labels and start time."""
         return {
             fingerprint: self._view.as_told(alert, self._known[fingerprint])
@@ -215,7 +215,7 @@ class _Group:
             if fingerprint in self._known and self._known[fingerprint].firing
         }
 
-    def _past(self) -> dict[str, Alert]:
+    def _recently_ended(self) -> dict[str, Alert]:
         """Return alerts whose end was sent and is repeated for a while."""
         return {
             fingerprint: one.alert

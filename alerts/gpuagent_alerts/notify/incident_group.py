@@ -56,25 +56,25 @@ class IncidentGroup:
         self._live = any(not did_nothing(alert.labels) for alert in self._audible.values())
         self._current = worst(alert.labels for alert in self._audible.values())
 
-    def telling(self) -> NotificationDecision | None:
+    def decide(self) -> NotificationDecision | None:
         """Return what is to be told or to be noted now; None for nothing."""
         before = dict(self._known)
         self._note_ends()
         if self._told is None:
             return self._begin() if self._live else None
-        told = self._followed(self._told)
+        told = self._with_lowered_since(self._told)
         if self._is_over():
-            return self._end(told) if self._hold_is_over(told) else self._noted(before, told)
+            return self._end(told) if self._hold_is_over(told) else self._note_if_changed(before, told)
         if self._live:
             if self._worsens(told.urgency) and self._has_waited(told.urgency):
                 return self._message(News.WORSENED, told)
             if self._repeat_is_due():
                 return self._message(News.REMINDER, told)
-        return self._noted(before, told)
+        return self._note_if_changed(before, told)
 
     def times(self) -> Iterator[float]:
         """Yield Unix times at which there may be something to tell although nothing else has changed."""
-        told = None if self._told is None else self._followed(self._told)
+        told = None if self._told is None else self._with_lowered_since(self._told)
         if self._live:
             oldest = self._oldest(told.urgency if told is not None else None)
             if oldest is not None:
@@ -102,7 +102,7 @@ class IncidentGroup:
                 again = replace(self._view.as_told(self._audible[fingerprint]), starts_at=one.alert.starts_at)
                 self._known[fingerprint] = NotifiedAlert(again, one.lost)
 
-    def _followed(self, told: NotifiedIncident) -> NotifiedIncident:
+    def _with_lowered_since(self, told: NotifiedIncident) -> NotifiedIncident:
         """Return what was told, with since when it is less than that."""
         now = self._view.now
         if not self._live:
@@ -233,7 +233,9 @@ class IncidentGroup:
         labels = {name: value for name, value in record.labels.items() if value} if record is not None else {}
         return Incident(key, kind, {**self._view.node_labels, **labels}, severity, starts_at, ends_at, news)
 
-    def _noted(self, before: Mapping[str, NotifiedAlert], told: NotifiedIncident) -> NotificationDecision | None:
+    def _note_if_changed(
+        self, before: Mapping[str, NotifiedAlert], told: NotifiedIncident
+    ) -> NotificationDecision | None:
         if self._known == before and told == self._told:
             return None
         return NotificationDecision(self._key, NotificationState(self._told_at, {}, self._known, told))

@@ -118,19 +118,19 @@ class Notifier:
             still_pending = {fingerprint for fingerprint in pending if fingerprint not in ended}
             incidents = self._book.update(firing, still_pending, facts or NoCauseFacts(), now, closing=closing)
             view = replace(self._view(now, firing, ended, pending, incidents), closing=closing)
-            tellings, next_at = decide(view, self._told)
-            offers = [Offer(self._entry(telling, now), telling.urgent) for telling in tellings if telling.alerts]
+            decisions, next_at = decide(view, self._told)
+            offers = [Offer(self._entry(decision, now), decision.urgent) for decision in decisions if decision.alerts]
             losses = self._limiter.send(offers, self.routes.recipients)
             losses = _of_digests(losses, self._limiter.digest_group, self._told)
-            changes = _with_losses({telling.key: telling.told for telling in tellings}, self._told, losses)
+            changes = _with_losses({decision.key: decision.told for decision in decisions}, self._told, losses)
             save_notification_states(self._store, changes)
             self._quiet.acks.keep({*firing, *(key for key, one in incidents.items() if one.ends_at is None)})
             self._store.after_commit(lambda: self._apply(changes))
-        if not tellings:
+        if not decisions:
             self._idle = _Idle(
                 self._circumstances(firing), min(next_at, self._limiter.next_at(), self._quiet.silences.next_change())
             )
-        return sum(bool(telling.alerts) for telling in tellings)
+        return sum(bool(decision.alerts) for decision in decisions)
 
     def _view(
         self, now: float, firing: Mapping[str, Alert], ended: Mapping[str, Alert], pending: Collection[str],
@@ -144,7 +144,7 @@ class Notifier:
             ended=ended,
             destinations=self.routes.of,
             recipients=self.routes.recipients,
-            hushed=_Hushed(self._quiet.silences, firing, incidents),
+            suppressed=_Suppressed(self._quiet.silences, firing, incidents),
             acknowledged={known for known in (*firing, *incidents) if known in acks},
             node_labels=self._node_labels,
             pending=pending,
@@ -166,15 +166,15 @@ class Notifier:
     def _circumstances(self, firing: Collection[str]) -> tuple[object, ...]:
         return frozenset(firing), self.routes, self._store.changes
 
-    def _entry(self, telling: NotificationDecision, now: float) -> OutboxEntry:
-        receiver, group = telling.key
-        is_news = telling.occasion is not Occasion.REPEAT
-        name = id_of_news(receiver, group, telling.alerts) if is_news else message_id(now)
-        incident = telling.incident
+    def _entry(self, decision: NotificationDecision, now: float) -> OutboxEntry:
+        receiver, group = decision.key
+        is_news = decision.occasion is not Occasion.REPEAT
+        name = id_of_news(receiver, group, decision.alerts) if is_news else message_id(now)
+        incident = decision.incident
         if incident is not None:
-            incident = replace(incident, briefing=self.brief(incident, telling.alerts))
-        message = Message(name, receiver, group, telling.alerts, telling.group_labels, incident)
-        return OutboxEntry(message, telling.occasion, telling.news)
+            incident = replace(incident, briefing=self.brief(incident, decision.alerts))
+        message = Message(name, receiver, group, decision.alerts, decision.group_labels, incident)
+        return OutboxEntry(message, decision.occasion, decision.news)
 
     def _follow_clock(self) -> None:
         step = self._steps.step()
@@ -188,7 +188,7 @@ class Notifier:
             }
 
 
-class _Hushed:
+class _Suppressed:
     """Test whether an alert is silenced or muted."""
 
     def __init__(

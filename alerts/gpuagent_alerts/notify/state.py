@@ -249,7 +249,7 @@ class NotificationInputs:
     """Alerts that ended lately, by fingerprint."""
     destinations: Callable[[Mapping[str, str]], Sequence[Destination]]
     recipients: Mapping[str, Recipient]
-    hushed: Callable[[Alert], bool]
+    suppressed: Callable[[Alert], bool]
     """Test whether an alert is silenced or muted."""
     acknowledged: Collection[str]
     """Fingerprints of alerts, and keys of incidents, that are not repeated."""

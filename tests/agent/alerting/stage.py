@@ -122,8 +122,8 @@ class Stage:
     def deliver(self) -> None:
         """Let the receivers take all that waits."""
         for recipient in self.recipients:
-            while taken := self.outbox.take(recipient.name, 1):
-                self.outbox.settle(taken, DELIVERED)
+            while taken := self.outbox.take_due(recipient.name, 1):
+                self.outbox.record_outcome(taken, DELIVERED)
                 self.messages += [one.message for one in taken]
                 self.heard += [_heard(one.message) for one in taken]
 

@@ -111,7 +111,7 @@ def use(path: Path) -> Store:
             await bench.commands.add_silence(['gpu="9"'], 60.0, "", "carol")
             await bench.alerting.housekeeping()
             for name in ("hook", "gone"):
-                bench.alerting.outbox.release(await asyncio.to_thread(bench.alerting.outbox.take, name, 100))
+                bench.alerting.outbox.release(await asyncio.to_thread(bench.alerting.outbox.take_due, name, 100))
             assert audit.past(dry_run=False)
             with contextlib.suppress(NotRecorded):
                 act(audit)

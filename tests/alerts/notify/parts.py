@@ -83,8 +83,8 @@ class Desk:
         told = []
         for receiver in self.notifier.routes.recipients:
             while self.outbox.seconds_until_due(receiver) is not None:
-                taken = self.outbox.take(receiver, 1)
-                self.outbox.settle(taken, DELIVERED)
+                taken = self.outbox.take_due(receiver, 1)
+                self.outbox.record_outcome(taken, DELIVERED)
                 told += [f"{receiver}: {' '.join(_written(alert) for alert in one.message.alerts)}" for one in taken]
         return told
 

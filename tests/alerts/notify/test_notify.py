@@ -80,7 +80,7 @@ def test_a_resolve_tells_what_was_told(tmp_path: Path) -> None:
     ended = replace(gpu(0, ended=True), annotations={"summary": "97 %"}, starts_at=1.0, ends_at=NOW + 1)
     desk.clock.advance(5)
     desk.notifier.notify([ended])
-    (entry,) = desk.outbox.take("hook")
+    (entry,) = desk.outbox.take_due("hook")
     (told,) = entry.message.alerts
 
     assert told.labels == {**gpu(0).labels, "instance": "node7"}
@@ -255,7 +255,7 @@ def test_at_alertmanager_an_alert_may_begin_again_while_its_end_is_repeated() ->
     again = replace(gpu(0), starts_at=NOW + 500)
     desk.clock.advance(5)
     desk.notifier.notify([again])
-    (entry,) = desk.outbox.take("am")
+    (entry,) = desk.outbox.take_due("am")
 
     assert [(one.starts_at, one.ends_at) for one in entry.message.alerts] == [(NOW + 500, None)]
 
@@ -317,7 +317,7 @@ def test_two_nodes_have_two_incidents() -> None:
     for node in ("node7", "node8"):
         desk = Desk(node=node)
         desk.notifier.notify([alert("GpuCountDropped")])
-        (entry,) = desk.outbox.take("hook")
+        (entry,) = desk.outbox.take_due("hook")
         keys.add(dedup_key(entry.message))
         assert entry.message.alerts[0].labels["instance"] == node
 
@@ -328,7 +328,7 @@ def test_labels_of_any_length_name_a_group() -> None:
     """The name of a group is bounded, and two long ones are still two."""
     desk = Desk(routes=[route("hook", group_by=["command"])])
     desk.notifier.notify([alert(command="x" * 5000 + end) for end in ("a", "b", "é")])
-    taken = desk.outbox.take("hook", 9)
+    taken = desk.outbox.take_due("hook", 9)
 
     assert len(taken) == 3
     assert all(len(one.message.group) < 500 for one in taken)

@@ -46,8 +46,8 @@ class Story(RuleBasedStateMachine):
 
     @rule(receiver=st.sampled_from(["hook", "grouped"]), ok=st.booleans())
     def deliver(self, receiver: str, ok: bool) -> None:
-        taken = self.desk.outbox.take(receiver, 1)
-        self.desk.outbox.settle(taken, DELIVERED if ok else Outcome(Reason.UNREACHABLE))
+        taken = self.desk.outbox.take_due(receiver, 1)
+        self.desk.outbox.record_outcome(taken, DELIVERED if ok else Outcome(Reason.UNREACHABLE))
         for one in taken if ok else ():
             self.hear(receiver, list(one.message.alerts))
 
@@ -93,8 +93,8 @@ class Story(RuleBasedStateMachine):
         for receiver in self.heard:
             while (seconds := self.desk.outbox.seconds_until_due(receiver)) is not None:
                 self.desk.clock.advance(seconds)
-                taken = self.desk.outbox.take(receiver, 1)
-                self.desk.outbox.settle(taken, DELIVERED)
+                taken = self.desk.outbox.take_due(receiver, 1)
+                self.desk.outbox.record_outcome(taken, DELIVERED)
                 self.hear(receiver, [one for queued in taken for one in queued.message.alerts])
         assert self.heard == {"hook": self.firing, "grouped": self.firing}
         self.desk.store.close()

@@ -159,7 +159,7 @@ class DeliveryWorker:
         if held > 0:
             return held
         taken = await _threaded(
-            self._outbox.take, self._sender.name, 1 if self._one_by_one else self._sender.pace.batch
+            self._outbox.take_due, self._sender.name, 1 if self._one_by_one else self._sender.pace.batch
         )
         if not taken:
             self._one_by_one = 0
@@ -176,7 +176,7 @@ class DeliveryWorker:
             outcome = await self._sender.send(_together([entry.message for entry in taken]), context)
         finally:
             self._free_at = self._clock.now() + self._sender.pace.min_interval_seconds
-        self._tell(outcome)
+        self._log_change(outcome)
         self._one_by_one = max(0, self._one_by_one - 1)
         if len(taken) > 1 and not (outcome.ok or outcome.retry or outcome.switch_off):
             self._one_by_one = len(taken)  # which of them it refuses is yet to be found
@@ -191,12 +191,12 @@ class DeliveryWorker:
             return self._note(taken, outcome)  # in memory, if the file is of no use any more
 
     def _note(self, taken: Sequence[QueuedMessage], outcome: Outcome) -> float:
-        pause = self._outbox.settle(taken, outcome)
+        pause = self._outbox.record_outcome(taken, outcome)
         if outcome.switch_off:
             self.off = self._disabled.switch_off(self._sender, outcome)
         return pause
 
-    def _tell(self, outcome: Outcome) -> None:
+    def _log_change(self, outcome: Outcome) -> None:
         """Log the first failure, and that it works again."""
         if outcome.ok:
             self.failing_since = None

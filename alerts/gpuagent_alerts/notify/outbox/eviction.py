@@ -73,7 +73,7 @@ def _drop(store: Store, seq: int, excess: _Excess) -> Iterator[DroppedMessage]:
         if heir is None:
             untold.append(fingerprint)
         elif heir.status is Status.FIRING:
-            heir.tell(store, fingerprint)
+            heir.mark_first(store, fingerprint)
         elif heir.without(store, fingerprint, excess):
             yield DroppedMessage(receiver, group)
     yield DroppedMessage(receiver, group, tuple(untold))
@@ -104,7 +104,7 @@ class _Heir:
                     return cls(queued, alert.status)
         return None
 
-    def tell(self, store: Store, fingerprint: str) -> None:
+    def mark_first(self, store: Store, fingerprint: str) -> None:
         """Mark it as the first message to tell of the alert."""
         occasion = self.queued.occasion
         reason = Occasion.FIRING if occasion is Occasion.REPEAT else occasion

@@ -168,7 +168,7 @@ class Outbox:
 
     # ---- out ---------------------------------------------------------------------------------------------
 
-    def take(self, receiver: str, count: int = 1) -> list[QueuedMessage]:
+    def take_due(self, receiver: str, count: int = 1) -> list[QueuedMessage]:
         """Return what to send now: of each group the oldest, if its time has come. They are in flight until settled."""
         with self._store.transaction():
             self._follow_clock()
@@ -191,7 +191,7 @@ class Outbox:
             )
         return None if next_at is None else max(0.0, next_at - self._clock.wall())
 
-    def settle(self, taken: Sequence[QueuedMessage], outcome: Outcome) -> float:
+    def record_outcome(self, taken: Sequence[QueuedMessage], outcome: Outcome) -> float:
         """Note what came of an attempt to send these; returns the seconds for which the whole receiver has to wait."""
         pause = 0.0
         with self._store.transaction():

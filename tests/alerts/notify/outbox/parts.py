@@ -61,14 +61,14 @@ class Bench:
 
     def take(self, receiver: str = "hook", count: int = 100) -> list[str]:
         """Ids of what is due; it is in flight no longer."""
-        taken = self.outbox.take(receiver, count)
+        taken = self.outbox.take_due(receiver, count)
         self.outbox.release(taken)
         return [entry.message.id for entry in taken]
 
     def attempt(self, outcome: Outcome, receiver: str = "hook", count: int = 1) -> list[str]:
         """Take, and settle with an outcome; returns the ids."""
-        taken = self.outbox.take(receiver, count)
-        self.outbox.settle(taken, outcome)
+        taken = self.outbox.take_due(receiver, count)
+        self.outbox.record_outcome(taken, outcome)
         return [entry.message.id for entry in taken]
 
     def drain(self, receiver: str = "hook") -> list[Message]:
@@ -76,8 +76,8 @@ class Bench:
         done: list[Message] = []
         while (seconds := self.outbox.seconds_until_due(receiver)) is not None:
             self.clock.advance(seconds)
-            taken = self.outbox.take(receiver, 1)
-            self.outbox.settle(taken, DELIVERED)
+            taken = self.outbox.take_due(receiver, 1)
+            self.outbox.record_outcome(taken, DELIVERED)
             done += [entry.message for entry in taken]
         return done
 

@@ -119,17 +119,17 @@ def test_a_sender_that_raises_costs_nothing_but_its_attempt(caplog: pytest.LogCa
     assert "tops3cret" not in caplog.text
 
 
-def test_a_store_that_fails_does_not_end_a_lane(caplog: pytest.LogCaptureFixture) -> None:
-    """Whatever is raised inside, the lane goes on after a while; by a fast clock, at once."""
+def test_a_store_that_fails_does_not_end_a_worker(caplog: pytest.LogCaptureFixture) -> None:
+    """Whatever is raised inside, the worker goes on after a while; by a fast clock, at once."""
 
     class FailsTwice(Outbox):
         failures = 2
 
-        def take(self, receiver: str, count: int = 1) -> list[object]:  # type: ignore[override]
+        def take_due(self, receiver: str, count: int = 1) -> list[object]:  # type: ignore[override]
             if self.failures:
                 self.failures -= 1
                 raise RuntimeError("tops3cret")
-            return super().take(receiver, count)  # type: ignore[return-value]
+            return super().take_due(receiver, count)  # type: ignore[return-value]
 
     async def scene() -> None:
         clock, store = ScaledClock(1000.0), Store(None)

@@ -72,9 +72,9 @@ class OrderMachine(RuleBasedStateMachine):
 
     @rule(outcome=OUTCOMES, count=st.integers(1, 3))
     def attempt(self, outcome: Outcome, count: int) -> None:
-        taken = self.bench.outbox.take("hook", count)
+        taken = self.bench.outbox.take_due("hook", count)
         assert len({one.message.group for one in taken}) == len(taken)
-        self.bench.outbox.settle(taken, outcome)
+        self.bench.outbox.record_outcome(taken, outcome)
         if outcome.ok:
             for one in taken:
                 self.delivered[one.message.group].append(one.message.id)
@@ -166,8 +166,8 @@ def test_no_end_arrives_without_its_beginning(steps: list[tuple[str, int, bool]]
         for place, alerts in enumerate(stories[group]):
             teller.tell(alerts, tellers)
             if place < sent_first:
-                taken = bench.outbox.take("hook", 1)
-                bench.outbox.settle(taken, DELIVERED)
+                taken = bench.outbox.take_due("hook", 1)
+                bench.outbox.record_outcome(taken, DELIVERED)
                 arrived += [one.message for one in taken]
             ((queued,),) = bench.store.execute("SELECT count(*) FROM outbox WHERE state = 'queued'")
             assert queued <= rows
@@ -217,8 +217,8 @@ def test_what_is_on_its_way_is_not_given_up() -> None:
     """A message whose answer is awaited may have arrived: dropping it would lose its end as well."""
     bench = Bench(bounds=OutboxBounds(rows=1))
     bench.outbox.enqueue([entry(name="flying")])
-    taken = bench.outbox.take("hook", 1)
+    taken = bench.outbox.take_due("hook", 1)
     bench.outbox.enqueue([entry(alert(ended=True), name="end")])
-    bench.outbox.settle(taken, DELIVERED)
+    bench.outbox.record_outcome(taken, DELIVERED)
 
     assert bench.states() == {"flying": "sent", "end": "dropped"}
