@@ -17,7 +17,7 @@ from gpuagent.clock import Clock
 from gpuagent.matchers import MatchOperator, parse_matcher
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.notify.incidents import IncidentRecord
-from gpuagent_alerts.notify.inhibition import muted_by, outranked_by
+from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
 from gpuagent_alerts.notify.outbox.entry import QueuedMessage
 from gpuagent_alerts.notify.receivers.base import send_test_message
 from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Ack, Silence
@@ -112,7 +112,7 @@ class AlertCommands:
         """
         worker = self._alerting.delivery.workers.get(name)
         if worker is None or not self._alerting.notifies:
-            raise self._no_lane(name)
+            raise self._not_configured(name)
         outcome = await send_test_message(worker.sender, self._alerting.origin.context(self._clock.wall()))
         if outcome.ok:
             await self._in_store(lambda: self._alerting.delivery.switch_on(name))
@@ -125,7 +125,7 @@ class AlertCommands:
             raise KeyError(f"no message that could not be delivered has the id {letter_id}")
         return count
 
-    def _no_lane(self, name: str) -> Exception:
+    def _not_configured(self, name: str) -> Exception:
         """Return why nothing can be sent to a receiver."""
         config = self._alerting.config
         if all(receiver.name != name for receiver in config.receivers):
@@ -149,8 +149,8 @@ def alerts_document(
     alerting: Alerting, receivers: Sequence[ReceiverCounts], now_seconds: float, wall_seconds: float
 ) -> Document:
     """Return everything, JSON-ready. `now_seconds` is CLOCK_BOOTTIME, `wall_seconds` Unix time."""
-    muted = muted_by(alerting.firing())
-    outranked = outranked_by(alerting.firing())
+    by_loss = inhibited_by_loss(alerting.firing())
+    by_tier = inhibited_by_tier(alerting.firing())
     acks = {ack.fingerprint: ack for ack in alerting.acks.all()}
     incidents = {fingerprint: one for one in alerting.incidents.values() for fingerprint in one.members}
     alerts = []
@@ -170,7 +170,7 @@ def alerts_document(
                     "fires_in_seconds": _fires_in(instance, running.states, now_seconds),
                     "incident": key,
                     "silenced_by": [silence.id for silence in alerting.silences.silencing(labels)],
-                    "muted_by": muted(alert.labels) or outranked(alert.labels),
+                    "muted_by": by_loss(alert.labels) or by_tier(alert.labels),
                     "acknowledged_by": ack.creator if ack else "",
                     "receivers": [one.recipient.name for one in alerting.routes.of(alert.labels)],
                 }

@@ -23,34 +23,6 @@ LOST = "GpuLost"
 BLIND = "GpuMonitorBlind"
 CAUSES = ("GpuXid", "GpuEccUncorrectable", "GpuRowRemap", "GpuRecoveryAction")
 """Prefixes of the names of alerts that tell of a cause."""
-
-
-def muted_by(alerts: Iterable[Alert]) -> Callable[[Mapping[str, str]], str]:
-    """Return a function from an alert's labels to the name of the alert that mutes it, "" if none does."""
-    sources: dict[str, set[str]] = {LOST: set(), BLIND: set()}
-    node_is_blind = False
-    for alert in alerts:
-        if alert.status is Status.FIRING and alert.name in sources:
-            gpus = _gpus(alert.labels)
-            sources[alert.name].update(gpus)
-            node_is_blind |= alert.name == BLIND and not gpus
-
-    def muted(labels: Mapping[str, str]) -> str:
-        name, gpus = labels.get("alertname", ""), _gpus(labels)
-        if not gpus or name == LOST or name.startswith(CAUSES):
-            return ""
-        if gpus[0] in sources[LOST]:
-            return LOST
-        return BLIND if node_is_blind or (name != BLIND and gpus[0] in sources[BLIND]) else ""
-
-    return muted
-
-
-def _gpus(labels: Mapping[str, str]) -> list[str]:
-    """Return the names that labels have for a GPU, the one that is its own everywhere first; none for the node."""
-    return [name for label in ("uuid", "gpu") if (name := labels.get(label, ""))]
-
-
 _NODE = ("job", "instance", "node")
 _GPU = (*_NODE, "uuid")
 _PROCESS = (*_GPU, "pid", "gpu_instance_id")
@@ -67,7 +39,7 @@ class InhibitRule(NamedTuple):
     equal: tuple[str, ...]
 
 
-OUTRANKING: tuple[InhibitRule, ...] = (
+TIER_RULES: tuple[InhibitRule, ...] = (
     InhibitRule(('alertname="GpuMemoryFull"',), ('alertname=~"GpuMemoryHigh|GpuMemoryExhaustionSoon"',), _GPU),
     InhibitRule((_SOON,), ('alertname="GpuMemoryHigh"',), _GPU),
     InhibitRule((_SOON, 'tier=~"minutes|seconds"'), (_SOON, 'tier="hours"'), _GPU),
@@ -78,7 +50,7 @@ OUTRANKING: tuple[InhibitRule, ...] = (
 )
 """Higher tiers of one incident over lower ones."""
 
-_IMPLIED: tuple[InhibitRule, ...] = (
+_LOSS_RULES: tuple[InhibitRule, ...] = (
     InhibitRule((f'alertname="{LOST}"',), (_NOT_A_CAUSE, 'uuid!=""'), _GPU),
     InhibitRule((f'alertname="{BLIND}"', 'scope="gpu"'), (f'alertname!="{BLIND}"', _NOT_A_CAUSE, 'uuid!=""'), _GPU),
     InhibitRule((f'alertname="{BLIND}"', 'scope="node"'), (_NOT_A_CAUSE, 'uuid!=""'), _NODE),
@@ -89,7 +61,7 @@ def alertmanager_rules() -> list[dict[str, list[str]]]:
     """Return all of them as `inhibit_rules` of an Alertmanager's configuration."""
     return [
         {"source_matchers": list(rule.source), "target_matchers": list(rule.target), "equal": list(rule.equal)}
-        for rule in (*_IMPLIED, *OUTRANKING)
+        for rule in (*_LOSS_RULES, *TIER_RULES)
     ]
 
 
@@ -99,32 +71,58 @@ class _Compiled(NamedTuple):
     equal: tuple[str, ...]
 
 
-_COMPILED = tuple(
+_COMPILED_TIERS = tuple(
     _Compiled(
         Matchers(parse_matcher(text) for text in rule.source), Matchers(parse_matcher(text) for text in rule.target),
         rule.equal,
     )
-    for rule in OUTRANKING
+    for rule in TIER_RULES
 )  # fmt: skip
 
 
-def outranked_by(alerts: Iterable[Alert]) -> Callable[[Mapping[str, str]], str]:
-    """Return a function from an alert's labels to the name of the alert that outranks it, "" if none does."""
+def inhibited_by_loss(alerts: Iterable[Alert]) -> Callable[[Mapping[str, str]], str]:
+    """Return a function from an alert's labels to the name of the alert that inhibits it, "" if none does."""
+    sources: dict[str, set[str]] = {LOST: set(), BLIND: set()}
+    node_is_blind = False
+    for alert in alerts:
+        if alert.status is Status.FIRING and alert.name in sources:
+            gpus = _gpus(alert.labels)
+            sources[alert.name].update(gpus)
+            node_is_blind |= alert.name == BLIND and not gpus
+
+    def inhibited(labels: Mapping[str, str]) -> str:
+        name, gpus = labels.get("alertname", ""), _gpus(labels)
+        if not gpus or name == LOST or name.startswith(CAUSES):
+            return ""
+        if gpus[0] in sources[LOST]:
+            return LOST
+        return BLIND if node_is_blind or (name != BLIND and gpus[0] in sources[BLIND]) else ""
+
+    return inhibited
+
+
+def _gpus(labels: Mapping[str, str]) -> list[str]:
+    """Return the names that labels have for a GPU, the one that is its own everywhere first; none for the node."""
+    return [name for label in ("uuid", "gpu") if (name := labels.get(label, ""))]
+
+
+def inhibited_by_tier(alerts: Iterable[Alert]) -> Callable[[Mapping[str, str]], str]:
+    """Return likewise a function from labels to the name of the alert of a higher tier, "" if there is none."""
     sources: defaultdict[int, dict[tuple[str, ...], str]] = defaultdict(dict)
     for alert in alerts:
         if alert.status is Status.FIRING:
-            for place, rule in enumerate(_COMPILED):
+            for place, rule in enumerate(_COMPILED_TIERS):
                 if rule.source(alert.labels):
                     sources[place][_values(rule, alert.labels)] = alert.name
 
-    def outranked(labels: Mapping[str, str]) -> str:
+    def inhibited(labels: Mapping[str, str]) -> str:
         for place, found in sources.items():
-            rule = _COMPILED[place]
+            rule = _COMPILED_TIERS[place]
             if rule.target(labels) and (name := found.get(_values(rule, labels))):
                 return name
         return ""
 
-    return outranked
+    return inhibited
 
 
 def _values(rule: _Compiled, labels: Mapping[str, str]) -> tuple[str, ...]:

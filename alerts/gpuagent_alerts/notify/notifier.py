@@ -11,7 +11,7 @@ from gpuagent_alerts.alert import Alert, Briefing, Incident, Message
 from gpuagent_alerts.notify.cause import CauseFacts, NoCauseFacts
 from gpuagent_alerts.notify.decide import by_status, decide
 from gpuagent_alerts.notify.incidents import IncidentBook, IncidentRecord
-from gpuagent_alerts.notify.inhibition import muted_by, outranked_by
+from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
 from gpuagent_alerts.notify.limiter import HeldSummary, MessageLimiter, Offer
 from gpuagent_alerts.notify.outbox.attempt import WallSteps
 from gpuagent_alerts.notify.outbox.entry import DroppedMessage, Occasion, OutboxEntry, id_of_news, message_id
@@ -137,7 +137,7 @@ class Notifier:
         incidents: Mapping[str, IncidentRecord],
     ) -> NotificationInputs:  # fmt: skip
         acks = self._quiet.acks
-        outranked = outranked_by(firing.values())
+        by_tier = inhibited_by_tier(firing.values())
         return NotificationInputs(
             now=now,
             firing=firing,
@@ -149,7 +149,7 @@ class Notifier:
             node_labels=self._node_labels,
             pending=pending,
             incidents=incidents,
-            inhibited=lambda alert: bool(outranked(alert.labels)),
+            inhibited=lambda alert: bool(by_tier(alert.labels)),
         )
 
     def is_open(self, fingerprint: str) -> bool:
@@ -189,17 +189,17 @@ class Notifier:
 
 
 class _Suppressed:
-    """Test whether an alert is silenced or muted."""
+    """Test whether an alert is silenced or inhibited."""
 
     def __init__(
         self, silences: Silences, firing: Mapping[str, Alert], incidents: Mapping[str, IncidentRecord]
     ) -> None:
         self._silences = silences
         self._keys = {fingerprint: one.key for one in incidents.values() for fingerprint in one.members}
-        self._muted = muted_by(firing.values())
+        self._by_loss = inhibited_by_loss(firing.values())
 
     def __call__(self, alert: Alert) -> bool:
-        if self._muted(alert.labels):
+        if self._by_loss(alert.labels):
             return True
         key = self._keys.get(alert.fingerprint, "")
         return bool(self._silences.silencing({**alert.labels, INCIDENT_LABEL: key} if key else alert.labels))

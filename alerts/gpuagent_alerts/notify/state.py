@@ -250,7 +250,7 @@ class NotificationInputs:
     destinations: Callable[[Mapping[str, str]], Sequence[Destination]]
     recipients: Mapping[str, Recipient]
     suppressed: Callable[[Alert], bool]
-    """Test whether an alert is silenced or muted."""
+    """Test whether an alert is silenced or inhibited."""
     acknowledged: Collection[str]
     """Fingerprints of alerts, and keys of incidents, that are not repeated."""
     node_labels: Mapping[str, str] = field(default_factory=dict)

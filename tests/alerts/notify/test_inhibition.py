@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuagent_alerts.alert import Alert
-from gpuagent_alerts.notify.inhibition import outranked_by
+from gpuagent_alerts.notify.inhibition import inhibited_by_tier
 from tests.alerts.messages import alert
 from tests.alerts.notify.parts import Desk, route
 
@@ -35,7 +35,7 @@ def one(name: str, gpu: str = "0", **labels: Any) -> Alert:
 )  # fmt: skip
 def test_what_outranks_what(firing: Alert, about: Alert, by: str) -> None:
     """More of the same thing suppresses less of it, and never the other way round."""
-    assert outranked_by([firing])(about.labels) == by
+    assert inhibited_by_tier([firing])(about.labels) == by
 
 
 def test_a_group_is_not_told_of_a_lower_tier() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.notify.inhibition import muted_by
+from gpuagent_alerts.notify.inhibition import inhibited_by_loss
 from tests.alerts.messages import NOW
 from tests.alerts.notify.parts import Desk
 
@@ -40,7 +40,7 @@ NODE_BLIND, BLIND, LOST = firing("GpuMonitorBlind"), firing("GpuMonitorBlind", "
 )
 def test_who_mutes_whom(sources: list[Alert], alert: Alert, by: str) -> None:
     """A GPU's own trouble mutes what is about it, a blind node what is about any GPU; causes are told all the same."""
-    assert muted_by([*sources, alert])(alert.labels) == by
+    assert inhibited_by_loss([*sources, alert])(alert.labels) == by
 
 
 def test_a_blind_node_is_told_once() -> None:
