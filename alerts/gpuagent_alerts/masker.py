@@ -2,18 +2,15 @@
 
 A receiver that refuses a message may quote it, with address and headers: the secrets of the whole configuration are
 hidden in every form that `secret` knows, however often it was escaped, and besides them whatever looks like a
-credential. No list of forms is complete, so of what a receiver answers `plain_words` keeps only what no secret looks
-like: words of letters, and a few small numbers.
+credential.
 """
 
 from __future__ import annotations
 
 import html
 import re
-import unicodedata
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import NamedTuple
 
 from gpuagent_alerts.secret import CUT_BYTES, Forms, Misconfigured, Secret, forms
@@ -255,42 +252,3 @@ def _character(escape: bytes) -> bytes:
     if kind[:1] == b"\\":
         return _LETTERS.get(escape[1:], escape[1:])
     return html.unescape(escape.decode("ascii")).encode("utf-8", "replace")
-
-
-_TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
-_SEPARATOR = re.compile(r"((?:[\s\"'`{}\[\](),;<>|=]|\\[\"/nrt])+)")
-_WORD = re.compile(r"[^\W\d_]{2,}(?:[-_./:]+[^\W\d_]{2,})*[.:!?]*")
-_HUMP = re.compile(r"[A-Z]*[^A-Z]+|[A-Z]+")
-"""Letters of one case, with a capital in front or none: `ends` and `At` of `endsAt`."""
-_LETTERS_A_HUMP = 3
-"""Fewest letters between changes of case, on average: words change it less often than keys do."""
-_LONGEST_WORD = 40
-_SHORT = re.compile(r"(?:\d{1,5}(?:[.:]\d{1,5}){0,4}|\w|[A-Fa-f]{2}|[-+*/&#.:!?]{1,3})[.:!?]*")
-"""A number, or what may be one character or one byte of something that was taken apart."""
-_MOST_SHORT = 3
-"""Most numbers and hidden parts between two words: a line and a column, a date."""
-
-
-def plain_words(text: str) -> str:
-    """Return the text on one line; `<hidden>` stands for whatever is no plain word."""
-    text = _TAG.sub(" ", unicodedata.normalize("NFKC", text.replace(HIDDEN, "\0")))
-    pieces = _SEPARATOR.split(text)
-    line = "".join(_kept(pieces))
-    return " ".join(re.sub(rf"{HIDDEN}(?:[\s\"'`{{}}\[\](),;|=]*{HIDDEN})+", HIDDEN, line).split())
-
-
-def _kept(pieces: list[str]) -> Iterator[str]:
-    """Yield the pieces, every second of which is a separator, with what is not plain replaced."""
-    for plain, group in groupby(range(0, len(pieces), 2), lambda place: _is_word(pieces[place])):
-        places = list(group)
-        told = plain or sum(map(bool, (pieces[place] for place in places))) <= _MOST_SHORT
-        for place in places:
-            piece = pieces[place]
-            yield piece if not piece or (told and (plain or _SHORT.fullmatch(piece))) else HIDDEN
-            yield from pieces[place + 1 : place + 2]
-
-
-def _is_word(piece: str) -> bool:
-    if _SHORT.fullmatch(piece) or len(piece) > _LONGEST_WORD or _WORD.fullmatch(piece) is None:
-        return False
-    return len(piece) >= _LETTERS_A_HUMP * len(_HUMP.findall(piece)) or len(piece) < _LETTERS_A_HUMP

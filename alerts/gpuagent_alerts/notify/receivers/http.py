@@ -4,22 +4,29 @@ No redirect is followed: with 302 a message would be lost as a GET, with 307 it 
 host. No proxy of the environment is used: it would see what is meant for 127.0.0.1. A certificate has to be trusted by
 the system. An answer may take 15 s in all, however it trickles in, and 4 KiB of it are read. Nothing goes to a
 link-local address, whatever name it has.
+
+A receiver knows the secrets of its own address and may say them in any form: encoded, spaced out, in parts, in a way
+that nobody has thought of. No list of forms is complete, so of what `Masker` has left `plain_words` keeps only what no
+secret looks like: words of letters, and a few small numbers.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import socket
 import ssl
 import sys
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
+from itertools import groupby
 
 from gpuagent.clock import Clock, SystemClock
-from gpuagent_alerts.masker import Masker, plain_words
+from gpuagent_alerts.masker import HIDDEN, Masker
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED, Outcome, Reason
 from gpuagent_alerts.notify.receivers.addresses import ForbiddenAddressError, Resolve, Resolver, allowed_addresses
 
@@ -211,3 +218,42 @@ def _why(error: BaseException | None) -> str:
         if any(isinstance(link, kind) for link in chain):
             return words
     return "the connection to it broke"
+
+
+_TAG = re.compile(r"</?[A-Za-z][^<>]{0,200}>")
+_SEPARATOR = re.compile(r"((?:[\s\"'`{}\[\](),;<>|=]|\\[\"/nrt])+)")
+_WORD = re.compile(r"[^\W\d_]{2,}(?:[-_./:]+[^\W\d_]{2,})*[.:!?]*")
+_HUMP = re.compile(r"[A-Z]*[^A-Z]+|[A-Z]+")
+"""Letters of one case, with a capital in front or none: `ends` and `At` of `endsAt`."""
+_LETTERS_A_HUMP = 3
+"""Fewest letters between changes of case, on average: words change it less often than keys do."""
+_LONGEST_WORD = 40
+_SHORT = re.compile(r"(?:\d{1,5}(?:[.:]\d{1,5}){0,4}|\w|[A-Fa-f]{2}|[-+*/&#.:!?]{1,3})[.:!?]*")
+"""A number, or what may be one character or one byte of something that was taken apart."""
+_MOST_SHORT = 3
+"""Most numbers and hidden parts between two words: a line and a column, a date."""
+
+
+def plain_words(text: str) -> str:
+    """Return the text on one line; `<hidden>` stands for whatever is no plain word."""
+    text = _TAG.sub(" ", unicodedata.normalize("NFKC", text.replace(HIDDEN, "\0")))
+    pieces = _SEPARATOR.split(text)
+    line = "".join(_kept(pieces))
+    return " ".join(re.sub(rf"{HIDDEN}(?:[\s\"'`{{}}\[\](),;|=]*{HIDDEN})+", HIDDEN, line).split())
+
+
+def _kept(pieces: list[str]) -> Iterator[str]:
+    """Yield the pieces, every second of which is a separator, with what is not plain replaced."""
+    for plain, group in groupby(range(0, len(pieces), 2), lambda place: _is_word(pieces[place])):
+        places = list(group)
+        told = plain or sum(map(bool, (pieces[place] for place in places))) <= _MOST_SHORT
+        for place in places:
+            piece = pieces[place]
+            yield piece if not piece or (told and (plain or _SHORT.fullmatch(piece))) else HIDDEN
+            yield from pieces[place + 1 : place + 2]
+
+
+def _is_word(piece: str) -> bool:
+    if _SHORT.fullmatch(piece) or len(piece) > _LONGEST_WORD or _WORD.fullmatch(piece) is None:
+        return False
+    return len(piece) >= _LETTERS_A_HUMP * len(_HUMP.findall(piece)) or len(piece) < _LETTERS_A_HUMP

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent_alerts.masker import plain_words
+from gpuagent_alerts.notify.receivers.http import plain_words
 
 FORMS: dict[str, Callable[[str], str]] = {
     "as it is": lambda secret: secret,
