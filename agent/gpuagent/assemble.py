@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from gpuagent.acting.permissions import CheckedFiles
-from gpuagent.alerting.alerting import Alerting, Where
+from gpuagent.alerting.alerting import Alerting, NodeIdentity
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.alerting.rules import load_rules
 from gpuagent.catalogue.clients import CLIENT_FAMILIES
@@ -43,8 +43,7 @@ from gpuagent.runtime.state_files import LOCK_FILE, StateInUseError, lock_state,
 from gpuagent.service import Parts, Service
 from gpuagent.sources.sources import Sources
 from gpuagent.view import View
-from gpuagent_alerts.rules.faults import RuleFileError
-from gpuagent_alerts.rules.model import RuleGroup
+from gpuagent_alerts.rules.model import RuleFileError, RuleGroup
 from gpuagent_exporters.http.listeners import ListenError
 from gpuagent_exporters.http.web_config import WebConfig, WebConfigError, WebSettings, read_here
 
@@ -134,7 +133,7 @@ def assemble(
         raise StartError(str(error)) from None
     monitor = Monitor(node.library, node.processes, node.clock, _pace(config, node.clock), node.place)
     renewal = Renewal()
-    where = Where(
+    where = NodeIdentity(
         node=node_name(),
         state_file=state_file(config, STATE_FILE),
         simulated=node.place.simulated,

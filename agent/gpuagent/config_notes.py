@@ -21,9 +21,8 @@ from gpuagent.acting.user_database import user_problems
 from gpuagent.config.contents import read_file
 from gpuagent.config.document import Document, YamlFault, read_document
 from gpuagent.config.faults import KeyPath
-from gpuagent_alerts.receivers.secret import Misconfigured, Secret
-from gpuagent_alerts.rules.faults import guess
-from gpuagent_alerts.rules.model import RuleGroup
+from gpuagent_alerts.rules.model import RuleGroup, suggest
+from gpuagent_alerts.secret import Misconfigured, Secret
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
@@ -164,7 +163,7 @@ def _why_unmatched(matchers: Sequence[Matcher], alerts: Sequence[KnownAlert], co
         if matcher.name == "alertname" and not any(alert.can_match([matcher]) for alert in alerts):
             if matcher.value in config.disabled_rules:
                 return f"{matcher.value} is among disabled_rules: there is no such alert"
-            near = guess(matcher.value, {alert.name for alert in alerts})
+            near = suggest(matcher.value, {alert.name for alert in alerts})
             return f"there is no rule {matcher.value}{near and f'; {near}'}"
         if not any(alert.can_match([matcher]) for alert in alerts):
             return f"{matcher} holds of no alert"

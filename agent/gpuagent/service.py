@@ -30,8 +30,7 @@ from gpuagent.runtime.notify import Notifier
 from gpuagent.schedule import Schedule
 from gpuagent.sources.sources import Sources
 from gpuagent.view import View
-from gpuagent_alerts.rules.faults import RuleFileError
-from gpuagent_alerts.rules.model import RuleGroup
+from gpuagent_alerts.rules.model import RuleFileError, RuleGroup
 from gpuagent_exporters.http.web_config import WebConfigError
 
 if TYPE_CHECKING:

@@ -1,4 +1,8 @@
-"""An alert and a message about it: the vocabulary of everything between a rule and a receiver."""
+"""An alert, its incident and a message about both: the vocabulary of everything between a rule and a receiver.
+
+Of a rule's annotations `summary`, `description` and `reasons` describe an alert that fires, `pending_summary` one that
+is pending, and `resolved_summary` one that has ended, in the past tense and with the reason of its end.
+"""
 
 from __future__ import annotations
 
@@ -6,12 +10,87 @@ import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
+from typing import Final
 
-from gpuagent_alerts.incident import Incident
+
+class CauseKind(StrEnum):
+    """Kind of thing that an incident happened to."""
+
+    PROCESS = "process"
+    GROUP = "group"
+    """Processes of one unit, container, Slurm job or process group that grow together."""
+    GPU = "gpu"
+    NODE = "node"
+    RECEIVER = "receiver"
+    RULE = "rule"
+    """An alert that names none of the others."""
+
+
+class News(StrEnum):
+    """Why a receiver is told of an incident."""
+
+    BEGAN = "began"
+    WORSENED = "worsened"
+    REMINDER = "reminder"
+    ENDED = "ended"
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A process that holds memory of the incident's GPU."""
+
+    pid: int
+    process: str
+    user: str
+    used_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Briefing:
+    """What a person is told of an incident, in words that were true when the message was made."""
+
+    headline: str = ""
+    """One line that says everything, as a push notification shows it."""
+    numbers: str = ""
+    holders: tuple[Holder, ...] = ()
+    """The largest first."""
+    culprit: str = ""
+    """The line of Python that holds the memory, where that is known."""
+    remedies: tuple[str, ...] = ()
+    """Actions that were taken, or would be in a dry run."""
+    next_command: str = ""
+    links: Mapping[str, str] = field(default_factory=dict)
+    """URLs by what they lead to: `page`, `grafana`, `runbook`."""
+    silence_command: str = ""
+    end_reason: str = ""
+    """Why it ended, in the past tense; empty while it goes on."""
+
+
+@dataclass(frozen=True, slots=True)
+class Incident:
+    """One incident, as a receiver is told of it."""
+
+    key: str
+    """Stands for it on every surface, the same over restarts."""
+    kind: CauseKind
+    labels: Mapping[str, str]
+    """Labels of what it happened to: gpu, uuid, pid, process, user, unit, container and their like."""
+    severity: str
+    """The worst of its firing alerts; of one that has ended, the worst it had."""
+    starts_at: float
+    """Unix time."""
+    ends_at: float | None = None
+    news: News = News.BEGAN
+    briefing: Briefing = field(default_factory=Briefing)
+
+    @property
+    def is_over(self) -> bool:
+        """Whether it has ended, for the receiver of this message."""
+        return self.news is News.ENDED or self.ends_at is not None
 
 
 class Status(StrEnum):
-    """What a receiver is told of an alert."""
+    """State of an alert as a receiver is told of it."""
 
     FIRING = "firing"
     RESOLVED = "resolved"
@@ -29,7 +108,7 @@ class Alert:
     ends_at: float | None = None
     """Unix time at which it ended; None while it fires."""
     value: float = field(default=float("nan"))
-    """Of the expression, when it was last true."""
+    """Value of the expression when it was last true."""
     true_from: float | None = None
     """Unix time at which the condition began to hold, before `for` had passed; None if that is not known."""
     true_until: float | None = None
@@ -50,7 +129,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is sent to one receiver: alerts that belong together, some firing and some resolved.
+    """Message to one receiver: alerts that belong together, some firing and some resolved.
 
     `id` stays the same over every attempt, so that a receiver can tell a repeat. Messages of one `group` arrive in
     order.
@@ -62,7 +141,7 @@ class Message:
     alerts: tuple[Alert, ...]
     group_labels: Mapping[str, str] = field(default_factory=dict)
     incident: Incident | None = None
-    """What all its alerts belong to; None where a route groups by labels."""
+    """Incident that all its alerts belong to; None where a route groups by labels."""
 
     @property
     def status(self) -> Status:
@@ -71,9 +150,40 @@ class Message:
 
 
 def fingerprint(labels: Mapping[str, str]) -> str:
-    """16 hex digits that stand for a label set."""
+    """Return 16 hex digits that stand for a label set."""
     return hashlib.sha256(_canonical(labels.items()).encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def _canonical(items: Iterable[tuple[str, str]]) -> str:
     return "\xff".join(f"{name}\xfe{value}" for name, value in sorted(items))
+
+
+SUMMARY: Final = "summary"
+PENDING_SUMMARY: Final = "pending_summary"
+RESOLVED_SUMMARY: Final = "resolved_summary"
+_OF_OTHER_STATES: Final = frozenset({PENDING_SUMMARY, RESOLVED_SUMMARY})
+_OF_FIRING: Final = frozenset({SUMMARY, "description", "reasons"})
+UNKNOWN_END: Final = "no longer true"
+
+
+def shown_annotations(alert: Alert) -> dict[str, str]:
+    """Return the annotations that are true of an alert in its state, for a receiver."""
+    if alert.status is Status.FIRING:
+        return {name: text for name, text in alert.annotations.items() if name not in _OF_OTHER_STATES}
+    others = {
+        name: text
+        for name, text in alert.annotations.items()
+        if name not in _OF_OTHER_STATES and name not in _OF_FIRING
+    }
+    return {SUMMARY: resolved_summary(alert), **others}
+
+
+def resolved_summary(alert: Alert) -> str:
+    """Return what was and why it is over: `GPU 0: memory was full: memory back to 31.0 GiB`."""
+    what = alert.annotations.get(RESOLVED_SUMMARY) or f"{alert.name} has ended"
+    return f"{what}: {alert.end_reason or UNKNOWN_END}"
+
+
+def pending_summary(name: str, annotations: Mapping[str, str]) -> str:
+    """Return what is true of an alert that does not fire yet."""
+    return annotations.get(PENDING_SUMMARY) or f"{name} is true, and fires if it stays so"

@@ -50,7 +50,7 @@ except SystemExit:
     ("program", "unwanted"),
     [
         (_RUN, _NOT_IN_THE_AGENT),
-        (f"{_RUN}, gpuagent_alerts.receivers.build", _NOT_IN_RECEIVERS),
+        (f"{_RUN}, gpuagent_alerts.notify.receivers.registry", _NOT_IN_RECEIVERS),
         (_STATUS, _NOT_IN_STATUS),
         (_HELP.format("run"), ("gpuagent.cli.app", "gpuagent.cli.status", "gpuagent.ask")),
         (_HELP.format("status"), ("gpuagent.cli.app", "gpuagent.cli.run")),

@@ -13,10 +13,10 @@ import pytest
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.load import load_config
 from gpuagent.regular_files import read_regular_file
-from gpuagent_alerts.receivers.secret import Misconfigured, Secret
-from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.file import load_rule_file
+from gpuagent_alerts.rules.model import RuleFileError
 from gpuagent_alerts.rules.unit_file import load_unit_tests
+from gpuagent_alerts.secret import Misconfigured, Secret
 from gpuagent_exporters.http.tls import TlsError, TlsServerConfig
 from gpuagent_exporters.http.web_config import WebConfigError
 from gpuagent_exporters.http.web_config_file import read_file

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpuagent_alerts.alert import Alert, Message
-from gpuagent_alerts.incident import Briefing, CauseKind, Holder, Incident, News
+from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Holder, Incident, Message, News
 from tests.alerts.messages import NOW, alert, message
 
 KEY = "inc-0123456789ab"

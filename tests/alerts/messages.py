@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuagent_alerts.alert import Alert, Message, Status
-from gpuagent_alerts.outbox.entry import Entry, Occasion
-from gpuagent_alerts.outbox.ids import message_id
-from gpuagent_alerts.outbox.sender import Context
+from gpuagent_alerts.notify.outbox.attempt import Context
+from gpuagent_alerts.notify.outbox.entry import Occasion, OutboxEntry, message_id
 
 NOW = 1_700_000_000.0
 CONTEXT = Context("node7", "http://node7:9837/", NOW)
@@ -52,11 +51,11 @@ def message(
 
 def entry(
     *alerts: Alert, receiver: str = "hook", group: str = "g", occasion: Occasion | None = None, name: str = ""
-) -> Entry:
+) -> OutboxEntry:
     """A message for the outbox; what it says first decides the occasion."""
     made = message(*alerts, receiver=receiver, group=group, name=name)
     if occasion is None:
         ended = any(one.status is Status.RESOLVED for one in made.alerts)
         occasion = Occasion.RESOLVED if ended else Occasion.FIRING
     news = [] if occasion is Occasion.REPEAT else [a.fingerprint for a in made.alerts if a.status is Status.FIRING]
-    return Entry(made, occasion, tuple(news))
+    return OutboxEntry(made, occasion, tuple(news))

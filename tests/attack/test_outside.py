@@ -8,7 +8,7 @@ import json
 
 import pytest
 
-from tests.alerts.receivers.sink import Received, Reply, sink
+from tests.alerts.notify.receivers.sink import Received, Reply, sink
 from tests.attack.arena import Arena, ladder
 from tests.integration.waiting import until
 

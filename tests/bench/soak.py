@@ -24,7 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gpuagent.alerting.alerting import Alerting, Where
+from gpuagent.alerting.alerting import Alerting, NodeIdentity
 from gpuagent.alerting.rules import load_rules
 from gpuagent.clock import ManualClock
 from gpuagent.config.load import load_config
@@ -134,7 +134,9 @@ async def agent(node: SimulatedNode, clock: ManualClock, folder: Path, url: str)
     )
     place = Place(boot_id="soak", simulated=node.name, pci_gpus=node.pci_gpu_count)
     monitor = Monitor(Library(node.library, max_pid=node.max_pid), table, clock, Pace(deadline_seconds=60.0), place)
-    alerting = Alerting(config, load_rules(config), clock, Where("soak", folder / "state.db", simulated=node.name))
+    alerting = Alerting(
+        config, load_rules(config), clock, NodeIdentity("soak", folder / "state.db", simulated=node.name)
+    )
     leaks = Leaks(config.leaks.sensitivity, clock, store=alerting.store, boot_id="soak")
     view = View(config, clock, node.name, alerting.figures, lambda: [leaks.further()])
     leaks.open()

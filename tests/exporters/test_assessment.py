@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuagent.alerting.explain import subject_of
+from gpuagent.alerting.snapshot_inputs import subject_of
 from gpuagent.catalogue.alerting import FiringAlert
 from gpuagent.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.identity import NO_INSTANCE

@@ -17,8 +17,8 @@ from gpuagent.clients.findings import Findings, Group, Line
 from gpuagent.history import History
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Status
+from gpuagent_alerts.notify.silences import SilenceState
 from gpuagent_alerts.remedies.outcome import Result
-from gpuagent_alerts.routing.silences import SilenceState
 from gpuagent_exporters.api import remedy_routes as remedy_routes_module
 from gpuagent_exporters.api.alert_routes import alert_routes, read_routes
 from gpuagent_exporters.api.client_routes import client_command_routes, client_routes

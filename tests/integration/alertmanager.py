@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from tests.alerts.receivers.sink import Sink, sink
+from tests.alerts.notify.receivers.sink import Sink, sink
 from tests.integration.waiting import free_port, until
 
 NAMES = ("alertmanager", "prometheus-alertmanager")

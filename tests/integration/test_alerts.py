@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.alerts.receivers.sink import Reply, Sink, always, sink
+from tests.alerts.notify.receivers.sink import Reply, Sink, always, sink
 from tests.integration.agent import Agent, running_agent, write_config
 from tests.integration.waiting import free_port, until
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.cli.run import EXIT_CONFIGURATION
-from tests.alerts.receivers.sink import sink
+from tests.alerts.notify.receivers.sink import sink
 from tests.integration.agent import Agent, command, running_agent, write_config
 from tests.integration.test_alerts import full_until, keys, shown, wait_until_firing
 from tests.integration.waiting import until

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.alerts.receivers.sink import sink
+from tests.alerts.notify.receivers.sink import sink
 from tests.integration.agent import running_agent
 from tests.integration.waiting import until
 

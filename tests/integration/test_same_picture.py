@@ -12,9 +12,9 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuagent_alerts.routing.inhibition import alertmanager_rules
+from gpuagent_alerts.notify.inhibition import alertmanager_rules
 from gpuagent_alerts.shipped import RULES_FILE
-from tests.alerts.receivers.sink import Sink, sink
+from tests.alerts.notify.receivers.sink import Sink, sink
 from tests.integration.agent import running_agent
 from tests.integration.alertmanager import NAMES, configured_alertmanager
 from tests.integration.prometheus import configured_prometheus

@@ -14,7 +14,7 @@ from typing import Any
 import bcrypt
 import pytest
 
-from tests.alerts.receivers.sink import Received, Reply, Sink, sink
+from tests.alerts.notify.receivers.sink import Received, Reply, Sink, sink
 from tests.integration.agent import Agent, command, running_agent
 from tests.integration.waiting import until
 

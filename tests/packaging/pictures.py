@@ -23,7 +23,7 @@ from rich.text import Text
 
 from gpuagent.cli.cells import Paint
 from gpuagent.cli.screen import status_screen
-from tests.alerts.receivers.sink import Sink, sink
+from tests.alerts.notify.receivers.sink import Sink, sink
 from tests.integration.agent import Agent, running_agent
 from tests.integration.waiting import until
 from tests.packaging.slack_picture import slack_svg

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-import gpuagent_alerts.receivers.program
+import gpuagent_alerts.programs.run
 from tests.systemd.test_drop_ins import NAME, PYTHON, installed, skip_unless_booted
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -29,7 +29,7 @@ KILL, DOCKER, SLURM = "gpuagent-kill.conf", "gpuagent-docker.conf", "gpuagent-sl
 AGENT = """
 import asyncio, json, os, socket, sys
 sys.path.insert(0, {folder!r})
-from program import run_program
+from run import run_program
 finished = asyncio.run(run_program(sys.argv[1:], b'{{"pid": 7}}', 30.0, contained=True))
 door = socket.socket(socket.AF_UNIX)
 door.connect({folder!r} + "/report")
@@ -53,8 +53,8 @@ def _folder() -> Iterator[None]:
     skip_unless_booted()
     FOLDER.mkdir()
     try:
-        source = Path(gpuagent_alerts.receivers.program.__file__)
-        for name in ("program.py", "confine.py", "contain.py"):
+        source = Path(gpuagent_alerts.programs.run.__file__)
+        for name in ("run.py", "confine.py", "contain.py"):
             (FOLDER / name).write_bytes(source.with_name(name).read_bytes())
         (FOLDER / "agent.py").write_text(AGENT.format(folder=str(FOLDER)))
         FOLDER.chmod(0o755)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager, suppress
 from functools import partial
 
-from tests.alerts.receivers.sink import Reply
+from tests.alerts.notify.receivers.sink import Reply
 from tests.integration.waiting import alongside
 from tests.torture.receivers import replying
 from tests.torture.stage import Stage

@@ -7,7 +7,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from tests.alerts.receivers.sink import Reply, Sink, always
+from tests.alerts.notify.receivers.sink import Reply, Sink, always
 
 
 def told(receiver: Sink, name: str) -> list[str]:

@@ -20,7 +20,7 @@ from pathlib import Path
 from subprocess import DEVNULL, PIPE, Popen
 from typing import Any
 
-from tests.alerts.receivers.sink import Sink, sink
+from tests.alerts.notify.receivers.sink import Sink, sink
 from tests.exporters.certificates import Authority
 from tests.integration.agent import Agent, running_agent
 from tests.integration.waiting import until

@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.alerts.receivers.sink import sink
+from tests.alerts.notify.receivers.sink import sink
 from tests.integration.agent import write_config
 from tests.integration.waiting import free_port, until
 from tests.torture import times

@@ -15,8 +15,8 @@ import pytest
 
 from gpuagent.clock import ManualClock
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.owner import Owner
-from tests.alerts.receivers.sink import sink
+from gpuagent_alerts.store.problem import Owner
+from tests.alerts.notify.receivers.sink import sink
 from tests.alerts.store.damage import TABLES, columns, damage, filled
 from tests.integration.agent import running_agent
 from tests.integration.waiting import until

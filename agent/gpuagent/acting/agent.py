@@ -45,8 +45,8 @@ from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.victim import Choice
 from gpuagent_alerts.remedies.world import Hands, Order
+from gpuagent_alerts.store.cached_query import CachedQuery
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.kept import Kept
 from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_exporters.status import processes_document
 
@@ -92,7 +92,7 @@ class Acting:
         self.notes = Notes(around.clock)
         self.eyes = SnapshotEyes(around.clock, self._choice, lambda: self.config.remedies.never)
         self.audit = Audit(around.store, around.clock, around.boot_id)
-        self._record = Kept(around.store, lambda: runs(self.audit.events()))
+        self._record = CachedQuery(around.store, lambda: runs(self.audit.events()))
         self._clock = around.clock
         self._off_by = around.off
         self._off = self._off_problem = ""

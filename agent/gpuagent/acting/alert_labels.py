@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gpuagent.growth import Evidence
+from gpuagent_alerts.notify.matchers import Matchers
 from gpuagent_alerts.remedies.grounds import Grounds, grounds_of_rule
-from gpuagent_alerts.routing.match import Matchers
 from gpuagent_alerts.rules.model import AlertRule, RuleGroup
 
 if TYPE_CHECKING:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 from typing import TYPE_CHECKING
 
+from gpuagent_alerts.notify.matchers import Matchers
 from gpuagent_alerts.remedies.choice import LadderRule
 from gpuagent_alerts.remedies.limits import Limits
 from gpuagent_alerts.remedies.plan import Rules
@@ -12,7 +13,6 @@ from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind
 from gpuagent_alerts.remedies.steps import Step as RemedyStep
 from gpuagent_alerts.remedies.victim import VictimPolicy
-from gpuagent_alerts.routing.match import Matchers
 
 if TYPE_CHECKING:
     from gpuagent.config.remedies import Ladder, Remedies, Step

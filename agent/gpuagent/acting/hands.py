@@ -25,14 +25,14 @@ from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.stat import parse_stat
 from gpuagent.runtime.background import in_daemon_thread
 from gpuagent.units import format_bytes
-from gpuagent_alerts.receivers.masker import Masker
-from gpuagent_alerts.receivers.program import run_program
-from gpuagent_alerts.receivers.secret_forms import argument_secrets
+from gpuagent_alerts.masker import Masker
+from gpuagent_alerts.programs.run import run_program
 from gpuagent_alerts.remedies.groups import Group, groups_of
 from gpuagent_alerts.remedies.party import Doubt
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target, Ties
 from gpuagent_alerts.remedies.world import Done, Held, NotPermitted, UnitPermission
+from gpuagent_alerts.secret import argument_secrets
 from gpuagent_exporters.api.client_routes import CommandFailure
 
 _SAID = 300

@@ -19,8 +19,7 @@ from gpuagent_alerts.remedies.grounds import Subject
 from gpuagent_alerts.remedies.never_list import NEVER_UNITS, SHARED_UNITS
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.world import UnitPermission
-from gpuagent_alerts.rules.faults import guess
-from gpuagent_alerts.rules.model import RuleGroup
+from gpuagent_alerts.rules.model import RuleGroup, suggest
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
@@ -156,7 +155,7 @@ def _no_such_rule(matchers: list[Matcher], alerts: list[KnownAlert], config: Con
         if matcher.value in config.disabled_rules:
             return f"{matcher.value} is among disabled_rules: there is no such alert"
         if matcher.op == "=":
-            near = guess(matcher.value, {alert.name for alert in alerts})
+            near = suggest(matcher.value, {alert.name for alert in alerts})
             return f"there is no rule {matcher.value}{near and f'; {near}'}"
     return f"no rule has a name of which {' and '.join(map(str, matchers))} holds"
 
@@ -177,7 +176,7 @@ def _instead(matcher: Matcher) -> str:
 def _no_such_budget(matcher: Matcher, config: Config) -> str:
     if not config.budgets:
         return f"{matcher} never holds: there are no budgets"
-    near = guess(matcher.value, [budget.label for budget in config.budgets])
+    near = suggest(matcher.value, [budget.label for budget in config.budgets])
     return f"there is no budget {matcher.value}{near and f'; {near}'}"
 
 

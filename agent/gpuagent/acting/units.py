@@ -16,7 +16,7 @@ from gpuagent.acting.programs import ProgramCheck
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.acting.unit_state import PROPERTIES, STARTED_PROPERTIES, UNIT, UnitState, active_units, states
 from gpuagent.runtime.background import in_daemon_thread
-from gpuagent_alerts.receivers.program import SEARCH_PATH
+from gpuagent_alerts.programs.run import SEARCH_PATH
 from gpuagent_alerts.remedies.party import Doubt
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import SHARED_WAY_OUT, Done, UnitPermission

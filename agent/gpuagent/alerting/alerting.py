@@ -18,54 +18,44 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuagent.alerting.briefing import Briefings
-from gpuagent.alerting.causes import SnapshotFacts
-from gpuagent.alerting.endings import Endings, Evaluated
-from gpuagent.alerting.explain import explainer, subjects_of, with_remedy
-from gpuagent.alerting.figures import count_alerts, count_messages
-from gpuagent.alerting.handover import handed_over
-from gpuagent.alerting.keeping import Keeper
-from gpuagent.alerting.links import links_of
-from gpuagent.alerting.receivers import Receivers
+from gpuagent.alerting.briefing import BriefingWriter, links_of
+from gpuagent.alerting.receivers import ReceiverFactory, count_alerts, count_messages, find_undelivered
 from gpuagent.alerting.rules import unknown_metrics
-from gpuagent.alerting.series import RuleSeries
-from gpuagent.alerting.transitions import log_transitions
-from gpuagent.alerting.undelivered import find_undelivered
+from gpuagent.alerting.snapshot_inputs import RuleSeries, SnapshotFacts, explainer, subjects_of, with_remedy
+from gpuagent.alerting.transitions import EndReasons, EvaluatedTick, close_for_handover, log_transitions
 from gpuagent.catalogue.alerting import AlertingFigures, ReceiverCounts
 from gpuagent.catalogue.series import Further
 from gpuagent.clock import Clock
 from gpuagent.nvml.device import longest_gap
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.incidents.record import Record
-from gpuagent_alerts.outbox.delivery import Delivery
-from gpuagent_alerts.outbox.holding import HeldBack
-from gpuagent_alerts.outbox.lane import Place
-from gpuagent_alerts.outbox.queue import Outbox
+from gpuagent_alerts.notify.incidents import IncidentRecord
+from gpuagent_alerts.notify.limiter import HeldSummary
+from gpuagent_alerts.notify.notifier import Notifier, Suppressions
+from gpuagent_alerts.notify.outbox.delivery import Delivery, MessageOrigin
+from gpuagent_alerts.notify.outbox.queue import Outbox
+from gpuagent_alerts.notify.routes import Routes
+from gpuagent_alerts.notify.silences import Acks, Silences
 from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds, grounds_of_rule
 from gpuagent_alerts.remedies.judged import Judged
-from gpuagent_alerts.routing.acks import Acks
-from gpuagent_alerts.routing.notifier import Notifier, Quiet
-from gpuagent_alerts.routing.route import Routes
-from gpuagent_alerts.routing.silences import Silences
 from gpuagent_alerts.rules.model import AlertRule, RuleGroup
 from gpuagent_alerts.states.engine import DEFAULT_INTERVAL_SECONDS, RuleEngine
 from gpuagent_alerts.states.group import RuleKey
 from gpuagent_alerts.states.instance import Instance, State
 from gpuagent_alerts.states.machine import Change, Transition
 from gpuagent_alerts.states.missing import find_missing
+from gpuagent_alerts.states.persister import StatePersister
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.owner import Owner
-from gpuagent_alerts.store.problem import StoreFailure
+from gpuagent_alerts.store.problem import Owner, StoreFailure
 
 if TYPE_CHECKING:  # the first loads pydantic, the second the HTTP client: a node can do without
     from gpuagent.config.models import Config
-    from gpuagent_alerts.receivers.heartbeat import Heartbeat
+    from gpuagent_alerts.notify.receivers.heartbeat import Heartbeat
 
 log = logging.getLogger(__name__)
 
 Listener = Callable[[Sequence[Judged]], Awaitable[None]]
-"""Is told all that fires."""
+"""Callback that is given all that fires."""
 
 _ENDED_KEPT = 256
 _NEVER: tuple[int, float, Mapping[str, float]] = (0, 0.0, {})
@@ -75,52 +65,52 @@ _HEAL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Where:
-    """Where this agent is, and where it keeps what must survive."""
+class NodeIdentity:
+    """Identity of the node, and where the agent keeps its state."""
 
     node: str
     state_file: Path | None
     simulated: str = ""
     machine: str = ""
-    """What tells machines apart: see `procfs.boot.machine_id`."""
+    """Identity of the machine: see `procfs.boot.machine_id`."""
     url: str = ""
     """The agent's own page, where other machines reach it; "" where they do not."""
     lost: str = ""
-    """What was kept here before and is gone: see `node.lost_state`."""
+    """State that was kept here before and is gone: see `node.lost_state`."""
 
     @property
     def labels(self) -> dict[str, str]:
-        """What each alert that is told carries."""
+        """Labels that each alert carries in messages."""
         return {"node": self.node, **({"simulated": "true"} if self.simulated else {})}
 
 
 class Alerting:
     """Fed with snapshots; evaluates, keeps, tells. For one event loop."""
 
-    def __init__(self, config: Config, groups: Iterable[RuleGroup], clock: Clock, where: Where) -> None:
+    def __init__(self, config: Config, groups: Iterable[RuleGroup], clock: Clock, where: NodeIdentity) -> None:
         self.store = Store(
             where.state_file, owner=Owner(where.machine, simulated=bool(where.simulated)), lost=where.lost
         )
         self.engine = RuleEngine(tuple(groups), longest_gap_seconds=longest_gap(config.poll_interval, clock.speed))
         self.outbox = Outbox(self.store, clock)
-        self.place = Place(where.node, simulated=bool(where.simulated))
+        self.origin = MessageOrigin(where.node, simulated=bool(where.simulated))
         self.silences = Silences(self.store, clock)
         self.acks = Acks(self.store, clock)
-        self.delivery = Delivery(self.store, self.outbox, clock, self.place)
+        self.delivery = Delivery(self.store, self.outbox, clock, self.origin)
         self.lock = asyncio.Lock()
         self.config = config
         self._clock = clock
         self._where = where
-        self._receivers = Receivers(clock, self.store)
-        self._keeper = Keeper(self.store, self.engine, clock)
-        self.endings = Endings(self.engine.rules)
+        self._receivers = ReceiverFactory(clock, self.store)
+        self._keeper = StatePersister(self.store, self.engine, clock)
+        self.endings = EndReasons(self.engine.rules)
         self._series = RuleSeries(where.simulated)
         self._ended: dict[str, Alert] = {}
         self._notifier = Notifier(
-            self.store, self.outbox, clock, Quiet(self.silences, self.acks),
+            self.store, self.outbox, clock, Suppressions(self.silences, self.acks),
             routes=self._routes(config), node_labels=where.labels,
         )  # fmt: skip
-        self.briefings = Briefings(where.node)
+        self.briefings = BriefingWriter(where.node)
         self._notifier.brief = self.briefings.write
         self.heartbeats: list[Heartbeat] = []
         self._beating: list[asyncio.Task[None]] = []
@@ -142,12 +132,12 @@ class Alerting:
         """False where Prometheus and Alertmanager do: a fleet is paged once."""
         return self.config.alerting == "node"
 
-    def held_back(self) -> list[HeldBack]:
+    def held_back(self) -> list[HeldSummary]:
         """Return what receivers have not been told yet, as it was too much for an hour. Raises StoreFailure."""
         return self._notifier.held_back()
 
     @property
-    def incidents(self) -> Mapping[str, Record]:
+    def incidents(self) -> Mapping[str, IncidentRecord]:
         """Incidents that go on or ended within a day, by key."""
         return self._notifier.incidents
 
@@ -181,7 +171,7 @@ class Alerting:
                 await asyncio.to_thread(self.store.close)
 
     async def reload(self, config: Config, groups: Iterable[RuleGroup], alive: Callable[[], bool]) -> None:
-        """Other rules, routes and receivers; states and what is queued go on.
+        """Use other rules, routes and receivers; states and what is queued go on.
 
         Raises ValueError for routes that cannot be, and changes nothing then.
         """
@@ -218,7 +208,7 @@ class Alerting:
             self._task = asyncio.create_task(self._observe(snapshot), name="rules")
 
     async def housekeeping(self) -> None:
-        """About once a minute."""
+        """Tidy about once a minute."""
         await self.delivery.housekeeping()
         async with self.lock:
             try:
@@ -227,7 +217,7 @@ class Alerting:
                 log.warning("old silences could not be forgotten: %s", error)
 
     def figures(self) -> AlertingFigures | None:
-        """For the series; None before the first evaluation."""
+        """Return figures for the series; None before the first evaluation."""
         return self._figures
 
     def receivers(self) -> tuple[ReceiverCounts, ...]:
@@ -235,7 +225,7 @@ class Alerting:
         return count_messages(self.delivery)
 
     def _heal_soon(self) -> None:
-        """Every few seconds: back to the file, if writing failed. Until then a kill would cost what has happened."""
+        """Go back to the file every few seconds, if writing failed. Until then a kill would cost what has happened."""
         now = self._clock.now()
         if now >= self._heal_at and (self._healing is None or self._healing.done()):
             self._heal_at = now + _HEAL_SECONDS
@@ -245,7 +235,7 @@ class Alerting:
         await asyncio.to_thread(self.store.heal)
 
     def firing(self) -> list[Alert]:
-        """Every alert that fires now."""
+        """Return every alert that fires now."""
         return [instance.as_alert(Status.FIRING) for instance in self._firing()]
 
     def _firing(self) -> Iterator[Instance]:
@@ -258,7 +248,7 @@ class Alerting:
         )
 
     def _pending(self) -> set[str]:
-        """Fingerprints of what is true and has not held for long enough."""
+        """Return fingerprints of what is true and has not held for long enough."""
         return {
             instance.fingerprint
             for running in self.engine.rules()
@@ -310,7 +300,7 @@ class Alerting:
                 )  # fmt: skip
                 result = self.engine.evaluate(index, now, wall, find_missing(snapshot), explainer(snapshot))
                 applied = True
-                transitions = self.endings.explain(result.transitions, Evaluated(snapshot, index, wall))
+                transitions = self.endings.explain(result.transitions, EvaluatedTick(snapshot, index, wall))
                 log_transitions(transitions)
                 self._note_ended(transitions)
                 for key, problem in result.failures:
@@ -335,14 +325,14 @@ class Alerting:
             await self._listener(judged)
 
     def _is_due(self) -> bool:
-        """Whether something has to be written down or told, or may have changed at the receivers."""
+        """Return whether something has to be written down or told, or may have changed at the receivers."""
         figures = self._figures
         waits = figures is None or any(receiver.queued for receiver in figures.receivers)  # its age is a figure
         firing = [instance.fingerprint for instance in self._firing()] if self.notifies else []
         return waits or self._keeper.is_due() or self._notifier.is_due(firing)
 
     def _write_down(self, told: Sequence[Alert] | None) -> AlertingFigures:
-        """In a thread, and in one go: to wake it costs more than what there mostly is to do."""
+        """Write in a thread, and in one go: to wake it costs more than what there mostly is to do."""
         try:
             if told is not None:
                 self.store.insist(partial(self._keep, told))
@@ -353,10 +343,10 @@ class Alerting:
         return self._count(self.receivers())
 
     def _keep(self, alerts: Sequence[Alert]) -> None:
-        """The states, and the messages that follow from them, in one transaction."""
+        """Save the states, and the messages that follow from them, in one transaction."""
         wall = self._clock.wall()
         if not self.notifies:
-            alerts = [handed_over(one, wall) if one.status is Status.FIRING else one for one in alerts]
+            alerts = [close_for_handover(one, wall) if one.status is Status.FIRING else one for one in alerts]
         with self.store.transaction():
             self._keeper.save_if_due()
             self._notifier.notify(alerts, self._pending(), self._facts, closing=not self.notifies)
@@ -369,7 +359,7 @@ class Alerting:
                 self._ended[alert.fingerprint] = alert
 
     def _tell_of_rules(self) -> None:
-        """Of those that can never fire here: nobody would notice before it is too late."""
+        """Log rules that can never fire here: nobody would notice before it is too late."""
         for note in unknown_metrics([runner.group for runner in self.engine.groups]):
             log.warning("%s", note)
         self._grounds = {
@@ -385,13 +375,13 @@ class Alerting:
         for task in self._beating:
             task.cancel()
         self.briefings.links = links_of(self.config, self._where.url)
-        self.place.external_url = self.briefings.links.page
+        self.origin.external_url = self.briefings.links.page
         await self.delivery.use(self._receivers.senders(self.config.receivers))
         self.heartbeats = self._receivers.heartbeats(self.config.receivers, alive)
         self._beating = [asyncio.create_task(beat.run(), name=f"heartbeat {beat.name}") for beat in self.heartbeats]
 
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
-        undelivered = find_undelivered(receivers, self.delivery.lanes, self.heartbeats, self._clock.now())
+        undelivered = find_undelivered(receivers, self.delivery.workers, self.heartbeats, self._clock.now())
         firing = tuple(subjects_of(self.engine))
         figures = count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)
         return replace(figures, undelivered=undelivered, firing=firing)

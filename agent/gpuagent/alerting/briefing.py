@@ -9,19 +9,18 @@ from __future__ import annotations
 import shlex
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from gpuagent.alerting.briefed import Briefed, main_alert
-from gpuagent.alerting.headline import headline_of
-from gpuagent.alerting.links import Links
+from gpuagent.alerting.headline import BriefingInputs, headline_of, main_alert
 from gpuagent.growth import MemoryKey
 from gpuagent.reading import GpuReading, ProcessReading, Snapshot
-from gpuagent.units import format_bytes
-from gpuagent_alerts.alert import Alert
-from gpuagent_alerts.annotations import UNKNOWN_END
-from gpuagent_alerts.incident import Briefing, CauseKind, Holder, Incident
-from gpuagent_alerts.rules.house_format import percentage
+from gpuagent.units import format_bytes, format_ratio
+from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, CauseKind, Holder, Incident
 from gpuagent_exporters.xids import explain_xid
+
+if TYPE_CHECKING:
+    from gpuagent.config.models import Config
 
 _MOST_HOLDERS = 3
 _DEAD = "[dead]"
@@ -43,8 +42,18 @@ _COMMANDS = {
 _LOST = "The driver has lost access to it: whatever ran there is lost. Drain the node, then reset the GPU or reboot."
 
 
+@dataclass(frozen=True, slots=True)
+class Links:
+    """Addresses at which a person finds more; "" where there is none."""
+
+    page: str = ""
+    """The agent's own page."""
+    grafana: str = ""
+    """A board. `{node}`, `{gpu}`, `{uuid}` and `{pid}` are filled in."""
+
+
 @dataclass(slots=True)
-class Briefings:
+class BriefingWriter:
     """Writes briefings from the snapshot that it was shown last."""
 
     node: str
@@ -53,7 +62,7 @@ class Briefings:
 
     def write(self, incident: Incident, alerts: Sequence[Alert]) -> Briefing:
         """Return what is said of an incident in a message with these alerts."""
-        seen = Briefed(incident, tuple(alerts), self.snapshot)
+        seen = BriefingInputs(incident, tuple(alerts), self.snapshot)
         main = main_alert(seen)
         over = incident.is_over
         reason = "" if not over else (main.end_reason if main is not None else "") or UNKNOWN_END
@@ -69,7 +78,7 @@ class Briefings:
             end_reason=reason,
         )
 
-    def _links(self, seen: Briefed, main: Alert | None) -> Mapping[str, str]:
+    def _links(self, seen: BriefingInputs, main: Alert | None) -> Mapping[str, str]:
         gpu = seen.gpus[0].identity if len(seen.gpus) == 1 else None
         board = self.links.grafana
         for name, text in (
@@ -84,7 +93,7 @@ class Briefings:
         return {name: url for name, url in found.items() if url}
 
 
-def _numbers(seen: Briefed, main: Alert | None) -> str:
+def _numbers(seen: BriefingInputs, main: Alert | None) -> str:
     if main is not None and (needed := _what_is_needed(seen, main)):
         return needed
     parts = []
@@ -110,10 +119,10 @@ def _memory(gpus: Sequence[GpuReading]) -> str:
     if not total:
         return ""
     where = f"{len(found)} GPUs: " if len(found) > 1 else ""
-    return f"{where}{format_bytes(used)} of {format_bytes(total)} in use ({percentage(used / total)})"
+    return f"{where}{format_bytes(used)} of {format_bytes(total)} in use ({format_ratio(used / total)})"
 
 
-def _what_is_needed(seen: Briefed, main: Alert) -> str:
+def _what_is_needed(seen: BriefingInputs, main: Alert) -> str:
     """Return what the driver says of a GPU in words, and what it takes; "" for what is no fault of a GPU."""
     if seen.incident.is_over:
         return ""
@@ -126,7 +135,7 @@ def _what_is_needed(seen: Briefed, main: Alert) -> str:
     return " ".join(words) if main.name in _XIDS else ""
 
 
-def _holders(seen: Briefed) -> list[Holder]:
+def _holders(seen: BriefingInputs) -> list[Holder]:
     """Return who holds memory of the incident's GPUs, the largest first."""
     if seen.snapshot is None:
         return []
@@ -147,7 +156,7 @@ def _holders(seen: Briefed) -> list[Holder]:
     return sorted(found, key=lambda one: (-one.used_bytes, one.pid))
 
 
-def _culprit(seen: Briefed) -> str:
+def _culprit(seen: BriefingInputs) -> str:
     if seen.snapshot is None:
         return ""
     found = (
@@ -157,7 +166,7 @@ def _culprit(seen: Briefed) -> str:
     return next((growth.culprit for growth in found if growth is not None and growth.culprit), "")
 
 
-def _next_command(seen: Briefed, main: Alert | None) -> str:
+def _next_command(seen: BriefingInputs, main: Alert | None) -> str:
     if main is not None and main.name in _COMMANDS:
         return _COMMANDS[main.name]
     pids = seen.pids
@@ -169,7 +178,7 @@ def _next_command(seen: Briefed, main: Alert | None) -> str:
     return f"gpuagent ps --gpu {indices[0]}" if len(indices) == 1 else "gpuagent ps"
 
 
-def _silence_command(seen: Briefed, main: Alert | None) -> str:
+def _silence_command(seen: BriefingInputs, main: Alert | None) -> str:
     labels = seen.incident.labels
     chosen: Iterable[tuple[str, str]] = ()
     if seen.incident.kind in {CauseKind.PROCESS, CauseKind.GROUP}:
@@ -189,3 +198,12 @@ def _silence_command(seen: Briefed, main: Alert | None) -> str:
 def _quoted(value: str) -> str:
     escaped = value.replace("\\", "\\\\").replace('"', '\\"')
     return f'"{escaped}"'
+
+
+def links_of(config: Config, own_url: str) -> Links:
+    """Return the links by the configuration; `own_url` is the agent's address where none is configured."""
+    return Links(_folder(config.external_url or own_url), config.links.grafana or "")
+
+
+def _folder(url: str) -> str:
+    return url if not url or url.endswith("/") else f"{url}/"

@@ -1,19 +1,35 @@
-"""What people may do to alerts: silence, acknowledge, test a receiver, send again."""
+"""What people may do to alerts - silence, acknowledge, test a receiver, send again - and the document they look at.
+
+The document is the one behind `gpuagent alerts`: what fires, who is told, and what could not be delivered.
+"""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuagent.alerting.alerting import Alerting
-from gpuagent.alerting.document import alerts_document, dead_document, silence_document
+from gpuagent.alerting.snapshot_inputs import with_remedy
+from gpuagent.catalogue.alerting import ReceiverCounts
 from gpuagent.clock import Clock
-from gpuagent.matchers import parse_matcher
-from gpuagent_alerts.alert import Alert
-from gpuagent_alerts.receivers.probe import probe
+from gpuagent.matchers import MatchOperator, parse_matcher
+from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.notify.incidents import IncidentRecord
+from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
+from gpuagent_alerts.notify.outbox.entry import QueuedMessage
+from gpuagent_alerts.notify.receivers.base import send_test_message
+from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Ack, Silence
+from gpuagent_alerts.notify.urgency import severity_rank
+from gpuagent_alerts.rules.model import suggest
+from gpuagent_alerts.states.instance import Instance, State
+from gpuagent_alerts.states.machine import AlertStates
 from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_exporters.api.alert_routes import NotNow
+
+if TYPE_CHECKING:  # it loads the HTTP client, which a node without receivers need not have
+    from gpuagent_alerts.notify.receivers.heartbeat import Heartbeat
 
 Document = dict[str, Any]
 T = TypeVar("T")
@@ -31,17 +47,17 @@ class AlertCommands:
         self._clock = clock
 
     async def alerts(self) -> Document:
-        """What fires, and who is told."""
+        """Return what fires, and who is told."""
         async with self._alerting.lock:
             receivers = await asyncio.to_thread(self._alerting.receivers)
             return alerts_document(self._alerting, receivers, self._clock.now(), self._clock.wall())
 
     async def dead(self) -> Document:
-        """What could not be delivered."""
+        """Return what could not be delivered."""
         return await self._in_store(lambda: dead_document(self._alerting, self._clock.wall()))
 
     async def add_silence(self, matchers: Sequence[str], seconds: float, comment: str, creator: str) -> Document:
-        """Say nothing of what matches, for a while. Raises ValueError."""
+        """Silence what matches for a while. Raises ValueError."""
         parsed = [parse_matcher(text) for text in matchers]
         silences = self._alerting.silences
         async with self._alerting.lock:
@@ -57,7 +73,7 @@ class AlertCommands:
         return silence_document(self._alerting, silence, self._clock.wall())
 
     async def acknowledge(self, which: str, comment: str, creator: str) -> list[str]:
-        """Somebody is at it: no repeats. `which` is a fingerprint, the name of a rule, or the key of an incident.
+        """Stop repeats of an alert. `which` is a fingerprint, the name of a rule, or the key of an incident.
 
         Returns the fingerprints, or the key. Raises KeyError if nothing of that fires, and ValueError.
         """
@@ -73,7 +89,7 @@ class AlertCommands:
             return await self._in_store(lambda: self._acknowledge(alerts, comment, creator))
 
     async def unacknowledge(self, which: str) -> list[str]:
-        """Nobody is at it any more: it is repeated again. `which` is a fingerprint, a rule's name or an incident's key.
+        """Resume repeats. `which` is a fingerprint, the name of a rule, or the key of an incident.
 
         Returns the fingerprints. Raises KeyError if nothing of that is acknowledged.
         """
@@ -94,10 +110,10 @@ class AlertCommands:
         Returns whether it was taken, and the outcome in words. Raises KeyError if there is no such receiver, ValueError
         if it is sent nothing.
         """
-        lane = self._alerting.delivery.lanes.get(name)
-        if lane is None or not self._alerting.notifies:
-            raise self._no_lane(name)
-        outcome = await probe(lane.sender, self._alerting.place.context(self._clock.wall()))
+        worker = self._alerting.delivery.workers.get(name)
+        if worker is None or not self._alerting.notifies:
+            raise self._not_configured(name)
+        outcome = await send_test_message(worker.sender, self._alerting.origin.context(self._clock.wall()))
         if outcome.ok:
             await self._in_store(lambda: self._alerting.delivery.switch_on(name))
         return outcome.ok, str(outcome)
@@ -109,8 +125,8 @@ class AlertCommands:
             raise KeyError(f"no message that could not be delivered has the id {letter_id}")
         return count
 
-    def _no_lane(self, name: str) -> Exception:
-        """Why nothing can be sent to a receiver."""
+    def _not_configured(self, name: str) -> Exception:
+        """Return why nothing can be sent to a receiver."""
         config = self._alerting.config
         if all(receiver.name != name for receiver in config.receivers):
             return KeyError(f"there is no receiver {name}")
@@ -119,8 +135,184 @@ class AlertCommands:
         return ValueError(f"{name} is a heartbeat: it is called all the time, and takes no messages")
 
     async def _in_store(self, work: Callable[[], T]) -> T:
-        """What fails in the file mostly works in memory, so it is tried twice. Raises NotNow."""
+        """Repeat it if the store failed: what fails in the file mostly works in memory. Raises NotNow."""
         try:
             return await asyncio.to_thread(self._alerting.store.insist, work)
         except StoreFailure as error:
             raise NotNow(f"it could not be kept: {error}") from None
+
+
+SCHEMA = 1
+
+
+def alerts_document(
+    alerting: Alerting, receivers: Sequence[ReceiverCounts], now_seconds: float, wall_seconds: float
+) -> Document:
+    """Return everything, JSON-ready. `now_seconds` is CLOCK_BOOTTIME, `wall_seconds` Unix time."""
+    by_loss = inhibited_by_loss(alerting.firing())
+    by_tier = inhibited_by_tier(alerting.firing())
+    acks = {ack.fingerprint: ack for ack in alerting.acks.all()}
+    incidents = {fingerprint: one for one in alerting.incidents.values() for fingerprint in one.members}
+    alerts = []
+    for running in alerting.engine.rules():
+        for instance in running.states.instances if running.states is not None else ():
+            if instance.state is State.INACTIVE:
+                continue
+            alert = instance.as_alert(Status.FIRING)
+            alert = with_remedy(alert, alerting.remedy_of(alert))
+            incident = incidents.get(alert.fingerprint)
+            key = incident.key if incident is not None else ""
+            ack = acks.get(alert.fingerprint) or acks.get(key)
+            labels = {**alert.labels, INCIDENT_LABEL: key} if key else alert.labels
+            alerts.append(
+                _alert(instance, alert, now_seconds)
+                | {
+                    "fires_in_seconds": _fires_in(instance, running.states, now_seconds),
+                    "incident": key,
+                    "silenced_by": [silence.id for silence in alerting.silences.silencing(labels)],
+                    "muted_by": by_loss(alert.labels) or by_tier(alert.labels),
+                    "acknowledged_by": ack.creator if ack else "",
+                    "receivers": [one.recipient.name for one in alerting.routes.of(alert.labels)],
+                }
+            )
+    return {
+        "schema": SCHEMA,
+        "time_seconds": wall_seconds,
+        "simulated": alerting.origin.simulated,
+        "alerting": alerting.config.alerting,
+        "alerts": sorted(alerts, key=lambda alert: (alert["state"] != "firing", alert["name"], alert["fingerprint"])),
+        "incidents": incident_rows(alerting.incidents.values(), acks),
+        "silences": [silence_document(alerting, silence, wall_seconds) for silence in alerting.silences.all()],
+        "receivers": _receivers(alerting, receivers),
+        "held_back": _held_back(alerting),
+        "heartbeats": [_heartbeat(beat) for beat in alerting.heartbeats],
+        "rules": sum(1 for _ in alerting.engine.rules()),
+        "failing_rules": [
+            {"group": running.key.group, "rule": running.key.rule, "error": running.last_error}
+            for running in alerting.engine.rules()
+            if running.last_error
+        ],
+        "store_problem": alerting.store.problem_text,
+    }
+
+
+def incident_rows(incidents: Iterable[IncidentRecord], acks: Mapping[str, Ack]) -> list[Document]:
+    """Return the incidents, those that go on first and the worst of them at the top; then the latest to end."""
+    rows = [
+        {
+            "key": one.key,
+            "kind": str(one.kind),
+            "labels": {name: value for name, value in one.labels.items() if value},
+            "severity": one.severity,
+            "starts_at_seconds": one.starts_at,
+            "ends_at_seconds": one.ends_at,
+            "reopened": one.reopened,
+            "alerts": sorted(one.members),
+            "acknowledged_by": acks[one.key].creator if one.key in acks else "",
+        }
+        for one in sorted(incidents, key=lambda one: (-severity_rank(one.severity), one.starts_at, one.key))
+        if one.identities  # what was handed over to others is theirs to tell of
+    ]
+    return sorted(rows, key=lambda row: (row["ends_at_seconds"] is not None, -(row["ends_at_seconds"] or 0.0)))
+
+
+def _held_back(alerting: Alerting) -> list[Document]:
+    try:
+        found = alerting.held_back()
+    except StoreFailure:
+        return []
+    return [
+        {"receiver": one.receiver, "messages": one.messages, "since_seconds": one.since, "alerts": list(one.alerts)}
+        for one in found
+    ]
+
+
+def dead_document(alerting: Alerting, wall_seconds: float) -> Document:
+    """Return what could not be delivered, oldest first. Raises StoreFailure."""
+    letters = [_queued(letter) for letter in alerting.outbox.dead()]
+    return {"schema": SCHEMA, "time_seconds": wall_seconds, "dead": letters}
+
+
+def silence_document(alerting: Alerting, silence: Silence, wall_seconds: float) -> Document:
+    """Return one silence, with a note where it names an alert that no rule has."""
+    names = {running.rule.name for running in alerting.engine.rules()}
+    wanted = [m.value for m in silence.matchers if m.name == "alertname" and m.op is MatchOperator.EQUAL]
+    notes = [
+        f"there is no rule {name}; {suggest(name, names)}".removesuffix("; ") for name in wanted if name not in names
+    ]
+    return _silence(silence, wall_seconds) | {"note": "; ".join(notes)}
+
+
+def _fires_in(instance: Instance, states: AlertStates | None, now_seconds: float) -> float | None:
+    """Return how long a pending alert has still to be true; None for one that fires."""
+    if states is None or instance.state is not State.PENDING:
+        return None
+    return max(0.0, instance.active_clock + states.rule.for_seconds - now_seconds)
+
+
+def _alert(instance: Instance, alert: Alert, now_seconds: float) -> Document:
+    return {
+        "name": alert.name,
+        "state": str(instance.state),
+        "severity": alert.labels.get("severity", ""),
+        "fingerprint": alert.fingerprint,
+        "labels": dict(alert.labels),
+        "annotations": dict(alert.annotations),
+        "value": alert.value if math.isfinite(alert.value) else None,
+        "active_seconds": max(0.0, now_seconds - instance.active_clock),
+        "starts_at_seconds": instance.starts_at,
+    }
+
+
+def _receivers(alerting: Alerting, receivers: Sequence[ReceiverCounts]) -> list[Document]:
+    """Return those that are configured, and those that are not any more but have something in the outbox."""
+    kinds = {receiver.name: receiver.kind for receiver in alerting.config.receivers}
+    workers, off = alerting.delivery.workers, alerting.delivery.off()
+    found = []
+    for counts in receivers:
+        name = counts.receiver
+        last = workers[name].last if name in workers else None
+        found.append(
+            counts._asdict()
+            | {
+                "kind": kinds.get(name, ""),
+                "last": "" if last is None else str(last),
+                "off": str(off[name].outcome) if name in off else "",
+                "off_since_seconds": off[name].since if name in off else None,
+            }
+        )
+    return found
+
+
+def _heartbeat(beat: Heartbeat) -> Document:
+    return {
+        "receiver": beat.name,
+        "interval_seconds": beat.interval_seconds,
+        "sent": beat.sent,
+        "failed": beat.failed,
+        "last": "" if beat.last is None else str(beat.last),
+    }
+
+
+def _silence(silence: Silence, wall_seconds: float) -> Document:
+    return {
+        "id": silence.id,
+        "matchers": [str(matcher) for matcher in silence.matchers],
+        "state": str(silence.state(wall_seconds)),
+        "starts_at_seconds": silence.starts_at,
+        "ends_at_seconds": silence.ends_at,
+        "comment": silence.comment,
+        "creator": silence.creator,
+    }
+
+
+def _queued(letter: QueuedMessage) -> Document:
+    return {
+        "id": letter.message.id,
+        "receiver": letter.message.receiver,
+        "status": str(letter.message.status),
+        "alerts": [alert.name for alert in letter.message.alerts],
+        "created_seconds": letter.created,
+        "attempts": letter.attempts,
+        "error": letter.last_error,
+    }

@@ -8,40 +8,39 @@ from dataclasses import dataclass
 from gpuagent.growth import Growth, MemoryKey, Verdict
 from gpuagent.identity import NO_INSTANCE, ProcessId
 from gpuagent.reading import GpuReading, GpuState, Memory, NvmlState, ProcessReading, ProcessState, Snapshot
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.units import format_bytes, format_duration, format_ratio
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.ending import RemedyEnding
-from gpuagent_alerts.rules.house_format import percentage
 
 _XID_SECONDS = 900.0
 _MOST_CAME_BACK = 0.9
-"""Of what a process held: less of it is not called the return of its memory."""
+"""Share of what a process held: less is not called the return of its memory."""
 _FELL = 0.95
 """Below this share of what was used, memory has come back; above it, growth has merely stopped."""
 _FULL = 0.98
 _ABOUT_A_REMEDY = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
-"""They name a process and tell of a remedy, which is over when it is, whatever became of the process."""
+"""Alerts that name a process and tell of a remedy, which is over when it is, whatever became of the process."""
 
 
 @dataclass(frozen=True, slots=True)
-class Facts:
-    """What an alert was about, when its condition held last."""
+class MeasuredFacts:
+    """Measurements that an alert was about, when its condition held last."""
 
     boot_id: str
     nvml_initializations: int
     process: ProcessReading | None = None
     memory: Memory | None = None
-    """Of the GPU, or of the MIG instance that the alert names."""
+    """Memory of the GPU, or of the MIG instance that the alert names."""
     grower: ProcessReading | None = None
     """The process on that GPU that grew most, by the leak detector."""
 
 
 @dataclass(frozen=True, slots=True)
-class Case:
+class EndedAlert:
     """An alert that ended, what was, and what is."""
 
     alert: Alert
-    before: Facts | None
+    before: MeasuredFacts | None
     snapshot: Snapshot
     wall_seconds: float
     is_alive: Callable[[ProcessId], bool | None]
@@ -69,7 +68,7 @@ class Case:
         return None if key is None else self.snapshot.growth.get(key)
 
 
-def facts_of(labels: Mapping[str, str], snapshot: Snapshot) -> Facts | None:
+def facts_of(labels: Mapping[str, str], snapshot: Snapshot) -> MeasuredFacts | None:
     """Return what an alert with these labels is about; None while its GPU cannot be read."""
     gpu = _gpu(labels, snapshot)
     if gpu is not None and gpu.state in {GpuState.BLIND, GpuState.FAILED, GpuState.STARTING}:
@@ -77,10 +76,10 @@ def facts_of(labels: Mapping[str, str], snapshot: Snapshot) -> Facts | None:
     node = snapshot.node
     memory = None if gpu is None else _memory(labels, gpu)
     process = _process(labels, snapshot)
-    return Facts(node.boot_id, node.nvml_initializations, process, memory, _grower(labels, snapshot))
+    return MeasuredFacts(node.boot_id, node.nvml_initializations, process, memory, _grower(labels, snapshot))
 
 
-def reason_of_process(case: Case, remedy: RemedyEnding | None) -> str:
+def reason_of_process(case: EndedAlert, remedy: RemedyEnding | None) -> str:
     """Return what became of the process that the alert names; "" while it is there, and where it names none."""
     gpu, before = case.gpu, None if case.before is None else case.before.process
     if case.alert.name in _ABOUT_A_REMEDY:
@@ -99,7 +98,7 @@ def reason_of_process(case: Case, remedy: RemedyEnding | None) -> str:
     return f"{_how_it_left(case, before)}{_came_back(case, before)}"
 
 
-def reason_by_name(case: Case) -> str:
+def reason_by_name(case: EndedAlert) -> str:
     """Return why a shipped rule's condition ended; "" for other rules, and where the measurements do not show it."""
     gpu = case.gpu
     if case.alert.labels.get("uuid") and (gpu is None or gpu.state is GpuState.GONE):
@@ -110,14 +109,14 @@ def reason_by_name(case: Case) -> str:
     return ""
 
 
-def _how_it_left(case: Case, before: ProcessReading | None) -> str:
+def _how_it_left(case: EndedAlert, before: ProcessReading | None) -> str:
     if before is not None and before.state is ProcessState.DEAD:
         return "the driver no longer lists the ended process"
     alive = None if before is None or before.info is None else case.is_alive(before.info.id)
     return "the process ended" if alive is False else "the process left the GPU"
 
 
-def _came_back(case: Case, before: ProcessReading | None) -> str:
+def _came_back(case: EndedAlert, before: ProcessReading | None) -> str:
     if before is None or not before.used_bytes or case.before is None:
         return ""
     held = format_bytes(before.used_bytes)
@@ -129,16 +128,16 @@ def _came_back(case: Case, before: ProcessReading | None) -> str:
     return f"; it held {held}, and {format_bytes(now.used_bytes)} is in use now"
 
 
-def _memory_level(case: Case) -> str:
+def _memory_level(case: EndedAlert) -> str:
     was, now = None if case.before is None else case.before.memory, case.memory
     if now is None or now.used_bytes is None or not now.total_bytes:
         return ""
     if was is not None and was.used_bytes is not None and now.used_bytes >= was.used_bytes:
         return ""
-    return f"memory back to {format_bytes(now.used_bytes)} ({percentage(now.used_bytes / now.total_bytes)})"
+    return f"memory back to {format_bytes(now.used_bytes)} ({format_ratio(now.used_bytes / now.total_bytes)})"
 
 
-def _process_memory_level(case: Case) -> str:
+def _process_memory_level(case: EndedAlert) -> str:
     now = case.process
     was = None if case.before is None or case.before.process is None else case.before.process.used_bytes
     if now is None or now.used_bytes is None or (was is not None and now.used_bytes >= was):
@@ -146,7 +145,7 @@ def _process_memory_level(case: Case) -> str:
     return f"its memory is back to {format_bytes(now.used_bytes)}"
 
 
-def _growth(case: Case) -> str:
+def _growth(case: EndedAlert) -> str:
     if not case.alert.labels.get("pid") and (left := _grower_left(case)):
         return left
     memory, used, was = case.memory, _used(case), _used_before(case)
@@ -160,7 +159,7 @@ def _growth(case: Case) -> str:
     return _growth_now(case.growth, used, max(0, free))
 
 
-def _grower_left(case: Case) -> str:
+def _grower_left(case: EndedAlert) -> str:
     """Return that the process which grew has gone, where its memory came back with that."""
     before, gpu = None if case.before is None else case.before.grower, case.gpu
     if before is None or before.info is None or gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
@@ -184,14 +183,14 @@ def _growth_now(growth: Growth | None, used: int, free: int) -> str:
     return ""
 
 
-def _idle(case: Case) -> str:
+def _idle(case: EndedAlert) -> str:
     now = case.process
     if now is not None and now.utilization is not None and now.utilization.sm_ratio > 0:
         return "it is computing again"
     return _process_memory_level(case)
 
 
-def _dead(case: Case) -> str:
+def _dead(case: EndedAlert) -> str:
     gpu, labels = case.gpu, case.alert.labels
     if gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
         return ""
@@ -201,7 +200,7 @@ def _dead(case: Case) -> str:
     return f"the driver no longer counts memory for it{held}"
 
 
-def _repaired(case: Case) -> str:
+def _repaired(case: EndedAlert) -> str:
     gpu = case.gpu
     if gpu is None or gpu.state is not GpuState.OK:
         return ""
@@ -212,7 +211,7 @@ def _repaired(case: Case) -> str:
     return "the driver shows a reset, a reboot or a driver reload since"
 
 
-def _xid(case: Case) -> str:
+def _xid(case: EndedAlert) -> str:
     labels = case.alert.labels
     last = max(
         (
@@ -230,14 +229,14 @@ def _xid(case: Case) -> str:
     return quiet if since or case.before is None else f"{quiet}; the GPU was not repaired"
 
 
-def _lost(case: Case) -> str:
+def _lost(case: EndedAlert) -> str:
     gpu = case.gpu
     if gpu is None or gpu.state is not GpuState.OK:
         return ""
     return f"the GPU answers again {_since_initialized(case)}".strip()
 
 
-def _since_initialized(case: Case) -> str:
+def _since_initialized(case: EndedAlert) -> str:
     """Return what happened to the driver since: a reboot or a new initialization of NVML; "" if neither is known."""
     before, node = case.before, case.snapshot.node
     if before is None:
@@ -247,7 +246,7 @@ def _since_initialized(case: Case) -> str:
     return "after NVML was initialized again" if node.nvml_initializations > before.nvml_initializations else ""
 
 
-def _blind(case: Case) -> str:
+def _blind(case: EndedAlert) -> str:
     if case.alert.labels.get("uuid"):
         gpu = case.gpu
         return "the agent can read it again" if gpu is not None and gpu.state is GpuState.OK else ""
@@ -256,20 +255,20 @@ def _blind(case: Case) -> str:
     return "the agent can read the GPUs again" if is_ready and readable else ""
 
 
-def _count(case: Case) -> str:
+def _count(case: EndedAlert) -> str:
     listed = sum(gpu.state is not GpuState.GONE for gpu in case.snapshot.gpus)
     expected = case.snapshot.node.gpus_expected
     return f"the driver lists all {expected} GPUs again" if listed >= expected > case.alert.value else ""
 
 
-def _uncorrectable(case: Case) -> str:
+def _uncorrectable(case: EndedAlert) -> str:
     gpu = case.gpu
     if gpu is None or gpu.ecc is None or gpu.ecc.volatile_uncorrected != 0:
         return ""
     return "the driver's count began anew, as it does after a reset or a reboot"
 
 
-def _remap_pending(case: Case) -> str:
+def _remap_pending(case: EndedAlert) -> str:
     gpu = case.gpu
     ecc = None if gpu is None else gpu.ecc
     if ecc is None or ecc.remap_pending or ecc.retired_pages_pending:
@@ -277,21 +276,21 @@ def _remap_pending(case: Case) -> str:
     return "no replacement is pending any more"
 
 
-def _recovery(case: Case) -> str:
+def _recovery(case: EndedAlert) -> str:
     gpu = case.gpu
     return "the driver no longer asks for one" if gpu is not None and gpu.ecc and gpu.ecc.recovery_action == 0 else ""
 
 
-def _throttled(case: Case) -> str:
+def _throttled(case: EndedAlert) -> str:
     gpu = case.gpu
     return "its clocks are no longer limited by it" if gpu is not None and gpu.clocks is not None else ""
 
 
-def _constant(text: str) -> Callable[[Case], str]:
+def _constant(text: str) -> Callable[[EndedAlert], str]:
     return lambda _: text
 
 
-_REASONS: dict[frozenset[str], Callable[[Case], str]] = {
+_REASONS: dict[frozenset[str], Callable[[EndedAlert], str]] = {
     frozenset({"GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull"}): _memory_level,
     frozenset({"AppAboveDeclaredMemory"}): _process_memory_level,
     frozenset({"GpuProcessMemoryLeak", "GpuMemoryLeak", "GpuMemoryExhaustionSoon"}): _growth,
@@ -314,17 +313,17 @@ _REASONS: dict[frozenset[str], Callable[[Case], str]] = {
 
 
 def _is_other(before: ProcessReading | None, now: ProcessReading) -> bool:
-    """Whether a pid belongs to another process now."""
+    """Return whether a pid belongs to another process now."""
     return before is not None and before.info is not None and now.info is not None and before.info.id != now.info.id
 
 
-def _used(case: Case) -> int | None:
+def _used(case: EndedAlert) -> int | None:
     if case.alert.labels.get("pid"):
         return None if case.process is None else case.process.used_bytes
     return None if case.memory is None else case.memory.used_bytes
 
 
-def _used_before(case: Case) -> int | None:
+def _used_before(case: EndedAlert) -> int | None:
     before = case.before
     if before is None:
         return None

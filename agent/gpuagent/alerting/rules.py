@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuagent.alerting.links import with_runbooks
 from gpuagent.catalogue import FAMILIES
 from gpuagent_alerts.remedies.grounds import Grounds, grounds_of_rule
-from gpuagent_alerts.rules.faults import RuleFault, RuleFileError
-from gpuagent_alerts.rules.file import load_rule_file, read_rule_file
-from gpuagent_alerts.rules.merge import merge_rules
-from gpuagent_alerts.rules.model import AlertRule, RuleGroup
-from gpuagent_alerts.rules.unknown import find_unknown_metrics
-from gpuagent_alerts.shipped import RULES_FILE
+from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_file, merge_rules, read_rule_file
+from gpuagent_alerts.rules.model import AlertRule, Rule, RuleFault, RuleFileError, RuleGroup
+from gpuagent_alerts.rules.template import Template
+from gpuagent_alerts.shipped import RULES_FILE, RUNBOOK_ANNOTATION, RUNBOOKS_URL
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
@@ -44,7 +42,7 @@ def load_rules(config: Config, *, read: Callable[[Path], bytes] = read_rule_file
 
 
 def unknown_metrics(groups: Sequence[RuleGroup]) -> list[RuleFault]:
-    """A note for each rule that looks at a series which this agent never has: a slip of the pen, most often."""
+    """Return a note for each rule that looks at a series which this agent never has: most often a misspelling."""
     return find_unknown_metrics(groups, {family.name for family in FAMILIES})
 
 
@@ -66,3 +64,19 @@ def rules_without_grounds(groups: Sequence[RuleGroup]) -> list[RuleFault]:
         for rule, grounds in judge_rules([group])
         if grounds.refusal and (rule.file, rule.line) not in unknown
     ]
+
+
+def with_runbooks(groups: Iterable[RuleGroup], base: str | None) -> tuple[RuleGroup, ...]:
+    """Return the groups with the shipped runbooks' address replaced by `base`; None leaves them as they are."""
+    if base is None:
+        return tuple(groups)
+    folder = base if base.endswith("/") else f"{base}/"
+    return tuple(replace(group, rules=tuple(_with_runbook(rule, folder) for rule in group.rules)) for group in groups)
+
+
+def _with_runbook(rule: Rule, base: str) -> Rule:
+    found = rule.annotations.get(RUNBOOK_ANNOTATION) if isinstance(rule, AlertRule) else None
+    if not isinstance(rule, AlertRule) or found is None or not found.text.startswith(RUNBOOKS_URL):
+        return rule
+    url = base + found.text.removeprefix(RUNBOOKS_URL)
+    return replace(rule, annotations={**rule.annotations, RUNBOOK_ANNOTATION: Template(url, (url,))})

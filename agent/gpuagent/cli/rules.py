@@ -28,8 +28,8 @@ def check(files: _Files) -> None:
     is a rule that is no reason to act: it alerts, and no ladder disrupts a process because of it.
     """
     from gpuagent.alerting.rules import rules_without_grounds, unknown_metrics
-    from gpuagent_alerts.rules.faults import RuleFileError
     from gpuagent_alerts.rules.file import load_rule_file
+    from gpuagent_alerts.rules.model import RuleFileError
 
     failed = False
     loaded: list[RuleGroup] = []

@@ -44,7 +44,7 @@ class Record:
 
 
 class SecretText:
-    """A text that does not show itself. See `gpuagent_alerts.receivers.secret.Hidden`."""
+    """A text that does not show itself. See `gpuagent_alerts.secret.Hidden`."""
 
     __slots__ = ("_text",)
 

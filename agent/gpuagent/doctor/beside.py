@@ -12,7 +12,7 @@ from gpuagent.alerting.rules import load_rules, unknown_metrics
 from gpuagent.config.models import Config
 from gpuagent.config_notes import ConfigFile, Machine, config_notes
 from gpuagent.remedying import RemediesRefused, acts_for_real, check_permissions, state_faults
-from gpuagent_alerts.rules.faults import RuleFileError
+from gpuagent_alerts.rules.model import RuleFileError
 from gpuagent_exporters.http.web_config import WebConfig, WebConfigError
 
 

@@ -34,10 +34,10 @@ from gpuagent_alerts.remedies.record import (
     row_text,
     runs,
 )
+from gpuagent_alerts.store.cached_query import CachedQuery
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.kept import Kept
 from gpuagent_alerts.store.problem import StoreFailure
-from gpuagent_alerts.store.rows import DamagedRow
+from gpuagent_alerts.store.tables import DamagedRow
 
 __all__ = ["BEGIN", "END", "INTENT", "RESET", "RESULT", "STOP", "Audit", "Event", "NotRecorded", "Stop", "runs"]
 
@@ -85,7 +85,7 @@ class Audit:
         """
         self._began = clock.now()
         self._begun: set[str] = set()
-        self._outstanding = Kept(store, self._find_outstanding)
+        self._outstanding = CachedQuery(store, self._find_outstanding)
 
     def begin(self, data: Mapping[str, Any]) -> str:
         """Begin a run, and return its id. Raises NotRecorded."""

@@ -9,7 +9,9 @@ from typing import Any, Final
 
 from gpuagent_alerts.remedies.limits import has_plain_digest
 from gpuagent_alerts.remedies.outcome import Result
-from gpuagent_alerts.store.checks import (
+from gpuagent_alerts.store.tables import (
+    Column,
+    Table,
     array,
     byte_count,
     document,
@@ -24,7 +26,6 @@ from gpuagent_alerts.store.checks import (
     texts,
     unix_time,
 )
-from gpuagent_alerts.store.rows import Column, Table
 
 BEGIN, INTENT, RESULT, END = "begin", "intent", "result", "end"
 STOP, RESET = "stop", "reset"

@@ -1,29 +1,41 @@
 """Prometheus rule files: what loads here loads in Prometheus 2.42 too, and means the same.
 
-https://prometheus.io/docs/prometheus/2.42/configuration/recording_rules/. Every fault is told at once.
+https://prometheus.io/docs/prometheus/2.42/configuration/recording_rules/. Every fault is told at once. The rules in
+force are the shipped ones, a user's own, and none that was left out by name.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from gpuagent.regular_files import read_regular_file
 from gpuagent_alerts.promql.expression import Expression, compile_expression
 from gpuagent_alerts.promql.values import ExpressionError
-from gpuagent_alerts.rules.faults import RuleFileError, shown
-from gpuagent_alerts.rules.fields import Fields, Sink, Text
 from gpuagent_alerts.rules.model import (
     MISSING_DATA_ANNOTATION,
     AlertRule,
     MissingData,
     RecordRule,
     Rule,
+    RuleFault,
+    RuleFileError,
     RuleGroup,
+    quote_text,
+    suggest,
 )
-from gpuagent_alerts.rules.nodes import MAX_FILE_BYTES, Mapping, YamlFault, parse_yaml
 from gpuagent_alerts.rules.template import Template, TemplateFault, parse_template
+from gpuagent_alerts.rules.yaml_fields import (
+    MAX_FILE_BYTES,
+    FaultCollector,
+    MappingFields,
+    TextField,
+    YamlFault,
+    YamlMapping,
+    parse_yaml,
+)
 
 _FILE_KEYS = ("groups",)
 _GROUP_KEYS = ("name", "interval", "limit", "rules")
@@ -37,7 +49,7 @@ _LABEL_NAME = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _METRIC_NAME = re.compile(r"[a-zA-Z_:][a-zA-Z0-9_:]*", re.ASCII)
 _A = {"label": "a label", "annotation": "an annotation"}
 _MAX_LABELS = 64
-"""Of one rule; each of its alerts carries them all."""
+"""Most labels of one rule; each of its alerts carries them all."""
 
 
 def read_rule_file(path: Path) -> bytes:
@@ -47,7 +59,7 @@ def read_rule_file(path: Path) -> bytes:
 
 def load_rule_file(path: Path, *, read: Callable[[Path], bytes] = read_rule_file) -> tuple[RuleGroup, ...]:
     """Return the groups of a file, whose content `read` returns. Raises RuleFileError, which has every fault."""
-    sink = Sink(str(path))
+    sink = FaultCollector(str(path))
     try:
         content = read(path)
     except OSError as error:
@@ -65,15 +77,15 @@ def load_rule_file(path: Path, *, read: Callable[[Path], bytes] = read_rule_file
 
 
 def load_rule_text(text: str, file: str = "rules.yaml") -> tuple[RuleGroup, ...]:
-    """The groups of a text. Raises RuleFileError likewise; `file` is what the faults call it."""
-    sink = Sink(file)
+    """Return the groups of a text. Raises RuleFileError likewise; `file` is what the faults call it."""
+    sink = FaultCollector(file)
     try:
         root = parse_yaml(text)
     except YamlFault as fault:
         sink.add(fault.line, fault.problem)
         raise RuleFileError(sink.faults) from None
     groups: list[RuleGroup] = []
-    if isinstance(root, Mapping):
+    if isinstance(root, YamlMapping):
         groups = _groups(sink, root)
     elif root is not None:
         sink.add(root.line, "a rule file begins with `groups:`")
@@ -82,8 +94,8 @@ def load_rule_text(text: str, file: str = "rules.yaml") -> tuple[RuleGroup, ...]
     return tuple(groups)
 
 
-def _groups(sink: Sink, root: Mapping) -> list[RuleGroup]:
-    top = Fields(sink, root)
+def _groups(sink: FaultCollector, root: YamlMapping) -> list[RuleGroup]:
+    top = MappingFields(sink, root)
     top.check_keys(_FILE_KEYS)
     groups: list[RuleGroup] = []
     lines: dict[str, int] = {}
@@ -100,8 +112,8 @@ def _groups(sink: Sink, root: Mapping) -> list[RuleGroup]:
     return groups
 
 
-def _group(sink: Sink, node: Mapping) -> RuleGroup:
-    head = Fields(sink, node)
+def _group(sink: FaultCollector, node: YamlMapping) -> RuleGroup:
+    head = MappingFields(sink, node)
     name = head.text("name")
     head.group = name.text if name else ""
     head.check_keys(_GROUP_KEYS, _NEWER)
@@ -110,7 +122,7 @@ def _group(sink: Sink, node: Mapping) -> RuleGroup:
     rules: list[Rule] = []
     seen: dict[object, int] = {}
     for rule_node in head.sections("rules"):
-        rule = _rule(Fields(sink, rule_node, group=head.group))
+        rule = _rule(MappingFields(sink, rule_node, group=head.group))
         if rule is None:
             continue
         key = type(rule), rule.name, tuple(sorted(rule.label_texts.items()))
@@ -132,8 +144,8 @@ def _group(sink: Sink, node: Mapping) -> RuleGroup:
     )
 
 
-def _rule(fields: Fields) -> Rule | None:
-    """The rule, or None where it is too broken to go on with; its faults are noted either way."""
+def _rule(fields: MappingFields) -> Rule | None:
+    """Return the rule, or None where it is too broken to go on with; its faults are noted either way."""
     alert, record = fields.text("alert"), fields.text("record")
     name = alert or record
     fields.rule = name.text if name else ""
@@ -147,7 +159,7 @@ def _rule(fields: Fields) -> Rule | None:
     return None
 
 
-def _has_one_name(fields: Fields, alert: Text | None, record: Text | None) -> bool:
+def _has_one_name(fields: MappingFields, alert: TextField | None, record: TextField | None) -> bool:
     given = [name for name in (alert, record) if name is not None and name.text]
     if len(given) == 1 and not (alert and record):
         return True
@@ -158,7 +170,7 @@ def _has_one_name(fields: Fields, alert: Text | None, record: Text | None) -> bo
     return False
 
 
-def _expression(fields: Fields) -> Expression | None:
+def _expression(fields: MappingFields) -> Expression | None:
     found = fields.text("expr")
     if found is None or not found.text:
         if found is not None or not fields.has("expr"):
@@ -172,7 +184,7 @@ def _expression(fields: Fields) -> Expression | None:
     return expression
 
 
-def _alert(fields: Fields, name: Text, expression: Expression | None) -> AlertRule | None:
+def _alert(fields: MappingFields, name: TextField, expression: Expression | None) -> AlertRule | None:
     labels = _templates(fields, "labels")
     annotations = _templates(fields, "annotations")
     if "alertname" in labels:
@@ -197,9 +209,9 @@ def _alert(fields: Fields, name: Text, expression: Expression | None) -> AlertRu
     )
 
 
-def _record(fields: Fields, name: Text, expression: Expression | None) -> RecordRule | None:
+def _record(fields: MappingFields, name: TextField, expression: Expression | None) -> RecordRule | None:
     if not _METRIC_NAME.fullmatch(name.text):
-        fields.fault(name.line, f"{shown(name.text)} cannot name a series", "letters, digits, _ and : are allowed")
+        fields.fault(name.line, f"{quote_text(name.text)} cannot name a series", "letters, digits, _ and : are allowed")
     for key in _ALERT_ONLY:
         if fields.has(key):
             fields.fault(fields.line_of(key), f"a recording rule has no `{key}`", "leave it out")
@@ -209,7 +221,7 @@ def _record(fields: Fields, name: Text, expression: Expression | None) -> Record
     return RecordRule(name.text, expression, labels, fields.file, fields.line)
 
 
-def _templates(fields: Fields, key: str) -> dict[str, Template]:
+def _templates(fields: MappingFields, key: str) -> dict[str, Template]:
     kind = "label" if key == "labels" else "annotation"
     templates = {}
     for name, value in _names_checked(fields, key, kind):
@@ -220,19 +232,19 @@ def _templates(fields: Fields, key: str) -> dict[str, Template]:
     return templates
 
 
-def _names_checked(fields: Fields, key: str, kind: str) -> list[tuple[str, Text]]:
+def _names_checked(fields: MappingFields, key: str, kind: str) -> list[tuple[str, TextField]]:
     texts = fields.texts(key)
     if len(texts) > _MAX_LABELS:
         fields.fault(fields.line_of(key), f"there are more than {_MAX_LABELS} {key}")
     for name, value in texts.items():
         if not _LABEL_NAME.fullmatch(name):
-            fields.fault(value.line, f"{shown(name)} cannot name {_A[kind]}", "letters, digits and _ are allowed")
+            fields.fault(value.line, f"{quote_text(name)} cannot name {_A[kind]}", "letters, digits and _ are allowed")
         elif name == "__name__" and kind == "label":
             fields.fault(value.line, "the label __name__ is the name of the series", "use another label")
     return list(texts.items())
 
 
-def _missing_data(fields: Fields, template: Template | None) -> MissingData:
+def _missing_data(fields: MappingFields, template: Template | None) -> MissingData:
     if template is None:
         return MissingData.KEEP
     try:
@@ -240,6 +252,79 @@ def _missing_data(fields: Fields, template: Template | None) -> MissingData:
     except ValueError:
         fields.fault(
             fields.line_of("annotations"),
-            f"the annotation {MISSING_DATA_ANNOTATION} must be keep or resolve, not {shown(template.text)}",
+            f"the annotation {MISSING_DATA_ANNOTATION} must be keep or resolve, not {quote_text(template.text)}",
         )
         return MissingData.KEEP
+
+
+def merge_rules(
+    shipped: Sequence[RuleGroup],
+    own: Sequence[RuleGroup],
+    disabled: Collection[str] = (),
+    *,
+    config_file: str = "disabled_rules",
+) -> tuple[RuleGroup, ...]:
+    """Return the shipped groups, then the user's own, as they are.
+
+    A rule of the user's replaces every shipped one of the same name; `disabled` leaves shipped ones out. Raises
+    RuleFileError, with `config_file` as the place, where a disabled name is no shipped rule's: a misspelt name would
+    leave its rule in force in silence.
+    """
+    shipped_names, own_names = _names(shipped), _names(own)
+    faults = [
+        _no_such_rule(name, shipped_names, own_names, config_file) for name in disabled if name not in shipped_names
+    ]
+    if faults:
+        raise RuleFileError(faults)
+    out = own_names | set(disabled)
+    kept = (
+        dataclasses.replace(group, rules=tuple(rule for rule in group.rules if rule.name not in out))
+        for group in shipped
+    )
+    return (*(group for group in kept if group.rules), *own)
+
+
+def _names(groups: Iterable[RuleGroup]) -> set[str]:
+    return {rule.name for group in groups for rule in group.rules}
+
+
+def _no_such_rule(name: str, shipped: set[str], own: set[str], config_file: str) -> RuleFault:
+    key = "" if config_file == "disabled_rules" else "disabled_rules: "
+    if name in own:
+        return RuleFault(
+            config_file, 0, f"{key}{quote_text(name)} is a rule of your own files", remedy="remove it there"
+        )
+    return RuleFault(
+        config_file, 0, f"{key}no shipped rule is named {quote_text(name)}", remedy=suggest(name, sorted(shipped))
+    )
+
+
+_OF_RULES = frozenset({"ALERTS", "ALERTS_FOR_STATE"})
+"""Series that alert rules make."""
+_SHOWN = 5
+
+
+def find_unknown_metrics(groups: Sequence[RuleGroup], known: Iterable[str]) -> list[RuleFault]:
+    """Return one note for each rule that selects a metric which is neither `known` nor recorded by a rule.
+
+    A note, and no fault: the same file may also run in a Prometheus that has other metrics.
+    """
+    recorded = {rule.name for group in groups for rule in group.rules if isinstance(rule, RecordRule)}
+    names = set(known) | recorded | _OF_RULES
+    notes = []
+    for group in groups:
+        for rule in group.rules:
+            unknown = sorted(rule.expression.metric_names - names)
+            if unknown:
+                what = "fire" if isinstance(rule, AlertRule) else "have a result"
+                notes.append(
+                    RuleFault(
+                        rule.file,
+                        rule.line,
+                        f"the agent has no metric {', '.join(unknown[:_SHOWN])}: here this rule may never {what}",
+                        group.name,
+                        rule.name,
+                        suggest(unknown[0], names),
+                    )
+                )
+    return notes

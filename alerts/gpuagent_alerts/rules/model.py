@@ -1,8 +1,9 @@
-"""A rule file as data: groups of rules, checked and compiled, frozen."""
+"""A rule file as data: groups of rules, checked and compiled, frozen; and the faults of a file, all at once."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 
@@ -13,11 +14,11 @@ MISSING_DATA_ANNOTATION = "gpuagent_missing_data"
 """Reserved: says what a rule makes of data that could not be measured. Prometheus takes it for any annotation."""
 
 REASONS_ANNOTATION = "reasons"
-"""Where a rule has it, the agent puts its own words there, if it knows any. Elsewhere the rule's text stands."""
+"""Annotation in whose place the agent puts its own words, if it knows any; else the rule's text stands."""
 
 
 class MissingData(StrEnum):
-    """What becomes of an instance while the data behind it is missing."""
+    """Treatment of an instance while the data behind it is missing."""
 
     KEEP = "keep"
     """It stays as it is, and the time does not count."""
@@ -57,7 +58,7 @@ class RecordRule:
 
     @property
     def label_texts(self) -> dict[str, str]:
-        """As of an alert."""
+        """Labels, as of an alert."""
         return dict(self.labels)
 
 
@@ -76,3 +77,49 @@ class RuleGroup:
     """Most instances of an alert, or series of a recording rule; 0 is no limit."""
     file: str = ""
     line: int = 0
+
+
+_MAX_SHOWN = 60
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFault:
+    """One thing to put right. `line` counts from 1; 0 is unknown (a missing file)."""
+
+    file: str
+    line: int
+    problem: str
+    group: str = ""
+    rule: str = ""
+    remedy: str = ""
+    """The way out; "" where the problem says it."""
+
+    def __str__(self) -> str:
+        place = f"{self.file}:{self.line}" if self.line else self.file
+        where = ", ".join(
+            f"{kind} {quote_text(name)}" for kind, name in (("group", self.group), ("rule", self.rule)) if name
+        )
+        return f"{place}: {f'{where}: ' if where else ''}{self.problem}{f'; {self.remedy}' if self.remedy else ''}"
+
+
+class RuleFileError(Exception):
+    """The files cannot be used; `faults` has every reason, in the order of the files."""
+
+    def __init__(self, faults: Iterable[RuleFault]) -> None:
+        self.faults = tuple(faults)
+        super().__init__(self.faults)
+
+    def __str__(self) -> str:
+        return "\n".join(str(fault) for fault in self.faults)
+
+
+def quote_text(text: str) -> str:
+    """Return a text from outside, quoted, short, and free of control characters."""
+    short = text if len(text) <= _MAX_SHOWN else f"{text[: _MAX_SHOWN - 1]}…"
+    return f'"{short}"' if short.isprintable() else ascii(short)
+
+
+def suggest(name: str, names: Iterable[str]) -> str:
+    """Return a question that names what was probably meant, or ""."""
+    near = difflib.get_close_matches(name[:_MAX_SHOWN], list(names), n=1)
+    return f"did you mean {near[0]}?" if near else ""

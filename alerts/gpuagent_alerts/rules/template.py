@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import zip_longest
 
-from gpuagent_alerts.rules.house_format import HOUSE_FORMATS
-from gpuagent_alerts.rules.humanize import (
+from gpuagent_alerts.rules.formats import (
+    HOUSE_FORMATS,
     format_float,
     humanize,
     humanize_1024,
@@ -125,7 +125,7 @@ def parse_template(text: str) -> Template:
 
 
 def _action(text: str, begin: int) -> tuple[int, str | None, bool, bool]:
-    """Of the action that begins there: its end, its body (None for a comment), and whether it trims before, after."""
+    """Return the end of the action that begins there, its body (None for a comment), whether it trims before, after."""
     start = begin + 2
     trim_before = text[start : start + 1] == "-" and text[start + 1 : start + 2] in tuple(_SPACE)
     start += 2 if trim_before else 0
@@ -147,7 +147,7 @@ def _comment(text: str, start: int, *, trim_before: bool) -> tuple[int, str | No
 
 
 def _end_of_action(text: str, start: int) -> int:
-    """Where its `}}` is: one inside of quotes does not count."""
+    """Return where its `}}` is: one inside of quotes does not count."""
     position = start
     while position < len(text):
         if text.startswith("}}", position):

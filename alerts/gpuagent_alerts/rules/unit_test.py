@@ -4,23 +4,31 @@ from __future__ import annotations
 
 import glob
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import struct
+from bisect import bisect_right
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import itemgetter
 from pathlib import Path
 
 from gpuagent_alerts.promql.expression import compile_expression
-from gpuagent_alerts.promql.values import EvaluationError, ExpressionError
-from gpuagent_alerts.rules.durations import format_milliseconds
-from gpuagent_alerts.rules.faults import RuleFault, RuleFileError
+from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.promql.values import Element, EvaluationError, ExpressionError, LabelSet, without_name
 from gpuagent_alerts.rules.file import load_rule_file
-from gpuagent_alerts.rules.humanize import print_scientific
-from gpuagent_alerts.rules.model import RuleGroup
-from gpuagent_alerts.rules.notation import NotationFault, parse_series
-from gpuagent_alerts.rules.unit_file import AlertCase, ExpressionCase, UnitTest, UnitTestFile, load_unit_tests
-from gpuagent_alerts.rules.unit_storage import UnitStorage
+from gpuagent_alerts.rules.formats import format_milliseconds, print_scientific
+from gpuagent_alerts.rules.model import RuleFault, RuleFileError, RuleGroup
+from gpuagent_alerts.rules.unit_file import (
+    AlertCase,
+    ExpressionCase,
+    NotationFault,
+    UnitTest,
+    UnitTestFile,
+    load_unit_tests,
+    parse_series,
+)
 from gpuagent_alerts.states.group import GroupRunner
 from gpuagent_alerts.states.instance import State
-from gpuagent_alerts.states.machine import never
+from gpuagent_alerts.states.machine import RuleFailure, nothing_missing
 
 Labels = Mapping[str, str]
 Told = tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]
@@ -29,7 +37,7 @@ Told = tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]
 
 @dataclass(slots=True)
 class Verdict:
-    """What came of one test file."""
+    """Result of one test file."""
 
     file: str
     problems: list[str] = field(default_factory=list)
@@ -37,7 +45,7 @@ class Verdict:
 
     @property
     def passed(self) -> bool:
-        """Whether nothing was wrong."""
+        """Whether all tests passed."""
         return not self.problems
 
 
@@ -71,7 +79,7 @@ class Simulation:
         failures = [
             (key.rule, problem)
             for runner in self.runners
-            for key, problem in runner.evaluate(self.storage, seconds, seconds, lambda _: never).failures
+            for key, problem in runner.evaluate(self.storage, seconds, seconds, lambda _: nothing_missing).failures
         ]
         return [
             f"    rule: {rule}, time: {format_milliseconds(time_milliseconds)}, err: {problem}"
@@ -79,7 +87,7 @@ class Simulation:
         ]
 
     def firing(self, alertname: str) -> list[Told]:
-        """What fires of an alert, in all groups."""
+        """Return what fires of an alert, in all groups."""
         return sorted(
             _told(instance.labels, instance.annotations)
             for runner in self.runners
@@ -183,3 +191,106 @@ def _write_labels(labels: Iterable[tuple[str, str]]) -> str:
 
 def _write_samples(samples: Sequence[tuple[tuple[tuple[str, str], ...], float]]) -> str:
     return ", ".join(f"{_write_labels(labels)} {print_scientific(value)}" for labels, value in samples) or "nil"
+
+
+LOOK_BACK_MILLISECONDS = 300_000
+"""A sample is seen for so long, to the millisecond and with both ends, unless the series is marked stale."""
+_Key = tuple[str, frozenset[tuple[str, str]]]
+
+
+@dataclass(slots=True)
+class _Track:
+    """One series. None is the marker of staleness."""
+
+    labels: LabelSet
+    times: list[int] = field(default_factory=list)
+    values: list[float | None] = field(default_factory=list)
+
+    def append(self, time_milliseconds: int, value: float | None) -> str:
+        """Append a sample; return what is wrong with it, in Prometheus' words."""
+        if self.times and time_milliseconds < self.times[-1]:
+            return "out of order sample"
+        if self.times and time_milliseconds == self.times[-1]:
+            return "" if _bits(value) == _bits(self.values[-1]) else "duplicate sample for timestamp"
+        self.times.append(time_milliseconds)
+        self.values.append(value)
+        return ""
+
+    def at(self, time_milliseconds: int) -> float | None:
+        place = bisect_right(self.times, time_milliseconds) - 1
+        if place < 0 or self.times[place] < time_milliseconds - LOOK_BACK_MILLISECONDS:
+            return None
+        return self.values[place]
+
+
+class UnitStorage:
+    """Input series, which appear as time goes on, and the results of rules."""
+
+    def __init__(self) -> None:
+        self._tracks: dict[str, dict[_Key, _Track]] = {}
+        self._input: dict[_Key, tuple[LabelSet, list[tuple[int, float | None]]]] = {}
+        self._previous: dict[Hashable, set[_Key]] = {}
+        self.now_milliseconds = 0
+
+    def set_input(self, labels: Mapping[str, str], samples: Iterable[tuple[int, float | None]]) -> None:
+        """Set a series of the test file. The same series again replaces the first."""
+        name, others = without_name(labels)
+        self._input[name, others.key()] = others, list(samples)
+
+    def advance(self, time_milliseconds: int) -> None:
+        """Let input samples up to this time be seen."""
+        self.now_milliseconds = time_milliseconds
+        for key, (labels, samples) in self._input.items():
+            count = bisect_right(samples, time_milliseconds, key=itemgetter(0))
+            for time, value in samples[:count]:
+                self._track(key, labels).append(time, value)
+            del samples[:count]
+
+    def index(self) -> SeriesIndex:
+        """Return the series as seen now."""
+        return self.index_at(self.now_milliseconds)
+
+    def index_at(self, time_milliseconds: int) -> SeriesIndex:
+        """Return the series as seen at another time, with what has been loaded so far."""
+        return _IndexAt(self._tracks, time_milliseconds)
+
+    def publish(self, owner: Hashable, elements: Sequence[Element]) -> None:
+        """Write a rule's result; what it had before and has no longer becomes stale."""
+        written: set[_Key] = set()
+        problem = ""
+        for name, labels, value in elements:
+            key = name, labels.key()
+            wrong = self._track(key, labels).append(self.now_milliseconds, value)
+            if wrong:
+                problem = wrong
+            else:
+                written.add(key)
+        for key in self._previous.get(owner, set()) - written:
+            self._tracks[key[0]][key].append(self.now_milliseconds, None)
+        self._previous[owner] = written
+        if problem:
+            raise RuleFailure(problem)
+
+    def _track(self, key: _Key, labels: LabelSet) -> _Track:
+        return self._tracks.setdefault(key[0], {}).setdefault(key, _Track(labels))
+
+
+class _IndexAt(SeriesIndex):
+    def __init__(self, tracks: Mapping[str, Mapping[_Key, _Track]], time_milliseconds: int) -> None:
+        super().__init__()
+        self._tracks = tracks
+        self._time = time_milliseconds
+
+    def names(self) -> Sequence[str]:
+        return list(self._tracks)
+
+    def elements(self, name: str) -> list[Element]:
+        return [
+            (name, track.labels, value)
+            for track in self._tracks.get(name, {}).values()
+            if (value := track.at(self._time)) is not None
+        ]
+
+
+def _bits(value: float | None) -> bytes:
+    return b"" if value is None else struct.pack("d", value)

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuagent_alerts.rules.durations import format_milliseconds
 from gpuagent_alerts.rules.file import load_rule_file
+from gpuagent_alerts.rules.formats import format_milliseconds
 from gpuagent_alerts.rules.model import AlertRule, RuleGroup
 from gpuagent_alerts.shipped import RULES_FILE
 

@@ -14,10 +14,8 @@ from gpuagent_alerts.promql.values import Element
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.states.group import GroupResult, GroupRunner, RuleKey, RunningRule
 from gpuagent_alerts.states.instance import State, load_instance
-from gpuagent_alerts.states.machine import RULE_REMOVED, Change, Explain, Frozen, Transition, silent
-from gpuagent_alerts.states.missing import Missing, Selection
-from gpuagent_alerts.states.recorded import RecordedSeries, WithRecorded
-from gpuagent_alerts.states.selections import ALERT_SERIES, select
+from gpuagent_alerts.states.machine import RULE_REMOVED, Change, Explain, Frozen, Transition, no_explanation
+from gpuagent_alerts.states.missing import ALERT_SERIES, Missing, Selection, select
 
 DEFAULT_INTERVAL_SECONDS = 5.0
 _EARLY = 0.1
@@ -37,10 +35,10 @@ class InstanceRecord(NamedTuple):
 
 
 class Loaded(NamedTuple):
-    """What became of stored instances."""
+    """Result of loading stored instances."""
 
     ended: tuple[Transition, ...]
-    """Of rules that are no more: they fired, and somebody may have been told."""
+    """Alerts of rules that are no more: they fired, and somebody may have been told."""
     broken: int
     """Could not be read."""
 
@@ -58,7 +56,7 @@ class RuleEngine:
         default_interval_seconds: float = DEFAULT_INTERVAL_SECONDS,
         longest_gap_seconds: float = 0.0,
     ) -> None:
-        """Two evaluations have a gap between them that are more than `longest_gap_seconds` and 2.5 intervals apart."""
+        """Begin without states. Evaluations further apart than `longest_gap_seconds` and 2.5 intervals have a gap."""
         self.longest_gap_seconds = longest_gap_seconds
         self._default_interval = default_interval_seconds
         self._recorded = RecordedSeries()
@@ -73,7 +71,7 @@ class RuleEngine:
         return tuple(self._runners)
 
     def rules(self) -> Iterable[RunningRule]:
-        """All rules of all groups, in order."""
+        """Return all rules of all groups, in order."""
         return (running for runner in self._runners for running in runner.rules)
 
     def interrupt(self) -> None:
@@ -83,11 +81,11 @@ class RuleEngine:
                 running.states.interrupt()
 
     def recorded(self, now_seconds: float) -> list[Element]:
-        """Every series that rules have made; `ALERTS` too where a rule looks at it."""
+        """Return every series that rules have made; `ALERTS` too where a rule looks at it."""
         return [element for name in self._recorded.names() for element in self._recorded.elements(name, now_seconds)]
 
     def metric_names(self, now_seconds: float | None = None) -> frozenset[str] | None:
-        """The metrics that rules read; None where one of them selects by something else than a name.
+        """Return the metrics that rules read; None where one of them selects by something else than a name.
 
         With a time: those of the groups that are due then. A group may come every second and read little.
         """
@@ -102,7 +100,7 @@ class RuleEngine:
         return frozenset(name for rule in rules for name in rule.expression.metric_names)
 
     def is_due(self, now_seconds: float) -> bool:
-        """Whether some group has to be evaluated: otherwise there is no need for an index."""
+        """Return whether some group has to be evaluated: otherwise there is no need for an index."""
         return any(self._is_due(runner, now_seconds) for runner in self._runners)
 
     def evaluate(
@@ -111,7 +109,7 @@ class RuleEngine:
         now_seconds: float,
         wall_seconds: float,
         missing: Missing,
-        explain: Explain = silent,
+        explain: Explain = no_explanation,
     ) -> GroupResult:
         """Evaluate the groups that are due, in order. `explain` knows reasons that are no series."""
         transitions: list[Transition] = []
@@ -160,14 +158,14 @@ class RuleEngine:
         ]
 
     def shape(self) -> Hashable:
-        """Equal as long as `dump` differs by nothing but how far clocks have run, and by texts and values.
+        """Return what is equal as long as `dump` differs only in how far clocks have run, in texts and in values.
 
         A restart from the last dump of the same shape can then be late, by the age of the dump, but never early.
         """
         return tuple((running.key, running.states.shape()) for running in self.rules() if running.states is not None)
 
     def dump(self) -> list[InstanceRecord]:
-        """Every instance as of the last evaluation of its group, for a restart."""
+        """Return every instance as of the last evaluation of its group, for a restart."""
         return [
             InstanceRecord(
                 running.key.group,
@@ -222,7 +220,7 @@ class RuleEngine:
         return due is None or now_seconds >= due - _EARLY * self._interval(runner)
 
     def _set_due(self, runner: GroupRunner, now_seconds: float) -> None:
-        """The next moment of the group's own grid; what was missed is not made up for."""
+        """Set the next moment of the group's own grid; what was missed is not made up for."""
         interval = self._interval(runner)
         due = self._due.get(runner.name, now_seconds)
         missed = max(0, math.floor((now_seconds - due) / interval))
@@ -233,7 +231,7 @@ class _Storage:
     """The tick's series, and what the rules have made so far."""
 
     def __init__(self, measured: SeriesIndex, recorded: RecordedSeries, now_seconds: float) -> None:
-        self._index = WithRecorded(measured, recorded, now_seconds)
+        self._index = SeriesWithRecorded(measured, recorded, now_seconds)
         self._recorded = recorded
         self._now = now_seconds
 
@@ -245,7 +243,7 @@ class _Storage:
 
 
 def _named_apart(groups: Iterable[RuleGroup]) -> Iterator[tuple[str, RuleGroup]]:
-    """Groups by names of their own: a second one of a name gets a number.
+    """Yield groups by names of their own: a second one of a name gets a number.
 
     Prometheus tells them apart by their files. A file that is moved, as by an upgrade, would then lose its states.
     """
@@ -282,10 +280,87 @@ def _is_same(one: RunningRule, other: RunningRule, *, exact: bool) -> bool:
 
 
 def _end(dumps: Iterable[Mapping[str, object]], now_seconds: float, wall_seconds: float) -> Iterator[Transition]:
-    """What is left of a rule that is no more. What cannot be read was not told either."""
+    """Return what is left of a rule that is no more. What cannot be read was not told either."""
     for dump in dumps:
         with suppress(ValueError):
             instance = load_instance(dump, now_seconds)
             if instance.state is State.FIRING:
                 ended = replace(instance.as_alert(Status.RESOLVED, wall_seconds), end_reason=RULE_REMOVED)
                 yield Transition(Change.ENDED, ended)
+
+
+LOOK_BACK_SECONDS = 300.0
+"""The result of a rule that fails lives on for as long as Prometheus' look-back."""
+_Key = frozenset[tuple[str, str]]
+
+
+class _Entry(NamedTuple):
+    element: Element
+    time_seconds: float
+    owner: Hashable
+
+
+class RecordedSeries:
+    """The last result of every rule, by metric name. A series that a rule no longer has is gone at once."""
+
+    def __init__(self) -> None:
+        self._by_name: dict[str, dict[_Key, _Entry]] = {}
+        self._owned: dict[Hashable, list[tuple[str, _Key]]] = {}
+
+    def publish(self, owner: Hashable, elements: Iterable[Element], now_seconds: float) -> None:
+        """Replace what `owner` wrote before. A series that another has written at the same time stays the other's."""
+        self.forget(owner)
+        owned = self._owned.setdefault(owner, [])
+        for element in elements:
+            name, labels, _ = element
+            entries = self._by_name.setdefault(name, {})
+            known = entries.get(labels.key())
+            if known is None or known.time_seconds < now_seconds:
+                entries[labels.key()] = _Entry(element, now_seconds, owner)
+                owned.append((name, labels.key()))
+
+    def forget(self, owner: Hashable) -> None:
+        """Remove what `owner` wrote."""
+        for name, key in self._owned.pop(owner, ()):
+            entries = self._by_name.get(name, {})
+            if key in entries and entries[key].owner == owner:
+                del entries[key]
+            if not entries:
+                self._by_name.pop(name, None)
+
+    def owners(self) -> Sequence[Hashable]:
+        """Return everybody who has written."""
+        return tuple(self._owned)
+
+    def names(self) -> Sequence[str]:
+        """Return the metric names that there are."""
+        return tuple(self._by_name)
+
+    def elements(self, name: str, now_seconds: float) -> list[Element]:
+        """Return the series of a metric."""
+        return [
+            entry.element
+            for entry in self._by_name.get(name, {}).values()
+            if now_seconds - entry.time_seconds <= LOOK_BACK_SECONDS
+        ]
+
+
+class SeriesWithRecorded(SeriesIndex):
+    """Measured series, and recorded ones on top. Where both have a series, the measured one is seen."""
+
+    def __init__(self, measured: SeriesIndex, recorded: RecordedSeries, now_seconds: float) -> None:
+        super().__init__()
+        self._measured = measured
+        self._recorded = recorded
+        self._now = now_seconds
+
+    def names(self) -> Sequence[str]:
+        return list(dict.fromkeys((*self._measured.names(), *self._recorded.names())))
+
+    def elements(self, name: str) -> list[Element]:
+        measured = self._measured.elements(name)
+        recorded = self._recorded.elements(name, self._now)
+        if not recorded or not measured:
+            return recorded or measured
+        seen = {labels.key() for _, labels, _ in measured}
+        return [*measured, *(element for element in recorded if element[1].key() not in seen)]

@@ -12,20 +12,28 @@ from gpuagent_alerts.promql.expression import Repeated
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import Element, EvaluationError, Row, without_name
 from gpuagent_alerts.rules.model import AlertRule, Rule, RuleGroup
-from gpuagent_alerts.states.machine import MAX_INSTANCES, AlertStates, Explain, Frozen, RuleFailure, Transition, silent
+from gpuagent_alerts.states.machine import (
+    MAX_INSTANCES,
+    AlertStates,
+    Explain,
+    Frozen,
+    RuleFailure,
+    Transition,
+    no_explanation,
+)
 
 log = logging.getLogger(__name__)
 
 
 class Storage(Protocol):
-    """Where rules read, and where their results go."""
+    """Storage that rules read, and that takes their results."""
 
     def index(self) -> SeriesIndex:
-        """What can be seen now: asked for anew before each rule."""
+        """Return what can be seen now: asked for anew before each rule."""
         ...
 
     def publish(self, owner: Hashable, elements: Sequence[Element]) -> None:
-        """The whole result of a rule, in place of its last one. Raises RuleFailure where that cannot be."""
+        """Replace the result of a rule by this whole one. Raises RuleFailure where that cannot be."""
         ...
 
 
@@ -47,17 +55,17 @@ class RunningRule:
     repeated: Repeated
     """The rule's expression."""
     states: AlertStates | None
-    """Of an alert."""
+    """States of an alert rule; None of a recording rule."""
     limit: int = 0
     evaluations: int = 0
     failures: int = 0
     last_error: str = ""
-    """Of the last evaluation; "" where it went well."""
+    """Error of the last evaluation; "" where it went well."""
 
 
 @dataclass(frozen=True, slots=True)
 class GroupResult:
-    """What an evaluation led to."""
+    """Result of an evaluation."""
 
     transitions: tuple[Transition, ...] = ()
     failures: tuple[tuple[RuleKey, str], ...] = ()
@@ -75,7 +83,7 @@ class GroupRunner:
     def of(
         cls, group: RuleGroup, name: str = "", longest_gap_seconds: float = math.inf, *, house_format: bool = False
     ) -> GroupRunner:
-        """Without any state. `name` tells groups of the same name in different files apart.
+        """Begin without any state. `name` tells groups of the same name in different files apart.
 
         `longest_gap_seconds` is that between two evaluations. `house_format` is that of `AlertStates`.
         """
@@ -100,7 +108,7 @@ class GroupRunner:
         frozen_of: Callable[[RuleKey], Frozen],
         *,
         with_alert_series: bool = True,
-        explain: Explain = silent,
+        explain: Explain = no_explanation,
     ) -> GroupResult:
         """Evaluate all rules in order. One that fails keeps its state, and costs the others nothing.
 

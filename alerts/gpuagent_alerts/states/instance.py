@@ -10,7 +10,7 @@ from typing import TypedDict
 
 from gpuagent_alerts.alert import Alert, Status, fingerprint
 from gpuagent_alerts.rules.model import MISSING_DATA_ANNOTATION
-from gpuagent_alerts.store.checks import (
+from gpuagent_alerts.store.tables import (
     duration,
     duration_or_none,
     labels,
@@ -23,7 +23,7 @@ from gpuagent_alerts.store.checks import (
 
 
 class State(StrEnum):
-    """Of an instance, as Prometheus has them."""
+    """State of an instance, as Prometheus has them."""
 
     PENDING = "pending"
     FIRING = "firing"
@@ -91,23 +91,23 @@ class Instance:
             self.kept_clock += seconds
 
     def fire(self, wall_seconds: float) -> None:
-        """It has held for long enough."""
+        """Begin to fire: it has held for long enough."""
         self.state = State.FIRING
         self.starts_at = wall_seconds
 
     def wait_again(self) -> None:
-        """It fires, but has not held for as long as it now has to."""
+        """Go back to pending: it fires, but has not held for as long as it now has to."""
         self.state = State.PENDING
         self.starts_at = self.kept_clock = None
 
     def end(self, now_seconds: float, wall_seconds: float) -> None:
-        """It is over."""
+        """End it."""
         self.state = State.INACTIVE
         self.ended_clock = now_seconds
         self.ends_at = wall_seconds
 
     def as_alert(self, status: Status, ends_at: float | None = None) -> Alert:
-        """What receivers are told; without what is reserved to the agent."""
+        """Return what receivers are told; without what is reserved to the agent."""
         told = {name: text for name, text in self.annotations.items() if name != MISSING_DATA_ANNOTATION}
         starts_at = self.starts_at if self.starts_at is not None else 0.0
         return Alert(
@@ -116,7 +116,7 @@ class Instance:
         )  # fmt: skip
 
     def dump(self, now_seconds: float) -> InstanceDump:
-        """For a restart."""
+        """Return it for a restart."""
         return InstanceDump(
             labels=dict(self.labels),
             annotations=dict(self.annotations),
@@ -133,7 +133,7 @@ class Instance:
 
 
 def load_instance(dump: Mapping[str, object], now_seconds: float) -> Instance:
-    """The inverse of `dump`, with all clocks where they stood. Raises ValueError for what no dump is."""
+    """Load what `dump` gave, with all clocks where they stood. Raises ValueError for what no dump is."""
     annotations = texts(member(dump, "annotations"))
     instance = Instance(
         labels=labels(member(dump, "labels")),

@@ -20,7 +20,7 @@ from gpuagent_alerts.states.instance import Instance, InstanceDump, State, load_
 
 RESOLVED_RETENTION_SECONDS = 15 * 60.0
 MAX_INSTANCES = 10_000
-"""Of one rule, whether or not its group has a limit; of a recording rule, series. Each has its cost at every step."""
+"""Most instances of one rule, or series of a recording rule, even without a limit of its group: each has a cost."""
 RULE_REMOVED = "the rule was removed"
 WAITS_LONGER = "the rule was changed: it waits longer now before it fires"
 TOO_MANY = "the rule had more alerts than its group allows, and all of them were dropped"
@@ -43,7 +43,7 @@ class RuleFailure(Exception):
 
 
 class Change(StrEnum):
-    """What an evaluation did to an alert that is told to receivers."""
+    """Change of an alert that is told to receivers."""
 
     STARTED = "started"
     CONTINUES = "continues"
@@ -57,13 +57,13 @@ class Transition(NamedTuple):
     alert: Alert
 
 
-def never(_: Labels) -> bool:
-    """Nothing is missing."""
+def nothing_missing(_: Labels) -> bool:
+    """Return False, the default predicate: no series is missing."""
     return False
 
 
-def silent(_: Labels) -> str:
-    """Nothing is known."""
+def no_explanation(_: Labels) -> str:
+    """Return "", the default explanation: nothing is known."""
     return ""
 
 
@@ -77,7 +77,7 @@ class AlertStates:
     def __init__(
         self, rule: AlertRule, limit: int = 0, longest_gap_seconds: float = math.inf, *, house_format: bool = False
     ) -> None:
-        """Two evaluations that are more than `longest_gap_seconds` apart say nothing of the time between them.
+        """Begin without instances. Evaluations more than `longest_gap_seconds` apart say nothing of the time between.
 
         `house_format` writes quantities in annotations as every other surface of the agent does, instead of as
         Prometheus would: see `Template.fill`.
@@ -99,10 +99,10 @@ class AlertStates:
         self,
         now_seconds: float,
         rows: Iterable[Row],
-        frozen: Frozen = never,
+        frozen: Frozen = nothing_missing,
         *,
         wall_seconds: float,
-        explain: Explain = silent,
+        explain: Explain = no_explanation,
     ) -> list[Transition]:
         """Take the rows for which the expression is true now; returns every alert that began, goes on or ended.
 
@@ -117,7 +117,7 @@ class AlertStates:
         if since_last > self._longest_gap_seconds:
             self.interrupt()
         if self.rule.missing_data is MissingData.RESOLVE:
-            frozen = never
+            frozen = nothing_missing
         still = self._freeze(frozen, since_last)
         for key, (labels, row) in found.items():
             if key not in still:
@@ -156,7 +156,7 @@ class AlertStates:
         return self._last_seconds - instance.true_clock
 
     def series(self, now_seconds: float, wall_seconds: float) -> list[Element]:
-        """`ALERTS` and `ALERTS_FOR_STATE` of what is pending or firing, with the labels that Prometheus gives them."""
+        """Return `ALERTS` and `ALERTS_FOR_STATE` of what is pending or firing, with Prometheus' labels."""
         elements: list[Element] = []
         for instance in self._active.values():
             if instance.state is State.INACTIVE:
@@ -196,14 +196,14 @@ class AlertStates:
         self._restored_seconds = other._restored_seconds
 
     def shape(self) -> Hashable:
-        """What of the instances must not be older on disk than here: who they are, their states, which clocks run.
+        """Return what must not be older on disk than here: which instances there are, their states, which clocks run.
 
         How far those have run may be.
         """
         return tuple((key, one.state, one.kept_clock is None, one.starts_at) for key, one in self._active.items())
 
     def dump(self) -> list[InstanceDump]:
-        """Every instance, ready for JSON, with its timers as seconds that had passed at the last evaluation.
+        """Return every instance, ready for JSON, with its timers as seconds that had passed at the last evaluation.
 
         What has passed since then was not measured, and counts only if the next evaluation says so.
         """
@@ -228,7 +228,7 @@ class AlertStates:
         return broken
 
     def _resume(self, now_seconds: float) -> None:
-        """The first evaluation after a restart: what passed since the dump was not measured."""
+        """Resume at the first evaluation after a restart: what passed since the dump was not measured."""
         if self._restored_seconds is not None:
             for instance in self._active.values():
                 instance.shift(now_seconds - self._restored_seconds)
@@ -247,7 +247,7 @@ class AlertStates:
         return still
 
     def _found(self, rows: Iterable[Row]) -> dict[_Key, tuple[dict[str, str], Row]]:
-        """Rows by the labels of their alerts."""
+        """Return rows by the labels of their alerts."""
         found: dict[_Key, tuple[dict[str, str], Row]] = {}
         for count, row in enumerate(rows, 1):
             if count > MAX_INSTANCES:
@@ -289,7 +289,7 @@ class AlertStates:
         self, key: _Key, instance: Instance, is_true: bool, now_seconds: float, wall_seconds: float,
         transitions: list[Transition],
     ) -> bool:  # fmt: skip
-        """One instance, one step; returns whether it is pending or firing."""
+        """Advance one instance by one step; return whether it is pending or firing."""
         if not is_true:
             instance.true_clock = None
         if is_true and instance.state is not State.INACTIVE:
@@ -315,7 +315,7 @@ class AlertStates:
         return True
 
     def _is_kept(self, instance: Instance, now_seconds: float, wall_seconds: float) -> bool:
-        """Whether `keep_firing_for` holds it though it is no longer true."""
+        """Return whether `keep_firing_for` holds it though it is no longer true."""
         if instance.state is State.FIRING and instance.ceased_at is None:
             instance.ceased_at = wall_seconds
         keep = self.rule.keep_firing_for_seconds
@@ -340,7 +340,7 @@ def _is_old(instance: Instance, now_seconds: float) -> bool:
 
 
 def _ended(transition: Transition, wall_seconds: float) -> Transition:
-    """The same alert, over now."""
+    """Return the same alert, over now."""
     alert = transition.alert
     ends_at = wall_seconds if alert.ends_at is None else alert.ends_at
     over = dataclasses.replace(alert, status=Status.RESOLVED, ends_at=ends_at, end_reason=TOO_MANY)

@@ -1,12 +1,13 @@
-"""Which series are missing in a tick: not measured, as opposed to not there.
+"""Which series are missing in a tick - not measured, as opposed to not there - and which rules depend on them.
 
 A series is missing while the collector behind it fails, for the GPU or for the node. What is absent although its
-collector has succeeded has gone, or never was: that is an ordinary "not true".
+collector has succeeded has gone, or never was: that is an ordinary "not true". A rule depends on the metrics that it
+selects, through recording rules down to what is measured.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from gpuagent.catalogue.family import Family
@@ -17,7 +18,13 @@ from gpuagent.catalogue.node import NODE_FAMILIES
 from gpuagent.catalogue.process import PROCESS_FAMILIES
 from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.torch import TORCH_FAMILIES
+from gpuagent.matchers import Matcher, MatchOperator
 from gpuagent.reading import GpuReading, GpuState, NvmlState, Snapshot
+from gpuagent_alerts.promql.selectors import Pattern
+from gpuagent_alerts.promql.syntax import Selector
+from gpuagent_alerts.promql.values import METRIC_NAME
+from gpuagent_alerts.rules.model import RecordRule, Rule
+from gpuagent_alerts.states.group import GroupRunner, RuleKey
 
 FAMILIES: tuple[Family[Any], ...] = (
     *NODE_FAMILIES, *GPU_FAMILIES, *MIG_FAMILIES, *PROCESS_FAMILIES, *GPU_GROWTH_FAMILIES, *GROWTH_FAMILIES,
@@ -33,14 +40,14 @@ _TELL_OF_FAILURE = frozenset({
     "gpuagent_gpu_lost", "gpuagent_gpu_lost_timestamp_seconds", "gpuagent_gpu_xid_unrepaired_timestamp_seconds",
     "gpuagent_gpu_blind", "gpuagent_gpu_figures_trusted",
 })  # fmt: skip
-"""They are there whatever fails, or say that it does: rules on them go on."""
+"""Metrics that are there whatever fails, or say that it does: rules on them go on."""
 _KNOWN = frozenset(family.name for family in FAMILIES if family.collector in {"xid_events", "remedies"})
 """Xids that were seen, and what was done, are known, whether or not the driver is there."""
 _LOST = "gpuagent_gpu_lost"
 _NODE_COLLECTORS = frozenset({"nvml", "procfs", "xid_events", "pci", "identity", "remedies"})
 _GPU_COLLECTORS = frozenset(family.collector for family in FAMILIES if "gpu" in family.labels) - _NODE_COLLECTORS
 _NEEDS = {"processes": ("memory",)}
-"""What is worked out from two collectors: the processes' share of the memory."""
+"""Collectors that need another's data: the processes' share of the memory."""
 _PROCESS_NAMES = frozenset(family.name for family in PROCESS_FAMILIES)
 _SAYS_LOST = frozenset({GpuState.OK, GpuState.LOST, GpuState.GONE})
 _NOT_READ = frozenset({GpuState.STARTING, GpuState.LOST, GpuState.BLIND, GpuState.GONE})
@@ -61,11 +68,11 @@ class _Place(NamedTuple):
 
     @property
     def labels(self) -> dict[str, str] | None:
-        """What a series of this GPU has for labels; None where that cannot be said."""
+        """Labels that a series of this GPU has; None where that cannot be said."""
         return None if self.gpu is None else {"gpu": self.gpu, "uuid": self.uuid or ""}
 
     def concerns(self, labels: Mapping[str, str]) -> bool:
-        """Whether an instance with these labels may be of this GPU; one that names no GPU may be of any."""
+        """Return whether an instance with these labels may be of this GPU; one that names no GPU may be of any."""
         return all(
             own is None or labels.get(name) in {None, "", own} for name, own in (("gpu", self.gpu), ("uuid", self.uuid))
         )
@@ -78,11 +85,11 @@ class _Unlisted(NamedTuple):
 
     @property
     def labels(self) -> None:
-        """It has none to test a selector with."""
+        """Labels to test a selector with: it has none."""
         return
 
     def concerns(self, labels: Mapping[str, str]) -> bool:
-        """Whether an instance is of such a GPU."""
+        """Return whether an instance is of such a GPU."""
         return bool(labels.get("gpu")) and labels["gpu"] not in self.known
 
 
@@ -91,7 +98,7 @@ _EVERYWHERE = _Place(None, None)
 
 
 class Missing:
-    """What could not be measured in one tick: places by metric name."""
+    """What could not be measured in one tick: GPUs by metric name."""
 
     def __init__(
         self, places: Mapping[str, Collection[_Where]] | None = None, *, doubtful: Collection[_Where] = ()
@@ -104,7 +111,7 @@ class Missing:
         return bool(self._places or self._doubtful)
 
     def frozen(self, selections: Iterable[Selection]) -> Callable[[Mapping[str, str]], bool]:
-        """For a rule that selects these: tells of an instance's labels whether data behind it is missing."""
+        """Return a test of an instance's labels for a rule that selects these: whether data behind it is missing."""
         relevant: list[_Where] = []
         metrics: set[str] = set()
         for selection in selections:
@@ -127,7 +134,7 @@ def _nothing(_: Mapping[str, str]) -> bool:
 
 
 def find_missing(snapshot: Snapshot | None) -> Missing:
-    """What is missing in a snapshot; before the first one, everything is."""
+    """Return what is missing in a snapshot; before the first one, everything is."""
     places: dict[str, list[_Where]] = {}
     if snapshot is None:
         return Missing({family.name: [_EVERYWHERE] for family in FAMILIES}, doubtful=[_EVERYWHERE])
@@ -153,7 +160,7 @@ def find_missing(snapshot: Snapshot | None) -> Missing:
 
 
 def _add_node(places: dict[str, list[_Where]], snapshot: Snapshot) -> None:
-    """Collectors of the node itself, whose series may name GPUs all the same (Xid)."""
+    """Add collectors of the node itself, whose series may name GPUs all the same (Xid)."""
     failed = {run.collector for run in snapshot.runs if not run.ok}
     if not failed:
         return
@@ -163,7 +170,7 @@ def _add_node(places: dict[str, list[_Where]], snapshot: Snapshot) -> None:
 
 
 def _failed(gpu: GpuReading) -> frozenset[str]:
-    """Collectors that have told nothing of this GPU, or not all."""
+    """Return collectors that have told nothing of this GPU, or not all."""
     ran = {run.collector for run in gpu.runs if run.ok}
     if gpu.state in _NOT_READ:
         ran = set()
@@ -180,3 +187,54 @@ def _is_missing(family: Family[Any], failed: frozenset[str]) -> bool:
 
 def _place(gpu: GpuReading) -> _Place:
     return _Place(str(gpu.identity.index), gpu.identity.uuid or None)
+
+
+ALERT_SERIES = ("ALERTS", "ALERTS_FOR_STATE")
+"""Metrics that alert rules write, as in Prometheus."""
+_GPU_LABELS = frozenset({"gpu", "uuid"})
+
+
+def select(runners: Iterable[GroupRunner]) -> dict[RuleKey, Sequence[Selection]]:
+    """Return the selections of every rule."""
+    rules = {running.key: running.rule for runner in runners for running in runner.rules}
+    recorded: dict[str, list[Rule]] = {}
+    for rule in rules.values():
+        if isinstance(rule, RecordRule):
+            recorded.setdefault(rule.name, []).append(rule)
+    return {key: tuple(_selections(rule, recorded, frozenset())) for key, rule in rules.items()}
+
+
+def _selections(rule: Rule, recorded: Mapping[str, list[Rule]], above: frozenset[str]) -> Iterable[Selection]:
+    for selector in rule.expression.selectors:
+        for name in _names(selector, recorded):
+            if name in recorded and name not in above:
+                for source in recorded[name]:
+                    yield from _selections(source, recorded, above | {name})
+            elif name not in recorded:
+                yield Selection(name, _takes(selector))
+
+
+def _names(selector: Selector, recorded: Mapping[str, list[Rule]]) -> Iterable[str]:
+    if selector.name is not None:
+        return (selector.name,)
+    tests = [_test(matcher) for matcher in selector.matchers if matcher.name == METRIC_NAME]
+    known = dict.fromkeys((*(family.name for family in FAMILIES), *recorded, *ALERT_SERIES))
+    return [name for name in known if all(test(name) for test in tests)]
+
+
+def _takes(selector: Selector) -> Callable[[Mapping[str, str]], bool]:
+    tests = [(matcher.name, _test(matcher)) for matcher in selector.matchers if matcher.name in _GPU_LABELS]
+    return lambda labels: all(test(labels.get(name, "")) for name, test in tests)
+
+
+def _test(matcher: Matcher) -> Callable[[str], bool]:
+    match matcher.op:
+        case MatchOperator.EQUAL:
+            return lambda value: value == matcher.value
+        case MatchOperator.NOT_EQUAL:
+            return lambda value: value != matcher.value
+        case MatchOperator.MATCHES:
+            return Pattern(matcher.value).matches
+        case MatchOperator.MATCHES_NOT:
+            matches = Pattern(matcher.value).matches
+            return lambda value: not matches(value)

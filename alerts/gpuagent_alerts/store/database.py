@@ -20,25 +20,24 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gpuagent_alerts.store.aside import move_aside, move_if_any
-from gpuagent_alerts.store.checks import text
-from gpuagent_alerts.store.join import add_rows, copy_to_memory, number_from_now
-from gpuagent_alerts.store.open_file import OpenFiles
+from gpuagent_alerts.store.files import OpenedFiles, move_aside, move_if_any
 from gpuagent_alerts.store.opening import (
     DAMAGE,
     LOSS_KEY,
     LOST,
     Opened,
     checkpoint,
+    copy_to_memory,
+    merge_rows,
     note_loss,
+    number_from_now,
     open_file,
     open_memory,
     rewrite,
 )
-from gpuagent_alerts.store.owner import ANY_OWNER, OWNER_KEY, Owner, read_owner, write_owner
-from gpuagent_alerts.store.problem import StoreFailure, StoreProblem, Trouble
-from gpuagent_alerts.store.rows import Column, DamagedRow, Reading, Table, Value, select, set_aside
+from gpuagent_alerts.store.problem import ANY_OWNER, OWNER_KEY, Owner, StoreFailure, StoreProblem, Trouble
 from gpuagent_alerts.store.schema import STEPS, Step
+from gpuagent_alerts.store.tables import Column, DamagedRow, Reading, Table, Value, select, set_aside, text
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +49,7 @@ _META: Table[str] = Table(
 )
 _MOST_OWED = 1000
 _PASSING = {Trouble.CORRUPT, Trouble.DAMAGED, Trouble.WRITES_FAIL, Trouble.MISSING}
-"""After these the file, or a new one in its place, may be written again."""
+"""Problems after which the file, or a new one in its place, may be written again."""
 
 
 class Store:
@@ -59,7 +58,7 @@ class Store:
     def __init__(
         self, path: Path | None, *, steps: Sequence[Step] = STEPS, owner: Owner = ANY_OWNER, lost: str = ""
     ) -> None:
-        """`lost` says what was here before and is gone: it is told, and remedies stop until a person has looked."""
+        """Open it. `lost` says what was here before and is gone: remedies stop until a person has looked."""
         self.problem: StoreProblem | None
         self._path = path
         self._steps = steps
@@ -77,22 +76,22 @@ class Store:
         db, self.problem, self._notices = open_file(path, steps, owner) if path is not None else Opened(None)
         self._file_is_unread = self.problem is not None and self.problem.trouble is Trouble.CORRUPT
         """What the file holds is not all here: it is moved aside before something is written in its place."""
-        self._open_files = OpenFiles(path) if db is not None and path is not None else None  # None: all in memory
+        self._open_files = OpenedFiles(path) if db is not None and path is not None else None  # None: all in memory
         self._db = db or open_memory(steps)
         if db is None and path is not None:
             number_from_now(self._db)
         self.remarks = [lost] if lost else []
-        """What else is wrong with the state, in words, found by others."""
+        """Other things that are wrong with the state, in words, found by others."""
         _log(self.problem, *self._notices, *self.remarks)
         with suppress(StoreFailure):  # said again, and told, at the next write
-            if self.meta_at_start(OWNER_KEY, read_owner) != owner:
-                self.set_meta(OWNER_KEY, write_owner(owner))
+            if self.meta_at_start(OWNER_KEY, Owner.load) != owner:
+                self.set_meta(OWNER_KEY, owner.dump())
             if lost:
                 self.set_meta(LOSS_KEY, lost)
 
     @property
     def set_aside_rows(self) -> Mapping[str, int]:
-        """How many rows of each table could not be read since the start."""
+        """Number of rows of each table that could not be read since the start."""
         return dict(self._set_aside)
 
     @property
@@ -111,7 +110,7 @@ class Store:
         return bool(self.execute("SELECT 1 FROM meta WHERE key = ?", (LOSS_KEY,)))
 
     def forget_loss(self) -> None:
-        """A person has looked. Raises StoreFailure."""
+        """Forget the loss: a person has looked. Raises StoreFailure."""
         self.execute("DELETE FROM meta WHERE key = ?", (LOSS_KEY,))
 
     @property
@@ -124,7 +123,7 @@ class Store:
 
     @contextmanager
     def transaction(self) -> Iterator[None]:
-        """Everything inside is kept, or nothing. One inside another is part of it.
+        """Keep everything inside, or nothing. One inside another is part of it.
 
         Raises StoreFailure when it could not be kept.
         """
@@ -165,7 +164,7 @@ class Store:
             self._db.execute("ROLLBACK")
 
     def checkpoint(self) -> None:
-        """Have all that was committed in the database itself: a write-ahead log that is lost later costs none of it.
+        """Move what was committed into the database itself: a write-ahead log that is lost later costs none of it.
 
         Outside of transactions. Raises StoreFailure when it could not be done.
         """
@@ -180,14 +179,14 @@ class Store:
             raise StoreFailure("another program is using the state file")
 
     def insist(self, work: Callable[[], T]) -> T:
-        """Do it again if the store failed: what fails in the file mostly works in memory. Raises StoreFailure."""
+        """Repeat it if the store failed: what fails in the file mostly works in memory. Raises StoreFailure."""
         try:
             return work()
         except StoreFailure:
             return work()
 
     def at_start(self, work: Callable[[], T], otherwise: T) -> T:
-        """Do it, whatever is wrong with the file: in memory where that is of no use. An agent starts in any case."""
+        """Run it, whatever is wrong with the file: in memory where that is of no use. An agent starts in any case."""
         try:
             return self.insist(work)
         except StoreFailure as error:
@@ -220,7 +219,7 @@ class Store:
         return True
 
     def read(self, table: Table[T], rest: str = "", values: Sequence[Value] = ()) -> list[T]:
-        """The rows of a query, decoded. `rest` is SQL after the name of the table. Raises StoreFailure.
+        """Return the rows of a query, decoded. `rest` is SQL after the name of the table. Raises StoreFailure.
 
         Those that cannot be decoded are set aside, or skipped where a table is only ever appended to.
         """
@@ -233,7 +232,7 @@ class Store:
             return self._sort_out(table, select(self._db, table, rest, values, keep=False)).damaged
 
     def load(self, table: Table[T], rest: str = "") -> list[T]:
-        """The rows of a table at a start, decoded. Never raises: see `at_start`."""
+        """Return the rows of a table at a start, decoded. Never raises: see `at_start`."""
         return self.at_start(lambda: self.read(table, rest), [])
 
     def set_aside(self, table: Table[T], rest: str, values: Sequence[Value], reason: str) -> None:
@@ -279,12 +278,12 @@ class Store:
         self._afterwards.append(call)
 
     def meta(self, key: str) -> str | None:
-        """A single value by its name. Raises StoreFailure."""
+        """Return a single value by its name. Raises StoreFailure."""
         rows = self.read(_META, "WHERE key = ?", (key,))
         return rows[0] if rows else None
 
     def meta_at_start(self, key: str, decode: Callable[[str], T]) -> T | None:
-        """A single value by its name, decoded; None where there is none that can be read. Never raises."""
+        """Return a single value by its name, decoded; None where there is none that can be read. Never raises."""
         table = Table(_META.name, _META.key, _META.columns, lambda _, value: decode(str(value)))
         nothing: list[T] = []
         found = self.at_start(lambda: self.read(table, "WHERE key = ?", (key,)), nothing)
@@ -343,7 +342,7 @@ class Store:
                 self.problem = problem
                 return False
             try:
-                add_rows(self._db, db)
+                merge_rows(self._db, db)
             except sqlite3.Error:
                 db.close()
                 return False
@@ -356,11 +355,11 @@ class Store:
     def _use(self, path: Path, db: sqlite3.Connection, problem: StoreProblem | None) -> None:
         self._db.close()
         self._db, self.problem = db, problem
-        self._open_files = OpenFiles(path)
+        self._open_files = OpenedFiles(path)
         self._moves += 1
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         with self._lock:
             self._db.close()
             self._open_files = None

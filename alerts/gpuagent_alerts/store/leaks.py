@@ -8,9 +8,8 @@ from typing import NamedTuple
 from gpuagent.growth import Evidence
 from gpuagent.identity import ProcessId
 from gpuagent_alerts.leak.state import MOST_STATE_BYTES
-from gpuagent_alerts.store.checks import blob, duration, identifier, integer, text, word
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.rows import Column, Table
+from gpuagent_alerts.store.tables import Column, Table, blob, duration, identifier, integer, text, word
 
 
 class LeakKey(NamedTuple):

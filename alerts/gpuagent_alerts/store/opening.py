@@ -1,4 +1,7 @@
-"""Opening the file: its mode, its checks, its version. Beside `database` the only module that knows SQLite."""
+"""Open the file: its mode, its checks, its version; copy it into memory and back.
+
+Beside `database` and `salvage` the only module that knows SQLite.
+"""
 
 from __future__ import annotations
 
@@ -12,14 +15,17 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent_alerts.store.aside import COMPANIONS, copy_companion_aside, move_aside, move_companion_aside
-from gpuagent_alerts.store.checks import LARGEST_INTEGER
-from gpuagent_alerts.store.owner import Owner, owner_of
-from gpuagent_alerts.store.problem import StoreProblem, Trouble
-from gpuagent_alerts.store.rows import decode_text
-from gpuagent_alerts.store.salvage import salvage_file
+from gpuagent_alerts.store.files import (
+    COMPANIONS,
+    copy_companion_aside,
+    damage_in_log,
+    move_aside,
+    move_companion_aside,
+)
+from gpuagent_alerts.store.problem import Owner, StoreProblem, Trouble, owner_of
+from gpuagent_alerts.store.salvage import salvage, salvage_file
 from gpuagent_alerts.store.schema import APPLICATION_ID, Step
-from gpuagent_alerts.store.wal import damage_in_log
+from gpuagent_alerts.store.tables import LARGEST_INTEGER, decode_text
 
 BUSY_MILLISECONDS = 2000
 CHECK_SECONDS = 5.0
@@ -36,19 +42,19 @@ LOST = {
     sqlite3.SQLITE_CANTOPEN,
     sqlite3.SQLITE_PERM,
 }
-"""After these the file is of no use for now; after others, such as SQLITE_BUSY, the next try may work."""
+"""Errors after which the file is of no use for now; after others, such as SQLITE_BUSY, the next try may work."""
 _STEPS = 100_000
-"""Of SQLite's virtual machine, between two looks at the clock."""
+"""Steps of SQLite's virtual machine between two looks at the clock."""
 
 
 class Opened(NamedTuple):
-    """What became of a file."""
+    """Result of opening a file."""
 
     db: sqlite3.Connection | None
-    """None where it cannot or must not be used."""
+    """Connection; None where the file cannot or must not be used."""
     problem: StoreProblem | None = None
     notices: tuple[str, ...] = ()
-    """What was lost though the file can be used."""
+    """Losses although the file can be used, in words."""
 
 
 class _Refused(Exception):
@@ -58,14 +64,14 @@ class _Refused(Exception):
 
 
 def open_memory(steps: Sequence[Step]) -> sqlite3.Connection:
-    """A database that is lost with the process."""
+    """Return a database that is lost with the process."""
     db = connect(":memory:")
     _migrate(db, steps)
     return db
 
 
 def open_file(path: Path, steps: Sequence[Step], owner: Owner) -> Opened:
-    """The database of a file, which is made where there is none.
+    """Return the database of a file, which is made where there is none.
 
     A damaged file is moved aside and a new one begun, with the rows that can still be read; another node's is moved
     aside by a real node, and left alone by a simulated one.
@@ -105,14 +111,14 @@ def rewrite(path: Path, source: sqlite3.Connection) -> sqlite3.Connection:
 
 
 def connect(name: str) -> sqlite3.Connection:
-    """A connection as everybody here needs it. Transactions are ours to begin; one lock keeps the threads apart."""
+    """Return a connection as everybody here needs it. Transactions are ours to begin; one lock keeps threads apart."""
     db = sqlite3.connect(name, isolation_level=None, check_same_thread=False, timeout=BUSY_MILLISECONDS / 1000)
     db.text_factory = decode_text
     return db
 
 
 def configure(db: sqlite3.Connection) -> None:
-    """What has to be set anew in every connection to a file.
+    """Set what has to be set anew in every connection to a file.
 
     WAL with synchronous=FULL loses no committed transaction at a power cut; with NORMAL it may lose the last ones
     (https://www.sqlite.org/pragma.html#pragma_synchronous). SQLite keeps pages of the file in memory, 2 MiB of them by
@@ -226,7 +232,7 @@ def _examine(db: sqlite3.Connection, known: int, owner: Owner) -> None:
 
 
 def _check(db: sqlite3.Connection) -> str:
-    """What SQLite finds. It compares indexes with tables too: by an index that lacks rows, limits forget actions."""
+    """Return what SQLite finds. It compares indexes with tables: by one that lacks rows, limits forget actions."""
     until = time.monotonic() + CHECK_SECONDS
     db.set_progress_handler(lambda: time.monotonic() > until, _STEPS)
     try:
@@ -276,3 +282,57 @@ def _migrate(db: sqlite3.Connection, steps: Sequence[Step]) -> None:
             with suppress(sqlite3.Error):  # it may have been rolled back by SQLite itself
                 db.execute("ROLLBACK")
             raise
+
+
+_NUMBERS_A_SECOND = 2**20
+
+
+def copy_to_memory(db: sqlite3.Connection, steps: Sequence[Step], *, damaged: bool) -> tuple[sqlite3.Connection, bool]:
+    """Return a database in memory with what can be read of `db`, and whether that is all of it."""
+    memory = open_memory(steps)
+    if not damaged:  # it copies pages as they are, damaged ones too
+        with suppress(sqlite3.Error):
+            db.backup(memory)
+            return memory, True
+    memory.close()
+    memory = open_memory(steps)
+    with suppress(sqlite3.Error):
+        salvage(db, memory)
+    if memory.in_transaction:
+        memory.execute("ROLLBACK")
+    return memory, False
+
+
+def number_from_now(memory: sqlite3.Connection) -> None:
+    """Number rows from the time on, so that they come after those of the file, and none has the number of another."""
+    start = int(time.time()) * _NUMBERS_A_SECOND
+    tables = memory.execute("SELECT name FROM sqlite_master WHERE type = 'table' AND sql LIKE '%AUTOINCREMENT%'")
+    rows = [(name, start) for (name,) in tables.fetchall()]
+    memory.executemany("INSERT INTO sqlite_sequence (name, seq) VALUES (?, ?)", rows)
+
+
+def merge_rows(memory: sqlite3.Connection, file: sqlite3.Connection) -> None:
+    """Copy every row of `memory` into `file`, which has the same tables: all of them, or none.
+
+    A row with the key of another replaces it, being newer; of rows that are only ever appended, both are kept.
+    Raises sqlite3.Error.
+    """
+    tables = [name for (name,) in memory.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
+    file.execute("BEGIN IMMEDIATE")
+    try:
+        for table in tables:
+            if table.startswith("sqlite_"):
+                continue
+            rows = memory.execute(f"SELECT * FROM {table}")  # noqa: S608  names of ours
+            columns = [str(column[0]) for column in rows.description]
+            verb = "IGNORE" if columns[0] == "seq" else "REPLACE"
+            marks = ", ".join("?" for _ in columns)
+            file.executemany(
+                f"INSERT OR {verb} INTO {table} ({', '.join(columns)}) VALUES ({marks})",  # noqa: S608  names of ours
+                rows,
+            )
+        file.execute("COMMIT")
+    except sqlite3.Error:
+        with suppress(sqlite3.Error):  # SQLite may have undone it itself
+            file.execute("ROLLBACK")
+        raise

@@ -1,10 +1,13 @@
-"""What can be wrong with the file, as a value that every surface can show."""
+"""What can be wrong with the state file, as a value that every surface can show, and whose state it has."""
 
 from __future__ import annotations
 
+import json
+import sqlite3
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
+from typing import Any, NamedTuple
 
 
 class Trouble(StrEnum):
@@ -61,3 +64,51 @@ class StoreProblem:
 
 class StoreFailure(Exception):
     """A transaction was not made. Nothing of it is kept; the next one may work."""
+
+
+OWNER_KEY = "node"
+"""Key of the owner in `meta`."""
+
+
+class Owner(NamedTuple):
+    """The node that writes a file."""
+
+    machine: str = ""
+    """Identity of the machine, as `KIND ID`; "" where it is not known."""
+    simulated: bool = False
+
+    def differs(self, other: Owner) -> str:
+        """Return what makes these two nodes, in words about the other; "" where they may be one.
+
+        Ids of different kinds cannot be compared: an agent that becomes another user may read another one.
+        """
+        if self.simulated != other.simulated:
+            return "a simulated node's" if other.simulated else "a real node's"
+        if self.simulated or self.machine.partition(" ")[0] != other.machine.partition(" ")[0]:
+            return ""
+        return "" if self.machine == other.machine else "another machine's"
+
+    def dump(self) -> str:
+        """Return the text for `meta`."""
+        return json.dumps(self._asdict())
+
+    @classmethod
+    def load(cls, text: str) -> Owner:
+        """Read what `dump` wrote. Raises ValueError."""
+        found = json.loads(text)
+        if not isinstance(found, dict) or not isinstance(found.get("machine"), str):
+            raise ValueError("it does not say whose the state is")
+        return cls(found["machine"], simulated=found.get("simulated") is True)
+
+
+ANY_OWNER = Owner()
+"""A real node, on a machine that is not known."""
+
+
+def owner_of(db: sqlite3.Connection) -> Owner | None:
+    """Return whose state this is; None where nobody has said so, or it cannot be read. Raises sqlite3.Error."""
+    rows: list[tuple[Any]] = db.execute("SELECT value FROM meta WHERE key = ?", (OWNER_KEY,)).fetchall()
+    try:
+        return Owner.load(rows[0][0]) if rows else None
+    except (ValueError, TypeError, RecursionError):
+        return None

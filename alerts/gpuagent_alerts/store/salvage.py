@@ -1,4 +1,4 @@
-"""What can still be read of a damaged database, row by row, into another one."""
+"""Salvage what can still be read of a damaged database, row by row, into another one."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gpuagent_alerts.store.checks import LARGEST_INTEGER
-from gpuagent_alerts.store.rows import decode_text, keep_copy
+from gpuagent_alerts.store.tables import LARGEST_INTEGER, decode_text, keep_copy
 
 _MOST_SECONDS = 5.0
 _MOST_BYTES = 256 * 2**20
 _STEPS = 100_000
-"""Of SQLite's virtual machine, between two looks at the clock."""
+"""Steps of SQLite's virtual machine between two looks at the clock."""
 
 
 def salvage(old: sqlite3.Connection, new: sqlite3.Connection) -> None:
@@ -37,7 +36,7 @@ def salvage(old: sqlite3.Connection, new: sqlite3.Connection) -> None:
 
 
 def salvage_file(path: Path, new: sqlite3.Connection) -> None:
-    """Do so with a copy of a file: SQLite would write to the file itself."""
+    """Salvage from a copy of a file: SQLite would write to the file itself."""
     copy = path.with_name(f"{path.name}.copy")
     try:
         for suffix in ("", "-wal"):
@@ -87,7 +86,7 @@ def _fault(row: Sequence[Any], needed: Sequence[bool], *, counted: bool) -> str:
 def _readable(
     old: sqlite3.Connection, table: str, names: Sequence[str], key: Sequence[str]
 ) -> Iterator[tuple[Any, ...]]:
-    """From the front to the damage, then from the back: rows in between are lost."""
+    """Yield rows from the front to the damage, then from the back: rows in between are lost."""
     chosen = f"SELECT {', '.join(names)} FROM {table}"  # noqa: S608  names of ours
     try:
         yield from old.execute(chosen)

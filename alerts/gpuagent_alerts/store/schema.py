@@ -9,7 +9,7 @@ Step = tuple[str, ...]
 """SQL statements that are applied together, or not at all."""
 
 APPLICATION_ID = 0x67706167
-"""In the head of the file, so that another program's database is not taken for ours: "gpag"."""
+"""Mark in the head of the file, so that another program's database is not taken for ours: "gpag"."""
 
 STEPS: tuple[Step, ...] = (
     (

@@ -1,4 +1,4 @@
-"""Alerts, silences and receivers: see `gpuagent.alerting.document`, which makes the documents."""
+"""Alerts, silences and receivers: see `gpuagent.alerting.commands`, which makes the documents."""
 
 from __future__ import annotations
 

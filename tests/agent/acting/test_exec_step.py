@@ -16,8 +16,8 @@ import pytest
 
 from gpuagent.acting.hands import AgentHands
 from gpuagent.procfs.files import RealProc
-from gpuagent_alerts.receivers import program
-from gpuagent_alerts.receivers.program import run_program
+from gpuagent_alerts.programs import run as program
+from gpuagent_alerts.programs.run import run_program
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import UnitPermission
@@ -72,8 +72,8 @@ time.sleep(600 if outlives else 0)
 """Starts a process in a session of its own, whose parent has ended."""
 RUNNER = """
 import asyncio, sys
-from gpuagent_alerts.receivers import program
-from gpuagent_alerts.receivers.program import run_program
+from gpuagent_alerts.programs import run as program
+from gpuagent_alerts.programs.run import run_program
 asyncio.run(run_program(sys.argv[1:], b"", 600.0, contained=True))
 """
 

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpuagent.alerting.alerting import Alerting, Where
+from gpuagent.alerting.alerting import Alerting, NodeIdentity
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
@@ -20,7 +20,7 @@ from gpuagent_alerts.rules.file import load_rule_text
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.store.database import Store
 from tests.agent.config.loading import load, write
-from tests.alerts.receivers.sink import Sink
+from tests.alerts.notify.receivers.sink import Sink
 from tests.fakes.readings import absent_gpu, gpu, snapshot
 
 NODE = "node7"
@@ -101,7 +101,7 @@ class Bench:
             while any(counts.queued for counts in await asyncio.to_thread(self.alerting.receivers)):
                 if meanwhile_seconds:
                     self.clock.advance(meanwhile_seconds)
-                    self.alerting.delivery.wake(self.alerting.delivery.lanes)
+                    self.alerting.delivery.wake(self.alerting.delivery.workers)
                 await asyncio.sleep(0.01)
 
     async def state(self, name: str = "Full") -> Any:
@@ -115,7 +115,7 @@ async def alerting(
     settings: Config, groups: tuple[RuleGroup, ...], clock: ManualClock, state_file: Path | None, simulated: str = ""
 ) -> AsyncIterator[Bench]:
     """Alerting from its start to its stop."""
-    made = Alerting(settings, groups, clock, Where(NODE, state_file, simulated))
+    made = Alerting(settings, groups, clock, NodeIdentity(NODE, state_file, simulated))
     await made.open(lambda: True)
     try:
         yield Bench(made, clock)

@@ -7,31 +7,29 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.alerting.causes import SnapshotFacts
-from gpuagent.alerting.explain import explainer
-from gpuagent.alerting.keeping import Keeper
+from gpuagent.alerting.snapshot_inputs import SnapshotFacts, explainer
 from gpuagent.catalogue.remedies import REMEDY_FAMILIES, About, RemedyFigures, RemedyNote
 from gpuagent.catalogue.series import series
 from gpuagent.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.reading import Snapshot
 from gpuagent.units import GIB
 from gpuagent_alerts.alert import Alert, Message, Status
-from gpuagent_alerts.outbox.outcome import DELIVERED
-from gpuagent_alerts.outbox.queue import Outbox
+from gpuagent_alerts.notify.notifier import Notifier, Suppressions
+from gpuagent_alerts.notify.outbox.attempt import DELIVERED
+from gpuagent_alerts.notify.outbox.queue import Outbox
+from gpuagent_alerts.notify.routes import Recipient, Routes
+from gpuagent_alerts.notify.silences import Acks, Silences
 from gpuagent_alerts.promql.series import SeriesIndex
-from gpuagent_alerts.routing.acks import Acks
-from gpuagent_alerts.routing.notifier import Notifier, Quiet
-from gpuagent_alerts.routing.route import Recipient, Routes
-from gpuagent_alerts.routing.silences import Silences
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.shipped import RULES_FILE
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import State
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.states.missing import find_missing
+from gpuagent_alerts.states.persister import StatePersister
 from gpuagent_alerts.store.database import Store
-from tests.alerts.outbox.parts import SteppingClock
-from tests.alerts.routing.parts import Route
+from tests.alerts.notify.outbox.parts import SteppingClock
+from tests.alerts.notify.parts import Route
 
 TICK_SECONDS = 15.0
 GROUPS = load_rule_file(RULES_FILE)
@@ -68,13 +66,13 @@ class Stage:
         """Begin as a new process does."""
         self.store = Store(self.path)
         self.engine = RuleEngine(GROUPS, longest_gap_seconds=60.0)
-        self.keeper = Keeper(self.store, self.engine, self.clock)
+        self.keeper = StatePersister(self.store, self.engine, self.clock)
         self.engine.load(self.keeper.load(), self.clock.now(), self.clock.wall())
         self.outbox = Outbox(self.store, self.clock)
         self.acks = Acks(self.store, self.clock)
         self.silences = Silences(self.store, self.clock)
         self.notifier = Notifier(
-            self.store, self.outbox, self.clock, Quiet(self.silences, self.acks),
+            self.store, self.outbox, self.clock, Suppressions(self.silences, self.acks),
             routes=Routes(self.routes, self.recipients), node_labels={"node": "node7"},
         )  # fmt: skip
         self.ended: dict[str, Alert] = {}
@@ -124,8 +122,8 @@ class Stage:
     def deliver(self) -> None:
         """Let the receivers take all that waits."""
         for recipient in self.recipients:
-            while taken := self.outbox.take(recipient.name, 1):
-                self.outbox.settle(taken, DELIVERED)
+            while taken := self.outbox.take_due(recipient.name, 1):
+                self.outbox.record_outcome(taken, DELIVERED)
                 self.messages += [one.message for one in taken]
                 self.heard += [_heard(one.message) for one in taken]
 

@@ -9,10 +9,10 @@ from pathlib import Path
 import pytest
 
 from gpuagent.clock import ManualClock
-from gpuagent_alerts.outbox.outcome import Reason
+from gpuagent_alerts.notify.outbox.attempt import Reason
 from tests.agent.alerting.bench import BLIND, BUSY, CALM, FULL, Told, alerting, config, rules, run, told
-from tests.alerts.receivers.sink import Reply, always, sink
-from tests.alerts.routing.parts import route
+from tests.alerts.notify.parts import route
+from tests.alerts.notify.receivers.sink import Reply, always, sink
 
 FOR_10S = f"{FULL}, for: 10s"
 

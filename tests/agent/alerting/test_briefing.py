@@ -8,13 +8,11 @@ from typing import Any
 
 import pytest
 
-from gpuagent.alerting.briefing import Briefings
-from gpuagent.alerting.links import Links
+from gpuagent.alerting.briefing import BriefingWriter, Links
 from gpuagent.growth import Growth, MemoryKey, Range, Verdict
 from gpuagent.reading import GpuState, Snapshot
 from gpuagent.units import GIB
-from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.incident import Briefing, CauseKind, Incident, News
+from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status
 from tests.fakes.readings import WALL, absent_gpu, gpu, process, snapshot
 
 PACE = 84.4 * GIB
@@ -61,7 +59,7 @@ def brief(
 ) -> Briefing:  # fmt: skip
     """What is said in a message with these alerts."""
     incident = Incident("inc-1", kind, WHO if labels is None else labels, "critical", WALL - 600, news=news)
-    return Briefings("node7", links or Links(), seen).write(incident, alerts)
+    return BriefingWriter("node7", links or Links(), seen).write(incident, alerts)
 
 
 LEAK = alert("GpuProcessMemoryLeak", WHO)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.alerting.causes import SnapshotFacts, program_of_pod
+from gpuagent.alerting.snapshot_inputs import SnapshotFacts, program_of_pod
 from gpuagent.growth import Evidence
 from gpuagent.reading import GpuState, ProcessState
 from tests.agent.alerting.stage import grown, leaking

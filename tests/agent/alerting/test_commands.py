@@ -12,10 +12,10 @@ import pytest
 
 from gpuagent.catalogue.alerting import Why
 from gpuagent.clock import ManualClock
-from gpuagent_alerts.routing.view import MAX_ALERTS
+from gpuagent_alerts.notify.state import MAX_ALERTS
 from tests.agent.alerting.bench import BUSY, CALM, FULL, alerting, config, rules, run, told
-from tests.alerts.outbox.parts import until
-from tests.alerts.receivers.sink import Reply, always, sink
+from tests.alerts.notify.outbox.parts import until
+from tests.alerts.notify.receivers.sink import Reply, always, sink
 
 
 @pytest.mark.parametrize("by_name", [True, False])
@@ -115,7 +115,7 @@ def test_a_receiver_that_fails_is_told_of_until_it_works(tmp_path: Path) -> None
             async with alerting(settings, rules(FULL), ManualClock(), tmp_path / "s") as bench:
                 await bench.show(BUSY)
                 await asyncio.to_thread(receiver.wait, lambda seen: bool(seen.asked))
-                await until(lambda: bench.alerting.delivery.lanes["hook"].last)
+                await until(lambda: bench.alerting.delivery.workers["hook"].last)
                 figures = bench.alerting.figures()
                 assert figures is not None
                 assert figures.undelivered == ()

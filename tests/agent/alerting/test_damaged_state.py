@@ -21,7 +21,7 @@ from hypothesis import strategies as st
 from gpuagent.clock import ManualClock
 from gpuagent.leaks.detectors import MemoryLeakDetectors
 from gpuagent.leaks.leaks import Leaks
-from gpuagent_alerts.receivers.slack_threads import StoredThreads
+from gpuagent_alerts.notify.receivers.slack import StoredThreads
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, runs
 from gpuagent_alerts.remedies.limits import Limits, broken, refusals
 from gpuagent_alerts.store.database import Store
@@ -111,7 +111,7 @@ def use(path: Path) -> Store:
             await bench.commands.add_silence(['gpu="9"'], 60.0, "", "carol")
             await bench.alerting.housekeeping()
             for name in ("hook", "gone"):
-                bench.alerting.outbox.release(await asyncio.to_thread(bench.alerting.outbox.take, name, 100))
+                bench.alerting.outbox.release(await asyncio.to_thread(bench.alerting.outbox.take_due, name, 100))
             assert audit.past(dry_run=False)
             with contextlib.suppress(NotRecorded):
                 act(audit)

@@ -9,25 +9,25 @@ import pytest
 import yaml
 from typer.main import get_command
 
-from gpuagent.alerting.keeping import LATEST_SECONDS
 from gpuagent.alerting.rules import unknown_metrics
 from gpuagent.catalogue.alerting import ALERTING_FAMILIES
 from gpuagent.cli.app import app
 from gpuagent.config.alerting import Receiver
-from gpuagent_alerts.outbox.pacing import CAP_SECONDS, MAX_RETRY_AFTER_SECONDS
-from gpuagent_alerts.outbox.room import Bounds
+from gpuagent_alerts.notify.outbox.attempt import CAP_SECONDS, MAX_RETRY_AFTER_SECONDS
+from gpuagent_alerts.notify.outbox.eviction import OutboxBounds
+from gpuagent_alerts.notify.receivers.http import DEADLINE_SECONDS
+from gpuagent_alerts.notify.routes import Recipient, Routes
+from gpuagent_alerts.notify.silences import MAX_SILENCES
 from gpuagent_alerts.promql.lexer import MAX_BYTES, MAX_DEPTH
-from gpuagent_alerts.receivers.http import DEADLINE_SECONDS
-from gpuagent_alerts.routing.route import Recipient, Routes
-from gpuagent_alerts.routing.silences import MAX_SILENCES
 from gpuagent_alerts.rules.file import load_rule_text
 from gpuagent_alerts.states.machine import MAX_INSTANCES
+from gpuagent_alerts.states.persister import LATEST_SECONDS
 from tests.agent.config.loading import load, write
 
 DOCUMENT = (Path(__file__).parents[3] / "docs" / "alerts.md").read_text(encoding="utf-8")
 BLOCKS = re.findall(r"^```yaml\n(.*?)^```", DOCUMENT, re.DOTALL | re.MULTILINE)
 RULES = [block for block in BLOCKS if block.startswith("groups:")]
-BOUNDS = Bounds()
+BOUNDS = OutboxBounds()
 CONFIGURATIONS = [block for block in BLOCKS if block not in RULES]
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.alerting.endings import Endings, Evaluated, format_quantity
+from gpuagent.alerting.transitions import EndReasons, EvaluatedTick, format_quantity
 from gpuagent.catalogue.series import series
 from gpuagent.clock import ManualClock
 from gpuagent.growth import Growth, MemoryKey, Range, Verdict
@@ -36,13 +36,13 @@ def reason(
     alive: bool | None = False, value: float = 1.0, wall: float = WALL, **labels: str,
 ) -> str:  # fmt: skip
     """What an alert's end is put down to."""
-    endings = Endings(tuple)
+    endings = EndReasons(tuple)
     endings.ask(lambda pid, uuid: remedy if (pid, uuid) == ("4242", UUID) else None, lambda _: alive)
     alert = Alert({"alertname": name, "gpu": "0", "uuid": UUID, **labels}, {}, Status.FIRING, WALL - 60, value=value)
     if before is not None:
-        endings.explain([Transition(Change.CONTINUES, alert)], Evaluated(before, SeriesIndex.of(()), wall - 5))
+        endings.explain([Transition(Change.CONTINUES, alert)], EvaluatedTick(before, SeriesIndex.of(()), wall - 5))
     ended = replace(alert, status=Status.RESOLVED, ends_at=wall)
-    ((_, explained),) = endings.explain([Transition(Change.ENDED, ended)], Evaluated(now, SeriesIndex.of(()), wall))
+    ((_, explained),) = endings.explain([Transition(Change.ENDED, ended)], EvaluatedTick(now, SeriesIndex.of(()), wall))
     return explained.end_reason
 
 
@@ -203,7 +203,7 @@ def test_a_rule_of_ones_own_tells_the_value_now(tmp_path: Path) -> None:
             (firing,) = bench.alerting.firing()
             index = SeriesIndex.of(series(CALM, CALM.clock_seconds))
             ended = Transition(Change.ENDED, replace(firing, status=Status.RESOLVED, ends_at=WALL))
-            ((_, told),) = bench.alerting.endings.explain([ended], Evaluated(CALM, index, WALL))
+            ((_, told),) = bench.alerting.endings.explain([ended], EvaluatedTick(CALM, index, WALL))
             assert told.end_reason == "no longer true: 8 % now"
 
     run(test)

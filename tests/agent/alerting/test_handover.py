@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from gpuagent.alerting.handover import WORDS
+from gpuagent.alerting.transitions import WORDS
 from gpuagent.clock import ManualClock
 from tests.agent.alerting.bench import BUSY, CALM, FULL, Bench, alerting, config, rules, run, told
-from tests.alerts.receivers.sink import Reply, Sink, always, sink
+from tests.alerts.notify.receivers.sink import Reply, Sink, always, sink
 
 RULE = f'{FULL}, annotations: {{summary: "GPU {{{{ $labels.gpu }}}} is full", description: "Look who uses it."}}'
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from gpuagent.clock import ManualClock
 from gpuagent_alerts.store.database import Store
 from tests.agent.alerting.bench import BUSY, FULL, alerting, config, rules
-from tests.alerts.outbox.parts import until
+from tests.alerts.notify.outbox.parts import until
 from tests.alerts.store.test_database import fill, write_much
 
 

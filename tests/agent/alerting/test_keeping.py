@@ -11,11 +11,11 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent.alerting.keeping import LATEST_SECONDS, Keeper
 from gpuagent.clock import ManualClock
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.missing import Missing, find_missing
+from gpuagent_alerts.states.persister import LATEST_SECONDS, StatePersister
 from gpuagent_alerts.store.database import Store
 from tests.agent.alerting.bench import BUSY, CALM, FULL, Bench, alerting, config, rules, run
 from tests.alerts.states.rules import groups
@@ -45,7 +45,7 @@ def test_what_is_on_disk_is_late_but_never_early(steps: list[tuple[int, set[str]
     clock, store = ManualClock(), Store(None)
     texts = (f"alert: Slow, expr: {METRIC} > 0, for: 10s, keep_firing_for: 50s", f"alert: Fast, expr: {METRIC} > 1")
     engine = RuleEngine(groups(*texts))
-    keeper = Keeper(store, engine, clock)
+    keeper = StatePersister(store, engine, clock)
     for seconds, full, blind, dice in steps:
         clock.advance(seconds)
         if dice == 0:  # a reload with fewer rules and back
@@ -73,7 +73,7 @@ def test_a_save_that_failed_is_made_up_for() -> None:
     """What is kept must not be taken for what should have been."""
     clock, store = ManualClock(), Store(None)
     engine = RuleEngine(groups("alert: A, expr: m > 0, for: 1h"))
-    keeper = Keeper(store, engine, clock)
+    keeper = StatePersister(store, engine, clock)
 
     def step(*gpus: str) -> None:
         clock.advance(5)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.alerting.links import Links, links_of
+from gpuagent.alerting.briefing import Links, links_of
 from gpuagent.alerting.rules import load_rules
 from gpuagent.clock import ManualClock
 from gpuagent.config.faults import ConfigError
@@ -15,7 +15,7 @@ from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.shipped import RUNBOOKS_URL
 from tests.agent.alerting.bench import BUSY, FULL, alerting, bodies, config, rules, run
 from tests.agent.config.loading import load, write
-from tests.alerts.receivers.sink import sink
+from tests.alerts.notify.receivers.sink import sink
 
 OWN = "http://node7:9837"
 

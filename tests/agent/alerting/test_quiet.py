@@ -7,8 +7,8 @@ from pathlib import Path
 
 from gpuagent.clock import ManualClock
 from tests.agent.alerting.bench import BUSY, CALM, FULL, Bench, alerting, config, hanging_disk, rules, run, told
-from tests.alerts.outbox.parts import until
-from tests.alerts.receivers.sink import Reply, always, sink
+from tests.alerts.notify.outbox.parts import until
+from tests.alerts.notify.receivers.sink import Reply, always, sink
 
 
 def evaluations(bench: Bench) -> int:

@@ -8,7 +8,7 @@ import pytest
 
 from gpuagent.alerting.rules import load_rules
 from gpuagent.config.models import Config
-from gpuagent_alerts.rules.faults import RuleFileError
+from gpuagent_alerts.rules.model import RuleFileError
 
 
 def test_every_fault_at_once(tmp_path: Path) -> None:

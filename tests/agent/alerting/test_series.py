@@ -7,7 +7,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent.alerting.series import RuleSeries
+from gpuagent.alerting.snapshot_inputs import RuleSeries
 from gpuagent.catalogue.series import series
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.promql.series import SeriesIndex

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from gpuagent.clock import ManualClock
 from tests.agent.alerting.bench import alerting, config, rules, run
-from tests.alerts.receivers.sink import sink
+from tests.alerts.notify.receivers.sink import sink
 from tests.fakes.readings import gpu, snapshot
 
 FULL = "alert: Full, expr: gpuagent_gpu_memory_used_ratio > 0.9, annotations: {summary: full}"

@@ -13,7 +13,7 @@ from gpuagent.growth import Evidence
 from gpuagent.reading import GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
 from gpuagent.units import GIB
 from tests.agent.alerting.stage import Stage, dry_run, grown, leaking
-from tests.alerts.routing.parts import Route
+from tests.alerts.notify.parts import Route
 from tests.fakes.readings import absent_gpu, gpu, process, snapshot
 
 MINUTE, HOUR = 60.0, 3600.0

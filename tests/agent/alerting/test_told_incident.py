@@ -9,7 +9,7 @@ from gpuagent.clock import ManualClock
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.shipped import RULES_FILE, RUNBOOKS_URL
 from tests.agent.alerting.bench import alerting, bodies, config, run
-from tests.alerts.receivers.sink import sink
+from tests.alerts.notify.receivers.sink import sink
 from tests.fakes.readings import gpu, process, snapshot
 
 FULL = snapshot(

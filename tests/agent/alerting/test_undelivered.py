@@ -7,15 +7,15 @@ from typing import Any, cast
 
 import pytest
 
-from gpuagent.alerting.undelivered import find_undelivered
+from gpuagent.alerting.receivers import find_undelivered
 from gpuagent.catalogue.alerting import AlertingFigures, ReceiverCounts, Undelivered, Why
 from gpuagent.catalogue.series import series
 from gpuagent.cli.check import judge
 from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
 from gpuagent.view import View
-from gpuagent_alerts.outbox.lane import Lane
-from gpuagent_alerts.outbox.outcome import Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import Outcome, Reason
+from gpuagent_alerts.notify.outbox.delivery import DeliveryWorker
 from gpuagent_exporters.problems import find_problems
 from gpuagent_exporters.severity import Severity
 from tests.fakes.snapshots import full_snapshot
@@ -24,10 +24,10 @@ NOW = 1000.0
 REFUSED = Outcome(Reason.UNREACHABLE, "connection refused")
 
 
-def lane(*, failing_since: float | None = None, off: object = None) -> Lane:
+def lane(*, failing_since: float | None = None, off: object = None) -> DeliveryWorker:
     """A lane whose attempts have failed since then."""
     last = REFUSED if failing_since is not None else None
-    return cast("Lane", SimpleNamespace(failing_since=failing_since, off=off, last=last))
+    return cast("DeliveryWorker", SimpleNamespace(failing_since=failing_since, off=off, last=last))
 
 
 def counts(*, queued: int = 0, dead: int = 0, oldest: float | None = None) -> ReceiverCounts:
@@ -52,7 +52,7 @@ def counts(*, queued: int = 0, dead: int = 0, oldest: float | None = None) -> Re
     ],
     ids=["nothing", "59 s", "waits", "waits and fails", "fails", "off", "dead"],
 )
-def test_what_is_a_problem(one: ReceiverCounts, of: Lane | None, expected: list[Any]) -> None:
+def test_what_is_a_problem(one: ReceiverCounts, of: DeliveryWorker | None, expected: list[Any]) -> None:
     """ALERT-11: a minute of failures or of waiting, a switched off receiver, a dead letter; each with its reason."""
     found = find_undelivered([one], {"ops": of} if of else {}, (), NOW)
     assert [tuple(each)[1:] for each in found] == expected

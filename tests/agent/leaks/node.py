@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from gpuagent.alerting.explain import explainer
+from gpuagent.alerting.snapshot_inputs import explainer
 from gpuagent.catalogue.series import series
 from gpuagent.growth import Growth, MemoryKey, Verdict
 from gpuagent.leaks.leaks import Leaks

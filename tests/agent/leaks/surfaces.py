@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from gpuagent.alerting.explain import subjects_of
+from gpuagent.alerting.snapshot_inputs import subjects_of
 from gpuagent.catalogue.series import series
 from gpuagent.cli.cells import Paint
 from gpuagent.cli.check import judge

@@ -20,7 +20,7 @@ from gpuagent.reading import Snapshot
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.leaks import LeakHistories, LeakHistory, LeakKey
 from gpuagent_alerts.store.problem import StoreFailure
-from gpuagent_alerts.store.rows import Value
+from gpuagent_alerts.store.tables import Value
 from tests.fakes.detectors import FakeDetectors
 from tests.fakes.readings import BOOT_ID, gpu, process, snapshot
 

@@ -20,7 +20,7 @@ from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.store.database import Store
 from tests.agent.leaks.node import Node, node, run
-from tests.alerts.routing.parts import Desk
+from tests.alerts.notify.parts import Desk
 from tests.fakes.rig import BOOT_ID
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent_alerts.rules.durations import format_milliseconds, parse_milliseconds, parse_seconds
+from gpuagent_alerts.rules.formats import format_milliseconds, parse_milliseconds, parse_seconds
 
 
 @pytest.mark.parametrize(

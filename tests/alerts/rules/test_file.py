@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.file import load_rule_file, load_rule_text
-from gpuagent_alerts.rules.model import AlertRule, MissingData, RecordRule
+from gpuagent_alerts.rules.model import AlertRule, MissingData, RecordRule, RuleFileError
 
 GOOD = """
 groups:

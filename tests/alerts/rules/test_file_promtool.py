@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.file import load_rule_file
+from gpuagent_alerts.rules.model import RuleFileError
 from gpuagent_alerts.shipped import RULES_FILE
 from tests.alerts.rules import promtool
 from tests.alerts.rules.test_file import GOOD

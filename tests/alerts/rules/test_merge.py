@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from gpuagent_alerts.rules.faults import RuleFileError
-from gpuagent_alerts.rules.file import load_rule_text
-from gpuagent_alerts.rules.merge import merge_rules
-from gpuagent_alerts.rules.model import RuleGroup
-from gpuagent_alerts.rules.unknown import find_unknown_metrics
+from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_text, merge_rules
+from gpuagent_alerts.rules.model import RuleFileError, RuleGroup
 
 SHIPPED = load_rule_text(
     "groups:\n"

@@ -9,17 +9,25 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent_alerts.rules.nodes import MAX_DEPTH, MAX_VALUES, Listing, Mapping, Scalar, YamlFault, parse_yaml
+from gpuagent_alerts.rules.yaml_fields import (
+    MAX_DEPTH,
+    MAX_VALUES,
+    YamlFault,
+    YamlList,
+    YamlMapping,
+    YamlScalar,
+    parse_yaml,
+)
 
 
 def test_a_tree_has_its_lines() -> None:
     """Every value knows the line that it stands on, and keeps the text that was written."""
     root = parse_yaml("a: 1\nb:\n  - yes\n  - '2'\n")
-    assert isinstance(root, Mapping)
+    assert isinstance(root, YamlMapping)
     line, items = root.pairs["b"]
     assert line == 2
-    assert isinstance(items, Listing)
-    assert items.items == [Scalar(3, "yes", plain=True), Scalar(4, "2", plain=False)]
+    assert isinstance(items, YamlList)
+    assert items.items == [YamlScalar(3, "yes", plain=True), YamlScalar(4, "2", plain=False)]
 
 
 def test_nothing_is_no_tree() -> None:
@@ -31,19 +39,19 @@ def test_nothing_is_no_tree() -> None:
 def test_null_is_nothing(text: str) -> None:
     """As go-yaml: these stand for a value that was not given; in quotes they are text."""
     root = parse_yaml(text)
-    assert isinstance(root, Mapping)
+    assert isinstance(root, YamlMapping)
     value = root.pairs["a"][1]
-    assert isinstance(value, Scalar)
+    assert isinstance(value, YamlScalar)
     assert value.is_null
     quoted = parse_yaml("a: 'null'")
-    assert isinstance(quoted, Mapping)
-    assert quoted.pairs["a"][1] == Scalar(1, "null", plain=False)
+    assert isinstance(quoted, YamlMapping)
+    assert quoted.pairs["a"][1] == YamlScalar(1, "null", plain=False)
 
 
 def test_an_alias_is_what_it_refers_to() -> None:
     """Anchors and aliases work for values of every kind."""
     root = parse_yaml("a: &x [1, 2]\nb: *x\n")
-    assert isinstance(root, Mapping)
+    assert isinstance(root, YamlMapping)
     assert root.pairs["a"][1] is root.pairs["b"][1]
 
 
@@ -88,7 +96,7 @@ def test_what_is_refused(text: str, line: int, problem: str) -> None:
 def test_bad_keys_are_noted(text: str, problem: str) -> None:
     """The rest of the mapping is read all the same, so that its faults are told too."""
     root = parse_yaml(text + "z: 1\n")
-    assert isinstance(root, Mapping)
+    assert isinstance(root, YamlMapping)
     assert "z" in root.pairs
     assert [found for _, found in root.faults if problem in found]
 

@@ -13,7 +13,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent_alerts.rules.notation import STALE, NotationFault, parse_series, parse_values
+from gpuagent_alerts.rules.unit_file import STALE, NotationFault, parse_series, parse_values
 from gpuagent_alerts.rules.unit_test import run_unit_tests
 from tests.alerts.rules import promtool
 

@@ -10,10 +10,9 @@ import pytest
 import yaml
 
 from gpuagent.monitor.repairs import REPAIR_XIDS
-from gpuagent_alerts.rules.file import load_rule_file
+from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_file
 from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.rules.unit_test import run_unit_tests
-from gpuagent_alerts.rules.unknown import find_unknown_metrics
 from gpuagent_alerts.shipped import RULES_FILE, TESTS_FILE
 from gpuagent_alerts.states.missing import FAMILIES
 from tests.alerts.rules import promtool

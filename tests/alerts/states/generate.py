@@ -13,8 +13,8 @@ from typing import Any
 
 import yaml
 
-from gpuagent_alerts.rules.durations import format_milliseconds
 from gpuagent_alerts.rules.file import load_rule_file
+from gpuagent_alerts.rules.formats import format_milliseconds
 from gpuagent_alerts.rules.unit_file import load_unit_tests
 from gpuagent_alerts.rules.unit_test import Simulation
 from tests.alerts.promql.generate import Generator

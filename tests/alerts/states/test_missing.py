@@ -9,8 +9,7 @@ import pytest
 
 from gpuagent.reading import CollectorRun, GpuState, NodeReading, NvmlState, Snapshot
 from gpuagent_alerts.states.group import GroupRunner
-from gpuagent_alerts.states.missing import Missing, find_missing
-from gpuagent_alerts.states.selections import select
+from gpuagent_alerts.states.missing import Missing, find_missing, select
 from tests.alerts.states.rules import groups
 from tests.fakes.readings import NOW, WALL, absent_gpu, gpu
 

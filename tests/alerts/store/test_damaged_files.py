@@ -15,10 +15,10 @@ from hypothesis import strategies as st
 
 from gpuagent.clock import ManualClock
 from gpuagent_alerts.remedies.audit import END, INTENT, Audit, NotRecorded, runs
-from gpuagent_alerts.store.aside import KEPT
 from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.files import KEPT
 from gpuagent_alerts.store.problem import StoreFailure, Trouble
-from gpuagent_alerts.store.rows import MOST_SET_ASIDE
+from gpuagent_alerts.store.tables import MOST_SET_ASIDE
 from tests.alerts.store.damage import BEGUN
 from tests.alerts.store.test_database import fill, write_much
 

@@ -10,8 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.owner import ANY_OWNER, Owner, owner_of
-from gpuagent_alerts.store.problem import Trouble
+from gpuagent_alerts.store.problem import ANY_OWNER, Owner, Trouble, owner_of
 
 HERE, ELSEWHERE = Owner("firmware 1"), Owner("firmware 2")
 SIMULATED = Owner("firmware 1", simulated=True)

@@ -17,18 +17,23 @@ from gpuagent.growth import Evidence
 from gpuagent.identity import ProcessId
 from gpuagent.matchers import parse_matcher
 from gpuagent_alerts.alert import Alert, Message, Status
-from gpuagent_alerts.outbox.entry import Entry, Occasion
-from gpuagent_alerts.outbox.queue import Outbox
+from gpuagent_alerts.notify.outbox.entry import Occasion, OutboxEntry
+from gpuagent_alerts.notify.outbox.queue import Outbox
+from gpuagent_alerts.notify.silences import Acks, Silences
+from gpuagent_alerts.notify.state import (
+    GroupKey,
+    NotificationState,
+    NotifiedAlert,
+    load_notification_states,
+    save_notification_states,
+)
 from gpuagent_alerts.remedies.audit import BEGIN, END, INTENT, RESULT, Audit
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import description, end_of
 from gpuagent_alerts.remedies.record import MOST_ROW_BYTES
-from gpuagent_alerts.routing.acks import Acks
-from gpuagent_alerts.routing.silences import Silences
-from gpuagent_alerts.routing.told import GroupKey, Told, ToldAlert, load_told, save_told
 from gpuagent_alerts.states.instance import Instance, State, load_instance
+from gpuagent_alerts.states.persister import StoredInstances
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.instances import Instances
 from gpuagent_alerts.store.leaks import LeakHistories, LeakHistory, LeakKey
 from tests.alerts.remedies.world import BOOT, KILL, ORDER, TERMINATE, plan, target
 
@@ -100,7 +105,7 @@ def test_instances_of_rules(alert: Alert, state: State, now: float, active: floa
     one = Instance(alert.labels, lambda: dict(alert.annotations), alert.value, active, state, kept_clock=kept,
                    ended_clock=active, starts_at=alert.starts_at)  # fmt: skip
     with closing(Store(None)) as store:
-        instances = Instances(store)
+        instances = StoredInstances(store)
         instances.save({("g", "A", one.fingerprint): json.dumps(one.dump(now), allow_nan=False)})
         (found,) = instances.load(lambda _, dump: load_instance(json.loads(dump), now))
         assert (found.labels, repr(found.value), found.state) == (one.labels, repr(one.value), state)
@@ -112,11 +117,13 @@ def test_instances_of_rules(alert: Alert, state: State, now: float, active: floa
 def test_alerts_that_were_told_and_messages(alert: Alert, at: float, text: str) -> None:
     """What was told and what waits to be sent hold any value of an expression; so do acknowledgements any comment."""
     with closing(Store(None)) as store:
-        save_told(store, {GroupKey("r", "g"): Told(at, {}, {alert.fingerprint: ToldAlert(alert)})})
-        (told,) = load_told(store, 1e10).values()
+        save_notification_states(
+            store, {GroupKey("r", "g"): NotificationState(at, {}, {alert.fingerprint: NotifiedAlert(alert)})}
+        )
+        (told,) = load_notification_states(store, 1e10).values()
         assert repr(told.alerts[alert.fingerprint].alert.value) == repr(alert.value)
         outbox = Outbox(store, ManualClock())
-        outbox.enqueue([Entry(Message("m", "r", "g", (alert,)), Occasion.FIRING, (alert.fingerprint,))])
+        outbox.enqueue([OutboxEntry(Message("m", "r", "g", (alert,)), Occasion.FIRING, (alert.fingerprint,))])
         assert Outbox(store, ManualClock()).lost == frozenset()
         Acks(store, ManualClock()).add(alert, comment=text, creator=text)
         assert alert.fingerprint in Acks(store, ManualClock())

@@ -1,0 +1,195 @@
+"""What rules and incidents are given of a snapshot: series, reasons for alerts, and facts about causes."""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cached_property, partial
+
+from gpuagent.catalogue.alerting import AlertingFigures, FiringAlert
+from gpuagent.catalogue.memo import Memo
+from gpuagent.catalogue.series import Further, series
+from gpuagent.growth import Growth, MemoryKey, Verdict
+from gpuagent.identity import NO_INSTANCE
+from gpuagent.reading import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
+from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.notify.cause import CauseProcess
+from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.remedies.families import GROWTH
+from gpuagent_alerts.states.engine import RuleEngine
+from gpuagent_alerts.states.instance import State
+
+_MOST_KEPT = 8
+
+Names = frozenset[str] | None
+
+
+class RuleSeries:
+    """Groups of rules come at intervals of their own, and each reads other metrics: one memory for each such choice."""
+
+    def __init__(self, simulated: str) -> None:
+        self._simulated = simulated
+        self._kept: dict[Names, tuple[Memo, SeriesIndex | None]] = {}
+
+    def index(
+        self, snapshot: Snapshot, now_seconds: float, names: Names,
+        *, alerting: AlertingFigures | None, preallocates: tuple[str, ...], further: Sequence[Further],
+    ) -> SeriesIndex:  # fmt: skip
+        """Return the series of these names (None: all) at a tick."""
+        if names not in self._kept and len(self._kept) >= _MOST_KEPT:  # other rules were loaded, again and again
+            self._kept.clear()
+        memo, before = self._kept.get(names) or (Memo(), None)
+        made = series(
+            snapshot, now_seconds, simulated=self._simulated, alerting=alerting, preallocates=preallocates,
+            further=further, only=names, memo=memo,
+        )  # fmt: skip
+        index = SeriesIndex.of(made, before)
+        self._kept[names] = memo, index
+        return index
+
+
+REMEDY_ANNOTATION = "remedy"
+_SEVERITIES = frozenset({"critical", "warning", "info"})
+_MOST_DIGITS = 10
+
+
+def with_remedy(alert: Alert, done: str) -> Alert:
+    """Return the alert, and what a remedy did about it, if one did."""
+    return replace(alert, annotations={**alert.annotations, REMEDY_ANNOTATION: done}) if done else alert
+
+
+def explainer(snapshot: Snapshot) -> Callable[[Mapping[str, str]], str]:
+    """Return the reasons for the process that an alert's labels name, else for the GPU, as a function of the labels."""
+    return partial(_explain, snapshot.growth)
+
+
+def subjects_of(engine: RuleEngine) -> Iterator[FiringAlert]:
+    """Return what each alert that fires is about."""
+    for running in engine.rules():
+        about_growth = bool(running.rule.expression.metric_names & GROWTH)
+        for instance in running.states.instances if running.states is not None else ():
+            if instance.state is State.FIRING:
+                yield subject_of(instance.labels, about_growth=about_growth)
+
+
+def subject_of(labels: Mapping[str, str], *, about_growth: bool) -> FiringAlert:
+    """Return what an alert with these labels is about. A rule may set any label to any text: that names nobody."""
+    severity = labels.get("severity")
+    pid, instance = labels.get("pid", ""), labels.get("gpu_instance_id", "")
+    return FiringAlert(
+        labels.get("alertname", ""),
+        severity if severity in _SEVERITIES else None,
+        about_growth,
+        labels.get("uuid", ""),
+        int(pid) if _is_number(pid) else 0,
+        int(instance) if _is_number(instance) else NO_INSTANCE,
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+def _explain(growth: Mapping[MemoryKey, Growth], labels: Mapping[str, str]) -> str:
+    pid, instance = labels.get("pid", "0"), labels.get("gpu_instance_id", str(NO_INSTANCE))
+    try:
+        key = MemoryKey(labels.get("uuid", ""), int(pid), int(instance))
+    except ValueError:  # a rule may set any label to any text
+        return ""
+    said = growth.get(key)
+    return "; ".join(said.reasons) if said is not None else ""
+
+
+_SAFE = "bcdfghjklmnpqrstvwxz2456789"
+_SUFFIX = re.compile(rf"(.+?)(?:-[{_SAFE}]{{8,10}})?-[{_SAFE}]{{5}}")
+"""Suffix that Kubernetes appends to names of pods that it makes (`SafeEncodeString` in apimachinery, `util/rand`)."""
+_SERVICE = ".service"
+_SESSIONS = "user@"
+_INIT = 1
+_UNREADABLE = frozenset({GpuState.BLIND, GpuState.FAILED})
+
+
+class SnapshotFacts:
+    """Looks into one snapshot, and only for what alerts name."""
+
+    def __init__(self, snapshot: Snapshot) -> None:
+        self._snapshot = snapshot
+
+    def program(self, uuid: str, pid: int) -> CauseProcess | None:
+        """Return a live process of the driver's list; None if it is not there."""
+        found = self._processes.get((uuid, pid))
+        return None if found is None or found.info is None else _program(found, found.info)
+
+    def grower(self, uuid: str, *, leaking: bool) -> CauseProcess | None:
+        """Return the process that grows most on a GPU; with `leaking` one that leaks, or fills it within minutes."""
+        growing = [
+            (growth.slope.value if growth.slope is not None else 0.0, key.pid)
+            for key, growth in self._snapshot.growth.items()
+            if key.gpu_uuid == uuid and key.pid and _counts(growth, leaking=leaking)
+        ]
+        return self.program(uuid, max(growing)[1]) if growing else None
+
+    def dead_pids(self, uuid: str) -> Sequence[int]:
+        """Return the processes that have ended and hold memory of a GPU."""
+        return [each.pid for each in self._snapshot.processes
+                if each.gpu_uuid == uuid and each.state is ProcessState.DEAD]  # fmt: skip
+
+    def lost_uuids(self) -> Sequence[str]:
+        """Return the GPUs that are lost or gone."""
+        gone = (GpuState.LOST, GpuState.GONE)
+        return [gpu.identity.uuid for gpu in self._snapshot.gpus if gpu.state in gone and gpu.identity.uuid]
+
+    def is_blind(self) -> bool:
+        """Return whether no GPU of the node can be read."""
+        gpus = self._snapshot.gpus
+        is_away = self._snapshot.node.nvml_state is not NvmlState.READY
+        return is_away or (len(gpus) > 1 and all(gpu.state in _UNREADABLE for gpu in gpus))
+
+    @cached_property
+    def _processes(self) -> dict[tuple[str, int], ProcessReading]:
+        found: defaultdict[tuple[str, int], list[ProcessReading]] = defaultdict(list)
+        for each in self._snapshot.processes:
+            found[each.gpu_uuid, each.pid].append(each)
+        return {key: next((one for one in those if one.info is not None), those[0]) for key, those in found.items()}
+
+
+def _counts(growth: Growth, *, leaking: bool) -> bool:
+    return growth.verdict is Verdict.LEAKING or growth.fast or (not leaking and growth.verdict is Verdict.GROWING)
+
+
+def _program(reading: ProcessReading, info: ProcessInfo) -> CauseProcess:
+    labels = {
+        "gpu": str(reading.gpu_index), "uuid": reading.gpu_uuid, "pid": str(reading.pid), "process": info.name,
+        "user": info.user, "unit": info.unit, "container_id": info.container_id, "pod_namespace": info.namespace,
+        "pod_name": info.pod, "slurm_job": info.slurm_job,
+    }  # fmt: skip
+    identity = f"{info.id.boot_id}:{info.id.pid}:{info.id.start_ticks}"
+    known = {name: value for name, value in labels.items() if value}
+    return CauseProcess(identity, reading.pid, tuple(_groups(info)), known)
+
+
+def _groups(info: ProcessInfo) -> Iterator[str]:
+    """Yield what the process shares with others of its program. Each has the user: nobody joins another's incident."""
+    if info.slurm_job:
+        yield f"job:{info.slurm_job}:{info.uid}"
+    if info.namespace and info.pod and "pod" in info.proven_names:
+        # Another container, and often another pod: the program is the same.
+        yield f"pod:{info.namespace}/{program_of_pod(info.pod)}:{info.uid}"
+    if info.container_id:
+        yield f"container:{info.container_id}:{info.uid}"
+    elif info.unit.endswith(_SERVICE) and not info.unit.startswith(_SESSIONS):
+        yield f"unit:{info.unit}:{info.uid}"
+    boot = info.id.boot_id
+    if info.process_group:
+        yield f"process-group:{boot}:{info.process_group}:{info.uid}"
+    if info.parent_pid > _INIT:
+        # Launchers such as torchrun give each rank a process group of its own.
+        yield f"siblings:{boot}:{info.parent_pid}:{info.uid}:{info.name}"
+
+
+def program_of_pod(name: str) -> str:
+    """Return a pod's name without what Kubernetes appends to it: `api-7d9f8c6b5d-x2kqz` is of `api`."""
+    found = _SUFFIX.fullmatch(name)
+    return name if found is None else found[1]

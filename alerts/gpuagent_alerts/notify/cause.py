@@ -1,0 +1,236 @@
+"""What an alert is about: one process, several that run one program, a GPU, the node, a receiver, or its rule.
+
+A cause has identities, which are texts. Two alerts belong to one incident if the one looks for an identity that the
+other has brought along. A GPU has three that do not mix: its memory, its health, and each rule that is none of these. A
+bad memory row that waits for a reset must not swallow the news that the GPU is full.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from gpuagent_alerts.alert import CauseKind, fingerprint
+from gpuagent_alerts.notify.urgency import did_nothing
+
+_LEAK = "GpuProcessMemoryLeak"
+_MEMORY = frozenset({
+    "GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull", "GpuMemoryExhaustionSoon", "GpuMemoryLeak",
+})  # fmt: skip
+_FORECAST = "GpuMemoryExhaustionSoon"
+_NOBODYS = "GpuMemoryLeak"
+"""Memory that no process owns: whoever leaks beside it is no part of that."""
+_HEALTH = frozenset({
+    "GpuLost", "GpuXidCritical", "GpuXidWarning", "GpuEccUncorrectable", "GpuRowRemapFailed", "GpuRowRemapPending",
+    "GpuRecoveryAction", "GpuMonitorBlind", "GpuDeadProcessesHoldMemory",
+})  # fmt: skip
+_DEAD = "GpuDeadProcessesHoldMemory"
+_COUNT = "GpuCountDropped"
+_BLIND = "GpuMonitorBlind"
+_NODE = frozenset({_COUNT, "GpuMonitorBlind", "GpuRemediesStopped"})
+_VARIANTS = frozenset({"severity", "evidence", "tier"})
+"""Labels in which alerts about one thing differ as it gets worse."""
+_OF_GPU = ("gpu", "uuid", "gpu_instance_id", "profile")
+_OF_PROCESS = (
+    *_OF_GPU, "pid", "process", "user", "unit", "container_id", "pod_namespace", "pod_name", "slurm_job", "app",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, slots=True)
+class CauseProcess:
+    """A process on a GPU, as far as it matters to whom it belongs."""
+
+    identity: str
+    """Stands for this very process: boot, pid and start."""
+    pid: int
+    groups: tuple[str, ...] = ()
+    """Identities shared with others of the same program, narrowest first: job, pod, container, unit, process group."""
+    labels: Mapping[str, str] | None = None
+
+
+class CauseFacts(Protocol):
+    """Facts about processes and GPUs at a tick."""
+
+    def program(self, uuid: str, pid: int) -> CauseProcess | None:
+        """Return a process of the driver's list; None if it is not there."""
+        ...
+
+    def grower(self, uuid: str, *, leaking: bool) -> CauseProcess | None:
+        """Return the process that grows most on a GPU; with `leaking` only one whose growth is a verdict."""
+        ...
+
+    def dead_pids(self, uuid: str) -> Sequence[int]:
+        """Return the processes that have ended and hold memory of a GPU."""
+        ...
+
+    def lost_uuids(self) -> Sequence[str]:
+        """Return the GPUs that are lost or gone."""
+        ...
+
+    def is_blind(self) -> bool:
+        """Return whether no GPU of the node can be read: the driver is away, or every call into it hangs."""
+        ...
+
+
+class NoCauseFacts:
+    """Knows nothing: causes follow from labels alone."""
+
+    def program(self, uuid: str, pid: int) -> CauseProcess | None:  # noqa: ARG002
+        """Return None."""
+        return None
+
+    def grower(self, uuid: str, *, leaking: bool) -> CauseProcess | None:  # noqa: ARG002
+        """Return None."""
+        return None
+
+    def dead_pids(self, uuid: str) -> Sequence[int]:  # noqa: ARG002
+        """Return nothing."""
+        return ()
+
+    def lost_uuids(self) -> Sequence[str]:
+        """Return nothing."""
+        return ()
+
+    def is_blind(self) -> bool:
+        """Return False."""
+        return False
+
+
+@dataclass(frozen=True, slots=True)
+class Cause:
+    """Cause of one alert."""
+
+    kind: CauseKind
+    joins: tuple[str, ...]
+    """Identities by which an incident is looked for, the closest first."""
+    brings: tuple[str, ...]
+    """Identities by which later alerts find the incident."""
+    adopts: tuple[str, ...] = ()
+    """Identities by which an incident is joined of which no process is known yet."""
+    labels: Mapping[str, str] | None = None
+    begins: bool = True
+    """False: without an incident to join, there is none. A dry run is no incident."""
+
+    @property
+    def identity(self) -> str:
+        """Identity that the key of an incident is made of, if this alert begins it."""
+        return self.joins[0]
+
+
+def cause_of(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
+    """Return what an alert with these labels is about."""
+    pid = _number(labels.get("pid", ""))
+    if pid:
+        return _of_process(labels, facts, pid)
+    return _about_gpu(labels, facts) if labels.get("uuid") or labels.get("gpu") else _about_neither(labels, facts)
+
+
+def _about_gpu(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
+    name = labels.get("alertname", "")
+    if name in _MEMORY:
+        return _of_memory(labels, facts)
+    if name == _DEAD:
+        return _of_dead(labels, facts)
+    if name == _BLIND and facts.is_blind():
+        return _of_node(name)
+    return _of_gpu(labels, "health" if name in _HEALTH else f"rule:{_rule_identity(labels)}")
+
+
+def _about_neither(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
+    name = labels.get("alertname", "")
+    lost = facts.lost_uuids() if name == _COUNT else ()
+    if lost:
+        # Fewer GPUs are what a lost one looks like from the driver's list.
+        gpus = tuple(f"health:{uuid}" for uuid in lost)
+        return Cause(CauseKind.GPU, gpus, gpus[:1], labels={"uuid": lost[0]})
+    if name in _NODE or labels.get("scope") == "node":
+        return _of_node(name)
+    if receiver := labels.get("receiver", ""):
+        return Cause(CauseKind.RECEIVER, (f"receiver:{receiver}",), (f"receiver:{receiver}",),
+                     labels={"receiver": receiver})  # fmt: skip
+    rule = f"rule:{_rule_identity(labels)}"
+    return Cause(CauseKind.RULE, (rule,), (rule,), labels=_without_variants(labels))
+
+
+def _of_node(name: str) -> Cause:
+    return Cause(CauseKind.NODE, (f"node:{name}",), (f"node:{name}",), labels={})
+
+
+def _of_process(labels: Mapping[str, str], facts: CauseFacts, pid: int) -> Cause:
+    uuid, name = labels.get("uuid", ""), labels.get("alertname", "")
+    program = facts.program(uuid, pid)
+    what = "memory" if name == _LEAK else name
+    own, groups = _identities(program, pid, what)
+    shown = {**((program.labels or {}) if program is not None else {}), **_some(labels, _OF_PROCESS)}
+    memory = _memory(labels)
+    by_pid = (f"pid:{pid}",)
+    if did_nothing(labels):
+        return Cause(CauseKind.PROCESS, (own, *memory), (own,), labels=shown, begins=False)
+    # A leak is why the GPU fills up: what has been told of its memory already is the beginning of it.
+    leaks = memory if name == _LEAK else ()
+    return Cause(CauseKind.PROCESS, (own, *groups), (own, *by_pid, *groups, *leaks), adopts=leaks, labels=shown)
+
+
+def _of_memory(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
+    name, uuid = labels.get("alertname", ""), labels.get("uuid", "")
+    memory = _memory(labels)
+    program = None if name == _NOBODYS else facts.grower(uuid, leaking=name != _FORECAST)
+    if program is None:
+        return Cause(CauseKind.GPU, memory[:1], memory[:1], labels=_some(labels, _OF_GPU))
+    own, groups = _identities(program, program.pid, "memory")
+    shown = {**(program.labels or {}), **_some(labels, _OF_GPU)}
+    pid = f"pid:{program.pid}"
+    return Cause(CauseKind.PROCESS, (own, *groups, *memory), (own, pid, *groups, *memory), labels=shown)
+
+
+def _of_dead(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
+    """Memory that a dead process holds: the process's own incident if there is one, on however many GPUs it is."""
+    pids = tuple(f"pid:{pid}" for pid in facts.dead_pids(labels.get("uuid", "")))
+    health = _gpu_identities("health", labels)
+    return Cause(CauseKind.GPU, (*pids, *health), (*pids, *health), labels=_some(labels, _OF_GPU))
+
+
+def _of_gpu(labels: Mapping[str, str], what: str) -> Cause:
+    identities = _gpu_identities(what, labels)
+    return Cause(CauseKind.GPU, identities[:1], identities, labels=_some(labels, _OF_GPU))
+
+
+def _identities(program: CauseProcess | None, pid: int, what: str) -> tuple[str, tuple[str, ...]]:
+    """Return the identity of a process, and those that it shares with others to which the same happens.
+
+    The pid alone stands for one that is not listed any more.
+    """
+    if program is None:
+        return f"pid:{pid}", ()
+    return f"process:{program.identity}", tuple(f"group:{each}:{what}" for each in program.groups)
+
+
+def _memory(labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the identities of the memory an alert is about: a MIG instance has its own, and is a part of its GPU."""
+    uuid, instance = labels.get("uuid", ""), labels.get("gpu_instance_id", "")
+    whole = f"memory:{uuid or labels.get('gpu', '')}"
+    return (f"{whole}/{instance}", whole) if instance not in {"", "-1"} else (whole,)
+
+
+def _gpu_identities(what: str, labels: Mapping[str, str]) -> tuple[str, ...]:
+    """Return the identity by uuid, and the one by index for alerts that do not know the uuid."""
+    found = (("", labels.get("uuid", "")), ("index-", labels.get("gpu", "")))
+    return tuple(f"{what}:{mark}{value}" for mark, value in found if value)
+
+
+def _rule_identity(labels: Mapping[str, str]) -> str:
+    return f"{labels.get('alertname', '')}:{fingerprint(_without_variants(labels))}"
+
+
+def _without_variants(labels: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in labels.items() if name not in _VARIANTS}
+
+
+def _some(labels: Mapping[str, str], names: Sequence[str]) -> dict[str, str]:
+    return {name: value for name in names if (value := labels.get(name, ""))}
+
+
+def _number(text: str) -> int:
+    """Return a pid; 0 for what is none."""
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 12 else 0

@@ -1,0 +1,248 @@
+"""When one receiver is told of one incident: as it begins, each time it worsens, from time to time, and as it ends.
+
+What joins it without making it worse, ends while others go on, or changes its evidence is seen with the next message.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+
+from gpuagent_alerts.alert import Alert, CauseKind, Incident, News
+from gpuagent_alerts.notify.incidents import IncidentRecord
+from gpuagent_alerts.notify.outbox.entry import Occasion
+from gpuagent_alerts.notify.routes import Recipient
+from gpuagent_alerts.notify.state import (
+    AlertGroup,
+    GroupKey,
+    NotificationDecision,
+    NotificationInputs,
+    NotificationState,
+    NotifiedAlert,
+    NotifiedIncident,
+)
+from gpuagent_alerts.notify.urgency import CRITICAL, Urgency, did_nothing, urgency_of, worst, worst_severity
+
+LONGEST_CRITICAL_WAIT_SECONDS = 5.0
+LOWERED_SECONDS = 1800.0
+"""Time after which a severity that was told and is no longer true counts as forgotten: its return is sent again."""
+_HOLDS_SECONDS = (0.0, 600.0, 1800.0)
+"""For so long nothing must fire before the end is told, by how often the incident began again: one that flaps would be
+told without end."""
+
+
+class IncidentGroup:
+    """One incident and one receiver, at one moment."""
+
+    def __init__(
+        self,
+        view: NotificationInputs,
+        key: GroupKey,
+        recipient: Recipient,
+        group: AlertGroup | None,
+        told: NotificationState | None,
+    ) -> None:
+        self._view = view
+        self._key = key
+        self._recipient = recipient
+        self._wait_seconds = group.destination.wait_seconds if group else 0.0
+        self._repeat_seconds = group.destination.repeat_seconds if group else recipient.repeat_seconds
+        self._told = told.incident if told else None
+        self._told_at = told.told_at if told else view.now
+        self._known = dict(told.alerts) if told else {}
+        self._record = self._find_record(group)
+        goes_on = self._record is not None and self._record.ends_at is None
+        self._audible = group.alerts if group and goes_on else {}
+        self._live = any(not did_nothing(alert.labels) for alert in self._audible.values())
+        self._current = worst(alert.labels for alert in self._audible.values())
+
+    def decide(self) -> NotificationDecision | None:
+        """Return what is to be told or to be noted now; None for nothing."""
+        before = dict(self._known)
+        self._note_ends()
+        if self._told is None:
+            return self._begin() if self._live else None
+        told = self._with_lowered_since(self._told)
+        if self._is_over():
+            return self._end(told) if self._hold_is_over(told) else self._note_if_changed(before, told)
+        if self._live:
+            if self._worsens(told.urgency) and self._has_waited(told.urgency):
+                return self._message(News.WORSENED, told)
+            if self._repeat_is_due():
+                return self._message(News.REMINDER, told)
+        return self._note_if_changed(before, told)
+
+    def times(self) -> Iterator[float]:
+        """Yield Unix times at which there may be something to tell although nothing else has changed."""
+        told = None if self._told is None else self._with_lowered_since(self._told)
+        if self._live:
+            oldest = self._oldest(told.urgency if told is not None else None)
+            if oldest is not None:
+                yield oldest + self._patience()
+            if self._repeat_seconds is not None:
+                yield self._told_at + self._repeat_seconds
+        if told is not None and told.lowered_at is not None:
+            yield told.lowered_at + LOWERED_SECONDS
+        if told is not None and told.calm_at is not None:
+            yield told.calm_at + self._hold_seconds()
+
+    def _find_record(self, group: AlertGroup | None) -> IncidentRecord | None:
+        if group is not None and group.incident is not None:
+            return group.incident
+        return self._view.incidents.get(self._told.key) if self._told is not None else None
+
+    def _note_ends(self) -> None:
+        """Keep with what was told that an alert has ended, until the next message says so."""
+        for fingerprint, one in list(self._known.items()):
+            if one.firing and self._view.has_ended(fingerprint):
+                ended = self._view.as_ended(fingerprint, one.alert)
+                self._known[fingerprint] = NotifiedAlert(ended, one.lost, ended_at=self._view.now)
+            elif not one.firing and fingerprint in self._audible:
+                # It was never told that it had ended: to the receiver it has gone on.
+                again = replace(self._view.as_told(self._audible[fingerprint]), starts_at=one.alert.starts_at)
+                self._known[fingerprint] = NotifiedAlert(again, one.lost)
+
+    def _with_lowered_since(self, told: NotifiedIncident) -> NotifiedIncident:
+        """Return what was told, with since when it is less than that."""
+        now = self._view.now
+        if not self._live:
+            calm_at = told.calm_at if told.calm_at is not None else now
+            return replace(told, calm_at=calm_at if self._is_over() else None)
+        told = replace(told, calm_at=None)
+        if not told.urgency.rises_above(self._current):
+            return replace(told, lowered_at=None)
+        if told.lowered_at is None:
+            return replace(told, lowered_at=now)
+        if now - told.lowered_at >= LOWERED_SECONDS:
+            return replace(told, urgency=self._current, lowered_at=None)
+        return told
+
+    def _is_over(self) -> bool:
+        """Return whether nothing fires of which this receiver would hear, or has heard."""
+        return not self._live and not any(
+            one.firing and not self._view.has_ended(fingerprint) and not self._is_past(fingerprint)
+            for fingerprint, one in self._known.items()
+        )
+
+    def _is_past(self, fingerprint: str) -> bool:
+        """Return whether an alert that fires speaks of what is over: what a remedy did, after the incident's end."""
+        record = self._record
+        return record is not None and record.ends_at is not None and not record.members.get(fingerprint, True)
+
+    def _hold_is_over(self, told: NotifiedIncident) -> bool:
+        if self._view.closing:
+            return True
+        return told.calm_at is not None and self._view.now - told.calm_at >= self._hold_seconds()
+
+    def _hold_seconds(self) -> float:
+        reopened = self._record.reopened if self._record is not None else 0
+        return _HOLDS_SECONDS[min(reopened, len(_HOLDS_SECONDS) - 1)]
+
+    def _worsens(self, told: Urgency) -> bool:
+        """Return whether it has become worse; one that somebody is at must have a higher severity for that."""
+        if self._is_acknowledged():
+            return self._current.severity > told.severity
+        return self._current.rises_above(told)
+
+    def _is_acknowledged(self) -> bool:
+        acknowledged = self._view.acknowledged
+        key = self._record.key if self._record is not None else ""
+        return key in acknowledged or any(fingerprint in acknowledged for fingerprint in self._audible)
+
+    def _has_waited(self, told: Urgency | None) -> bool:
+        """Return whether alerts that come together have had the time to. A clock that was set ends the wait."""
+        oldest = self._oldest(told)
+        return oldest is None or not 0.0 <= self._view.now - oldest < self._patience()
+
+    def _patience(self) -> float:
+        is_critical = self._current.severity >= CRITICAL
+        return min(self._wait_seconds, LONGEST_CRITICAL_WAIT_SECONDS) if is_critical else self._wait_seconds
+
+    def _oldest(self, told: Urgency | None) -> float | None:
+        """Return when the first alert began to fire that makes a message of it; None if none does."""
+        news = (
+            alert.starts_at
+            for alert in self._audible.values()
+            if not did_nothing(alert.labels) and (told is None or urgency_of(alert.labels).rises_above(told))
+        )
+        return min(news, default=None)
+
+    def _repeat_is_due(self) -> bool:
+        if self._repeat_seconds is None or self._view.now - self._told_at < self._repeat_seconds:
+            return False
+        return not self._is_acknowledged()
+
+    def _begin(self) -> NotificationDecision | None:
+        return self._message(News.BEGAN, None) if self._has_waited(None) else None
+
+    def _end(self, told: NotifiedIncident) -> NotificationDecision:
+        if not self._recipient.send_resolved or all(one.lost for one in self._known.values()):
+            return NotificationDecision(self._key, None)
+        now = self._view.now
+        ended = {
+            fingerprint: one.alert if not one.firing else self._view.as_ended(fingerprint, one.alert)
+            for fingerprint, one in self._known.items()
+        }
+        chosen = tuple(ended.values())[: self._view.most_alerts]
+        ends_at = max((alert.ends_at for alert in chosen if alert.ends_at is not None), default=now)
+        incident = self._incident(News.ENDED, told.severity, told.starts_at, ends_at)
+        return NotificationDecision(self._key, None, chosen, occasion=Occasion.RESOLVED, incident=incident)
+
+    def _message(self, news: News, told: NotifiedIncident | None) -> NotificationDecision:
+        ended = {fingerprint: one for fingerprint, one in self._known.items() if not one.firing}
+        firing = {
+            fingerprint: self._view.as_told(alert, self._known.get(fingerprint))
+            for fingerprint, alert in sorted(self._audible.items(), key=_by_urgency)
+        }
+        chosen = dict(list(firing.items())[: self._view.most_alerts])
+        told_ends = list(ended)[: self._view.most_alerts - len(chosen)]
+        unheard = tuple(
+            alert.fingerprint for fingerprint, alert in chosen.items()
+            if fingerprint not in self._known or self._known[fingerprint].lost
+        )  # fmt: skip
+        occasion = Occasion.REPEAT if news is News.REMINDER and not unheard else Occasion.FIRING
+        occasion = Occasion.RESOLVED if told_ends else occasion
+        alerts = (*chosen.values(), *(ended[fingerprint].alert for fingerprint in told_ends))
+        self._known = {
+            **{fingerprint: one for fingerprint, one in self._known.items() if fingerprint not in told_ends},
+            **{fingerprint: NotifiedAlert(alert) for fingerprint, alert in chosen.items()},
+        }
+        severity = worst_severity(alert.labels for alert in self._audible.values())
+        starts_at = self._starts_at(told)
+        urgency = self._current if told is None else told.urgency.highest(self._current)
+        key = self._record.key if self._record is not None else ""
+        lowered_at = None if told is None or not urgency.rises_above(self._current) else told.lowered_at
+        after = NotificationState(
+            self._view.now, {}, self._known, NotifiedIncident(key, severity, starts_at, urgency, lowered_at)
+        )
+        return NotificationDecision(
+            self._key, after, alerts, occasion=occasion, news=unheard,
+            incident=self._incident(news, severity, starts_at, None),
+            urgent=news is not News.REMINDER and self._current.severity >= CRITICAL,
+        )  # fmt: skip
+
+    def _starts_at(self, told: NotifiedIncident | None) -> float:
+        if told is not None:
+            return told.starts_at
+        return self._record.starts_at if self._record is not None else self._view.now
+
+    def _incident(self, news: News, severity: str, starts_at: float, ends_at: float | None) -> Incident:
+        record = self._record
+        key = record.key if record is not None else self._told.key if self._told is not None else ""
+        kind = record.kind if record is not None else CauseKind.RULE
+        labels = {name: value for name, value in record.labels.items() if value} if record is not None else {}
+        return Incident(key, kind, {**self._view.node_labels, **labels}, severity, starts_at, ends_at, news)
+
+    def _note_if_changed(
+        self, before: Mapping[str, NotifiedAlert], told: NotifiedIncident
+    ) -> NotificationDecision | None:
+        if self._known == before and told == self._told:
+            return None
+        return NotificationDecision(self._key, NotificationState(self._told_at, {}, self._known, told))
+
+
+def _by_urgency(item: tuple[str, Alert]) -> tuple[int, int, float, str, str, str]:
+    fingerprint, alert = item
+    urgency = urgency_of(alert.labels)
+    gpu = alert.labels.get("gpu", "")
+    return -urgency.severity, -urgency.stage, alert.starts_at, alert.name, gpu, fingerprint

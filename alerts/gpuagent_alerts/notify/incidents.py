@@ -1,0 +1,305 @@
+"""The incidents of this node: alerts join the one of their cause, and it ends when nothing of it fires.
+
+An alert stays with its incident for as long as it fires, whatever is learned of its cause meanwhile: a receiver that
+was told of it under one key must not find it under another.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from gpuagent_alerts.alert import Alert, CauseKind
+from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of
+from gpuagent_alerts.notify.urgency import (
+    CALM,
+    Urgency,
+    did_nothing,
+    is_remedy_note,
+    severity_rank,
+    worst,
+    worst_severity,
+)
+from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.tables import (
+    Column,
+    Table,
+    array,
+    document,
+    flag,
+    integer,
+    member,
+    parsed,
+    text,
+    texts,
+    unix_time,
+    unix_time_or_none,
+    word,
+)
+
+REOPEN_SECONDS = 1800.0
+"""Time after its end within which an incident that begins again is the same one."""
+_KEPT_SECONDS = 86_400.0
+_MOST_ENDED = 500
+_PROCESS_KINDS = frozenset({CauseKind.PROCESS, CauseKind.GROUP})
+_GONE_LABELS = ("pid", "gpu", "uuid", "gpu_instance_id", "profile", "container_id", "pod_name")
+"""Labels in which the processes of one group differ: where they do, the incident has none of them."""
+
+
+class IncidentBook:
+    """All incidents that go on or ended within a day."""
+
+    def __init__(self, store: Store, node: str, now: float) -> None:
+        """Load the incidents. `node` is a part of every key: PagerDuty hears from many nodes."""
+        self._store = store
+        self._node = node
+        self._records: Mapping[str, IncidentRecord] = load_records(store, now)
+
+    @property
+    def records(self) -> Mapping[str, IncidentRecord]:
+        """By key."""
+        return self._records
+
+    def update(
+        self,
+        firing: Mapping[str, Alert],
+        pending: Collection[str],
+        facts: CauseFacts,
+        now: float,
+        *,
+        closing: bool = False,
+    ) -> Mapping[str, IncidentRecord]:
+        """Return the incidents as they are while these alerts fire, by fingerprint; keep them if the transaction holds.
+
+        `pending` are fingerprints of alerts that lost their state in a restart and are still true: they have not ended.
+        With `closing` nothing that ended begins again: it was closed, and did not end by itself. Raises StoreFailure.
+        """
+        before = self._records
+        after = _Update(self._node, before, firing, pending, now).result(facts)
+        if closing:
+            after = {key: replace(one, identities=()) for key, one in after.items()}
+        with self._store.transaction():
+            save_records(self._store, before, after)
+            self._store.after_commit(lambda: self._adopt(after))
+        return after
+
+    def follow_clock(self, step: float) -> None:
+        """Move the ends along when the wall clock was set: what matters is how long ago they were."""
+        self._records = {
+            key: one if one.ends_at is None else replace(one, ends_at=max(one.ends_at + step, 0.0))
+            for key, one in self._records.items()
+        }
+
+    def _adopt(self, after: Mapping[str, IncidentRecord]) -> None:
+        self._records = after
+
+
+class _Update:
+    """One change from what was to what is."""
+
+    def __init__(
+        self,
+        node: str,
+        before: Mapping[str, IncidentRecord],
+        firing: Mapping[str, Alert],
+        pending: Collection[str],
+        now: float,
+    ) -> None:
+        self._node = node
+        self._firing = firing
+        self._now = now
+        self._records = {
+            key: replace(one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending})
+            for key, one in before.items()
+        }
+
+    def result(self, facts: CauseFacts) -> Mapping[str, IncidentRecord]:
+        members = {fingerprint for one in self._records.values() for fingerprint in one.members}
+        for fingerprint, alert in sorted(self._firing.items(), key=_by_weight):
+            if fingerprint not in members:
+                self._add(fingerprint, alert, cause_of(alert.labels, facts))
+        return {one.key: one for one in self._kept(self._settled(one) for one in self._records.values())}
+
+    def _add(self, fingerprint: str, alert: Alert, cause: Cause) -> None:
+        found = self._find(cause)
+        if found is None:
+            if not cause.begins:
+                return
+            found = IncidentRecord(_key(self._node, cause, alert), cause.kind, (), {}, alert.starts_at)
+        if cause.begins and found.ends_at is not None:
+            found = replace(found, ends_at=None, reopened=found.reopened + 1)
+        # A GPU's alert that joins a process must not make it the incident of all that happens to that GPU.
+        foreign = found.kind in _PROCESS_KINDS and cause.kind not in _PROCESS_KINDS
+        brought = () if foreign else tuple(one for one in cause.brings if one not in found.identities)
+        self._records[found.key] = replace(
+            found,
+            kind=_kind(found, cause),
+            identities=(*found.identities, *brought)[:MOST_IDENTITIES],
+            labels=dict(found.labels) if foreign else _labels(found, cause),
+            members={**found.members, fingerprint: not did_nothing(alert.labels)},
+        )
+
+    def _find(self, cause: Cause) -> IncidentRecord | None:
+        """Return the incident that an alert of this cause joins: by its closest identity, one that goes on first."""
+        candidates = sorted(self._records.values(), key=lambda one: (one.ends_at is not None, one.starts_at, one.key))
+        for identity in cause.joins:
+            for one in candidates:
+                if identity in one.identities and self._can_join(one, begins=cause.begins):
+                    return one
+        for identity in cause.adopts:
+            for one in candidates:
+                if identity in one.identities and one.kind is CauseKind.GPU and self._can_join(one, begins=True):
+                    return one
+        return None
+
+    def _can_join(self, one: IncidentRecord, *, begins: bool) -> bool:
+        if one.ends_at is None:
+            return True
+        return begins and 0.0 <= self._now - one.ends_at < REOPEN_SECONDS
+
+    def _settled(self, one: IncidentRecord) -> IncidentRecord:
+        """Return it with what follows from its members: whether it goes on, and how bad it is."""
+        if not any(one.members.values()):
+            return one if one.ends_at is not None else replace(one, ends_at=max(self._now, one.starts_at))
+        labels = [self._firing[fingerprint].labels for fingerprint in one.members if fingerprint in self._firing]
+        if not labels:  # all of them are pending after a restart
+            return one
+        return replace(one, severity=worst_severity(labels), worst=one.worst.highest(worst(labels)))
+
+    def _kept(self, records: Iterator[IncidentRecord]) -> Iterator[IncidentRecord]:
+        ended = 0
+        for one in sorted(records, key=lambda one: -(one.ends_at if one.ends_at is not None else float("inf"))):
+            if one.ends_at is not None:
+                ended += 1
+                if ended > _MOST_ENDED or self._now - one.ends_at >= _KEPT_SECONDS:
+                    continue
+            yield one
+
+
+def _by_weight(item: tuple[str, Alert]) -> tuple[int, float, int, str]:
+    """Order alerts so that what others belong to comes first: processes, then GPUs, then the node; notes at the end."""
+    fingerprint, alert = item
+    labels = alert.labels
+    if is_remedy_note(labels):
+        place = 3
+    else:
+        place = 0 if labels.get("pid") else 1 if labels.get("uuid") or labels.get("gpu") else 2
+    return place, alert.starts_at, -severity_rank(labels.get("severity", "")), fingerprint
+
+
+def _kind(found: IncidentRecord, cause: Cause) -> CauseKind:
+    if found.kind not in _PROCESS_KINDS and cause.kind in _PROCESS_KINDS and found.kind is CauseKind.GPU:
+        return cause.kind
+    own = [one for one in cause.brings if one.startswith("process:")]
+    others = [one for one in found.identities if one.startswith("process:") and one not in own]
+    if found.kind is CauseKind.PROCESS and own and others and cause.kind is CauseKind.PROCESS:
+        return CauseKind.GROUP
+    return found.kind
+
+
+def _labels(found: IncidentRecord, cause: Cause) -> dict[str, str]:
+    """Return what all that it happened to has in common, and what only one of them tells."""
+    told = dict(cause.labels or {})
+    if not found.identities:
+        return told
+    adopted = found.kind not in _PROCESS_KINDS and cause.kind in _PROCESS_KINDS
+    labels = dict(told if adopted else found.labels)
+    for name, value in (found.labels if adopted else told).items():
+        if name not in labels:
+            labels[name] = value
+        elif labels[name] != value and name in _GONE_LABELS:
+            labels[name] = ""
+    return labels
+
+
+def _key(node: str, cause: Cause, alert: Alert) -> str:
+    """Return a key that follows from what happened and when: the same when it is told again after a loss."""
+    text = "\xff".join((node, cause.identity, f"{alert.starts_at:.3f}"))
+    return "inc-" + hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:12]
+
+
+MOST_IDENTITIES = 512
+"""Most identities of one incident: a job may have hundreds of ranks."""
+
+
+@dataclass(frozen=True, slots=True)
+class IncidentRecord:
+    """One incident."""
+
+    key: str
+    kind: CauseKind
+    identities: tuple[str, ...]
+    """Identities by which later alerts find it; see `cause`."""
+    labels: Mapping[str, str]
+    starts_at: float
+    """Unix time."""
+    ends_at: float | None = None
+    """Unix time at which nothing of it fired any more; None while something does."""
+    members: Mapping[str, bool] = field(default_factory=dict)
+    """Fingerprints of its firing alerts; whether each keeps it open."""
+    severity: str = ""
+    """The worst of its firing alerts; of one that has ended, the worst that it had last."""
+    worst: Urgency = CALM
+    reopened: int = 0
+    """Number of times it began again."""
+
+
+def save_records(store: Store, before: Mapping[str, IncidentRecord], after: Mapping[str, IncidentRecord]) -> None:
+    """Keep exactly these. Raises StoreFailure."""
+    gone = [(key,) for key in before if key not in after]
+    changed = [(key, json.dumps(_dump(one), separators=(",", ":"))) for key, one in after.items()
+               if before.get(key) != one]  # fmt: skip
+    if gone or changed:
+        with store.transaction():
+            store.execute_many("DELETE FROM incidents WHERE incident_key = ?", gone)
+            store.execute_many("INSERT OR REPLACE INTO incidents VALUES (?, ?)", changed)
+
+
+def load_records(store: Store, now: float) -> dict[str, IncidentRecord]:
+    """Return every incident that is kept; none ended in the future, as the clock may have been set meanwhile."""
+    found = {}
+    for one in store.load(INCIDENTS_TABLE):
+        found[one.key] = one if one.ends_at is None or one.ends_at <= now else replace(one, ends_at=now)
+    return found
+
+
+def _dump(one: IncidentRecord) -> dict[str, Any]:
+    return {
+        "kind": str(one.kind),
+        "identities": list(one.identities),
+        "labels": dict(one.labels),
+        "starts_at": max(one.starts_at, 0.0),
+        "ends_at": None if one.ends_at is None else max(one.ends_at, 0.0),
+        "members": dict(one.members),
+        "severity": one.severity,
+        "worst": list(one.worst),
+        "reopened": one.reopened,
+    }
+
+
+def _load(key: str, dump: str) -> IncidentRecord:
+    found = document(parsed(dump))
+    severity, stage = array(member(found, "worst"))
+    return IncidentRecord(
+        key,
+        CauseKind(word(member(found, "kind"))),
+        tuple(word(one) for one in array(member(found, "identities"))),
+        texts(member(found, "labels")),
+        unix_time(member(found, "starts_at")),
+        unix_time_or_none(member(found, "ends_at")),
+        {word(name): flag(value) for name, value in document(member(found, "members")).items()},
+        text(member(found, "severity")),
+        Urgency(integer(severity, -1, 100), integer(stage, -1, 100)),
+        integer(member(found, "reopened")),
+    )
+
+
+INCIDENTS_TABLE = Table(
+    "incidents",
+    ("incident_key",),
+    {"incident_key": Column(word), "dump": Column(text, 2**20)},
+    _load,
+)

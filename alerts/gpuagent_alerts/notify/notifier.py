@@ -1,0 +1,236 @@
+"""Turns the alerts of a tick into messages in the outbox."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from gpuagent.clock import Clock
+from gpuagent_alerts.alert import Alert, Briefing, Incident, Message
+from gpuagent_alerts.notify.cause import CauseFacts, NoCauseFacts
+from gpuagent_alerts.notify.decide import by_status, decide
+from gpuagent_alerts.notify.incidents import IncidentBook, IncidentRecord
+from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
+from gpuagent_alerts.notify.limiter import HeldSummary, MessageLimiter, Offer
+from gpuagent_alerts.notify.outbox.attempt import WallSteps
+from gpuagent_alerts.notify.outbox.entry import DroppedMessage, Occasion, OutboxEntry, id_of_news, message_id
+from gpuagent_alerts.notify.outbox.queue import Outbox
+from gpuagent_alerts.notify.routes import Routes
+from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Acks, Silences
+from gpuagent_alerts.notify.state import (
+    GroupKey,
+    NotificationDecision,
+    NotificationInputs,
+    NotificationState,
+    format_labels,
+    load_notification_states,
+    save_notification_states,
+    shift_times,
+)
+from gpuagent_alerts.store.database import Store
+
+
+@dataclass(frozen=True, slots=True)
+class Suppressions:
+    """What people have said about alerts: silences and acknowledgements."""
+
+    silences: Silences
+    acks: Acks
+
+
+class _Idle(NamedTuple):
+    """A call that found nothing to do: nor will the next ones, for as long as this holds."""
+
+    circumstances: tuple[object, ...]
+    until: float
+    """Unix time."""
+
+
+class Notifier:
+    """Compares what fires with what was told, and queues the difference."""
+
+    def __init__(
+        self,
+        store: Store,
+        outbox: Outbox,
+        clock: Clock,
+        quiet: Suppressions,
+        *,
+        routes: Routes,
+        node_labels: Mapping[str, str],
+    ) -> None:
+        self.routes = routes
+        """May be replaced at any time; what was told by old routes is still resolved."""
+        self._store = store
+        self._outbox = outbox
+        self._clock = clock
+        self._quiet = quiet
+        self.brief: Callable[[Incident, Sequence[Alert]], Briefing] = lambda _incident, _alerts: Briefing()
+        """Says what a message of an incident with these alerts is to tell a person."""
+        self._node_labels = dict(node_labels)
+        self._limiter = MessageLimiter(store, outbox, clock, format_labels(node_labels))
+        self._book = IncidentBook(store, format_labels(node_labels), clock.wall())
+        self._steps = WallSteps(clock)
+        told = load_notification_states(store, clock.wall())
+        # While it still fires, it is told again, under the same id.
+        self._told = {key: one for key, one in told.items() if key not in outbox.lost}
+        self._idle: _Idle | None = None
+
+    def is_due(self, firing: Collection[str]) -> bool:
+        """Return whether `notify` may have something to do while these fire, by fingerprint; if not, it need not run.
+
+        What is told follows from who fires, from routes, from the time, and from what the store has: what was told, and
+        silences and acknowledgements. It costs no query.
+        """
+        self._follow_clock()
+        idle = self._idle
+        return idle is None or self._clock.wall() >= idle.until or self._circumstances(firing) != idle.circumstances
+
+    @property
+    def incidents(self) -> Mapping[str, IncidentRecord]:
+        """Incidents that go on or ended within a day, by key."""
+        return self._book.records
+
+    def held_back(self) -> list[HeldSummary]:
+        """Return what receivers have not been told yet, as it was too much for an hour. Raises StoreFailure."""
+        return self._limiter.held_back()
+
+    def notify(
+        self, alerts: Iterable[Alert], pending: Collection[str] = frozenset(), facts: CauseFacts | None = None,
+        *, closing: bool = False,
+    ) -> int:  # fmt: skip
+        """Queue what is to be told; returns how many messages that were.
+
+        Needs every alert that fires now, on every call: what is missing counts as ended. Those that ended lately tell
+        when they did. `pending` are fingerprints of instances that are true and have not held for long enough: one of
+        them that was told and has not ended has lost its state, and is not told again. `facts` tell which alerts have
+        one cause. With `closing` no end waits: nobody would tell of it later.
+
+        All of it is one transaction, or part of the one under way. Raises StoreFailure; the next call then makes up for
+        it.
+        """
+        self._follow_clock()
+        self._idle = None
+        firing, ended = by_status(alerts)
+        now = self._clock.wall()
+        with self._store.transaction():
+            still_pending = {fingerprint for fingerprint in pending if fingerprint not in ended}
+            incidents = self._book.update(firing, still_pending, facts or NoCauseFacts(), now, closing=closing)
+            view = replace(self._view(now, firing, ended, pending, incidents), closing=closing)
+            decisions, next_at = decide(view, self._told)
+            offers = [Offer(self._entry(decision, now), decision.urgent) for decision in decisions if decision.alerts]
+            losses = self._limiter.send(offers, self.routes.recipients)
+            losses = _of_digests(losses, self._limiter.digest_group, self._told)
+            changes = _with_losses({decision.key: decision.told for decision in decisions}, self._told, losses)
+            save_notification_states(self._store, changes)
+            self._quiet.acks.keep({*firing, *(key for key, one in incidents.items() if one.ends_at is None)})
+            self._store.after_commit(lambda: self._apply(changes))
+        if not decisions:
+            self._idle = _Idle(
+                self._circumstances(firing), min(next_at, self._limiter.next_at(), self._quiet.silences.next_change())
+            )
+        return sum(bool(decision.alerts) for decision in decisions)
+
+    def _view(
+        self, now: float, firing: Mapping[str, Alert], ended: Mapping[str, Alert], pending: Collection[str],
+        incidents: Mapping[str, IncidentRecord],
+    ) -> NotificationInputs:  # fmt: skip
+        acks = self._quiet.acks
+        by_tier = inhibited_by_tier(firing.values())
+        return NotificationInputs(
+            now=now,
+            firing=firing,
+            ended=ended,
+            destinations=self.routes.of,
+            recipients=self.routes.recipients,
+            suppressed=_Suppressed(self._quiet.silences, firing, incidents),
+            acknowledged={known for known in (*firing, *incidents) if known in acks},
+            node_labels=self._node_labels,
+            pending=pending,
+            incidents=incidents,
+            inhibited=lambda alert: bool(by_tier(alert.labels)),
+        )
+
+    def is_open(self, fingerprint: str) -> bool:
+        """Return whether some receiver takes the alert for firing."""
+        return any(told.alerts[fingerprint].firing for told in tuple(self._told.values()) if fingerprint in told.alerts)
+
+    def _apply(self, changes: Mapping[GroupKey, NotificationState | None]) -> None:
+        for key, told in changes.items():
+            if told is None:
+                self._told.pop(key, None)
+            else:
+                self._told[key] = told
+
+    def _circumstances(self, firing: Collection[str]) -> tuple[object, ...]:
+        return frozenset(firing), self.routes, self._store.changes
+
+    def _entry(self, decision: NotificationDecision, now: float) -> OutboxEntry:
+        receiver, group = decision.key
+        is_news = decision.occasion is not Occasion.REPEAT
+        name = id_of_news(receiver, group, decision.alerts) if is_news else message_id(now)
+        incident = decision.incident
+        if incident is not None:
+            incident = replace(incident, briefing=self.brief(incident, decision.alerts))
+        message = Message(name, receiver, group, decision.alerts, decision.group_labels, incident)
+        return OutboxEntry(message, decision.occasion, decision.news)
+
+    def _follow_clock(self) -> None:
+        step = self._steps.step()
+        if step:
+            self._idle = None
+            now = self._clock.wall()
+            self._book.follow_clock(step)
+            self._told = {
+                key: replace(told, told_at=told.told_at + step, incident=shift_times(told.incident, step, now))
+                for key, told in self._told.items()
+            }
+
+
+class _Suppressed:
+    """Test whether an alert is silenced or inhibited."""
+
+    def __init__(
+        self, silences: Silences, firing: Mapping[str, Alert], incidents: Mapping[str, IncidentRecord]
+    ) -> None:
+        self._silences = silences
+        self._keys = {fingerprint: one.key for one in incidents.values() for fingerprint in one.members}
+        self._by_loss = inhibited_by_loss(firing.values())
+
+    def __call__(self, alert: Alert) -> bool:
+        if self._by_loss(alert.labels):
+            return True
+        key = self._keys.get(alert.fingerprint, "")
+        return bool(self._silences.silencing({**alert.labels, INCIDENT_LABEL: key} if key else alert.labels))
+
+
+def _of_digests(
+    losses: Iterable[DroppedMessage], digests: str, told: Mapping[GroupKey, NotificationState]
+) -> list[DroppedMessage]:
+    """Return the losses by the groups that were told of: a digest speaks of alerts of several."""
+    found: list[DroppedMessage] = []
+    for loss in losses:
+        groups = [key.group for key in told if key.receiver == loss.receiver] if loss.group == digests else [loss.group]
+        found += [replace(loss, group=group) for group in groups]
+    return found
+
+
+def _with_losses(
+    changes: Mapping[GroupKey, NotificationState | None],
+    told: Mapping[GroupKey, NotificationState],
+    losses: Iterable[DroppedMessage],
+) -> dict[GroupKey, NotificationState | None]:
+    """Mark what a receiver will not hear of, as there was no room."""
+    marked = dict(changes)
+    for loss in losses:
+        key = GroupKey(loss.receiver, loss.group)
+        group = marked[key] if key in marked else told.get(key)
+        if group is None:
+            continue
+        alerts = {
+            fingerprint: replace(one, lost=one.lost or one.alert.fingerprint in loss.untold)
+            for fingerprint, one in group.alerts.items()
+        }
+        marked[key] = replace(group, alerts=alerts)
+    return marked

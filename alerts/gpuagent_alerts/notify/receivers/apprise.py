@@ -1,0 +1,112 @@
+"""Whatever Apprise can reach (https://github.com/caronc/apprise), e-mail included; an optional package.
+
+It runs in a process of its own, which has neither the proxies of the environment nor a way to hold up the agent: a mail
+server that hangs is ended with it. The address goes through its standard input, where no other process can see it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from gpuagent_alerts.alert import Message
+from gpuagent_alerts.notify.outbox.attempt import DELIVERED, Context, Outcome, Reason
+from gpuagent_alerts.notify.receivers.addresses import is_forbidden
+from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverKind, UrlConfig, url_of
+from gpuagent_alerts.notify.receivers.text import headline, is_over, plain_text
+from gpuagent_alerts.programs.run import run_program
+from gpuagent_alerts.secret import Secret
+
+_TIMEOUT_SECONDS = 30.0
+"""A mail server may take its time; loading Apprise alone takes a second."""
+_PROGRAM = "gpuagent_alerts.notify.receivers.apprise"
+"""This module, run as a program, with its request as JSON on its standard input."""
+_NOT_DELIVERED = 3
+_NOT_INSTALLED = 4
+_BAD_ADDRESS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class Apprise:
+    """Tells one address in Apprise's notation."""
+
+    url: Secret
+    timeout_seconds: float = _TIMEOUT_SECONDS
+
+    async def send(self, message: Message, context: Context) -> Outcome:
+        """Run Apprise once. Raises Misconfigured."""
+        request = {
+            "url": self.url.line(),
+            "title": headline(message, context),
+            "body": plain_text(message, context),
+            "type": "success" if is_over(message) else "failure",
+        }
+        command = (sys.executable, "-I", "-m", _PROGRAM)
+        finished = await run_program(command, json.dumps(request).encode(), self.timeout_seconds)
+        if finished.status == 0:
+            return DELIVERED
+        if finished.status is None:
+            return Outcome(Reason.TIMED_OUT, "it did not answer in time")
+        if finished.status == _NOT_INSTALLED:
+            return Outcome(Reason.MISCONFIGURED, "the package apprise is not installed: pip install gpuagent[apprise]")
+        if finished.status == _BAD_ADDRESS:
+            return Outcome(Reason.MISCONFIGURED, "Apprise does not know this kind of address")
+        return Outcome(Reason.FAILED, "Apprise could not deliver it")  # what it says may hold the address
+
+
+class AppriseKind(ReceiverKind[UrlConfig]):
+    """Addresses in Apprise's notation."""
+
+    name = "apprise"
+
+    def address(self, config: UrlConfig) -> Secret:
+        """Return the address."""
+        return url_of(config)
+
+    def transport(self, config: UrlConfig, receiver: str, shared: Dependencies) -> Apprise:  # noqa: ARG002
+        """Return what runs Apprise."""
+        return Apprise(url_of(config))
+
+
+def notify(request: Mapping[str, str]) -> int:
+    """Tell one address through Apprise; return the exit status."""
+    try:
+        import apprise  # noqa: PLC0415 (optional)
+    except ImportError:
+        return _NOT_INSTALLED
+    sys.addaudithook(refuse_forbidden)
+    logging.getLogger("apprise").setLevel(logging.CRITICAL + 1)
+    # A redirect would be followed as a GET, and the message lost.
+    sender = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
+    if not sender.add(_without_redirects(request["url"])):
+        return _BAD_ADDRESS
+    told = sender.notify(title=request["title"], body=request["body"], notify_type=request["type"])
+    return 0 if told else _NOT_DELIVERED
+
+
+def refuse_forbidden(event: str, arguments: tuple[object, ...]) -> None:
+    """Audit connections: whatever Apprise makes of a name, none leads to a link-local address."""
+    if event != "socket.connect":
+        return
+    address = arguments[1]
+    if isinstance(address, tuple) and isinstance(address[0], str) and _is_known_to_be_forbidden(address[0]):
+        raise PermissionError("a link-local address")
+
+
+def _is_known_to_be_forbidden(address: str) -> bool:
+    try:
+        return is_forbidden(address)
+    except ValueError:
+        return False
+
+
+def _without_redirects(url: str) -> str:
+    """Refuse redirects, also where the address itself asks for them: of two settings the last one counts."""
+    return f"{url}{'&' if '?' in url else '?'}redirect=no"
+
+
+if __name__ == "__main__":
+    sys.exit(notify(json.load(sys.stdin)))

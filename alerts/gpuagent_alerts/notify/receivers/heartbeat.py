@@ -1,0 +1,103 @@
+"""Calls a URL again and again. Whoever is at the other end raises the alarm when the calls stop: then the node is dead.
+
+It is not for messages: a late call is worth nothing, so none is queued, and alerts are not routed to it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from gpuagent.clock import Clock
+from gpuagent_alerts.notify.outbox.attempt import Outcome, Reason
+from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverConfig, ReceiverKind, UrlConfig, url_of
+from gpuagent_alerts.notify.receivers.http import Http, Request
+from gpuagent_alerts.secret import Misconfigured, Secret
+
+log = logging.getLogger(__name__)
+
+
+class HeartbeatConfig(UrlConfig, Protocol):
+    """A heartbeat's section of the configuration."""
+
+    @property
+    def interval(self) -> float: ...
+
+
+def _always() -> bool:
+    return True
+
+
+@dataclass(slots=True)
+class Heartbeat:
+    """Calls while `alive` says that the agent does its work; what goes wrong is kept and logged once."""
+
+    name: str
+    http: Http
+    url: Secret
+    interval_seconds: float
+    clock: Clock
+    alive: Callable[[], bool] = _always
+    sent: int = 0
+    failed: int = 0
+    last: Outcome | None = field(default=None, init=False)
+    failing_since: float | None = field(default=None, init=False)
+    """Clock of the first of the calls that have failed in a row; None after one that did not."""
+
+    async def beat(self) -> Outcome | None:
+        """Call once; None while the agent is not alive."""
+        if not self.alive():
+            return None
+        outcome = await self._call()
+        if outcome.ok:
+            self.sent += 1
+            self.failing_since = None
+        else:
+            self.failed += 1
+            self.failing_since = self.clock.now() if self.failing_since is None else self.failing_since
+        if self.last is None or self.last.ok is not outcome.ok:
+            level = logging.INFO if outcome.ok else logging.WARNING
+            log.log(level, "the heartbeat %s: %s", self.name, outcome)
+        self.last = outcome
+        return outcome
+
+    async def run(self) -> None:
+        """Call at the interval, until cancelled."""
+        while True:
+            started = self.clock.now()
+            await self.beat()
+            left = self.interval_seconds - (self.clock.now() - started)
+            await asyncio.sleep(max(left, 0.0) / self.clock.speed)
+
+    async def _call(self) -> Outcome:
+        try:
+            return await self.http.send(Request(self.url.line(), method="GET"))
+        except Misconfigured as error:
+            return Outcome(Reason.MISCONFIGURED, str(error))
+        except Exception as error:  # noqa: BLE001 (the next call may work)
+            return Outcome(Reason.FAULT, f"a fault in the agent: {type(error).__name__}")
+
+
+class HeartbeatKind(ReceiverKind[HeartbeatConfig]):
+    """Heartbeats, which take no messages."""
+
+    name = "heartbeat"
+
+    def address(self, config: HeartbeatConfig) -> Secret:
+        """Return the URL that is called."""
+        return url_of(config)
+
+    def transport(self, config: HeartbeatConfig, receiver: str, shared: Dependencies) -> None:
+        """Return None."""
+
+    def recipient(self, receiver: ReceiverConfig) -> None:
+        """Return None: no alert is routed to it."""
+
+    def heartbeat(
+        self, config: HeartbeatConfig, receiver: str, shared: Dependencies, alive: Callable[[], bool]
+    ) -> Heartbeat:
+        """Return what calls the URL while `alive` says that the agent does its work."""
+        return Heartbeat(receiver, shared.http, url_of(config), config.interval, shared.clock, alive)

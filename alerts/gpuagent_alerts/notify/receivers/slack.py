@@ -1,0 +1,255 @@
+"""A Slack channel: by its incoming webhook, or by a bot's token, which can keep an incident in one thread.
+
+An incoming webhook can only post. With a token the first message of an incident is its root: it is brought up to date
+as the incident goes on (`chat.update`), and what happens is told in its thread, worsenings and reminders in the channel
+too.
+Slack takes 1 message per second and channel (https://docs.slack.dev/apis/web-api/rate-limits).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, NamedTuple, Protocol
+
+from gpuagent_alerts.alert import Message, News
+from gpuagent_alerts.notify.outbox.attempt import DELIVERED, Context, Outcome, Pace, Reason
+from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverKind, Transport, UrlConfig, url_of
+from gpuagent_alerts.notify.receivers.http import Http, Request
+from gpuagent_alerts.notify.receivers.slack_message import payload
+from gpuagent_alerts.secret import Secret
+from gpuagent_alerts.store.database import Store
+from gpuagent_alerts.store.problem import StoreFailure
+from gpuagent_alerts.store.tables import Column, Table, text, unix_time, word
+
+API_URL: Final = "https://slack.com/api"
+_MAX_ANSWER_BYTES = 256 * 1024
+"""Longest answer read: it repeats the message, and may have the thread's id behind it."""
+_LOUD = frozenset({News.WORSENED, News.REMINDER})
+"""Told in the channel, too: a reply in a thread alone calls nobody."""
+_THREAD_IS_GONE = frozenset({"thread_not_found", "message_not_found", "cannot_reply_to_message"})
+_PUT_RIGHT = frozenset({
+    "invalid_auth", "not_authed", "account_inactive", "token_revoked", "token_expired", "missing_scope",
+    "no_permission", "channel_not_found", "not_in_channel", "is_archived", "access_denied", "org_login_required",
+    "ekm_access_denied", "team_access_not_granted", "restricted_action",
+})  # fmt: skip
+"""Errors that a person has to put right at Slack or in the configuration."""
+_REFUSED = frozenset({"invalid_blocks", "invalid_blocks_format", "msg_too_long", "msg_blocks_too_long", "no_text"})
+
+
+class SlackConfig(UrlConfig, Protocol):
+    """Slack's section of the configuration: an incoming webhook, or a bot's token."""
+
+    @property
+    def token_file(self) -> Path | None: ...
+
+    @property
+    def channel(self) -> str | None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Slack:
+    """Posts to an incoming webhook."""
+
+    http: Http
+    url: Secret
+
+    async def send(self, message: Message, context: Context) -> Outcome:
+        """Post the message. Raises Misconfigured."""
+        body = json.dumps(payload(message, context)).encode()
+        return await self.http.send(Request(self.url.line(), body, {"Content-Type": "application/json"}))
+
+
+@dataclass(frozen=True, slots=True)
+class SlackBot:
+    """Posts to a channel in a bot's name, each incident in a thread of its own."""
+
+    http: Http
+    token: Secret
+    receiver: str
+    channel: str
+    threads: Threads
+    api_url: str = API_URL
+
+    async def send(self, message: Message, context: Context) -> Outcome:
+        """Post the message. Raises Misconfigured."""
+        token = self.token.line()
+        said = payload(message, context)
+        incident = message.incident
+        if incident is None:
+            return (await self._call(token, "chat.postMessage", said))[0]
+        thread = await self.threads.find(self.receiver, self.channel, incident.key)
+        if thread is not None:
+            loud = {"reply_broadcast": True} if incident.news in _LOUD else {}
+            outcome, answer = await self._call(token, "chat.postMessage", said | loud | {"thread_ts": thread.ts})
+            if outcome.ok:
+                # The root is for who looks at the channel later: that it is old is no reason to tell all again.
+                await self._call(token, "chat.update", said | {"ts": thread.ts}, thread.channel_id)
+                return outcome
+            if answer.get("error") not in _THREAD_IS_GONE:
+                return outcome
+        outcome, answer = await self._call(token, "chat.postMessage", said)
+        ts, channel_id = answer.get("ts"), answer.get("channel")
+        if outcome.ok and isinstance(ts, str) and isinstance(channel_id, str):
+            await self.threads.keep(self.receiver, self.channel, incident.key, Thread(ts, channel_id), context.now)
+        return outcome
+
+    async def _call(
+        self, token: str, method: str, document: Mapping[str, Any], channel: str = ""
+    ) -> tuple[Outcome, Mapping[str, Any]]:
+        """Call a method; return what came of it, and the answer."""
+        body = json.dumps({**document, "channel": channel or self.channel}).encode()
+        headers = {"Content-Type": "application/json; charset=utf-8", "Authorization": f"Bearer {token}"}
+        request = Request(f"{self.api_url}/{method}", body, headers, secrets=(token,))
+        outcome, data = await self.http.ask(request, _MAX_ANSWER_BYTES)
+        if not outcome.ok:
+            return outcome, {}
+        return _judge(data)
+
+
+def _judge(data: bytes) -> tuple[Outcome, Mapping[str, Any]]:
+    """Return what an answer with status 200 means: Slack's refusals have it, too."""
+    try:
+        answer = json.loads(data)
+    except ValueError:
+        answer = None
+    if not isinstance(answer, dict):
+        return Outcome(Reason.UNAVAILABLE, "it did not answer as Slack does"), {}
+    if answer.get("ok") is True:
+        return DELIVERED, answer
+    error = answer.get("error")
+    # Slack's errors are words of its own list; anything else is not repeated.
+    word = error if isinstance(error, str) and error.replace("_", "").isalpha() and len(error) <= 60 else "an error"
+    if word in _PUT_RIGHT:
+        return Outcome(Reason.MISCONFIGURED, f"Slack says {word}"), answer
+    if word in _REFUSED:
+        return Outcome(Reason.REFUSED, f"Slack says {word}"), answer
+    if word in {"ratelimited", "rate_limited", "message_limit_exceeded"}:
+        return Outcome(Reason.SLOW_DOWN, f"Slack says {word}"), answer
+    return Outcome(Reason.UNAVAILABLE, f"Slack says {word}"), answer
+
+
+KEPT_SECONDS = 30 * 86_400.0
+"""An incident that is told again after so long begins a thread of its own."""
+_MOST = 2000
+
+
+class Thread(NamedTuple):
+    """The root of a thread."""
+
+    ts: str
+    """Slack's name for a message in its channel."""
+    channel_id: str
+    """The channel as Slack answers it: `chat.update` does not take a name."""
+
+
+class Threads(Protocol):
+    """Finds and keeps the roots of threads."""
+
+    async def find(self, receiver: str, channel: str, incident: str) -> Thread | None:
+        """Return the root of an incident's thread; None before its first message."""
+        ...
+
+    async def keep(self, receiver: str, channel: str, incident: str, thread: Thread, now: float) -> None:
+        """Remember a root."""
+        ...
+
+
+class _Key(NamedTuple):
+    receiver: str
+    channel: str
+    incident: str
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryThreads:
+    """Forgets with the process."""
+
+    _found: dict[_Key, Thread] = field(default_factory=dict)
+
+    async def find(self, receiver: str, channel: str, incident: str) -> Thread | None:
+        """Return the root of an incident's thread."""
+        return self._found.get(_Key(receiver, channel, incident))
+
+    async def keep(self, receiver: str, channel: str, incident: str, thread: Thread, now: float) -> None:  # noqa: ARG002
+        """Remember a root."""
+        self._found[_Key(receiver, channel, incident)] = thread
+
+
+@dataclass(frozen=True, slots=True)
+class StoredThreads:
+    """Keeps them in the state file: a restart goes on in the same thread."""
+
+    store: Store
+
+    async def find(self, receiver: str, channel: str, incident: str) -> Thread | None:
+        """Return the root of an incident's thread; None where the file cannot be read: then another one begins."""
+        return (await asyncio.to_thread(self._load)).get(_Key(receiver, channel, incident))
+
+    async def keep(self, receiver: str, channel: str, incident: str, thread: Thread, now: float) -> None:
+        """Remember a root, and forget those that are old or too many. What was sent is sent if that fails."""
+        with suppress(StoreFailure):
+            await asyncio.to_thread(self._keep, _Key(receiver, channel, incident), thread, max(now, 0.0))
+
+    def _load(self) -> Mapping[_Key, Thread]:
+        return dict(self.store.load(SLACK_THREADS))
+
+    def _keep(self, key: _Key, thread: Thread, now: float) -> None:
+        with self.store.transaction():
+            self.store.execute("INSERT OR REPLACE INTO slack_threads VALUES (?, ?, ?, ?, ?, ?)", (*key, *thread, now))
+            self.store.execute("DELETE FROM slack_threads WHERE at < ?", (now - KEPT_SECONDS,))
+            self.store.execute(
+                "DELETE FROM slack_threads"
+                " WHERE rowid NOT IN (SELECT rowid FROM slack_threads ORDER BY at DESC LIMIT ?)",
+                (_MOST,),
+            )
+
+
+def _load_thread(
+    receiver: str, channel: str, incident: str, ts: str, channel_id: str, at: float
+) -> tuple[_Key, Thread]:
+    if at < 0:
+        raise ValueError("a time before 1970")
+    return _Key(receiver, channel, incident), Thread(ts, channel_id)
+
+
+SLACK_THREADS = Table(
+    "slack_threads",
+    ("receiver", "channel", "incident"),
+    {
+        "receiver": Column(word),
+        "channel": Column(word),
+        "incident": Column(word, 400),
+        "ts": Column(word, 64),
+        "channel_id": Column(text, 64),
+        "at": Column(unix_time, 64),
+    },
+    _load_thread,
+)
+
+
+class SlackKind(ReceiverKind[SlackConfig]):
+    """Channels of Slack."""
+
+    name = "slack"
+
+    def address(self, config: SlackConfig) -> Secret:
+        """Return the token, or the URL of the incoming webhook."""
+        return url_of(config) if config.token_file is None else Secret("token", None, config.token_file)
+
+    def transport(self, config: SlackConfig, receiver: str, shared: Dependencies) -> Transport:
+        """Return what posts: with a token each incident in a thread."""
+        address = self.address(config)
+        if config.token_file is None:
+            return Slack(shared.http, address)
+        threads = MemoryThreads() if shared.store is None else StoredThreads(shared.store)
+        api_url = shared.api_urls.get(self.name, API_URL)
+        return SlackBot(shared.http, address, receiver, config.channel or "", threads, api_url)
+
+    def pace(self, config: SlackConfig) -> Pace:
+        """Return one message per second; what waits meanwhile goes together, but for a bot: threads differ."""
+        return Pace(min_interval_seconds=1.0, batch=10 if config.token_file is None else 1)

@@ -1,0 +1,104 @@
+"""A cap on messages: what is held back, what never is, and that none of it is lost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.notify.routes import Recipient
+from tests.alerts.messages import alert
+from tests.alerts.notify.parts import Desk
+
+CAPPED = Recipient("hook", max_messages_per_hour=3)
+PAGER = Recipient("hook", max_messages_per_hour=3, digests=False)
+
+
+def own(number: int, severity: str = "warning", *, ended: bool = False) -> Alert:
+    """An alert with a cause of its own."""
+    made = alert("Mine", gpu=str(number), ended=ended)
+    return replace(made, labels={**made.labels, "severity": severity})
+
+
+def test_the_hour_ends_with_a_digest() -> None:
+    """Of ten that come at once two are told by themselves, the third message tells of the others."""
+    desk = Desk(recipients=[CAPPED])
+    ten = [own(number) for number in range(10)]
+
+    told = desk.tick(*ten)
+    assert [len(message.split()) - 1 for message in told] == [1, 1, 8]
+    assert desk.tick(*ten) == []
+    assert desk.outbox.counters("hook").held == 8
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_what_is_held_back_is_told_when_there_is_room(tmp_path: Path, restart: bool) -> None:
+    """An hour later one message has all of it, what has ended meanwhile too; a new process knows of it."""
+    desk = Desk(recipients=[CAPPED], path=tmp_path / "state")
+    for number in range(3):
+        desk.tick(*(own(each) for each in range(number + 1)))
+    assert desk.tick(*(own(each) for each in range(6))) == []
+    if restart:
+        desk.restart()
+    assert desk.tick(*(own(each) for each in range(5)), own(5, ended=True)) == []
+    (held,) = desk.notifier.held_back()
+    assert (held.messages, held.alerts) == (4, ("Mine",))
+
+    fire = [own(each) for each in range(5)]
+    assert desk.tick(*fire, seconds=3000.0) == []
+    assert desk.tick(*fire, seconds=600.0) == ["hook: +Mine/3 +Mine/4 -Mine/5"]
+    assert desk.notifier.held_back() == []
+
+
+def test_nobody_looks_until_there_is_room() -> None:
+    """What is held back is due when the oldest message of the hour is an hour old, and no sooner."""
+    desk = Desk(recipients=[CAPPED])
+    six = [own(each) for each in range(6)]
+    names = [each.fingerprint for each in six]
+    for number in range(1, 4):
+        desk.tick(*six[:number])
+    desk.tick(*six)
+    desk.tick(*six)
+
+    desk.clock.advance(3500.0)
+    assert not desk.notifier.is_due(names)
+    desk.clock.advance(100.0)
+    assert desk.notifier.is_due(names)
+
+
+def test_what_is_critical_waits_for_no_warning() -> None:
+    """It is told at once, whatever else is held back; so is a warning that becomes critical, with what it knows."""
+    desk = Desk(recipients=[CAPPED])
+    warnings = [own(number) for number in range(5)]
+    for number in range(1, 4):
+        desk.tick(*warnings[:number])
+    desk.tick(*warnings)
+
+    assert desk.tick(*warnings, own(7, "critical")) == ["hook: +Mine/7"]
+    assert desk.tick(*warnings, own(7, "critical"), own(4, "critical")) == ["hook: +Mine/4 +Mine/4"]
+    (held,) = desk.notifier.held_back()
+    assert held.messages == 1
+
+
+def test_a_pager_gets_no_digest() -> None:
+    """Each of its messages is the state of one incident: they follow one by one as there is room, in order."""
+    desk = Desk(recipients=[PAGER])
+    five = [own(number) for number in range(5)]
+
+    assert desk.tick(*five) == ["hook: +Mine/0", "hook: +Mine/1", "hook: +Mine/2"]
+    assert desk.tick(*five, seconds=3600.0) == ["hook: +Mine/3", "hook: +Mine/4"]
+
+
+def test_a_cap_that_is_lifted_lets_all_go() -> None:
+    """After a reload without a cap what was held back is sent."""
+    desk = Desk(recipients=[CAPPED])
+    many = [own(number) for number in range(5)]
+    for number in range(1, 4):
+        desk.tick(*many[:number])
+    assert desk.tick(*many) == []
+    desk.recipients = [Recipient("hook")]
+    desk.begin()
+
+    assert desk.tick(*many) == ["hook: +Mine/3", "hook: +Mine/4"]
