@@ -31,8 +31,7 @@ from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.naming import node_name
 from gpuagent.node import STATE_FILE, NoSuchNode, lost_state, real_node, simulated_node, state_file
 from gpuagent.nvml.device import longest_gap
-from gpuagent.procfs.boot import machine_id
-from gpuagent.procfs.limits import raise_descriptor_limit
+from gpuagent.procfs.machine import machine_id, raise_descriptor_limit
 from gpuagent.remedying import RemediesRefused, acting_of, check_permissions, state_faults
 from gpuagent.renewal import Renewal
 from gpuagent.runtime import logs

@@ -20,15 +20,12 @@ from gpuagent.monitor.repairs_file import RepairsFile
 from gpuagent.monitor.traces import find_traces, leave_stamp
 from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.nvml.library import Library
-from gpuagent.procfs.boot import boot_id, boot_time_seconds
 from gpuagent.procfs.cgroup import Level
 from gpuagent.procfs.cgroup_owner import CgroupOwners, Owner
-from gpuagent.procfs.containers import ContainerNames
-from gpuagent.procfs.docker import docker_names
+from gpuagent.procfs.containers import ContainerNames, PodNames, docker_names
 from gpuagent.procfs.files import ProcFiles, RealProc
 from gpuagent.procfs.kernel_log import KernelLog
-from gpuagent.procfs.pid_space import PidSpace
-from gpuagent.procfs.pods import PodNames
+from gpuagent.procfs.machine import PidSpace, boot_id, boot_time_seconds
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.users import UserNames
 from gpuagent.procfs.watch import PidfdWatcher

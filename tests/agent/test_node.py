@@ -26,7 +26,7 @@ from gpuagent.node import (
     real_node,
     simulated_node,
 )
-from gpuagent.procfs.pid_space import PidSpace
+from gpuagent.procfs.machine import PidSpace
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.simulated.node import SimulatedNode
 from gpuagent_alerts.store.database import Store

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent.clock import Clock
-from gpuagent.procfs.stat import parse_stat
+from gpuagent.procfs.files import parse_stat
 from gpuagent.simulated.bindings import Bindings
 from gpuagent.simulated.codes import Code, Refusal
 from gpuagent.simulated.device import Gpu, MigDevice, Moment, Row

@@ -32,7 +32,7 @@ from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace, Place
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.limits import raise_descriptor_limit
+from gpuagent.procfs.machine import raise_descriptor_limit
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
 from gpuagent.runtime.memory import c_library, set_up_heap, trim_and_freeze, trim_heap

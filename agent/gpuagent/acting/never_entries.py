@@ -13,8 +13,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from gpuagent.acting.links import Bounds, Link, TooMuch, is_pattern, links_of, spellings
-from gpuagent.procfs.program_names import Program
-from gpuagent.procfs.script_arguments import INTERPRETER
+from gpuagent.procfs.programs import INTERPRETER, Program
 from gpuagent_alerts.remedies.never_list import find_listed, show_name
 
 MAX_WORDS = 1024

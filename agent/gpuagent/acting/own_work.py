@@ -5,9 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from gpuagent.procfs.cgroup import Level, leaves
-from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.living import LivingThread, read_living
-from gpuagent.procfs.stat import parse_stat
+from gpuagent.procfs.files import LivingThread, ProcFiles, parse_stat, read_living
 
 _GONE = (FileNotFoundError, ProcessLookupError)
 

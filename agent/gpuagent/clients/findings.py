@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpuagent.procfs.printable import printable
+from gpuagent.procfs.files import printable
 
 _MOST_ROWS = 50
 _MOST_NOTES = 20

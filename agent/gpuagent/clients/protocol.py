@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from gpuagent.embedded import AllocatorReading
-from gpuagent.procfs.printable import printable
+from gpuagent.procfs.files import printable
 
 MAX_LINE_BYTES = 64 * 1024
 """Of a client, with its line feed."""

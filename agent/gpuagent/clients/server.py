@@ -20,10 +20,9 @@ from gpuagent.clients.listener import SOCKET_NAME, Acceptor, open_client_socket
 from gpuagent.clients.protocol import Message, encode
 from gpuagent.clock import Clock
 from gpuagent.embedded import ClientReading
-from gpuagent.procfs.boot import boot_time_seconds
+from gpuagent.procfs.containers import PodNames
 from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.namespace import own_namespace
-from gpuagent.procfs.pods import PodNames
+from gpuagent.procfs.machine import boot_time_seconds, own_namespace
 from gpuagent.procfs.reader import Boot, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames

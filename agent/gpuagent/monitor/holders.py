@@ -15,7 +15,7 @@ from gpuagent.clock import Clock
 from gpuagent.growth import MemoryKey
 from gpuagent.identity import ProcessId
 from gpuagent.monitor.listings_file import LatestWriter
-from gpuagent.procfs.pid_space import PidMark, PidSpace
+from gpuagent.procfs.machine import PidMark, PidSpace
 from gpuagent.reading import ProcessInfo, ProcessReading, ProcessState
 from gpuagent.runtime.state_files import read_state
 

@@ -20,7 +20,7 @@ from gpuagent.monitor.life import Watched, entries_by_pid, sum_bytes
 from gpuagent.monitor.listings_file import RETRY_SECONDS, LatestWriter, Stored, StoredListing, load, to_document
 from gpuagent.monitor.listings_table import Listing, Table
 from gpuagent.nvml.collect import Collected
-from gpuagent.procfs.pid_space import SINCE_BOOT, PidSpace
+from gpuagent.procfs.machine import SINCE_BOOT, PidSpace
 from gpuagent.reading import GpuIdentity, ProcessInfo
 
 GAP_SECONDS = 5.0

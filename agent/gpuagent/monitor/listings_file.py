@@ -13,7 +13,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gpuagent.procfs.pid_space import PidMark
+from gpuagent.procfs.machine import PidMark
 from gpuagent.runtime.state_files import read_state, write_state
 
 log = logging.getLogger(__name__)

@@ -11,16 +11,22 @@ from typing import NamedTuple
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.cgroup import Membership
 from gpuagent.procfs.cgroup_owner import ABOVE_CONTAINER, CgroupOwners, Name, Owner, read_membership
-from gpuagent.procfs.containers import ContainerNames
-from gpuagent.procfs.containment import is_on_host
-from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.job_signs import read_job_signs
-from gpuagent.procfs.living import LivingThread, living_thread, read_living
-from gpuagent.procfs.namespace import namespace_inode
-from gpuagent.procfs.pods import PodName, PodNames
-from gpuagent.procfs.printable import decode
+from gpuagent.procfs.containers import ContainerNames, PodName, PodNames
+from gpuagent.procfs.credentials import is_on_host
+from gpuagent.procfs.files import (
+    LivingThread,
+    ProcFiles,
+    Stat,
+    Status,
+    decode,
+    living_thread,
+    parse_stat,
+    parse_status,
+    read_living,
+)
+from gpuagent.procfs.machine import namespace_inode
+from gpuagent.procfs.programs import read_job_signs
 from gpuagent.procfs.redact import Redactor
-from gpuagent.procfs.stat import Stat, Status, parse_stat, parse_status
 from gpuagent.reading import ProcessInfo
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")

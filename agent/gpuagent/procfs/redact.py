@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from gpuagent.procfs.printable import decode, printable
+from gpuagent.procfs.files import decode, printable
 from gpuagent.regexes import TextRegex
 
 COMMAND_LIMIT_BYTES = 256

@@ -14,13 +14,12 @@ from typing import Protocol
 
 from gpuagent.clock import Clock
 from gpuagent.identity import ProcessId
-from gpuagent.procfs.boot import boot_id as read_boot_id
-from gpuagent.procfs.boot import boot_time_seconds as read_boot_time_seconds
 from gpuagent.procfs.cgroup_owner import Owner, above_container
-from gpuagent.procfs.containers import ContainerNames
+from gpuagent.procfs.containers import ContainerNames, PodNames
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.namespace import HOST_PID_NAMESPACE, in_host_pid_namespace, own_namespace
-from gpuagent.procfs.pods import PodNames
+from gpuagent.procfs.machine import HOST_PID_NAMESPACE, in_host_pid_namespace, own_namespace
+from gpuagent.procfs.machine import boot_id as read_boot_id
+from gpuagent.procfs.machine import boot_time_seconds as read_boot_time_seconds
 from gpuagent.procfs.reader import Boot, ProcessReader, Record
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames

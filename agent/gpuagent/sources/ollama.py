@@ -6,7 +6,7 @@
 from __future__ import annotations
 
 from gpuagent.catalogue.sources import ServerReading
-from gpuagent.procfs.printable import printable
+from gpuagent.procfs.files import printable
 from gpuagent.sources.fetch import BadAnswer, count, document
 
 PATHS = ("/api/ps",)

@@ -15,9 +15,9 @@ from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.facts import read_facts
 from gpuagent.acting.hands import AgentHands
 from gpuagent.clock import ManualClock
-from gpuagent.procfs.boot import boot_id, boot_time_seconds
-from gpuagent.procfs.docker import RunningContainer
+from gpuagent.procfs.containers import RunningContainer
 from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.machine import boot_id, boot_time_seconds
 from gpuagent.procfs.reader import Boot, ProcessReader, Record
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames

@@ -16,8 +16,7 @@ import pytest
 
 from gpuagent.acting.held import HeldProcess, ancestors
 from gpuagent.identity import ProcessId
-from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.stat import parse_stat
+from gpuagent.procfs.files import RealProc, parse_stat
 from gpuagent_alerts.remedies.target import Facts, differences, mismatches
 from gpuagent_alerts.remedies.world import Gone, NotPermitted
 from tests.agent.acting.processes import IGNORES_TERM, PLAIN, ZOMBIE_LEADER, as_target, reader, running

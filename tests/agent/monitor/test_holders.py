@@ -11,7 +11,7 @@ import pytest
 from gpuagent.clock import ManualClock
 from gpuagent.identity import ProcessId
 from gpuagent.monitor.holders import UNLISTED_SECONDS, LastHolders
-from gpuagent.procfs.pid_space import PidMark, PidSpace
+from gpuagent.procfs.machine import PidMark, PidSpace
 from gpuagent.reading import ProcessInfo, ProcessReading, ProcessState
 from gpuagent.units import GIB
 from tests.fakes.rig import rig

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.monitor.listings import KNOWN_HOLDERS, SAVE_SECONDS, Holders, Listings
-from gpuagent.procfs.pid_space import SINCE_BOOT, PidMark, PidSpace
+from gpuagent.procfs.machine import SINCE_BOOT, PidMark, PidSpace
 from gpuagent.reading import GpuIdentity
 from tests.agent.monitor.test_listings import BOOT, GPU, HELD, PID, STRANGER, UNPROVEN, process, seen
 from tests.integration.waiting import until

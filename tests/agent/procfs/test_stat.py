@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.procfs.stat import Status, parse_stat, parse_status
+from gpuagent.procfs.files import Status, parse_stat, parse_status
 from tests.fakes.proc import stat_text
 
 RECORDED = (

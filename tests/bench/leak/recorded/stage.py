@@ -15,8 +15,8 @@ from gpuagent.clock import SystemClock
 from gpuagent.config.models import Config
 from gpuagent.monitor.monitor import Monitor, Pace, Place
 from gpuagent.nvml.library import Library
-from gpuagent.procfs.boot import boot_id
 from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.machine import boot_id
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
 from gpuagent.recording.sources import Reading, reading_of
