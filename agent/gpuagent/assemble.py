@@ -22,15 +22,15 @@ from gpuagent.clients.automatic import AutomaticBlame
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clients.server import client_server
 from gpuagent.clock import Clock
+from gpuagent.collector.tick import Monitor, Pace
 from gpuagent.config.apart import load_config_apart, load_config_here, read_apart
 from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
 from gpuagent.doors import Doors, own_url
+from gpuagent.driver.nvml.device import longest_gap
 from gpuagent.leaks.leaks import Leaks
-from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.naming import node_name
 from gpuagent.node import STATE_FILE, NoSuchNode, lost_state, real_node, simulated_node, state_file
-from gpuagent.nvml.device import longest_gap
 from gpuagent.procfs.machine import machine_id, raise_descriptor_limit
 from gpuagent.remedying import RemediesRefused, acting_of, check_permissions, state_faults
 from gpuagent.renewal import Renewal

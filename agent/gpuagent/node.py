@@ -10,16 +10,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.clock import Clock, ScaledClock, SystemClock
-from gpuagent.monitor.holders import LastHolders
-from gpuagent.monitor.indices import IndexMemory
-from gpuagent.monitor.inventory import Inventory, count_pci_gpus
-from gpuagent.monitor.listings import Listings
-from gpuagent.monitor.monitor import Place
-from gpuagent.monitor.repairs import RepairMemory
-from gpuagent.monitor.repairs_file import RepairsFile
-from gpuagent.monitor.traces import find_traces, leave_stamp
-from gpuagent.monitor.trust import TrustRegistry
-from gpuagent.nvml.library import Library
+from gpuagent.collector.holders import LastHolders
+from gpuagent.collector.inventory import IndexMemory, Inventory, count_pci_gpus
+from gpuagent.collector.listings import Listings
+from gpuagent.collector.repairs import RepairMemory, RepairsFile
+from gpuagent.collector.saved_state import find_traces, leave_stamp
+from gpuagent.collector.tick import Place
+from gpuagent.collector.trust import TrustRegistry
+from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.cgroup import Level
 from gpuagent.procfs.cgroup_owner import CgroupOwners, Owner
 from gpuagent.procfs.containers import ContainerNames, PodNames, docker_names
@@ -39,16 +37,16 @@ log = logging.getLogger(__name__)
 STATE_FILE = "state.db"
 """Alerts, leaks, limits and the record of remedies, in the state directory."""
 LISTINGS_FILE = "listings.json"
-"""Since when the driver has listed each number, beside it: see `gpuagent.monitor.listings`."""
+"""Since when the driver has listed each number, beside it: see `gpuagent.collector.listings`."""
 TRUST_FILE = "trust.json"
-"""Which GPUs' figures are distrusted, beside it: see `gpuagent.monitor.trust`."""
+"""Which GPUs' figures are distrusted, beside it: see `gpuagent.collector.trust`."""
 INVENTORY_FILE = "gpus.json"
 INDICES_FILE = "indices.json"
-"""What the indices of the GPUs mean, beside it: see `gpuagent.monitor.indices`."""
+"""What the indices of the GPUs mean, beside it: see `gpuagent.collector.inventory`."""
 FAULTS_FILE = "faults.json"
-"""GPUs that are lost or not repaired, beside it: see `gpuagent.monitor.repairs`."""
+"""GPUs that are lost or not repaired, beside it: see `gpuagent.collector.repairs`."""
 HOLDERS_FILE = "holders.json"
-"""Processes on the GPUs, so that one that has ended has a name, beside it: see `gpuagent.monitor.holders`."""
+"""Processes on the GPUs, so that one that has ended has a name, beside it: see `gpuagent.collector.holders`."""
 COMMAND_KEY_FILE = "command.key"
 """Key of the digests of command lines, beside it: see `gpuagent.acting.digests`."""
 _STATE_FILES = (

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gpuagent.clock import ScaledClock, SystemClock
+from gpuagent.collector.listings import KNOWN_HOLDERS, Holders
+from gpuagent.collector.saved_state import STAMP_FILE
+from gpuagent.collector.tick import Monitor
 from gpuagent.config.models import Config
-from gpuagent.monitor.listings import KNOWN_HOLDERS, Holders
-from gpuagent.monitor.monitor import Monitor
-from gpuagent.monitor.traces import STAMP_FILE
 from gpuagent.node import (
     INDICES_FILE,
     INVENTORY_FILE,
@@ -30,7 +30,7 @@ from gpuagent.procfs.machine import PidSpace
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.simulated.node import SimulatedNode
 from gpuagent_alerts.store.database import Store
-from tests.agent.monitor.test_listings import GPU, UNPROVEN, process, seen
+from tests.agent.collector.test_listings import GPU, UNPROVEN, process, seen
 from tests.fakes.nvml import use
 from tests.integration.waiting import until
 

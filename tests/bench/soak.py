@@ -27,10 +27,10 @@ from tempfile import TemporaryDirectory
 from gpuagent.alerting.alerting import Alerting, Where
 from gpuagent.alerting.rules import load_rules
 from gpuagent.clock import ManualClock
+from gpuagent.collector.tick import Monitor, Pace, Place
 from gpuagent.config.load import load_config
+from gpuagent.driver.nvml.library import Library
 from gpuagent.leaks.leaks import Leaks
-from gpuagent.monitor.monitor import Monitor, Pace, Place
-from gpuagent.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import raise_descriptor_limit
 from gpuagent.procfs.table import ProcessTable

@@ -11,9 +11,9 @@ from typing import Any
 
 from gpuagent.catalogue.series import series
 from gpuagent.clock import ManualClock
-from gpuagent.monitor.inventory import Inventory
-from gpuagent.monitor.monitor import Monitor, Pace, Place, Processes
-from gpuagent.nvml.library import Library
+from gpuagent.collector.inventory import Inventory
+from gpuagent.collector.tick import Monitor, Pace, Place, Processes
+from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.kernel_log import Address
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.reading import GpuReading, GpuState, Snapshot

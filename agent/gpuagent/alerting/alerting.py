@@ -34,7 +34,7 @@ from gpuagent.alerting.undelivered import find_undelivered
 from gpuagent.catalogue.alerting import AlertingFigures, ReceiverCounts
 from gpuagent.catalogue.series import Further
 from gpuagent.clock import Clock
-from gpuagent.nvml.device import longest_gap
+from gpuagent.driver.nvml.device import longest_gap
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.incidents.record import Record
@@ -82,7 +82,7 @@ class Where:
     state_file: Path | None
     simulated: str = ""
     machine: str = ""
-    """What tells machines apart: see `procfs.boot.machine_id`."""
+    """What tells machines apart: see `procfs.machine.machine_id`."""
     url: str = ""
     """The agent's own page, where other machines reach it; "" where they do not."""
     lost: str = ""

@@ -7,8 +7,8 @@ import logging
 import os
 
 from gpuagent import __version__
+from gpuagent.collector.tick import Monitor, Pace
 from gpuagent.config.models import Config
-from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.node import real_node
 from gpuagent.reading import GpuState, Snapshot
 from gpuagent_exporters.status import status_document

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpuagent.collector.tick import Monitor, Pace
 from gpuagent.doctor import driver, host, service, swapping
 from gpuagent.doctor.finding import Finding
-from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.node import Node, real_node, simulated_node
 
 _DEADLINE_SECONDS = 5.0

@@ -139,7 +139,7 @@ class ProcessTable:
         None is a dead process: /proc does not know it. It stays dead until the driver has stopped
         listing the pid: a process that is given the number meanwhile is a stranger to the memory
         that the driver still counts. What lists that come and go, or another agent before this one,
-        have to do with it is for `gpuagent.monitor.listings` to tell.
+        have to do with it is for `gpuagent.collector.listings` to tell.
 
         The same object as before for as long as nothing has changed: mostly a tick is no more than
         one look at the pidfds.

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 from gpuagent import __version__
 from gpuagent.ask import DEFAULT_URL, NoAgent, default_socket, fetch_document
 from gpuagent.clock import Clock
+from gpuagent.collector.tick import Monitor, Pace
 from gpuagent.config.models import Config
-from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.node import real_node
 from gpuagent_exporters.status import status_document
 

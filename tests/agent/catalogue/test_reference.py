@@ -17,18 +17,18 @@ from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.sources import SOURCE_FAMILIES
 from gpuagent.catalogue.torch import TORCH_FAMILIES
 from gpuagent.clock import ManualClock
+from gpuagent.collector.tick import Monitor, Pace, Place
 from gpuagent.config.models import Config
+from gpuagent.driver.nvml.library import Library
 from gpuagent.growth import Watching
 from gpuagent.leaks.leaks import Leaks
-from gpuagent.monitor.monitor import Monitor, Pace, Place
-from gpuagent.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.simulated.faults import Kind
 from gpuagent.simulated.node import SimulatedNode
 from gpuagent.simulated.scenario import load_scenario, shipped_scenarios
 from gpuagent.view import View
-from tests.agent.monitor.calls import Recorder
+from tests.agent.collector.calls import Recorder
 from tests.fakes.nvml import use
 from tests.fakes.proc import FakeWatcher
 from tests.fakes.remedies import full_remedies

@@ -14,8 +14,8 @@ from pathlib import Path
 import pytest
 
 from gpuagent.clock import ManualClock
-from gpuagent.monitor.monitor import Monitor, Place
-from gpuagent.nvml.library import Library
+from gpuagent.collector.tick import Monitor, Place
+from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.recording.family import Family

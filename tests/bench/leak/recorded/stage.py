@@ -12,9 +12,9 @@ from pathlib import Path
 from gpuagent import __version__
 from gpuagent.clients.server import ClientServer, client_server
 from gpuagent.clock import SystemClock
+from gpuagent.collector.tick import Monitor, Pace, Place
 from gpuagent.config.models import Config
-from gpuagent.monitor.monitor import Monitor, Pace, Place
-from gpuagent.nvml.library import Library
+from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import boot_id
 from gpuagent.procfs.table import ProcessTable
