@@ -153,8 +153,8 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
     Raises:
         NoSuchNode: there is no such scenario, or it is at fault, or it has no such key, or there is no such process.
     """
-    from gpuagent.simulated.node import SimulatedNode  # noqa: PLC0415  a real node has no use for it
-    from gpuagent.simulated.scenario import ScenarioError, load_scenario  # noqa: PLC0415
+    from gpuagent_simulator.node import SimulatedNode  # noqa: PLC0415  a real node has no use for it
+    from gpuagent_simulator.scenario import ScenarioError, load_scenario  # noqa: PLC0415
 
     clock = SystemClock() if speed == 1.0 else ScaledClock(speed)
     try:

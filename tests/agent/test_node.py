@@ -28,8 +28,8 @@ from gpuagent.node import (
 )
 from gpuagent.procfs.machine import PidSpace
 from gpuagent.procfs.table import ProcessTable
-from gpuagent.simulated.node import SimulatedNode
 from gpuagent_alerts.store.database import Store
+from gpuagent_simulator.node import SimulatedNode
 from tests.agent.collector.test_listings import GPU, UNPROVEN, process, seen
 from tests.fakes.nvml import use
 from tests.integration.waiting import until

@@ -10,16 +10,15 @@ from typing import Any
 
 from gpuagent.clock import Clock
 from gpuagent.procfs.files import parse_stat
-from gpuagent.simulated.bindings import Bindings
-from gpuagent.simulated.codes import Code, Refusal
-from gpuagent.simulated.device import Gpu, MigDevice, Moment, Row
-from gpuagent.simulated.faults import FaultBoard
-from gpuagent.simulated.faults_file import FaultsFile
-from gpuagent.simulated.library import SimulatedLibrary
-from gpuagent.simulated.process import Load, Process
-from gpuagent.simulated.session import Session
-from gpuagent.simulated.spec import GpuSpec, MigInstanceSpec, ProcessSpec, Scenario
-from gpuagent.simulated.story import Story
+from gpuagent_simulator.abi import Code, Refusal
+from gpuagent_simulator.device import Gpu, MigDevice, Moment, Row
+from gpuagent_simulator.faults import FaultBoard
+from gpuagent_simulator.functions import Story
+from gpuagent_simulator.library import SimulatedLibrary
+from gpuagent_simulator.node import FaultsFile
+from gpuagent_simulator.process import Bindings, Load, Process
+from gpuagent_simulator.session import Session
+from gpuagent_simulator.spec import GpuSpec, MigInstanceSpec, ProcessSpec, Scenario
 from tests.attack.processes import a_tick_later
 
 GIB = 2**30

@@ -36,9 +36,9 @@ from gpuagent.procfs.machine import raise_descriptor_limit
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
 from gpuagent.runtime.memory import c_library, set_up_heap, trim_and_freeze, trim_heap
-from gpuagent.simulated.node import SimulatedNode
-from gpuagent.simulated.scenario import parse_scenario
 from gpuagent.view import View
+from gpuagent_simulator.node import SimulatedNode
+from gpuagent_simulator.scenario import parse_scenario
 from tests.bench.exporters import GPUS, PROCESSES, write_crowd
 from tests.bench.heap import heap
 from tests.bench.measure import descriptors

@@ -17,9 +17,9 @@ from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.kernel_log import Address
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.reading import GpuReading, GpuState, Snapshot
-from gpuagent.simulated.faults import Fault, Kind
-from gpuagent.simulated.node import SimulatedNode
-from gpuagent.simulated.scenario import load_scenario, parse_scenario
+from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.node import SimulatedNode
+from gpuagent_simulator.scenario import load_scenario, parse_scenario
 from tests.fakes.nvml import use
 from tests.fakes.proc import FakeWatcher
 

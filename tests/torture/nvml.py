@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Kind
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Kind
 from tests.torture.stage import VICTIM
 from tests.torture.trouble import Cost, Sign, Trouble, rises, shows
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.simulated.faults import Kind
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.store.database import Store
+from gpuagent_simulator.faults import Kind
 from tests.agent.acting.processes import PLAIN, as_target, running
 from tests.agent.acting.staging import Stage, config, stage
 

@@ -24,10 +24,10 @@ from gpuagent.growth import Watching
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.table import ProcessTable
-from gpuagent.simulated.faults import Kind
-from gpuagent.simulated.node import SimulatedNode
-from gpuagent.simulated.scenario import load_scenario, shipped_scenarios
 from gpuagent.view import View
+from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.node import SimulatedNode
+from gpuagent_simulator.scenario import load_scenario, shipped_scenarios
 from tests.agent.collector.calls import Recorder
 from tests.fakes.nvml import use
 from tests.fakes.proc import FakeWatcher

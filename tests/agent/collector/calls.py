@@ -8,8 +8,8 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from gpuagent.simulated.faults import Fault, Kind
-from gpuagent.simulated.library import TABLES
+from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.library import TABLES
 from tests.fakes.rig import Rig, rig
 
 _HANDLE = "nvmlDeviceGetHandleByIndex_v2"

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from gpuagent.reading import GpuState, NvmlState
-from gpuagent.simulated.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, Kind
 from tests.fakes.rig import Rig, at, rig, state
 
 TWO = "gpus:\n  - {model: h100, count: 2, processes: [{name: a, memory: 1GiB}]}\n"

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuagent.reading import GpuState, NvmlState
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Fault, Kind
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Fault, Kind
 from tests.fakes.rig import at, rig
 
 TWO = "gpus:\n  - {model: h100, count: 2, processes: [{name: a, memory: 1GiB, utilization: {sm: 9}}]}\n"

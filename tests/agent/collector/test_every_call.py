@@ -14,8 +14,8 @@ import pytest
 
 from gpuagent.driver.nvml.collect import COLLECTORS
 from gpuagent.reading import GpuReading, GpuState, NvmlState
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Fault, Kind
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Fault, Kind
 from tests.agent.collector.calls import Call, every_call
 from tests.exhaustive import evenly
 from tests.fakes.rig import Rig, at, failing, rig, state

@@ -24,8 +24,8 @@ from gpuagent.reading import (
     ProcessState,
     ProcessUtilization,
 )
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Kind
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Kind
 from tests.fakes.rig import Rig, rig
 
 BUSY = ProcessUtilization(0.5, 0.2, 0.0, 0.0)

@@ -9,8 +9,8 @@ import pytest
 
 from gpuagent.collector.inventory import Inventory
 from gpuagent.reading import GpuState, NvmlState, Snapshot
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Fault, Kind
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Fault, Kind
 from tests.fakes.rig import BOOT_ID, Rig, at, rig, state
 
 FOUR = "gpus:\n  - {model: h100, count: 4, processes: [{name: a, memory: 1GiB}]}\n"

@@ -10,7 +10,7 @@ import pytest
 from gpuagent.catalogue.series import series
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.reading import GpuState, ProcessInfo, ProcessState
-from gpuagent.simulated.faults import Kind
+from gpuagent_simulator.faults import Kind
 from tests.fakes.rig import Rig, at, failing, rig
 
 GIB = 2**30

@@ -11,9 +11,9 @@ import pytest
 from gpuagent.clock import ManualClock
 from gpuagent.collector.repairs import REPAIR_XIDS, DriverSession, RepairMemory, RepairsFile
 from gpuagent.reading import Ecc, GpuIdentity, GpuReading, GpuState, Power, XidCount
-from gpuagent.simulated.faults import Kind
 from gpuagent_exporters.severity import Severity
 from gpuagent_exporters.xids import explain_xid
+from gpuagent_simulator.faults import Kind
 from tests.fakes.rig import at, rig
 from tests.integration.waiting import until
 

@@ -12,10 +12,10 @@ from gpuagent.collector.session import Session
 from gpuagent.collector.workers import Crew, Job, Outcome, Worker
 from gpuagent.driver.nvml.library import LIB_RM_VERSION_MISMATCH, Library, NvmlFailure
 from gpuagent.reading import NvmlState
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Fault, Kind
-from gpuagent.simulated.node import SimulatedNode
-from gpuagent.simulated.scenario import load_scenario
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.node import SimulatedNode
+from gpuagent_simulator.scenario import load_scenario
 from tests.fakes.nvml import use
 
 

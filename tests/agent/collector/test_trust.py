@@ -11,9 +11,9 @@ from gpuagent.collector.inventory import find_conflicts
 from gpuagent.collector.trust import TRUST_AFTER_SECONDS, FigureTrust
 from gpuagent.doubt import SHUFFLED_LIST
 from gpuagent.reading import GpuIdentity, GpuState
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Kind
 from gpuagent_exporters.problems import find_problems
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Kind
 from tests.fakes.rig import Rig, rig
 
 GIB = 2**30

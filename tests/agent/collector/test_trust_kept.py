@@ -13,8 +13,8 @@ from gpuagent.collector.inventory import Inventory
 from gpuagent.collector.trust import TRUST_AFTER_SECONDS, TrustRegistry
 from gpuagent.doubt import MPS_UNKNOWN, NO_PCI_ADDRESS
 from gpuagent.reading import GpuIdentity
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Fault, Kind
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Fault, Kind
 from tests.fakes.rig import BOOT_ID, rig
 
 GIB = 2**30

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from gpuagent.simulated.faults import Kind
+from gpuagent_simulator.faults import Kind
 from tests.agent.collector.calls import Recorder
 from tests.fakes.rig import Rig, at, failing, rig
 

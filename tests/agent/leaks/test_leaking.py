@@ -13,12 +13,12 @@ from gpuagent.growth import Evidence, MemoryKey, Verdict
 from gpuagent.identity import ProcessId
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.reading import Snapshot
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Kind
 from gpuagent.units import GIB
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.store.database import Store
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Kind
 from tests.agent.leaks.node import Node, node, run
 from tests.alerts.routing.parts import Desk
 from tests.fakes.rig import BOOT_ID

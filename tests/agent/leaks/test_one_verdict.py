@@ -9,12 +9,12 @@ import pytest
 
 from gpuagent.growth import Growth, GrowthState, Verdict
 from gpuagent.leaks.leaks import Leaks
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Kind
-from gpuagent.simulated.scenario import shipped_scenarios
 from gpuagent.units import format_bytes
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.store.database import Store
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.scenario import shipped_scenarios
 from tests.agent.leaks.node import HOUR, Node, node, run
 from tests.agent.leaks.surfaces import Told, disagreements, told
 from tests.fakes.rig import BOOT_ID

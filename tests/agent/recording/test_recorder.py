@@ -22,9 +22,9 @@ from gpuagent.recording.family import Family
 from gpuagent.recording.recorder import Command, Recorder, Signals, Stop
 from gpuagent.recording.sources import DirectSource, Held, Reading
 from gpuagent.recording.trace import create_trace
-from gpuagent.simulated.faults import Fault, Kind
-from gpuagent.simulated.node import SimulatedNode
-from gpuagent.simulated.scenario import parse_scenario
+from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.node import SimulatedNode
+from gpuagent_simulator.scenario import parse_scenario
 from tests.agent.procfs.children import running
 from tests.fakes.nvml import use
 from tests.fakes.proc import FakeWatcher

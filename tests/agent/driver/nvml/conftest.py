@@ -13,9 +13,9 @@ from gpuagent.driver.nvml.collect import Collected, Collector
 from gpuagent.driver.nvml.device import Device
 from gpuagent.driver.nvml.identity import open_device
 from gpuagent.driver.nvml.library import Library
-from gpuagent.simulated.faults import Fault, Kind
-from gpuagent.simulated.node import SimulatedNode
-from gpuagent.simulated.scenario import parse_scenario
+from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.node import SimulatedNode
+from gpuagent_simulator.scenario import parse_scenario
 from tests.fakes.nvml import use
 
 H100 = "{model: h100, processes: [{name: a, memory: 1GiB, utilization: {sm: 60, memory: 30}}, {name: b, memory: 2GiB}]}"

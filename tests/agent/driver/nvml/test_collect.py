@@ -9,8 +9,8 @@ import pytest
 from gpuagent.driver.nvml.collect import COLLECTORS, FAST, SLOW
 from gpuagent.driver.nvml.library import NvmlFailure
 from gpuagent.reading import GpuReading, GpuState
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Kind
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Kind
 from tests.agent.driver.nvml.conftest import Open
 from tests.fakes.rig import failing
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from gpuagent.driver.nvml.library import NvmlFailure
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Kind
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Kind
 from tests.agent.driver.nvml.conftest import Open
 
 POWER = "nvmlDeviceGetPowerUsage"

@@ -11,8 +11,8 @@ from gpuagent.driver.nvml.collect import Collected
 from gpuagent.driver.nvml.memory import POSSIBLE, SLACK_BYTES, check_figures
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import GpuProcess, GpuState, Memory, MigInstance
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Fault, Kind
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Fault, Kind
 from tests.agent.driver.nvml.conftest import Bench, Open
 from tests.fakes.rig import failing
 

@@ -7,8 +7,8 @@ import pytest
 from gpuagent.driver.nvml.identity import open_device, refresh_mig_mode, refresh_pci_address
 from gpuagent.driver.nvml.library import NvmlFailure
 from gpuagent.reading import GpuIdentity
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Fault, Kind
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Fault, Kind
 from tests.agent.driver.nvml.conftest import Open
 
 MEMORY = "nvmlDeviceGetMemoryInfo*"

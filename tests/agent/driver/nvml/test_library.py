@@ -8,8 +8,8 @@ import pynvml
 import pytest
 
 from gpuagent.driver.nvml.library import FUNCTION_NOT_FOUND, Library, NvmlFailure
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Fault, Kind
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Fault, Kind
 from tests.agent.driver.nvml.conftest import Open
 from tests.fakes.nvml import use
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gpuagent.driver.nvml import memory
 from gpuagent.reading import Memory
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Fault, Kind
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Fault, Kind
 from tests.agent.driver.nvml.conftest import Bench, Open
 
 GIB = 2**30

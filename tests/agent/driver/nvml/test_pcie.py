@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.driver.nvml.pcie import Unwrapped, collect
-from gpuagent.simulated.faults import Kind
+from gpuagent_simulator.faults import Kind
 from tests.agent.driver.nvml.conftest import Open
 
 WRAP = 2**32

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from gpuagent.driver.nvml.device import LONGEST_GAP_SECONDS
 from gpuagent.driver.nvml.process_utilization import HOLD_SECONDS, IDLE, Ring, Sample, Samples, collect, worked_at
 from gpuagent.reading import ProcessUtilization
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Fault, Kind
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Fault, Kind
 from tests.agent.driver.nvml.conftest import Bench, Open
 
 WALL = 1_700_000_000.0

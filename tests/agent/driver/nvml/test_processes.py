@@ -11,8 +11,8 @@ from gpuagent.driver.nvml.device import NO_INSTANCE_U32, NOT_AVAILABLE_U64
 from gpuagent.driver.nvml.processes import Entry, ProcessList, _merge, collect
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import GpuProcess
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Fault, Kind
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Fault, Kind
 from tests.agent.driver.nvml.conftest import Bench, Open
 
 FIRST = 4_194_305

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from gpuagent.driver.nvml import profile
 from gpuagent.reading import Profile
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Kind
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import Kind
 from tests.agent.driver.nvml.conftest import Bench, Open
 
 GPU = """{model: h100, utilization: {gpu: 50}, gpm: {sm: 40, tensor: 30, dram: 20},
