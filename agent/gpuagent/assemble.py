@@ -20,6 +20,7 @@ from gpuagent.catalogue.series import Further
 from gpuagent.catalogue.sources import SOURCE_FAMILIES
 from gpuagent.clients.automatic import AutomaticBlame
 from gpuagent.clients.commands import ClientCommands
+from gpuagent.clients.model_servers import Sources
 from gpuagent.clients.server import client_server
 from gpuagent.clock import Clock
 from gpuagent.collector.tick import Monitor, Pace
@@ -40,7 +41,6 @@ from gpuagent.runtime.memory import Reserve, c_library, set_up_heap
 from gpuagent.runtime.notify import Notifier
 from gpuagent.runtime.state_files import LOCK_FILE, StateInUseError, lock_state, make_own_directory
 from gpuagent.service import Parts, Service
-from gpuagent.sources.sources import Sources
 from gpuagent.view import View
 from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.model import RuleGroup

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from starlette.routing import BaseRoute, Route
 
-from gpuagent.clients.findings import Findings, Group, Line
+from gpuagent.clients.documents import Findings, Group, Line
 from gpuagent.history import History
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Status

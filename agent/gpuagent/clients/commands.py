@@ -9,8 +9,7 @@ import math
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from gpuagent.clients.document import Document, clients_document, devices_document
-from gpuagent.clients.findings import Findings, read_findings, together
+from gpuagent.clients.documents import Document, Findings, clients_document, devices_document, read_findings, together
 from gpuagent.clients.server import ClientServer
 from gpuagent.clock import Clock
 from gpuagent.reading import Snapshot

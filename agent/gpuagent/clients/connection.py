@@ -14,7 +14,6 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from gpuagent.clients.admission import Allowance
-from gpuagent.clients.peer import Peer, RefusedPeer
 from gpuagent.clients.protocol import (
     VERSION,
     Event,
@@ -27,7 +26,7 @@ from gpuagent.clients.protocol import (
     encode,
     read_message,
 )
-from gpuagent.clients.wire import Wire
+from gpuagent.clients.wire import Peer, RefusedPeer, Wire
 from gpuagent.reading import ProcessInfo
 from gpuagent_exporters.api.client_routes import CommandFailure
 

@@ -15,9 +15,8 @@ from typing import Any
 from gpuagent.clients.admission import Allowance, Crowded, Places, Rate
 from gpuagent.clients.connection import Connection
 from gpuagent.clients.listener import CpuShare
-from gpuagent.clients.peer import Accounts, Peer, Reader, RefusedPeer, hold_peer, identify
 from gpuagent.clients.protocol import Event
-from gpuagent.clients.wire import Wire
+from gpuagent.clients.wire import Accounts, Peer, Reader, RefusedPeer, Wire, hold_peer, identify
 from gpuagent.clock import Clock
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.reading import GpuState, ProcessInfo, Snapshot

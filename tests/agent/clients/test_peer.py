@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clients.peer import RefusedPeer, hold_peer
+from gpuagent.clients.wire import RefusedPeer, hold_peer
 from gpuagent.procfs.files import RealProc, parse_stat, parse_status
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.agent.procfs.children import child

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
-from types import ModuleType
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.sources import ollama, sglang, triton, vllm
-from gpuagent.sources.fetch import BadAnswer
+from gpuagent.catalogue.sources import ServerReading
+from gpuagent.clients.model_servers import BadAnswer, read_ollama, read_sglang, read_triton, read_vllm
+
+Read = Callable[[str, bytes], ServerReading]
 
 GIB = 2**30
 VLLM = b"""\
@@ -34,7 +36,7 @@ nv_gpu_memory_used_bytes{gpu_uuid="GPU-0"} 5.0e+10
 
 def test_vllm() -> None:
     """The fullest engine's cache, and the requests of all of them."""
-    reading = vllm.read("llm", VLLM)
+    reading = read_vllm("llm", VLLM)
 
     assert (reading.source, reading.kind, reading.up) == ("llm", "vllm", True)
     assert (reading.kv_cache_usage_ratio, reading.requests_running, reading.requests_waiting) == (0.5, 5, 1)
@@ -42,7 +44,7 @@ def test_vllm() -> None:
 
 def test_vllm_of_another_version() -> None:
     """The older name of the cache's usage; what is not there is None."""
-    reading = vllm.read("llm", b'vllm:gpu_cache_usage_perc{model_name="a"} 0.75\n')
+    reading = read_vllm("llm", b'vllm:gpu_cache_usage_perc{model_name="a"} 0.75\n')
 
     assert (reading.kv_cache_usage_ratio, reading.requests_running) == (0.75, None)
 
@@ -51,7 +53,7 @@ def test_vllm_of_another_version() -> None:
 def test_sglang(graph: str) -> None:
     """Weights, cache and graphs in bytes, summed over its ranks, by either version's names."""
     usage = {"weight": 14.5, "kvcache": 50, graph: 1.25, "token_capacity": 400_000}
-    reading = sglang.read("s", json.dumps({"internal_states": [{"memory_usage": usage}] * 2}).encode())
+    reading = read_sglang("s", json.dumps({"internal_states": [{"memory_usage": usage}] * 2}).encode())
 
     assert reading.memory_bytes == {"weights": 29 * GIB, "kv_cache": 100 * GIB, "graphs": int(2.5 * GIB)}
 
@@ -59,27 +61,27 @@ def test_sglang(graph: str) -> None:
 def test_ollama() -> None:
     """What it reckons each model takes on GPUs; none is loaded is an answer, too."""
     models = [{"name": "llama3:8b", "size": 7, "size_vram": 5 * GIB}, {"name": "x\x1b", "size_vram": 0}, {"name": "y"}]
-    reading = ollama.read("o", json.dumps({"models": models}).encode())
+    reading = read_ollama("o", json.dumps({"models": models}).encode())
 
     assert reading.model_bytes == {"llama3:8b": 5 * GIB, "x\\x1b": 0}
-    assert ollama.read("o", b'{"models":[]}').up
+    assert read_ollama("o", b'{"models":[]}').up
 
 
 def test_triton() -> None:
     """Its queue and its pinned pool; the GPU's memory is NVML's to tell."""
-    reading = triton.read("t", TRITON)
+    reading = read_triton("t", TRITON)
 
     assert (reading.requests_waiting, reading.memory_bytes) == (5, {"pinned": 1024**2})
 
 
-@pytest.mark.parametrize("server", [vllm, sglang, ollama, triton])
+@pytest.mark.parametrize("read", [read_vllm, read_sglang, read_ollama, read_triton])
 @pytest.mark.parametrize(
     "body", [b"", b"<html>", b"[]", b"null", b'{"models":7}', b'{"internal_states":[7]}', b"[" * 100_000, b"up 1\n"]
 )
-def test_other_answers(server: ModuleType, body: bytes) -> None:
+def test_other_answers(read: Read, body: bytes) -> None:
     """Another program's answer is told from the server's."""
     with pytest.raises(BadAnswer):
-        server.read("x", body)
+        read("x", body)
 
 
 _JSON = st.recursive(
@@ -89,19 +91,19 @@ _JSON = st.recursive(
 )
 
 
-@given(_JSON, st.sampled_from([sglang, ollama]))
-def test_any_json(value: Any, server: ModuleType) -> None:
+@given(_JSON, st.sampled_from([read_sglang, read_ollama]))
+def test_any_json(value: Any, read: Read) -> None:
     """Any values at the places that are read are a reading of finite figures, or BadAnswer."""
     models = {"models": [{"name": "m", "size_vram": value}, value]}
     states = {"internal_states": [{"memory_usage": {"weight": value}}, {"memory_usage": value}, value]}
-    reading = server.read("x", json.dumps(models | states).encode())
+    reading = read("x", json.dumps(models | states).encode())
 
     assert all(isinstance(size, int) for size in (*reading.memory_bytes.values(), *reading.model_bytes.values()))
 
 
-@given(st.binary(max_size=200), st.sampled_from([vllm, triton]))
-def test_any_text(tail: bytes, server: ModuleType) -> None:
+@given(st.binary(max_size=200), st.sampled_from([read_vllm, read_triton]))
+def test_any_text(tail: bytes, read: Read) -> None:
     """Garbage between the lines of a metrics page changes nothing but what it says itself."""
     page = b"vllm:num_requests_running 3\nnv_inference_pending_request_count 3\n" + tail
 
-    assert server.read("x", page).up
+    assert read("x", page).up

@@ -11,11 +11,10 @@ import pytest
 
 from gpuagent.catalogue.series import series
 from gpuagent.catalogue.sources import SOURCE_FAMILIES
+from gpuagent.clients.model_servers import FetchError, Sources, fetch
 from gpuagent.config.models import Config
 from gpuagent.config.sources import ServerSource
-from gpuagent.sources.fetch import FetchError, fetch
-from gpuagent.sources.sources import Sources
-from tests.agent.sources.test_answers import VLLM
+from tests.agent.clients.test_model_server_answers import VLLM
 from tests.fakes.answering import answering, read_request, says
 
 
