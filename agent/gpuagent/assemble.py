@@ -28,7 +28,7 @@ from gpuagent.config.apart import load_config_apart, load_config_here, read_apar
 from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
 from gpuagent.doors import Doors, own_url
-from gpuagent.driver.nvml.device import longest_gap
+from gpuagent.driver.backend import longest_gap
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.naming import node_name
 from gpuagent.node import STATE_FILE, NoSuchNode, lost_state, real_node, simulated_node, state_file
@@ -131,7 +131,7 @@ def assemble(
         node = simulated_node(config, simulate, speed, bind) if simulate else real_node(config)
     except NoSuchNode as error:
         raise StartError(str(error)) from None
-    monitor = Monitor(node.library, node.processes, node.clock, _pace(config, node.clock), node.place)
+    monitor = Monitor(node.driver, node.processes, node.clock, _pace(config, node.clock), node.place)
     renewal = Renewal()
     where = Where(
         node=node_name(),

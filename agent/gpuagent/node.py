@@ -17,6 +17,7 @@ from gpuagent.collector.repairs import RepairMemory, RepairsFile
 from gpuagent.collector.saved_state import find_traces, leave_stamp
 from gpuagent.collector.tick import Place
 from gpuagent.collector.trust import TrustRegistry
+from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.cgroup import Level
 from gpuagent.procfs.cgroup_owner import CgroupOwners, Owner
@@ -71,7 +72,7 @@ class NoSuchNode(Exception):
 class Node:
     """What a monitor measures, and the time it does it by."""
 
-    library: Library
+    driver: NvmlDriver
     processes: ProcessTable
     clock: Clock
     place: Place
@@ -91,7 +92,7 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
         listings = Listings(None, boot, now_seconds=clock.now(), pid_space=PidSpace())
         place = Place(boot, trusts=TrustRegistry(), pci_gpus=count_pci_gpus, listings=listings)
     place = replace(place, fallen=KernelLog.open().fallen)
-    return Node(Library(), processes, clock, place, RealProc())
+    return Node(NvmlDriver(), processes, clock, place, RealProc())
 
 
 def _remembering_place(config: Config, clock: Clock, boot: str) -> Place:
@@ -186,8 +187,8 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
             raise NoSuchNode(f"--bind {key}={pid}: there is no such process") from None
     log.warning("SIMULATED: every reading comes from the scenario %s", node.name)
     place = Place(boot_id=boot, simulated=node.name, pci_gpus=node.pci_gpu_count)
-    library = Library(node.library, max_pid=node.max_pid)
-    return Node(library, processes, clock, place, node.proc, frozenset((bind or {}).values()))
+    driver = NvmlDriver(Library(node.library, max_pid=node.max_pid))
+    return Node(driver, processes, clock, place, node.proc, frozenset((bind or {}).values()))
 
 
 def _table(config: Config, clock: Clock, boot: str) -> ProcessTable:

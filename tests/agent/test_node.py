@@ -50,7 +50,7 @@ def library_put_back() -> Iterator[None]:
 
 async def first_tick(node: Node) -> list[str]:
     """The GPUs and the processes that a monitor finds on it."""
-    monitor = Monitor(node.library, node.processes, node.clock, place=node.place)
+    monitor = Monitor(node.driver, node.processes, node.clock, place=node.place)
     snapshot = await monitor.tick()
     while any(gpu.state == "starting" for gpu in snapshot.gpus) or not snapshot.node.nvml_initializations:
         snapshot = await monitor.tick()
@@ -63,7 +63,7 @@ def test_a_simulated_node() -> None:
     node = simulated_node(Config(), "dead-process")
 
     assert node.place.simulated == "dead-process"
-    assert node.library.max_pid == SimulatedNode.max_pid
+    assert node.driver.library.max_pid == SimulatedNode.max_pid
     found = asyncio.run(first_tick(node))
     assert found == ["NVIDIA H100 80GB HBM3"] * 2 + ["alice", "bob", "svc-ml"]
 

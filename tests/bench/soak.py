@@ -29,6 +29,7 @@ from gpuagent.alerting.rules import load_rules
 from gpuagent.clock import ManualClock
 from gpuagent.collector.tick import Monitor, Pace, Place
 from gpuagent.config.load import load_config
+from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.procfs.files import RealProc
@@ -133,7 +134,9 @@ async def agent(node: SimulatedNode, clock: ManualClock, folder: Path, url: str)
         host_pid_namespace=True,
     )
     place = Place(boot_id="soak", simulated=node.name, pci_gpus=node.pci_gpu_count)
-    monitor = Monitor(Library(node.library, max_pid=node.max_pid), table, clock, Pace(deadline_seconds=60.0), place)
+    monitor = Monitor(
+        NvmlDriver(Library(node.library, max_pid=node.max_pid)), table, clock, Pace(deadline_seconds=60.0), place
+    )
     alerting = Alerting(config, load_rules(config), clock, Where("soak", folder / "state.db", simulated=node.name))
     leaks = Leaks(config.leaks.sensitivity, clock, store=alerting.store, boot_id="soak")
     view = View(config, clock, node.name, alerting.figures, lambda: [leaks.further()])

@@ -13,6 +13,7 @@ from gpuagent.catalogue.series import series
 from gpuagent.clock import ManualClock
 from gpuagent.collector.inventory import Inventory
 from gpuagent.collector.tick import Monitor, Pace, Place, Processes
+from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.kernel_log import Address
 from gpuagent.procfs.table import ProcessTable
@@ -145,7 +146,7 @@ async def rig(
     )
     library = node.library if events else _WithoutEvents(node.library)
     with use(wrap(library)):
-        monitor = Monitor(Library(max_pid=node.max_pid), table, clock, PATIENT, place)
+        monitor = Monitor(NvmlDriver(Library(max_pid=node.max_pid)), table, clock, PATIENT, place)
         stage = Rig(node, clock, monitor)
         try:
             yield stage

@@ -28,7 +28,7 @@ from gpuagent.acting.window import Window
 from gpuagent.catalogue.remedies import RemedyCount, RemedyFigures
 from gpuagent.clock import Clock
 from gpuagent.config.directories import DEFAULT_PATH
-from gpuagent.driver.nvml.device import longest_gap
+from gpuagent.driver.backend import longest_gap
 from gpuagent.identity import ProcessId
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status

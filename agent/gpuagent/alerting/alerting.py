@@ -34,7 +34,7 @@ from gpuagent.alerting.undelivered import find_undelivered
 from gpuagent.catalogue.alerting import AlertingFigures, ReceiverCounts
 from gpuagent.catalogue.series import Further
 from gpuagent.clock import Clock
-from gpuagent.driver.nvml.device import longest_gap
+from gpuagent.driver.backend import longest_gap
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.incidents.record import Record

@@ -30,7 +30,7 @@ def read_direct() -> dict[str, object]:
     logging.getLogger().addHandler(logging.NullHandler())
     config = Config()
     node = real_node(config, keep_inventory=False)
-    snapshot = asyncio.run(_read(Monitor(node.library, node.processes, node.clock, _PACE, node.place)))
+    snapshot = asyncio.run(_read(Monitor(node.driver, node.processes, node.clock, _PACE, node.place)))
     if not snapshot.node.nvml_initializations:
         raise DirectReadFailed(snapshot.node.nvml_reason or "NVML did not answer in time")
     return status_document(

@@ -10,11 +10,7 @@ from gpuagent.clock import Clock
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.collector.workers import Threads, Worker
 from gpuagent.doubt import MPS_UNKNOWN, NO_PCI_ADDRESS, SHUFFLED_LIST
-from gpuagent.driver.nvml.collect import COLLECTORS, Collected, Collector
-from gpuagent.driver.nvml.device import LONGEST_GAP_SECONDS
-from gpuagent.driver.nvml.events import Watched
-from gpuagent.driver.nvml.identity import HANDLE, open_device
-from gpuagent.driver.nvml.library import NO_PERMISSION, Library, NvmlFailure
+from gpuagent.driver.backend import LONGEST_GAP_SECONDS, Collected, Driver, DriverFailure, GpuCollector, WatchedGpu
 from gpuagent.reading import CollectorRun, GpuIdentity, GpuReading, GpuState
 
 log = logging.getLogger(__name__)
@@ -32,7 +28,7 @@ class GpuSlot:
 
     def __init__(
         self,
-        library: Library,
+        driver: Driver,
         index: int,
         clock: Clock,
         threads: Threads,
@@ -45,9 +41,9 @@ class GpuSlot:
         self.worker = Worker(threads)
         self.slow_due = True
         """The next collection reads the slow collectors too."""
-        self._library = library
+        self._driver = driver
         self._clock = clock
-        self._collector: Collector | None = None
+        self._collector: GpuCollector | None = None
         self._opened_generation = 0
         self._driver_version = ""
         self._longest_gap_seconds = LONGEST_GAP_SECONDS
@@ -64,12 +60,12 @@ class GpuSlot:
         self._conflict = ""
 
     @property
-    def watched(self) -> Watched | None:
+    def watched(self) -> WatchedGpu | None:
         """The open handle, for the event thread."""
         collector = self._collector
         if collector is None:
             return None
-        return Watched(self.index, self.identity.uuid, collector.device.handle)
+        return WatchedGpu(self.index, self.identity.uuid, collector.handle)
 
     def begin(self, generation: int, driver_version: str, longest_gap_seconds: float = LONGEST_GAP_SECONDS) -> bool:
         """Start a collection; False if the last one has not come back.
@@ -84,7 +80,7 @@ class GpuSlot:
         self._longest_gap_seconds = longest_gap_seconds
         return self.worker.start(lambda: self._collect(generation, slow=slow))
 
-    def take(self, fresh_seconds: float) -> NvmlFailure | None:
+    def take(self, fresh_seconds: float) -> DriverFailure | None:
         """Take the answer of a finished collection; returns the failure if it says that the session has ended.
 
         An answer that is no longer fresh does not make a blind GPU a seeing one: the next collection will tell.
@@ -110,11 +106,12 @@ class GpuSlot:
         self._last = None
         self._trust.interrupt()
         failure = outcome.error
-        if isinstance(failure, NvmlFailure) and failure.ends_session:
+        if isinstance(failure, DriverFailure) and failure.ends_session:
             self._become(GpuState.FAILED, str(failure))
             return failure
         self._reopen_slow_only = True
-        self._become(GpuState.LOST if _means_lost(failure) else GpuState.FAILED, str(failure))
+        lost = isinstance(failure, DriverFailure) and failure.unreachable
+        self._become(GpuState.LOST if lost else GpuState.FAILED, str(failure))
         return None
 
     def answer(self, fresh_seconds: float) -> Collected:
@@ -173,7 +170,9 @@ class GpuSlot:
             time_seconds=self._clock.now(),
             since_seconds=self._since,
             measured_seconds=self._measured_seconds,
-            runs=tuple(CollectorRun(name, ok=False, duration_seconds=0.0, reason=reason) for name in COLLECTORS),
+            runs=tuple(
+                CollectorRun(name, ok=False, duration_seconds=0.0, reason=reason) for name in self._driver.collectors
+            ),
             unsupported=self._unsupported,
             act_refusal=self._act_refusal(),
         )
@@ -196,14 +195,11 @@ class GpuSlot:
         if self._collector is None or self._opened_generation != generation:
             self._collector = None
             self._opened_generation = generation
-            device = open_device(self._library, self.index, self._clock, self._address_of)
-            device.driver_version = self._driver_version
-            self._collector = Collector(device)
+            self._collector = self._driver.open_gpu(self.index, self._clock, self._driver_version, self._address_of)
             slow = True
-        self._collector.device.longest_gap_seconds = self._longest_gap_seconds
         try:
-            return self._collector.collect(slow=slow)
-        except NvmlFailure:
+            return self._collector.collect(slow=slow, longest_gap_seconds=self._longest_gap_seconds)
+        except DriverFailure:
             self._collector = None
             raise
 
@@ -215,10 +211,3 @@ class GpuSlot:
             self._since = self._clock.now()
         self._state = state
         self._reason = reason
-
-
-def _means_lost(failure: BaseException) -> bool:
-    """Whether the GPU itself has gone, and not just an answer: also where there is no handle to be had."""
-    if not isinstance(failure, NvmlFailure):
-        return False
-    return failure.lost or (failure.function == HANDLE and failure.code != NO_PERMISSION)

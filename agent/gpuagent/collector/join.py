@@ -7,8 +7,7 @@ from typing import NamedTuple
 
 from gpuagent.collector.holders import LastHolders
 from gpuagent.collector.listings import KNOWN_HOLDERS, Holders
-from gpuagent.driver.nvml.collect import Collected
-from gpuagent.driver.nvml.process_utilization import IDLE
+from gpuagent.driver.backend import IDLE, Collected
 from gpuagent.identity import ProcessId
 from gpuagent.reading import GpuReading, GpuState, Memory, ProcessInfo, ProcessReading, ProcessState, Reconciliation
 

@@ -22,7 +22,7 @@ from typing import NamedTuple
 
 from gpuagent.collector.listings_table import Listing, Stored, StoredListing, Table, load, to_document
 from gpuagent.collector.saved_state import RETRY_SECONDS, LatestWriter
-from gpuagent.driver.nvml.collect import Collected
+from gpuagent.driver.backend import Collected
 from gpuagent.procfs.machine import SINCE_BOOT, PidSpace
 from gpuagent.reading import GpuIdentity, GpuProcess, ProcessInfo, ProcessUtilization
 

@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from enum import Enum, auto
 
 from gpuagent.backoff import Backoff
 from gpuagent.clock import Clock
 from gpuagent.collector.workers import Worker
-from gpuagent.driver.nvml.library import DRIVER_NOT_LOADED, Library, NvmlFailure
+from gpuagent.driver.backend import Driver, DriverFailure, Versions
 from gpuagent.reading import NvmlState
 
 log = logging.getLogger(__name__)
@@ -33,20 +32,11 @@ class _Job(Enum):
     LEAVE = auto()
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
-    """What the driver says of itself; "" where it does not."""
-
-    driver: str = ""
-    nvml: str = ""
-    cuda: str = ""
-
-
 class Session:
     """The present initialisation, known by its `generation`: a handle of another generation must not be used."""
 
-    def __init__(self, library: Library, clock: Clock, worker: Worker) -> None:
-        self._library = library
+    def __init__(self, driver: Driver, clock: Clock, worker: Worker) -> None:
+        self._driver = driver
         self._clock = clock
         self._worker = worker
         self._backoff = Backoff(_FIRST_RETRY_SECONDS, _LONGEST_RETRY_SECONDS)
@@ -107,7 +97,7 @@ class Session:
             self.state, self.reason = NvmlState.STARTING, why
             log.info("NVML is initialised again: %s", why)
 
-    def failed_with(self, failure: NvmlFailure) -> None:
+    def failed_with(self, failure: DriverFailure) -> None:
         """A call answered that the session has ended."""
         self._note(failure)
         self.end(str(failure))
@@ -115,7 +105,7 @@ class Session:
     def count(self) -> None:
         """Ask, off the loop, whether as many GPUs are enumerated as before."""
         if self.ready and not self._worker.busy:
-            self._start(_Job.COUNT, lambda: self._library.call("nvmlDeviceGetCount"))
+            self._start(_Job.COUNT, self._driver.count_gpus)
 
     @property
     def released(self) -> bool:
@@ -142,14 +132,9 @@ class Session:
     def _initialize(self, leave: Callable[[], bool]) -> tuple[Versions, int]:
         """In the worker."""
         self._leave(leave)
-        self._library.initialize()
+        self._driver.initialize()
         self._references += 1
-        versions = Versions(
-            driver=_text(lambda: self._library.text("nvmlSystemGetDriverVersion", size=80)),
-            nvml=_text(lambda: self._library.text("nvmlSystemGetNVMLVersion", size=80)),
-            cuda=_text(lambda: _cuda(int(self._library.call("nvmlSystemGetCudaDriverVersion")))),
-        )
-        return versions, int(self._library.call("nvmlDeviceGetCount"))
+        return self._driver.versions(), self._driver.count_gpus()
 
     def _leave(self, leave: Callable[[], bool]) -> None:
         """In the worker: a stuck thread keeps the old initialisation alive, which costs a reference and no more.
@@ -158,7 +143,7 @@ class Session:
         """
         if self._references and leave():
             while self._references:
-                self._library.shutdown()
+                self._driver.shutdown()
                 self._references -= 1
 
     def _initialization_ended(self, value: tuple[Versions, int] | None, error: BaseException | None) -> None:
@@ -175,21 +160,21 @@ class Session:
             self._backoff.succeeded()
             log.info("NVML is ready: driver %s, %d GPUs", self.versions.driver or "?", self.gpu_count)
             return
-        if isinstance(error, NvmlFailure):
+        if isinstance(error, DriverFailure):
             self._note(error)
         self._backoff.failed(self._clock.now())
         self._fail(str(error))
 
     def _counted(self, number: int | None, error: BaseException | None) -> None:
-        if isinstance(error, NvmlFailure) and error.ends_session:
+        if isinstance(error, DriverFailure) and error.ends_session:
             self.failed_with(error)
         elif error is None and number != self.gpu_count:
             self.end(f"{number} GPUs are enumerated instead of {self.gpu_count}")
 
-    def _note(self, failure: NvmlFailure) -> None:
-        if failure.version_mismatch:
+    def _note(self, failure: DriverFailure) -> None:
+        if failure.needs_new_process:
             self.needs_new_process = True
-        self._unloaded |= failure.code == DRIVER_NOT_LOADED
+        self._unloaded |= failure.driver_unloaded
 
     def _fail(self, reason: str) -> None:
         if self.state is not NvmlState.FAILED or _kind(reason) != _kind(self.reason):
@@ -200,16 +185,3 @@ class Session:
 def _kind(reason: str) -> str:
     """A reason without its numbers: a hang that grows older is not news each second."""
     return "".join(character for character in reason if not character.isdigit())
-
-
-def _cuda(version: int) -> str:
-    return f"{version // 1000}.{version % 1000 // 10}"
-
-
-def _text(read: Callable[[], str]) -> str:
-    try:
-        return read()
-    except NvmlFailure as failure:
-        if failure.ends_session:
-            raise
-        return ""

@@ -20,10 +20,7 @@ from gpuagent.collector.repairs import DriverSession, RepairMemory
 from gpuagent.collector.session import Session
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.collector.workers import Crew, Worker
-from gpuagent.driver.nvml.collect import Collected
-from gpuagent.driver.nvml.device import LONGEST_GAP_SECONDS
-from gpuagent.driver.nvml.events import XidWatcher
-from gpuagent.driver.nvml.library import Library
+from gpuagent.driver.backend import LONGEST_GAP_SECONDS, Collected, Driver
 from gpuagent.procfs.kernel_log import Address, pci_address
 from gpuagent.reading import (
     CollectorRun,
@@ -99,7 +96,7 @@ class Monitor:
 
     def __init__(
         self,
-        library: Library,
+        driver: Driver,
         processes: Processes,
         clock: Clock,
         pace: Pace | None = None,
@@ -115,7 +112,7 @@ class Monitor:
         self._listings = self._place.listings or Listings(
             None, self._place.boot_id, margin_seconds=margin, gap_seconds=GAP_SECONDS * clock.speed
         )
-        self._library = library
+        self._driver = driver
         self._processes = processes
         holders = self._place.holders or LastHolders(clock)
         self._joiner = Joiner(host_pid_namespace=processes.host_pid_namespace, last_holders=holders)
@@ -126,13 +123,13 @@ class Monitor:
         self._crew = Crew("nvml-gpus", self._notify)
         self._session_crew = Crew("nvml-session", self._notify)
         self._nvml = Worker(self._session_crew)
-        self.session = Session(library, clock, self._nvml)
+        self.session = Session(driver, clock, self._nvml)
         self._pool: dict[int, GpuSlot] = {}
         self._trusts = self._place.trusts or TrustRegistry()
         self._repairs = self._place.repairs or RepairMemory(clock)
         self._slots: list[GpuSlot] = []
         self._generation = 0
-        self._xids = XidWatcher(library, clock)
+        self._xids = driver.watch_events(clock)
         self._watched: tuple[object, ...] = ()
         self._pids: dict[str, frozenset[int]] = {}
         self._listed: tuple[list[frozenset[int]], frozenset[int]] = [], frozenset()
@@ -246,7 +243,7 @@ class Monitor:
             if index not in self._pool:
                 known = self._inventory.at(index)
                 address_of = self._inventory.address_of
-                slot = GpuSlot(self._library, index, self._clock, self._crew, known, self._trusts, address_of)
+                slot = GpuSlot(self._driver, index, self._clock, self._crew, known, self._trusts, address_of)
                 self._pool[index] = slot
         self._slots = [self._pool[index] for index in indices]
         for slot in self._slots:
@@ -390,5 +387,5 @@ class Monitor:
             gpus_expected=max(len(self._inventory.known), self.session.gpu_count, self._pci_count or 0),
             gpus_doubt=self._indices.doubt,
             pci_gpus=self._pci_count,
-            nvml_initializations=self._library.initializations,
+            nvml_initializations=self._driver.initializations,
         )

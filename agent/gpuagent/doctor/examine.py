@@ -40,7 +40,7 @@ def examine(config_path: Path | None = None, simulate: str | None = None) -> Ite
 def _gpus(node: Node) -> Iterator[Finding]:
     """Two ticks: the collectors that compare two samples fail, if at all, at the second."""
     pace = Pace(fresh_seconds=_DEADLINE_SECONDS, deadline_seconds=_DEADLINE_SECONDS)
-    monitor = Monitor(node.library, node.processes, node.clock, pace, node.place)
+    monitor = Monitor(node.driver, node.processes, node.clock, pace, node.place)
 
     async def measure() -> None:
         await monitor.tick()

@@ -1,1 +1,1 @@
-"""Read GPUs through their driver. `nvml` is the only backend: NVIDIA's management library."""
+"""Read GPUs through their driver: `backend` says what a driver does for the collector, `nvml` is the one of NVIDIA's."""

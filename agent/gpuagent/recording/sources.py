@@ -186,4 +186,4 @@ def _direct() -> Source:
     logging.getLogger().addHandler(logging.NullHandler())
     node = real_node(Config(), keep_inventory=False)
     pace = Pace(fresh_seconds=_DEADLINE_SECONDS, deadline_seconds=_DEADLINE_SECONDS)
-    return DirectSource(Monitor(node.library, node.processes, node.clock, pace, node.place), node.clock)
+    return DirectSource(Monitor(node.driver, node.processes, node.clock, pace, node.place), node.clock)

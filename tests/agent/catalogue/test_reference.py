@@ -19,6 +19,7 @@ from gpuagent.catalogue.torch import TORCH_FAMILIES
 from gpuagent.clock import ManualClock
 from gpuagent.collector.tick import Monitor, Pace, Place
 from gpuagent.config.models import Config
+from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.growth import Watching
 from gpuagent.leaks.leaks import Leaks
@@ -95,7 +96,7 @@ async def _scrape(scenario: str) -> set[str]:
         )
         place = Place(boot_id="boot", simulated=node.name, pci_gpus=node.pci_gpu_count)
         pace = Pace(deadline_seconds=0.2)
-        monitor = Monitor(Library(max_pid=node.max_pid), table, clock, pace, place)
+        monitor = Monitor(NvmlDriver(Library(max_pid=node.max_pid)), table, clock, pace, place)
         view = View(
             Config(),
             clock,

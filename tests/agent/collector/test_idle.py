@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.collector.join import Idleness
-from gpuagent.driver.nvml.collect import Collected
-from gpuagent.driver.nvml.process_utilization import IDLE
+from gpuagent.driver.backend import IDLE, Collected
 from gpuagent.identity import ProcessId
 from gpuagent.reading import (
     GpuIdentity,

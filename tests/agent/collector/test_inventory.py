@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpuagent.collector.inventory import Inventory, count_pci_gpus
-from gpuagent.driver.nvml.collect import Collected
+from gpuagent.driver.backend import Collected
 from gpuagent.reading import GpuIdentity, GpuReading, GpuState
 
 A = GpuIdentity(index=0, uuid="GPU-a", name="H100", pci_bus_id="00000000:18:00.0")

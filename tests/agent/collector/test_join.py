@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.collector.join import Joiner, join_processes, reconcile
-from gpuagent.driver.nvml.collect import Collected
+from gpuagent.driver.backend import Collected
 from gpuagent.identity import ProcessId
 from gpuagent.reading import (
     GpuIdentity,

@@ -15,7 +15,7 @@ from gpuagent.collector.listings import (
     Holders,
     Listings,
 )
-from gpuagent.driver.nvml.collect import Collected
+from gpuagent.driver.backend import Collected
 from gpuagent.reading import GpuProcess, GpuReading, GpuState, Memory
 from gpuagent.units import GIB
 from tests.agent.collector.test_listings import BOOT, GPU, HELD, PID, STRANGER, UNPROVEN, answer, process, seen

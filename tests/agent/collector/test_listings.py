@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from gpuagent.collector.listings import KNOWN_HOLDERS, TICK_SECONDS, Holders, Listings
 from gpuagent.collector.listings_table import BREAK_SECONDS, MOST_LISTINGS, RETURNED_LISTS
-from gpuagent.driver.nvml.collect import Collected
+from gpuagent.driver.backend import Collected
 from gpuagent.identity import ProcessId
 from gpuagent.reading import (
     GpuIdentity,

@@ -8,6 +8,7 @@ from collections.abc import Iterable
 import pytest
 
 from gpuagent.catalogue.series import series
+from gpuagent.driver.nvml.collect import Collector
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.reading import GpuState, ProcessInfo, ProcessState
 from gpuagent_simulator.faults import Kind
@@ -258,7 +259,7 @@ def sizes(stage: Rig) -> dict[str, int]:
     table = stage.monitor._processes
     collector = stage.monitor._pool[0]._collector
     assert isinstance(table, ProcessTable)
-    assert collector is not None
+    assert isinstance(collector, Collector)
     (samples,) = (state for state in collector.device._states.values() if hasattr(state, "newest"))
     return {
         "entries": len(table._entries),

@@ -10,6 +10,7 @@ import pytest
 
 from gpuagent.clock import ManualClock
 from gpuagent.collector.repairs import REPAIR_XIDS, DriverSession, RepairMemory, RepairsFile
+from gpuagent.driver.nvml.events import XidWatcher
 from gpuagent.reading import Ecc, GpuIdentity, GpuReading, GpuState, Power, XidCount
 from gpuagent_exporters.severity import Severity
 from gpuagent_exporters.xids import explain_xid
@@ -193,7 +194,9 @@ def test_a_driver_reload_repairs_an_xid() -> None:
     async def run() -> None:
         async with rig(TWO, events=False) as stage:
             await stage.tick(100, slow=True)
-            stage.monitor._xids.record(1, at(await stage.tick(), 1).identity.uuid, 48)
+            watcher = stage.monitor._xids
+            assert isinstance(watcher, XidWatcher)
+            watcher.record(1, at(await stage.tick(), 1).identity.uuid, 48)
             last = stage.clock.wall()
             await stage.tick(1200, slow=True)
             assert stage.value("gpuagent_gpu_xid_unrepaired_timestamp_seconds", gpu="1", xid="48") == last

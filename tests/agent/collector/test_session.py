@@ -10,7 +10,8 @@ import pytest
 from gpuagent.clock import ManualClock
 from gpuagent.collector.session import Session
 from gpuagent.collector.workers import Crew, Job, Outcome, Worker
-from gpuagent.driver.nvml.library import LIB_RM_VERSION_MISMATCH, Library, NvmlFailure
+from gpuagent.driver.nvml.driver import NvmlDriver
+from gpuagent.driver.nvml.library import LIB_RM_VERSION_MISMATCH, NvmlFailure
 from gpuagent.reading import NvmlState
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, Kind
@@ -62,7 +63,7 @@ class Desk:
         self.clock = ManualClock()
         self.node = SimulatedNode(load_scenario("healthy"), self.clock)
         self.worker = HandWorker()
-        self.session = Session(Library(), self.clock, self.worker)
+        self.session = Session(NvmlDriver(), self.clock, self.worker)
         self.stuck = False
 
     def advance(self) -> None:

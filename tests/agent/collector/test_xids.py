@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from gpuagent.driver.nvml.events import XidWatcher
 from gpuagent_simulator.faults import Kind
 from tests.agent.collector.calls import Recorder
 from tests.fakes.rig import Rig, at, failing, rig
@@ -130,7 +131,9 @@ def test_a_gpu_that_sends_no_xids() -> None:
     async def run() -> None:
         async with rig("gpus:\n  - {model: h100, lacks: [events]}\n") as stage:
             await stage.tick()
-            assert await until(lambda: bool(stage.monitor._xids._unheard))
+            watcher = stage.monitor._xids
+            assert isinstance(watcher, XidWatcher)
+            assert await until(lambda: bool(watcher._unheard))
             snapshot = await stage.tick()
 
             assert failing(at(snapshot, 0)) == {"xid_events": "nvmlDeviceRegisterEvents: not supported"}

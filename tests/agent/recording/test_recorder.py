@@ -15,6 +15,7 @@ import pytest
 
 from gpuagent.clock import ManualClock
 from gpuagent.collector.tick import Monitor, Place
+from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.table import ProcessTable
@@ -53,7 +54,9 @@ class Bench:
             boot_time_seconds=node.proc.boot_time_seconds, host_pid_namespace=True,
         )  # fmt: skip
         place = Place(boot_id="boot", simulated="test")
-        self.source = DirectSource(Monitor(Library(max_pid=node.max_pid), table, clock, PATIENT, place), clock)
+        self.source = DirectSource(
+            Monitor(NvmlDriver(Library(max_pid=node.max_pid)), table, clock, PATIENT, place), clock
+        )
         self.notes: list[str] = []
 
     def recorder(self, path: Path, family: Family) -> Recorder:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
 from gpuagent.doubt import WITHHELD
+from gpuagent.driver.backend import NOT_BELIEVED, Collected
 from gpuagent.driver.nvml import (
     clocks,
     ecc,
@@ -24,8 +24,8 @@ from gpuagent.driver.nvml import (
     thermal,
     utilization,
 )
-from gpuagent.driver.nvml.device import NOT_BELIEVED, Device
-from gpuagent.driver.nvml.library import IMPOSSIBLE, NvmlFailure
+from gpuagent.driver.nvml.device import Device
+from gpuagent.driver.nvml.library import IMPOSSIBLE, Handle, NvmlFailure
 from gpuagent.driver.nvml.memory import check_figures
 from gpuagent.reading import CollectorRun, GpuProcess, GpuReading, GpuState, Memory, ProcessUtilization, Utilization
 
@@ -44,32 +44,6 @@ SLOW: dict[str, tuple[str | None, Callable[[Device], Any]]] = {
 }
 FAST = ("memory", "mig", "processes", "utilization", "process_utilization")
 COLLECTORS = (*FAST, *SLOW)
-
-
-@dataclass(frozen=True, slots=True)
-class Collected:
-    """One tick of one GPU, as far as NVML alone can tell."""
-
-    reading: GpuReading
-    processes: tuple[GpuProcess, ...] = ()
-    utilizations: dict[int, ProcessUtilization] | None = None
-    pids: frozenset[int] = frozenset()
-    """Of the processes."""
-    listed_seconds: float = 0.0
-    """Clock (CLOCK_BOOTTIME) just before the process lists were read."""
-    worked_at: Mapping[int, float] = field(default_factory=dict)
-    """Clock at which a sample of each pid at work was last taken in."""
-    contradiction: str = ""
-    """What is impossible or doubtful about these figures, as a clause; "" if they can be true."""
-    kinds_known: bool = True
-    """False where the MPS list may not be read: a process without "M" among its kinds may be a client of MPS."""
-
-    def withheld(self, contradiction: str) -> Collected:
-        """Return the same without the processes, where `contradiction` says whose they are is not known."""
-        reading = replace(
-            self.reading, processes_known=False, runs=_with_failed(self.reading.runs, "processes", NOT_BELIEVED)
-        )
-        return Collected(reading, contradiction=contradiction)
 
 
 class Collector:
@@ -91,13 +65,20 @@ class Collector:
         self._checked: tuple[tuple[GpuProcess, ...], Memory | None] | None = None
         """The last figures that were found possible."""
 
-    def collect(self, *, slow: bool) -> Collected:
-        """Read the GPU once.
+    @property
+    def handle(self) -> Handle:
+        """Handle of the GPU in the present session."""
+        return self.device.handle
+
+    def collect(self, *, slow: bool, longest_gap_seconds: float | None = None) -> Collected:
+        """Read the GPU once. `longest_gap_seconds` is taken over where it is given.
 
         Raises:
             NvmlFailure: the GPU is lost or the session has ended; what was read before that is not kept.
         """
         device = self.device
+        if longest_gap_seconds is not None:
+            device.longest_gap_seconds = longest_gap_seconds
         started = device.clock.now()
         self._impossible = self._doubtful = ""
         if slow or not self._slow_runs:
@@ -199,10 +180,3 @@ class Collector:
             self._impossible = self._impossible or f"{name}: {NOT_BELIEVED}"
         self._runs[name] = CollectorRun(name, not reason, time.perf_counter() - start, reason)
         return value
-
-
-def _with_failed(runs: tuple[CollectorRun, ...], collector: str, reason: str) -> tuple[CollectorRun, ...]:
-    """Return the runs with this one as failed; one that has failed already keeps its reason."""
-    return tuple(
-        run._replace(ok=False, reason=reason) if run.collector == collector and run.ok else run for run in runs
-    )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
 from gpuagent.clock import Clock
-from gpuagent.doubt import WITHHELD
+from gpuagent.driver.backend import LONGEST_GAP_SECONDS
 from gpuagent.driver.nvml.library import INVALID_ARGUMENT, Handle, Library, NvmlFailure
 from gpuagent.reading import GpuIdentity
 
@@ -52,9 +52,6 @@ def count(value: float | None) -> int | None:
     return int(value)
 
 
-NOT_BELIEVED = f"the driver's figures {WITHHELD}"
-
-
 def possible_memory(total: int | None, *parts: int | None) -> bool:
     """A size that a GPU can have, the first part known, and none larger than the whole.
 
@@ -87,15 +84,6 @@ def watts(milliwatts: float | None) -> float | None:
 
 
 T = TypeVar("T")
-
-LONGEST_GAP_SECONDS = 10.0
-"""Two readings that are further apart say nothing of the time between them, unless GPUs are read less often."""
-
-
-def longest_gap(poll_interval_seconds: float, speed: float) -> float:
-    """Return how far apart two readings may be, by the agent's clock, that are taken for one observation."""
-    return max(LONGEST_GAP_SECONDS * speed, 2.5 * poll_interval_seconds)
-
 
 Field = int | tuple[int, int]
 """A field id, or (field id, scope id)."""

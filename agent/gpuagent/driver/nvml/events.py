@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from gpuagent.clock import Clock
+from gpuagent.driver.backend import WatchedGpu
 from gpuagent.driver.nvml.library import (
     FUNCTION_NOT_FOUND,
     NOT_SUPPORTED,
@@ -39,21 +40,12 @@ _MOST_LINES = 10
 _LINES_SECONDS = 60.0
 
 
-@dataclass(frozen=True, slots=True)
-class Watched:
-    """A GPU whose events are wanted. Its handle is compared by address: handles are not hashable."""
-
-    index: int
-    uuid: str
-    handle: Handle
-
-
 @dataclass(slots=True)
 class _EventSet:
     """NVML's event set, and the GPUs that are registered in it."""
 
     pointer: Any
-    gpus: dict[int | None, Watched]
+    gpus: dict[int | None, WatchedGpu]
     """By the address of the handle."""
 
 
@@ -87,7 +79,7 @@ class XidWatcher:
         self._library = library
         self._clock = clock
         self._condition = threading.Condition()
-        self._wanted: tuple[Watched, ...] = ()
+        self._wanted: tuple[WatchedGpu, ...] = ()
         self._changed = False
         self._stopping = False
         self._counts: dict[tuple[int, str, int], tuple[int, float]] = {}
@@ -108,7 +100,7 @@ class XidWatcher:
             made.append(gpu if reason is None else replace(gpu, runs=(*gpu.runs, run)))
         return made
 
-    def watch(self, gpus: Iterable[Watched]) -> None:
+    def watch(self, gpus: Iterable[WatchedGpu]) -> None:
         """Listen to these GPUs, with the handles of the present session. Starts the thread at the first call."""
         wanted = tuple(gpus)
         with self._condition:
@@ -214,7 +206,7 @@ class XidWatcher:
                 return rest
         return sets
 
-    def _register(self, groups: Iterable[Iterable[Watched]]) -> list[_EventSet]:
+    def _register(self, groups: Iterable[Iterable[WatchedGpu]]) -> list[_EventSet]:
         """Return a set for each group, if it has a GPU that sends Xids.
 
         A GPU that cannot send them refuses the whole mask: ask first (nvml.h).
@@ -245,7 +237,7 @@ class XidWatcher:
         with self._condition:
             self._unheard |= reasons
 
-    def _register_gpu(self, event_set: _EventSet, gpu: Watched) -> None:
+    def _register_gpu(self, event_set: _EventSet, gpu: WatchedGpu) -> None:
         types = self._library.call("nvmlDeviceGetSupportedEventTypes", gpu.handle)
         if not types & _XID_CRITICAL_ERROR:
             raise NvmlFailure("nvmlDeviceRegisterEvents", NOT_SUPPORTED)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from gpuagent.clock import Clock
 from gpuagent.driver.nvml.device import Device
-from gpuagent.driver.nvml.library import NOT_SUPPORTED, UNKNOWN, Library, NvmlFailure
+from gpuagent.driver.nvml.library import GET_HANDLE, NOT_SUPPORTED, UNKNOWN, Library, NvmlFailure
 from gpuagent.reading import GpuIdentity
 
 _BRANDS = {
@@ -15,9 +15,6 @@ _BRANDS = {
     10: "vWS", 11: "Cloud Gaming", 12: "Quadro RTX", 13: "NVIDIA RTX", 14: "NVIDIA", 15: "GeForce RTX",
     16: "Titan RTX",
 }  # fmt: skip
-
-
-HANDLE = "nvmlDeviceGetHandleByIndex"
 
 
 def open_device(library: Library, index: int, clock: Clock, address_of: Callable[[str], str] = lambda _: "") -> Device:
@@ -30,7 +27,7 @@ def open_device(library: Library, index: int, clock: Clock, address_of: Callable
         NvmlFailure: the GPU has no handle. UNKNOWN here is another face of a lost GPU
             (https://github.com/wookayin/gpustat/issues/125) and is raised as it is.
     """
-    handle = library.call(HANDLE, index)
+    handle = library.call(GET_HANDLE, index)
     device = Device(library, handle, GpuIdentity(index=index, uuid=""), clock)
     device.identity = read(device, index)
     if not device.identity.uuid:

@@ -9,6 +9,9 @@ from typing import Any
 
 import pynvml
 
+from gpuagent.driver.backend import DriverFailure
+
+GET_HANDLE = "nvmlDeviceGetHandleByIndex"
 IMPOSSIBLE = -2
 """No code of NVML's: the call succeeded, and what it answered cannot be true."""
 SUCCESS = 0
@@ -55,7 +58,7 @@ _TEXTS = {
 }
 
 
-class NvmlFailure(Exception):
+class NvmlFailure(DriverFailure):
     """An NVML call that did not answer with a value.
 
     `code` is the nvmlReturn_t, -1 if Python failed first, IMPOSSIBLE if the answer cannot be true.
@@ -79,17 +82,22 @@ class NvmlFailure(Exception):
 
     @property
     def lost(self) -> bool:
-        """The GPU behind the handle is gone; the others are not."""
         return self.code == GPU_IS_LOST
 
     @property
     def ends_session(self) -> bool:
-        """Every handle is worthless: NVML has to be initialised again."""
         return self.code in _SESSION_ENDED
 
     @property
-    def version_mismatch(self) -> bool:
-        """Only a new process helps: the library that this one mapped is never unloaded."""
+    def unreachable(self) -> bool:
+        return self.lost or (self.function == GET_HANDLE and self.code != NO_PERMISSION)
+
+    @property
+    def driver_unloaded(self) -> bool:
+        return self.code == DRIVER_NOT_LOADED
+
+    @property
+    def needs_new_process(self) -> bool:
         return self.code == LIB_RM_VERSION_MISMATCH
 
 

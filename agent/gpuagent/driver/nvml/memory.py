@@ -11,7 +11,8 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpuagent.driver.nvml.device import NOT_BELIEVED, Device, count, possible_memory
+from gpuagent.driver.backend import NOT_BELIEVED
+from gpuagent.driver.nvml.device import Device, count, possible_memory
 from gpuagent.driver.nvml.library import IMPOSSIBLE, UNKNOWN, NvmlFailure
 from gpuagent.reading import GpuProcess, Memory, MigInstance
 from gpuagent.units import format_bytes

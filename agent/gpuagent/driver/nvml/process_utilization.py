@@ -11,7 +11,8 @@ import ctypes
 from collections.abc import Collection, Iterable, Mapping
 from struct import Struct
 
-from gpuagent.driver.nvml.device import LONGEST_GAP_SECONDS, Device
+from gpuagent.driver.backend import IDLE, LONGEST_GAP_SECONDS
+from gpuagent.driver.nvml.device import Device
 from gpuagent.driver.nvml.library import INSUFFICIENT_SIZE, NOT_FOUND, SUCCESS, NvmlFailure
 from gpuagent.reading import ProcessUtilization
 
@@ -112,8 +113,6 @@ a poll each second now and then meets none. No sample is no 0: the ring forgets,
 _OLDEST_MICROSECONDS = 10_000_000
 """Stamps may lag by up to 10 s (https://github.com/NVIDIA/go-nvml/issues/51); older ones say nothing of now."""
 _FUTURE_MICROSECONDS = 1_000_000
-
-IDLE = ProcessUtilization(0.0, 0.0, 0.0, 0.0)
 
 
 Accepted = tuple[int, float, ProcessUtilization]

@@ -9,7 +9,8 @@ from dataclasses import dataclass
 import pytest
 
 from gpuagent.clock import ManualClock
-from gpuagent.driver.nvml.collect import Collected, Collector
+from gpuagent.driver.backend import Collected
+from gpuagent.driver.nvml.collect import Collector
 from gpuagent.driver.nvml.device import Device
 from gpuagent.driver.nvml.identity import open_device
 from gpuagent.driver.nvml.library import Library

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.doubt import WITHHELD
-from gpuagent.driver.nvml.collect import Collected
+from gpuagent.driver.backend import Collected
 from gpuagent.driver.nvml.memory import POSSIBLE, SLACK_BYTES, check_figures
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import GpuProcess, GpuState, Memory, MigInstance

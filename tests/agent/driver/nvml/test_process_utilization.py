@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.driver.nvml.device import LONGEST_GAP_SECONDS
-from gpuagent.driver.nvml.process_utilization import HOLD_SECONDS, IDLE, Ring, Sample, Samples, collect, worked_at
+from gpuagent.driver.backend import IDLE, LONGEST_GAP_SECONDS
+from gpuagent.driver.nvml.process_utilization import HOLD_SECONDS, Ring, Sample, Samples, collect, worked_at
 from gpuagent.reading import ProcessUtilization
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, Kind

@@ -14,6 +14,7 @@ from gpuagent.clients.server import ClientServer, client_server
 from gpuagent.clock import SystemClock
 from gpuagent.collector.tick import Monitor, Pace, Place
 from gpuagent.config.models import Config
+from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import boot_id
@@ -96,7 +97,7 @@ async def stage(apps: Sequence[App], door: ClientServer) -> AsyncIterator[Stage]
         left.enter_context(use(node.library))
         left.callback(node.close)
         place = Place(boot_id=boot_id(), simulated=node.name, pci_gpus=node.pci_gpu_count)
-        monitor = Monitor(Library(max_pid=node.max_pid), table, clock, _PACE, place)
+        monitor = Monitor(NvmlDriver(Library(max_pid=node.max_pid)), table, clock, _PACE, place)
         try:
             yield Stage(monitor, door, clock)
         finally:
