@@ -23,7 +23,7 @@ from gpuagent.clients.commands import ClientCommands
 from gpuagent.clients.model_servers import Sources
 from gpuagent.clients.server import client_server
 from gpuagent.clock import Clock
-from gpuagent.collector.tick import Monitor, Pace
+from gpuagent.collector.tick import Monitor, TickTimeouts
 from gpuagent.config.apart import load_config_apart, load_config_here, read_apart
 from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
@@ -251,8 +251,8 @@ def _tell_notes(config: Config, rules: Iterable[RuleGroup], path: Path | None, *
         log.warning("%s", note)
 
 
-def _pace(config: Config, clock: Clock) -> Pace:
-    return Pace(
+def _pace(config: Config, clock: Clock) -> TickTimeouts:
+    return TickTimeouts(
         fresh_seconds=max(config.nvml.stuck_after * clock.speed, 2 * config.poll_interval),
         longest_gap_seconds=longest_gap(config.poll_interval, clock.speed),
         deadline_seconds=max(0.8 * config.poll_interval / clock.speed, 0.05),

@@ -15,7 +15,7 @@ from gpuagent.collector.inventory import IndexMemory, Inventory, count_pci_gpus
 from gpuagent.collector.listings import Listings
 from gpuagent.collector.repairs import RepairMemory, RepairsFile
 from gpuagent.collector.saved_state import find_traces, leave_stamp
-from gpuagent.collector.tick import Place
+from gpuagent.collector.tick import MonitorContext
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
@@ -75,7 +75,7 @@ class Node:
     driver: NvmlDriver
     processes: ProcessTable
     clock: Clock
-    place: Place
+    place: MonitorContext
     files: ProcFiles
     bound: frozenset[int] | None = None
     """Under a scenario: the real processes that it was given. No other may ever be acted on."""
@@ -90,12 +90,12 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
         place = _remembering_place(config, clock, boot)
     else:
         listings = Listings(None, boot, now_seconds=clock.now(), pid_space=PidSpace())
-        place = Place(boot, trusts=TrustRegistry(), pci_gpus=count_pci_gpus, listings=listings)
+        place = MonitorContext(boot, trusts=TrustRegistry(), pci_gpus=count_pci_gpus, listings=listings)
     place = replace(place, fallen=KernelLog.open().fallen)
     return Node(NvmlDriver(), processes, clock, place, RealProc())
 
 
-def _remembering_place(config: Config, clock: Clock, boot: str) -> Place:
+def _remembering_place(config: Config, clock: Clock, boot: str) -> MonitorContext:
     """Load what an agent before this one has left: a GPU that vanished while the agent was down is missed then."""
     traces = find_traces(config.state_dir, config.runtime_dir, boot, STATE_STEMS, LISTINGS_FILE)
     inventory = Inventory(state_file(config, INVENTORY_FILE), boot)
@@ -104,7 +104,7 @@ def _remembering_place(config: Config, clock: Clock, boot: str) -> Place:
         state_file(config, INDICES_FILE), lost=traces.any_state and not inventory.was_readable
     )  # fmt: skip
     inventory.keep()
-    return Place(
+    return MonitorContext(
         boot_id=boot,
         inventory=inventory,
         indices=indices,
@@ -186,7 +186,7 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
         except ProcessLookupError:
             raise NoSuchNode(f"--bind {key}={pid}: there is no such process") from None
     log.warning("SIMULATED: every reading comes from the scenario %s", node.name)
-    place = Place(boot_id=boot, simulated=node.name, pci_gpus=node.pci_gpu_count)
+    place = MonitorContext(boot_id=boot, simulated=node.name, pci_gpus=node.pci_gpu_count)
     driver = NvmlDriver(Library(node.library, max_pid=node.max_pid))
     return Node(driver, processes, clock, place, node.proc, frozenset((bind or {}).values()))
 

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from gpuagent_simulator.abi import Code, Refusal
 from gpuagent_simulator.faults import FaultBoard, Kind
-from gpuagent_simulator.functions import Shape, Story
+from gpuagent_simulator.functions import ScenarioClock, Shape
 from gpuagent_simulator.models import LOST_UNDER_MIG, Feature
 from gpuagent_simulator.process import IDLE, Bindings, Load, Process
 from gpuagent_simulator.spec import GpuSpec, MigInstanceSpec
@@ -138,7 +138,7 @@ class Gpu:
         spec: GpuSpec,
         processes: list[Process],
         *,
-        story: Story,
+        story: ScenarioClock,
         faults: FaultBoard,
         bindings: Bindings,
     ) -> None:

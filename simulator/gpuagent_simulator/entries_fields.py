@@ -8,12 +8,12 @@ from typing import Any
 from gpuagent_simulator.abi import Code, Refusal, number, view
 from gpuagent_simulator.device import Device, Gpu
 from gpuagent_simulator.entries_health import ecc_errors
-from gpuagent_simulator.entry import Table, on_device
+from gpuagent_simulator.entry import EntryTable, on_device
 from gpuagent_simulator.functions import Shape
 from gpuagent_simulator.models import Feature
 from gpuagent_simulator.structs import FieldValue
 
-ENTRIES: Table = {}
+ENTRIES: EntryTable = {}
 
 ALL_LINKS = 0xFFFFFFFF
 """As a scope: the sum over all NVLinks."""

@@ -7,11 +7,11 @@ from typing import Any
 
 from gpuagent_simulator.abi import Code, Refusal, number, put_uint, view
 from gpuagent_simulator.device import Device, Gpu
-from gpuagent_simulator.entry import Body, Entry, Table, gauges, on_device
+from gpuagent_simulator.entry import Body, Entry, EntryTable, gauges, on_device
 from gpuagent_simulator.models import Feature
 from gpuagent_simulator.structs import MarginTemperature, Memory, Memory_v2, Temperature, Utilization, check_version
 
-ENTRIES: Table = {}
+ENTRIES: EntryTable = {}
 
 SAMPLING_MICROSECONDS = 167_000
 DOMAINS = ("graphics", "sm", "memory", "video")

@@ -7,11 +7,11 @@ from typing import Any
 
 from gpuagent_simulator.abi import Code, Refusal, address, number, put_uint, put_ulonglong, view
 from gpuagent_simulator.device import Device, Gpu
-from gpuagent_simulator.entry import Table, gauges, on_device
+from gpuagent_simulator.entry import EntryTable, gauges, on_device
 from gpuagent_simulator.models import Feature
 from gpuagent_simulator.structs import EccSramErrorStatus, RemappedRows_v2, RowRemapperHistogram, check_version
 
-ENTRIES: Table = {}
+ENTRIES: EntryTable = {}
 
 SPARE_ROW_BANKS = 640
 _DEVICE_MEMORY = 2  # NVML_MEMORY_LOCATION_DEVICE_MEMORY

@@ -6,37 +6,37 @@ from typing import Any
 
 from gpuagent_simulator.abi import Code, Refusal, number, put_pointer, put_text, put_uint, text, view
 from gpuagent_simulator.device import Device, Gpu, MigDevice
-from gpuagent_simulator.entry import Table, gauges, on_device, on_session
+from gpuagent_simulator.entry import EntryTable, gauges, on_device, on_session
 from gpuagent_simulator.faults import Kind
 from gpuagent_simulator.models import Feature
-from gpuagent_simulator.session import Session
+from gpuagent_simulator.session import SimulatedSession
 from gpuagent_simulator.structs import DeviceAttributes, PciInfo
 
-ENTRIES: Table = {}
+ENTRIES: EntryTable = {}
 
 
 @on_session(ENTRIES, "nvmlSystemGetDriverVersion")
-def driver_version(session: Session, out: Any, size: Any) -> None:
+def driver_version(session: SimulatedSession, out: Any, size: Any) -> None:
     put_text(out, size, session.driver_version().encode())
 
 
 @on_session(ENTRIES, "nvmlSystemGetNVMLVersion")
-def nvml_version(session: Session, out: Any, size: Any) -> None:
+def nvml_version(session: SimulatedSession, out: Any, size: Any) -> None:
     put_text(out, size, (session.scenario.nvml or f"13.{session.driver_version()}").encode())
 
 
 @on_session(ENTRIES, "nvmlSystemGetCudaDriverVersion", "nvmlSystemGetCudaDriverVersion_v2")
-def cuda_version(session: Session, out: Any) -> None:
+def cuda_version(session: SimulatedSession, out: Any) -> None:
     put_uint(out, session.scenario.cuda)
 
 
 @on_session(ENTRIES, "nvmlDeviceGetCount_v2", "nvmlDeviceGetCount")
-def count(session: Session, out: Any) -> None:
+def count(session: SimulatedSession, out: Any) -> None:
     put_uint(out, len(session.enumerated()))
 
 
 @on_session(ENTRIES, "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex")
-def handle_by_index(session: Session, index: Any, out: Any) -> None:
+def handle_by_index(session: SimulatedSession, index: Any, out: Any) -> None:
     gpus = session.enumerated()
     if not 0 <= number(index) < len(gpus):
         raise Refusal(Code.INVALID_ARGUMENT)
@@ -44,7 +44,7 @@ def handle_by_index(session: Session, index: Any, out: Any) -> None:
 
 
 @on_session(ENTRIES, "nvmlDeviceGetHandleByUUID")
-def handle_by_uuid(session: Session, uuid: Any, out: Any) -> None:
+def handle_by_uuid(session: SimulatedSession, uuid: Any, out: Any) -> None:
     wanted = text(uuid)
     for gpu in session.enumerated():
         devices: list[Device] = [gpu, *gpu.live_instances()]
@@ -56,7 +56,7 @@ def handle_by_uuid(session: Session, uuid: Any, out: Any) -> None:
 
 
 @on_session(ENTRIES, "nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetHandleByPciBusId")
-def handle_by_pci_bus_id(session: Session, bus_id: Any, out: Any) -> None:
+def handle_by_pci_bus_id(session: SimulatedSession, bus_id: Any, out: Any) -> None:
     """The long form (`00000000:18:00.0`) or the legacy one (`0000:18:00.0`)."""
     wanted = text(bus_id).decode("utf-8", "replace").upper()
     for gpu in session.enumerated():
@@ -67,7 +67,7 @@ def handle_by_pci_bus_id(session: Session, bus_id: Any, out: Any) -> None:
 
 
 @on_device(ENTRIES, "nvmlDeviceGetIndex", mig=True, with_session=True)
-def index(session: Session, device: Device, out: Any) -> None:
+def index(session: SimulatedSession, device: Device, out: Any) -> None:
     put_uint(out, device.slot if isinstance(device, MigDevice) else session.index_of(device))
 
 
@@ -149,7 +149,7 @@ def max_mig_device_count(gpu: Gpu, out: Any) -> None:
 
 
 @on_device(ENTRIES, "nvmlDeviceGetMigDeviceHandleByIndex", feature=Feature.MIG, with_session=True)
-def mig_device_handle_by_index(session: Session, gpu: Gpu, slot: Any, out: Any) -> None:
+def mig_device_handle_by_index(session: SimulatedSession, gpu: Gpu, slot: Any, out: Any) -> None:
     if not 0 <= number(slot) < MAX_MIG_DEVICES:
         raise Refusal(Code.INVALID_ARGUMENT)
     live = gpu.live_instances()
@@ -164,7 +164,7 @@ def is_mig_device_handle(device: Device, out: Any) -> None:
 
 
 @on_device(ENTRIES, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", mig=True, with_session=True)
-def handle_from_mig_device(session: Session, device: Device, out: Any) -> None:
+def handle_from_mig_device(session: SimulatedSession, device: Device, out: Any) -> None:
     if not device.is_mig:
         raise Refusal(Code.INVALID_ARGUMENT)
     put_pointer(out, session.pointers.issue(device.parent))

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from gpuagent_simulator.abi import Code, Refusal, address, number, put_bytes, view
 from gpuagent_simulator.device import Device, Gpu, Row
-from gpuagent_simulator.entry import Body, Entry, Table, gauges, on_device
+from gpuagent_simulator.entry import Body, Entry, EntryTable, gauges, on_device
 from gpuagent_simulator.faults import Kind
 from gpuagent_simulator.models import Feature
 from gpuagent_simulator.proc import FIRST_NEWCOMER_PID
@@ -32,7 +32,7 @@ RING_SIZE = 100
 _MINUTE = 60_000_000
 
 
-class Sample(NamedTuple):
+class RingSample(NamedTuple):
     """`stamp` in unix microseconds; percent of SM, memory, encoder, decoder, jpeg, ofa."""
 
     pid: int
@@ -40,7 +40,7 @@ class Sample(NamedTuple):
     percent: tuple[int, ...]
 
 
-def samples(gpu: Gpu, since: int) -> list[Sample]:
+def samples(gpu: Gpu, since: int) -> list[RingSample]:
     """Busy processes sampled after `since` (unix microseconds).
 
     Raises:
@@ -50,27 +50,27 @@ def samples(gpu: Gpu, since: int) -> list[Sample]:
     found = _garbage(gpu) if gpu.faults.find(Kind.GARBAGE_SAMPLES, gpu.index) else []
     stamp = gpu.story.batch_stamp()
     if stamp > since:
-        found += [Sample(row.pid, stamp, tuple(row.load)) for row in gpu.rows() if any(row.load)]
+        found += [RingSample(row.pid, stamp, tuple(row.load)) for row in gpu.rows() if any(row.load)]
     if not found:
         raise Refusal(Code.NOT_FOUND)
     return found
 
 
-def _garbage(gpu: Gpu) -> list[Sample]:
+def _garbage(gpu: Gpu) -> list[RingSample]:
     """What drivers have been seen to answer, whatever `since` says (https://github.com/Syllo/nvtop/issues/110)."""
     now = gpu.story.batch_stamp()
     listed = gpu.rows()[0].pid if gpu.rows() else 1
     return [
-        Sample(listed, now, (37100, 0, 0, 0, 0, 0)),
-        Sample(listed, now, (2**32 - 1,) * 6),
-        Sample(listed, now + _MINUTE, (55, 0, 0, 0, 0, 0)),
-        Sample(listed, now - 10 * _MINUTE, (99, 0, 0, 0, 0, 0)),
-        Sample(999_999, now, (50, 0, 0, 0, 0, 0)),
-        Sample(0, now, (50, 0, 0, 0, 0, 0)),
+        RingSample(listed, now, (37100, 0, 0, 0, 0, 0)),
+        RingSample(listed, now, (2**32 - 1,) * 6),
+        RingSample(listed, now + _MINUTE, (55, 0, 0, 0, 0, 0)),
+        RingSample(listed, now - 10 * _MINUTE, (99, 0, 0, 0, 0, 0)),
+        RingSample(999_999, now, (50, 0, 0, 0, 0, 0)),
+        RingSample(0, now, (50, 0, 0, 0, 0, 0)),
     ]
 
 
-ENTRIES: Table = {}
+ENTRIES: EntryTable = {}
 
 _GROWS_AT_MOST = 8
 ACCOUNTING_BUFFER = 4000

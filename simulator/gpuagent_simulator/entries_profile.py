@@ -9,13 +9,13 @@ from typing import Any, NamedTuple
 
 from gpuagent_simulator.abi import Code, Refusal, address, number, put_pointer, view
 from gpuagent_simulator.device import Gpu
-from gpuagent_simulator.entry import Table, on_device, on_session
+from gpuagent_simulator.entry import EntryTable, on_device, on_session
 from gpuagent_simulator.faults import Kind
 from gpuagent_simulator.models import Feature
-from gpuagent_simulator.session import Session
+from gpuagent_simulator.session import SimulatedSession
 from gpuagent_simulator.structs import GpmMetric, GpmMetricsGet, GpmSupport
 
-ENTRIES: Table = {}
+ENTRIES: EntryTable = {}
 
 MAX_METRICS = 477
 _MIB = 1024**2
@@ -84,22 +84,22 @@ def query_device_support(device: Gpu, out: Any) -> None:
 
 
 @on_session(ENTRIES, "nvmlGpmSampleAlloc")
-def sample_alloc(session: Session, out: Any) -> None:
+def sample_alloc(session: SimulatedSession, out: Any) -> None:
     put_pointer(out, session.pointers.issue(GpmSample()))
 
 
 @on_session(ENTRIES, "nvmlGpmSampleFree")
-def sample_free(session: Session, sample: Any) -> None:
+def sample_free(session: SimulatedSession, sample: Any) -> None:
     session.pointers.withdraw(sample)
 
 
 @on_device(ENTRIES, "nvmlGpmSampleGet", feature=Feature.GPM, with_session=True)
-def sample_get(session: Session, gpu: Gpu, sample: Any) -> None:
+def sample_get(session: SimulatedSession, gpu: Gpu, sample: Any) -> None:
     session.pointers.resolve(GpmSample, sample).reading = _read(gpu, gpu.engines.percent("gpu"))
 
 
 @on_device(ENTRIES, "nvmlGpmMigSampleGet", feature=Feature.GPM, with_session=True)
-def mig_sample_get(session: Session, gpu: Gpu, gpu_instance: Any, sample: Any) -> None:
+def mig_sample_get(session: SimulatedSession, gpu: Gpu, gpu_instance: Any, sample: Any) -> None:
     wanted = number(gpu_instance)
     if not any(instance.spec.gpu_instance == wanted for instance in gpu.live_instances()):
         raise Refusal(Code.INVALID_ARGUMENT)
@@ -120,7 +120,7 @@ def _read(gpu: Gpu, load_percent: float) -> Reading:
 
 
 @on_session(ENTRIES, "nvmlGpmMetricsGet")
-def metrics_get(session: Session, request: Any) -> None:
+def metrics_get(session: SimulatedSession, request: Any) -> None:
     """Each metric succeeds or fails alone."""
     header = view(GpmMetricsGet, request)
     if header.version != 1:

@@ -14,7 +14,7 @@ from gpuagent_simulator.abi import Code, Refusal, put_uint, put_ulonglong
 from gpuagent_simulator.device import Device, Gpu
 from gpuagent_simulator.faults import Kind
 from gpuagent_simulator.models import Feature
-from gpuagent_simulator.session import SPOILED, Session
+from gpuagent_simulator.session import SPOILED, SimulatedSession
 
 Body = Callable[..., int | None]
 EntryPoint = Callable[..., int]
@@ -33,10 +33,10 @@ class Entry(NamedTuple):
     with_session: bool = False
 
 
-Table = dict[str, Entry]
+EntryTable = dict[str, Entry]
 
 
-def on_session(table: Table, *symbols: str) -> Callable[[Body], Body]:
+def on_session(table: EntryTable, *symbols: str) -> Callable[[Body], Body]:
     """Register a body for calls that concern no device."""
 
     def register(body: Body) -> Body:
@@ -48,7 +48,7 @@ def on_session(table: Table, *symbols: str) -> Callable[[Body], Body]:
 
 
 def on_device(
-    table: Table,
+    table: EntryTable,
     *symbols: str,
     feature: Feature | None = None,
     mig: bool = False,
@@ -68,7 +68,7 @@ def on_device(
 
 
 def gauges(
-    table: Table,
+    table: EntryTable,
     values: dict[str, Callable[[Gpu], float]],
     *,
     feature: Feature | None = None,
@@ -88,7 +88,7 @@ def gauges(
         table[symbol] = Entry(body_of(value), takes_device=True, feature=feature, mig=mig)
 
 
-def bind(symbol: str, entry: Entry, session: Session) -> EntryPoint:
+def bind(symbol: str, entry: Entry, session: SimulatedSession) -> EntryPoint:
     """The function that is called in place of the C one.
 
     It must be a plain function: pynvml sets attributes such as `restype` on it.
@@ -111,7 +111,7 @@ def bind(symbol: str, entry: Entry, session: Session) -> EntryPoint:
     return call
 
 
-def _enter(session: Session, symbol: str) -> None:
+def _enter(session: SimulatedSession, symbol: str) -> None:
     session.check()
     if session.faults.of(None):
         if session.faults.wait(symbol, None):
@@ -119,7 +119,7 @@ def _enter(session: Session, symbol: str) -> None:
         session.faults.refuse(symbol, None)
 
 
-def _enter_device(session: Session, symbol: str, entry: Entry, handle: Any) -> Device:
+def _enter_device(session: SimulatedSession, symbol: str, entry: Entry, handle: Any) -> Device:
     session.check()
     device = session.device(handle)
     gpu, faults = device.parent.index, session.faults
@@ -135,7 +135,7 @@ def _enter_device(session: Session, symbol: str, entry: Entry, handle: Any) -> D
     return device
 
 
-def _spoil(session: Session, symbol: str, gpu: int, args: tuple[Any, ...]) -> None:
+def _spoil(session: SimulatedSession, symbol: str, gpu: int, args: tuple[Any, ...]) -> None:
     """Put garbage over the answer, where a fault says so and the call answers with quantities."""
     faults = session.faults
     if not faults.of(gpu):

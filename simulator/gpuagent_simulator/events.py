@@ -14,13 +14,13 @@ from typing import Any, NamedTuple
 
 from gpuagent_simulator.abi import Code, Refusal, number, put_pointer, put_ulonglong, view
 from gpuagent_simulator.device import Device, Gpu
-from gpuagent_simulator.entry import Table, on_device, on_session
+from gpuagent_simulator.entry import EntryTable, on_device, on_session
 from gpuagent_simulator.faults import Fault, Kind
 from gpuagent_simulator.models import Feature
-from gpuagent_simulator.session import Session
+from gpuagent_simulator.session import SimulatedSession
 from gpuagent_simulator.structs import NO_INSTANCE, EventData
 
-ENTRIES: Table = {}
+ENTRIES: EntryTable = {}
 
 XID = 0x8
 SUPPORTED_TYPES = 0x1 | 0x2 | 0x4 | XID | 0x10 | 0x80
@@ -70,18 +70,18 @@ def supported_event_types(device: Device, out: Any) -> None:
 
 
 @on_session(ENTRIES, "nvmlEventSetCreate")
-def event_set_create(session: Session, out: Any) -> None:
+def event_set_create(session: SimulatedSession, out: Any) -> None:
     put_pointer(out, session.pointers.issue(EventSet()))
 
 
 @on_session(ENTRIES, "nvmlEventSetFree")
-def event_set_free(session: Session, event_set: Any) -> None:
+def event_set_free(session: SimulatedSession, event_set: Any) -> None:
     session.pointers.resolve(EventSet, event_set)
     session.pointers.withdraw(event_set)
 
 
 @on_device(ENTRIES, "nvmlDeviceRegisterEvents", feature=Feature.EVENTS, with_session=True)
-def register_events(session: Session, gpu: Gpu, types: Any, event_set: Any) -> None:
+def register_events(session: SimulatedSession, gpu: Gpu, types: Any, event_set: Any) -> None:
     """Only what happens from here on is delivered (nvml.h).
 
     One unsupported type refuses them all.
@@ -95,7 +95,7 @@ def register_events(session: Session, gpu: Gpu, types: Any, event_set: Any) -> N
 
 
 @on_session(ENTRIES, "nvmlEventSetWait_v2", "nvmlEventSetWait")
-def event_set_wait(session: Session, event_set: Any, out: Any, timeout_ms: Any) -> None:
+def event_set_wait(session: SimulatedSession, event_set: Any, out: Any, timeout_ms: Any) -> None:
     """The oldest event not yet delivered to this set.
 
     TIMEOUT after so many real milliseconds without one.
@@ -114,7 +114,7 @@ def event_set_wait(session: Session, event_set: Any, out: Any, timeout_ms: Any) 
         session.faults.wait_for_change(min(left, _until_next_look(session)))
 
 
-def _until_next_look(session: Session) -> float:
+def _until_next_look(session: SimulatedSession) -> float:
     """A clock cannot wake us.
 
     While anything is still to happen, look again and again, else only when told.
@@ -122,7 +122,7 @@ def _until_next_look(session: Session) -> float:
     return _LOOK_SECONDS if session.faults.more_to_come() else math.inf
 
 
-def _next_event(session: Session, waiting: EventSet) -> Event | None:
+def _next_event(session: SimulatedSession, waiting: EventSet) -> Event | None:
     """Take the oldest event out of the set.
 
     Raises:
@@ -148,7 +148,7 @@ def _key(event: Event) -> tuple[int, int, int]:
     return event.gpu.index, id(event.fault), event.number
 
 
-def _deliver(session: Session, event: Event, out: Any) -> None:
+def _deliver(session: SimulatedSession, event: Event, out: Any) -> None:
     data = view(EventData, out)
     data.device = session.pointers.issue(event.gpu)
     data.eventType, data.eventData = XID, event.fault.xid or 0

@@ -18,7 +18,7 @@ from typing import Annotated
 from pydantic import BeforeValidator, Field
 
 from gpuagent_simulator.abi import Code, Refusal
-from gpuagent_simulator.functions import STRICT, Bytes, ErrorCode, PositiveSeconds, Seconds, Story
+from gpuagent_simulator.functions import STRICT, Bytes, ErrorCode, PositiveSeconds, ScenarioClock, Seconds
 
 
 class Kind(StrEnum):
@@ -138,7 +138,7 @@ def _matches(patterns: tuple[str, ...], symbol: str) -> bool:
 class FaultBoard:
     """The faults of a node. Thread-safe: read without a lock, changed by replacing whole tuples."""
 
-    def __init__(self, faults: tuple[Fault, ...], story: Story) -> None:
+    def __init__(self, faults: tuple[Fault, ...], story: ScenarioClock) -> None:
         self._story = story
         self._changed = threading.Condition()
         self._released = False

@@ -53,7 +53,7 @@ PositiveSeconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
 ErrorCode = Annotated[int, BeforeValidator(_code)]
 
 
-class Story:
+class ScenarioClock:
     """Seconds since the beginning of the scenario, by the injected clock."""
 
     def __init__(self, clock: Clock, start: float | None = None) -> None:

@@ -17,11 +17,11 @@ from gpuagent_simulator import (
     events,
 )
 from gpuagent_simulator.abi import Code, Refusal, error_text, number
-from gpuagent_simulator.entry import EntryPoint, Table, bind
+from gpuagent_simulator.entry import EntryPoint, EntryTable, bind
 from gpuagent_simulator.faults import Kind
-from gpuagent_simulator.session import Session
+from gpuagent_simulator.session import SimulatedSession
 
-TABLES: tuple[Table, ...] = (
+TABLES: tuple[EntryTable, ...] = (
     entries_identity.ENTRIES,
     entries_gauges.ENTRIES,
     entries_health.ENTRIES,
@@ -41,7 +41,7 @@ class SimulatedLibrary:
     A symbol that is not there is an AttributeError, as it is with ctypes.
     """
 
-    def __init__(self, session: Session) -> None:
+    def __init__(self, session: SimulatedSession) -> None:
         self._session = session
         self._functions: dict[str, Callable[..., Any]] = {
             symbol: bind(symbol, entry, session) for table in TABLES for symbol, entry in table.items()

@@ -12,12 +12,12 @@ from pathlib import Path
 from gpuagent.clock import Clock
 from gpuagent_simulator.device import Gpu
 from gpuagent_simulator.faults import Fault, FaultBoard
-from gpuagent_simulator.functions import Story
+from gpuagent_simulator.functions import ScenarioClock
 from gpuagent_simulator.library import SimulatedLibrary
 from gpuagent_simulator.proc import ProcFiles, SimulatedProc
 from gpuagent_simulator.process import Bindings, expand
 from gpuagent_simulator.scenario import ScenarioError, check_calls, load_faults
-from gpuagent_simulator.session import Session
+from gpuagent_simulator.session import SimulatedSession
 from gpuagent_simulator.spec import MAX_PID, GpuSpec, Scenario
 
 log = logging.getLogger(__name__)
@@ -98,7 +98,7 @@ class SimulatedNode:
     ) -> None:
         self.scenario = scenario
         self.name = scenario.name
-        self.story = Story(clock, start)
+        self.story = ScenarioClock(clock, start)
         self._faults = FaultBoard(scenario.faults, self.story)
         by_gpu = expand(scenario.gpus)
         every_process = [process for processes in by_gpu for process in processes]
@@ -114,7 +114,7 @@ class SimulatedNode:
             )
             for index, spec in enumerate(_each_gpu(scenario))
         ]
-        session = Session(scenario, self._gpus, story=self.story, faults=self._faults)
+        session = SimulatedSession(scenario, self._gpus, story=self.story, faults=self._faults)
         self.library = SimulatedLibrary(session)
         self.proc = SimulatedProc(every_process, self.story, fallback)
         self._faults_file = (

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterable
 from typing import Protocol
 
-from gpuagent_simulator.functions import Story
+from gpuagent_simulator.functions import ScenarioClock
 from gpuagent_simulator.process import Process
 
 FIRST_NEWCOMER_PID = 2**30
@@ -50,7 +50,7 @@ class SimulatedProc:
     `boot_time_seconds` is unix time: start times are ticks since then, as in /proc/<pid>/stat.
     """
 
-    def __init__(self, processes: Iterable[Process], story: Story, fallback: ProcFiles | None = None) -> None:
+    def __init__(self, processes: Iterable[Process], story: ScenarioClock, fallback: ProcFiles | None = None) -> None:
         self._story = story
         self._fallback = fallback
         self._by_pid: dict[int, Process] = {}

@@ -10,7 +10,7 @@ import threading
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpuagent_simulator.functions import Constant, Shape, Story
+from gpuagent_simulator.functions import Constant, ScenarioClock, Shape
 from gpuagent_simulator.spec import FIRST_MADE_UP_PID, GpuSpec, MigInstanceSpec, ProcessSpec
 from gpuagent_simulator.structs import NO_INSTANCE
 
@@ -193,7 +193,7 @@ def expand(gpus: tuple[GpuSpec, ...]) -> list[list[Process]]:
 class Bindings:
     """Ties `bind:` keys to real pids and notices by pidfd when one has ended. Thread-safe."""
 
-    def __init__(self, processes: Iterable[Process], story: Story) -> None:
+    def __init__(self, processes: Iterable[Process], story: ScenarioClock) -> None:
         self._story = story
         self._lock = threading.Lock()
         self._by_key: dict[str, list[Process]] = {}

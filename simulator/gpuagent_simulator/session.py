@@ -17,7 +17,7 @@ from typing import Any
 from gpuagent_simulator.abi import Code, Pointers, Refusal
 from gpuagent_simulator.device import Device, Gpu, MigDevice
 from gpuagent_simulator.faults import FaultBoard, Kind
-from gpuagent_simulator.functions import Story
+from gpuagent_simulator.functions import ScenarioClock
 from gpuagent_simulator.spec import Scenario
 
 NUMBERS = (2**64 - 1, 37_100, -1, 2**63 - 16, 2**31 - 16, 2**32 - 1, 2**53 + 1, 2**60)
@@ -79,10 +79,10 @@ def _targets(argument: Any) -> Iterator[Any]:
         yield referred
 
 
-class Session:
+class SimulatedSession:
     """The library's state in this process. Thread-safe."""
 
-    def __init__(self, scenario: Scenario, gpus: list[Gpu], *, story: Story, faults: FaultBoard) -> None:
+    def __init__(self, scenario: Scenario, gpus: list[Gpu], *, story: ScenarioClock, faults: FaultBoard) -> None:
         self.scenario = scenario
         self.story = story
         self.faults = faults

@@ -13,11 +13,11 @@ from gpuagent.procfs.files import parse_stat
 from gpuagent_simulator.abi import Code, Refusal
 from gpuagent_simulator.device import Gpu, MigDevice, Moment, Row
 from gpuagent_simulator.faults import FaultBoard
-from gpuagent_simulator.functions import Story
+from gpuagent_simulator.functions import ScenarioClock
 from gpuagent_simulator.library import SimulatedLibrary
 from gpuagent_simulator.node import FaultsFile
 from gpuagent_simulator.process import Bindings, Load, Process
-from gpuagent_simulator.session import Session
+from gpuagent_simulator.session import SimulatedSession
 from gpuagent_simulator.spec import GpuSpec, MigInstanceSpec, ProcessSpec, Scenario
 from tests.attack.processes import a_tick_later
 
@@ -126,7 +126,7 @@ def _gpu(document: dict[str, Any]) -> ListedGpu:
 class _FileGpu(Gpu):
     """A simulated GPU whose processes and memory the file has."""
 
-    def __init__(self, listing: _Listing, index: int, spec: GpuSpec, faults: FaultBoard, story: Story) -> None:
+    def __init__(self, listing: _Listing, index: int, spec: GpuSpec, faults: FaultBoard, story: ScenarioClock) -> None:
         super().__init__(index, spec, [], story=story, faults=faults, bindings=Bindings((), story))
         self._listing = listing
         self.uuid = self.listed.uuid.encode()
@@ -197,8 +197,8 @@ def library_of(listing: Path, faults: Path, clock: Clock) -> SimulatedLibrary:
     count = len(files.gpus())
     models = [{"model": "h100", **_mig(each)} for each in files.gpus()]
     scenario = Scenario.model_validate({"name": "attacked", "gpus": models})
-    story = Story(clock)
+    story = ScenarioClock(clock)
     board = FaultBoard((), story)
     gpus: list[Gpu] = [_FileGpu(files, index, spec, board, story) for index, spec in enumerate(scenario.gpus)]
     FaultsFile(faults, board, count)
-    return SimulatedLibrary(Session(scenario, gpus, story=story, faults=board))
+    return SimulatedLibrary(SimulatedSession(scenario, gpus, story=story, faults=board))

@@ -27,7 +27,7 @@ from tempfile import TemporaryDirectory
 from gpuagent.alerting.alerting import Alerting, Where
 from gpuagent.alerting.rules import load_rules
 from gpuagent.clock import ManualClock
-from gpuagent.collector.tick import Monitor, Pace, Place
+from gpuagent.collector.tick import Monitor, MonitorContext, TickTimeouts
 from gpuagent.config.load import load_config
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
@@ -133,9 +133,13 @@ async def agent(node: SimulatedNode, clock: ManualClock, folder: Path, url: str)
         boot_time_seconds=node.proc.boot_time_seconds,
         host_pid_namespace=True,
     )
-    place = Place(boot_id="soak", simulated=node.name, pci_gpus=node.pci_gpu_count)
+    place = MonitorContext(boot_id="soak", simulated=node.name, pci_gpus=node.pci_gpu_count)
     monitor = Monitor(
-        NvmlDriver(Library(node.library, max_pid=node.max_pid)), table, clock, Pace(deadline_seconds=60.0), place
+        NvmlDriver(Library(node.library, max_pid=node.max_pid)),
+        table,
+        clock,
+        TickTimeouts(deadline_seconds=60.0),
+        place,
     )
     alerting = Alerting(config, load_rules(config), clock, Where("soak", folder / "state.db", simulated=node.name))
     leaks = Leaks(config.leaks.sensitivity, clock, store=alerting.store, boot_id="soak")

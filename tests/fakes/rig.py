@@ -12,7 +12,7 @@ from typing import Any
 from gpuagent.catalogue.series import series
 from gpuagent.clock import ManualClock
 from gpuagent.collector.inventory import Inventory
-from gpuagent.collector.tick import Monitor, Pace, Place, Processes
+from gpuagent.collector.tick import Monitor, MonitorContext, Processes, TickTimeouts
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.kernel_log import Address
@@ -24,9 +24,9 @@ from gpuagent_simulator.scenario import load_scenario, parse_scenario
 from tests.fakes.nvml import use
 from tests.fakes.proc import FakeWatcher
 
-PATIENT = Pace(fresh_seconds=2.0, deadline_seconds=20.0)
+PATIENT = TickTimeouts(fresh_seconds=2.0, deadline_seconds=20.0)
 """Waits for every answer, however busy the machine: a tick ends as soon as all are in."""
-HASTY = Pace(fresh_seconds=2.0, deadline_seconds=0.03)
+HASTY = TickTimeouts(fresh_seconds=2.0, deadline_seconds=0.03)
 """For calls that hang: a tick takes this long, and a late answer counts in the next one."""
 BOOT_ID = "boot"
 
@@ -137,7 +137,7 @@ async def rig(
         cgroup_owner=lambda level, *, whole: True,  # made-up cgroups are root's
     )
     pci_gpus = pci_gpus or node.pci_gpu_count
-    place = Place(
+    place = MonitorContext(
         boot_id=BOOT_ID,
         simulated=node.name,
         inventory=inventory,

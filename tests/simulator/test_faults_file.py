@@ -10,7 +10,7 @@ import pytest
 
 from gpuagent.clock import ManualClock
 from gpuagent_simulator.faults import Fault, FaultBoard, Kind
-from gpuagent_simulator.functions import Story
+from gpuagent_simulator.functions import ScenarioClock
 from gpuagent_simulator.node import FaultsFile
 from gpuagent_simulator.scenario import ScenarioError, load_faults, load_scenario
 from tests.simulator.conftest import TWO_H100, OpenNode
@@ -19,7 +19,7 @@ from tests.simulator.conftest import TWO_H100, OpenNode
 def _followed(path: Path) -> tuple[FaultsFile, FaultBoard, ManualClock]:
     """A follower that looks when it is told to; its own thread is ended."""
     clock = ManualClock()
-    board = FaultBoard((), Story(clock))
+    board = FaultBoard((), ScenarioClock(clock))
     follower = FaultsFile(path, board, gpu_count=2)
     follower.close()
     return follower, board, clock

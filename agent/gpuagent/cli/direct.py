@@ -7,7 +7,7 @@ import logging
 import os
 
 from gpuagent import __version__
-from gpuagent.collector.tick import Monitor, Pace
+from gpuagent.collector.tick import Monitor, TickTimeouts
 from gpuagent.config.models import Config
 from gpuagent.node import real_node
 from gpuagent.reading import GpuState, Snapshot
@@ -46,7 +46,7 @@ def read_direct() -> dict[str, object]:
     )
 
 
-_PACE = Pace(fresh_seconds=_DEADLINE_SECONDS, deadline_seconds=_DEADLINE_SECONDS)
+_PACE = TickTimeouts(fresh_seconds=_DEADLINE_SECONDS, deadline_seconds=_DEADLINE_SECONDS)
 
 
 async def _read(monitor: Monitor) -> Snapshot:

@@ -98,7 +98,7 @@ class Allowance:
         self._bytes = min(self._bytes + seconds * rate.bytes_per_second, rate.bytes_per_second * rate.burst_seconds)
 
 
-class Crowded(Exception):
+class NoFreeSlot(Exception):
     """No place can be had; the text says why."""
 
 
@@ -110,7 +110,7 @@ class Candidate(NamedTuple):
     """Places of its account, processes on a GPU not counted."""
 
 
-class Places:
+class ConnectionSlots:
     """Processes that hold a place, in the order in which they came. A process holds one."""
 
     def __init__(self) -> None:
@@ -158,12 +158,12 @@ class Places:
         is_exempt = pid in exempt
         own = self._count(account, exempt)
         if not is_exempt and own >= most_of_account:
-            raise Crowded(f"{account} has {own} connections already")
+            raise NoFreeSlot(f"{account} has {own} connections already")
         if len(self._accounts) < most:
             return None
         candidate = self._candidate(exempt, newest=True)
         if candidate is None or not (is_exempt or candidate.account_places >= own + 2):
-            raise Crowded(f"there are {len(self._accounts)} clients already, and {own} of {account}")
+            raise NoFreeSlot(f"there are {len(self._accounts)} clients already, and {own} of {account}")
         return candidate.pid
 
     def _count(self, account: str, exempt: Container[int]) -> int:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.clients.admission import Allowance, Crowded, Places, Rate
+from gpuagent.clients.admission import Allowance, ConnectionSlots, NoFreeSlot, Rate
 from gpuagent.clients.connection import Connection
 from gpuagent.clients.listener import CpuShare
 from gpuagent.clients.protocol import Event
@@ -99,9 +99,9 @@ class Hub:
         self._numbers = itertools.count(1)
         self._accounts = Accounts(files)
         self._waiting: dict[int, Connection] = {}
-        self._waiting_places = Places()
+        self._waiting_places = ConnectionSlots()
         self._by_pid: dict[int, Connection] = {}
-        self._places = Places()
+        self._places = ConnectionSlots()
         self._by_account: Counter[str] = Counter()
         self._total = Allowance(self.limits.total, self._seconds)
         self._allowances: dict[str, Allowance] = {}
@@ -210,7 +210,7 @@ class Hub:
                 pid, connection.account, self._gpu_pids,
                 most=self.limits.max_connections, most_of_account=self.limits.max_connections_per_user,
             )  # fmt: skip
-        except Crowded as crowded:
+        except NoFreeSlot as crowded:
             raise RefusedPeer("crowded", str(crowded)) from None
         if leaving is not None:
             self._by_pid[leaving].drop("crowded", "others have fewer places, or are on a GPU")

@@ -128,7 +128,7 @@ class Hello:
     """Those that use the GPU beside torch, and whether they took most of it at their start."""
 
 
-class Device(NamedTuple):
+class AllocatorDevice(NamedTuple):
     """An allocator's figures on one device, under the name that torch has for it ("" before torch 2.4)."""
 
     uuid: str
@@ -142,7 +142,7 @@ class Stats:
     """Figures of one moment."""
 
     initialized: bool
-    devices: tuple[Device, ...] = ()
+    devices: tuple[AllocatorDevice, ...] = ()
     problem: str = ""
 
 
@@ -236,12 +236,12 @@ _COUNTS = (
 )
 
 
-def _device(device: object) -> Device:
+def _device(device: object) -> AllocatorDevice:
     if not isinstance(device, dict):
         raise Malformed("a device is no object")
     counts = {name: _number(device, name) for name in _COUNTS}
     reading = AllocatorReading(**counts, limit_ratio=_ratio(device.get("fraction")))
-    return Device(_text(device, "uuid"), _number(device, "index"), reading)
+    return AllocatorDevice(_text(device, "uuid"), _number(device, "index"), reading)
 
 
 def _result(message: Message) -> Result:

@@ -21,7 +21,7 @@ from gpuagent.catalogue.clients import ClientFigures
 from gpuagent.clients.connection import Connection
 from gpuagent.clients.hub import MOST_WAITING, Hub, Limits
 from gpuagent.clients.listener import SOCKET_NAME, Acceptor, open_client_socket
-from gpuagent.clients.protocol import Device, Message, encode
+from gpuagent.clients.protocol import AllocatorDevice, Message, encode
 from gpuagent.clock import Clock
 from gpuagent.embedded import AllocatorReading, ClientReading
 from gpuagent.procfs.containers import PodNames
@@ -119,7 +119,7 @@ def _reading(connection: Connection, names: Mapping[str, str], on: set[str], *, 
     )
 
 
-def _only(devices: tuple[Device, ...], on: set[str]) -> str:
+def _only(devices: tuple[AllocatorDevice, ...], on: set[str]) -> str:
     """Return the GPU of an app with one device whose process is on one GPU: there it needs no name."""
     return next(iter(on)) if len(devices) == len(on) == 1 else ""
 

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from gpuagent.clock import Clock
 from gpuagent.collector.trust import TrustRegistry
-from gpuagent.collector.workers import Threads, Worker
+from gpuagent.collector.workers import ElasticThreadPool, Worker
 from gpuagent.doubt import MPS_UNKNOWN, NO_PCI_ADDRESS, SHUFFLED_LIST
 from gpuagent.driver.backend import LONGEST_GAP_SECONDS, Collected, Driver, DriverFailure, GpuCollector, WatchedGpu
 from gpuagent.reading import CollectorRun, GpuIdentity, GpuReading, GpuState
@@ -31,7 +31,7 @@ class GpuSlot:
         driver: Driver,
         index: int,
         clock: Clock,
-        threads: Threads,
+        threads: ElasticThreadPool,
         known: GpuIdentity | None,
         trusts: TrustRegistry,
         address_of: Callable[[str], str] = lambda _: "",
@@ -191,7 +191,7 @@ class GpuSlot:
             collector.close()
 
     def _collect(self, generation: int, *, slow: bool) -> Collected:
-        """In a thread of the crew."""
+        """Collect, in a thread of the pool."""
         if self._collector is None or self._opened_generation != generation:
             self._collector = None
             self._opened_generation = generation

@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.collector.listings_table import Listing, Stored, StoredListing, Table, load, to_document
+from gpuagent.collector.listings_table import Listing, ListingTable, Stored, StoredListing, load, to_document
 from gpuagent.collector.saved_state import RETRY_SECONDS, LatestWriter
 from gpuagent.driver.backend import Collected
 from gpuagent.procfs.machine import SINCE_BOOT, PidSpace
@@ -41,7 +41,7 @@ Entries = frozenset[tuple[str, int, int]]
 """Lines of the driver's list by type and MIG instances."""
 
 
-class Watched(NamedTuple):
+class UnprovenProcess(NamedTuple):
     """An unproven process, as far as it was seen."""
 
     start_ticks: int
@@ -54,13 +54,15 @@ class Watched(NamedTuple):
     settled: bool = False
     grown_lists: int = 0
 
-    def see(self, entries: Entries, used_bytes: int | None, highest_bytes: int, at: float) -> Watched:
+    def see(self, entries: Entries, used_bytes: int | None, highest_bytes: int, at: float) -> UnprovenProcess:
         """Take in a list; `highest_bytes` is the most that its number was ever listed with, this list included.
 
         Where the entries change, growth is looked for anew: one that was dropped and is listed again has not grown.
         """
         if entries != self.entries:
-            return Watched(self.start_ticks, self.first_seconds, entries).see(entries, used_bytes, highest_bytes, at)
+            return UnprovenProcess(self.start_ticks, self.first_seconds, entries).see(
+                entries, used_bytes, highest_bytes, at
+            )
         if used_bytes is None:
             return self._replace(since_seconds=None, grown_lists=0)
         if not self.settled:
@@ -129,7 +131,7 @@ KNOWN_HOLDERS = Holders()
 class _Gpu:
     """A GPU by its UUID and its PCI address, and what was made of its last list."""
 
-    def __init__(self, tables: tuple[Table, ...]) -> None:
+    def __init__(self, tables: tuple[ListingTable, ...]) -> None:
         self.tables = tables
         self.absent = False
         """A number of a table was not on the last list."""
@@ -138,7 +140,7 @@ class _Gpu:
         """The last complete list."""
         self.infos: Mapping[int, ProcessInfo | None] | None = None
         self.holders = KNOWN_HOLDERS
-        self.watched: dict[int, Watched] = {}
+        self.watched: dict[int, UnprovenProcess] = {}
 
     def is_unchanged(self, pids: frozenset[int], infos: Mapping[int, ProcessInfo | None]) -> bool:
         """Return whether the same comes of a list of the same numbers as last time."""
@@ -188,7 +190,7 @@ class Listings:
         self._written_seconds: float | None = None
         self._on_first_list = on_first_list
         stored = Stored() if path is None else load(path, boot_id, now_seconds)
-        self._tables = {key: Table(table) for key, table in stored.tables.items()}
+        self._tables = {key: ListingTable(table) for key, table in stored.tables.items()}
         self._ran_before = ran_before or bool(stored.tables)
         self._pid_space = pid_space
         self._mark = stored.mark if stored.tables or pid_space is None else pid_space.mark()
@@ -238,11 +240,11 @@ class Listings:
             known = next((self._tables[name] for name in key if name in self._tables), None)
             for name in key:
                 if name not in self._tables:  # a new name for a GPU that is known by its other one
-                    self._tables[name] = Table() if known is None else known.copy()
+                    self._tables[name] = ListingTable() if known is None else known.copy()
             self._gpus[key] = _Gpu(tuple(self._tables[name] for name in key))
         return self._gpus[key]
 
-    def _take_in(self, table: Table, collected: Collected, *, newer: bool) -> bool:
+    def _take_in(self, table: ListingTable, collected: Collected, *, newer: bool) -> bool:
         """Return whether listings have begun or ended; `newer` is a complete list that was not taken in before."""
         at, ended = collected.listed_seconds, False
         if newer:
@@ -255,7 +257,7 @@ class Listings:
             table.forget_absent(collected.pids)
         return ended or begun
 
-    def _begin_listings(self, table: Table, pids: frozenset[int], read_seconds: float) -> bool:
+    def _begin_listings(self, table: ListingTable, pids: frozenset[int], read_seconds: float) -> bool:
         for pid in pids & table.listings.keys():
             table.listings[pid].be_listed()
         new = pids - table.listings.keys()
@@ -312,7 +314,7 @@ class Listings:
                 continue
             one = watched.get(pid)
             if one is None or one.start_ticks != info.id.start_ticks:
-                one = Watched(info.id.start_ticks, at)
+                one = UnprovenProcess(info.id.start_ticks, at)
             if believed:
                 one = one.see(entries[pid], used, max(listing.highest_bytes for listing in listings), at)
                 if one.is_alive((collected.utilizations or {}).get(pid), at):

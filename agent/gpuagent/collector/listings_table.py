@@ -181,7 +181,7 @@ class Listing:
         return self.absent_seconds >= BREAK_SECONDS or self.gone_seconds >= LONG_BREAK_SECONDS
 
 
-class Table:
+class ListingTable:
     """The listings of one UUID or one PCI address."""
 
     def __init__(self, stored: StoredTable | None = None) -> None:
@@ -199,9 +199,9 @@ class Table:
         numbers = {pid: one.stored() for pid, one in self.listings.items()}
         return StoredTable(self.read_seconds, self.forgot, self._used_bytes, numbers)
 
-    def copy(self) -> Table:
+    def copy(self) -> ListingTable:
         """Return another that knows the same."""
-        made = Table(self.stored())
+        made = ListingTable(self.stored())
         made.inherited, made._steps = self.inherited, self._steps.copy()
         return made
 

@@ -32,7 +32,7 @@ class _Job(Enum):
     LEAVE = auto()
 
 
-class Session:
+class NvmlSession:
     """The present initialisation, known by its `generation`: a handle of another generation must not be used."""
 
     def __init__(self, driver: Driver, clock: Clock, worker: Worker) -> None:

@@ -17,9 +17,9 @@ from gpuagent.collector.inventory import IndexMemory, Inventory, find_conflicts
 from gpuagent.collector.join import Idleness, Joiner
 from gpuagent.collector.listings import GAP_SECONDS, TICK_SECONDS, Listings
 from gpuagent.collector.repairs import DriverSession, RepairMemory
-from gpuagent.collector.session import Session
+from gpuagent.collector.session import NvmlSession
 from gpuagent.collector.trust import TrustRegistry
-from gpuagent.collector.workers import Crew, Worker
+from gpuagent.collector.workers import ElasticThreadPool, Worker
 from gpuagent.driver.backend import LONGEST_GAP_SECONDS, Collected, Driver
 from gpuagent.procfs.kernel_log import Address, pci_address
 from gpuagent.reading import (
@@ -63,7 +63,7 @@ class Processes(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class TickTimeouts:
     """How long to wait for the driver."""
 
     fresh_seconds: float = 2.0
@@ -75,7 +75,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class MonitorContext:
     """Where the monitor runs."""
 
     boot_id: str = ""
@@ -99,12 +99,12 @@ class Monitor:
         driver: Driver,
         processes: Processes,
         clock: Clock,
-        pace: Pace | None = None,
-        place: Place | None = None,
+        pace: TickTimeouts | None = None,
+        place: MonitorContext | None = None,
     ) -> None:
-        self.pace = pace or Pace()
+        self.pace = pace or TickTimeouts()
         self.snapshot: Snapshot | None = None
-        self._place = place or Place()
+        self._place = place or MonitorContext()
         self._inventory = self._place.inventory or Inventory(None, self._place.boot_id)
         self._indices = self._place.indices or IndexMemory()
         # A made-up process is on its GPU from its first moment on.
@@ -120,10 +120,10 @@ class Monitor:
         self._clock = clock
         self._loop: asyncio.AbstractEventLoop | None = None
         self._answered = asyncio.Event()
-        self._crew = Crew("nvml-gpus", self._notify)
-        self._session_crew = Crew("nvml-session", self._notify)
-        self._nvml = Worker(self._session_crew)
-        self.session = Session(driver, clock, self._nvml)
+        self._threads = ElasticThreadPool("nvml-gpus", self._notify)
+        self._session_threads = ElasticThreadPool("nvml-session", self._notify)
+        self._nvml = Worker(self._session_threads)
+        self.session = NvmlSession(driver, clock, self._nvml)
         self._pool: dict[int, GpuSlot] = {}
         self._trusts = self._place.trusts or TrustRegistry()
         self._repairs = self._place.repairs or RepairMemory(clock)
@@ -190,11 +190,11 @@ class Monitor:
         while not self.session.released and time.monotonic() < deadline:
             self.session.advance(leave=self._leave)
             await self._wait([self._nvml], deadline)
-        self._session_crew.stop()
-        self._crew.stop()
+        self._session_threads.stop()
+        self._threads.stop()
 
     def _notify(self) -> None:
-        """From a crew's thread."""
+        """From a thread of the pool."""
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
@@ -213,7 +213,7 @@ class Monitor:
                     async with asyncio.timeout(min(remaining, patience)):
                         await self._answered.wait()
                 except TimeoutError:
-                    self._crew.reinforce()
+                    self._threads.add_threads()
                     patience = remaining
 
     def _take(self) -> None:
@@ -243,7 +243,7 @@ class Monitor:
             if index not in self._pool:
                 known = self._inventory.at(index)
                 address_of = self._inventory.address_of
-                slot = GpuSlot(self._driver, index, self._clock, self._crew, known, self._trusts, address_of)
+                slot = GpuSlot(self._driver, index, self._clock, self._threads, known, self._trusts, address_of)
                 self._pool[index] = slot
         self._slots = [self._pool[index] for index in indices]
         for slot in self._slots:

@@ -12,17 +12,66 @@ import time
 from collections.abc import Callable
 from functools import partial
 from queue import SimpleQueue
-from typing import Any, Protocol
+from typing import Any
 
+Task = Callable[[], None]
+"""A call that does one thing and raises nothing."""
 Job = Callable[[], Any]
 
 
-class Threads(Protocol):
-    """Who does the work; `gpuagent.collector.workers.Crew` does."""
+class ElasticThreadPool:
+    """Does tasks in the order in which they came, each once. Daemon threads: a stuck one ends with the process.
 
-    def put(self, task: Callable[[], None]) -> None:
-        """Have it done in another thread."""
-        ...
+    `submit`, `add_threads` and `stop` are for one thread. `notify` is called from a thread of the pool when nothing is
+    left to begin: after the last task of several, and after one that was late.
+    """
+
+    def __init__(self, name: str, notify: Callable[[], None]) -> None:
+        self._name = name
+        self._notify = notify
+        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
+        self._lock = threading.Lock()
+        self._threads = 0
+        self._idle = 0
+
+    def submit(self, task: Task) -> None:
+        """Have a task done. The first one starts a thread."""
+        self._tasks.put(task)
+        if not self._threads:
+            self._start()
+
+    def add_threads(self) -> None:
+        """Start a thread for each task that has not been begun: the one before it may be stuck."""
+        for _ in range(self._tasks.qsize()):
+            self._start()
+
+    def stop(self) -> None:
+        """End each thread after its present task."""
+        for _ in range(self._threads):
+            self._tasks.put(None)
+
+    def _start(self) -> None:
+        with self._lock:
+            self._threads += 1
+        threading.Thread(target=self._work, name=self._name, daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            with self._lock:
+                if self._idle and self._tasks.empty():  # added threads leave when one is enough again
+                    self._threads -= 1
+                    return
+                self._idle += 1
+            task = self._tasks.get()
+            with self._lock:
+                self._idle -= 1
+                if task is None:
+                    self._threads -= 1
+                    return
+            task()
+            del task  # it holds what it has made until the next one comes
+            if self._tasks.empty():
+                self._notify()
 
 
 class Outcome:
@@ -38,7 +87,7 @@ class Outcome:
 class Worker:
     """Has jobs done by `threads`. Everything but the job runs in the caller's thread."""
 
-    def __init__(self, threads: Threads) -> None:
+    def __init__(self, threads: ElasticThreadPool) -> None:
         self._threads = threads
         self._outcome: Outcome | None = None
         self._busy_since: float | None = None
@@ -60,15 +109,15 @@ class Worker:
         return self._outcome is not None
 
     def start(self, job: Job) -> bool:
-        """Begin a job; False, and nothing happens, if one is still there."""
+        """Begin a job and return True; False, and nothing happens, if one is still there."""
         if self.busy:
             return False
         self._busy_since = time.monotonic()
-        self._threads.put(partial(self._do, job))
+        self._threads.submit(partial(self._do, job))
         return True
 
     def take(self) -> Outcome | None:
-        """The outcome of the last job, once; None while it runs or if there was none."""
+        """Return the outcome of the last job, once; None while it runs or if there was none."""
         outcome = self._outcome
         if outcome is not None:
             self._outcome = None
@@ -81,62 +130,3 @@ class Worker:
         except BaseException as error:  # noqa: BLE001  whatever it was, the loop must learn of it
             outcome = Outcome(error=error)
         self._outcome = outcome
-
-
-Task = Callable[[], None]
-"""Does one thing and raises nothing."""
-
-
-class Crew:
-    """Does tasks in the order in which they came, each once. Daemon threads: a stuck one ends with the process.
-
-    `put`, `reinforce` and `stop` are for one thread. `notify` is called from a thread of the crew when nothing is left
-    to begin: after the last task of several, and after one that was late.
-    """
-
-    def __init__(self, name: str, notify: Callable[[], None]) -> None:
-        self._name = name
-        self._notify = notify
-        self._tasks: SimpleQueue[Task | None] = SimpleQueue()
-        self._lock = threading.Lock()
-        self._threads = 0
-        self._idle = 0
-
-    def put(self, task: Task) -> None:
-        """Have it done. The first one starts a thread."""
-        self._tasks.put(task)
-        if not self._threads:
-            self._start()
-
-    def reinforce(self) -> None:
-        """A thread for each task that has not been begun: whoever is before it may be stuck."""
-        for _ in range(self._tasks.qsize()):
-            self._start()
-
-    def stop(self) -> None:
-        """End each thread after its present task."""
-        for _ in range(self._threads):
-            self._tasks.put(None)
-
-    def _start(self) -> None:
-        with self._lock:
-            self._threads += 1
-        threading.Thread(target=self._work, name=self._name, daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                if self._idle and self._tasks.empty():  # reinforcements leave when one is enough again
-                    self._threads -= 1
-                    return
-                self._idle += 1
-            task = self._tasks.get()
-            with self._lock:
-                self._idle -= 1
-                if task is None:
-                    self._threads -= 1
-                    return
-            task()
-            del task  # it holds what it has made until the next one comes
-            if self._tasks.empty():
-                self._notify()

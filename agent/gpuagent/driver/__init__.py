@@ -1,1 +1,1 @@
-"""Read GPUs through their driver: `backend` says what a driver does for the collector, `nvml` is the one of NVIDIA's."""
+"""Read GPUs through their driver: `backend` says what one does for the collector, and `nvml` is NVIDIA's."""

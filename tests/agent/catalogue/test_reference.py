@@ -17,7 +17,7 @@ from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.sources import SOURCE_FAMILIES
 from gpuagent.catalogue.torch import TORCH_FAMILIES
 from gpuagent.clock import ManualClock
-from gpuagent.collector.tick import Monitor, Pace, Place
+from gpuagent.collector.tick import Monitor, MonitorContext, TickTimeouts
 from gpuagent.config.models import Config
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
@@ -94,8 +94,8 @@ async def _scrape(scenario: str) -> set[str]:
             boot_time_seconds=node.proc.boot_time_seconds,
             host_pid_namespace=True,
         )
-        place = Place(boot_id="boot", simulated=node.name, pci_gpus=node.pci_gpu_count)
-        pace = Pace(deadline_seconds=0.2)
+        place = MonitorContext(boot_id="boot", simulated=node.name, pci_gpus=node.pci_gpu_count)
+        pace = TickTimeouts(deadline_seconds=0.2)
         monitor = Monitor(NvmlDriver(Library(max_pid=node.max_pid)), table, clock, pace, place)
         view = View(
             Config(),

@@ -1,4 +1,4 @@
-"""What a crew rings when nothing is left to begin."""
+"""What a thread pool rings when nothing is left to begin."""
 
 from __future__ import annotations
 

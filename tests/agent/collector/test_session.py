@@ -8,8 +8,8 @@ from itertools import pairwise
 import pytest
 
 from gpuagent.clock import ManualClock
-from gpuagent.collector.session import Session
-from gpuagent.collector.workers import Crew, Job, Outcome, Worker
+from gpuagent.collector.session import NvmlSession
+from gpuagent.collector.workers import ElasticThreadPool, Job, Outcome, Worker
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import LIB_RM_VERSION_MISMATCH, NvmlFailure
 from gpuagent.reading import NvmlState
@@ -24,7 +24,7 @@ class HandWorker(Worker):
     """Does its job in `work()`, and is as long at it as the test says."""
 
     def __init__(self) -> None:
-        super().__init__(Crew("hand", lambda: None))
+        super().__init__(ElasticThreadPool("hand", lambda: None))
         self.job: Job | None = None
         self.outcome: Outcome | None = None
         self.seconds = 0.0
@@ -63,7 +63,7 @@ class Desk:
         self.clock = ManualClock()
         self.node = SimulatedNode(load_scenario("healthy"), self.clock)
         self.worker = HandWorker()
-        self.session = Session(NvmlDriver(), self.clock, self.worker)
+        self.session = NvmlSession(NvmlDriver(), self.clock, self.worker)
         self.stuck = False
 
     def advance(self) -> None:

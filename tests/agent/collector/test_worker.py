@@ -7,22 +7,22 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuagent.collector.workers import Crew, Worker
+from gpuagent.collector.workers import ElasticThreadPool, Worker
 from tests.agent.collector.bell import TIMEOUT, Bell
 
 
 @pytest.fixture
 def bell() -> Bell:
-    """What the crew rings."""
+    """What the pool rings."""
     return Bell()
 
 
 @pytest.fixture
 def worker(bell: Bell) -> Iterator[Worker]:
-    """With a crew of its own."""
-    crew = Crew("worker", bell)
-    yield Worker(crew)
-    crew.stop()
+    """With a pool of its own."""
+    pool = ElasticThreadPool("worker", bell)
+    yield Worker(pool)
+    pool.stop()
 
 
 def test_a_value_is_taken_once(worker: Worker, bell: Bell) -> None:

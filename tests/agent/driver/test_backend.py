@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 from gpuagent.catalogue.series import series
 from gpuagent.clock import ManualClock
-from gpuagent.collector.tick import Monitor, Place
+from gpuagent.collector.tick import Monitor, MonitorContext
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.reading import GpuState, Snapshot
 from gpuagent_simulator.node import SimulatedNode
@@ -33,7 +33,7 @@ def monitored(driver: BareDriver, clock: ManualClock) -> Iterator[Monitor]:
         host_pid_namespace=True,
     )
     try:
-        yield Monitor(driver, table, clock, PATIENT, Place(boot_id="boot"))
+        yield Monitor(driver, table, clock, PATIENT, MonitorContext(boot_id="boot"))
     finally:
         node.close()
 

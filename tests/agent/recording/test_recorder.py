@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.clock import ManualClock
-from gpuagent.collector.tick import Monitor, Place
+from gpuagent.collector.tick import Monitor, MonitorContext
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc
@@ -53,7 +53,7 @@ class Bench:
             node.proc, clock, watch=FakeWatcher(able=False), users=str, boot_id="boot",
             boot_time_seconds=node.proc.boot_time_seconds, host_pid_namespace=True,
         )  # fmt: skip
-        place = Place(boot_id="boot", simulated="test")
+        place = MonitorContext(boot_id="boot", simulated="test")
         self.source = DirectSource(
             Monitor(NvmlDriver(Library(max_pid=node.max_pid)), table, clock, PATIENT, place), clock
         )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuagent.driver.nvml.device import Device
+from gpuagent.driver.nvml.device import NvmlDevice
 from gpuagent.reading import Clocks
 
 _DOMAINS = (("graphics", 0), ("sm", 1), ("memory", 2), ("video", 3))
@@ -29,7 +29,7 @@ _THROTTLED_FIELDS = (
 )
 
 
-def collect(device: Device) -> Clocks:
+def collect(device: NvmlDevice) -> Clocks:
     """Clocks in hertz, event reasons one by one, and the time spent throttled by each."""
     reasons = device.ask("nvmlDeviceGetCurrentClocksEventReasons")
     if reasons is None:  # the name before driver 535
@@ -45,6 +45,6 @@ def collect(device: Device) -> Clocks:
     )
 
 
-def _hertz(device: Device, function: str) -> tuple[tuple[str, float], ...]:
+def _hertz(device: NvmlDevice, function: str) -> tuple[tuple[str, float], ...]:
     megahertz = ((name, device.ask(function, number)) for name, number in _DOMAINS)
     return tuple((name, value * 1e6) for name, value in megahertz if value is not None and value < 100_000)

@@ -24,14 +24,14 @@ from gpuagent.driver.nvml import (
     thermal,
     utilization,
 )
-from gpuagent.driver.nvml.device import Device
+from gpuagent.driver.nvml.device import NvmlDevice
 from gpuagent.driver.nvml.library import IMPOSSIBLE, Handle, NvmlFailure
 from gpuagent.driver.nvml.memory import check_figures
 from gpuagent.reading import CollectorRun, GpuProcess, GpuReading, GpuState, Memory, ProcessUtilization, Utilization
 
 T = TypeVar("T")
 
-SLOW: dict[str, tuple[str | None, Callable[[Device], Any]]] = {
+SLOW: dict[str, tuple[str | None, Callable[[NvmlDevice], Any]]] = {
     # collector: (part of the reading that it fills, function)
     "bar1": (None, memory.collect_bar1),
     "profile": ("profile", profile.collect),
@@ -52,7 +52,7 @@ class Collector:
     What was read at the slow rate is carried until the next slow run, and dropped when that fails.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: NvmlDevice) -> None:
         self.device = device
         self._slow_parts: dict[str, Any] = {}
         self._slow_runs: dict[str, CollectorRun] = {}

@@ -92,7 +92,7 @@ Field = int | tuple[int, int]
 _MEMBERS = ("dVal", "uiVal", "ulVal", "ullVal", "sllVal", "siVal", "usVal")
 
 
-class Device:
+class NvmlDevice:
     """A GPU handle with memory of what this GPU cannot do.
 
     Used by one thread only. `failures` gathers what went wrong since `begin()`; a lost GPU or an ended session is

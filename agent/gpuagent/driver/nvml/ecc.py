@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 
-from gpuagent.driver.nvml.device import Device, Field, count
+from gpuagent.driver.nvml.device import Field, NvmlDevice, count
 from gpuagent.reading import Ecc
 
 _VOLATILE_CORRECTED, _VOLATILE_UNCORRECTED, _AGGREGATE_CORRECTED, _AGGREGATE_UNCORRECTED = 3, 4, 5, 6
@@ -21,7 +21,7 @@ _COUNTS = {
 }
 
 
-def collect(device: Device) -> Ecc:
+def collect(device: NvmlDevice) -> Ecc:
     """All of it in one call of field values, with the single calls where a GPU lacks the fields."""
     fields = device.fields(
         *_COUNTS,
@@ -50,7 +50,7 @@ def collect(device: Device) -> Ecc:
     )
 
 
-def _counts(device: Device, fields: dict[Field, float]) -> dict[int, int | None]:
+def _counts(device: NvmlDevice, fields: dict[Field, float]) -> dict[int, int | None]:
     counts: dict[int, int | None] = {}
     for field, old_arguments in _COUNTS.items():
         value = fields.get(field)
@@ -60,7 +60,7 @@ def _counts(device: Device, fields: dict[Field, float]) -> dict[int, int | None]
     return counts
 
 
-def _rows(device: Device, fields: dict[Field, float]) -> tuple[int | None, ...]:
+def _rows(device: NvmlDevice, fields: dict[Field, float]) -> tuple[int | None, ...]:
     wanted = (_REMAPPED_CORRECTED, _REMAPPED_UNCORRECTED, _REMAP_PENDING, _REMAP_FAILED)
     if any(field in fields for field in wanted):
         return tuple(count(fields.get(field)) for field in wanted)
@@ -68,7 +68,7 @@ def _rows(device: Device, fields: dict[Field, float]) -> tuple[int | None, ...]:
     return (None,) * 4 if rows is None else tuple(count(value) for value in rows)
 
 
-def _sram_threshold_exceeded(device: Device) -> bool | None:
+def _sram_threshold_exceeded(device: NvmlDevice) -> bool | None:
     """Whether the error threshold of the field diagnostic is exceeded (nvml.h).
 
     pynvml's wrapper hands its argument on as it is: without `byref` the structure goes by value, and the process dies.

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable
 
 from gpuagent.clock import Clock
-from gpuagent.driver.nvml.device import Device
+from gpuagent.driver.nvml.device import NvmlDevice
 from gpuagent.driver.nvml.library import GET_HANDLE, NOT_SUPPORTED, UNKNOWN, Library, NvmlFailure
 from gpuagent.reading import GpuIdentity
 
@@ -17,7 +17,9 @@ _BRANDS = {
 }  # fmt: skip
 
 
-def open_device(library: Library, index: int, clock: Clock, address_of: Callable[[str], str] = lambda _: "") -> Device:
+def open_device(
+    library: Library, index: int, clock: Clock, address_of: Callable[[str], str] = lambda _: ""
+) -> NvmlDevice:
     """Attach to a GPU by its index and read what it is. May block: the driver wakes the GPU.
 
     `address_of` tells the PCI address at which the GPU with a UUID was last seen, for when the driver does not: one
@@ -28,7 +30,7 @@ def open_device(library: Library, index: int, clock: Clock, address_of: Callable
             (https://github.com/wookayin/gpustat/issues/125) and is raised as it is.
     """
     handle = library.call(GET_HANDLE, index)
-    device = Device(library, handle, GpuIdentity(index=index, uuid=""), clock)
+    device = NvmlDevice(library, handle, GpuIdentity(index=index, uuid=""), clock)
     device.identity = read(device, index)
     if not device.identity.uuid:
         raise device.failures[0] if device.failures else NvmlFailure("nvmlDeviceGetUUID", UNKNOWN)
@@ -39,7 +41,7 @@ def open_device(library: Library, index: int, clock: Clock, address_of: Callable
     return device
 
 
-def read(device: Device, index: int) -> GpuIdentity:
+def read(device: NvmlDevice, index: int) -> GpuIdentity:
     """Identity of an attached GPU; what it does not tell is ""."""
     pci = device.ask("nvmlDeviceGetPciInfo")
     capability = device.ask("nvmlDeviceGetCudaComputeCapability")
@@ -58,7 +60,7 @@ def read(device: Device, index: int) -> GpuIdentity:
     )
 
 
-def refresh_pci_address(device: Device) -> None:
+def refresh_pci_address(device: NvmlDevice) -> None:
     """Ask again for an address that could not be read so far."""
     if device.address_read:
         return
@@ -68,7 +70,7 @@ def refresh_pci_address(device: Device) -> None:
         device.identity = dataclasses.replace(device.identity, pci_bus_id=address)
 
 
-def refresh_mig_mode(device: Device) -> None:
+def refresh_mig_mode(device: NvmlDevice) -> None:
     """MIG can be switched while the handle stays valid. An answer that fails leaves it as it was."""
     failures = len(device.failures)
     enabled = mig_enabled(device)
@@ -76,7 +78,7 @@ def refresh_mig_mode(device: Device) -> None:
         device.identity = dataclasses.replace(device.identity, mig_enabled=enabled)
 
 
-def mig_enabled(device: Device) -> bool | None:
+def mig_enabled(device: NvmlDevice) -> bool | None:
     """Whether MIG mode is on; None where the GPU has none."""
     modes = device.ask("nvmlDeviceGetMigMode")
     return None if modes is None else bool(modes[0])
@@ -90,7 +92,7 @@ def _pci_bus_id(pci: object | None) -> str:
     return bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else str(bus_id)
 
 
-def _unified_memory(device: Device) -> bool:
+def _unified_memory(device: NvmlDevice) -> bool:
     """Whether the GPU has no memory of its own.
 
     GB10, Jetson and the like answer NOT_SUPPORTED to every form of the memory call, and only they

@@ -12,19 +12,19 @@ from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from gpuagent.driver.backend import NOT_BELIEVED
-from gpuagent.driver.nvml.device import Device, count, possible_memory
+from gpuagent.driver.nvml.device import NvmlDevice, count, possible_memory
 from gpuagent.driver.nvml.library import IMPOSSIBLE, UNKNOWN, NvmlFailure
 from gpuagent.reading import GpuProcess, Memory, MigInstance
 from gpuagent.units import format_bytes
 
 
-def collect(device: Device) -> Memory:
+def collect(device: NvmlDevice) -> Memory:
     """Memory as the driver counts it, BAR1 aside: that is `collect_bar1`, at the slow rate."""
     bar1 = device.state(_Bar1)
     return _read(device, bar1.total_bytes, bar1.used_bytes)
 
 
-def collect_bar1(device: Device) -> None:
+def collect_bar1(device: NvmlDevice) -> None:
     """Refresh the BAR1 figures, which the next `collect` carries."""
     info = device.ask("nvmlDeviceGetBAR1MemoryInfo")
     bar1 = device.state(_Bar1)
@@ -41,7 +41,7 @@ class _Version2:
     works = False
 
 
-def _read(device: Device, bar1_total: int | None, bar1_used: int | None) -> Memory:
+def _read(device: NvmlDevice, bar1_total: int | None, bar1_used: int | None) -> Memory:
     """Version 2 tells `reserved` apart from `used`; version 1 adds it to `used`.
 
     Version 1 is for drivers before R510, and for WSL, where version 2 answers UNKNOWN
@@ -82,7 +82,7 @@ SLACK_BYTES = 2 * 1024**2
 once for the process and once for the device."""
 
 
-class Verdict(NamedTuple):
+class FigureCheck(NamedTuple):
     """Result of the check. At most one of the two texts is set."""
 
     impossible: str = ""
@@ -96,7 +96,7 @@ class Verdict(NamedTuple):
         return self.impossible or self.doubtful
 
 
-POSSIBLE = Verdict()
+POSSIBLE = FigureCheck()
 
 
 def check_figures(
@@ -104,7 +104,7 @@ def check_figures(
     processes: Sequence[GpuProcess],
     instances: Sequence[MigInstance] = (),
     read_again: Callable[[], Memory | None] = lambda: None,
-) -> tuple[Verdict, Memory | None]:
+) -> tuple[FigureCheck, Memory | None]:
     """Return the verdict, and the device memory that it rests on.
 
     Device memory is read before the process list, and a process may allocate in between. So where the list holds more
@@ -114,7 +114,7 @@ def check_figures(
     totals = _instance_totals(instances)
     whole = memory.total_bytes if memory is not None else None
     if too_much := _beyond_total(processes, whole, totals):
-        return Verdict(impossible=too_much), memory
+        return FigureCheck(impossible=too_much), memory
     verdict = _against_used(memory, processes, instances)
     if verdict is POSSIBLE:
         return verdict, memory
@@ -160,7 +160,9 @@ def _beyond_total(processes: Sequence[GpuProcess], whole: int | None, totals: di
     return ""
 
 
-def _against_used(memory: Memory | None, processes: Sequence[GpuProcess], instances: Sequence[MigInstance]) -> Verdict:
+def _against_used(
+    memory: Memory | None, processes: Sequence[GpuProcess], instances: Sequence[MigInstance]
+) -> FigureCheck:
     """Compare with what the device says is used.
 
     Two processes may map the same memory (CUDA IPC), and whether the driver counts it for both is not documented: a sum
@@ -177,13 +179,13 @@ def _against_used(memory: Memory | None, processes: Sequence[GpuProcess], instan
         if held is None:
             continue
         if held > used + SLACK_BYTES:
-            return Verdict(
+            return FigureCheck(
                 impossible=f"process {process.pid} holds {format_bytes(held)}, the whole GPU {format_bytes(used)}"
             )
         together += held
         listed += 1
     if together > used + listed * SLACK_BYTES:
-        return Verdict(
+        return FigureCheck(
             doubtful=f"the processes together hold {format_bytes(together)}, the whole GPU {format_bytes(used)}"
         )
     return POSSIBLE

@@ -11,7 +11,7 @@ from functools import partial
 
 from gpuagent.driver.backend import NOT_BELIEVED
 from gpuagent.driver.nvml import identity, profile
-from gpuagent.driver.nvml.device import Device, count, possible_memory
+from gpuagent.driver.nvml.device import NvmlDevice, count, possible_memory
 from gpuagent.driver.nvml.library import IMPOSSIBLE, INVALID_ARGUMENT, NOT_FOUND, Handle, Library, NvmlFailure
 from gpuagent.reading import Memory, MigInstance, Profile
 
@@ -29,7 +29,7 @@ class _Profiles:
         self.by_uuid: dict[str, Profile | None] = {}
 
 
-def collect(device: Device, *, slow: bool = True) -> MigDevices:
+def collect(device: NvmlDevice, *, slow: bool = True) -> MigDevices:
     """All MIG devices; empty where MIG is off. Whether it is, and GPM per GPU instance, at the slow rate."""
     if slow:
         identity.refresh_mig_mode(device)
@@ -47,7 +47,7 @@ def collect(device: Device, *, slow: bool = True) -> MigDevices:
     return MigDevices(tuple(instances), tuple(handles))
 
 
-def _open(device: Device, index: int) -> tuple[Handle, MigInstance] | None:
+def _open(device: NvmlDevice, index: int) -> tuple[Handle, MigInstance] | None:
     """The instance in a slot; None if there is none, or if it has just been destroyed."""
     try:
         handle = device.library.call("nvmlDeviceGetMigDeviceHandleByIndex", device.handle, index)
@@ -58,7 +58,7 @@ def _open(device: Device, index: int) -> tuple[Handle, MigInstance] | None:
         raise
 
 
-def _read(device: Device, handle: Handle) -> MigInstance:
+def _read(device: NvmlDevice, handle: Handle) -> MigInstance:
     library = device.library
     name = library.text("nvmlDeviceGetName", handle)
     return MigInstance(
@@ -83,7 +83,7 @@ def _memory(library: Library, handle: Handle) -> Memory:
     return Memory(total_bytes=total, used_bytes=used, free_bytes=free)
 
 
-def _profile(device: Device, instances: list[MigInstance], *, slow: bool) -> None:
+def _profile(device: NvmlDevice, instances: list[MigInstance], *, slow: bool) -> None:
     kept = device.state(_Profiles)
     if slow:
         profile.forget(device, {instance.gpu_instance_id for instance in instances})

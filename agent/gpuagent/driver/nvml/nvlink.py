@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuagent.driver.nvml.device import Device, count
+from gpuagent.driver.nvml.device import NvmlDevice, count
 from gpuagent.reading import NvLink
 
 _LINK_COUNT = 91
@@ -11,7 +11,7 @@ _REPLAY, _RECOVERY, _CRC_FLIT, _CRC_DATA = 0, 1, 2, 3  # nvmlNvLinkErrorCounter_
 _MAX_LINKS = 36
 
 
-def collect(device: Device) -> tuple[NvLink, ...]:
+def collect(device: NvmlDevice) -> tuple[NvLink, ...]:
     """Every link that the GPU has; () where it has none."""
     number = count(device.fields(_LINK_COUNT).get(_LINK_COUNT)) or 0
     links = range(min(number, _MAX_LINKS))
@@ -38,7 +38,7 @@ def collect(device: Device) -> tuple[NvLink, ...]:
     return tuple(found)
 
 
-def _errors(device: Device, link: int, counter: int) -> int | None:
+def _errors(device: NvmlDevice, link: int, counter: int) -> int | None:
     return count(device.ask("nvmlDeviceGetNvLinkErrorCounter", link, counter))
 
 

@@ -6,7 +6,7 @@ fields 197 and 198 cost one call and give an exact rate; where a GPU lacks them,
 
 from __future__ import annotations
 
-from gpuagent.driver.nvml.device import Device, count
+from gpuagent.driver.nvml.device import NvmlDevice, count
 from gpuagent.reading import Pcie
 
 _TRANSMIT_BYTES, _RECEIVE_BYTES, _REPLAYS = 197, 198, 94
@@ -42,7 +42,7 @@ class _Counters:
         self.receive = Unwrapped()
 
 
-def collect(device: Device) -> Pcie:
+def collect(device: NvmlDevice) -> Pcie:
     """Link state and counters."""
     fields = device.fields(_REPLAYS, _TRANSMIT_BYTES, _RECEIVE_BYTES)
     counters = device.state(_Counters)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from gpuagent.driver.nvml.device import Device, count, watts
+from gpuagent.driver.nvml.device import NvmlDevice, count, watts
 from gpuagent.reading import Power
 
 _AVERAGE, _INSTANT, _MIN_LIMIT, _MAX_LIMIT, _DEFAULT_LIMIT, _LIMIT = 185, 186, 187, 188, 189, 190
 _UNKNOWN_PERFORMANCE_STATE = 32
 
 
-def collect(device: Device) -> Power:
+def collect(device: NvmlDevice) -> Power:
     """Power by field values, which tell average and instant apart; by the old call where there are none."""
     fields = device.fields(_AVERAGE, _INSTANT, _MIN_LIMIT, _MAX_LIMIT, _DEFAULT_LIMIT, _LIMIT)
     average = watts(fields.get(_AVERAGE))

@@ -12,7 +12,7 @@ from collections.abc import Collection, Iterable, Mapping
 from struct import Struct
 
 from gpuagent.driver.backend import IDLE, LONGEST_GAP_SECONDS
-from gpuagent.driver.nvml.device import Device
+from gpuagent.driver.nvml.device import NvmlDevice
 from gpuagent.driver.nvml.library import INSUFFICIENT_SIZE, NOT_FOUND, SUCCESS, NvmlFailure
 from gpuagent.reading import ProcessUtilization
 
@@ -45,7 +45,7 @@ class _NewRequest(ctypes.Structure):
 _NEW_VERSION = ctypes.sizeof(_NewRequest) | (1 << 24)
 
 
-class Ring:
+class SampleRing:
     """A reader with a kept buffer; `read` returns what is newer than `since`."""
 
     def __init__(self) -> None:
@@ -54,7 +54,7 @@ class Ring:
         self.empty_reads = 0
         self.prefer_new = False
 
-    def read(self, device: Device, since: int, *, busy: bool) -> list[Sample] | None:
+    def read(self, device: NvmlDevice, since: int, *, busy: bool) -> list[Sample] | None:
         """Samples after `since` (unix microseconds); None where the GPU has none to give."""
         if not self.prefer_new:
             samples = device.attempt(_OLD, lambda: self._read_old(device, since))
@@ -68,7 +68,7 @@ class Ring:
             return []
         return samples
 
-    def _read_old(self, device: Device, since: int) -> list[Sample]:
+    def _read_old(self, device: NvmlDevice, since: int) -> list[Sample]:
         count = ctypes.c_uint()
         while True:
             count.value = self.capacity
@@ -77,7 +77,7 @@ class Ring:
             if size is not None:
                 return list(_OLD_SAMPLE.iter_unpack(memoryview(self.buffer)[:size]))
 
-    def _read_new(self, device: Device, since: int) -> list[Sample]:
+    def _read_new(self, device: NvmlDevice, since: int) -> list[Sample]:
         request = _NewRequest(version=_NEW_VERSION, last_seen=since)
         while True:
             request.count = self.capacity
@@ -122,11 +122,11 @@ _Percent = tuple[int, int, int, int]
 _MOST_RATIOS = 4096
 
 
-class Samples:
+class BelievedSamples:
     """What one GPU has told so far: the newest believed sample per pid."""
 
     def __init__(self) -> None:
-        self.ring = Ring()
+        self.ring = SampleRing()
         self.last_stamp = 0
         self.newest: dict[int, Accepted] = {}
         self.worked_at: dict[int, float] = {}
@@ -207,7 +207,7 @@ class Samples:
 
 
 def collect(
-    device: Device, pids: Collection[int], *, busy: bool = False, at_rest: bool = False
+    device: NvmlDevice, pids: Collection[int], *, busy: bool = False, at_rest: bool = False
 ) -> dict[int, ProcessUtilization] | None:
     """Utilisation of the listed pids, as far as it is known; None where the GPU does not tell (MIG, integrated GPUs).
 
@@ -215,7 +215,7 @@ def collect(
     (https://github.com/Project-HAMi/HAMi-core/issues/112). `busy` says that the GPU as a whole is not idle, `at_rest`
     that it was observed at 0 %: neither, where it does not tell.
     """
-    state = device.state(Samples)
+    state = device.state(BelievedSamples)
     clock = device.clock
     before = state.rested_at
     rested = state.rest(clock.now(), at_rest=at_rest, longest_gap_seconds=device.longest_gap_seconds)
@@ -230,9 +230,9 @@ def collect(
     return state.of(pids, now, rested=rested)
 
 
-def worked_at(device: Device) -> Mapping[int, float]:
+def worked_at(device: NvmlDevice) -> Mapping[int, float]:
     """Return when each listed pid was last sampled at work, by the clock of the reading that took the sample in.
 
     A reading that was never shown counts too: what it took from the ring, no later one is told again.
     """
-    return device.state(Samples).worked_at.copy()
+    return device.state(BelievedSamples).worked_at.copy()

@@ -17,7 +17,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from gpuagent.doubt import WITHHELD
-from gpuagent.driver.nvml.device import NO_INSTANCE_U32, NOT_AVAILABLE_U64, Device
+from gpuagent.driver.nvml.device import NO_INSTANCE_U32, NOT_AVAILABLE_U64, NvmlDevice
 from gpuagent.driver.nvml.library import IMPOSSIBLE, INSUFFICIENT_SIZE, NO_PERMISSION, SUCCESS, Handle, NvmlFailure
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import GpuProcess
@@ -84,7 +84,7 @@ class _Buffer:
         self.memory = (ctypes.c_char * (self.capacity * _ROOM_PER_ENTRY))()
 
 
-def collect(device: Device, *, slow: bool = True, mig_handles: tuple[Handle, ...] = ()) -> ProcessList:
+def collect(device: NvmlDevice, *, slow: bool = True, mig_handles: tuple[Handle, ...] = ()) -> ProcessList:
     """Every process on the GPU, once per (pid, GPU instance).
 
     A graphics or MPS list that was empty is asked again only at the slow rate, and at the first two readings whose
@@ -154,7 +154,7 @@ def _merge(merged: dict[tuple[int, int], GpuProcess], entry: Entry, kind: str) -
 
 
 def _entries(
-    device: Device, buffer: _Buffer, function: str, mig_handles: tuple[Handle, ...]
+    device: NvmlDevice, buffer: _Buffer, function: str, mig_handles: tuple[Handle, ...]
 ) -> tuple[list[Entry], bool]:
     """One list, and whether that is all of it: not if the GPU has none, or it failed.
 
@@ -170,7 +170,7 @@ def _entries(
     return list(chain.from_iterable(known)), bool(parts) and len(known) == len(parts)
 
 
-def _instance_entries(device: Device, buffer: _Buffer, handle: Handle, function: str) -> list[Entry] | None:
+def _instance_entries(device: NvmlDevice, buffer: _Buffer, handle: Handle, function: str) -> list[Entry] | None:
     """One list of one MIG instance; None if it is refused or failed."""
     try:
         return _read_any_version(device, buffer, handle, function)
@@ -182,7 +182,7 @@ def _instance_entries(device: Device, buffer: _Buffer, handle: Handle, function:
         return None
 
 
-def _read_any_version(device: Device, buffer: _Buffer, handle: Handle, function: str) -> list[Entry]:
+def _read_any_version(device: NvmlDevice, buffer: _Buffer, handle: Handle, function: str) -> list[Entry]:
     """Version 3, or 2 where the driver lacks it or where version 3 cannot be true (2 is 24 bytes by definition)."""
     problem: NvmlFailure | None = None
     for version in ("_v3", "_v2"):
@@ -200,7 +200,7 @@ def _read_any_version(device: Device, buffer: _Buffer, handle: Handle, function:
     raise problem or NvmlFailure(function, -1, "no answer")
 
 
-def _read(device: Device, buffer: _Buffer, handle: Handle, function: str) -> _Told:
+def _read(device: NvmlDevice, buffer: _Buffer, handle: Handle, function: str) -> _Told:
     """One call with the kept buffer; again with a larger one for as long as the list outgrows it."""
     count = ctypes.c_uint()
     while True:
@@ -219,7 +219,7 @@ def _read(device: Device, buffer: _Buffer, handle: Handle, function: str) -> _To
         buffer.grow(count.value)
 
 
-def _plausible(device: Device, entries: list[Entry]) -> bool:
+def _plausible(device: NvmlDevice, entries: list[Entry]) -> bool:
     """Every pid possible, no memory larger than any GPU has. Shuffled entries fail one or the other."""
     max_pid = device.library.max_pid
     return all(0 < pid <= max_pid and (used == NOT_AVAILABLE_U64 or used < 2**48) for pid, used, _, _ in entries)

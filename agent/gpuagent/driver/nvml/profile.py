@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gpuagent.driver.nvml.device import Device, is_blank
+from gpuagent.driver.nvml.device import NvmlDevice, is_blank
 from gpuagent.driver.nvml.library import SUCCESS, NvmlFailure
 from gpuagent.reading import Profile
 
@@ -36,7 +36,7 @@ _LEAST_SECONDS = 0.15
 class _Pair:
     """Two samples of one GPU (instance) and the request that compares them; 19 KB, allocated once."""
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: NvmlDevice) -> None:
         library = device.library
         self.older = library.call("nvmlGpmSampleAlloc")
         self.newer = library.call("nvmlGpmSampleAlloc")
@@ -51,7 +51,7 @@ class _Pairs:
         self.by_instance: dict[int | None, _Pair] = {}
 
 
-def collect(device: Device, gpu_instance_id: int | None = None) -> Profile | None:
+def collect(device: NvmlDevice, gpu_instance_id: int | None = None) -> Profile | None:
     """Metrics since the last call; None at the first one and where the GPU has no GPM."""
     if not _supported(device):
         return None
@@ -72,26 +72,26 @@ def collect(device: Device, gpu_instance_id: int | None = None) -> Profile | Non
     )
 
 
-def forget(device: Device, keep: set[int]) -> None:
+def forget(device: NvmlDevice, keep: set[int]) -> None:
     """Free the samples of GPU instances that are gone: an id that comes back is another instance."""
     pairs = device.state(_Pairs).by_instance
     for instance in [key for key in pairs if key is not None and key not in keep]:
         _free(device, pairs.pop(instance))
 
 
-def close(device: Device) -> None:
+def close(device: NvmlDevice) -> None:
     """Free all samples. Only while the library is still initialised."""
     pairs = device.state(_Pairs).by_instance
     while pairs:
         _free(device, pairs.popitem()[1])
 
 
-def _supported(device: Device) -> bool:
+def _supported(device: NvmlDevice) -> bool:
     support = device.ask("nvmlGpmQueryDeviceSupport")
     return bool(support is not None and support.isSupportedDevice)
 
 
-def _measure(device: Device, instance: int | None, sample: Callable[[Any], object]) -> Profile | None:
+def _measure(device: NvmlDevice, instance: int | None, sample: Callable[[Any], object]) -> Profile | None:
     pairs = device.state(_Pairs).by_instance
     pair = pairs.get(instance)
     if pair is None:
@@ -106,7 +106,7 @@ def _measure(device: Device, instance: int | None, sample: Callable[[Any], objec
     return None if first else _compare(device, pair)
 
 
-def _compare(device: Device, pair: _Pair) -> Profile:
+def _compare(device: NvmlDevice, pair: _Pair) -> Profile:
     request = pair.request
     request.sample1, request.sample2 = pair.older, pair.newer
     for position, metric in enumerate(_WANTED.values()):
@@ -124,7 +124,7 @@ def _compare(device: Device, pair: _Pair) -> Profile:
     return Profile(**values)
 
 
-def _free(device: Device, pair: _Pair) -> None:
+def _free(device: NvmlDevice, pair: _Pair) -> None:
     for sample in (pair.older, pair.newer):
         try:
             device.library.call("nvmlGpmSampleFree", sample)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuagent.driver.nvml.device import Device, celsius, ratio
+from gpuagent.driver.nvml.device import NvmlDevice, celsius, ratio
 from gpuagent.reading import Thermal
 
 _SENSOR_GPU = 0
@@ -10,7 +10,7 @@ _THRESHOLD_SHUTDOWN, _THRESHOLD_SLOWDOWN, _THRESHOLD_MEMORY_MAX, _THRESHOLD_GPU_
 _FIELD_MEMORY_TEMPERATURE = 82
 
 
-def collect(device: Device) -> Thermal:
+def collect(device: NvmlDevice) -> Thermal:
     """Everything thermal. nvmlDeviceGetTemperature goes away with CUDA 14, its successor is newer than many drivers."""
     temperature = device.ask("nvmlDeviceGetTemperatureV", _SENSOR_GPU)
     if temperature is None:
@@ -28,11 +28,11 @@ def collect(device: Device) -> Thermal:
     )
 
 
-def _threshold(device: Device, threshold: int) -> float | None:
+def _threshold(device: NvmlDevice, threshold: int) -> float | None:
     return celsius(device.ask("nvmlDeviceGetTemperatureThreshold", threshold))
 
 
-def _fans(device: Device) -> tuple[float, ...]:
+def _fans(device: NvmlDevice) -> tuple[float, ...]:
     """Share of the maximum speed, per fan. Passively cooled boards answer that there is none."""
     number = device.ask("nvmlDeviceGetNumFans")
     if number is None:

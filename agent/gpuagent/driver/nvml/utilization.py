@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from gpuagent.driver.nvml.device import Device, ratio
+from gpuagent.driver.nvml.device import NvmlDevice, ratio
 from gpuagent.reading import Utilization
 
 _MEDIA = tuple(f"nvmlDeviceGet{engine}Utilization" for engine in ("Encoder", "Decoder", "Jpg", "Ofa"))
 
 
-def collect(device: Device, *, slow: bool = True) -> Utilization:
+def collect(device: NvmlDevice, *, slow: bool = True) -> Utilization:
     """Engine utilisation. Under MIG the driver answers none of this; GPM does (see `profile`).
 
     The media engines are asked at the slow rate and carried in between: four more calls a second would tell little.
@@ -28,7 +28,7 @@ def collect(device: Device, *, slow: bool = True) -> Utilization:
     )
 
 
-def at_rest(device: Device, busy: Utilization) -> bool:
+def at_rest(device: NvmlDevice, busy: Utilization) -> bool:
     """Return whether the GPU as a whole was observed to do nothing: no kernel, no memory access, no media engine.
 
     A figure that is missing is no 0, unless the GPU has no such engine. Under MIG nothing is observed.
@@ -46,6 +46,6 @@ class _Media:
     ratios: tuple[float | None, ...] = (None, None, None, None)
 
 
-def _sampled(device: Device, function: str) -> float | None:
+def _sampled(device: NvmlDevice, function: str) -> float | None:
     answer = device.ask(function)
     return ratio(answer[0]) if answer else None

@@ -11,7 +11,7 @@ import pytest
 from gpuagent.clock import ManualClock
 from gpuagent.driver.backend import Collected
 from gpuagent.driver.nvml.collect import Collector
-from gpuagent.driver.nvml.device import Device
+from gpuagent.driver.nvml.device import NvmlDevice
 from gpuagent.driver.nvml.identity import open_device
 from gpuagent.driver.nvml.library import Library
 from gpuagent_simulator.faults import Fault, Kind
@@ -29,7 +29,7 @@ class Bench:
     node: SimulatedNode
     clock: ManualClock
     library: Library
-    device: Device
+    device: NvmlDevice
     collector: Collector
 
     def collect(self, seconds: float = 1.0, *, slow: bool = False) -> Collected:

@@ -9,7 +9,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.driver.backend import IDLE, LONGEST_GAP_SECONDS
-from gpuagent.driver.nvml.process_utilization import HOLD_SECONDS, Ring, Sample, Samples, collect, worked_at
+from gpuagent.driver.nvml.process_utilization import (
+    HOLD_SECONDS,
+    BelievedSamples,
+    Sample,
+    SampleRing,
+    collect,
+    worked_at,
+)
 from gpuagent.reading import ProcessUtilization
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, Kind
@@ -29,9 +36,9 @@ def sample(seconds: float = 0.0, *percent: int, pid: int = PID) -> Sample:
     return pid, int((WALL + seconds) * 1e6), sm, memory, encoder, decoder
 
 
-def after(samples: Sequence[Sample], *, state: Samples | None = None, wall: float = WALL) -> Samples:
+def after(samples: Sequence[Sample], *, state: BelievedSamples | None = None, wall: float = WALL) -> BelievedSamples:
     """What is known after these samples, with one process listed."""
-    state = state or Samples()
+    state = state or BelievedSamples()
     state.accept(samples, {PID}, wall, NOW)
     return state
 
@@ -206,7 +213,7 @@ def test_the_newer_call_where_the_older_one_stays_empty(open_gpu: Open) -> None:
 
     assert told[0] is None
     assert told[-1] == ProcessUtilization(0.6, 0.3, 0.0, 0.05)
-    assert bench.device.state(Samples).ring.prefer_new
+    assert bench.device.state(BelievedSamples).ring.prefer_new
 
 
 def test_both_calls_missing(open_gpu: Open) -> None:
@@ -222,7 +229,7 @@ def test_more_samples_than_the_buffer_holds(open_gpu: Open, missing: tuple[str, 
     """NUM-09: the buffer grows, and every process has its sample."""
     gpu = "{model: h100, processes: [{name: 'a{n}', memory: 1MiB, count: 700, utilization: {sm: 1}}]}"
     bench = open_gpu(gpu, *([Fault(Kind.MISSING, calls=missing)] if missing else []))
-    ring = Ring()
+    ring = SampleRing()
     samples = ring.read(bench.device, 0, busy=True)
 
     assert samples is not None

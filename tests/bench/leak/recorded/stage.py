@@ -12,7 +12,7 @@ from pathlib import Path
 from gpuagent import __version__
 from gpuagent.clients.server import ClientServer, client_server
 from gpuagent.clock import SystemClock
-from gpuagent.collector.tick import Monitor, Pace, Place
+from gpuagent.collector.tick import Monitor, MonitorContext, TickTimeouts
 from gpuagent.config.models import Config
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
@@ -29,7 +29,7 @@ from tests.bench.leak.recorded.app import App
 from tests.fakes.nvml import use
 
 MIB = 2**20
-_PACE = Pace(fresh_seconds=5.0, deadline_seconds=5.0)
+_PACE = TickTimeouts(fresh_seconds=5.0, deadline_seconds=5.0)
 
 
 class Stage:
@@ -96,7 +96,7 @@ async def stage(apps: Sequence[App], door: ClientServer) -> AsyncIterator[Stage]
     with ExitStack() as left:
         left.enter_context(use(node.library))
         left.callback(node.close)
-        place = Place(boot_id=boot_id(), simulated=node.name, pci_gpus=node.pci_gpu_count)
+        place = MonitorContext(boot_id=boot_id(), simulated=node.name, pci_gpus=node.pci_gpu_count)
         monitor = Monitor(NvmlDriver(Library(max_pid=node.max_pid)), table, clock, _PACE, place)
         try:
             yield Stage(monitor, door, clock)
