@@ -66,7 +66,7 @@ _TEXTS = {
 
 
 def error_text(code: int) -> str:
-    """What nvmlErrorString says."""
+    """Return what nvmlErrorString says."""
     try:
         known = Code(code)
     except ValueError:
@@ -75,7 +75,7 @@ def error_text(code: int) -> str:
 
 
 def parse_code(value: int | str) -> int:
-    """A code by number or by name (`gpu_is_lost`).
+    """Return a code by number or by name (`gpu_is_lost`).
 
     Raises:
         ValueError: no such name.
@@ -94,7 +94,7 @@ S = TypeVar("S")
 
 
 def address(argument: Any) -> int:
-    """Where a pointer argument points; 0 for NULL.
+    """Return where a pointer argument points; 0 for NULL.
 
     Raises:
         Refusal: it is no pointer at all.
@@ -116,7 +116,7 @@ def address(argument: Any) -> int:
 
 
 def view(kind: type[S], argument: Any) -> S:
-    """The memory that a pointer argument points to, as `kind`.
+    """Return the memory that a pointer argument points to, as `kind`.
 
     Raises:
         Refusal: NULL.
@@ -129,7 +129,7 @@ def view(kind: type[S], argument: Any) -> S:
 
 
 def room(argument: Any) -> int | None:
-    """Bytes behind a pointer argument, where ctypes knows them: C would not."""
+    """Return the bytes behind a pointer argument, where ctypes knows them: C would not."""
     if isinstance(argument, ctypes.Array):
         return ctypes.sizeof(argument)
     referred = getattr(argument, "_obj", None)
@@ -137,12 +137,12 @@ def room(argument: Any) -> int | None:
 
 
 def number(argument: Any) -> int:
-    """A number passed by value: a plain int or a ctypes integer."""
+    """Return a number passed by value: a plain int or a ctypes integer."""
     return int(getattr(argument, "value", argument))
 
 
 def text(argument: Any) -> bytes:
-    """A C string."""
+    """Return a C string."""
     value = getattr(argument, "value", argument)
     if not isinstance(value, bytes):
         raise Refusal(Code.INVALID_ARGUMENT)
@@ -201,7 +201,7 @@ class Pointers:
         self._issued: dict[Hashable, int] = {}
 
     def issue(self, thing: Hashable) -> int:
-        """The address that stands for `thing`, the same until the driver is reloaded."""
+        """Return the address that stands for `thing`, the same until the driver is reloaded."""
         with self._lock:
             where = self._issued.get(thing)
             if where is None:
@@ -212,7 +212,7 @@ class Pointers:
             return where
 
     def resolve(self, kind: type[T], argument: Any) -> T:
-        """What a caller's pointer stands for.
+        """Return what a caller's pointer stands for.
 
         Raises:
             Refusal: NULL, freed, from before a reload, or of another kind.
@@ -230,7 +230,7 @@ class Pointers:
                 self._issued.pop(cell[2], None)
 
     def invalidate(self) -> None:
-        """The driver was reloaded: everything handed out so far is dead."""
+        """Forget everything handed out so far: the driver was reloaded."""
         with self._lock:
             self._generation += 1
             self._issued.clear()

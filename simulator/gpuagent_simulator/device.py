@@ -34,7 +34,7 @@ class Engines:
         return derived if given is None else self._gpu.now(given)
 
     def percent(self, engine: str) -> int:
-        """Utilisation of `gpu`, `memory`, `encoder`, `decoder`, `jpeg` or `ofa`."""
+        """Return the utilization of `gpu`, `memory`, `encoder`, `decoder`, `jpeg` or `ofa`."""
         busy = self._gpu.moment().busy
         derived = busy.sm if engine == "gpu" else getattr(busy, engine)
         given = getattr(self._gpu.spec.utilization, engine)
@@ -46,25 +46,25 @@ class Engines:
         return self.percent("gpu") / 100
 
     def gpu_celsius(self) -> int:
-        """Temperature of the chip."""
+        """Return the temperature of the chip."""
         heat = self._gpu.spec.temperature
         return round(self._given_or(heat.gpu, heat.idle + heat.rise * self.load))
 
     def memory_celsius(self) -> int:
-        """Temperature of the memory: some degrees above the chip's."""
+        """Return the temperature of the memory: some degrees above the chip's."""
         return round(self._given_or(self._gpu.spec.temperature.memory, self.gpu_celsius() + 8))
 
     def margin_celsius(self) -> int:
-        """Degrees left until the GPU slows down."""
+        """Return the degrees left until the GPU slows down."""
         return self._gpu.spec.temperature.slowdown - self.gpu_celsius()
 
     def watts(self) -> float:
-        """Power drawn: at full load nearly the limit."""
+        """Return the power drawn: at full load nearly the limit."""
         power = self._gpu.spec.power
         return self._given_or(power.draw, power.idle + 0.92 * (power.limit - power.idle) * self.load)
 
     def energy_millijoules(self) -> int:
-        """Energy since the driver was loaded: power over the time between two reads."""
+        """Return the energy since the driver was loaded: power over the time between two reads."""
         now, loaded_at, watts = self._gpu.story.now(), self._gpu.faults.loaded_at(), self.watts()
         with self._lock:
             if loaded_at != self._loaded_at:
@@ -74,7 +74,7 @@ class Engines:
             return int(self._joules * 1000)
 
     def megahertz(self, domain: str) -> int:
-        """Clock of `graphics`, `sm`, `memory` or `video`.
+        """Return the clock of `graphics`, `sm`, `memory` or `video`.
 
         Nearly at most under any load, else at rest.
         """
@@ -86,7 +86,7 @@ class Engines:
         return round(fastest if domain == "memory" else 0.94 * fastest)
 
     def event_reasons(self) -> int:
-        """Why the clocks are not higher, as NVML's bit mask."""
+        """Return why the clocks are not higher, as NVML's bit mask."""
         power, reasons = self._gpu.spec.power, 0
         if not self.load:
             reasons |= REASON_IDLE
@@ -95,12 +95,12 @@ class Engines:
         return round(self._given_or(self._gpu.spec.clocks.event_reasons, reasons))
 
     def performance_state(self) -> int:
-        """0 (fastest) to 15; a GPU with a fan rests at 8, one of a data centre stays at 0."""
+        """Return 0 (fastest) to 15; a GPU with a fan rests at 8, one of a data centre stays at 0."""
         resting = 8 if self._gpu.spec.fans.count and not self.load else 0
         return round(self._given_or(self._gpu.spec.performance_state, resting))
 
     def fan_percent(self) -> int:
-        """Speed of every fan."""
+        """Return the speed of every fan."""
         derived = max(0.0, (self.gpu_celsius() - 30) * 1.2)
         return round(min(100.0, self._given_or(self._gpu.spec.fans.percent, derived)))
 
@@ -169,17 +169,17 @@ class Gpu:
     # ---- time ------------------------------------------------------------------------------------
 
     def now(self, function: Shape) -> float:
-        """A gauge at this time of the story."""
+        """Return a gauge at this time of the story."""
         return function(self.story.now())
 
     def since_load(self, function: Shape) -> int:
-        """A counter that the driver starts anew when it is loaded."""
+        """Return a counter that the driver starts anew when it is loaded."""
         loaded_at = self.faults.loaded_at()
         before = 0.0 if math.isinf(loaded_at) else function(loaded_at)
         return max(0, int(self.now(function) - before))
 
     def moment(self) -> Moment:
-        """What the processes do in this second."""
+        """Return what the processes do in this second."""
         self._bindings.look()
         now = self.story.now()
         key = (math.floor(now), self._bindings.version)
@@ -190,7 +190,7 @@ class Gpu:
         return moment
 
     def _compute(self, key: tuple[int, int], now: float) -> Moment:
-        """The driver gives out what there is, first come first served.
+        """Hand out memory as the driver does: what there is, first come first served.
 
         No sum exceeds the GPU's memory.
         """
@@ -212,7 +212,7 @@ class Gpu:
     # ---- memory ----------------------------------------------------------------------------------
 
     def base_used_bytes(self, now: float) -> int:
-        """Memory that no process owns: the driver's context, and that of MIG instances."""
+        """Return the memory that no process owns: the driver's context, and that of MIG instances."""
         if self.spec.memory is None:
             return 0
         most = self.spec.memory.total - self.spec.memory.reserved
@@ -221,7 +221,7 @@ class Gpu:
         return min(max(0, int(base)), most)
 
     def memory(self) -> tuple[int, int, int]:
-        """(total, reserved, used without reserved) in bytes."""
+        """Return (total, reserved, used without reserved) in bytes."""
         if self.spec.memory is None:
             raise Refusal(Code.NOT_SUPPORTED)
         if self.faults.of(self.index) and self.faults.find(Kind.FULL, self.index) is not None:
@@ -235,7 +235,7 @@ class Gpu:
         )
 
     def rows(self) -> tuple[Row, ...]:
-        """The processes that a process list of this device has."""
+        """Return the processes that a process list of this device has."""
         return self.moment().rows
 
     # ---- state -----------------------------------------------------------------------------------
@@ -246,7 +246,7 @@ class Gpu:
             raise Refusal(Code.NOT_SUPPORTED)
 
     def live_instances(self) -> list[MigDevice]:
-        """The MIG devices that exist now, in the order of their slots."""
+        """Return the MIG devices that exist now, in the order of their slots."""
         now = self.story.now()
         return [instance for instance in self.instances if instance.exists(now)]
 
@@ -271,11 +271,11 @@ class MigDevice:
         return live.index(self) if self in live else len(live)
 
     def exists(self, now: float) -> bool:
-        """True between its creation and its destruction."""
+        """Return True between its creation and its destruction."""
         return self.spec.from_ <= now < self.spec.until
 
     def memory(self) -> tuple[int, int, int]:
-        """Memory of the GPU instance: its compute instances share it."""
+        """Return the memory of the GPU instance: its compute instances share it."""
         moment = self.parent.moment()
         siblings = [
             other.spec for other in self.parent.live_instances() if other.spec.gpu_instance == self.spec.gpu_instance
@@ -286,7 +286,7 @@ class MigDevice:
         return self.spec.memory, 0, min(used, self.spec.memory)
 
     def rows(self) -> tuple[Row, ...]:
-        """Processes of this compute instance."""
+        """Return the processes of this compute instance."""
         return tuple(row for row in self.parent.moment().rows if row.process.belongs_to(self.spec))
 
     def need(self, feature: Feature) -> None:

@@ -30,7 +30,7 @@ FIELDS: dict[int, tuple[int, Feature | None, Getter]] = {}
 
 @on_device(ENTRIES, "nvmlDeviceGetFieldValues", mig=True)
 def field_values(device: Device, count: Any, values: Any) -> None:
-    """A field that there is not gets a code of its own; the call succeeds."""
+    """Answer each field alone: one that there is not gets a code of its own, and the call succeeds."""
     stamp = device.parent.story.wall_microseconds()
     for entry in view(FieldValue * number(count), values):
         entry.timestamp, entry.latencyUsec = stamp, 5
@@ -54,7 +54,7 @@ def _unknown(_: Gpu, __: int) -> float:
 
 
 def _over_links(gpu: Gpu, scope: int, amount: int) -> int:
-    """The amount of one link, or of all that are up. All links are alike."""
+    """Return the amount of one link, or of all that are up. All links are alike."""
     nvlink = gpu.spec.nvlink
     if not nvlink.links:
         raise Refusal(Code.NOT_SUPPORTED)
@@ -79,7 +79,7 @@ def _link_total(name: str) -> Getter:
 
 
 def _link_5_counter(name: str) -> Getter:
-    """These came with NVLink 5; Hopper and earlier have the fields in KiB."""
+    """Answer a counter that came with NVLink 5; Hopper and earlier have the fields in KiB."""
     counter = _link_counter(name)
 
     def value(gpu: Gpu, scope: int) -> float:
@@ -102,7 +102,7 @@ def _ecc_gauge(name: str) -> Getter:
 
 
 def _throttled(name: str) -> Getter:
-    """Nanoseconds."""
+    """Return nanoseconds."""
 
     def value(gpu: Gpu, _: int) -> float:
         seconds: Shape = getattr(gpu.spec.clocks.throttled, name)
@@ -116,7 +116,7 @@ def _milliwatts(name: str) -> Getter:
 
 
 def _margin(name: str) -> Getter:
-    """A threshold as a distance from the slowdown temperature."""
+    """Return a threshold as a distance from the slowdown temperature."""
     return lambda gpu, _: gpu.spec.temperature.slowdown - getattr(gpu.spec.temperature, name)
 
 

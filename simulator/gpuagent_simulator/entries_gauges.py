@@ -22,7 +22,7 @@ DOMAINS = ("graphics", "sm", "memory", "video")
 
 @on_device(ENTRIES, "nvmlDeviceGetMemoryInfo", feature=Feature.MEMORY, mig=True)
 def memory_info(device: Device, out: Any) -> None:
-    """Version 1 counts reserved memory as used (https://github.com/rust-nvml/nvml-wrapper/issues/57)."""
+    """Answer version 1, which counts reserved memory as used (https://github.com/rust-nvml/nvml-wrapper/issues/57)."""
     total, reserved, used = device.memory()
     info = view(Memory, out)
     info.total, info.used, info.free = total, used + reserved, total - used - reserved

@@ -26,7 +26,7 @@ def ecc_mode(device: Device, current: Any, pending: Any) -> None:
 
 
 def ecc_errors(gpu: Gpu, kind: int, counter: int) -> int:
-    """Errors by nvmlMemoryErrorType_t and nvmlEccCounterType_t.
+    """Return the errors by nvmlMemoryErrorType_t and nvmlEccCounterType_t.
 
     `kind`: 0 corrected, 1 uncorrected. `counter`: 0 volatile, 1 aggregate.
 
@@ -51,7 +51,7 @@ def total_ecc_errors(gpu: Gpu, kind: Any, counter: Any, out: Any) -> None:
 
 @on_device(ENTRIES, "nvmlDeviceGetMemoryErrorCounter")
 def memory_error_counter(gpu: Gpu, kind: Any, counter: Any, location: Any, out: Any) -> None:
-    """All errors of the story are in device memory."""
+    """Answer for one kind of memory: all errors of the scenario are in device memory."""
     errors = ecc_errors(gpu, number(kind), number(counter))
     put_ulonglong(out, errors if number(location) == _DEVICE_MEMORY else 0)
 
@@ -103,7 +103,7 @@ def retired_pages(gpu: Gpu, cause: Any, count: Any, addresses: Any) -> None:
 
 @on_device(ENTRIES, "nvmlDeviceGetRetiredPages_v2", feature=Feature.RETIRED_PAGES)
 def retired_pages_v2(gpu: Gpu, cause: Any, count: Any, addresses: Any, times: Any = None) -> None:
-    """`times` is missing in pynvml's first call, which only asks for the size."""
+    """Answer version 2; `times` is missing in pynvml's first call, which only asks for the size."""
     _pages(gpu, cause, count, addresses, times)
 
 

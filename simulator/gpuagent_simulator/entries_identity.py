@@ -57,7 +57,7 @@ def handle_by_uuid(session: SimulatedSession, uuid: Any, out: Any) -> None:
 
 @on_session(ENTRIES, "nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetHandleByPciBusId")
 def handle_by_pci_bus_id(session: SimulatedSession, bus_id: Any, out: Any) -> None:
-    """The long form (`00000000:18:00.0`) or the legacy one (`0000:18:00.0`)."""
+    """Accept the long form (`00000000:18:00.0`) and the legacy one (`0000:18:00.0`)."""
     wanted = text(bus_id).decode("utf-8", "replace").upper()
     for gpu in session.enumerated():
         if wanted in (gpu.pci_bus_id.upper(), gpu.pci_bus_id.upper()[4:]):
@@ -111,7 +111,7 @@ def pci_info(device: Device, out: Any) -> None:
 
 
 def _minor_number(gpu: Gpu) -> int:
-    """The number of /dev/nvidia<n> stays when other GPUs vanish."""
+    """Return the number of /dev/nvidia<n>, which stays when other GPUs vanish."""
     return gpu.index
 
 

@@ -41,7 +41,7 @@ class RingSample(NamedTuple):
 
 
 def samples(gpu: Gpu, since: int) -> list[RingSample]:
-    """Busy processes sampled after `since` (unix microseconds).
+    """Return the busy processes sampled after `since` (unix microseconds).
 
     Raises:
         Refusal: NOT_FOUND, nobody was active since
@@ -57,7 +57,7 @@ def samples(gpu: Gpu, since: int) -> list[RingSample]:
 
 
 def _garbage(gpu: Gpu) -> list[RingSample]:
-    """What drivers have been seen to answer, whatever `since` says (https://github.com/Syllo/nvtop/issues/110)."""
+    """Return what drivers have been seen to answer, whatever `since` says (https://github.com/Syllo/nvtop/issues/110)."""
     now = gpu.story.batch_stamp()
     listed = gpu.rows()[0].pid if gpu.rows() else 1
     return [
@@ -83,7 +83,7 @@ def _rows(device: Device, kinds: str) -> list[Row]:
 
 
 def _packed(device: Device, rows: list[Row], extra: int, *, wide: bool) -> bytes:
-    """The list as bytes; with `wide` entries of 32 bytes."""
+    """Return the list as bytes; with `wide` entries of 32 bytes."""
     gpu = device.parent
     hidden = gpu.faults.find(Kind.UNAVAILABLE_MEMORY, gpu.index) is not None
     impossible = gpu.faults.find(Kind.IMPOSSIBLE_MEMORY, gpu.index)
@@ -104,7 +104,7 @@ def _packed(device: Device, rows: list[Row], extra: int, *, wide: bool) -> bytes
 
 
 def _grow(gpu: Gpu, symbol: str) -> None:
-    """After a call that found its buffer too small, the list is longer for the next one."""
+    """Grow the list after a call that found its buffer too small: it is longer for the next one."""
     fault = gpu.faults.find(Kind.PROCESS_LIST_GROWS, gpu.index)
     if fault is not None:
         gpu.grown[symbol] = min(gpu.grown.get(symbol, 0) + fault.by, fault.by * _GROWS_AT_MOST)
@@ -141,7 +141,7 @@ for _kind, _list in (("C", "Compute"), ("G", "Graphics"), ("M", "MPSCompute")):
 
 @on_device(ENTRIES, "nvmlDeviceGetRunningProcessDetailList", mig=True)
 def running_process_detail_list(device: Device, out: Any) -> None:
-    """Drivers with the 32-byte list lack this: it came with the way back to 24 bytes."""
+    """Answer the list of 24 bytes; drivers with the 32-byte list lack this, for it came with the way back."""
     gpu = device.parent
     if gpu.faults.find(Kind.PROCESS_STRIDE, gpu.index) is not None:
         raise Refusal(Code.FUNCTION_NOT_FOUND)
@@ -237,5 +237,5 @@ def _accounted(gpu: Gpu) -> tuple[Row, ...]:
 
 @on_device(ENTRIES, "nvmlDeviceGetConfComputeMemSizeInfo")
 def conf_compute_mem_size_info(_: Gpu, __: Any) -> None:
-    """Callers probe for the symbol to tell apart drivers (https://github.com/XuehaiPan/nvitop/pull/79)."""
+    """Answer for callers who probe for the symbol to tell drivers apart (https://github.com/XuehaiPan/nvitop/pull/79)."""
     raise Refusal(Code.NOT_SUPPORTED)

@@ -121,7 +121,7 @@ def _read(gpu: Gpu, load_percent: float) -> Reading:
 
 @on_session(ENTRIES, "nvmlGpmMetricsGet")
 def metrics_get(session: SimulatedSession, request: Any) -> None:
-    """Each metric succeeds or fails alone."""
+    """Answer each metric alone: one may fail and another succeed."""
     header = view(GpmMetricsGet, request)
     if header.version != 1:
         raise Refusal(Code.ARGUMENT_VERSION_MISMATCH)

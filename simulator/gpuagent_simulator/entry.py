@@ -89,7 +89,7 @@ def gauges(
 
 
 def bind(symbol: str, entry: Entry, session: SimulatedSession) -> EntryPoint:
-    """The function that is called in place of the C one.
+    """Return the function that is called in place of the C one.
 
     It must be a plain function: pynvml sets attributes such as `restype` on it.
     """

@@ -53,7 +53,7 @@ class EventSet:
 
 
 def _events(gpu: Gpu, after: float, until: float) -> Iterator[Event]:
-    """Xids of a GPU in a stretch of the story."""
+    """Return Xids of a GPU in a stretch of the story."""
     for fault in gpu.faults.of(gpu.index):
         if fault.kind is not Kind.XID:
             continue
@@ -82,7 +82,7 @@ def event_set_free(session: SimulatedSession, event_set: Any) -> None:
 
 @on_device(ENTRIES, "nvmlDeviceRegisterEvents", feature=Feature.EVENTS, with_session=True)
 def register_events(session: SimulatedSession, gpu: Gpu, types: Any, event_set: Any) -> None:
-    """Only what happens from here on is delivered (nvml.h).
+    """Register for events; only what happens from here on is delivered (nvml.h).
 
     One unsupported type refuses them all.
     """
@@ -96,7 +96,7 @@ def register_events(session: SimulatedSession, gpu: Gpu, types: Any, event_set: 
 
 @on_session(ENTRIES, "nvmlEventSetWait_v2", "nvmlEventSetWait")
 def event_set_wait(session: SimulatedSession, event_set: Any, out: Any, timeout_ms: Any) -> None:
-    """The oldest event not yet delivered to this set.
+    """Answer the oldest event not yet delivered to this set.
 
     TIMEOUT after so many real milliseconds without one.
     """
@@ -115,7 +115,7 @@ def event_set_wait(session: SimulatedSession, event_set: Any, out: Any, timeout_
 
 
 def _until_next_look(session: SimulatedSession) -> float:
-    """A clock cannot wake us.
+    """Return the time until the next look: a clock cannot wake us.
 
     While anything is still to happen, look again and again, else only when told.
     """

@@ -122,11 +122,11 @@ class Fault:
             raise ValueError("until must be later than at")
 
     def holds(self, seconds: float) -> bool:
-        """True at this story time."""
+        """Return True at this story time."""
         return self.at <= seconds < self.until
 
     def concerns(self, symbol: str) -> bool:
-        """True for this entry point."""
+        """Return True for this entry point."""
         return not self.calls or _matches(self.calls, symbol)
 
 
@@ -152,7 +152,7 @@ class FaultBoard:
     # ---- asked by entry points -------------------------------------------------------------------
 
     def of(self, gpu: int | None) -> tuple[Fault, ...]:
-        """Every fault that can concern this GPU, node-wide ones included.
+        """Return every fault that can concern this GPU, node-wide ones included.
 
         None: node-wide ones alone.
         """
@@ -163,7 +163,7 @@ class FaultBoard:
         return scope
 
     def find(self, kind: Kind, gpu: int | None = None) -> Fault | None:
-        """The fault of this kind that holds now, if any."""
+        """Return the fault of this kind that holds now, if any."""
         for fault in self.of(gpu):
             if fault.kind is kind and fault.holds(self._story.now()):
                 return fault
@@ -201,7 +201,7 @@ class FaultBoard:
                 raise Refusal(Code.FUNCTION_NOT_FOUND)
 
     def _hang(self, fault: Fault) -> None:
-        """Until the fault is over or taken back.
+        """Wait until the fault is over or taken back.
 
         A clock cannot wake us, so one with an end is looked at again.
         """
@@ -220,7 +220,7 @@ class FaultBoard:
             )
 
     def more_to_come(self) -> bool:
-        """True if a fault of the story has yet to begin or, as repeated Xids do, to go on."""
+        """Return True if a fault of the story has yet to begin or, as repeated Xids do, to go on."""
         now = self._story.now()
         return any(now < fault.at + fault.count * fault.every for fault in self._faults)
 
@@ -231,23 +231,23 @@ class FaultBoard:
         return [fault for fault in self.of(None) if fault.kind is Kind.DRIVER_RELOAD and fault.at <= now]
 
     def generation(self) -> int:
-        """How often the driver has been unloaded so far."""
+        """Return how often the driver has been unloaded so far."""
         return self._past_reloads + len(self._reloads())
 
     def driver_is_down(self) -> bool:
-        """True between unloading and loading."""
+        """Return True between unloading and loading."""
         now = self._story.now()
         return any(now < fault.at + fault.down for fault in self._reloads())
 
     def loaded_at(self) -> float:
-        """Story time since which the driver has been loaded.
+        """Return the story time since which the driver has been loaded.
 
         Minus infinity if it was there before the story.
         """
         return max(self._past_load, *(fault.at + fault.down for fault in self._reloads()), -math.inf)
 
     def driver_version(self, original: str) -> str:
-        """The version after the reloads so far."""
+        """Return the version after the reloads so far."""
         return next((fault.version for fault in reversed(self._reloads()) if fault.version), original)
 
     # ---- changed by tests ------------------------------------------------------------------------
@@ -263,12 +263,12 @@ class FaultBoard:
         self.exchange(self._faults, ())
 
     def from_now(self, fault: Fault) -> Fault:
-        """The fault with its times counted from this moment."""
+        """Return the fault with its times counted from this moment."""
         now = self._story.now()
         return replace(fault, at=fault.at + now, until=fault.until + now)
 
     def exchange(self, old: Iterable[Fault], new: Iterable[Fault]) -> None:
-        """Other faults in the place of these, the rest as it was. What a driver reload has done stays done."""
+        """Put other faults in the place of these, the rest as it was. What a driver reload has done stays done."""
         coming, going = tuple(new), set(old)
         kept = tuple(fault for fault in self._faults if fault not in going)
         gone = [fault for fault in self._reloads() if fault not in kept and fault not in coming]

@@ -23,7 +23,7 @@ STRICT = ConfigDict(extra="forbid", frozen=True)
 
 
 def _amount(value: object) -> float:
-    """A plain number (bytes, percent, a count) or a size such as `-6GiB`."""
+    """Return a plain number (bytes, percent, a count) or a size such as `-6GiB`."""
     if isinstance(value, bool):
         raise ValueError("expected a number or a size such as 6GiB")
     if isinstance(value, int | float):
@@ -64,15 +64,15 @@ class ScenarioClock:
         self._batch = (-math.inf, 0)
 
     def now(self) -> float:
-        """Story time in seconds."""
+        """Return the story time in seconds."""
         return self.clock.now() - self.start
 
     def wall_microseconds(self) -> int:
-        """Unix time, as the driver stamps its values."""
+        """Return Unix time, as the driver stamps its values."""
         return int(self.clock.wall() * 1e6)
 
     def batch_stamp(self) -> int:
-        """Unix microseconds at which the current full second of the story began.
+        """Return Unix microseconds at which the current full second of the story began.
 
         One per second, for every caller.
         """
@@ -256,7 +256,7 @@ Curve = Annotated[Shape, Field(discriminator="shape"), BeforeValidator(_plain_am
 
 
 def _uniform(seed: int, step: int) -> float:
-    """A number in [0, 1) that looks random: the finaliser of SplitMix64 (https://prng.di.unimi.it/splitmix64.c)."""
+    """Return a number in [0, 1) that looks random: the finaliser of SplitMix64 (https://prng.di.unimi.it/splitmix64.c)."""
     mixed = (seed * 0x9E3779B97F4A7C15 + step + 0x9E3779B97F4A7C15) & _MASK
     mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
     mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK

@@ -80,7 +80,7 @@ def _error_string(code: object) -> bytes:
 
 
 def unknown_calls(patterns: Iterable[str]) -> Iterator[str]:
-    """What is wrong with these names of entry points, each with the nearest right one."""
+    """Return what is wrong with these names of entry points, each with the nearest right one."""
     for pattern in patterns:
         if any(fnmatchcase(symbol, pattern) for symbol in SYMBOLS):
             continue

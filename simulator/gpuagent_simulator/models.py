@@ -54,14 +54,14 @@ LOST_UNDER_MIG = frozenset(
 
 @cache
 def models() -> dict[str, dict[str, Any]]:
-    """The models by name."""
+    """Return the models by name."""
     text = resources.files(__package__).joinpath("models.yaml").read_text(encoding="utf-8")
     loaded: dict[str, dict[str, Any]] = yaml.safe_load(text)
     return loaded
 
 
 def with_model(given: dict[str, Any]) -> dict[str, Any]:
-    """The GPU of a scenario, completed from its model.
+    """Return the GPU of a scenario, completed from its model.
 
     Raises:
         ValueError: there is no such model.
@@ -73,7 +73,7 @@ def with_model(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def _over(base: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """Key by key; a function of time is replaced whole."""
+    """Merge key by key; a function of time is replaced whole."""
     merged = dict(base)
     for key, value in given.items():
         below = merged.get(key)

@@ -135,7 +135,7 @@ class SimulatedNode:
         self._bindings.bind(key, pid)
 
     def unbind(self, key: str) -> None:
-        """The process has ended: the driver forgets it and its memory.
+        """End the process: the driver forgets it and its memory.
 
         Raises:
             KeyError: the scenario has no such process.
@@ -169,7 +169,7 @@ class SimulatedNode:
     # ---- the rest --------------------------------------------------------------------------------
 
     def pci_gpu_count(self) -> int:
-        """GPUs on the PCI bus: those count too that the driver has lost or does not enumerate."""
+        """Count the GPUs on the PCI bus: those count too that the driver has lost or does not enumerate."""
         return len(self._gpus)
 
     def close(self) -> None:

@@ -61,7 +61,7 @@ class SimulatedProc:
         self.boot_time_seconds = story.clock.wall() - story.clock.now()
 
     def read(self, pid: int, name: str) -> bytes:
-        """A file of /proc/<pid>.
+        """Return a file of /proc/<pid>.
 
         Raises:
             FileNotFoundError: no such process, or no such file.
@@ -84,7 +84,7 @@ class SimulatedProc:
         return renderers[name](process)
 
     def link(self, pid: int, name: str) -> str:
-        """A symbolic link of /proc/<pid>: `ns/pid` and `exe`.
+        """Return a symbolic link of /proc/<pid>: `ns/pid` and `exe`.
 
         Raises:
             FileNotFoundError: no such process, or no such link.
@@ -99,7 +99,7 @@ class SimulatedProc:
         raise FileNotFoundError(2, "No such link", f"/proc/{pid}/{name}")
 
     def owner(self, pid: int) -> int:
-        """The uid that a process runs as.
+        """Return the uid that a process runs as.
 
         Raises:
             FileNotFoundError: no such process.
@@ -109,7 +109,7 @@ class SimulatedProc:
         return self._living(pid).uid
 
     def exists(self, pid: int) -> bool:
-        """True while /proc has a folder for it."""
+        """Return True while /proc has a folder for it."""
         if not self._owns(pid):
             return self._fallback is not None and self._fallback.exists(pid)
         try:
@@ -129,7 +129,7 @@ class SimulatedProc:
         return [self._living(pid).pid]
 
     def user_name(self, uid: int) -> str | None:
-        """The name of a made-up user; None for others."""
+        """Return the name of a made-up user; None for others."""
         return self._users.get(uid)
 
     # ---- whose pid it is -------------------------------------------------------------------------
@@ -151,7 +151,7 @@ class SimulatedProc:
     # ---- the files -------------------------------------------------------------------------------
 
     def _start_ticks(self, process: Process) -> int:
-        """Clock ticks since boot; a process cannot be older than the machine."""
+        """Return the clock ticks since boot; a process cannot be older than the machine."""
         started = self._story.start + process.begins - process.spec.age
         return max(1, round(started * _TICKS))
 
@@ -159,7 +159,7 @@ class SimulatedProc:
         return process.resident_bytes(self._story.now()) // _PAGE_BYTES
 
     def _stat(self, process: Process) -> bytes:
-        """52 fields (proc(5)); the 22nd is the start, the 24th the resident pages.
+        """Return 52 fields (proc(5)); the 22nd is the start, the 24th the resident pages.
 
         Stack and arguments (28, 48, 49) lie at one address for ever, which says that there was no exec. The rest
         says nothing.
@@ -200,7 +200,7 @@ def _cmdline(process: Process) -> bytes:
 
 
 def _cgroup(process: Process) -> bytes:
-    """A path is one of cgroup v2.
+    """Return the path as one of cgroup v2.
 
     What already looks like the file (`4:memory:/docker/...`) is taken as it is.
     """

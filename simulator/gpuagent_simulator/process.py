@@ -36,7 +36,7 @@ IDLE = Load(0, 0, 0, 0, 0, 0)
 
 
 def raw_bytes(text: str) -> bytes:
-    r"""The text as the kernel would have it.
+    r"""Return the text as the kernel would have it.
 
     `\xNN` is one byte of any value, so that names need not be UTF-8.
     """
@@ -81,41 +81,41 @@ class Process:
         return NO_INSTANCE if self.spec.gpu_instance is None else self.spec.compute_instance
 
     def listed(self, now: float) -> bool:
-        """True while the driver lists it: a dead one too, until its memory is gone."""
+        """Return True while the driver lists it: a dead one too, until its memory is gone."""
         return self.begins <= now < self.ends
 
     def lives(self, now: float) -> bool:
-        """True while /proc knows it."""
+        """Return True while /proc knows it."""
         return self.begins <= now < min(self.ends, self.dies)
 
     def used_bytes(self, now: float) -> int | None:
-        """Device memory; that of a dead process stands still. None: the driver does not tell."""
+        """Return the device memory; that of a dead process stands still. None: the driver does not tell."""
         if self.spec.memory is None:
             return None
         return max(0, int(self.spec.memory(min(now, self.dies) - self.begins)))
 
     def resident_bytes(self, now: float) -> int:
-        """Host memory."""
+        """Return the host memory."""
         return max(0, int(self.spec.resident(now - self.begins)))
 
     def load(self, now: float) -> Load:
-        """How busy it keeps the engines."""
+        """Return how busy it keeps the engines."""
         if now >= self.dies:
             return IDLE
         return self._steady_load or _load(self._engines, now - self.begins)
 
     def belongs_to(self, instance: MigInstanceSpec, *, whole_gpu_instance: bool = False) -> bool:
-        """True if it runs in this compute instance, or anywhere in its GPU instance."""
+        """Return True if it runs in this compute instance, or anywhere in its GPU instance."""
         return self.gpu_instance == instance.gpu_instance and (
             whole_gpu_instance or self.compute_instance == instance.compute_instance
         )
 
     def begin(self, pid: int, now: float) -> None:
-        """A bound process has begun."""
+        """Begin, as a bound process has."""
         self.pid, self.begins, self.ends, self.dies = pid, now, math.inf, math.inf
 
     def die(self, now: float) -> None:
-        """A bound process has ended on its own.
+        """Die, as a bound process has of its own accord.
 
         Its memory goes with it, unless the story says otherwise.
         """
@@ -125,7 +125,7 @@ class Process:
             self.end()
 
     def end(self) -> None:
-        """A bound process is gone from the driver's list."""
+        """Drop it from the driver's list, as a bound process that is gone."""
         self.begins = math.inf
 
 
@@ -168,7 +168,7 @@ class _Numbers:
 
 
 def expand(gpus: tuple[GpuSpec, ...]) -> list[list[Process]]:
-    """The processes of each GPU, `count` of GPUs and of processes written out.
+    """Return the processes of each GPU, `count` of GPUs and of processes written out.
 
     Pids follow the order of the file.
     """
@@ -206,7 +206,7 @@ class Bindings:
         """Grows whenever a process has begun or ended."""
 
     def bind(self, key: str, pid: int) -> None:
-        """The processes declared `bind: KEY` begin now, with this pid.
+        """Begin the processes declared `bind: KEY` now, with this pid.
 
         Raises:
             KeyError: the scenario has no such process.
@@ -223,7 +223,7 @@ class Bindings:
             self.version += 1
 
     def unbind(self, key: str) -> None:
-        """The processes declared `bind: KEY` are gone, and their memory with them.
+        """End the processes declared `bind: KEY`, and free their memory.
 
         Raises:
             KeyError: the scenario has no such process.

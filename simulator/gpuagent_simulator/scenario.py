@@ -37,13 +37,13 @@ class ScenarioError(Exception):
 
 
 def shipped_scenarios() -> list[str]:
-    """Names of the scenarios that come with gpuagent."""
+    """Return the names of the scenarios that come with gpuagent."""
     files = resources.files(__package__).joinpath("scenarios").iterdir()
     return sorted(file.name.removesuffix(".yaml") for file in files if file.name.endswith(".yaml"))
 
 
 def load_scenario(name_or_path: str) -> Scenario:
-    """A shipped scenario (`leak`) or a file (`./mine.yaml`).
+    """Load a shipped scenario (`leak`) or a file (`./mine.yaml`).
 
     Raises:
         ScenarioError: there is no such scenario, or it has mistakes.
@@ -63,7 +63,7 @@ def load_scenario(name_or_path: str) -> Scenario:
 
 
 def load_faults(path: Path, gpu_count: int) -> tuple[Fault, ...]:
-    """The faults of a scenario's `faults_file`; an empty file has none.
+    """Load the faults of a scenario's `faults_file`; an empty file has none.
 
     Raises:
         ScenarioError: it cannot be read, or has mistakes.
@@ -96,7 +96,7 @@ def _read_text(path: Path) -> str:
 
 
 def parse_scenario(text: str, *, file: str = "scenario", name: str = "unnamed") -> Scenario:
-    """A scenario from its text; `file` is what messages call it, `name` its name if it gives none.
+    """Parse a scenario from its text; `file` is what messages call it, `name` its name if it gives none.
 
     Raises:
         ScenarioError: with every mistake.
@@ -151,7 +151,7 @@ def _read_yaml(text: str, file: str) -> tuple[yaml.Node | None, object]:
 
 
 def _duplicate_keys(node: yaml.Node | None, file: str) -> Iterator[str]:
-    """PyYAML lets the last of two equal keys win in silence.
+    """Find equal keys, of which PyYAML lets the last win in silence.
 
     Raises:
         ScenarioError: aliases blow the file up beyond measure.
@@ -215,7 +215,7 @@ def _line(node: yaml.Node | None, path: Path_) -> int:
 
 
 def _place(node: yaml.Node | None, loc: Path_) -> tuple[Path_, int]:
-    """The path as it stands in the file, and its line.
+    """Return the path as it stands in the file, and its line.
 
     Pydantic adds parts (names of shapes) that it has not.
     """

@@ -71,7 +71,7 @@ class Garbage:
 
 
 def _targets(argument: Any) -> Iterator[Any]:
-    """The objects behind an argument that a caller has passed by reference; values and handles are none."""
+    """Return the objects behind an argument that a caller has passed by reference; values and handles are none."""
     referred = getattr(argument, "_obj", argument if isinstance(argument, ctypes.Array) else None)
     if isinstance(referred, ctypes.Array):
         yield from (entry for entry in referred if isinstance(entry, ctypes.Structure))
@@ -145,17 +145,17 @@ class SimulatedSession:
             raise Refusal(Code.LIB_RM_VERSION_MISMATCH)
 
     def driver_version(self) -> str:
-        """Version of the driver that is loaded now."""
+        """Return the version of the driver that is loaded now."""
         return self.faults.driver_version(self.scenario.driver)
 
     # ---- devices ---------------------------------------------------------------------------------
 
     def enumerated(self) -> list[Gpu]:
-        """The GPUs that the driver counts, in the order of their indices."""
+        """Return the GPUs that the driver counts, in the order of their indices."""
         return [gpu for gpu in self.gpus if self.faults.find(Kind.VANISH, gpu.index) is None]
 
     def index_of(self, gpu: Gpu) -> int:
-        """Its index now: those behind a vanished one move up."""
+        """Return its index now: those behind a vanished one move up."""
         return sum(other.index < gpu.index for other in self.enumerated())
 
     def check_present(self, device: Device) -> None:
@@ -171,7 +171,7 @@ class SimulatedSession:
             raise Refusal(Code.INVALID_ARGUMENT)
 
     def device(self, handle: Any) -> Device:
-        """The device that a handle means.
+        """Return the device that a handle means.
 
         Raises:
             Refusal: INVALID_ARGUMENT for NULL and for a handle from before a driver reload.
@@ -179,7 +179,7 @@ class SimulatedSession:
         return self.pointers.resolve((Gpu, MigDevice), handle)  # type: ignore[arg-type]
 
     def handle(self, device: Device, symbol: str) -> int:
-        """The address that callers know this device by.
+        """Return the address that callers know this device by.
 
         Taking it can hang or fail like any call on the GPU.
         """

@@ -29,7 +29,7 @@ Instance = Annotated[int, Field(ge=0, le=0xFFFF)]
 
 
 def _memory(value: object) -> object:
-    """`unavailable` becomes None; nothing at all is a slip of the pen."""
+    """Read `unavailable` as None; nothing at all is a slip of the pen."""
     if value is None:
         raise ValueError("give an amount, a shape, or unavailable")
     return None if value == "unavailable" else value

@@ -187,7 +187,7 @@ class GpmMetricsGet(ctypes.Structure):
 
 
 def check_version(struct: ctypes.Structure, version: int) -> None:
-    """The version that a caller writes into a struct: its size, and the version in the top byte.
+    """Check the version that a caller writes into a struct: its size, and the version in the top byte.
 
     Raises:
         Refusal: another version.

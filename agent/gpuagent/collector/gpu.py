@@ -115,7 +115,7 @@ class GpuSlot:
         return None
 
     def answer(self, fresh_seconds: float) -> Collected:
-        """What to show at this tick: the last collection if it is fresh, else a reading that says why there is none."""
+        """Return what to show at this tick: the last collection if it is fresh, else a reading that says why not."""
         if self.worker.busy:
             age = None if self._last is None else self._clock.now() - self._last.reading.time_seconds
             if age is None or age > fresh_seconds:
@@ -162,7 +162,7 @@ class GpuSlot:
         return MPS_UNKNOWN if last.reading.processes_known and not last.kinds_known else ""
 
     def absent(self, state: GpuState, reason: str) -> GpuReading:
-        """A reading without values: the GPU is known, its figures are not."""
+        """Return a reading without values: the GPU is known, its figures are not."""
         return GpuReading(
             identity=self.identity,
             state=state,
@@ -178,14 +178,14 @@ class GpuSlot:
         )
 
     def session_ended(self, reason: str) -> None:
-        """All handles are worthless; the next generation opens the GPU anew. No reason: it is about to."""
+        """Note that all handles are worthless; the next generation opens the GPU anew. No reason: it is about to."""
         self._last = None
         self._reopen_slow_only = False
         self._trust.interrupt()
         self._become(GpuState.FAILED if reason else GpuState.STARTING, reason, quiet=True)
 
     def close(self) -> None:
-        """In the session's worker, with this slot's worker idle: give back what the driver allocated."""
+        """Give back what the driver allocated: in the session's worker, with this slot's worker idle."""
         collector, self._collector = self._collector, None
         if collector is not None:
             collector.close()

@@ -51,7 +51,7 @@ class Inventory:
         return tuple(sorted(self._known.values(), key=lambda gpu: gpu.index))
 
     def at(self, index: int) -> GpuIdentity | None:
-        """The GPU last seen at an index."""
+        """Return the GPU last seen at an index."""
         return next((gpu for gpu in self._known.values() if gpu.index == index), None)
 
     def identify(self, answers: Sequence[Collected]) -> list[Collected]:
@@ -170,7 +170,7 @@ def _pci_address(gpu: GpuIdentity) -> str:
 
 
 def count_pci_gpus(root: Path = Path("/sys/bus/pci/devices")) -> int | None:
-    """NVIDIA display devices on the PCI bus, whatever NVML thinks of them; None where it cannot be told.
+    """Count NVIDIA display devices on the PCI bus, whatever NVML thinks of them; None where it cannot be told.
 
     A device that another driver owns (passed through to a virtual machine, say) is none of ours.
     """

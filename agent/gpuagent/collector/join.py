@@ -66,7 +66,7 @@ class Joiner:
 
 
 def _is_same(last: Joined, collected: Collected, infos: Infos, holders: Holders) -> bool:
-    """Whether the same processes come of it."""
+    """Return whether the same processes come of it."""
     before = last.collected
     return (
         before.processes is collected.processes
@@ -120,7 +120,7 @@ def join_processes(
 
 
 def reconcile(memory: Memory | None, processes: Iterable[ProcessReading]) -> Reconciliation | None:
-    """Where the used memory of a GPU is; None where it is not known.
+    """Return where the used memory of a GPU is; None where it is not known.
 
     Unattributed memory is what no process is listed for: contexts of the driver, managed memory, leftovers. Memory
     and processes are read microseconds apart, so their difference may come out below zero: it is not shown then.

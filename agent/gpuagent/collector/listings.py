@@ -102,7 +102,7 @@ def entries_by_pid(processes: Iterable[GpuProcess], pids: frozenset[int]) -> Map
 
 @lru_cache(maxsize=64)
 def _one(kinds: str, gpu_instance_id: int, compute_instance_id: int) -> Entries:
-    """Most processes have one entry, and it is the same one: a set costs 216 bytes."""
+    """Return the set of one entry, the same for most processes: a set costs 216 bytes."""
     return frozenset(((kinds, gpu_instance_id, compute_instance_id),))
 
 

@@ -84,21 +84,21 @@ class NvmlSession:
             self._start(_Job.LEAVE, lambda: self._leave(leave))
 
     def end(self, reason: str) -> None:
-        """Every handle is worthless (driver reloaded, library gone): begin anew, at once and then with back-off."""
+        """End a session (driver reloaded, library gone) and begin anew, at once and then with back-off."""
         if self.ready:
             self.generation += 1
             self._backoff.succeeded()
             self._fail(reason)
 
     def renew(self, why: str) -> None:
-        """Initialise again although nothing has failed: all GPUs miss the time that this takes."""
+        """Initialize again although nothing has failed: all GPUs miss the time that this takes."""
         if self.ready:
             self.generation += 1
             self.state, self.reason = NvmlState.STARTING, why
             log.info("NVML is initialised again: %s", why)
 
     def failed_with(self, failure: DriverFailure) -> None:
-        """A call answered that the session has ended."""
+        """Note that a call answered that the session has ended."""
         self._note(failure)
         self.end(str(failure))
 
@@ -120,7 +120,7 @@ class NvmlSession:
             log.info("NVML is being closed on request")
 
     def resume(self) -> None:
-        """Initialise again after `pause`."""
+        """Initialize again after `pause`."""
         if self.state is NvmlState.PAUSED:
             self._backoff.succeeded()
             self.state, self.reason = NvmlState.STARTING, "resumed"
@@ -130,14 +130,14 @@ class NvmlSession:
         self._worker.start(action)
 
     def _initialize(self, leave: Callable[[], bool]) -> tuple[Versions, int]:
-        """In the worker."""
+        """Initialize, in the worker."""
         self._leave(leave)
         self._driver.initialize()
         self._references += 1
         return self._driver.versions(), self._driver.count_gpus()
 
     def _leave(self, leave: Callable[[], bool]) -> None:
-        """In the worker: a stuck thread keeps the old initialisation alive, which costs a reference and no more.
+        """Shut down, in the worker: a stuck thread keeps the old initialization alive, which costs one reference.
 
         NVML counts its initialisations and lets go with the last of them (nvml.h, nvmlShutdown).
         """
@@ -183,5 +183,5 @@ class NvmlSession:
 
 
 def _kind(reason: str) -> str:
-    """A reason without its numbers: a hang that grows older is not news each second."""
+    """Return a reason without its numbers: a hang that grows older is not news each second."""
     return "".join(character for character in reason if not character.isdigit())

@@ -47,7 +47,7 @@ class Processes(Protocol):
     processes_seen: int
 
     def resolve(self, pids: Iterable[int]) -> Mapping[int, ProcessInfo | None]:
-        """Every pid, with what /proc knows of it; None for one that /proc does not know.
+        """Return every pid, with what /proc knows of it; None for one that /proc does not know.
 
         The same object for as long as nothing has changed.
         """
@@ -58,7 +58,7 @@ class Processes(Protocol):
         ...
 
     def runs(self) -> Iterable[CollectorRun]:
-        """How those fared that are asked what /proc does not tell."""
+        """Return how those fared that are asked what /proc does not tell."""
         ...
 
 
@@ -194,14 +194,14 @@ class Monitor:
         self._threads.stop()
 
     def _notify(self) -> None:
-        """From a thread of the pool."""
+        """Wake the loop, from a thread of the pool."""
         loop = self._loop
         if loop is not None:
             with contextlib.suppress(RuntimeError):  # the loop was closed: nobody waits any more
                 loop.call_soon_threadsafe(self._answered.set)
 
     async def _wait(self, workers: list[Worker], deadline: float) -> None:
-        """Until none of the workers is running, or the deadline."""
+        """Wait until none of the workers is running, or until the deadline."""
         patience = min(_PATIENCE_SECONDS, self.pace.deadline_seconds / 2)
         while any(worker.busy and not worker.finished for worker in workers):
             remaining = deadline - time.monotonic()
@@ -231,7 +231,7 @@ class Monitor:
         self._trusts.save()
 
     def _follow_session(self) -> None:
-        """After an initialisation: one slot for each index that is enumerated now.
+        """Make one slot for each index that is enumerated now, after an initialization.
 
         A slot is never made twice, so that a call stuck in the driver is not joined by a second one.
         """
@@ -250,7 +250,7 @@ class Monitor:
             slot.session_ended("")
 
     def _look_around(self) -> None:
-        """At the slow rate: what may have changed outside of what is read anyway."""
+        """Look, at the slow rate, at what may have changed outside of what is read anyway."""
         self._pci_count = self._place.pci_gpus() if self._processes.host_pid_namespace else None
         self._processes.refresh()
         for slot in self._slots:
@@ -259,7 +259,7 @@ class Monitor:
         self.session.count()
 
     def _renew_if_missing(self) -> None:
-        """NVML shows a GPU that came back only after a new initialisation, which also proves that one is back."""
+        """Renew the session where a GPU is missing: NVML shows one that came back, and proves it, only after that."""
         snapshot = self.snapshot
         now = self._clock.now()
         missing = snapshot is not None and (not snapshot.gpus or self._repairs.proof_wanted)
@@ -274,7 +274,7 @@ class Monitor:
             self.session.renew("looking for missing GPUs")
 
     def _leave(self) -> bool:
-        """In the session's worker: wait until no other thread is inside the library."""
+        """Wait, in the session's worker, until no other thread is inside the library."""
         deadline = time.monotonic() + _LEAVE_SECONDS
         if not self._xids.close(_LEAVE_SECONDS):
             return False
@@ -346,7 +346,7 @@ class Monitor:
         )
 
     def _listed_pids(self, answers: list[Collected]) -> frozenset[int]:
-        """All pids that the driver lists, as far as is known: a list that could not be read has not become empty.
+        """Return all pids that the driver lists, as far as known: a list that could not be read has not become empty.
 
         A pid that drops out is forgotten, and one that comes back may be another process by then.
         """
@@ -359,7 +359,7 @@ class Monitor:
         return self._listed[1]
 
     def _answers(self) -> list[Collected]:
-        """One answer for each GPU there is or should be."""
+        """Return one answer for each GPU there is or should be."""
         if not self.session.ready:
             reason = self.session.reason
             for slot in self._slots:

@@ -109,7 +109,7 @@ class _Path(NamedTuple):
     segments: list[str]
 
     def level(self, index: int) -> Level:
-        """The cgroup at a segment."""
+        """Return the cgroup at a segment."""
         return Level(self.controllers, self.above, tuple(self.segments[: index + 1]))
 
 
@@ -184,7 +184,7 @@ def _text(segments: list[str]) -> str:
 
 
 def _container(path: _Path) -> tuple[str, str, Level] | None:
-    """Runtime and id of the innermost container: in Kubernetes in Docker, that of the pod."""
+    """Return the runtime and id of the innermost container: in Kubernetes in Docker, that of the pod."""
     segments = path.segments
     for index in range(len(segments) - 1, -1, -1):
         parent = segments[index - 1] if index else ""
@@ -208,7 +208,7 @@ def _container_here(segment: str, parent: str) -> tuple[str, str]:
 
 
 def _system_container(segment: str) -> tuple[str, str]:
-    """Containers that hold a whole system and have a name for an id."""
+    """Find containers that hold a whole system and have a name for an id."""
     if found := _LXC.fullmatch(segment):
         return "lxc", found[1]
     if found := _MACHINE.fullmatch(segment):
@@ -229,7 +229,7 @@ def _unescaped(name: str) -> str:
 
 
 def _pod_uid(path: _Path) -> tuple[str, Level] | None:
-    """Uid of the innermost pod; that of a static pod is a hash without dashes."""
+    """Return the uid of the innermost pod; that of a static pod is a hash without dashes."""
     segments = path.segments
     for index in range(len(segments) - 1, -1, -1):
         if not any("kubepods" in segment for segment in segments[: index + 1]):
@@ -359,7 +359,7 @@ def processes_in(folder: Path) -> frozenset[int]:
 
 
 def _listed_in(folder: Path) -> set[int]:
-    """The kernel lists a process of a namespace outside of the reader's as 0: of that one nothing can be known."""
+    """Read a list in which 0 is a process of a namespace outside of the reader's: of that one nothing can be known."""
     limit = (MOST_PROCESSES + 1) * _LONGEST_LINE
     with (folder / "cgroup.procs").open("rb") as file:
         text = file.read(limit + 1)

@@ -211,7 +211,7 @@ def _stands_below(level: Level, above: re.Pattern[str]) -> bool:
 
 @lru_cache(maxsize=1 << len(Name))
 def _proven(*names: Name) -> frozenset[Name]:
-    """One set for all processes of which the same is proven."""
+    """Return one set for all processes of which the same is proven."""
     return frozenset(names)
 
 

@@ -108,7 +108,7 @@ class ContainerNames:
         self._asking = False
 
     def lookup(self, container_id: str) -> str:
-        """The name, `namespace/pod/container` in Kubernetes; "" where it is not known (yet)."""
+        """Return the name, `namespace/pod/container` in Kubernetes; "" where it is not known (yet)."""
         with self._lock:
             now = self._clock.now()
             name, until = self._names.get(container_id, ("", 0.0))
@@ -127,7 +127,7 @@ class ContainerNames:
             return ""
 
     def runs(self) -> tuple[CollectorRun, ...]:
-        """How asking a runtime fared when it was last tried; nothing where none is asked."""
+        """Return how asking a runtime fared when it was last tried; nothing where none is asked."""
         return (CollectorRun("container_names", not self._problem, 0.0, self._problem),) if self._ask else ()
 
     def _scan(self) -> None:
@@ -193,7 +193,7 @@ _OK, _NOT_FOUND = 200, 404
 
 
 def docker_names(socket: Path) -> Callable[[str], str]:
-    """What `ContainerNames` asks with."""
+    """Return what `ContainerNames` asks with."""
 
     def ask(container_id: str) -> str:
         return _name(_inspect(socket, container_id))

@@ -191,7 +191,7 @@ def _status_and_cgroup(thread: LivingThread) -> tuple[bytes, bytes]:
 
 
 def _audit_number(files: ProcFiles, pid: int, name: str) -> int:
-    """A kernel without audit has no such file, which says nothing about logins."""
+    """Read a number of audit: a kernel without it has no such file, which says nothing about logins."""
     try:
         return int(files.read(pid, name))
     except FileNotFoundError:
@@ -208,7 +208,7 @@ def _uids(files: ProcFiles, pid: int, first: tuple[int, ...]) -> frozenset[int]:
 
 
 def _terminal(stat: bytes) -> int:
-    """Field 7, the device number of the controlling terminal. `parse_stat` has found the text to be one of a process.
+    """Read field 7, the device number of the controlling terminal, of a text in which `parse_stat` found a process.
 
     The name in front of the fields may contain anything, hence the last parenthesis.
     """

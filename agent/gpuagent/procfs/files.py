@@ -161,19 +161,19 @@ class ProcFiles(Protocol):
     """
 
     def read(self, pid: int, name: str) -> bytes:
-        """Text of /proc/<pid>/<name>, bounded."""
+        """Return the text of /proc/<pid>/<name>, bounded."""
         ...
 
     def link(self, pid: int, name: str) -> str:
-        """Target of the symbolic link /proc/<pid>/<name>, such as "ns/pid" or "exe"."""
+        """Return the target of the symbolic link /proc/<pid>/<name>, such as "ns/pid" or "exe"."""
         ...
 
     def owner(self, pid: int) -> int:
-        """Real user id of the process."""
+        """Return the real user id of the process."""
         ...
 
     def exists(self, pid: int) -> bool:
-        """Whether /proc lists the pid; a zombie is listed."""
+        """Return whether /proc lists the pid; a zombie is listed."""
         ...
 
     def threads(self, pid: int) -> list[int]:
@@ -244,11 +244,11 @@ class LivingThread(NamedTuple):
     """Of this thread. Identity and name of the process are those of its first thread."""
 
     def read(self, name: str) -> bytes:
-        """Text of a file of the process. Raises as `ProcFiles.read`."""
+        """Return the text of a file of the process. Raises as `ProcFiles.read`."""
         return self.files.read(self.pid, self.folder + name)
 
     def link(self, name: str) -> str:
-        """Target of a link of the process. Raises as `ProcFiles.link`."""
+        """Return the target of a link of the process. Raises as `ProcFiles.link`."""
         return self.files.link(self.pid, self.folder + name)
 
 

@@ -19,7 +19,7 @@ _MACHINE_IDS = (("firmware", "sys/class/dmi/id/product_uuid"), ("system", "etc/m
 
 
 def boot_id(root: str = "/proc") -> str:
-    """Kernel's random id of this boot; "" where it may not be read."""
+    """Return the kernel's random id of this boot; "" where it may not be read."""
     try:
         return Path(root, "sys/kernel/random/boot_id").read_text("ascii").strip()
     except (OSError, ValueError):
@@ -27,7 +27,7 @@ def boot_id(root: str = "/proc") -> str:
 
 
 def boot_time_seconds(root: str = "/proc") -> float:
-    """Unix time of the boot (`btime` of /proc/stat), whole seconds; 0 where it may not be read."""
+    """Return Unix time of the boot (`btime` of /proc/stat), whole seconds; 0 where it may not be read."""
     try:
         with Path(root, "stat").open("rb") as lines:
             for line in lines:
@@ -39,7 +39,7 @@ def boot_time_seconds(root: str = "/proc") -> float:
 
 
 def machine_id(root: str = "/") -> str:
-    """What tells this machine from others, as `KIND ID`; "" where it may not be read.
+    """Return what tells this machine from others, as `KIND ID`; "" where it may not be read.
 
     The id is a hash: machine-id(5) asks that what stands in the file be told to nobody.
     """
@@ -68,13 +68,13 @@ _LINK = re.compile(r"pid:\[(\d+)\]")
 
 
 def namespace_inode(link: str) -> int:
-    """Inode in the target of a link such as /proc/<pid>/ns/pid; 0 where the text is none."""
+    """Return the inode in the target of a link such as /proc/<pid>/ns/pid; 0 where the text is none."""
     found = _LINK.fullmatch(link)
     return int(found[1]) if found else 0
 
 
 def own_namespace(root: str = "/proc") -> int:
-    """Inode of the agent's pid namespace; 0 where /proc does not tell."""
+    """Return the inode of the agent's pid namespace; 0 where /proc does not tell."""
     try:
         return namespace_inode(str(Path(root, "self/ns/pid").readlink()))
     except OSError:
@@ -82,7 +82,7 @@ def own_namespace(root: str = "/proc") -> int:
 
 
 def in_host_pid_namespace(root: str = "/proc") -> bool:
-    """Whether the agent sees the host's pids; False where that cannot be known.
+    """Return whether the agent sees the host's pids; False where that cannot be known.
 
     A wrong "yes" could end in the death of a stranger.
     """

@@ -209,7 +209,7 @@ def read_program_names(files: ProcFiles, pid: int) -> tuple[str, ...]:
 
 
 def _is_file(name: str, first_argument: str) -> bool:
-    """A first argument without a slash was looked for in PATH, and is no file of the working directory."""
+    """Return whether it may be a file: without a slash it was looked for in PATH, not in the working directory."""
     return "/" in name or name != first_argument
 
 

@@ -227,7 +227,7 @@ class ProcessReader:
         return self._redactor.command(_text(thread, "cmdline"))
 
     def _namespace(self, thread: LivingThread | None, status: Status) -> int:
-        """Pid namespace by the link, which needs the right to trace the process.
+        """Return the pid namespace by the link, which needs the right to trace the process.
 
         Without it: a process that has one pid only is in the namespace of the agent.
         """

@@ -292,5 +292,5 @@ def _masked_from(text: str, place: int) -> str:
 
 
 def _is_count(name: str, value: str) -> bool:
-    """`--max-num-batched-tokens 8192` counts tokens and holds none."""
+    """Return whether a key counts tokens and holds none: `--max-num-batched-tokens 8192`."""
     return _COUNT.search(name) is not None and value.isdigit() and len(value) <= _COUNT_DIGITS

@@ -43,11 +43,11 @@ class Watcher(Protocol):
         ...
 
     def has_exited(self, pid: int) -> bool:
-        """Whether this watched process has ended."""
+        """Return whether this watched process has ended."""
         ...
 
     def exited(self) -> set[int]:
-        """All watched processes that have ended."""
+        """Return all watched processes that have ended."""
         ...
 
     def remove(self, pid: int) -> None:
@@ -205,7 +205,7 @@ class ProcessTable:
         return stat.start_ticks == identity.start_ticks and stat.state not in _ENDED
 
     def runs(self) -> tuple[CollectorRun, ...]:
-        """How those fared that are asked what /proc does not tell."""
+        """Return how those fared that are asked what /proc does not tell."""
         return () if self._containers is None else self._containers.runs()
 
     def close(self) -> None:

@@ -30,7 +30,7 @@ _THROTTLED_FIELDS = (
 
 
 def collect(device: NvmlDevice) -> Clocks:
-    """Clocks in hertz, event reasons one by one, and the time spent throttled by each."""
+    """Read clocks in hertz, event reasons one by one, and the time spent throttled by each."""
     reasons = device.ask("nvmlDeviceGetCurrentClocksEventReasons")
     if reasons is None:  # the name before driver 535
         reasons = device.ask("nvmlDeviceGetCurrentClocksThrottleReasons")

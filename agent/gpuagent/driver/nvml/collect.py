@@ -143,7 +143,7 @@ class Collector:
         return told, process_utilization.worked_at(device)
 
     def _memory(self) -> Memory | None:
-        """Device memory once more; None where it could not be read."""
+        """Read device memory once more; None where it could not be read."""
         failures = len(self.device.failures)
         again = memory.collect(self.device)
         return again if len(self.device.failures) == failures else None

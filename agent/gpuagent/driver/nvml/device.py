@@ -31,7 +31,7 @@ _LOWEST_BLANK = min(low for low, _ in _BLANK_RANGES)
 
 
 def is_blank(value: float) -> bool:
-    """Whether a number stands for "no value".
+    """Return whether a number stands for "no value".
 
     >>> is_blank(2**64 - 1), is_blank(140737488355328.0), is_blank(80 * 2**30)
     (True, True, False)
@@ -46,14 +46,14 @@ def is_blank(value: float) -> bool:
 
 
 def count(value: float | None) -> int | None:
-    """A counter or size, or None if it is blank or negative."""
+    """Return a counter or size, or None if it is blank or negative."""
     if value is None or value < 0 or is_blank(value):
         return None
     return int(value)
 
 
 def possible_memory(total: int | None, *parts: int | None) -> bool:
-    """A size that a GPU can have, the first part known, and none larger than the whole.
+    """Return whether a GPU can have that size, the first part is known, and none is larger than the whole.
 
     An alert, or worse, must not follow from nonsense.
     """
@@ -63,21 +63,21 @@ def possible_memory(total: int | None, *parts: int | None) -> bool:
 
 
 def ratio(percent: float | None) -> float | None:
-    """Percent to ratio; None for what no engine can reach (37,100 % has been seen: nvtop#110)."""
+    """Return percent as a ratio; None for what no engine can reach (37,100 % has been seen: nvtop#110)."""
     if percent is None or not 0 <= percent <= 100:
         return None
     return percent / 100
 
 
 def celsius(value: float | None) -> float | None:
-    """A temperature that a working chip can have, or None."""
+    """Return a temperature that a working chip can have, or None."""
     if value is None or not -100 < value < 250:
         return None
     return float(value)
 
 
 def watts(milliwatts: float | None) -> float | None:
-    """Milliwatts to watts; None where no GPU could draw that."""
+    """Return milliwatts as watts; None where no GPU could draw that."""
     if milliwatts is None or not 0 <= milliwatts < 100_000_000:
         return None
     return milliwatts / 1000
@@ -154,7 +154,7 @@ class NvmlDevice:
             return None
 
     def fields(self, *wanted: Field) -> dict[Field, float]:
-        """Field values in one call; a field that has no value is left out.
+        """Return field values in one call; a field that has no value is left out.
 
         Raises:
             NvmlFailure: the GPU is lost or the session has ended.
@@ -181,14 +181,14 @@ class NvmlDevice:
         return values
 
     def ask_fields(self, ids: Sequence[Field]) -> Any | None:
-        """nvmlDeviceGetFieldValues, whole: None if the GPU or driver has none."""
+        """Call nvmlDeviceGetFieldValues and return all of its answer: None if the GPU or driver has none."""
         return self.attempt(
             "nvmlDeviceGetFieldValues",
             lambda: self.library.call("nvmlDeviceGetFieldValues", self.handle, list(ids)),
         )
 
     def supports(self, function: str, *args: Any) -> bool:
-        """False once this GPU has answered that it lacks the call."""
+        """Return False once this GPU has answered that it lacks the call."""
         return (function, *args) not in self._unsupported
 
     def lacks(self, function: str) -> bool:
@@ -197,14 +197,14 @@ class NvmlDevice:
         return failure is not None and failure.lacking
 
     def state(self, kind: Callable[[], T]) -> T:
-        """A collector's own memory between two runs on this GPU, made at the first use."""
+        """Return a collector's own memory between two runs on this GPU, made at the first use."""
         key = cast("type", kind)
         if key not in self._states:
             self._states[key] = kind()
         return cast("T", self._states[key])
 
     def unsupported(self) -> tuple[tuple[str, str], ...]:
-        """What this GPU does not answer, and why, each once: for `gpuagent doctor`."""
+        """Return what this GPU does not answer, and why, each once: for `gpuagent doctor`."""
         calls = {key[0]: failure.text for key, failure in self._unsupported.items()}
         fields: dict[str, str] = {}
         for field, failure in self._unsupported_fields.items():

@@ -22,7 +22,7 @@ _COUNTS = {
 
 
 def collect(device: NvmlDevice) -> Ecc:
-    """All of it in one call of field values, with the single calls where a GPU lacks the fields."""
+    """Read all of it in one call of field values, with the single calls where a GPU lacks the fields."""
     fields = device.fields(
         *_COUNTS,
         _RETIRED_SINGLE, _RETIRED_DOUBLE, _RETIRED_PENDING,
@@ -69,7 +69,7 @@ def _rows(device: NvmlDevice, fields: dict[Field, float]) -> tuple[int | None, .
 
 
 def _sram_threshold_exceeded(device: NvmlDevice) -> bool | None:
-    """Whether the error threshold of the field diagnostic is exceeded (nvml.h).
+    """Return whether the error threshold of the field diagnostic is exceeded (nvml.h).
 
     pynvml's wrapper hands its argument on as it is: without `byref` the structure goes by value, and the process dies.
     """

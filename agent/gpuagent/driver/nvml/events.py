@@ -57,7 +57,7 @@ class _Lines:
         self._written = self._silent = 0
 
     def next(self, now_seconds: float) -> int | None:
-        """How many were left out since the last line; None if this one is left out too."""
+        """Return how many were left out since the last line; None if this one is left out too."""
         if now_seconds - self._began >= _LINES_SECONDS:
             self._began, self._written = now_seconds, 0
         if self._written >= _MOST_LINES:
@@ -124,7 +124,7 @@ class XidWatcher:
         return not self._thread.is_alive()
 
     def counts(self) -> tuple[XidCount, ...]:
-        """Every (GPU, code) seen so far."""
+        """Return every (GPU, code) seen so far."""
         with self._condition:
             items = sorted(self._counts.items())
         return tuple(XidCount(index, uuid, xid, number, last) for (index, uuid, xid), (number, last) in items)

@@ -42,7 +42,7 @@ def open_device(
 
 
 def read(device: NvmlDevice, index: int) -> GpuIdentity:
-    """Identity of an attached GPU; what it does not tell is ""."""
+    """Read the identity of an attached GPU; what it does not tell is ""."""
     pci = device.ask("nvmlDeviceGetPciInfo")
     capability = device.ask("nvmlDeviceGetCudaComputeCapability")
     brand = device.ask("nvmlDeviceGetBrand")
@@ -71,7 +71,7 @@ def refresh_pci_address(device: NvmlDevice) -> None:
 
 
 def refresh_mig_mode(device: NvmlDevice) -> None:
-    """MIG can be switched while the handle stays valid. An answer that fails leaves it as it was."""
+    """Ask whether MIG was switched while the handle stayed valid. An answer that fails leaves it as it was."""
     failures = len(device.failures)
     enabled = mig_enabled(device)
     if len(device.failures) == failures and enabled != device.identity.mig_enabled:
@@ -79,7 +79,7 @@ def refresh_mig_mode(device: NvmlDevice) -> None:
 
 
 def mig_enabled(device: NvmlDevice) -> bool | None:
-    """Whether MIG mode is on; None where the GPU has none."""
+    """Return whether MIG mode is on; None where the GPU has none."""
     modes = device.ask("nvmlDeviceGetMigMode")
     return None if modes is None else bool(modes[0])
 
@@ -93,7 +93,7 @@ def _pci_bus_id(pci: object | None) -> str:
 
 
 def _unified_memory(device: NvmlDevice) -> bool:
-    """Whether the GPU has no memory of its own.
+    """Return whether the GPU has no memory of its own.
 
     GB10, Jetson and the like answer NOT_SUPPORTED to every form of the memory call, and only they
     (https://github.com/leptonai/gpud/issues/1170). A lost GPU answers otherwise and is not taken for one.

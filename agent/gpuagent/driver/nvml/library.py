@@ -191,16 +191,16 @@ class Library:
         return buffer.value.decode("utf-8", "backslashreplace")
 
     def struct(self, name: str) -> Any:
-        """A new instance of one of pynvml's structures."""
+        """Return a new instance of one of pynvml's structures."""
         return getattr(pynvml, name)()
 
     def constant(self, name: str) -> int:
-        """One of pynvml's constants."""
+        """Return one of pynvml's constants."""
         return int(getattr(pynvml, name))
 
 
 def _why_not_loaded() -> str:
-    """The dynamic loader's words, which pynvml swallows: a missing file and a wrong ELF class differ."""
+    """Return the dynamic loader's words, which pynvml swallows: a missing file and a wrong ELF class differ."""
     try:
         ctypes.CDLL("libnvidia-ml.so.1")
     except OSError as error:

@@ -19,7 +19,7 @@ from gpuagent.units import format_bytes
 
 
 def collect(device: NvmlDevice) -> Memory:
-    """Memory as the driver counts it, BAR1 aside: that is `collect_bar1`, at the slow rate."""
+    """Read memory as the driver counts it, BAR1 aside: that is `collect_bar1`, at the slow rate."""
     bar1 = device.state(_Bar1)
     return _read(device, bar1.total_bytes, bar1.used_bytes)
 
@@ -42,7 +42,7 @@ class _Version2:
 
 
 def _read(device: NvmlDevice, bar1_total: int | None, bar1_used: int | None) -> Memory:
-    """Version 2 tells `reserved` apart from `used`; version 1 adds it to `used`.
+    """Read version 2, which tells `reserved` apart from `used`, or version 1, which adds it to `used`.
 
     Version 1 is for drivers before R510, and for WSL, where version 2 answers UNKNOWN
     (https://github.com/XuehaiPan/nvitop/issues/30). Where version 2 has ever worked, its failure is a failure: to go
@@ -128,7 +128,7 @@ def check_figures(
 
 
 def _instance_totals(instances: Sequence[MigInstance]) -> dict[int, int]:
-    """Memory of each GPU instance; its compute instances share it."""
+    """Return the memory of each GPU instance; its compute instances share it."""
     return {
         instance.gpu_instance_id: instance.memory.total_bytes
         for instance in instances

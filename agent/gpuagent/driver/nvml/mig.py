@@ -30,7 +30,7 @@ class _Profiles:
 
 
 def collect(device: NvmlDevice, *, slow: bool = True) -> MigDevices:
-    """All MIG devices; empty where MIG is off. Whether it is, and GPM per GPU instance, at the slow rate."""
+    """Read all MIG devices; empty where MIG is off. Whether it is, and GPM per GPU instance, at the slow rate."""
     if slow:
         identity.refresh_mig_mode(device)
     if not device.identity.mig_enabled:
@@ -48,7 +48,7 @@ def collect(device: NvmlDevice, *, slow: bool = True) -> MigDevices:
 
 
 def _open(device: NvmlDevice, index: int) -> tuple[Handle, MigInstance] | None:
-    """The instance in a slot; None if there is none, or if it has just been destroyed."""
+    """Open the instance in a slot; None if there is none, or if it has just been destroyed."""
     try:
         handle = device.library.call("nvmlDeviceGetMigDeviceHandleByIndex", device.handle, index)
         return handle, _read(device, handle)

@@ -12,7 +12,7 @@ _MAX_LINKS = 36
 
 
 def collect(device: NvmlDevice) -> tuple[NvLink, ...]:
-    """Every link that the GPU has; () where it has none."""
+    """Read every link that the GPU has; () where it has none."""
     number = count(device.fields(_LINK_COUNT).get(_LINK_COUNT)) or 0
     links = range(min(number, _MAX_LINKS))
     if not links:

@@ -21,7 +21,7 @@ class Unwrapped:
         self._last = 0
 
     def update(self, value: int | None) -> int | None:
-        """The counter without its wraps; None while there is no value."""
+        """Return the counter without its wraps; None while there is no value."""
         if value is None:
             return None
         if self.total is None:
@@ -43,7 +43,7 @@ class _Counters:
 
 
 def collect(device: NvmlDevice) -> Pcie:
-    """Link state and counters."""
+    """Read link state and counters."""
     fields = device.fields(_REPLAYS, _TRANSMIT_BYTES, _RECEIVE_BYTES)
     counters = device.state(_Counters)
     replays = fields.get(_REPLAYS)

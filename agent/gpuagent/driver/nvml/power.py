@@ -10,7 +10,7 @@ _UNKNOWN_PERFORMANCE_STATE = 32
 
 
 def collect(device: NvmlDevice) -> Power:
-    """Power by field values, which tell average and instant apart; by the old call where there are none."""
+    """Read power by field values, which tell average and instant apart; by the old call where there are none."""
     fields = device.fields(_AVERAGE, _INSTANT, _MIN_LIMIT, _MAX_LIMIT, _DEFAULT_LIMIT, _LIMIT)
     average = watts(fields.get(_AVERAGE))
     if average is None:

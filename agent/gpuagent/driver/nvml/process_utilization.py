@@ -55,7 +55,7 @@ class SampleRing:
         self.prefer_new = False
 
     def read(self, device: NvmlDevice, since: int, *, busy: bool) -> list[Sample] | None:
-        """Samples after `since` (unix microseconds); None where the GPU has none to give."""
+        """Read samples after `since` (unix microseconds); None where the GPU has none to give."""
         if not self.prefer_new:
             samples = device.attempt(_OLD, lambda: self._read_old(device, since))
             self.empty_reads = self.empty_reads + 1 if busy and samples == [] else 0
@@ -89,7 +89,7 @@ class SampleRing:
                 return [(pid, stamp, sm, mem, enc, dec) for stamp, pid, sm, mem, enc, dec, _, _ in raw]
 
     def _size(self, function: str, code: int, count: int, sample: Struct) -> int | None:
-        """Bytes answered; None if the buffer was too small and has been replaced by a larger one.
+        """Return the bytes answered; None if the buffer was too small and has been replaced by a larger one.
 
         NOT_FOUND means that nobody was active since: https://github.com/rust-nvml/nvml-wrapper/issues/56.
         """
@@ -178,7 +178,7 @@ class BelievedSamples:
         return at_rest and since is not None and now - since <= longest_gap_seconds
 
     def of(self, pids: Iterable[int], now: float, *, rested: bool = False) -> dict[int, ProcessUtilization]:
-        """Return the utilisation of listed processes: by their own samples, or 0 where the whole GPU `rested`.
+        """Return the utilization of listed processes: by their own samples, or 0 where the whole GPU `rested`.
 
         A process of which neither tells is not in it.
         """
@@ -193,7 +193,7 @@ class BelievedSamples:
         return found
 
     def _believed(self, percent: _Percent) -> ProcessUtilization | None:
-        """As ratios; None for more than 100 %.
+        """Return percent as ratios; None for more than 100 %.
 
         The same object for the same figures: who compares readings sees at once that nothing changed.
         """
@@ -209,7 +209,7 @@ class BelievedSamples:
 def collect(
     device: NvmlDevice, pids: Collection[int], *, busy: bool = False, at_rest: bool = False
 ) -> dict[int, ProcessUtilization] | None:
-    """Utilisation of the listed pids, as far as it is known; None where the GPU does not tell (MIG, integrated GPUs).
+    """Return the utilization of listed pids, as far as it is known; None where the GPU does not tell (MIG, integrated).
 
     A sample of an unlisted pid is dropped: in a pid namespace of its own the driver mixes namespaces here
     (https://github.com/Project-HAMi/HAMi-core/issues/112). `busy` says that the GPU as a whole is not idle, `at_rest`

@@ -85,7 +85,7 @@ class _Buffer:
 
 
 def collect(device: NvmlDevice, *, slow: bool = True, mig_handles: tuple[Handle, ...] = ()) -> ProcessList:
-    """Every process on the GPU, once per (pid, GPU instance).
+    """Read every process on the GPU, once per (pid, GPU instance).
 
     A graphics or MPS list that was empty is asked again only at the slow rate, and at the first two readings whose
     compute list holds a new number: a client of MPS must be known for one before anybody acts on it. Each of these
@@ -125,7 +125,7 @@ def collect(device: NvmlDevice, *, slow: bool = True, mig_handles: tuple[Handle,
 
 
 def _merged(lists: list[tuple[str, list[Entry]]], before: tuple[GpuProcess, ...]) -> tuple[GpuProcess, ...]:
-    """Every process once; one that is as it was `before` is the same object."""
+    """Return every process once; one that is as it was `before` is the same object."""
     merged: dict[tuple[int, int], GpuProcess] = {}
     for kind, entries in lists:
         for entry in entries:
@@ -137,7 +137,7 @@ def _merged(lists: list[tuple[str, list[Entry]]], before: tuple[GpuProcess, ...]
 
 
 def _merge(merged: dict[tuple[int, int], GpuProcess], entry: Entry, kind: str) -> None:
-    """A process may be in several lists: its memory is one, its kinds add up (all-smi#123)."""
+    """Merge an entry: a process may be in several lists, its memory is one, its kinds add up (all-smi#123)."""
     pid, used, gpu_instance, compute_instance = entry
     used_bytes = None if used == NOT_AVAILABLE_U64 else used
     gpu_instance = NO_INSTANCE if gpu_instance == NO_INSTANCE_U32 else gpu_instance
@@ -156,7 +156,7 @@ def _merge(merged: dict[tuple[int, int], GpuProcess], entry: Entry, kind: str) -
 def _entries(
     device: NvmlDevice, buffer: _Buffer, function: str, mig_handles: tuple[Handle, ...]
 ) -> tuple[list[Entry], bool]:
-    """One list, and whether that is all of it: not if the GPU has none, or it failed.
+    """Read one list, and whether that is all of it: not if the GPU has none, or it failed.
 
     Without permission for the whole GPU its MIG instances are asked one by one, and some may refuse.
     """
@@ -171,7 +171,7 @@ def _entries(
 
 
 def _instance_entries(device: NvmlDevice, buffer: _Buffer, handle: Handle, function: str) -> list[Entry] | None:
-    """One list of one MIG instance; None if it is refused or failed."""
+    """Read one list of one MIG instance; None if it is refused or failed."""
     try:
         return _read_any_version(device, buffer, handle, function)
     except NvmlFailure as failure:
@@ -183,7 +183,7 @@ def _instance_entries(device: NvmlDevice, buffer: _Buffer, handle: Handle, funct
 
 
 def _read_any_version(device: NvmlDevice, buffer: _Buffer, handle: Handle, function: str) -> list[Entry]:
-    """Version 3, or 2 where the driver lacks it or where version 3 cannot be true (2 is 24 bytes by definition)."""
+    """Read version 3, or 2 where the driver lacks 3 or where it cannot be true (2 is 24 bytes by definition)."""
     problem: NvmlFailure | None = None
     for version in ("_v3", "_v2"):
         try:
@@ -201,7 +201,7 @@ def _read_any_version(device: NvmlDevice, buffer: _Buffer, handle: Handle, funct
 
 
 def _read(device: NvmlDevice, buffer: _Buffer, handle: Handle, function: str) -> _Told:
-    """One call with the kept buffer; again with a larger one for as long as the list outgrows it."""
+    """Call with the kept buffer; again with a larger one for as long as the list outgrows it."""
     count = ctypes.c_uint()
     while True:
         count.value = buffer.capacity
@@ -220,6 +220,6 @@ def _read(device: NvmlDevice, buffer: _Buffer, handle: Handle, function: str) ->
 
 
 def _plausible(device: NvmlDevice, entries: list[Entry]) -> bool:
-    """Every pid possible, no memory larger than any GPU has. Shuffled entries fail one or the other."""
+    """Return whether every pid is possible and no memory larger than any GPU has: shuffled entries are not."""
     max_pid = device.library.max_pid
     return all(0 < pid <= max_pid and (used == NOT_AVAILABLE_U64 or used < 2**48) for pid, used, _, _ in entries)

@@ -52,7 +52,7 @@ class _Pairs:
 
 
 def collect(device: NvmlDevice, gpu_instance_id: int | None = None) -> Profile | None:
-    """Metrics since the last call; None at the first one and where the GPU has no GPM."""
+    """Read metrics since the last call; None at the first one and where the GPU has no GPM."""
     if not _supported(device):
         return None
     if gpu_instance_id is None:

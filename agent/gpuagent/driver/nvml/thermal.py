@@ -11,7 +11,7 @@ _FIELD_MEMORY_TEMPERATURE = 82
 
 
 def collect(device: NvmlDevice) -> Thermal:
-    """Everything thermal. nvmlDeviceGetTemperature goes away with CUDA 14, its successor is newer than many drivers."""
+    """Read everything thermal. CUDA 14 drops nvmlDeviceGetTemperature, and its successor is newer than many drivers."""
     temperature = device.ask("nvmlDeviceGetTemperatureV", _SENSOR_GPU)
     if temperature is None:
         temperature = device.ask("nvmlDeviceGetTemperature", _SENSOR_GPU)
@@ -33,7 +33,7 @@ def _threshold(device: NvmlDevice, threshold: int) -> float | None:
 
 
 def _fans(device: NvmlDevice) -> tuple[float, ...]:
-    """Share of the maximum speed, per fan. Passively cooled boards answer that there is none."""
+    """Return the share of the maximum speed, per fan. Passively cooled boards answer that there is none."""
     number = device.ask("nvmlDeviceGetNumFans")
     if number is None:
         only = ratio(device.ask("nvmlDeviceGetFanSpeed"))

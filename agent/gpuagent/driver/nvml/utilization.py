@@ -9,7 +9,7 @@ _MEDIA = tuple(f"nvmlDeviceGet{engine}Utilization" for engine in ("Encoder", "De
 
 
 def collect(device: NvmlDevice, *, slow: bool = True) -> Utilization:
-    """Engine utilisation. Under MIG the driver answers none of this; GPM does (see `profile`).
+    """Read engine utilization. Under MIG the driver answers none of this; GPM does (see `profile`).
 
     The media engines are asked at the slow rate and carried in between: four more calls a second would tell little.
     """
