@@ -18,8 +18,7 @@ from gpuagent.catalogue.clients import CLIENT_FAMILIES
 from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.series import Further
 from gpuagent.catalogue.sources import SOURCE_FAMILIES
-from gpuagent.clients.automatic import AutomaticBlame
-from gpuagent.clients.commands import ClientCommands
+from gpuagent.clients.commands import AutomaticBlame, ClientCommands
 from gpuagent.clients.model_servers import Sources
 from gpuagent.clients.server import client_server
 from gpuagent.clock import Clock

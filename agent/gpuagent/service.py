@@ -15,8 +15,7 @@ from gpuagent.acting.agent import Acting
 from gpuagent.acting.commands import RemedyCommands
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.commands import AlertCommands
-from gpuagent.clients.automatic import AutomaticBlame
-from gpuagent.clients.commands import ClientCommands
+from gpuagent.clients.commands import AutomaticBlame, ClientCommands
 from gpuagent.clients.model_servers import Sources
 from gpuagent.clients.server import ClientServer, limits_of
 from gpuagent.clock import Clock

@@ -10,10 +10,8 @@ from typing import Any
 from gpuagent_simulator import (
     entries_fields,
     entries_gauges,
-    entries_health,
     entries_identity,
     entries_processes,
-    entries_profile,
     events,
 )
 from gpuagent_simulator.abi import Code, Refusal, error_text, number
@@ -24,10 +22,8 @@ from gpuagent_simulator.session import SimulatedSession
 TABLES: tuple[EntryTable, ...] = (
     entries_identity.ENTRIES,
     entries_gauges.ENTRIES,
-    entries_health.ENTRIES,
     entries_fields.ENTRIES,
     entries_processes.ENTRIES,
-    entries_profile.ENTRIES,
     events.ENTRIES,
 )
 LIFE = ("nvmlInitWithFlags", "nvmlInit_v2", "nvmlInit", "nvmlShutdown")

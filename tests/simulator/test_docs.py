@@ -9,7 +9,7 @@ import pytest
 from pydantic import BaseModel
 
 from gpuagent_simulator import spec
-from gpuagent_simulator.entries_profile import METRIC_NAMES
+from gpuagent_simulator.entries_gauges import METRIC_NAMES
 from gpuagent_simulator.faults import Fault, Kind
 from gpuagent_simulator.functions import SHAPES
 from gpuagent_simulator.models import Feature, models
