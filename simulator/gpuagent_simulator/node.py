@@ -14,7 +14,7 @@ from gpuagent_simulator.device import Gpu
 from gpuagent_simulator.faults import Fault, FaultBoard
 from gpuagent_simulator.functions import ScenarioClock
 from gpuagent_simulator.library import SimulatedLibrary
-from gpuagent_simulator.proc import ProcFiles, SimulatedProc
+from gpuagent_simulator.proc import FallbackProc, SimulatedProc
 from gpuagent_simulator.process import Bindings, expand
 from gpuagent_simulator.scenario import ScenarioError, check_calls, load_faults
 from gpuagent_simulator.session import SimulatedSession
@@ -94,7 +94,7 @@ class SimulatedNode:
         clock: Clock,
         start: float | None = None,
         *,
-        fallback: ProcFiles | None = None,
+        fallback: FallbackProc | None = None,
     ) -> None:
         self.scenario = scenario
         self.name = scenario.name

@@ -30,7 +30,7 @@ _STATES = {
 }
 
 
-class ProcFiles(Protocol):
+class FallbackProc(Protocol):
     """What reads the real /proc, for every pid that is not made up."""
 
     def read(self, pid: int, name: str) -> bytes: ...
@@ -50,7 +50,9 @@ class SimulatedProc:
     `boot_time_seconds` is unix time: start times are ticks since then, as in /proc/<pid>/stat.
     """
 
-    def __init__(self, processes: Iterable[Process], story: ScenarioClock, fallback: ProcFiles | None = None) -> None:
+    def __init__(
+        self, processes: Iterable[Process], story: ScenarioClock, fallback: FallbackProc | None = None
+    ) -> None:
         self._story = story
         self._fallback = fallback
         self._by_pid: dict[int, Process] = {}
@@ -137,7 +139,7 @@ class SimulatedProc:
     def _owns(self, pid: int) -> bool:
         return pid in self._by_pid or pid >= FIRST_NEWCOMER_PID
 
-    def _real(self, pid: int) -> ProcFiles:
+    def _real(self, pid: int) -> FallbackProc:
         if self._fallback is None:
             raise FileNotFoundError(2, "No such process", f"/proc/{pid}")
         return self._fallback

@@ -12,7 +12,7 @@ from typing import Any
 from gpuagent.catalogue.series import series
 from gpuagent.clock import ManualClock
 from gpuagent.collector.inventory import Inventory
-from gpuagent.collector.tick import Monitor, MonitorContext, Processes, TickTimeouts
+from gpuagent.collector.tick import Monitor, MonitorContext, ProcessResolver, TickTimeouts
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.kernel_log import Address
@@ -106,7 +106,7 @@ async def rig(
     scenario: str,
     *,
     faults: Sequence[Fault] = (),
-    processes: Processes | None = None,
+    processes: ProcessResolver | None = None,
     inventory: Inventory | None = None,
     pci_gpus: Callable[[], int | None] | None = None,
     fallen: Callable[[], Iterable[Address]] = tuple,

@@ -10,7 +10,7 @@ import pytest
 
 from gpuagent.clock import ManualClock
 from gpuagent_simulator.node import SimulatedNode
-from gpuagent_simulator.proc import FIRST_NEWCOMER_PID, ProcFiles
+from gpuagent_simulator.proc import FIRST_NEWCOMER_PID, FallbackProc
 from gpuagent_simulator.scenario import parse_scenario
 
 PID = 4194305
@@ -37,7 +37,7 @@ class OneRealProcess:
         return [pid]
 
 
-def _node(process: str, *, fallback: ProcFiles | None = None) -> tuple[SimulatedNode, ManualClock]:
+def _node(process: str, *, fallback: FallbackProc | None = None) -> tuple[SimulatedNode, ManualClock]:
     clock = ManualClock(now=5000.0)
     scenario = parse_scenario(f"gpus: [{{model: h100, processes: [{process}]}}]")
     return SimulatedNode(scenario, clock, fallback=fallback), clock

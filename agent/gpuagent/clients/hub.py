@@ -16,9 +16,10 @@ from gpuagent.clients.admission import Allowance, ConnectionSlots, NoFreeSlot, R
 from gpuagent.clients.connection import Connection
 from gpuagent.clients.listener import CpuShare
 from gpuagent.clients.protocol import Event
-from gpuagent.clients.wire import Accounts, Peer, Reader, RefusedPeer, Wire, hold_peer, identify
+from gpuagent.clients.wire import Accounts, Peer, RefusedPeer, Wire, hold_peer, identify
 from gpuagent.clock import Clock
 from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.reader import ProcessReader
 from gpuagent.reading import GpuState, ProcessInfo, Snapshot
 from gpuagent_exporters.api.client_routes import CommandFailure
 
@@ -72,7 +73,7 @@ class Hub:
     def __init__(
         self,
         clock: Clock,
-        reader: Reader,
+        reader: ProcessReader,
         files: ProcFiles,
         limits: Limits | None = None,
         *,

@@ -26,9 +26,10 @@ import select
 import socket
 import struct
 from collections.abc import Callable
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from gpuagent.procfs.files import ProcFiles, parse_status
+from gpuagent.procfs.reader import ProcessReader
 from gpuagent.reading import ProcessInfo
 from gpuagent_exporters.http.peers import HasSocketOptions, peer_credentials
 
@@ -67,19 +68,6 @@ class Peer(NamedTuple):
             os.close(self.pidfd)
 
 
-class Reader(Protocol):
-    """What /proc tells; `gpuagent.procfs.reader.ProcessReader` has it."""
-
-    def read(self, pid: int) -> _Record:
-        """Return everything of a process. Raises OSError, ValueError."""
-        ...
-
-
-class _Record(Protocol):
-    @property
-    def info(self) -> ProcessInfo: ...
-
-
 def hold_peer(sock: HasSocketOptions, open_pidfd: Callable[[HasSocketOptions, int], int] | None = None) -> Peer:
     """Return the process that connected, held.
 
@@ -107,7 +95,7 @@ def _open_pidfd(sock: HasSocketOptions, pid: int) -> int:
     return int(descriptor)
 
 
-def identify(peer: Peer, claimed_pid: int, reader: Reader, files: ProcFiles) -> ProcessInfo:
+def identify(peer: Peer, claimed_pid: int, reader: ProcessReader, files: ProcFiles) -> ProcessInfo:
     """Return the process behind a peer, after it has said which pid it thinks it has.
 
     Raises:

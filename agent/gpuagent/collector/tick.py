@@ -40,7 +40,7 @@ _PATIENCE_SECONDS = 0.05
 _MOST_GPUS = 1024
 
 
-class Processes(Protocol):
+class ProcessResolver(Protocol):
     """What the monitor needs of /proc; `gpuagent.procfs.table.ProcessTable` is one."""
 
     host_pid_namespace: bool
@@ -97,7 +97,7 @@ class Monitor:
     def __init__(
         self,
         driver: Driver,
-        processes: Processes,
+        processes: ProcessResolver,
         clock: Clock,
         pace: TickTimeouts | None = None,
         place: MonitorContext | None = None,
