@@ -19,8 +19,8 @@ from gpuagent.collector.tick import MonitorContext
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
-from gpuagent.procfs.cgroup import Level
-from gpuagent.procfs.cgroup_owner import CgroupOwners, Owner
+from gpuagent.procfs.cgroup import CgroupLevel
+from gpuagent.procfs.cgroup_owner import CgroupOwner, CgroupOwners
 from gpuagent.procfs.containers import ContainerNames, PodNames, docker_names
 from gpuagent.procfs.files import ProcFiles, RealProc
 from gpuagent.procfs.kernel_log import KernelLog
@@ -206,11 +206,11 @@ def _table(config: Config, clock: Clock, boot: str) -> ProcessTable:
     )
 
 
-def _simulated_owner() -> Owner:
+def _simulated_owner() -> CgroupOwner:
     """Cgroups of real processes as they are; made-up ones are root's, as no directory says otherwise."""
     real = CgroupOwners()
 
-    def owner(level: Level, *, whole: bool) -> bool | None:
+    def owner(level: CgroupLevel, *, whole: bool) -> bool | None:
         found = real(level, whole=whole)
         return True if found is None else found
 

@@ -10,7 +10,7 @@ import threading
 from typing import NamedTuple
 
 from gpuagent_simulator.abi import Code, Refusal
-from gpuagent_simulator.faults import FaultBoard, Kind
+from gpuagent_simulator.faults import FaultBoard, FaultKind
 from gpuagent_simulator.functions import ScenarioClock, Shape
 from gpuagent_simulator.models import LOST_UNDER_MIG, Feature
 from gpuagent_simulator.process import IDLE, Bindings, Load, Process
@@ -105,7 +105,7 @@ class Engines:
         return round(min(100.0, self._given_or(self._gpu.spec.fans.percent, derived)))
 
 
-class Row(NamedTuple):
+class ListedProcess(NamedTuple):
     """A process in the driver's list. `used_bytes` None: the driver does not tell."""
 
     process: Process
@@ -114,7 +114,7 @@ class Row(NamedTuple):
     load: Load
 
 
-class Moment(NamedTuple):
+class GpuMoment(NamedTuple):
     """The processes of a GPU in one second of the story.
 
     Every call of that second tells the same.
@@ -122,7 +122,7 @@ class Moment(NamedTuple):
 
     key: tuple[int, int]
     seconds: float
-    rows: tuple[Row, ...]
+    rows: tuple[ListedProcess, ...]
     busy: Load
     """All processes together, at most 100 percent each."""
 
@@ -159,7 +159,7 @@ class Gpu:
         self._processes = processes
         self._bindings = bindings
         self._lock = threading.Lock()
-        self._moment: Moment | None = None
+        self._moment: GpuMoment | None = None
 
     @property
     def parent(self) -> Gpu:
@@ -178,7 +178,7 @@ class Gpu:
         before = 0.0 if math.isinf(loaded_at) else function(loaded_at)
         return max(0, int(self.now(function) - before))
 
-    def moment(self) -> Moment:
+    def moment(self) -> GpuMoment:
         """Return what the processes do in this second."""
         self._bindings.look()
         now = self.story.now()
@@ -189,7 +189,7 @@ class Gpu:
                 moment = self._moment = self._compute(key, now)
         return moment
 
-    def _compute(self, key: tuple[int, int], now: float) -> Moment:
+    def _compute(self, key: tuple[int, int], now: float) -> GpuMoment:
         """Hand out memory as the driver does: what there is, first come first served.
 
         No sum exceeds the GPU's memory.
@@ -205,9 +205,9 @@ class Gpu:
             if used is not None:
                 used = int(min(used, left))
                 left -= used
-            rows.append(Row(process, process.pid, used, process.load(now)))
+            rows.append(ListedProcess(process, process.pid, used, process.load(now)))
         totals = map(sum, zip(*(row.load for row in rows), strict=True)) if rows else IDLE
-        return Moment(key, now, tuple(rows), Load(*(min(100, total) for total in totals)))
+        return GpuMoment(key, now, tuple(rows), Load(*(min(100, total) for total in totals)))
 
     # ---- memory ----------------------------------------------------------------------------------
 
@@ -224,7 +224,7 @@ class Gpu:
         """Return (total, reserved, used without reserved) in bytes."""
         if self.spec.memory is None:
             raise Refusal(Code.NOT_SUPPORTED)
-        if self.faults.of(self.index) and self.faults.find(Kind.FULL, self.index) is not None:
+        if self.faults.of(self.index) and self.faults.find(FaultKind.FULL, self.index) is not None:
             return self.spec.memory.total, self.spec.memory.reserved, self.spec.memory.total - self.spec.memory.reserved
         moment = self.moment()
         used = sum(row.used_bytes or 0 for row in moment.rows)
@@ -234,7 +234,7 @@ class Gpu:
             used + self.base_used_bytes(moment.seconds),
         )
 
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ListedProcess, ...]:
         """Return the processes that a process list of this device has."""
         return self.moment().rows
 
@@ -285,7 +285,7 @@ class MigDevice:
         )
         return self.spec.memory, 0, min(used, self.spec.memory)
 
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ListedProcess, ...]:
         """Return the processes of this compute instance."""
         return tuple(row for row in self.parent.moment().rows if row.process.belongs_to(self.spec))
 

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 from gpuagent_simulator.abi import Code, Refusal, address, number, put_pointer, put_uint, view
 from gpuagent_simulator.device import Device, Gpu
-from gpuagent_simulator.entry import Body, Entry, EntryTable, gauges, on_device, on_session
-from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.entry import Body, EntrySpec, EntryTable, gauges, on_device, on_session
+from gpuagent_simulator.faults import FaultKind
 from gpuagent_simulator.models import Feature
 from gpuagent_simulator.session import SimulatedSession
 from gpuagent_simulator.structs import (
@@ -84,7 +84,7 @@ for _symbol, _name, _feature in (
     ("nvmlDeviceGetJpgUtilization", "jpeg", Feature.JPEG_OFA),
     ("nvmlDeviceGetOfaUtilization", "ofa", Feature.JPEG_OFA),
 ):
-    ENTRIES[_symbol] = Entry(_engine(_name), takes_device=True, feature=_feature)
+    ENTRIES[_symbol] = EntrySpec(_engine(_name), takes_device=True, feature=_feature)
 
 
 # ---- temperature ---------------------------------------------------------------------------------
@@ -255,7 +255,7 @@ _SHARE_OF_LOAD = {
 rough shape."""
 
 
-class Reading(NamedTuple):
+class GpmReading(NamedTuple):
     """What a sample holds: percentages, and counters in bytes."""
 
     seconds: float
@@ -267,7 +267,7 @@ class GpmSample:
     """A sample that a caller has allocated; empty until the first reading."""
 
     def __init__(self) -> None:
-        self.reading: Reading | None = None
+        self.reading: GpmReading | None = None
 
 
 _COUNTERS: dict[int, Callable[[Gpu], float]] = {
@@ -312,16 +312,16 @@ def mig_sample_get(session: SimulatedSession, gpu: Gpu, gpu_instance: Any, sampl
     session.pointers.resolve(GpmSample, sample).reading = _read(gpu, min(100, busy))
 
 
-def _read(gpu: Gpu, load_percent: float) -> Reading:
+def _read(gpu: Gpu, load_percent: float) -> GpmReading:
     percent = {}
     for metric, name in METRIC_NAMES.items():
         given = gpu.spec.gpm.get(name)
         value = load_percent * _SHARE_OF_LOAD[name] if given is None else gpu.now(given)
         percent[metric] = min(100.0, max(0.0, value))
     counters = {metric: counter(gpu) for metric, counter in _COUNTERS.items()}
-    if gpu.faults.find(Kind.GARBAGE_VALUES, gpu.index) is not None:
+    if gpu.faults.find(FaultKind.GARBAGE_VALUES, gpu.index) is not None:
         percent = dict.fromkeys(percent, math.nan)
-    return Reading(gpu.story.now(), percent, counters)
+    return GpmReading(gpu.story.now(), percent, counters)
 
 
 @on_session(ENTRIES, "nvmlGpmMetricsGet")
@@ -341,7 +341,7 @@ def metrics_get(session: SimulatedSession, request: Any) -> None:
         metric.value = value or 0.0
 
 
-def _between(metric: int, first: Reading, second: Reading) -> float | None:
+def _between(metric: int, first: GpmReading, second: GpmReading) -> float | None:
     if metric in second.percent:
         return (first.percent[metric] + second.percent[metric]) / 2
     if metric in second.counters:

@@ -7,7 +7,7 @@ from typing import Any
 from gpuagent_simulator.abi import Code, Refusal, number, put_pointer, put_text, put_uint, text, view
 from gpuagent_simulator.device import Device, Gpu, MigDevice
 from gpuagent_simulator.entry import EntryTable, gauges, on_device, on_session
-from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.faults import FaultKind
 from gpuagent_simulator.models import Feature
 from gpuagent_simulator.session import SimulatedSession
 from gpuagent_simulator.structs import DeviceAttributes, PciInfo
@@ -73,7 +73,7 @@ def index(session: SimulatedSession, device: Device, out: Any) -> None:
 
 @on_device(ENTRIES, "nvmlDeviceGetName", mig=True)
 def name(device: Device, out: Any, size: Any) -> None:
-    spoiled = device.parent.faults.find(Kind.NON_UTF8_NAME, device.parent.index)
+    spoiled = device.parent.faults.find(FaultKind.NON_UTF8_NAME, device.parent.index)
     put_text(out, size, b"NVIDIA \xff\xfe\x80" if spoiled else device.name)
 
 

@@ -9,9 +9,9 @@ import ctypes
 from typing import Any, NamedTuple
 
 from gpuagent_simulator.abi import Code, Refusal, address, number, put_bytes, view
-from gpuagent_simulator.device import Device, Gpu, Row
-from gpuagent_simulator.entry import Body, Entry, EntryTable, gauges, on_device
-from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.device import Device, Gpu, ListedProcess
+from gpuagent_simulator.entry import Body, EntrySpec, EntryTable, gauges, on_device
+from gpuagent_simulator.faults import FaultKind
 from gpuagent_simulator.models import Feature
 from gpuagent_simulator.proc import FIRST_NEWCOMER_PID
 from gpuagent_simulator.structs import (
@@ -47,7 +47,7 @@ def samples(gpu: Gpu, since: int) -> list[RingSample]:
         Refusal: NOT_FOUND, nobody was active since
         (https://github.com/rust-nvml/nvml-wrapper/issues/56).
     """
-    found = _garbage(gpu) if gpu.faults.find(Kind.GARBAGE_SAMPLES, gpu.index) else []
+    found = _garbage(gpu) if gpu.faults.find(FaultKind.GARBAGE_SAMPLES, gpu.index) else []
     stamp = gpu.story.batch_stamp()
     if stamp > since:
         found += [RingSample(row.pid, stamp, tuple(row.load)) for row in gpu.rows() if any(row.load)]
@@ -78,15 +78,15 @@ ACCOUNTING_BUFFER = 4000
 # ---- lists ---------------------------------------------------------------------------------------
 
 
-def _rows(device: Device, kinds: str) -> list[Row]:
+def _rows(device: Device, kinds: str) -> list[ListedProcess]:
     return [row for row in device.rows() if any(kind in row.process.spec.kind for kind in kinds)]
 
 
-def _packed(device: Device, rows: list[Row], extra: int, *, wide: bool) -> bytes:
+def _packed(device: Device, rows: list[ListedProcess], extra: int, *, wide: bool) -> bytes:
     """Return the list as bytes; with `wide` entries of 32 bytes."""
     gpu = device.parent
-    hidden = gpu.faults.find(Kind.UNAVAILABLE_MEMORY, gpu.index) is not None
-    impossible = gpu.faults.find(Kind.IMPOSSIBLE_MEMORY, gpu.index)
+    hidden = gpu.faults.find(FaultKind.UNAVAILABLE_MEMORY, gpu.index) is not None
+    impossible = gpu.faults.find(FaultKind.IMPOSSIBLE_MEMORY, gpu.index)
     told = impossible.size if impossible is not None else None
     entries: list[tuple[int, ...]] = [
         (
@@ -105,7 +105,7 @@ def _packed(device: Device, rows: list[Row], extra: int, *, wide: bool) -> bytes
 
 def _grow(gpu: Gpu, symbol: str) -> None:
     """Grow the list after a call that found its buffer too small: it is longer for the next one."""
-    fault = gpu.faults.find(Kind.PROCESS_LIST_GROWS, gpu.index)
+    fault = gpu.faults.find(FaultKind.PROCESS_LIST_GROWS, gpu.index)
     if fault is not None:
         gpu.grown[symbol] = min(gpu.grown.get(symbol, 0) + fault.by, fault.by * _GROWS_AT_MOST)
 
@@ -127,7 +127,7 @@ def _process_list(symbol: str, kind: str, *, third: bool) -> Body:
         gpu.grown.pop(symbol, None)
         room.value = needed
         if needed:
-            wide = third and gpu.faults.find(Kind.PROCESS_STRIDE, gpu.index) is not None
+            wide = third and gpu.faults.find(FaultKind.PROCESS_STRIDE, gpu.index) is not None
             put_bytes(out, _packed(device, rows, extra, wide=wide))
 
     return body
@@ -136,14 +136,14 @@ def _process_list(symbol: str, kind: str, *, third: bool) -> Body:
 for _kind, _list in (("C", "Compute"), ("G", "Graphics"), ("M", "MPSCompute")):
     for _version in (2, 3):
         _symbol = f"nvmlDeviceGet{_list}RunningProcesses_v{_version}"
-        ENTRIES[_symbol] = Entry(_process_list(_symbol, _kind, third=_version == 3), takes_device=True, mig=True)
+        ENTRIES[_symbol] = EntrySpec(_process_list(_symbol, _kind, third=_version == 3), takes_device=True, mig=True)
 
 
 @on_device(ENTRIES, "nvmlDeviceGetRunningProcessDetailList", mig=True)
 def running_process_detail_list(device: Device, out: Any) -> None:
     """Answer the list of 24 bytes; drivers with the 32-byte list lack this, for it came with the way back."""
     gpu = device.parent
-    if gpu.faults.find(Kind.PROCESS_STRIDE, gpu.index) is not None:
+    if gpu.faults.find(FaultKind.PROCESS_STRIDE, gpu.index) is not None:
         raise Refusal(Code.FUNCTION_NOT_FOUND)
     details = view(ProcessDetailList, out)
     check_version(details, 1)
@@ -226,7 +226,7 @@ def accounting_stats(gpu: Gpu, pid: Any, out: Any) -> None:
     stats.isRunning = 1
 
 
-def _accounted(gpu: Gpu) -> tuple[Row, ...]:
+def _accounted(gpu: Gpu) -> tuple[ListedProcess, ...]:
     if not gpu.spec.accounting:
         raise Refusal(Code.NOT_SUPPORTED)
     return gpu.rows()

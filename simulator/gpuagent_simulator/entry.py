@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from gpuagent_simulator.abi import Code, Refusal, put_uint, put_ulonglong
 from gpuagent_simulator.device import Device, Gpu
-from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.faults import FaultKind
 from gpuagent_simulator.models import Feature
 from gpuagent_simulator.session import SPOILED, SimulatedSession
 
@@ -20,7 +20,7 @@ Body = Callable[..., int | None]
 EntryPoint = Callable[..., int]
 
 
-class Entry(NamedTuple):
+class EntrySpec(NamedTuple):
     """One C function. `takes_device`: its first argument is a handle. `mig`: MIG handles will do.
 
     `with_session`: a body that takes a device gets the session too, before it.
@@ -33,7 +33,7 @@ class Entry(NamedTuple):
     with_session: bool = False
 
 
-EntryTable = dict[str, Entry]
+EntryTable = dict[str, EntrySpec]
 
 
 def on_session(table: EntryTable, *symbols: str) -> Callable[[Body], Body]:
@@ -41,7 +41,7 @@ def on_session(table: EntryTable, *symbols: str) -> Callable[[Body], Body]:
 
     def register(body: Body) -> Body:
         for symbol in symbols:
-            table[symbol] = Entry(body, takes_device=False)
+            table[symbol] = EntrySpec(body, takes_device=False)
         return body
 
     return register
@@ -61,7 +61,7 @@ def on_device(
 
     def register(body: Body) -> Body:
         for symbol in symbols:
-            table[symbol] = Entry(body, takes_device=True, feature=feature, mig=mig, with_session=with_session)
+            table[symbol] = EntrySpec(body, takes_device=True, feature=feature, mig=mig, with_session=with_session)
         return body
 
     return register
@@ -85,10 +85,10 @@ def gauges(
         return body
 
     for symbol, value in values.items():
-        table[symbol] = Entry(body_of(value), takes_device=True, feature=feature, mig=mig)
+        table[symbol] = EntrySpec(body_of(value), takes_device=True, feature=feature, mig=mig)
 
 
-def bind(symbol: str, entry: Entry, session: SimulatedSession) -> EntryPoint:
+def bind(symbol: str, entry: EntrySpec, session: SimulatedSession) -> EntryPoint:
     """Return the function that is called in place of the C one.
 
     It must be a plain function: pynvml sets attributes such as `restype` on it.
@@ -119,7 +119,7 @@ def _enter(session: SimulatedSession, symbol: str) -> None:
         session.faults.refuse(symbol, None)
 
 
-def _enter_device(session: SimulatedSession, symbol: str, entry: Entry, handle: Any) -> Device:
+def _enter_device(session: SimulatedSession, symbol: str, entry: EntrySpec, handle: Any) -> Device:
     session.check()
     device = session.device(handle)
     gpu, faults = device.parent.index, session.faults
@@ -140,6 +140,6 @@ def _spoil(session: SimulatedSession, symbol: str, gpu: int, args: tuple[Any, ..
     faults = session.faults
     if not faults.of(gpu):
         return
-    fault = faults.find(Kind.GARBAGE_VALUES, gpu)
+    fault = faults.find(FaultKind.GARBAGE_VALUES, gpu)
     if fault is not None and fault.concerns(symbol) and any(fnmatchcase(symbol, pattern) for pattern in SPOILED):
         session.garbage.spoil(args)

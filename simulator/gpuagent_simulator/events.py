@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from gpuagent_simulator.abi import Code, Refusal, number, put_pointer, put_ulonglong, view
 from gpuagent_simulator.device import Device, Gpu
 from gpuagent_simulator.entry import EntryTable, on_device, on_session
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from gpuagent_simulator.models import Feature
 from gpuagent_simulator.session import SimulatedSession
 from gpuagent_simulator.structs import NO_INSTANCE, EventData
@@ -29,7 +29,7 @@ happen."""
 _LOOK_SECONDS = 0.02
 
 
-class Event(NamedTuple):
+class XidEvent(NamedTuple):
     """One Xid on one GPU.
 
     `fault` and `number` tell equal ones apart: each is an event of its own.
@@ -48,19 +48,19 @@ class EventSet:
         self.lock = threading.Lock()
         self.registered: dict[int, tuple[int, float]] = {}
         """By GPU index: mask of types, story time of the registration."""
-        self.delivered: dict[tuple[int, int, int], Event] = {}
+        self.delivered: dict[tuple[int, int, int], XidEvent] = {}
         """Keeps the events, so that no later fault can have the identity of one that is gone."""
 
 
-def _events(gpu: Gpu, after: float, until: float) -> Iterator[Event]:
+def _events(gpu: Gpu, after: float, until: float) -> Iterator[XidEvent]:
     """Return Xids of a GPU in a stretch of the story."""
     for fault in gpu.faults.of(gpu.index):
-        if fault.kind is not Kind.XID:
+        if fault.kind is not FaultKind.XID:
             continue
         for repetition in range(fault.count):
             at = fault.at + repetition * fault.every
             if after < at <= until:
-                yield Event(at, gpu, fault, repetition)
+                yield XidEvent(at, gpu, fault, repetition)
 
 
 @on_device(ENTRIES, "nvmlDeviceGetSupportedEventTypes", mig=True)
@@ -122,7 +122,7 @@ def _until_next_look(session: SimulatedSession) -> float:
     return _LOOK_SECONDS if session.faults.more_to_come() else math.inf
 
 
-def _next_event(session: SimulatedSession, waiting: EventSet) -> Event | None:
+def _next_event(session: SimulatedSession, waiting: EventSet) -> XidEvent | None:
     """Take the oldest event out of the set.
 
     Raises:
@@ -144,11 +144,11 @@ def _next_event(session: SimulatedSession, waiting: EventSet) -> Event | None:
     return None
 
 
-def _key(event: Event) -> tuple[int, int, int]:
+def _key(event: XidEvent) -> tuple[int, int, int]:
     return event.gpu.index, id(event.fault), event.number
 
 
-def _deliver(session: SimulatedSession, event: Event, out: Any) -> None:
+def _deliver(session: SimulatedSession, event: XidEvent, out: Any) -> None:
     data = view(EventData, out)
     data.device = session.pointers.issue(event.gpu)
     data.eventType, data.eventData = XID, event.fault.xid or 0

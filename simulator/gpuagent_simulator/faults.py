@@ -21,7 +21,7 @@ from gpuagent_simulator.abi import Code, Refusal
 from gpuagent_simulator.functions import STRICT, Bytes, ErrorCode, PositiveSeconds, ScenarioClock, Seconds
 
 
-class Kind(StrEnum):
+class FaultKind(StrEnum):
     """Kinds of faults; the scenario format in docs/simulation.md tells what each does."""
 
     LOST = "lost"
@@ -45,28 +45,28 @@ class Kind(StrEnum):
 
 
 _COMMON = frozenset({"kind", "gpu", "at", "until"})
-_TAKES: dict[Kind, tuple[str, ...]] = {
-    Kind.LOST: ("code",),
-    Kind.HANG: ("calls",),
-    Kind.SLOW: ("calls", "seconds"),
-    Kind.ERROR: ("calls", "code"),
-    Kind.MISSING: ("calls",),
-    Kind.DRIVER_RELOAD: ("down", "version"),
-    Kind.INIT_ERROR: ("code",),
-    Kind.XID: ("xid", "count", "every"),
-    Kind.PROCESS_LIST_GROWS: ("by",),
-    Kind.GARBAGE_VALUES: ("calls",),
-    Kind.IMPOSSIBLE_MEMORY: ("size",),
+_TAKES: dict[FaultKind, tuple[str, ...]] = {
+    FaultKind.LOST: ("code",),
+    FaultKind.HANG: ("calls",),
+    FaultKind.SLOW: ("calls", "seconds"),
+    FaultKind.ERROR: ("calls", "code"),
+    FaultKind.MISSING: ("calls",),
+    FaultKind.DRIVER_RELOAD: ("down", "version"),
+    FaultKind.INIT_ERROR: ("code",),
+    FaultKind.XID: ("xid", "count", "every"),
+    FaultKind.PROCESS_LIST_GROWS: ("by",),
+    FaultKind.GARBAGE_VALUES: ("calls",),
+    FaultKind.IMPOSSIBLE_MEMORY: ("size",),
 }
-_NEEDS: dict[Kind, tuple[str, ...]] = {
-    Kind.SLOW: ("seconds",),
-    Kind.ERROR: ("code",),
-    Kind.MISSING: ("calls",),
-    Kind.INIT_ERROR: ("code",),
-    Kind.XID: ("xid",),
-    Kind.IMPOSSIBLE_MEMORY: ("size",),
+_NEEDS: dict[FaultKind, tuple[str, ...]] = {
+    FaultKind.SLOW: ("seconds",),
+    FaultKind.ERROR: ("code",),
+    FaultKind.MISSING: ("calls",),
+    FaultKind.INIT_ERROR: ("code",),
+    FaultKind.XID: ("xid",),
+    FaultKind.IMPOSSIBLE_MEMORY: ("size",),
 }
-_NODE_WIDE = frozenset({Kind.MISSING, Kind.DRIVER_RELOAD, Kind.VERSION_MISMATCH, Kind.INIT_ERROR})
+_NODE_WIDE = frozenset({FaultKind.MISSING, FaultKind.DRIVER_RELOAD, FaultKind.VERSION_MISMATCH, FaultKind.INIT_ERROR})
 
 Calls = Annotated[tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)]
 
@@ -84,7 +84,7 @@ class Fault:
         ValueError: a field is missing, or makes no sense for this kind.
     """
 
-    kind: Kind
+    kind: FaultKind
     gpu: Annotated[int, Field(ge=0)] | None = None
     at: Seconds = 0.0
     until: Seconds = math.inf
@@ -107,7 +107,7 @@ class Fault:
     __pydantic_config__ = STRICT
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "kind", Kind(self.kind))
+        object.__setattr__(self, "kind", FaultKind(self.kind))
         allowed = _COMMON.union(_TAKES.get(self.kind, ()))
         for field in fields(self):
             given = field.name != "kind" and getattr(self, field.name) != field.default
@@ -162,7 +162,7 @@ class FaultBoard:
             self._scopes[gpu] = scope
         return scope
 
-    def find(self, kind: Kind, gpu: int | None = None) -> Fault | None:
+    def find(self, kind: FaultKind, gpu: int | None = None) -> Fault | None:
         """Return the fault of this kind that holds now, if any."""
         for fault in self.of(gpu):
             if fault.kind is kind and fault.holds(self._story.now()):
@@ -183,11 +183,11 @@ class FaultBoard:
         """
         waited = False
         for fault in self._on_call(symbol, gpu, own=own):
-            if fault.kind is Kind.SLOW and fault.seconds is not None:
+            if fault.kind is FaultKind.SLOW and fault.seconds is not None:
                 with self._changed:
                     self._changed.wait_for(lambda: self._released, timeout=fault.seconds)
                 waited = True
-            elif fault.kind is Kind.HANG:
+            elif fault.kind is FaultKind.HANG:
                 self._hang(fault)
                 waited = True
         return waited
@@ -195,9 +195,9 @@ class FaultBoard:
     def refuse(self, symbol: str, gpu: int | None, *, own: bool = False) -> None:
         """Raise the error that is injected for this call, if any."""
         for fault in self._on_call(symbol, gpu, own=own):
-            if fault.kind is Kind.ERROR and fault.code is not None:
+            if fault.kind is FaultKind.ERROR and fault.code is not None:
                 raise Refusal(fault.code)
-            if fault.kind is Kind.MISSING:
+            if fault.kind is FaultKind.MISSING:
                 raise Refusal(Code.FUNCTION_NOT_FOUND)
 
     def _hang(self, fault: Fault) -> None:
@@ -228,7 +228,7 @@ class FaultBoard:
 
     def _reloads(self) -> list[Fault]:
         now = self._story.now()
-        return [fault for fault in self.of(None) if fault.kind is Kind.DRIVER_RELOAD and fault.at <= now]
+        return [fault for fault in self.of(None) if fault.kind is FaultKind.DRIVER_RELOAD and fault.at <= now]
 
     def generation(self) -> int:
         """Return how often the driver has been unloaded so far."""

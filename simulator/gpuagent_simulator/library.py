@@ -16,7 +16,7 @@ from gpuagent_simulator import (
 )
 from gpuagent_simulator.abi import Code, Refusal, error_text, number
 from gpuagent_simulator.entry import EntryPoint, EntryTable, bind
-from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.faults import FaultKind
 from gpuagent_simulator.session import SimulatedSession
 
 TABLES: tuple[EntryTable, ...] = (
@@ -50,7 +50,7 @@ class SimulatedLibrary:
     def __getattr__(self, symbol: str) -> Callable[..., Any]:
         if symbol.startswith("_"):
             raise AttributeError(symbol)
-        missing = (f for f in self._session.faults.of(None) if f.kind is Kind.MISSING)
+        missing = (f for f in self._session.faults.of(None) if f.kind is FaultKind.MISSING)
         now = self._session.story.now()
         if symbol not in self._functions or any(f.holds(now) and f.concerns(symbol) for f in missing):
             raise AttributeError(f"undefined symbol: {symbol}")

@@ -16,7 +16,7 @@ from typing import Any
 
 from gpuagent_simulator.abi import Code, Pointers, Refusal
 from gpuagent_simulator.device import Device, Gpu, MigDevice
-from gpuagent_simulator.faults import FaultBoard, Kind
+from gpuagent_simulator.faults import FaultBoard, FaultKind
 from gpuagent_simulator.functions import ScenarioClock
 from gpuagent_simulator.spec import Scenario
 
@@ -102,7 +102,7 @@ class SimulatedSession:
         Raises:
             Refusal: the driver is not there, is another one, or the scenario says so.
         """
-        fault = self.faults.find(Kind.INIT_ERROR)
+        fault = self.faults.find(FaultKind.INIT_ERROR)
         if fault is not None and fault.code is not None:
             raise Refusal(fault.code)
         self._check_driver()
@@ -139,7 +139,7 @@ class SimulatedSession:
     def _check_driver(self) -> None:
         if self.faults.driver_is_down():
             raise Refusal(Code.DRIVER_NOT_LOADED)
-        mismatch = self.faults.find(Kind.VERSION_MISMATCH)
+        mismatch = self.faults.find(FaultKind.VERSION_MISMATCH)
         # A process keeps the library it has mapped: only one that started later has the new one.
         if mismatch is not None and (mismatch.at == 0 or self._born < mismatch.at):
             raise Refusal(Code.LIB_RM_VERSION_MISMATCH)
@@ -152,7 +152,7 @@ class SimulatedSession:
 
     def enumerated(self) -> list[Gpu]:
         """Return the GPUs that the driver counts, in the order of their indices."""
-        return [gpu for gpu in self.gpus if self.faults.find(Kind.VANISH, gpu.index) is None]
+        return [gpu for gpu in self.gpus if self.faults.find(FaultKind.VANISH, gpu.index) is None]
 
     def index_of(self, gpu: Gpu) -> int:
         """Return its index now: those behind a vanished one move up."""
@@ -162,9 +162,9 @@ class SimulatedSession:
         """Raise if the GPU has gone, or the MIG instance."""
         gpu = device.parent
         if self.faults.of(gpu.index):
-            if self.faults.find(Kind.VANISH, gpu.index) is not None:
+            if self.faults.find(FaultKind.VANISH, gpu.index) is not None:
                 raise Refusal(Code.GPU_IS_LOST)
-            lost = self.faults.find(Kind.LOST, gpu.index)
+            lost = self.faults.find(FaultKind.LOST, gpu.index)
             if lost is not None:
                 raise Refusal(Code.GPU_IS_LOST if lost.code is None else lost.code)
         if isinstance(device, MigDevice) and not device.exists(self.story.now()):

@@ -120,7 +120,7 @@ class GpuLoad(Spec):
     ofa: Percent | None = None
 
 
-class Temperature(Spec):
+class TemperatureSpec(Spec):
     """Degrees Celsius. `gpu` and `memory` follow from the load if they are not given."""
 
     gpu: Curve | None = None
@@ -133,7 +133,7 @@ class Temperature(Spec):
     gpu_max: int = 87
 
 
-class Power(Spec):
+class PowerSpec(Spec):
     """Watts.
 
     `draw` follows from the load if it is not given; the energy counter is its integral.
@@ -165,7 +165,7 @@ class Throttled(Spec):
     hw_power_brake: Curve = ZERO
 
 
-class Clocks(Spec):
+class ClocksSpec(Spec):
     """Clocks at rest and at most.
 
     `event_reasons` is NVML's bit mask and follows from the load if not given.
@@ -177,7 +177,7 @@ class Clocks(Spec):
     throttled: Throttled = Throttled()
 
 
-class Pcie(Spec):
+class PcieSpec(Spec):
     """PCI Express link; the counters are bytes since the driver was loaded."""
 
     generation: int = 5
@@ -189,7 +189,7 @@ class Pcie(Spec):
     receive: Curve = Ramp(rate=120e6)
 
 
-class Ecc(Spec):
+class EccSpec(Spec):
     """Error counts.
 
     `remap_pending`, `remap_failed`, `retired_pending` and `sram_threshold_exceeded` are 0 or 1.
@@ -211,7 +211,7 @@ class Ecc(Spec):
     recovery_action: Curve = ZERO
 
 
-class NvLink(Spec):
+class NvLinkSpec(Spec):
     """NVLinks. Byte and error counters are those of one link; all links are alike."""
 
     links: Annotated[int, Field(ge=0, le=36)] = 0
@@ -271,13 +271,13 @@ class GpuSpec(Spec):
     memory: DeviceMemory | None = None
     bar1: Bar1 = Bar1()
     utilization: GpuLoad = GpuLoad()
-    temperature: Temperature = Temperature()
-    power: Power = Power()
-    clocks: Clocks
+    temperature: TemperatureSpec = TemperatureSpec()
+    power: PowerSpec = PowerSpec()
+    clocks: ClocksSpec
     performance_state: Curve | None = None
-    pcie: Pcie = Pcie()
-    ecc: Ecc = Ecc()
-    nvlink: NvLink = NvLink()
+    pcie: PcieSpec = PcieSpec()
+    ecc: EccSpec = EccSpec()
+    nvlink: NvLinkSpec = NvLinkSpec()
     fans: Fans = Fans()
     gpm: dict[str, Curve] = Field(default_factory=dict)
     persistence: bool = True

@@ -11,7 +11,7 @@ from typing import Any
 from gpuagent.clock import Clock
 from gpuagent.procfs.files import parse_stat
 from gpuagent_simulator.abi import Code, Refusal
-from gpuagent_simulator.device import Gpu, MigDevice, Moment, Row
+from gpuagent_simulator.device import Gpu, GpuMoment, ListedProcess, MigDevice
 from gpuagent_simulator.faults import FaultBoard
 from gpuagent_simulator.functions import ScenarioClock
 from gpuagent_simulator.library import SimulatedLibrary
@@ -136,7 +136,7 @@ class _FileGpu(Gpu):
     def listed(self) -> ListedGpu:
         return self._listing.gpus()[self.index]
 
-    def moment(self) -> Moment:
+    def moment(self) -> GpuMoment:
         """Build the rows anew at each call: a test that waits for a change waits for one tick."""
         listed = self.listed
         rows = tuple(
@@ -145,9 +145,9 @@ class _FileGpu(Gpu):
             if each.lags or not each.start_ticks or started(each.pid) == each.start_ticks
         )
         sm = listed.sm if listed.sm is not None else min(100, sum(row.load.sm for row in rows))
-        return Moment((0, 0), self.story.now(), rows, Load(sm, 0, 0, 0, 0, 0))
+        return GpuMoment((0, 0), self.story.now(), rows, Load(sm, 0, 0, 0, 0, 0))
 
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ListedProcess, ...]:
         """Return what a process list has."""
         if self.listed.fails:
             raise Refusal(Code.UNKNOWN)
@@ -174,13 +174,13 @@ class _FileInstance(MigDevice):
         return total, reserved, used if told is None else int(told * GIB)
 
 
-def _row(entry: Entry, gpu: int) -> Row:
+def _row(entry: Entry, gpu: int) -> ListedProcess:
     used = None if entry.gib is None else int(entry.gib * GIB)
     memory = "unavailable" if used is None else used
     spec = ProcessSpec.model_validate(
         {"name": "listed", "memory": memory, "kind": entry.kind, "gpu_instance": entry.instance}
     )
-    return Row(Process(spec, gpu, 0, entry.pid), entry.pid, used, Load(entry.sm, 0, 0, 0, 0, 0))
+    return ListedProcess(Process(spec, gpu, 0, entry.pid), entry.pid, used, Load(entry.sm, 0, 0, 0, 0, 0))
 
 
 def _mig(gpu: ListedGpu) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.kernel_log import Address
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.reading import GpuReading, GpuState, Snapshot
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import load_scenario, parse_scenario
 from tests.fakes.nvml import use
@@ -63,7 +63,7 @@ class Rig:
         self.monitor.pace = PATIENT
         return snapshot
 
-    def fail(self, kind: Kind, **details: object) -> Fault:
+    def fail(self, kind: FaultKind, **details: object) -> Fault:
         """Let something go wrong from now on."""
         return self.node.inject(Fault(kind, **details))  # type: ignore[arg-type]
 
@@ -152,7 +152,7 @@ async def rig(
             yield stage
         finally:
             node.clear()
-            node.inject(Fault(Kind.DRIVER_RELOAD))  # ends the wait for events at once
+            node.inject(Fault(FaultKind.DRIVER_RELOAD))  # ends the wait for events at once
             await stage.settle()
             if not stage.closed:
                 await monitor.close(20)

@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 from gpuagent_simulator import spec
 from gpuagent_simulator.entries_gauges import METRIC_NAMES
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from gpuagent_simulator.functions import SHAPES
 from gpuagent_simulator.models import Feature, models
 from gpuagent_simulator.scenario import parse_scenario, shipped_scenarios
@@ -34,7 +34,7 @@ def test_every_key_is_documented(kind: type[BaseModel]) -> None:
 
 def test_every_choice_is_documented() -> None:
     """Shapes, models, features, fault kinds and their keys, GPM metrics, shipped scenarios."""
-    for choices in (SHAPES, models(), Feature, Kind, METRIC_NAMES.values(), shipped_scenarios()):
+    for choices in (SHAPES, models(), Feature, FaultKind, METRIC_NAMES.values(), shipped_scenarios()):
         assert set(choices) <= WORDS
     assert set(Fault.__dataclass_fields__) <= WORDS
 
@@ -50,7 +50,7 @@ def test_no_scenario_or_fault_is_documented_that_is_not_there() -> None:
     )
 
     assert shipped == set(shipped_scenarios())
-    assert faults == set(Kind)
+    assert faults == set(FaultKind)
 
 
 def test_the_example_is_a_scenario() -> None:
@@ -60,7 +60,7 @@ def test_the_example_is_a_scenario() -> None:
     scenario = parse_scenario(example)
 
     assert scenario.gpu_count == 3
-    assert [fault.kind for fault in scenario.faults] == [Kind.HANG, Kind.XID]
+    assert [fault.kind for fault in scenario.faults] == [FaultKind.HANG, FaultKind.XID]
 
 
 def test_the_program_runs() -> None:

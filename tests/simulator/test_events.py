@@ -9,7 +9,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from tests.simulator.conftest import OpenNode, Stage
 
 XID = pynvml.nvmlEventTypeXidCriticalError
@@ -57,7 +57,7 @@ def test_an_event_tells_its_gpu(open_node: OpenNode) -> None:
     stage = open_node("gpus: [{model: h100, count: 2}]")
     event_set = _registered(stage, 0, 1)
     stage.clock.advance(1)
-    stage.node.inject(Fault(Kind.XID, gpu=1, xid=79))
+    stage.node.inject(Fault(FaultKind.XID, gpu=1, xid=79))
 
     event = pynvml.nvmlEventSetWait_v2(event_set, 0)
 
@@ -86,7 +86,7 @@ def test_waiting_ends_with_the_event(open_node: OpenNode) -> None:
     thread.start()
 
     stage.clock.advance(1)
-    stage.node.inject(Fault(Kind.XID, xid=31))
+    stage.node.inject(Fault(FaultKind.XID, xid=31))
     thread.join(timeout=30)
 
     assert found == [31]
@@ -112,11 +112,11 @@ def test_equal_faults_that_are_injected_are_two_events(open_node: OpenNode) -> N
     event_set = _registered(stage, 0)
     stage.clock.advance(1)
     for _ in range(2):
-        stage.node.inject(Fault(Kind.XID, gpu=0, xid=43))
+        stage.node.inject(Fault(FaultKind.XID, gpu=0, xid=43))
 
     assert _drain(event_set) == [43, 43]
     stage.node.clear()
-    stage.node.inject(Fault(Kind.XID, gpu=0, xid=43))
+    stage.node.inject(Fault(FaultKind.XID, gpu=0, xid=43))
     assert _drain(event_set) == [43]
 
 
@@ -125,8 +125,8 @@ def test_a_lost_gpu_ends_the_wait(open_node: OpenNode) -> None:
     stage = open_node("gpus: [{model: h100, count: 2}]")
     event_set = _registered(stage, 0, 1)
     stage.clock.advance(1)
-    stage.node.inject(Fault(Kind.XID, gpu=1, xid=79))
-    stage.node.inject(Fault(Kind.LOST, gpu=1))
+    stage.node.inject(Fault(FaultKind.XID, gpu=1, xid=79))
+    stage.node.inject(Fault(FaultKind.LOST, gpu=1))
 
     assert pynvml.nvmlEventSetWait_v2(event_set, 0).eventData == 79
     with pytest.raises(pynvml.NVMLError_GpuIsLost):

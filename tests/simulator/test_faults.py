@@ -11,7 +11,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from tests.simulator.conftest import TWO_H100, OpenNode, Stage
 
 MEMORY = "nvmlDeviceGetMemoryInfo_v2"
@@ -98,7 +98,7 @@ def test_all_gpus_vanish(open_node: OpenNode) -> None:
 def test_a_call_hangs_on_one_gpu_until_released(open_node: OpenNode) -> None:
     """GPU-04: the call does not come back, on that GPU alone; other calls and GPUs go on."""
     stage = open_node()
-    stage.node.inject(Fault(Kind.HANG, gpu=1, calls=(MEMORY,)))
+    stage.node.inject(Fault(FaultKind.HANG, gpu=1, calls=(MEMORY,)))
 
     thread = _blocks(lambda: stage.used_bytes(1))
     assert stage.used_bytes(0) > 0
@@ -125,7 +125,7 @@ def test_a_hang_ends_by_the_clock_of_the_story(open_node: OpenNode) -> None:
 def test_a_hang_ends_when_it_is_taken_back(open_node: OpenNode) -> None:
     """`clear` is enough."""
     stage = open_node()
-    stage.node.inject(Fault(Kind.HANG))
+    stage.node.inject(Fault(FaultKind.HANG))
     thread = _blocks(pynvml.nvmlDeviceGetCount)
 
     stage.node.clear()
@@ -149,7 +149,7 @@ def test_init_hangs(open_node: OpenNode) -> None:
 def test_a_slow_call_is_let_go_too(open_node: OpenNode) -> None:
     """A slow call takes its real time, unless it is released before."""
     stage = open_node()
-    stage.node.inject(Fault(Kind.SLOW, gpu=0, calls=(MEMORY,), seconds=3600))
+    stage.node.inject(Fault(FaultKind.SLOW, gpu=0, calls=(MEMORY,), seconds=3600))
     thread = _blocks(lambda: stage.used_bytes(0))
 
     thread.join(0.05)
@@ -194,7 +194,7 @@ def test_missing_symbols(open_node: OpenNode) -> None:
     assert pynvml.nvmlDeviceGetMemoryInfo(handle).total > 0
     assert _codes(lambda: stage.used_bytes(0)) == [13]
     pynvml.nvmlDeviceGetName(handle)
-    stage.node.inject(Fault(Kind.MISSING, calls=("nvmlDeviceGetName",)))
+    stage.node.inject(Fault(FaultKind.MISSING, calls=("nvmlDeviceGetName",)))
     assert _codes(lambda: pynvml.nvmlDeviceGetName(handle)) == [13]
 
 
@@ -227,7 +227,7 @@ def test_a_reload_stays_done_when_faults_are_taken_back(open_node: OpenNode) -> 
     """`clear` brings no driver back from the past: the session is over."""
     stage = open_node()
     stage.clock.advance(1)
-    stage.node.inject(Fault(Kind.DRIVER_RELOAD, down=0))
+    stage.node.inject(Fault(FaultKind.DRIVER_RELOAD, down=0))
     stage.node.clear()
 
     assert _codes(pynvml.nvmlDeviceGetCount) == [1]
@@ -353,24 +353,24 @@ def test_faults_for_what_there_is_not_are_refused(open_node: OpenNode) -> None:
     node = open_node().node
 
     with pytest.raises(ValueError, match="did you mean nvmlDeviceGetName"):
-        node.inject(Fault(Kind.HANG, calls=("nvmlDeviceGetNam",)))
+        node.inject(Fault(FaultKind.HANG, calls=("nvmlDeviceGetNam",)))
     with pytest.raises(ValueError, match="no GPU 2: the node has 2"):
-        node.inject(Fault(Kind.LOST, gpu=2))
+        node.inject(Fault(FaultKind.LOST, gpu=2))
 
 
 @pytest.mark.parametrize(
     ("kind", "fields", "said"),
     [
-        (Kind.ERROR, {}, "error needs code"),
-        (Kind.SLOW, {}, "slow needs seconds"),
-        (Kind.MISSING, {}, "missing needs calls"),
-        (Kind.XID, {"gpu": 0}, "xid needs xid"),
-        (Kind.LOST, {"calls": ("nvmlInit_v2",)}, "lost takes no calls"),
-        (Kind.DRIVER_RELOAD, {"gpu": 0}, "the whole node"),
-        (Kind.HANG, {"at": 9.0, "until": 3.0}, "until must be later"),
+        (FaultKind.ERROR, {}, "error needs code"),
+        (FaultKind.SLOW, {}, "slow needs seconds"),
+        (FaultKind.MISSING, {}, "missing needs calls"),
+        (FaultKind.XID, {"gpu": 0}, "xid needs xid"),
+        (FaultKind.LOST, {"calls": ("nvmlInit_v2",)}, "lost takes no calls"),
+        (FaultKind.DRIVER_RELOAD, {"gpu": 0}, "the whole node"),
+        (FaultKind.HANG, {"at": 9.0, "until": 3.0}, "until must be later"),
     ],
 )
-def test_faults_that_make_no_sense_are_refused(kind: Kind, fields: dict[str, Any], said: str) -> None:
+def test_faults_that_make_no_sense_are_refused(kind: FaultKind, fields: dict[str, Any], said: str) -> None:
     """Each kind has its own fields; others would be without effect."""
     with pytest.raises(ValueError, match=said):
         Fault(kind, **fields)

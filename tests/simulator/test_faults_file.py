@@ -9,7 +9,7 @@ import pynvml
 import pytest
 
 from gpuagent.clock import ManualClock
-from gpuagent_simulator.faults import Fault, FaultBoard, Kind
+from gpuagent_simulator.faults import Fault, FaultBoard, FaultKind
 from gpuagent_simulator.functions import ScenarioClock
 from gpuagent_simulator.node import FaultsFile
 from gpuagent_simulator.scenario import ScenarioError, load_faults, load_scenario
@@ -25,7 +25,7 @@ def _followed(path: Path) -> tuple[FaultsFile, FaultBoard, ManualClock]:
     return follower, board, clock
 
 
-def _kinds(board: FaultBoard) -> list[Kind]:
+def _kinds(board: FaultBoard) -> list[FaultKind]:
     return [fault.kind for fault in board.of(1)]
 
 
@@ -42,7 +42,7 @@ def test_faults_come_and_go_with_the_file(tmp_path: Path) -> None:
     path.write_text("faults: [{kind: hang, gpu: 1, until: 10s}, {kind: full, gpu: 1}]")
     follower.look()
     assert next((fault.at, fault.until) for fault in board.of(1)) == (100, 110)
-    assert board.find(Kind.FULL, 1) is not None
+    assert board.find(FaultKind.FULL, 1) is not None
 
     path.write_text("")
     follower.look()
@@ -58,7 +58,7 @@ def test_a_bad_file_changes_nothing(tmp_path: Path, caplog: pytest.LogCaptureFix
     path.write_text("faults:\n  - {kind: lots, gpu: 1}\n")
     follower.look()
 
-    assert _kinds(board) == [Kind.LOST]
+    assert _kinds(board) == [FaultKind.LOST]
     assert f"{path}:2: faults[0].kind" in caplog.text
     path.write_text("faults: [{kind: lost, gpu: 2}]")
     with pytest.raises(ScenarioError, match=r"faults\[0\] is for GPU 2 of 2"):
@@ -90,7 +90,7 @@ def test_a_full_gpu_is_full_at_once(open_node: OpenNode) -> None:
     """All of its memory is used, the processes keep theirs, and the other GPU is as it was."""
     stage = open_node(TWO_H100)
     before = stage.used_bytes(0)
-    stage.node.inject(Fault(Kind.FULL, gpu=1))
+    stage.node.inject(Fault(FaultKind.FULL, gpu=1))
 
     memory = pynvml.nvmlDeviceGetMemoryInfo(stage.handle(1), pynvml.nvmlMemory_v2)
 
@@ -104,7 +104,7 @@ def test_garbage_is_put_over_quantities_and_nothing_else(open_node: OpenNode) ->
     """NUM-01, NUM-02: numbers of every kind turn to nonsense on that GPU; what callers allocate by stays right."""
     stage = open_node(TWO_H100)
     handle = stage.handle(1)
-    stage.node.inject(Fault(Kind.GARBAGE_VALUES, gpu=1))
+    stage.node.inject(Fault(FaultKind.GARBAGE_VALUES, gpu=1))
 
     power = {pynvml.nvmlDeviceGetPowerUsage(handle) for _ in range(12)}
     fields = pynvml.nvmlDeviceGetFieldValues(handle, [pynvml.NVML_FI_DEV_TOTAL_ENERGY_CONSUMPTION] * 8)
@@ -119,7 +119,7 @@ def test_garbage_is_put_over_quantities_and_nothing_else(open_node: OpenNode) ->
 def test_garbage_in_a_structure_leaves_its_version_alone(open_node: OpenNode) -> None:
     """The version of a struct is the caller's, not an answer."""
     stage = open_node(TWO_H100)
-    stage.node.inject(Fault(Kind.GARBAGE_VALUES, gpu=0))
+    stage.node.inject(Fault(FaultKind.GARBAGE_VALUES, gpu=0))
 
     memory = pynvml.nvmlDeviceGetMemoryInfo(stage.handle(0), pynvml.nvmlMemory_v2)
 

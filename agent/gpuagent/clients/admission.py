@@ -102,7 +102,7 @@ class NoFreeSlot(Exception):
     """No place can be had; the text says why."""
 
 
-class Candidate(NamedTuple):
+class EvictionCandidate(NamedTuple):
     """The process that is the first to give up its place."""
 
     pid: int
@@ -169,11 +169,11 @@ class ConnectionSlots:
     def _count(self, account: str, exempt: Container[int]) -> int:
         return sum(each == account and pid not in exempt for pid, each in self._accounts.items())
 
-    def _candidate(self, exempt: Container[int], *, newest: bool) -> Candidate | None:
+    def _candidate(self, exempt: Container[int], *, newest: bool) -> EvictionCandidate | None:
         counts = Counter(account for pid, account in self._accounts.items() if pid not in exempt)
         if not counts:
             return None
         largest, places = max(counts.items(), key=itemgetter(1))
         order = reversed(self._accounts) if newest else iter(self._accounts)
         pid = next(pid for pid in order if self._accounts[pid] == largest and pid not in exempt)
-        return Candidate(pid, places)
+        return EvictionCandidate(pid, places)

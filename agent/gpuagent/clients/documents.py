@@ -115,7 +115,7 @@ _MAX_NUMBER = 2**63 - 1
 
 
 @dataclass(frozen=True, slots=True)
-class Group:
+class HolderGroup:
     """Tensors that one thing holds."""
 
     key: str = ""
@@ -156,7 +156,7 @@ class Findings:
     """Who holds the memory, in words and in figures."""
 
     verdict: str = ""
-    groups: tuple[Group, ...] = ()
+    groups: tuple[HolderGroup, ...] = ()
     lines: tuple[Line, ...] = ()
     notes: tuple[str, ...] = ()
     stall_seconds: float | None = None
@@ -174,7 +174,7 @@ def read_findings(value: Mapping[str, Any]) -> Findings:
     notes = [_text(note) for note in (given if isinstance(given, list) else [])[:_MOST_NOTES]]
     return Findings(
         verdict=_text(value.get("verdict"), _VERDICT_BYTES),
-        groups=tuple(Group(**_fields(row, Group)) for row in _rows(value.get("groups"))),
+        groups=tuple(HolderGroup(**_fields(row, HolderGroup)) for row in _rows(value.get("groups"))),
         lines=tuple(Line(**_fields(row, Line)) for row in _rows(value.get("lines"))),
         notes=tuple(note for note in notes if note),
         stall_seconds=_number(value.get("stall_seconds")),
@@ -200,7 +200,7 @@ def _rows(value: object) -> list[Mapping[str, Any]]:
     return [row for row in rows[:_MOST_ROWS] if isinstance(row, dict)]
 
 
-def _fields(row: Mapping[str, Any], kind: type[Group | Line]) -> dict[str, Any]:
+def _fields(row: Mapping[str, Any], kind: type[HolderGroup | Line]) -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for name, field in kind.__dataclass_fields__.items():
         value = row.get(name)

@@ -15,7 +15,7 @@ from typing import Any
 from gpuagent.clients.admission import Allowance, ConnectionSlots, NoFreeSlot, Rate
 from gpuagent.clients.connection import Connection
 from gpuagent.clients.listener import CpuShare
-from gpuagent.clients.protocol import Event
+from gpuagent.clients.protocol import ClientEvent
 from gpuagent.clients.wire import Accounts, Peer, RefusedPeer, Wire, hold_peer, identify
 from gpuagent.clock import Clock
 from gpuagent.procfs.files import ProcFiles
@@ -52,7 +52,7 @@ _CONNECTING_BURST_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ClientLimits:
     """What apps may cost."""
 
     max_connections: int = 1024
@@ -75,12 +75,12 @@ class Hub:
         clock: Clock,
         reader: ProcessReader,
         files: ProcFiles,
-        limits: Limits | None = None,
+        limits: ClientLimits | None = None,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`monotonic` is the machine's own: in a simulation that runs faster, apps do not send more."""
-        self.limits = limits or Limits()
+        self.limits = limits or ClientLimits()
         self.interval_seconds = 1.0
         """How often apps are asked to tell their figures."""
         self.accepted = 0
@@ -163,7 +163,7 @@ class Hub:
         for connection in list(self._waiting.values()):
             connection.drop("crowded", "there are no descriptors left, and it has not said hello")
 
-    def use(self, limits: Limits, interval_seconds: float) -> None:
+    def use(self, limits: ClientLimits, interval_seconds: float) -> None:
         """Put other limits in force for who connects from now on, and another interval for all."""
         self.limits = limits
         if interval_seconds == self.interval_seconds:
@@ -236,7 +236,7 @@ class Hub:
 
     def heard(self, said: object) -> None:
         self.lines += 1
-        self.events += isinstance(said, Event)
+        self.events += isinstance(said, ClientEvent)
 
     def refused(self, reason: str, text: str) -> None:
         self.refusals[reason] += 1

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from gpuagent.catalogue.clients import ClientFigures
 from gpuagent.clients.connection import Connection
-from gpuagent.clients.hub import MOST_WAITING, Hub, Limits
+from gpuagent.clients.hub import MOST_WAITING, ClientLimits, Hub
 from gpuagent.clients.listener import SOCKET_NAME, Acceptor, open_client_socket
 from gpuagent.clients.protocol import AllocatorDevice, Message, encode
 from gpuagent.clock import Clock
@@ -251,7 +251,7 @@ class ClientServer:
         for waiting in self._waiting:
             waiting.cancel()
 
-    def use(self, limits: Limits, interval_seconds: float) -> None:
+    def use(self, limits: ClientLimits, interval_seconds: float) -> None:
         """Put other limits and another interval in force."""
         self.hub.use(limits, interval_seconds)
 
@@ -335,14 +335,14 @@ def client_server(config: Config, clock: Clock, boot_id: str) -> ClientServer:
     return ClientServer(hub, config.client_dir, clock)
 
 
-def limits_of(config: Config) -> Limits:
+def limits_of(config: Config) -> ClientLimits:
     """Return what apps may cost, by the configuration and by the descriptors that the agent may open.
 
     A connection takes two, its socket and a pidfd. Apps get a quarter of the descriptors at most, and connections that
     have not said hello a sixteenth: the rest is for /proc, pidfds of processes on GPUs, and HTTP.
     """
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return Limits(
+    return ClientLimits(
         max_connections=max(1, min(config.clients.max_connections, descriptors // 8)),
         max_connections_per_user=config.clients.max_connections_per_user,
         max_waiting=max(1, min(MOST_WAITING, descriptors // 32)),

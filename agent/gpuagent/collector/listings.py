@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.collector.listings_table import Listing, ListingTable, Stored, StoredListing, load, to_document
+from gpuagent.collector.listings_table import ListingTable, PidListing, Stored, StoredListing, load, to_document
 from gpuagent.collector.saved_state import RETRY_SECONDS, LatestWriter
 from gpuagent.driver.backend import Collected
 from gpuagent.procfs.machine import SINCE_BOOT, PidSpace
@@ -267,7 +267,7 @@ class Listings:
                 believe_first=self._believe_first, may_have_wrapped=self._may_have_wrapped,
             )  # fmt: skip
             for pid in new:
-                table.listings[pid] = Listing(StoredListing(read_seconds, sure, None, 0, None, None))
+                table.listings[pid] = PidListing(StoredListing(read_seconds, sure, None, 0, None, None))
         return bool(new)
 
     def _judge(self, gpu: _Gpu, pids: frozenset[int], infos: Mapping[int, ProcessInfo | None]) -> Holders:

@@ -143,7 +143,7 @@ _LONGEST_USUAL = 12
 """Times the shortest gap: steps longer than this are never usual."""
 
 
-class Listing:
+class PidListing:
     """A number on one GPU's list."""
 
     __slots__ = (
@@ -185,7 +185,7 @@ class ListingTable:
     """The listings of one UUID or one PCI address."""
 
     def __init__(self, stored: StoredTable | None = None) -> None:
-        self.listings = {} if stored is None else {pid: Listing(each) for pid, each in stored.listings.items()}
+        self.listings = {} if stored is None else {pid: PidListing(each) for pid, each in stored.listings.items()}
         self.read_seconds = None if stored is None else stored.read_seconds
         self.forgot = stored is not None and stored.forgot
         self.inherited = stored is not None

@@ -74,7 +74,7 @@ class ElasticThreadPool:
                 self._notify()
 
 
-class Outcome:
+class JobOutcome:
     """What became of a job: its value, or the exception that it raised."""
 
     __slots__ = ("error", "value")
@@ -89,7 +89,7 @@ class Worker:
 
     def __init__(self, threads: ElasticThreadPool) -> None:
         self._threads = threads
-        self._outcome: Outcome | None = None
+        self._outcome: JobOutcome | None = None
         self._busy_since: float | None = None
 
     @property
@@ -116,7 +116,7 @@ class Worker:
         self._threads.submit(partial(self._do, job))
         return True
 
-    def take(self) -> Outcome | None:
+    def take(self) -> JobOutcome | None:
         """Return the outcome of the last job, once; None while it runs or if there was none."""
         outcome = self._outcome
         if outcome is not None:
@@ -126,7 +126,7 @@ class Worker:
 
     def _do(self, job: Job) -> None:
         try:
-            outcome = Outcome(value=job())
+            outcome = JobOutcome(value=job())
         except BaseException as error:  # noqa: BLE001  whatever it was, the loop must learn of it
-            outcome = Outcome(error=error)
+            outcome = JobOutcome(error=error)
         self._outcome = outcome

@@ -63,7 +63,7 @@ _SLURM = re.compile(r"slurm(?:_.+)?|(?:.+_)?slurmstepd\.scope")
 _SLURM_JOB = re.compile(r"job_(\w+)", re.ASCII)
 
 
-class Level(NamedTuple):
+class CgroupLevel(NamedTuple):
     """One cgroup on the way from the root of a hierarchy to a process: the one whose name says something."""
 
     controllers: str
@@ -93,12 +93,12 @@ class Membership:
     container_runtime: str = ""
     pod_uid: str = ""
     slurm_job: str = ""
-    manager_level: Level | None = field(default=None, compare=False)
+    manager_level: CgroupLevel | None = field(default=None, compare=False)
     """That of the user's own manager which names the unit."""
-    unit_level: Level | None = field(default=None, compare=False)
-    container_level: Level | None = field(default=None, compare=False)
-    pod_level: Level | None = field(default=None, compare=False)
-    job_level: Level | None = field(default=None, compare=False)
+    unit_level: CgroupLevel | None = field(default=None, compare=False)
+    container_level: CgroupLevel | None = field(default=None, compare=False)
+    pod_level: CgroupLevel | None = field(default=None, compare=False)
+    job_level: CgroupLevel | None = field(default=None, compare=False)
 
 
 class _Path(NamedTuple):
@@ -108,9 +108,9 @@ class _Path(NamedTuple):
     above: int
     segments: list[str]
 
-    def level(self, index: int) -> Level:
+    def level(self, index: int) -> CgroupLevel:
         """Return the cgroup at a segment."""
-        return Level(self.controllers, self.above, tuple(self.segments[: index + 1]))
+        return CgroupLevel(self.controllers, self.above, tuple(self.segments[: index + 1]))
 
 
 _NOWHERE = _Path("", 0, [])
@@ -145,15 +145,15 @@ def parse_cgroup(data: bytes) -> Membership:
     )
 
 
-def path_in(data: bytes, controllers: str) -> Level | None:
+def path_in(data: bytes, controllers: str) -> CgroupLevel | None:
     """Return the cgroup that /proc/<pid>/cgroup names for one hierarchy; None where it has no such line."""
     path = _paths(data).get(controllers)
-    return None if path is None else Level(controllers, path.above, tuple(path.segments))
+    return None if path is None else CgroupLevel(controllers, path.above, tuple(path.segments))
 
 
-def leaves(data: bytes) -> tuple[Level, ...]:
+def leaves(data: bytes) -> tuple[CgroupLevel, ...]:
     """Return the cgroup that the process is in, in every hierarchy of /proc/<pid>/cgroup."""
-    return tuple(Level(each.controllers, each.above, tuple(each.segments)) for each in _paths(data).values())
+    return tuple(CgroupLevel(each.controllers, each.above, tuple(each.segments)) for each in _paths(data).values())
 
 
 def _paths(data: bytes) -> dict[str, _Path]:
@@ -183,7 +183,7 @@ def _text(segments: list[str]) -> str:
     return printable("/" + "/".join(segments), PATH_LIMIT_BYTES)
 
 
-def _container(path: _Path) -> tuple[str, str, Level] | None:
+def _container(path: _Path) -> tuple[str, str, CgroupLevel] | None:
     """Return the runtime and id of the innermost container: in Kubernetes in Docker, that of the pod."""
     segments = path.segments
     for index in range(len(segments) - 1, -1, -1):
@@ -228,7 +228,7 @@ def _unescaped(name: str) -> str:
     return re.sub(r"\\x([0-9a-f]{2})", lambda found: chr(int(found[1], 16)), name)
 
 
-def _pod_uid(path: _Path) -> tuple[str, Level] | None:
+def _pod_uid(path: _Path) -> tuple[str, CgroupLevel] | None:
     """Return the uid of the innermost pod; that of a static pod is a hash without dashes."""
     segments = path.segments
     for index in range(len(segments) - 1, -1, -1):
@@ -240,7 +240,7 @@ def _pod_uid(path: _Path) -> tuple[str, Level] | None:
     return None
 
 
-def _unit(path: _Path) -> tuple[str, Level | None, Level | None]:
+def _unit(path: _Path) -> tuple[str, CgroupLevel | None, CgroupLevel | None]:
     """Take what systemd takes, the first part behind the slices: further in, names are anyone's.
 
     Return the unit, its cgroup, and that of the user's manager which named it.
@@ -266,7 +266,7 @@ def _first_service(segments: list[str], start: int) -> int | None:
     return None
 
 
-def _slurm_job(path: _Path) -> tuple[str, Level] | None:
+def _slurm_job(path: _Path) -> tuple[str, CgroupLevel] | None:
     below = False
     for index, segment in enumerate(path.segments):
         if below and (found := _SLURM_JOB.fullmatch(segment)):

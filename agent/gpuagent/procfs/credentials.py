@@ -17,9 +17,9 @@ from dataclasses import dataclass
 from gpuagent.procfs.files import (
     READ_LIMIT_BYTES,
     LivingThread,
+    ProcessStatus,
     ProcFiles,
     Stat,
-    Status,
     parse_stat,
     parse_status,
     read_living,
@@ -76,7 +76,7 @@ _UID_MAP_FIELDS = 3
 _MOUNT_DEVICE, _MOUNT_ROOT, _MOUNT_POINT = 2, 3, 4
 
 
-def is_on_host(files: ProcFiles, pid: int, stat: Stat, status: Status) -> bool:
+def is_on_host(files: ProcFiles, pid: int, stat: Stat, status: ProcessStatus) -> bool:
     """Return whether it has the host's pid namespace, user ids and root directory: then its user is an account here.
 
     A container chooses the user ids of its processes, and those of the host mean nothing in it. False also where that

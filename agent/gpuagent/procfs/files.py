@@ -89,7 +89,7 @@ class Stat(NamedTuple):
         return bool(self.flags & _PF_EXITING) or self.state in {"Z", "X"}
 
 
-class Status(NamedTuple):
+class ProcessStatus(NamedTuple):
     """Part of /proc/<pid>/status."""
 
     uid: int | None
@@ -127,7 +127,7 @@ def parse_stat(data: bytes) -> Stat:
     )
 
 
-def parse_status(data: bytes) -> Status:
+def parse_status(data: bytes) -> ProcessStatus:
     """Parse /proc/<pid>/status; a line that is missing or odd leaves its fact unknown."""
     uid: int | None = None
     namespace_pids: tuple[int, ...] = ()
@@ -139,7 +139,7 @@ def parse_status(data: bytes) -> Status:
             uid = next(iter(uids), None)
         elif key == b"NSpid" and not namespace_pids:
             namespace_pids = _numbers(value)
-    return Status(uid, namespace_pids, uids)
+    return ProcessStatus(uid, namespace_pids, uids)
 
 
 def _numbers(value: bytes) -> tuple[int, ...]:

@@ -18,7 +18,16 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from gpuagent.identity import JobSign, SignKind
-from gpuagent.procfs.files import LivingThread, ProcFiles, Stat, Status, decode, parse_stat, parse_status, read_living
+from gpuagent.procfs.files import (
+    LivingThread,
+    ProcessStatus,
+    ProcFiles,
+    Stat,
+    decode,
+    parse_stat,
+    parse_status,
+    read_living,
+)
 
 INTERPRETER = re.compile(
     r"(?:python|pypy|perl|ruby|node|nodejs|deno|bun|lua|luajit|php|tclsh|expect|[gmn]?awk|R|Rscript|julia|java|guile"
@@ -157,7 +166,7 @@ def _name(path: str) -> str:
 _DELETED = " (deleted)"
 
 
-class Program(NamedTuple):
+class ProcessProgram(NamedTuple):
     """What a process runs, as /proc tells it."""
 
     names: tuple[str, ...]
@@ -176,7 +185,7 @@ class Program(NamedTuple):
     """What it was started with as PYTHONHOME; "" for nothing, or where that may not be read."""
 
 
-def read_program(files: ProcFiles, pid: int) -> Program:
+def read_program(files: ProcFiles, pid: int) -> ProcessProgram:
     """Return the names and paths of what a process runs.
 
     The path of the program is missing where it may not be read (CAP_SYS_PTRACE), as a relative path of a script is
@@ -200,7 +209,7 @@ def read_program(files: ProcFiles, pid: int) -> Program:
     names += [os.path.normpath(each) for each in (*names, *in_folder) if "/" in each]
     words = tuple(dict.fromkeys(launched(told, interprets=interpreter is not None)))
     named = tuple(dict.fromkeys(each for each in names if each))
-    return Program(named, words, arguments[0], program, run, folder, home)
+    return ProcessProgram(named, words, arguments[0], program, run, folder, home)
 
 
 def read_program_names(files: ProcFiles, pid: int) -> tuple[str, ...]:
@@ -261,7 +270,9 @@ class _Parent(NamedTuple):
         return f"{self.stat.pid}:{self.stat.start_ticks}"
 
 
-def read_job_signs(files: ProcFiles, stat: Stat, status: Status, thread: LivingThread | None) -> tuple[JobSign, ...]:
+def read_job_signs(
+    files: ProcFiles, stat: Stat, status: ProcessStatus, thread: LivingThread | None
+) -> tuple[JobSign, ...]:
     """Return the signs of a process; () where it shows none, or they may not be read (the environment: CAP_SYS_PTRACE).
 
     Nothing is asked of a process in state D: its command line lies in memory that may be locked for ever.

@@ -14,13 +14,13 @@ from typing import Protocol
 
 from gpuagent.clock import Clock
 from gpuagent.identity import ProcessId
-from gpuagent.procfs.cgroup_owner import Owner, above_container
+from gpuagent.procfs.cgroup_owner import CgroupOwner, above_container
 from gpuagent.procfs.containers import ContainerNames, PodNames
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.machine import HOST_PID_NAMESPACE, in_host_pid_namespace, own_namespace
 from gpuagent.procfs.machine import boot_id as read_boot_id
 from gpuagent.procfs.machine import boot_time_seconds as read_boot_time_seconds
-from gpuagent.procfs.reader import Boot, ProcessReader, Record
+from gpuagent.procfs.reader import Boot, ProcessReader, ProcessRecord
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 from gpuagent.reading import CollectorRun, ProcessInfo
@@ -61,7 +61,7 @@ class Watcher(Protocol):
 
 @dataclass(slots=True)
 class _Entry:
-    record: Record
+    record: ProcessRecord
     watched: bool
 
 
@@ -83,7 +83,7 @@ class ProcessTable:
         command: bool = True,
         redact: Sequence[str] = (),
         host_pid_namespace: bool | None = None,
-        cgroup_owner: Owner | None = None,
+        cgroup_owner: CgroupOwner | None = None,
         container_cgroups: Sequence[str] = (),
     ) -> None:
         """Start empty. What is None is read from the machine.
@@ -267,7 +267,7 @@ class ProcessTable:
             entry.record = self.reader.renew(entry.record, stat)
         return entry
 
-    def _read(self, pid: int, *, alive: bool) -> Record | None:
+    def _read(self, pid: int, *, alive: bool) -> ProcessRecord | None:
         """Read a process; None if it has gone.
 
         One that is known to be alive, but not to be found or not to be read, is hidden.

@@ -26,7 +26,7 @@ from gpuagent.leaks.leaks import Leaks
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.view import View
-from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.faults import FaultKind
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import load_scenario, shipped_scenarios
 from tests.agent.collector.calls import Recorder
@@ -82,7 +82,7 @@ async def _scrape(scenario: str) -> set[str]:
     clock = ManualClock()
     loaded = load_scenario(scenario)
     node = SimulatedNode(loaded, clock, fallback=RealProc())
-    has_xids = any(fault.kind is Kind.XID for fault in loaded.faults)
+    has_xids = any(fault.kind is FaultKind.XID for fault in loaded.faults)
     recorder = Recorder(node.library)
     names: set[str] = set()
     with use(recorder):

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, NamedTuple
 
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from gpuagent_simulator.library import TABLES
 from tests.fakes.rig import Rig, rig
 
@@ -66,7 +66,7 @@ class Call(NamedTuple):
 
 def old_driver() -> list[Fault]:
     """A driver without the newer functions."""
-    return [Fault(Kind.MISSING, calls=_MISSING_IN_OLD)]
+    return [Fault(FaultKind.MISSING, calls=_MISSING_IN_OLD)]
 
 
 class Recorder:

@@ -10,7 +10,7 @@ import pynvml
 import pytest
 
 from gpuagent.reading import GpuState, NvmlState
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from tests.fakes.rig import Rig, at, rig, state
 
 TWO = "gpus:\n  - {model: h100, count: 2, processes: [{name: a, memory: 1GiB}]}\n"
@@ -19,7 +19,7 @@ MEMORY = "nvmlDeviceGetMemoryInfo_v2"
 
 def hang(stage: Rig) -> None:
     """From now on the memory of GPU 1 cannot be read: the call does not come back."""
-    stage.fail(Kind.HANG, gpu=1, calls=(MEMORY,))
+    stage.fail(FaultKind.HANG, gpu=1, calls=(MEMORY,))
 
 
 def test_a_late_answer_is_an_answer() -> None:
@@ -146,7 +146,7 @@ def test_closing_while_nvml_hangs_from_the_start() -> None:
     """GPU-11: a driver that never answered cannot keep the agent from stopping."""
 
     async def run() -> None:
-        async with rig(TWO, faults=[Fault(Kind.HANG, calls=("nvmlInitWithFlags",))], events=False) as stage:
+        async with rig(TWO, faults=[Fault(FaultKind.HANG, calls=("nvmlInitWithFlags",))], events=False) as stage:
             await stage.hasty_tick(well=())
             await stage.close(0.05)
 

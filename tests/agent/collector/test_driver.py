@@ -10,7 +10,7 @@ import pytest
 
 from gpuagent.reading import GpuState, NvmlState
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from tests.fakes.rig import at, rig
 
 TWO = "gpus:\n  - {model: h100, count: 2, processes: [{name: a, memory: 1GiB, utilization: {sm: 9}}]}\n"
@@ -21,7 +21,7 @@ def test_no_driver_yet() -> None:
     """GPU-06: the agent stays up and says why; `/metrics` is not empty; it measures when the driver is there."""
 
     async def run() -> None:
-        fault = Fault(Kind.INIT_ERROR, code=Code.DRIVER_NOT_LOADED)
+        fault = Fault(FaultKind.INIT_ERROR, code=Code.DRIVER_NOT_LOADED)
         async with rig(TWO, faults=[fault], events=False) as stage:
             snapshot = await stage.tick()
 
@@ -41,7 +41,7 @@ def test_no_library() -> None:
     """GPU-06: on a machine without libnvidia-ml the reason is the loader's own."""
 
     async def run() -> None:
-        fault = Fault(Kind.INIT_ERROR, code=Code.LIBRARY_NOT_FOUND)
+        fault = Fault(FaultKind.INIT_ERROR, code=Code.LIBRARY_NOT_FOUND)
         async with rig(TWO, faults=[fault], events=False) as stage:
             reason = (await stage.tick()).node.nvml_reason
 
@@ -54,7 +54,7 @@ def test_nvml_hangs_at_the_start() -> None:
     """GPU-06: the first tick ends with a snapshot; nothing is claimed of any GPU; it measures when the call is back."""
 
     async def run() -> None:
-        async with rig(TWO, faults=[Fault(Kind.HANG, calls=INITIALIZE)], events=False) as stage:
+        async with rig(TWO, faults=[Fault(FaultKind.HANG, calls=INITIALIZE)], events=False) as stage:
             snapshot = await stage.hasty_tick(well=())
 
             assert snapshot.node.nvml_state is NvmlState.STARTING
@@ -86,7 +86,7 @@ def test_gpus_added_later() -> None:
     """EXP-07: a GPU that appears on a node without is found within a minute or so."""
 
     async def run() -> None:
-        async with rig(TWO, faults=[Fault(Kind.VANISH)], events=False) as stage:
+        async with rig(TWO, faults=[Fault(FaultKind.VANISH)], events=False) as stage:
             await stage.tick()
             stage.node.clear()
             for _ in range(6):
@@ -125,8 +125,8 @@ def test_a_session_that_ends_while_its_gpus_are_counted() -> None:
     async def run() -> None:
         async with rig(TWO, events=False) as stage:
             await stage.tick()
-            stage.fail(Kind.SLOW, calls=("nvmlDeviceGetCount_v2",), seconds=0.1)
-            stage.fail(Kind.ERROR, gpu=0, calls=("nvmlDeviceGetUtilizationRates",), code=Code.UNINITIALIZED)
+            stage.fail(FaultKind.SLOW, calls=("nvmlDeviceGetCount_v2",), seconds=0.1)
+            stage.fail(FaultKind.ERROR, gpu=0, calls=("nvmlDeviceGetUtilizationRates",), code=Code.UNINITIALIZED)
             assert (await stage.tick(slow=True)).node.nvml_state is NvmlState.FAILED
             stage.node.clear()
             snapshot = await stage.monitor.tick()  # at once: the count is still on its way
@@ -143,7 +143,7 @@ def test_the_driver_is_upgraded_underneath(caplog: pytest.LogCaptureFixture) -> 
         async with rig(TWO, events=False) as stage:
             await stage.tick()
             assert not stage.monitor.session.needs_new_process
-            stage.fail(Kind.VERSION_MISMATCH)
+            stage.fail(FaultKind.VERSION_MISMATCH)
             for _ in range(20):
                 snapshot = await stage.tick(10)
 

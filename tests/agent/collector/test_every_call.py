@@ -15,7 +15,7 @@ import pytest
 from gpuagent.driver.nvml.collect import COLLECTORS
 from gpuagent.reading import GpuReading, GpuState, NvmlState
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.collector.calls import Call, every_call
 from tests.exhaustive import evenly
 from tests.fakes.rig import Rig, at, failing, rig, state
@@ -32,7 +32,7 @@ TRANSIENT = (Code.UNKNOWN, Code.TIMEOUT)
 LASTING = (Code.NOT_SUPPORTED, Code.NO_PERMISSION)
 
 
-def on_second(call: Call, kind: Kind, **details: object) -> Fault:
+def on_second(call: Call, kind: FaultKind, **details: object) -> Fault:
     """A fault of this call on the GPU that makes it."""
     return Fault(kind, gpu=1 if call.of_gpu else None, calls=(call.symbol,), **details)  # type: ignore[arg-type]
 
@@ -64,7 +64,7 @@ def test_a_call_that_hangs_when_a_gpu_is_opened(symbol: str) -> None:
     call = CALLS[symbol]
 
     async def run() -> None:
-        async with nodes(call, on_second(call, Kind.HANG)) as stage:
+        async with nodes(call, on_second(call, FaultKind.HANG)) as stage:
             await stage.hasty_tick()
             threads = threading.active_count()
             snapshot = await stage.hasty_tick()
@@ -85,7 +85,7 @@ def test_a_call_that_hangs_later(symbol: str) -> None:
     async def run() -> None:
         async with nodes(call) as stage:
             await stage.tick()
-            stage.node.inject(on_second(call, Kind.HANG))
+            stage.node.inject(on_second(call, FaultKind.HANG))
             await stage.hasty_tick(slow=True)
             snapshot = await stage.hasty_tick(2)
 
@@ -106,7 +106,7 @@ def test_a_call_of_the_whole_node_that_hangs(symbol: str) -> None:
     call = CALLS[symbol]
 
     async def run() -> None:
-        async with nodes(call, on_second(call, Kind.HANG)) as stage:
+        async with nodes(call, on_second(call, FaultKind.HANG)) as stage:
             await stage.hasty_tick(well=())
             snapshot = await stage.hasty_tick(well=())
 
@@ -123,7 +123,7 @@ def test_a_call_that_fails(symbol: str, code: Code) -> None:
     call = CALLS[symbol]
 
     async def run() -> None:
-        async with nodes(call, on_second(call, Kind.ERROR, code=code)) as stage:
+        async with nodes(call, on_second(call, FaultKind.ERROR, code=code)) as stage:
             snapshot = await stage.tick(slow=True)
 
             assert state(snapshot, 0) is GpuState.OK
@@ -142,7 +142,7 @@ def test_a_call_that_the_gpu_does_not_answer(symbol: str, code: Code) -> None:
     call = CALLS[symbol]
 
     async def run() -> None:
-        async with nodes(call, on_second(call, Kind.ERROR, code=code)) as stage:
+        async with nodes(call, on_second(call, FaultKind.ERROR, code=code)) as stage:
             snapshot = await stage.tick(slow=True)
             reading = at(snapshot, 1)
 
@@ -164,7 +164,7 @@ def test_a_gpu_lost_in_the_middle_of_a_tick(symbol: str) -> None:
             uuid = at(await stage.tick(), 1).identity.uuid
             if not call.recurs:
                 stage.monitor.session.end("for this test")
-            stage.node.inject(on_second(call, Kind.ERROR, code=Code.GPU_IS_LOST))
+            stage.node.inject(on_second(call, FaultKind.ERROR, code=Code.GPU_IS_LOST))
             snapshot = await stage.tick(2, slow=True)
 
             assert (state(snapshot, 0), state(snapshot, 1)) == (GpuState.OK, GpuState.LOST)
@@ -184,7 +184,7 @@ def test_a_call_that_says_that_the_session_has_ended(symbol: str) -> None:
     async def run() -> None:
         async with nodes(call) as stage:
             await stage.tick()
-            stage.node.inject(on_second(call, Kind.ERROR, code=Code.UNINITIALIZED))
+            stage.node.inject(on_second(call, FaultKind.ERROR, code=Code.UNINITIALIZED))
             snapshot = await stage.tick(slow=True)
 
             assert snapshot.node.nvml_state is NvmlState.FAILED
@@ -202,7 +202,7 @@ def test_a_symbol_that_the_library_lacks(symbol: str) -> None:
     call = CALLS[symbol]
 
     async def run() -> None:
-        async with nodes(call, Fault(Kind.MISSING, calls=(symbol,))) as stage:
+        async with nodes(call, Fault(FaultKind.MISSING, calls=(symbol,))) as stage:
             await stage.tick(slow=True)
             snapshot = await stage.tick(slow=True)
 

@@ -24,7 +24,7 @@ from gpuagent.reading import (
     ProcessUtilization,
 )
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.faults import FaultKind
 from tests.fakes.rig import Rig, rig
 
 BUSY = ProcessUtilization(0.5, 0.2, 0.0, 0.0)
@@ -200,7 +200,7 @@ def test_what_could_not_be_read_ends_it() -> None:
                 for _ in range(5):
                     await stage.tick()
                 assert (idle(stage)["sleeps"] or 0) >= 2
-                stage.fail(Kind.ERROR, calls=(call,), code=Code.UNKNOWN)
+                stage.fail(FaultKind.ERROR, calls=(call,), code=Code.UNKNOWN)
                 await stage.tick()
                 stage.node.clear()
                 await stage.tick()
@@ -217,7 +217,7 @@ def test_a_gpu_that_is_lost_ends_the_idleness_of_all() -> None:
             for _ in range(6):
                 await stage.tick()
             assert idle(stage)["sleeps"] == 4.0
-            stage.fail(Kind.ERROR, calls=("nvmlDeviceGetMemoryInfo*",), code=Code.GPU_IS_LOST, gpu=0)
+            stage.fail(FaultKind.ERROR, calls=("nvmlDeviceGetMemoryInfo*",), code=Code.GPU_IS_LOST, gpu=0)
             await stage.tick()
             assert stage.value("gpuagent_gpu_lost", gpu="0") == 1
             assert idle(stage) == {"sleeps": None}

@@ -10,7 +10,7 @@ import pytest
 from gpuagent.collector.inventory import Inventory
 from gpuagent.reading import GpuState, NvmlState, Snapshot
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from tests.fakes.rig import BOOT_ID, Rig, at, rig, state
 
 FOUR = "gpus:\n  - {model: h100, count: 4, processes: [{name: a, memory: 1GiB}]}\n"
@@ -51,7 +51,7 @@ def test_a_gpu_lost_before_a_restart_is_known_by_its_uuid(tmp_path: Path) -> Non
         async with rig(FOUR, inventory=Inventory(tmp_path / "gpus.json", BOOT_ID), events=False) as stage:
             uuid = at(await stage.tick(), 2).identity.uuid
         inventory = Inventory(tmp_path / "gpus.json", BOOT_ID)
-        async with rig(FOUR, inventory=inventory, faults=[Fault(Kind.LOST, gpu=2)], events=False) as stage:
+        async with rig(FOUR, inventory=inventory, faults=[Fault(FaultKind.LOST, gpu=2)], events=False) as stage:
             await stage.tick()
 
             assert stage.value("gpuagent_gpu_lost", gpu="2", uuid=uuid) == 1
@@ -65,7 +65,7 @@ def test_a_lost_gpu_that_comes_back_is_read_again() -> None:
     async def run() -> None:
         async with rig(FOUR, events=False) as stage:
             await stage.tick()
-            stage.fail(Kind.LOST, gpu=2)
+            stage.fail(FaultKind.LOST, gpu=2)
             lost = at(await stage.tick(), 2)
             later = at(await stage.tick(5), 2)
             stage.node.clear()
@@ -87,8 +87,8 @@ def test_a_gpu_that_stays_lost_costs_few_initialisations(caplog: pytest.LogCaptu
     async def run() -> None:
         async with rig(FOUR, events=False) as stage:
             await stage.tick()
-            stage.fail(Kind.LOST, gpu=2)
-            stage.fail(Kind.SLOW, calls=("nvmlDeviceGetCount_v2",), seconds=0.005)  # so that it is met in flight
+            stage.fail(FaultKind.LOST, gpu=2)
+            stage.fail(FaultKind.SLOW, calls=("nvmlDeviceGetCount_v2",), seconds=0.005)  # so that it is met in flight
             caplog.clear()
             snapshots = await minutes(stage, 8)
 
@@ -107,7 +107,7 @@ def test_a_gpu_that_vanishes_is_missed() -> None:
     async def run() -> None:
         async with rig(FOUR, events=False) as stage:
             uuids = [gpu.identity.uuid for gpu in (await stage.tick()).gpus]
-            stage.fail(Kind.VANISH, gpu=1)
+            stage.fail(FaultKind.VANISH, gpu=1)
             await stage.tick(slow=True)
             snapshot = await stage.tick()
 
@@ -126,7 +126,7 @@ def test_all_gpus_vanish() -> None:
     async def run() -> None:
         async with rig(FOUR, events=False) as stage:
             await stage.tick()
-            stage.fail(Kind.VANISH)
+            stage.fail(FaultKind.VANISH)
             await stage.tick(slow=True)
             snapshot = await stage.tick()
 
@@ -142,7 +142,7 @@ def test_gpus_that_vanished_are_found_again() -> None:
     async def run() -> None:
         async with rig(FOUR, events=False) as stage:
             await stage.tick()
-            stage.fail(Kind.VANISH, gpu=1)
+            stage.fail(FaultKind.VANISH, gpu=1)
             assert GpuState.GONE in states((await minutes(stage, 0.5))[-1])
             stage.node.clear()
             snapshots = await minutes(stage, 2)
@@ -162,7 +162,7 @@ def test_a_gpu_that_vanished_while_the_agent_was_down(tmp_path: Path, boot_id: s
         async with rig(FOUR, inventory=Inventory(tmp_path / "gpus.json", BOOT_ID), events=False) as stage:
             await stage.tick()
         inventory = Inventory(tmp_path / "gpus.json", boot_id)
-        async with rig(FOUR, inventory=inventory, faults=[Fault(Kind.VANISH, gpu=3)], events=False) as stage:
+        async with rig(FOUR, inventory=inventory, faults=[Fault(FaultKind.VANISH, gpu=3)], events=False) as stage:
             assert states(await stage.tick()) == found
 
     asyncio.run(run())
@@ -172,7 +172,7 @@ def test_more_gpus_on_the_bus_than_the_driver_has() -> None:
     """GPU-02: a GPU that was gone before the agent came is missed by the PCI bus."""
 
     async def run() -> None:
-        async with rig(FOUR, faults=[Fault(Kind.VANISH, gpu=3)], events=False) as stage:
+        async with rig(FOUR, faults=[Fault(FaultKind.VANISH, gpu=3)], events=False) as stage:
             await stage.tick()
 
             assert (stage.value("gpuagent_gpus"), stage.value("gpuagent_pci_gpus")) == (3, 4)
@@ -187,7 +187,7 @@ def test_device_access_taken_away() -> None:
     async def run() -> None:
         async with rig(FOUR, events=False) as stage:
             await stage.tick()
-            stage.fail(Kind.ERROR, code=Code.UNKNOWN)
+            stage.fail(FaultKind.ERROR, code=Code.UNKNOWN)
             snapshot = await stage.tick(slow=True)
 
             assert states(snapshot) == [GpuState.FAILED] * 4
@@ -206,7 +206,7 @@ def test_a_gpu_that_may_not_be_opened() -> None:
     """PROC-11: without permission a GPU is not lost; it is read when the permission is there."""
 
     async def run() -> None:
-        refused = Fault(Kind.ERROR, gpu=1, calls=("nvmlDeviceGetHandleByIndex_v2",), code=Code.NO_PERMISSION)
+        refused = Fault(FaultKind.ERROR, gpu=1, calls=("nvmlDeviceGetHandleByIndex_v2",), code=Code.NO_PERMISSION)
         async with rig(FOUR, faults=[refused], events=False) as stage:
             snapshot = await stage.tick()
 

@@ -11,7 +11,7 @@ from gpuagent.catalogue.series import series
 from gpuagent.driver.nvml.collect import Collector
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.reading import GpuState, ProcessInfo, ProcessState
-from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.faults import FaultKind
 from tests.fakes.rig import Rig, at, failing, rig
 
 GIB = 2**30
@@ -112,7 +112,7 @@ def test_memory_that_the_driver_does_not_tell() -> None:
 
     async def run() -> None:
         async with rig("healthy", events=False) as stage:
-            stage.fail(Kind.UNAVAILABLE_MEMORY)
+            stage.fail(FaultKind.UNAVAILABLE_MEMORY)
             snapshot = await stage.tick()
 
             assert {process.used_bytes for process in snapshot.processes} == {None}
@@ -147,7 +147,7 @@ def test_a_lost_gpu_is_not_taken_for_unified_memory() -> None:
 
     async def run() -> None:
         async with rig("healthy", events=False) as stage:
-            stage.fail(Kind.LOST, gpu=0)
+            stage.fail(FaultKind.LOST, gpu=0)
             await stage.tick()
 
             assert stage.value("gpuagent_gpu_info", gpu="0", unified_memory="true") is None
@@ -275,7 +275,7 @@ def test_a_list_that_cannot_be_read_has_not_become_empty() -> None:
     async def run() -> None:
         async with rig("dead-process", processes=asked, events=False) as stage:
             first = await stage.tick()
-            stage.fail(Kind.HANG, gpu=0)
+            stage.fail(FaultKind.HANG, gpu=0)
             await stage.hasty_tick(5, well=(1,))
 
             assert {process.pid for process in first.processes} == asked.pids[-1] != set()
@@ -289,7 +289,7 @@ def test_names_that_are_not_utf_8() -> None:
     async def run() -> None:
         gpu = r"{model: h100, processes: [{name: 'tr\xffin', memory: 1GiB}]}"
         async with rig(f"gpus:\n  - {gpu}\n", events=False) as stage:
-            stage.fail(Kind.NON_UTF8_NAME)
+            stage.fail(FaultKind.NON_UTF8_NAME)
             snapshot = await stage.tick()
 
             assert at(snapshot, 0).state is GpuState.OK

@@ -14,7 +14,7 @@ from gpuagent.driver.nvml.events import XidWatcher
 from gpuagent.reading import Ecc, GpuIdentity, GpuReading, GpuState, Power, XidCount
 from gpuagent_exporters.severity import Severity
 from gpuagent_exporters.xids import explain_xid
-from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.faults import FaultKind
 from tests.fakes.rig import at, rig
 from tests.integration.waiting import until
 
@@ -174,7 +174,7 @@ def test_a_gpu_that_answers_again_is_proven_by_a_new_session() -> None:
     async def run() -> None:
         async with rig(TWO, events=False) as stage:
             await stage.tick()
-            stage.fail(Kind.LOST, gpu=1)
+            stage.fail(FaultKind.LOST, gpu=1)
             await stage.tick()
             stage.node.clear()
             back = at(await stage.tick(15, slow=True), 1)
@@ -200,7 +200,7 @@ def test_a_driver_reload_repairs_an_xid() -> None:
             last = stage.clock.wall()
             await stage.tick(1200, slow=True)
             assert stage.value("gpuagent_gpu_xid_unrepaired_timestamp_seconds", gpu="1", xid="48") == last
-            stage.fail(Kind.DRIVER_RELOAD, down=3.0)
+            stage.fail(FaultKind.DRIVER_RELOAD, down=3.0)
             for _ in range(10):
                 await stage.tick(5, slow=True)
             assert stage.value("gpuagent_gpu_lost", gpu="1") == 0

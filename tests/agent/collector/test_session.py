@@ -9,12 +9,12 @@ import pytest
 
 from gpuagent.clock import ManualClock
 from gpuagent.collector.session import NvmlSession
-from gpuagent.collector.workers import ElasticThreadPool, Job, Outcome, Worker
+from gpuagent.collector.workers import ElasticThreadPool, Job, JobOutcome, Worker
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import LIB_RM_VERSION_MISMATCH, NvmlFailure
 from gpuagent.reading import NvmlState
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import load_scenario
 from tests.fakes.nvml import use
@@ -26,7 +26,7 @@ class HandWorker(Worker):
     def __init__(self) -> None:
         super().__init__(ElasticThreadPool("hand", lambda: None))
         self.job: Job | None = None
-        self.outcome: Outcome | None = None
+        self.outcome: JobOutcome | None = None
         self.seconds = 0.0
 
     @property
@@ -45,11 +45,11 @@ class HandWorker(Worker):
         """Do what is to be done, if anything."""
         if self.job is not None and self.outcome is None:
             try:
-                self.outcome = Outcome(value=self.job())
+                self.outcome = JobOutcome(value=self.job())
             except NvmlFailure as error:
-                self.outcome = Outcome(error=error)
+                self.outcome = JobOutcome(error=error)
 
-    def take(self) -> Outcome | None:
+    def take(self) -> JobOutcome | None:
         outcome, self.outcome = self.outcome, None
         if outcome is not None:
             self.job = None
@@ -102,7 +102,7 @@ def test_the_first_initialisation(desk: Desk) -> None:
 
 def test_a_driver_that_is_not_there_is_tried_again_less_and_less_often(desk: Desk) -> None:
     """GPU-06: after 1, 2, 4 seconds, and at once it works."""
-    desk.node.inject(Fault(Kind.INIT_ERROR, code=Code.DRIVER_NOT_LOADED))
+    desk.node.inject(Fault(FaultKind.INIT_ERROR, code=Code.DRIVER_NOT_LOADED))
     begun = desk.clock.now()
     tries = []
     for _ in range(600):
@@ -214,7 +214,7 @@ def test_another_number_of_gpus_ends_the_session(desk: Desk) -> None:
     desk.advance()
     assert desk.session.state is NvmlState.READY
 
-    desk.node.inject(Fault(Kind.VANISH, gpu=1))
+    desk.node.inject(Fault(FaultKind.VANISH, gpu=1))
     desk.session.count()
     desk.worker.work()
     desk.advance()
@@ -226,7 +226,7 @@ def test_another_number_of_gpus_ends_the_session(desk: Desk) -> None:
 def test_a_count_that_fails_for_other_reasons_ends_nothing(desk: Desk) -> None:
     """GPU-08: one odd answer is no reason to drop all handles."""
     desk.go()
-    desk.node.inject(Fault(Kind.ERROR, calls=("nvmlDeviceGetCount_v2",), code=Code.UNKNOWN))
+    desk.node.inject(Fault(FaultKind.ERROR, calls=("nvmlDeviceGetCount_v2",), code=Code.UNKNOWN))
     desk.session.count()
     desk.worker.work()
     desk.advance()
@@ -243,7 +243,7 @@ def test_a_version_mismatch_asks_for_a_new_process(desk: Desk, when: str) -> Non
     if when == "collection":
         desk.session.failed_with(NvmlFailure("nvmlDeviceGetMemoryInfo", LIB_RM_VERSION_MISMATCH))
     else:
-        desk.node.inject(Fault(Kind.VERSION_MISMATCH))
+        desk.node.inject(Fault(FaultKind.VERSION_MISMATCH))
         desk.session.count()
         desk.go()
 
@@ -253,7 +253,7 @@ def test_a_version_mismatch_asks_for_a_new_process(desk: Desk, when: str) -> Non
 
 def test_no_driver_is_no_reason_for_a_new_process(desk: Desk) -> None:
     """GPU-06: a driver that comes later is found by this process."""
-    desk.node.inject(Fault(Kind.INIT_ERROR, code=Code.DRIVER_NOT_LOADED))
+    desk.node.inject(Fault(FaultKind.INIT_ERROR, code=Code.DRIVER_NOT_LOADED))
     desk.go()
 
     assert not desk.session.needs_new_process

@@ -13,7 +13,7 @@ from gpuagent.doubt import SHUFFLED_LIST
 from gpuagent.reading import GpuIdentity, GpuState
 from gpuagent_exporters.problems import find_problems
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.faults import FaultKind
 from tests.fakes.rig import Rig, rig
 
 GIB = 2**30
@@ -44,7 +44,7 @@ def test_impossible_memory_forbids_acts_for_a_minute() -> None:
     async def run() -> None:
         async with rig(ONE, events=False) as stage:
             assert (await stage.tick()).gpus[0].act_refusal == ""
-            stage.fail(Kind.IMPOSSIBLE_MEMORY, size=200 * GIB)
+            stage.fail(FaultKind.IMPOSSIBLE_MEMORY, size=200 * GIB)
             during = await ticks(stage, 3)
 
             assert stage.value("gpuagent_process_memory_used_bytes") is None
@@ -55,7 +55,7 @@ def test_impossible_memory_forbids_acts_for_a_minute() -> None:
             assert problems(stage) == [(0, "figures_untrusted")]
 
             stage.node.clear()
-            stage.fail(Kind.IMPOSSIBLE_MEMORY, size=70 * GIB)
+            stage.fail(FaultKind.IMPOSSIBLE_MEMORY, size=70 * GIB)
             during += await ticks(stage, 1)
             stage.node.clear()
             during += await ticks(stage, int(TRUST_AFTER_SECONDS))
@@ -76,11 +76,11 @@ def test_a_minute_without_readings_does_not_count() -> None:
     async def run() -> None:
         async with rig(ONE, events=False) as stage:
             await stage.tick()
-            stage.fail(Kind.IMPOSSIBLE_MEMORY, size=200 * GIB)
+            stage.fail(FaultKind.IMPOSSIBLE_MEMORY, size=200 * GIB)
             await ticks(stage, 1)
             stage.node.clear()
             await ticks(stage, 40)
-            stage.fail(Kind.ERROR, calls=("nvmlDeviceGetMemoryInfo*",), code=Code.UNKNOWN)
+            stage.fail(FaultKind.ERROR, calls=("nvmlDeviceGetMemoryInfo*",), code=Code.UNKNOWN)
             assert (await stage.tick()).gpus[0].state is GpuState.FAILED
             stage.node.clear()
             assert "" not in await ticks(stage, 40)
@@ -97,10 +97,10 @@ def test_it_outlives_an_initialization() -> None:
     async def run() -> None:
         async with rig(ONE, events=False) as stage:
             await stage.tick()
-            stage.fail(Kind.IMPOSSIBLE_MEMORY, size=200 * GIB)
+            stage.fail(FaultKind.IMPOSSIBLE_MEMORY, size=200 * GIB)
             await ticks(stage, 1)
             stage.node.clear()
-            stage.fail(Kind.DRIVER_RELOAD, down=3.0)
+            stage.fail(FaultKind.DRIVER_RELOAD, down=3.0)
             for _ in range(30):
                 snapshot = await stage.tick()
             assert snapshot.gpus[0].state is GpuState.OK
@@ -114,7 +114,7 @@ def test_a_doubtful_sum_is_shown_and_not_acted_on() -> None:
 
     async def run() -> None:
         async with rig(ONE, events=False) as stage:
-            stage.fail(Kind.IMPOSSIBLE_MEMORY, size=2 * GIB)
+            stage.fail(FaultKind.IMPOSSIBLE_MEMORY, size=2 * GIB)
             (refusal,) = await ticks(stage, 1)
 
             assert "in doubt" in refusal

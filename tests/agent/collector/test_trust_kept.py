@@ -14,7 +14,7 @@ from gpuagent.collector.trust import TRUST_AFTER_SECONDS, TrustRegistry
 from gpuagent.doubt import MPS_UNKNOWN, NO_PCI_ADDRESS
 from gpuagent.reading import GpuIdentity
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from tests.fakes.rig import BOOT_ID, rig
 
 GIB = 2**30
@@ -144,7 +144,7 @@ def test_a_gpu_that_does_not_tell_its_address_once(tmp_path: Path) -> None:
         gpus = tmp_path / "gpus.json"
         async with rig(ONE, inventory=Inventory(gpus, BOOT_ID), events=False) as stage:
             (first,) = (await stage.tick()).gpus
-        fault = Fault(Kind.ERROR, calls=(PCI,), code=Code.UNKNOWN)
+        fault = Fault(FaultKind.ERROR, calls=(PCI,), code=Code.UNKNOWN)
         async with rig(ONE, inventory=Inventory(gpus, BOOT_ID), faults=[fault], events=False) as stage:
             (again,) = (await stage.tick()).gpus
         assert first.identity.pci_bus_id
@@ -158,7 +158,7 @@ def test_a_gpu_that_has_never_told_its_address() -> None:
     """GPU-13: nobody on it is acted on until it does, at the slow rate."""
 
     async def run() -> None:
-        fault = Fault(Kind.ERROR, calls=(PCI,), code=Code.UNKNOWN)
+        fault = Fault(FaultKind.ERROR, calls=(PCI,), code=Code.UNKNOWN)
         async with rig(ONE, faults=[fault], events=False) as stage:
             assert (await stage.tick()).gpus[0].act_refusal == NO_PCI_ADDRESS
             stage.node.clear()
@@ -172,7 +172,7 @@ def test_an_mps_list_that_may_not_be_read_forbids_acts() -> None:
     """PROC-08: whoever may be a client of MPS is not acted on."""
 
     async def run() -> None:
-        fault = Fault(Kind.ERROR, calls=("nvmlDeviceGetMPSComputeRunningProcesses*",), code=Code.NO_PERMISSION)
+        fault = Fault(FaultKind.ERROR, calls=("nvmlDeviceGetMPSComputeRunningProcesses*",), code=Code.NO_PERMISSION)
         async with rig(ONE, faults=[fault], events=False) as stage:
             assert {(await stage.tick()).gpus[0].act_refusal for _ in range(3)} == {MPS_UNKNOWN}
 

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable
 
 from gpuagent.driver.nvml.events import XidWatcher
-from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.faults import FaultKind
 from tests.agent.collector.calls import Recorder
 from tests.fakes.rig import Rig, at, failing, rig
 
@@ -84,13 +84,13 @@ def test_a_gpu_is_lost_with_its_last_xid() -> None:
             await stage.tick()
             assert recorders[0].waiting_for_events.wait(20)
             stage.clock.advance(1)  # only what happens after the registration is delivered
-            stage.fail(Kind.XID, gpu=0, xid=79)
-            stage.fail(Kind.LOST, gpu=0)
+            stage.fail(FaultKind.XID, gpu=0, xid=79)
+            stage.fail(FaultKind.LOST, gpu=0)
             await stage.tick()
             assert await counted(stage, 79, 1)
             assert await until(lambda: waits_for_the_rest(stage, recorders[0]))
             stage.clock.advance(1)
-            stage.fail(Kind.XID, gpu=1, xid=13)
+            stage.fail(FaultKind.XID, gpu=1, xid=13)
             assert await counted(stage, 13, 1)
 
     asyncio.run(run())
@@ -108,11 +108,11 @@ def test_a_lost_gpu_does_not_stop_the_events_of_others() -> None:
         async with rig("healthy", wrap=wrap) as stage:
             await stage.tick()
             assert recorders[0].waiting_for_events.wait(20)
-            stage.fail(Kind.LOST, gpu=0)
+            stage.fail(FaultKind.LOST, gpu=0)
             assert await until(lambda: recorders[0].called.count("nvmlEventSetCreate") >= 3)
             assert await until(lambda: recorders[0].called[-1] == "nvmlEventSetWait_v2")
             stage.clock.advance(1)
-            stage.fail(Kind.XID, gpu=1, xid=48)
+            stage.fail(FaultKind.XID, gpu=1, xid=48)
             assert await counted(stage, 48, 1)
             assert stage.monitor._xids.problem == ""
 

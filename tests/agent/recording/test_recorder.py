@@ -23,7 +23,7 @@ from gpuagent.recording.family import Family
 from gpuagent.recording.recorder import Command, Recorder, Signals, Stop
 from gpuagent.recording.sources import DirectSource, Held, Reading
 from gpuagent.recording.trace import create_trace
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import parse_scenario
 from tests.agent.procfs.children import running
@@ -75,7 +75,7 @@ def bench(scenario: str = JOB) -> Iterator[Bench]:
         try:
             yield stage
         finally:
-            node.inject(Fault(Kind.DRIVER_RELOAD))  # ends the wait for events at once
+            node.inject(Fault(FaultKind.DRIVER_RELOAD))  # ends the wait for events at once
             stage.source.close()
             stage.files.close()
             node.close()
@@ -177,7 +177,7 @@ def test_a_blind_gpu_leaves_empty_cells(tmp_path: Path) -> None:
         recorder = stage.recorder(path, Family(RealProc(), {process.pid}))
         recorder.look()
         stage.clock.advance(1.0)
-        stage.node.inject(Fault(Kind.LOST, gpu=1))
+        stage.node.inject(Fault(FaultKind.LOST, gpu=1))
         recorder.look()
 
     written = rows(path)

@@ -14,7 +14,7 @@ from gpuagent.driver.nvml.collect import Collector
 from gpuagent.driver.nvml.device import NvmlDevice
 from gpuagent.driver.nvml.identity import open_device
 from gpuagent.driver.nvml.library import Library
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import parse_scenario
 from tests.fakes.nvml import use
@@ -37,7 +37,7 @@ class Bench:
         self.clock.advance(seconds)
         return self.collector.collect(slow=slow)
 
-    def fail(self, kind: Kind, **details: object) -> None:
+    def fail(self, kind: FaultKind, **details: object) -> None:
         """Let something go wrong from now on."""
         self.node.inject(Fault(kind, **details))  # type: ignore[arg-type]
 

@@ -10,7 +10,7 @@ from gpuagent.driver.nvml.collect import COLLECTORS, FAST, SLOW
 from gpuagent.driver.nvml.library import NvmlFailure
 from gpuagent.reading import GpuReading, GpuState
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.faults import FaultKind
 from tests.agent.driver.nvml.conftest import Open
 from tests.fakes.rig import failing
 
@@ -64,7 +64,7 @@ def test_a_slow_collector_that_fails_shows_nothing_old(open_gpu: Open, collector
     bench = open_gpu()
     bench.collect(15, slow=True)
     good = bench.collect(15, slow=True).reading
-    bench.fail(Kind.ERROR, calls=(OWN_CALL[collector],), code=Code.UNKNOWN)
+    bench.fail(FaultKind.ERROR, calls=(OWN_CALL[collector],), code=Code.UNKNOWN)
     bad = bench.collect(15, slow=True).reading
     later = bench.collect().reading
     bench.node.clear()
@@ -90,7 +90,7 @@ def known(reading: GpuReading) -> set[str]:
 def test_a_failure_of_memory_is_one_of_the_gpu(open_gpu: Open) -> None:
     """GPU-08: the state says so, with the reason; what else could be read is shown."""
     bench = open_gpu()
-    bench.fail(Kind.ERROR, calls=("nvmlDeviceGetMemoryInfo*",), code=Code.UNKNOWN)
+    bench.fail(FaultKind.ERROR, calls=("nvmlDeviceGetMemoryInfo*",), code=Code.UNKNOWN)
     reading = bench.collect().reading
 
     assert (reading.state, reading.memory) == (GpuState.FAILED, None)
@@ -102,7 +102,7 @@ def test_a_failure_of_memory_is_one_of_the_gpu(open_gpu: Open) -> None:
 def test_a_lost_gpu_is_raised_out_of_any_collector(open_gpu: Open) -> None:
     """GPU-01: nothing that was read before in this tick is kept."""
     bench = open_gpu()
-    bench.fail(Kind.ERROR, calls=("nvmlDeviceGetUtilizationRates",), code=Code.GPU_IS_LOST)
+    bench.fail(FaultKind.ERROR, calls=("nvmlDeviceGetUtilizationRates",), code=Code.GPU_IS_LOST)
 
     with pytest.raises(NvmlFailure) as caught:
         bench.collect()

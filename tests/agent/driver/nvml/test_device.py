@@ -6,7 +6,7 @@ import pytest
 
 from gpuagent.driver.nvml.library import NvmlFailure
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.faults import FaultKind
 from tests.agent.driver.nvml.conftest import Open
 
 POWER = "nvmlDeviceGetPowerUsage"
@@ -16,7 +16,7 @@ POWER = "nvmlDeviceGetPowerUsage"
 def test_what_is_not_there_is_asked_once(open_gpu: Open, code: Code) -> None:
     """GPU-09: and told with its reason."""
     bench = open_gpu()
-    bench.fail(Kind.ERROR, calls=(POWER,), code=code)
+    bench.fail(FaultKind.ERROR, calls=(POWER,), code=code)
     assert bench.device.ask(POWER) is None
     bench.node.clear()
 
@@ -30,7 +30,7 @@ def test_what_is_not_there_is_asked_once(open_gpu: Open, code: Code) -> None:
 def test_what_fails_is_asked_again(open_gpu: Open, code: int) -> None:
     """GPU-08: and told as a failure until then."""
     bench = open_gpu()
-    bench.fail(Kind.ERROR, calls=(POWER,), code=code)
+    bench.fail(FaultKind.ERROR, calls=(POWER,), code=code)
     assert bench.device.ask(POWER) is None
     assert [failure.code for failure in bench.device.failures] == [code]
     bench.node.clear()
@@ -43,7 +43,7 @@ def test_what_fails_is_asked_again(open_gpu: Open, code: int) -> None:
 def test_what_ends_everything_is_raised(open_gpu: Open, code: Code) -> None:
     """GPU-01: nothing that this handle says can be trusted from there on."""
     bench = open_gpu()
-    bench.fail(Kind.ERROR, calls=(POWER, "nvmlDeviceGetUUID", "nvmlDeviceGetFieldValues"), code=code)
+    bench.fail(FaultKind.ERROR, calls=(POWER, "nvmlDeviceGetUUID", "nvmlDeviceGetFieldValues"), code=code)
 
     for ask in (
         lambda: bench.device.ask(POWER),

@@ -12,7 +12,7 @@ from gpuagent.driver.nvml.memory import POSSIBLE, SLACK_BYTES, check_figures
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import GpuProcess, GpuState, Memory, MigInstance
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.driver.nvml.conftest import Bench, Open
 from tests.fakes.rig import failing
 
@@ -155,7 +155,7 @@ TWO = "{model: h100, processes: [{name: a, memory: 1GiB}, {name: b, memory: 2GiB
 
 def inflate(bench: Bench, size: int) -> None:
     """Have the driver list every process with so much."""
-    bench.fail(Kind.IMPOSSIBLE_MEMORY, size=size)
+    bench.fail(FaultKind.IMPOSSIBLE_MEMORY, size=size)
 
 
 @pytest.mark.parametrize("size", [200 * GIB, 70 * GIB, 30 * GIB], ids=["one", "together", "more than used"])
@@ -187,7 +187,7 @@ def test_a_doubtful_list_is_given(open_gpu: Open) -> None:
 def test_impossible_device_memory_takes_the_processes_along(open_gpu: Open) -> None:
     """NUM-12: a GPU that says nonsense of its own memory is not believed about its processes."""
     bench = open_gpu(TWO)
-    bench.fail(Kind.GARBAGE_VALUES, calls=("nvmlDeviceGetMemoryInfo*",))
+    bench.fail(FaultKind.GARBAGE_VALUES, calls=("nvmlDeviceGetMemoryInfo*",))
     found: Collected = bench.collect()
 
     assert (found.reading.state, found.reading.memory, found.processes) == (GpuState.FAILED, None, ())
@@ -197,7 +197,7 @@ def test_impossible_device_memory_takes_the_processes_along(open_gpu: Open) -> N
 def test_a_call_that_fails_is_no_contradiction(open_gpu: Open) -> None:
     """A memory that could not be read says nothing about the processes."""
     bench = open_gpu(TWO)
-    bench.fail(Kind.ERROR, calls=("nvmlDeviceGetMemoryInfo*",), code=Code.UNKNOWN)
+    bench.fail(FaultKind.ERROR, calls=("nvmlDeviceGetMemoryInfo*",), code=Code.UNKNOWN)
     found = bench.collect()
 
     assert (found.contradiction, len(found.processes)) == ("", 2)
@@ -205,7 +205,7 @@ def test_a_call_that_fails_is_no_contradiction(open_gpu: Open) -> None:
 
 def test_an_impossible_list_of_one_form(open_gpu: Open) -> None:
     """NUM-10: a driver that shuffles the newer list alone is shown by the older one, and in doubt."""
-    found = open_gpu(TWO, Fault(Kind.PROCESS_STRIDE)).collect()
+    found = open_gpu(TWO, Fault(FaultKind.PROCESS_STRIDE)).collect()
 
     assert "in doubt" in found.contradiction
     assert [process.used_bytes for process in found.processes] == [GIB, 2 * GIB]

@@ -8,7 +8,7 @@ from gpuagent.driver.nvml.identity import open_device, refresh_mig_mode, refresh
 from gpuagent.driver.nvml.library import NvmlFailure
 from gpuagent.reading import GpuIdentity
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.driver.nvml.conftest import Open
 
 MEMORY = "nvmlDeviceGetMemoryInfo*"
@@ -44,7 +44,7 @@ def test_a_consumer_card(open_gpu: Open) -> None:
 def test_an_address_that_could_not_be_read(open_gpu: Open) -> None:
     """GPU-13: the GPU keeps the address known for its UUID, and is asked again at the slow rate only."""
     gpu = "{model: h100, uuid: GPU-1, pci_bus_id: '00000000:18:00.0'}"
-    bench = open_gpu(gpu, Fault(Kind.ERROR, calls=("nvmlDeviceGetPciInfo*",), code=Code.UNKNOWN))
+    bench = open_gpu(gpu, Fault(FaultKind.ERROR, calls=("nvmlDeviceGetPciInfo*",), code=Code.UNKNOWN))
     known = open_device(bench.library, 0, bench.clock, {"GPU-1": "00000000:17:00.0"}.__getitem__)
     assert (bench.device.identity.pci_bus_id, known.identity.pci_bus_id) == ("", "00000000:17:00.0")
     bench.collect(slow=True)
@@ -65,14 +65,14 @@ def test_a_gb10(open_gpu: Open) -> None:
 @pytest.mark.parametrize("code", [Code.UNKNOWN, Code.TIMEOUT, Code.NO_PERMISSION])
 def test_memory_that_cannot_be_read_is_not_unified(open_gpu: Open, code: Code) -> None:
     """NUM-05: a GPU that is in trouble is not taken for one without memory."""
-    bench = open_gpu("{model: h100}", Fault(Kind.ERROR, calls=(MEMORY,), code=code))
+    bench = open_gpu("{model: h100}", Fault(FaultKind.ERROR, calls=(MEMORY,), code=code))
 
     assert not bench.device.identity.unified_memory
 
 
 def test_a_name_that_is_not_utf_8(open_gpu: Open) -> None:
     """EXP-04: comes back escaped, not as an exception."""
-    identity = open_gpu("{model: h100}", Fault(Kind.NON_UTF8_NAME)).device.identity
+    identity = open_gpu("{model: h100}", Fault(FaultKind.NON_UTF8_NAME)).device.identity
 
     assert identity.name == r"NVIDIA \xff\xfe\x80"
 
@@ -80,14 +80,14 @@ def test_a_name_that_is_not_utf_8(open_gpu: Open) -> None:
 def test_no_uuid_no_gpu(open_gpu: Open) -> None:
     """GPU-01: without an identity nothing can be said of a GPU: the reason is raised."""
     with pytest.raises(NvmlFailure, match="nvmlDeviceGetUUID: timeout"):
-        open_gpu("{model: h100}", Fault(Kind.ERROR, gpu=0, calls=("nvmlDeviceGetUUID",), code=Code.TIMEOUT))
+        open_gpu("{model: h100}", Fault(FaultKind.ERROR, gpu=0, calls=("nvmlDeviceGetUUID",), code=Code.TIMEOUT))
 
 
 def test_the_mig_mode_that_cannot_be_read_stays(open_gpu: Open) -> None:
     """PROC-10: an answer that fails does not make instances vanish."""
     bench = open_gpu("{model: h100, mig: []}")
     assert bench.device.identity.mig_enabled
-    bench.fail(Kind.ERROR, calls=("nvmlDeviceGetMigMode",), code=Code.UNKNOWN)
+    bench.fail(FaultKind.ERROR, calls=("nvmlDeviceGetMigMode",), code=Code.UNKNOWN)
     bench.device.begin()
     refresh_mig_mode(bench.device)
 

@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent.driver.nvml.library import FUNCTION_NOT_FOUND, Library, NvmlFailure
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.driver.nvml.conftest import Open
 from tests.fakes.nvml import use
 
@@ -22,7 +22,7 @@ def test_initialisations_are_counted(open_gpu: Open) -> None:
     """EXP-01: so that it can be seen that there was one."""
     bench = open_gpu()
     assert bench.library.initializations == 1
-    bench.fail(Kind.INIT_ERROR, code=Code.DRIVER_NOT_LOADED)
+    bench.fail(FaultKind.INIT_ERROR, code=Code.DRIVER_NOT_LOADED)
 
     with pytest.raises(NvmlFailure, match="not loaded"):
         bench.library.initialize()
@@ -33,7 +33,7 @@ def test_initialisations_are_counted(open_gpu: Open) -> None:
 def test_every_error_is_one_kind_of_exception(open_gpu: Open, code: Code) -> None:
     """GPU-08: with the code, the call and words for it, whichever way it was called."""
     bench = open_gpu()
-    bench.fail(Kind.ERROR, calls=("nvmlDeviceGetPowerUsage", "nvmlDeviceGetUUID"), code=code)
+    bench.fail(FaultKind.ERROR, calls=("nvmlDeviceGetPowerUsage", "nvmlDeviceGetUUID"), code=code)
 
     with pytest.raises(NvmlFailure, match=r"^nvmlDeviceGetPowerUsage: .") as called:
         bench.library.call("nvmlDeviceGetPowerUsage", bench.device.handle)
@@ -45,13 +45,13 @@ def test_every_error_is_one_kind_of_exception(open_gpu: Open, code: Code) -> Non
 
 def test_a_wrapper_that_fails_in_python(open_gpu: Open) -> None:
     """GPU-09: pynvml's own mismatch error and strict decoding are failures like any other."""
-    bench = open_gpu("{model: h100}", Fault(Kind.NON_UTF8_NAME))
+    bench = open_gpu("{model: h100}", Fault(FaultKind.NON_UTF8_NAME))
 
     with pytest.raises(NvmlFailure) as caught:
         bench.library.call("nvmlDeviceGetName", bench.device.handle)
     assert caught.value.code == -1
 
-    bench.fail(Kind.MISSING, calls=("nvmlDeviceGetComputeRunningProcesses_v3",))
+    bench.fail(FaultKind.MISSING, calls=("nvmlDeviceGetComputeRunningProcesses_v3",))
     pynvml._nvmlGetFunctionPointer_cache.clear()
     with pytest.raises(NvmlFailure):
         bench.library.call("nvmlDeviceGetComputeRunningProcesses", bench.device.handle)

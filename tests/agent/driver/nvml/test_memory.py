@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuagent.driver.nvml import memory
 from gpuagent.reading import Memory
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.driver.nvml.conftest import Bench, Open
 
 GIB = 2**30
@@ -30,7 +30,7 @@ def test_reserved_is_not_used(open_gpu: Open) -> None:
 
 def test_a_driver_before_r510(open_gpu: Open) -> None:
     """NUM-04: version 1 has no reserved: it is part of used, and told as absent."""
-    bench = open_gpu(GPU, Fault(Kind.MISSING, calls=(VERSION_2,)))
+    bench = open_gpu(GPU, Fault(FaultKind.MISSING, calls=(VERSION_2,)))
     found = read(bench)
 
     assert (found.used_bytes, found.free_bytes, found.reserved_bytes) == (2 * GIB, 78 * GIB, None)
@@ -39,7 +39,7 @@ def test_a_driver_before_r510(open_gpu: Open) -> None:
 
 def test_wsl(open_gpu: Open) -> None:
     """NUM-04: where version 2 has never worked its UNKNOWN is no failure."""
-    bench = open_gpu(GPU, Fault(Kind.ERROR, calls=(VERSION_2,), code=Code.UNKNOWN))
+    bench = open_gpu(GPU, Fault(FaultKind.ERROR, calls=(VERSION_2,), code=Code.UNKNOWN))
 
     assert read(bench).used_bytes == 2 * GIB
     assert bench.device.failures == []
@@ -49,7 +49,7 @@ def test_version_2_fails_for_once(open_gpu: Open) -> None:
     """NUM-04: that is a failure: the other version would make reserved memory look like a leak for a second."""
     bench = open_gpu(GPU)
     read(bench)
-    bench.fail(Kind.ERROR, calls=(VERSION_2,), code=Code.UNKNOWN)
+    bench.fail(FaultKind.ERROR, calls=(VERSION_2,), code=Code.UNKNOWN)
 
     assert read(bench) == Memory()
     assert len(bench.device.failures) == 1
@@ -59,7 +59,7 @@ def test_version_2_fails_for_once(open_gpu: Open) -> None:
 
 def test_a_failure_of_version_2_is_not_hidden_by_version_1(open_gpu: Open) -> None:
     """EXP-05: only UNKNOWN is what WSL answers; a timeout is a timeout."""
-    bench = open_gpu(GPU, Fault(Kind.ERROR, calls=(VERSION_2,), code=Code.TIMEOUT))
+    bench = open_gpu(GPU, Fault(FaultKind.ERROR, calls=(VERSION_2,), code=Code.TIMEOUT))
     read(bench)
 
     assert [failure.code for failure in bench.device.failures] == [Code.TIMEOUT]
@@ -84,7 +84,7 @@ def test_a_total_of_zero() -> None:
 def test_figures_that_cannot_be(open_gpu: Open) -> None:
     """NUM-01, NUM-02: what no GPU can have is a failure, and is never shown: no alert follows from it."""
     bench = open_gpu(GPU)
-    bench.fail(Kind.GARBAGE_VALUES)
+    bench.fail(FaultKind.GARBAGE_VALUES)
     found = [read(bench) for _ in range(40)]
 
     assert all(memory.used_bytes is None or memory.used_bytes <= (memory.total_bytes or 0) < 2**48 for memory in found)
@@ -100,7 +100,7 @@ def test_bar1_is_carried_until_it_fails(open_gpu: Open) -> None:
     found = read(bench)
     assert (found.bar1_total_bytes, found.bar1_used_bytes) == (8 * GIB, GIB)
 
-    bench.fail(Kind.ERROR, calls=("nvmlDeviceGetBAR1MemoryInfo",), code=Code.UNKNOWN)
+    bench.fail(FaultKind.ERROR, calls=("nvmlDeviceGetBAR1MemoryInfo",), code=Code.UNKNOWN)
     memory.collect_bar1(bench.device)
     found = read(bench)
     assert (found.bar1_total_bytes, found.bar1_used_bytes) == (None, None)

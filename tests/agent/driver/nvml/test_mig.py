@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuagent.driver.nvml import mig
 from gpuagent.driver.nvml.mig import MigDevices
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.driver.nvml.conftest import Bench, Open
 
 GIB = 2**30
@@ -59,7 +59,7 @@ def test_mig_off_costs_nothing(open_gpu: Open) -> None:
 def test_instances_that_may_not_be_seen(open_gpu: Open) -> None:
     """PROC-11: are absent, with the reason, and no failure at each collection."""
     bench = open_gpu(GPU)
-    bench.fail(Kind.ERROR, calls=("nvmlDeviceGetMigDeviceHandleByIndex",), code=Code.NO_PERMISSION)
+    bench.fail(FaultKind.ERROR, calls=("nvmlDeviceGetMigDeviceHandleByIndex",), code=Code.NO_PERMISSION)
 
     assert read(bench) == MigDevices()
     assert bench.device.failures == []
@@ -69,7 +69,7 @@ def test_instances_that_may_not_be_seen(open_gpu: Open) -> None:
 def test_instances_that_cannot_be_read(open_gpu: Open) -> None:
     """EXP-05: are a failure each, and are asked for again."""
     bench = open_gpu(GPU)
-    bench.fail(Kind.ERROR, calls=("nvmlDeviceGetMigDeviceHandleByIndex",), code=Code.UNKNOWN)
+    bench.fail(FaultKind.ERROR, calls=("nvmlDeviceGetMigDeviceHandleByIndex",), code=Code.UNKNOWN)
     assert read(bench).instances == ()
     assert bench.device.failures
     bench.node.clear()
@@ -80,7 +80,7 @@ def test_instances_that_cannot_be_read(open_gpu: Open) -> None:
 def test_instances_whose_memory_cannot_be(open_gpu: Open) -> None:
     """NUM-01, NUM-02: an instance with a memory that nobody can have is a failure, and is not shown."""
     bench = open_gpu(GPU)
-    bench.fail(Kind.GARBAGE_VALUES, calls=("nvmlDeviceGetMemoryInfo*",))
+    bench.fail(FaultKind.GARBAGE_VALUES, calls=("nvmlDeviceGetMemoryInfo*",))
     found = [instance.memory for _ in range(20) for instance in read(bench).instances]
 
     assert len(found) < 30
@@ -90,6 +90,6 @@ def test_instances_whose_memory_cannot_be(open_gpu: Open) -> None:
 
 def test_memory_of_instances_on_an_older_driver(open_gpu: Open) -> None:
     """GPU-09: by version 1 where version 2 is missing."""
-    bench = open_gpu(GPU, Fault(Kind.MISSING, calls=("nvmlDeviceGetMemoryInfo_v2",)))
+    bench = open_gpu(GPU, Fault(FaultKind.MISSING, calls=("nvmlDeviceGetMemoryInfo_v2",)))
 
     assert read(bench).instances[0].memory.total_bytes == 40 * GIB

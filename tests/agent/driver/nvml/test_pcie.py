@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.driver.nvml.pcie import Unwrapped, collect
-from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.faults import FaultKind
 from tests.agent.driver.nvml.conftest import Open
 
 WRAP = 2**32
@@ -67,7 +67,7 @@ def test_the_link(open_gpu: Open) -> None:
 def test_the_link_without_field_values(open_gpu: Open) -> None:
     """GPU-09: replays come by the older call, the byte counters are absent: no blocking call takes their place."""
     bench = open_gpu("{model: h100, pcie: {replays: 3}}")
-    bench.fail(Kind.MISSING, calls=("nvmlDeviceGetFieldValues",))
+    bench.fail(FaultKind.MISSING, calls=("nvmlDeviceGetFieldValues",))
     link = collect(bench.device)
 
     assert (link.replays, link.transmit_bytes, link.receive_bytes) == (3, None, None)

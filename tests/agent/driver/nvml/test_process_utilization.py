@@ -19,7 +19,7 @@ from gpuagent.driver.nvml.process_utilization import (
 )
 from gpuagent.reading import ProcessUtilization
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.driver.nvml.conftest import Bench, Open
 
 WALL = 1_700_000_000.0
@@ -159,7 +159,7 @@ def test_a_whole_gpu_at_rest_is_zero_for_its_processes(open_gpu: Open) -> None:
 
 def test_a_gpu_at_rest_without_samples_to_give(open_gpu: Open) -> None:
     """GPU-09: 0 % of the whole GPU is an observation of its processes also where neither call is there."""
-    bench = open_gpu(ONE_BUSY, Fault(Kind.MISSING, calls=(OLD, NEW)))
+    bench = open_gpu(ONE_BUSY, Fault(FaultKind.MISSING, calls=(OLD, NEW)))
 
     assert [utilization(bench, at_rest=True) for _ in range(2)] == [None, IDLE]
 
@@ -174,7 +174,7 @@ def test_its_own_sample_counts_more_than_the_whole_gpu(open_gpu: Open) -> None:
 def test_the_driver_s_garbage(open_gpu: Open) -> None:
     """NUM-03: the good sample among it is found."""
     bench = open_gpu(ONE_BUSY)
-    bench.fail(Kind.GARBAGE_SAMPLES)
+    bench.fail(FaultKind.GARBAGE_SAMPLES)
 
     assert utilization(bench) == ProcessUtilization(0.6, 0.3, 0.0, 0.05)
 
@@ -200,7 +200,7 @@ def test_not_supported_under_mig_is_unknown(open_gpu: Open) -> None:
 
 def test_the_newer_call_where_the_older_one_is_missing(open_gpu: Open) -> None:
     """GPU-09: a driver without the old call is asked by the new one, whose fields lie otherwise."""
-    bench = open_gpu(ONE_BUSY, Fault(Kind.MISSING, calls=(OLD,)))
+    bench = open_gpu(ONE_BUSY, Fault(FaultKind.MISSING, calls=(OLD,)))
 
     assert utilization(bench) == ProcessUtilization(0.6, 0.3, 0.0, 0.05)
 
@@ -208,7 +208,7 @@ def test_the_newer_call_where_the_older_one_is_missing(open_gpu: Open) -> None:
 def test_the_newer_call_where_the_older_one_stays_empty(open_gpu: Open) -> None:
     """NUM-06: on a busy GPU whose old call never tells anything the new one is tried, and kept if it does."""
     bench = open_gpu(ONE_BUSY)
-    bench.fail(Kind.ERROR, calls=(OLD,), code=Code.NOT_FOUND)
+    bench.fail(FaultKind.ERROR, calls=(OLD,), code=Code.NOT_FOUND)
     told = [utilization(bench) for _ in range(15)]
 
     assert told[0] is None
@@ -218,7 +218,7 @@ def test_the_newer_call_where_the_older_one_stays_empty(open_gpu: Open) -> None:
 
 def test_both_calls_missing(open_gpu: Open) -> None:
     """GPU-09: the GPU does not tell, which is no failure."""
-    bench = open_gpu(ONE_BUSY, Fault(Kind.MISSING, calls=(OLD, NEW)))
+    bench = open_gpu(ONE_BUSY, Fault(FaultKind.MISSING, calls=(OLD, NEW)))
 
     assert utilization(bench) is None
     assert bench.device.failures == []
@@ -228,7 +228,7 @@ def test_both_calls_missing(open_gpu: Open) -> None:
 def test_more_samples_than_the_buffer_holds(open_gpu: Open, missing: tuple[str, ...]) -> None:
     """NUM-09: the buffer grows, and every process has its sample."""
     gpu = "{model: h100, processes: [{name: 'a{n}', memory: 1MiB, count: 700, utilization: {sm: 1}}]}"
-    bench = open_gpu(gpu, *([Fault(Kind.MISSING, calls=missing)] if missing else []))
+    bench = open_gpu(gpu, *([Fault(FaultKind.MISSING, calls=missing)] if missing else []))
     ring = SampleRing()
     samples = ring.read(bench.device, 0, busy=True)
 
@@ -269,7 +269,7 @@ def test_readings_far_apart_of_a_gpu_at_rest(open_gpu: Open) -> None:
     bench.device.longest_gap_seconds = 2.5 * LONGEST_GAP_SECONDS
     assert [utilization(bench, seldom, at_rest=True) for _ in range(3)] == [None, IDLE, IDLE]
 
-    without = open_gpu(ONE_BUSY, Fault(Kind.MISSING, calls=(OLD, NEW)))
+    without = open_gpu(ONE_BUSY, Fault(FaultKind.MISSING, calls=(OLD, NEW)))
     without.device.longest_gap_seconds = 2.5 * LONGEST_GAP_SECONDS
 
     assert [utilization(without, seldom, at_rest=True) for _ in range(3)] == [None, None, None]

@@ -12,7 +12,7 @@ from gpuagent.driver.nvml.processes import Entry, ProcessList, _merge, collect
 from gpuagent.identity import NO_INSTANCE
 from gpuagent.reading import GpuProcess
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Fault, Kind
+from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.driver.nvml.conftest import Bench, Open
 
 FIRST = 4_194_305
@@ -74,7 +74,7 @@ def test_merging_counts_each_process_once_per_gpu_instance(listed: list[tuple[En
 def test_a_list_that_grows_between_two_calls(open_gpu: Open) -> None:
     """NUM-09: asked again with a larger buffer until it fits, however often it grows."""
     bench = open_gpu("{model: h100, processes: [{name: 'a{n}', memory: 1MiB, count: 200}]}")
-    bench.fail(Kind.PROCESS_LIST_GROWS, by=100)
+    bench.fail(FaultKind.PROCESS_LIST_GROWS, by=100)
     found = read(bench)
 
     assert found.known
@@ -85,7 +85,7 @@ def test_a_list_that_grows_between_two_calls(open_gpu: Open) -> None:
 def test_memory_that_is_not_available(open_gpu: Open) -> None:
     """NUM-01: 2^64-1 is no amount."""
     bench = open_gpu(TWO)
-    bench.fail(Kind.UNAVAILABLE_MEMORY)
+    bench.fail(FaultKind.UNAVAILABLE_MEMORY)
 
     assert {process.used_bytes for process in read(bench).processes} == {None}
 
@@ -93,7 +93,7 @@ def test_memory_that_is_not_available(open_gpu: Open) -> None:
 def test_entries_of_32_bytes(open_gpu: Open) -> None:
     """NUM-10: a list that cannot be true is not believed; version 2 tells the truth, and nothing is acted on."""
     bench = open_gpu("{model: h100, processes: [{name: 'a{n}', memory: 1GiB, count: 5}]}")
-    bench.fail(Kind.PROCESS_STRIDE)
+    bench.fail(FaultKind.PROCESS_STRIDE)
     found = read(bench)
 
     assert [(process.pid, process.used_bytes) for process in found.processes] == [(FIRST + n, GIB) for n in range(5)]
@@ -103,8 +103,8 @@ def test_entries_of_32_bytes(open_gpu: Open) -> None:
 def test_entries_of_32_bytes_without_a_way_out(open_gpu: Open) -> None:
     """NUM-10: where there is no version 2 the list is withheld, and the collector says so."""
     bench = open_gpu("{model: h100, processes: [{name: 'a{n}', memory: 1GiB, count: 5}]}")
-    bench.fail(Kind.PROCESS_STRIDE)
-    bench.fail(Kind.MISSING, calls=("nvmlDeviceGet*RunningProcesses_v2",))
+    bench.fail(FaultKind.PROCESS_STRIDE)
+    bench.fail(FaultKind.MISSING, calls=("nvmlDeviceGet*RunningProcesses_v2",))
     found = read(bench)
 
     assert (found.processes, found.known, found.trusted) == ((), False, False)
@@ -126,7 +126,7 @@ def test_drivers_known_to_shuffle(open_gpu: Open, driver: str, trusted: bool) ->
 
 def test_a_driver_before_version_3(open_gpu: Open) -> None:
     """GPU-09: version 2 of the list has the same processes."""
-    bench = open_gpu(TWO, Fault(Kind.MISSING, calls=("nvmlDeviceGet*RunningProcesses_v3",)))
+    bench = open_gpu(TWO, Fault(FaultKind.MISSING, calls=("nvmlDeviceGet*RunningProcesses_v3",)))
 
     assert pids(read(bench)) == [FIRST, FIRST + 1]
     assert bench.device.failures == []
@@ -135,7 +135,7 @@ def test_a_driver_before_version_3(open_gpu: Open) -> None:
 def test_no_list_at_all(open_gpu: Open) -> None:
     """PROC-11: without permission nothing is known, which is not the same as nobody there; it is no failure."""
     bench = open_gpu(TWO)
-    bench.fail(Kind.ERROR, calls=(EVERY_LIST,), code=Code.NO_PERMISSION)
+    bench.fail(FaultKind.ERROR, calls=(EVERY_LIST,), code=Code.NO_PERMISSION)
     found = read(bench)
 
     assert (found.processes, found.known) == ((), False)
@@ -146,7 +146,7 @@ def test_no_list_at_all(open_gpu: Open) -> None:
 def test_a_list_that_fails(open_gpu: Open) -> None:
     """EXP-05: the others are shown, but a process that is not in them may still be there."""
     bench = open_gpu(TWO)
-    bench.fail(Kind.ERROR, calls=(COMPUTE,), code=Code.UNKNOWN)
+    bench.fail(FaultKind.ERROR, calls=(COMPUTE,), code=Code.UNKNOWN)
     found = read(bench)
 
     assert pids(found) == [FIRST]  # it is in the graphics list, too
@@ -165,7 +165,7 @@ def test_mig_instances_are_asked_where_the_whole_gpu_refuses(open_gpu: Open) -> 
 
 def read_without_whole_gpu(bench: Bench) -> ProcessList:
     """What is found when the GPU itself has refused its lists, and its instances do not."""
-    bench.fail(Kind.ERROR, calls=(EVERY_LIST,), code=Code.NO_PERMISSION)
+    bench.fail(FaultKind.ERROR, calls=(EVERY_LIST,), code=Code.NO_PERMISSION)
     collect(bench.device, slow=True, mig_handles=())
     bench.node.clear()
     return read(bench)
@@ -174,7 +174,7 @@ def read_without_whole_gpu(bench: Bench) -> ProcessList:
 def test_a_mig_instance_that_refuses(open_gpu: Open) -> None:
     """PROC-11: not even one instance's list: what is known is not all, and that is no failure."""
     bench = open_gpu(MIG)
-    bench.fail(Kind.ERROR, calls=(EVERY_LIST,), code=Code.NO_PERMISSION)
+    bench.fail(FaultKind.ERROR, calls=(EVERY_LIST,), code=Code.NO_PERMISSION)
     found = read(bench)
 
     assert (found.processes, found.known) == ((), False)
@@ -185,7 +185,7 @@ def test_a_mig_instance_that_fails(open_gpu: Open) -> None:
     """EXP-05: a failure of an instance's list is told, and nobody is taken for gone."""
     bench = open_gpu(MIG)
     read_without_whole_gpu(bench)
-    bench.fail(Kind.ERROR, calls=(EVERY_LIST,), code=Code.UNKNOWN)
+    bench.fail(FaultKind.ERROR, calls=(EVERY_LIST,), code=Code.UNKNOWN)
     found = read(bench)
 
     assert not found.known
@@ -227,7 +227,7 @@ def test_a_new_number_is_looked_up_in_every_list(open_gpu: Open) -> None:
 def test_a_client_that_enters_the_mps_list_late_is_still_found(open_gpu: Open) -> None:
     """PROC-08: the lists are read one after the other: a number that is new is looked up at the next reading again."""
     bench = open_gpu("{model: h100, processes: [{name: a, memory: 1GiB, kind: CM}]}")
-    bench.fail(Kind.ERROR, calls=(MPS,), code=Code.NOT_FOUND)
+    bench.fail(FaultKind.ERROR, calls=(MPS,), code=Code.NOT_FOUND)
     late = read(bench, slow=False)
     bench.node.clear()
 
@@ -242,7 +242,7 @@ def test_a_client_that_enters_the_mps_list_late_is_still_found(open_gpu: Open) -
 def test_an_mps_list_that_may_not_be_read(open_gpu: Open, code: Code, known: bool) -> None:
     """PROC-08: a refusal is no empty list: only a GPU that has no such list has no clients of MPS."""
     bench = open_gpu(TWO)
-    bench.fail(Kind.ERROR, calls=(MPS,), code=code)
+    bench.fail(FaultKind.ERROR, calls=(MPS,), code=code)
 
     for slow in (True, False, True):
         found = read(bench, slow=slow)

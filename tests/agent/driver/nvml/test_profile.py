@@ -5,7 +5,7 @@ from __future__ import annotations
 from gpuagent.driver.nvml import profile
 from gpuagent.reading import Profile
 from gpuagent_simulator.abi import Code
-from gpuagent_simulator.faults import Kind
+from gpuagent_simulator.faults import FaultKind
 from tests.agent.driver.nvml.conftest import Bench, Open
 
 GPU = """{model: h100, utilization: {gpu: 50}, gpm: {sm: 40, tensor: 30, dram: 20},
@@ -53,7 +53,7 @@ def test_a_sample_that_fails_costs_one_collection(open_gpu: Open) -> None:
     """EXP-05: the next one compares with the last good sample, from the very start on."""
     bench = open_gpu(GPU)
     read(bench)
-    bench.fail(Kind.ERROR, calls=(SAMPLE,), code=Code.UNKNOWN)
+    bench.fail(FaultKind.ERROR, calls=(SAMPLE,), code=Code.UNKNOWN)
     assert read(bench) is None
     assert len(bench.device.failures) == 1
     bench.node.clear()
