@@ -18,21 +18,20 @@ from gpuagent.catalogue.clients import CLIENT_FAMILIES
 from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.series import Further
 from gpuagent.catalogue.sources import SOURCE_FAMILIES
-from gpuagent.clients.automatic import AutomaticBlame
-from gpuagent.clients.commands import ClientCommands
+from gpuagent.clients.commands import AutomaticBlame, ClientCommands
+from gpuagent.clients.model_servers import Sources
 from gpuagent.clients.server import client_server
 from gpuagent.clock import Clock
+from gpuagent.collector.tick import Monitor, TickTimeouts
 from gpuagent.config.apart import load_config_apart, load_config_here, read_apart
 from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
 from gpuagent.doors import Doors, own_url
+from gpuagent.driver.backend import longest_gap
 from gpuagent.leaks.leaks import Leaks
-from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.naming import node_name
 from gpuagent.node import STATE_FILE, NoSuchNode, lost_state, real_node, simulated_node, state_file
-from gpuagent.nvml.device import longest_gap
-from gpuagent.procfs.boot import machine_id
-from gpuagent.procfs.limits import raise_descriptor_limit
+from gpuagent.procfs.machine import machine_id, raise_descriptor_limit
 from gpuagent.remedying import RemediesRefused, acting_of, check_permissions, state_faults
 from gpuagent.renewal import Renewal
 from gpuagent.runtime import logs
@@ -41,7 +40,6 @@ from gpuagent.runtime.memory import Reserve, c_library, set_up_heap
 from gpuagent.runtime.notify import Notifier
 from gpuagent.runtime.state_files import LOCK_FILE, StateInUseError, lock_state, make_own_directory
 from gpuagent.service import Parts, Service
-from gpuagent.sources.sources import Sources
 from gpuagent.view import View
 from gpuagent_alerts.rules.model import RuleFileError, RuleGroup
 from gpuagent_exporters.http.listeners import ListenError
@@ -131,7 +129,7 @@ def assemble(
         node = simulated_node(config, simulate, speed, bind) if simulate else real_node(config)
     except NoSuchNode as error:
         raise StartError(str(error)) from None
-    monitor = Monitor(node.library, node.processes, node.clock, _pace(config, node.clock), node.place)
+    monitor = Monitor(node.driver, node.processes, node.clock, _pace(config, node.clock), node.place)
     renewal = Renewal()
     where = NodeIdentity(
         node=node_name(),
@@ -251,8 +249,8 @@ def _tell_notes(config: Config, rules: Iterable[RuleGroup], path: Path | None, *
         log.warning("%s", note)
 
 
-def _pace(config: Config, clock: Clock) -> Pace:
-    return Pace(
+def _pace(config: Config, clock: Clock) -> TickTimeouts:
+    return TickTimeouts(
         fresh_seconds=max(config.nvml.stuck_after * clock.speed, 2 * config.poll_interval),
         longest_gap_seconds=longest_gap(config.poll_interval, clock.speed),
         deadline_seconds=max(0.8 * config.poll_interval / clock.speed, 0.05),

@@ -10,25 +10,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.clock import Clock, ScaledClock, SystemClock
-from gpuagent.monitor.holders import LastHolders
-from gpuagent.monitor.indices import IndexMemory
-from gpuagent.monitor.inventory import Inventory, count_pci_gpus
-from gpuagent.monitor.listings import Listings
-from gpuagent.monitor.monitor import Place
-from gpuagent.monitor.repairs import RepairMemory
-from gpuagent.monitor.repairs_file import RepairsFile
-from gpuagent.monitor.traces import find_traces, leave_stamp
-from gpuagent.monitor.trust import TrustRegistry
-from gpuagent.nvml.library import Library
-from gpuagent.procfs.boot import boot_id, boot_time_seconds
-from gpuagent.procfs.cgroup import Level
-from gpuagent.procfs.cgroup_owner import CgroupOwners, Owner
-from gpuagent.procfs.containers import ContainerNames
-from gpuagent.procfs.docker import docker_names
+from gpuagent.collector.holders import LastHolders
+from gpuagent.collector.inventory import IndexMemory, Inventory, count_pci_gpus
+from gpuagent.collector.listings import Listings
+from gpuagent.collector.repairs import RepairMemory, RepairsFile
+from gpuagent.collector.saved_state import find_traces, leave_stamp
+from gpuagent.collector.tick import MonitorContext
+from gpuagent.collector.trust import TrustRegistry
+from gpuagent.driver.nvml.driver import NvmlDriver
+from gpuagent.driver.nvml.library import Library
+from gpuagent.procfs.cgroup import CgroupLevel
+from gpuagent.procfs.cgroup_owner import CgroupOwner, CgroupOwners
+from gpuagent.procfs.containers import ContainerNames, PodNames, docker_names
 from gpuagent.procfs.files import ProcFiles, RealProc
 from gpuagent.procfs.kernel_log import KernelLog
-from gpuagent.procfs.pid_space import PidSpace
-from gpuagent.procfs.pods import PodNames
+from gpuagent.procfs.machine import PidSpace, boot_id, boot_time_seconds
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.users import UserNames
 from gpuagent.procfs.watch import PidfdWatcher
@@ -42,16 +38,16 @@ log = logging.getLogger(__name__)
 STATE_FILE = "state.db"
 """Alerts, leaks, limits and the record of remedies, in the state directory."""
 LISTINGS_FILE = "listings.json"
-"""Since when the driver has listed each number, beside it: see `gpuagent.monitor.listings`."""
+"""Since when the driver has listed each number, beside it: see `gpuagent.collector.listings`."""
 TRUST_FILE = "trust.json"
-"""Which GPUs' figures are distrusted, beside it: see `gpuagent.monitor.trust`."""
+"""Which GPUs' figures are distrusted, beside it: see `gpuagent.collector.trust`."""
 INVENTORY_FILE = "gpus.json"
 INDICES_FILE = "indices.json"
-"""What the indices of the GPUs mean, beside it: see `gpuagent.monitor.indices`."""
+"""What the indices of the GPUs mean, beside it: see `gpuagent.collector.inventory`."""
 FAULTS_FILE = "faults.json"
-"""GPUs that are lost or not repaired, beside it: see `gpuagent.monitor.repairs`."""
+"""GPUs that are lost or not repaired, beside it: see `gpuagent.collector.repairs`."""
 HOLDERS_FILE = "holders.json"
-"""Processes on the GPUs, so that one that has ended has a name, beside it: see `gpuagent.monitor.holders`."""
+"""Processes on the GPUs, so that one that has ended has a name, beside it: see `gpuagent.collector.holders`."""
 COMMAND_KEY_FILE = "command.key"
 """Key of the digests of command lines, beside it: see `gpuagent.acting.digests`."""
 _STATE_FILES = (
@@ -76,10 +72,10 @@ class NoSuchNode(Exception):
 class Node:
     """What a monitor measures, and the time it does it by."""
 
-    library: Library
+    driver: NvmlDriver
     processes: ProcessTable
     clock: Clock
-    place: Place
+    place: MonitorContext
     files: ProcFiles
     bound: frozenset[int] | None = None
     """Under a scenario: the real processes that it was given. No other may ever be acted on."""
@@ -94,12 +90,12 @@ def real_node(config: Config, *, keep_inventory: bool = True) -> Node:
         place = _remembering_place(config, clock, boot)
     else:
         listings = Listings(None, boot, now_seconds=clock.now(), pid_space=PidSpace())
-        place = Place(boot, trusts=TrustRegistry(), pci_gpus=count_pci_gpus, listings=listings)
+        place = MonitorContext(boot, trusts=TrustRegistry(), pci_gpus=count_pci_gpus, listings=listings)
     place = replace(place, fallen=KernelLog.open().fallen)
-    return Node(Library(), processes, clock, place, RealProc())
+    return Node(NvmlDriver(), processes, clock, place, RealProc())
 
 
-def _remembering_place(config: Config, clock: Clock, boot: str) -> Place:
+def _remembering_place(config: Config, clock: Clock, boot: str) -> MonitorContext:
     """Load what an agent before this one has left: a GPU that vanished while the agent was down is missed then."""
     traces = find_traces(config.state_dir, config.runtime_dir, boot, STATE_STEMS, LISTINGS_FILE)
     inventory = Inventory(state_file(config, INVENTORY_FILE), boot)
@@ -108,7 +104,7 @@ def _remembering_place(config: Config, clock: Clock, boot: str) -> Place:
         state_file(config, INDICES_FILE), lost=traces.any_state and not inventory.was_readable
     )  # fmt: skip
     inventory.keep()
-    return Place(
+    return MonitorContext(
         boot_id=boot,
         inventory=inventory,
         indices=indices,
@@ -158,8 +154,8 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
     Raises:
         NoSuchNode: there is no such scenario, or it is at fault, or it has no such key, or there is no such process.
     """
-    from gpuagent.simulated.node import SimulatedNode  # noqa: PLC0415  a real node has no use for it
-    from gpuagent.simulated.scenario import ScenarioError, load_scenario  # noqa: PLC0415
+    from gpuagent_simulator.node import SimulatedNode  # noqa: PLC0415  a real node has no use for it
+    from gpuagent_simulator.scenario import ScenarioError, load_scenario  # noqa: PLC0415
 
     clock = SystemClock() if speed == 1.0 else ScaledClock(speed)
     try:
@@ -190,9 +186,9 @@ def simulated_node(config: Config, name: str, speed: float = 1.0, bind: Mapping[
         except ProcessLookupError:
             raise NoSuchNode(f"--bind {key}={pid}: there is no such process") from None
     log.warning("SIMULATED: every reading comes from the scenario %s", node.name)
-    place = Place(boot_id=boot, simulated=node.name, pci_gpus=node.pci_gpu_count)
-    library = Library(node.library, max_pid=node.max_pid)
-    return Node(library, processes, clock, place, node.proc, frozenset((bind or {}).values()))
+    place = MonitorContext(boot_id=boot, simulated=node.name, pci_gpus=node.pci_gpu_count)
+    driver = NvmlDriver(Library(node.library, max_pid=node.max_pid))
+    return Node(driver, processes, clock, place, node.proc, frozenset((bind or {}).values()))
 
 
 def _table(config: Config, clock: Clock, boot: str) -> ProcessTable:
@@ -210,11 +206,11 @@ def _table(config: Config, clock: Clock, boot: str) -> ProcessTable:
     )
 
 
-def _simulated_owner() -> Owner:
+def _simulated_owner() -> CgroupOwner:
     """Cgroups of real processes as they are; made-up ones are root's, as no directory says otherwise."""
     real = CgroupOwners()
 
-    def owner(level: Level, *, whole: bool) -> bool | None:
+    def owner(level: CgroupLevel, *, whole: bool) -> bool | None:
         found = real(level, whole=whole)
         return True if found is None else found
 

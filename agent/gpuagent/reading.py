@@ -68,7 +68,7 @@ class ProcessInfo:
     """Which of `unit`, `container` (its id), `job` and `pod` only root can have chosen: see `procfs.cgroup_owner`."""
     process_group: int = 0  # 0 is unknown
     job_signs: tuple[JobSign, ...] = ()
-    on_host: bool = False  # not in a container by the kernel's word, so its user is an account: `procfs.containment`
+    on_host: bool = False  # not in a container by the kernel's word, so its user is an account: `procfs.credentials`
 
 
 class GpuProcess(NamedTuple):
@@ -106,7 +106,7 @@ class ProcessReading(NamedTuple):
     idle_since_seconds: float | None = None
     """Clock (CLOCK_BOOTTIME) since which every reading has found this process at 0 % everywhere; None if unknown."""
     holder_unproven: bool = False
-    """Whether somebody before it may have held this memory (see `monitor.listings`): it is not acted on."""
+    """Whether somebody before it may have held this memory (see `collector.listings`): it is not acted on."""
     former: ProcessInfo | None = None  # of a dead one, what it was while it lived: to be read, never acted on
 
     @property

@@ -18,8 +18,8 @@ from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.acting.programs import ProgramCheck
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.node import COMMAND_KEY_FILE, STATE_STEMS, Node, state_file
-from gpuagent.procfs.docker import docker_container
-from gpuagent.procfs.namespace import own_namespace
+from gpuagent.procfs.containers import docker_container
+from gpuagent.procfs.machine import own_namespace
 from gpuagent_alerts.remedies.world import Hands
 from gpuagent_alerts.store.database import Store
 

@@ -15,20 +15,19 @@ from gpuagent.acting.agent import Acting
 from gpuagent.acting.commands import RemedyCommands
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.commands import AlertCommands
-from gpuagent.clients.automatic import AutomaticBlame
-from gpuagent.clients.commands import ClientCommands
+from gpuagent.clients.commands import AutomaticBlame, ClientCommands
+from gpuagent.clients.model_servers import Sources
 from gpuagent.clients.server import ClientServer, limits_of
 from gpuagent.clock import Clock
+from gpuagent.collector.tick import Monitor
 from gpuagent.config.faults import ConfigError
 from gpuagent.doors import Doors
 from gpuagent.leaks.leaks import Leaks
-from gpuagent.monitor.monitor import Monitor
 from gpuagent.reading import Snapshot
 from gpuagent.runtime.background import Progress, in_daemon_thread
 from gpuagent.runtime.memory import Reserve, c_library, endure, freeze_gc, trim_and_freeze, trim_heap
 from gpuagent.runtime.notify import Notifier
 from gpuagent.schedule import Schedule
-from gpuagent.sources.sources import Sources
 from gpuagent.view import View
 from gpuagent_alerts.rules.model import RuleFileError, RuleGroup
 from gpuagent_exporters.http.web_config import WebConfigError

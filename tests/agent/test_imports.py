@@ -17,7 +17,7 @@ _NOT_IN_THE_AGENT = (
     "rich.console",
     "gpuagent.cli.app",
     "gpuagent.config.models",
-    "gpuagent.simulated",
+    "gpuagent_simulator",
     "gpuagent_exporters.http.web_config_file",
 )
 _NOT_IN_RECEIVERS = ("click", "pydantic", "pygments", "rich.console")

@@ -11,10 +11,10 @@ from pathlib import Path
 import pytest
 
 from gpuagent.clock import ScaledClock, SystemClock
+from gpuagent.collector.listings import KNOWN_HOLDERS, Holders
+from gpuagent.collector.saved_state import STAMP_FILE
+from gpuagent.collector.tick import Monitor
 from gpuagent.config.models import Config
-from gpuagent.monitor.listings import KNOWN_HOLDERS, Holders
-from gpuagent.monitor.monitor import Monitor
-from gpuagent.monitor.traces import STAMP_FILE
 from gpuagent.node import (
     INDICES_FILE,
     INVENTORY_FILE,
@@ -26,11 +26,11 @@ from gpuagent.node import (
     real_node,
     simulated_node,
 )
-from gpuagent.procfs.pid_space import PidSpace
+from gpuagent.procfs.machine import PidSpace
 from gpuagent.procfs.table import ProcessTable
-from gpuagent.simulated.node import SimulatedNode
 from gpuagent_alerts.store.database import Store
-from tests.agent.monitor.test_listings import GPU, UNPROVEN, process, seen
+from gpuagent_simulator.node import SimulatedNode
+from tests.agent.collector.test_listings import GPU, UNPROVEN, process, seen
 from tests.fakes.nvml import use
 from tests.integration.waiting import until
 
@@ -50,7 +50,7 @@ def library_put_back() -> Iterator[None]:
 
 async def first_tick(node: Node) -> list[str]:
     """The GPUs and the processes that a monitor finds on it."""
-    monitor = Monitor(node.library, node.processes, node.clock, place=node.place)
+    monitor = Monitor(node.driver, node.processes, node.clock, place=node.place)
     snapshot = await monitor.tick()
     while any(gpu.state == "starting" for gpu in snapshot.gpus) or not snapshot.node.nvml_initializations:
         snapshot = await monitor.tick()
@@ -63,7 +63,7 @@ def test_a_simulated_node() -> None:
     node = simulated_node(Config(), "dead-process")
 
     assert node.place.simulated == "dead-process"
-    assert node.library.max_pid == SimulatedNode.max_pid
+    assert node.driver.library.max_pid == SimulatedNode.max_pid
     found = asyncio.run(first_tick(node))
     assert found == ["NVIDIA H100 80GB HBM3"] * 2 + ["alice", "bob", "svc-ml"]
 

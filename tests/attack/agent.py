@@ -12,7 +12,7 @@ from pathlib import Path
 import gpuagent.node
 from gpuagent.cli import main
 from gpuagent.clock import SystemClock
-from gpuagent.procfs.pid_space import PidSpace
+from gpuagent.procfs.machine import PidSpace
 from tests.attack.driver import library_of
 from tests.fakes.nvml import use
 

@@ -9,17 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from gpuagent.clock import Clock
-from gpuagent.procfs.stat import parse_stat
-from gpuagent.simulated.bindings import Bindings
-from gpuagent.simulated.codes import Code, Refusal
-from gpuagent.simulated.device import Gpu, MigDevice, Moment, Row
-from gpuagent.simulated.faults import FaultBoard
-from gpuagent.simulated.faults_file import FaultsFile
-from gpuagent.simulated.library import SimulatedLibrary
-from gpuagent.simulated.process import Load, Process
-from gpuagent.simulated.session import Session
-from gpuagent.simulated.spec import GpuSpec, MigInstanceSpec, ProcessSpec, Scenario
-from gpuagent.simulated.story import Story
+from gpuagent.procfs.files import parse_stat
+from gpuagent_simulator.abi import Code, Refusal
+from gpuagent_simulator.device import Gpu, GpuMoment, ListedProcess, MigDevice
+from gpuagent_simulator.faults import FaultBoard
+from gpuagent_simulator.functions import ScenarioClock
+from gpuagent_simulator.library import SimulatedLibrary
+from gpuagent_simulator.node import FaultsFile
+from gpuagent_simulator.process import Bindings, Load, Process
+from gpuagent_simulator.session import SimulatedSession
+from gpuagent_simulator.spec import GpuSpec, MigInstanceSpec, ProcessSpec, Scenario
 from tests.attack.processes import a_tick_later
 
 GIB = 2**30
@@ -127,7 +126,7 @@ def _gpu(document: dict[str, Any]) -> ListedGpu:
 class _FileGpu(Gpu):
     """A simulated GPU whose processes and memory the file has."""
 
-    def __init__(self, listing: _Listing, index: int, spec: GpuSpec, faults: FaultBoard, story: Story) -> None:
+    def __init__(self, listing: _Listing, index: int, spec: GpuSpec, faults: FaultBoard, story: ScenarioClock) -> None:
         super().__init__(index, spec, [], story=story, faults=faults, bindings=Bindings((), story))
         self._listing = listing
         self.uuid = self.listed.uuid.encode()
@@ -137,7 +136,7 @@ class _FileGpu(Gpu):
     def listed(self) -> ListedGpu:
         return self._listing.gpus()[self.index]
 
-    def moment(self) -> Moment:
+    def moment(self) -> GpuMoment:
         """Build the rows anew at each call: a test that waits for a change waits for one tick."""
         listed = self.listed
         rows = tuple(
@@ -146,9 +145,9 @@ class _FileGpu(Gpu):
             if each.lags or not each.start_ticks or started(each.pid) == each.start_ticks
         )
         sm = listed.sm if listed.sm is not None else min(100, sum(row.load.sm for row in rows))
-        return Moment((0, 0), self.story.now(), rows, Load(sm, 0, 0, 0, 0, 0))
+        return GpuMoment((0, 0), self.story.now(), rows, Load(sm, 0, 0, 0, 0, 0))
 
-    def rows(self) -> tuple[Row, ...]:
+    def rows(self) -> tuple[ListedProcess, ...]:
         """Return what a process list has."""
         if self.listed.fails:
             raise Refusal(Code.UNKNOWN)
@@ -175,13 +174,13 @@ class _FileInstance(MigDevice):
         return total, reserved, used if told is None else int(told * GIB)
 
 
-def _row(entry: Entry, gpu: int) -> Row:
+def _row(entry: Entry, gpu: int) -> ListedProcess:
     used = None if entry.gib is None else int(entry.gib * GIB)
     memory = "unavailable" if used is None else used
     spec = ProcessSpec.model_validate(
         {"name": "listed", "memory": memory, "kind": entry.kind, "gpu_instance": entry.instance}
     )
-    return Row(Process(spec, gpu, 0, entry.pid), entry.pid, used, Load(entry.sm, 0, 0, 0, 0, 0))
+    return ListedProcess(Process(spec, gpu, 0, entry.pid), entry.pid, used, Load(entry.sm, 0, 0, 0, 0, 0))
 
 
 def _mig(gpu: ListedGpu) -> dict[str, Any]:
@@ -198,8 +197,8 @@ def library_of(listing: Path, faults: Path, clock: Clock) -> SimulatedLibrary:
     count = len(files.gpus())
     models = [{"model": "h100", **_mig(each)} for each in files.gpus()]
     scenario = Scenario.model_validate({"name": "attacked", "gpus": models})
-    story = Story(clock)
+    story = ScenarioClock(clock)
     board = FaultBoard((), story)
     gpus: list[Gpu] = [_FileGpu(files, index, spec, board, story) for index, spec in enumerate(scenario.gpus)]
     FaultsFile(faults, board, count)
-    return SimulatedLibrary(Session(scenario, gpus, story=story, faults=board))
+    return SimulatedLibrary(SimulatedSession(scenario, gpus, story=story, faults=board))

@@ -102,7 +102,7 @@ def as_a_user_has_it() -> dict[str, str]:
 
 def compile_modules() -> None:
     """As pip does with what it installs; a working tree need not have been run before."""
-    folders = [str(ROOT / name) for name in ("agent", "exporters", "alerts", "tests/bench")]
+    folders = [str(ROOT / name) for name in ("agent", "exporters", "alerts", "simulator", "tests/bench")]
     subprocess.run([sys.executable, "-m", "compileall", "-qq", *folders], check=True)
 
 
@@ -115,6 +115,6 @@ def over_scenario(folder: Path, pids: list[int]) -> tuple[list[str], dict[str, s
 
 def launcher(scenario: Path, pids: Path, start: float | None) -> tuple[list[str], dict[str, str]]:
     """The same for any scenario, which begins at this CLOCK_BOOTTIME (None: when the program starts)."""
-    sources = os.pathsep.join(str(ROOT / name) for name in ("agent", "exporters", "alerts", ""))
+    sources = os.pathsep.join(str(ROOT / name) for name in ("agent", "exporters", "alerts", "simulator", ""))
     beginning = "now" if start is None else str(start)
     return [_LAUNCHER, str(scenario), str(pids), beginning], {**as_a_user_has_it(), "PYTHONPATH": sources}

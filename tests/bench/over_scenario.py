@@ -14,8 +14,8 @@ from pathlib import Path
 import pynvml
 
 from gpuagent.clock import SystemClock
-from gpuagent.simulated.node import SimulatedNode
-from gpuagent.simulated.scenario import load_scenario
+from gpuagent_simulator.node import SimulatedNode
+from gpuagent_simulator.scenario import load_scenario
 
 
 def main() -> None:

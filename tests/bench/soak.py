@@ -27,18 +27,19 @@ from tempfile import TemporaryDirectory
 from gpuagent.alerting.alerting import Alerting, NodeIdentity
 from gpuagent.alerting.rules import load_rules
 from gpuagent.clock import ManualClock
+from gpuagent.collector.tick import Monitor, MonitorContext, TickTimeouts
 from gpuagent.config.load import load_config
+from gpuagent.driver.nvml.driver import NvmlDriver
+from gpuagent.driver.nvml.library import Library
 from gpuagent.leaks.leaks import Leaks
-from gpuagent.monitor.monitor import Monitor, Pace, Place
-from gpuagent.nvml.library import Library
 from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.limits import raise_descriptor_limit
+from gpuagent.procfs.machine import raise_descriptor_limit
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
 from gpuagent.runtime.memory import c_library, set_up_heap, trim_and_freeze, trim_heap
-from gpuagent.simulated.node import SimulatedNode
-from gpuagent.simulated.scenario import parse_scenario
 from gpuagent.view import View
+from gpuagent_simulator.node import SimulatedNode
+from gpuagent_simulator.scenario import parse_scenario
 from tests.bench.exporters import GPUS, PROCESSES, write_crowd
 from tests.bench.heap import heap
 from tests.bench.measure import descriptors
@@ -132,8 +133,14 @@ async def agent(node: SimulatedNode, clock: ManualClock, folder: Path, url: str)
         boot_time_seconds=node.proc.boot_time_seconds,
         host_pid_namespace=True,
     )
-    place = Place(boot_id="soak", simulated=node.name, pci_gpus=node.pci_gpu_count)
-    monitor = Monitor(Library(node.library, max_pid=node.max_pid), table, clock, Pace(deadline_seconds=60.0), place)
+    place = MonitorContext(boot_id="soak", simulated=node.name, pci_gpus=node.pci_gpu_count)
+    monitor = Monitor(
+        NvmlDriver(Library(node.library, max_pid=node.max_pid)),
+        table,
+        clock,
+        TickTimeouts(deadline_seconds=60.0),
+        place,
+    )
     alerting = Alerting(
         config, load_rules(config), clock, NodeIdentity("soak", folder / "state.db", simulated=node.name)
     )

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from gpuagent.clock import ManualClock
-from gpuagent.simulated.node import SimulatedNode
-from gpuagent.simulated.scenario import parse_scenario
+from gpuagent_simulator.node import SimulatedNode
+from gpuagent_simulator.scenario import parse_scenario
 from tests.bench.soak import Time, agent
 
 _SCENARIO = """\

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given, settings
 from starlette.routing import BaseRoute, Route
 
-from gpuagent.clients.findings import Findings, Group, Line
+from gpuagent.clients.documents import Findings, HolderGroup, Line
 from gpuagent.history import History
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Status
@@ -152,7 +152,7 @@ def test_a_document_that_does_not_keep_to_it_is_noticed() -> None:
 
 def test_what_apps_have_found_keeps_to_it() -> None:
     """A group, a line and what could not be found out."""
-    found = Findings("it leaks", (Group("a"),), (Line("app.py", line=42),), ("no census",), 0.1).document()
+    found = Findings("it leaks", (HolderGroup("a"),), (Line("app.py", line=42),), ("no census",), 0.1).document()
     assert faults_of("Findings", {"pid": 1, "window_seconds": 60.0, **found}) == []
     assert found["groups"]
     assert found["lines"]

@@ -7,7 +7,7 @@ import socket
 import threading
 from typing import Any
 
-from gpuagent.procfs.namespace import own_namespace
+from gpuagent.procfs.machine import own_namespace
 from tests.fakes.answering import Answer, read_request
 
 GIB = 2**30

@@ -16,7 +16,7 @@ def run_as_nobody(code: str, *args: object, rights: Sequence[str] = ()) -> subpr
     """Python code that may import this project; `rights` are options of setpriv. Skips where that cannot be."""
     if os.geteuid() != 0:
         pytest.skip("needs root to become another user")
-    path = os.pathsep.join(["agent", "exporters", "alerts", *sys.path])
+    path = os.pathsep.join(["agent", "exporters", "alerts", "simulator", *sys.path])
     become = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
 
     def run(*command: str) -> subprocess.CompletedProcess[str]:

@@ -11,21 +11,22 @@ from typing import Any
 
 from gpuagent.catalogue.series import series
 from gpuagent.clock import ManualClock
-from gpuagent.monitor.inventory import Inventory
-from gpuagent.monitor.monitor import Monitor, Pace, Place, Processes
-from gpuagent.nvml.library import Library
+from gpuagent.collector.inventory import Inventory
+from gpuagent.collector.tick import Monitor, MonitorContext, ProcessResolver, TickTimeouts
+from gpuagent.driver.nvml.driver import NvmlDriver
+from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.kernel_log import Address
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.reading import GpuReading, GpuState, Snapshot
-from gpuagent.simulated.faults import Fault, Kind
-from gpuagent.simulated.node import SimulatedNode
-from gpuagent.simulated.scenario import load_scenario, parse_scenario
+from gpuagent_simulator.faults import Fault, FaultKind
+from gpuagent_simulator.node import SimulatedNode
+from gpuagent_simulator.scenario import load_scenario, parse_scenario
 from tests.fakes.nvml import use
 from tests.fakes.proc import FakeWatcher
 
-PATIENT = Pace(fresh_seconds=2.0, deadline_seconds=20.0)
+PATIENT = TickTimeouts(fresh_seconds=2.0, deadline_seconds=20.0)
 """Waits for every answer, however busy the machine: a tick ends as soon as all are in."""
-HASTY = Pace(fresh_seconds=2.0, deadline_seconds=0.03)
+HASTY = TickTimeouts(fresh_seconds=2.0, deadline_seconds=0.03)
 """For calls that hang: a tick takes this long, and a late answer counts in the next one."""
 BOOT_ID = "boot"
 
@@ -62,7 +63,7 @@ class Rig:
         self.monitor.pace = PATIENT
         return snapshot
 
-    def fail(self, kind: Kind, **details: object) -> Fault:
+    def fail(self, kind: FaultKind, **details: object) -> Fault:
         """Let something go wrong from now on."""
         return self.node.inject(Fault(kind, **details))  # type: ignore[arg-type]
 
@@ -105,7 +106,7 @@ async def rig(
     scenario: str,
     *,
     faults: Sequence[Fault] = (),
-    processes: Processes | None = None,
+    processes: ProcessResolver | None = None,
     inventory: Inventory | None = None,
     pci_gpus: Callable[[], int | None] | None = None,
     fallen: Callable[[], Iterable[Address]] = tuple,
@@ -136,7 +137,7 @@ async def rig(
         cgroup_owner=lambda level, *, whole: True,  # made-up cgroups are root's
     )
     pci_gpus = pci_gpus or node.pci_gpu_count
-    place = Place(
+    place = MonitorContext(
         boot_id=BOOT_ID,
         simulated=node.name,
         inventory=inventory,
@@ -145,13 +146,13 @@ async def rig(
     )
     library = node.library if events else _WithoutEvents(node.library)
     with use(wrap(library)):
-        monitor = Monitor(Library(max_pid=node.max_pid), table, clock, PATIENT, place)
+        monitor = Monitor(NvmlDriver(Library(max_pid=node.max_pid)), table, clock, PATIENT, place)
         stage = Rig(node, clock, monitor)
         try:
             yield stage
         finally:
             node.clear()
-            node.inject(Fault(Kind.DRIVER_RELOAD))  # ends the wait for events at once
+            node.inject(Fault(FaultKind.DRIVER_RELOAD))  # ends the wait for events at once
             await stage.settle()
             if not stage.closed:
                 await monitor.close(20)

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.procfs.namespace import in_host_pid_namespace
+from gpuagent.procfs.machine import in_host_pid_namespace
 from tests.integration.agent import Agent, running_agent
 from tests.integration.waiting import until
 

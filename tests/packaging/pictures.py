@@ -29,7 +29,7 @@ from tests.integration.waiting import until
 from tests.packaging.slack_picture import slack_svg
 
 IMAGES = Path(__file__).parents[2] / "docs" / "images"
-LEAK = Path(__file__).parents[2] / "agent" / "gpuagent" / "simulated" / "scenarios" / "leak.yaml"
+LEAK = Path(__file__).parents[2] / "simulator" / "gpuagent_simulator" / "scenarios" / "leak.yaml"
 HOSTNAME = "node7"
 WIDTH = 100
 _SPEED = 60.0

@@ -16,11 +16,11 @@ import pytest
 pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parents[2]
-OURS = {"gpuagent", "gpuagent_exporters", "gpuagent_alerts", "gpuagent_client", "tests"}
+OURS = {"gpuagent", "gpuagent_exporters", "gpuagent_alerts", "gpuagent_client", "gpuagent_simulator", "tests"}
 ELSEWHERE = {"apps", "examples"}
 """Folders of apps that run on an environment of their own, with torch: tests/client/requirements.txt."""
 PART_OF = {"pydantic-core": "pydantic"}  # pydantic asks for one exact version of it
-AGENT_ROOTS = ("agent", "exporters", "alerts")
+AGENT_ROOTS = ("agent", "exporters", "alerts", "simulator")
 PROGRAMS = {
     "apprise",  # the optional extra: its receiver runs it in a process of its own
     "build",  # used as `python -m build`

@@ -73,7 +73,12 @@ def client_wheel(tmp_path_factory: pytest.TempPathFactory) -> Wheel:
 
 def source_files() -> Iterator[str]:
     """Every file of the agent's packages, by its path in the wheel."""
-    for package in ("agent/gpuagent", "exporters/gpuagent_exporters", "alerts/gpuagent_alerts"):
+    for package in (
+        "agent/gpuagent",
+        "exporters/gpuagent_exporters",
+        "alerts/gpuagent_alerts",
+        "simulator/gpuagent_simulator",
+    ):
         folder = ROOT / package
         for path in folder.rglob("*"):
             if path.is_file() and "__pycache__" not in path.parts:
@@ -82,7 +87,7 @@ def source_files() -> Iterator[str]:
 
 def test_the_wheel_installs_three_packages_and_no_more(wheel: Wheel) -> None:
     """No package called `agent` or `tests` reaches anybody's site-packages."""
-    assert wheel.toplevel == {"gpuagent", "gpuagent_exporters", "gpuagent_alerts"}
+    assert wheel.toplevel == {"gpuagent", "gpuagent_exporters", "gpuagent_alerts", "gpuagent_simulator"}
 
 
 def test_the_wheel_has_every_source_and_data_file(wheel: Wheel) -> None:

@@ -21,7 +21,7 @@ from tests.packaging.documented import PAGES, ROOT
 
 GENERATED = {"metrics.md", "configuration.md"}
 NO_METRIC = {
-    "gpuagent_client", "gpuagent_alerts", "gpuagent_exporters",  # packages
+    "gpuagent_client", "gpuagent_alerts", "gpuagent_exporters", "gpuagent_simulator",  # packages
     "gpuagent_missing_data",  # an annotation
 }  # fmt: skip
 

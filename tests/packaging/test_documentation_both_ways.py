@@ -64,7 +64,9 @@ def _exit_codes(command: object) -> set[int]:
 
 def test_variables_of_the_environment() -> None:
     """Each that the program reads is documented, and each that is documented is read."""
-    sources = [path for root in ("agent", "alerts", "exporters", "client") for path in (ROOT / root).rglob("*.py")]
+    sources = [
+        path for root in ("agent", "alerts", "exporters", "client", "simulator") for path in (ROOT / root).rglob("*.py")
+    ]
     read = {
         name
         for path in sources
@@ -97,8 +99,8 @@ def _ticked(cell: str) -> list[str]:
 
 def test_pages_name_no_file_that_is_gone() -> None:
     """A path in code marks that looks like one of this repository is there."""
-    roots = "agent|alerts|client|deploy|docs|exporters|grafana|scripts|systemd|tests"
+    roots = "agent|alerts|client|deploy|docs|exporters|grafana|scripts|simulator|systemd|tests"
     for page in PAGES:
         for path in re.findall(rf"`((?:{roots})/[\w./-]+)(?:::[\w\[\]-]+)?`", page.read_text()):
-            places = (ROOT, *(ROOT / root for root in ("agent", "alerts", "exporters", "client")))
+            places = (ROOT, *(ROOT / root for root in ("agent", "alerts", "exporters", "client", "simulator")))
             assert any((place / path).exists() for place in places), f"{page.name}: {path}"

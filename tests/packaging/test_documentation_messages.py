@@ -19,7 +19,9 @@ SHORTEST = 4
 @functools.cache
 def texts() -> str:
     """Every string of the program, the pieces of one f-string with a NUL between them, and the shipped rules."""
-    sources = [path for root in ("agent", "alerts", "exporters", "client") for path in (ROOT / root).rglob("*.py")]
+    sources = [
+        path for root in ("agent", "alerts", "exporters", "client", "simulator") for path in (ROOT / root).rglob("*.py")
+    ]
     found = [text for path in sources for text in strings(ast.parse(path.read_text()))]
     rules = (ROOT / "alerts/gpuagent_alerts/shipped/gpuagent.rules.yaml").read_text()
     return "\n".join([*found, rules])

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[2]
-SOURCE_ROOTS = ("agent", "exporters", "alerts", "client", "tests")
+SOURCE_ROOTS = ("agent", "exporters", "alerts", "client", "simulator", "tests")
 MAX_LINES = 400
 
 

@@ -8,7 +8,7 @@ from contextlib import AsyncExitStack
 
 import pytest
 
-from gpuagent.clients.hub import DROPPED, Limits
+from gpuagent.clients.hub import DROPPED, ClientLimits
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.agent.clients.swarm import FLOOD, FOREIGN, SILENT, TALKING, swarm
 from tests.fakes.embedded import stats
@@ -38,7 +38,7 @@ def test_an_app_is_heard_among_silent_talking_and_flooding_processes_of_many_use
     """With half as many places as there are processes, every connect of the innocent one succeeds, at once."""
 
     async def run() -> None:
-        limits = Limits(max_connections=EACH, max_waiting=EACH // 2)
+        limits = ClientLimits(max_connections=EACH, max_waiting=EACH // 2)
         async with stage(limits) as opened, AsyncExitStack() as stack:
             opened.path.parent.parent.chmod(0o755)
             for user in USERS:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from gpuagent.clients.admission import Rate
-from gpuagent.clients.hub import DROPPED, Hub, Limits
+from gpuagent.clients.hub import DROPPED, ClientLimits, Hub
 from gpuagent.clients.protocol import Malformed, decode, read_message
 from gpuagent.clock import SystemClock
 from gpuagent.procfs.files import RealProc
@@ -33,7 +33,7 @@ class Door:
     """A hub, and one connection that is made anew when it was ended."""
 
     def __init__(self) -> None:
-        limits = Limits(10**9, 10**9, _ENOUGH, _ENOUGH, _ENOUGH)
+        limits = ClientLimits(10**9, 10**9, _ENOUGH, _ENOUGH, _ENOUGH)
         self.hub = Hub(SystemClock(), reader(), RealProc(), limits)
         self.connections = 0
         self._theirs: socket.socket | None = None

@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.monitor.calls import every_call
+from tests.agent.collector.calls import every_call
 from tests.exhaustive import evenly
 from tests.integration.waiting import until
 from tests.torture import FULL, apps, host, network, nvml, times

@@ -28,8 +28,8 @@ from gpuagent.acting.window import Window
 from gpuagent.catalogue.remedies import RemedyCount, RemedyFigures
 from gpuagent.clock import Clock
 from gpuagent.config.directories import DEFAULT_PATH
+from gpuagent.driver.backend import longest_gap
 from gpuagent.identity import ProcessId
-from gpuagent.nvml.device import longest_gap
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.advice import advice_on

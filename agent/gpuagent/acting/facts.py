@@ -10,9 +10,8 @@ from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.identities import read_identity
 from gpuagent.acting.judged_facts import with_judged
 from gpuagent.acting.never_entries import NOTHING, NeverLook
-from gpuagent.procfs.containment import has_host_uids, has_own_root
-from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.stat import parse_stat, parse_status
+from gpuagent.procfs.credentials import has_host_uids, has_own_root
+from gpuagent.procfs.files import ProcFiles, parse_stat, parse_status
 from gpuagent_alerts.remedies.target import Facts
 
 _KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h

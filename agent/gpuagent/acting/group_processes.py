@@ -13,7 +13,7 @@ from gpuagent.acting.members import Reader
 from gpuagent.acting.process_scan import list_pids
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.naming import format_container
-from gpuagent.procfs.cgroup import Level, Membership, leaves, parse_cgroup
+from gpuagent.procfs.cgroup import CgroupLevel, Membership, leaves, parse_cgroup
 from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentials
 from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.groups import Group
@@ -95,7 +95,7 @@ def _is_in(data: bytes, own: Membership, group: Group) -> bool:
     return other.slurm_job == own.slurm_job or _is_below(data, own.job_level)
 
 
-def _is_below(data: bytes, level: Level | None) -> bool:
+def _is_below(data: bytes, level: CgroupLevel | None) -> bool:
     return level is not None and any(
         (leaf.controllers, leaf.above) == (level.controllers, level.above)
         and leaf.segments[: len(level.segments)] == level.segments

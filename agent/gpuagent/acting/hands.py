@@ -20,9 +20,8 @@ from gpuagent.acting.ties import TieFinder
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.acting.units import LOOK_SECONDS, Systemctl
 from gpuagent.identity import ProcessId
-from gpuagent.procfs.docker import RunningContainer
-from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.stat import parse_stat
+from gpuagent.procfs.containers import RunningContainer
+from gpuagent.procfs.files import ProcFiles, parse_stat
 from gpuagent.runtime.background import in_daemon_thread
 from gpuagent.units import format_bytes
 from gpuagent_alerts.masker import Masker

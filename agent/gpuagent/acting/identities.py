@@ -10,9 +10,7 @@ from typing import NamedTuple
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.members import Reader
 from gpuagent.identity import ProcessId
-from gpuagent.procfs.files import READ_LIMIT_BYTES, ProcFiles
-from gpuagent.procfs.living import LivingThread, read_living
-from gpuagent.procfs.stat import Stat, parse_stat, parse_status
+from gpuagent.procfs.files import READ_LIMIT_BYTES, LivingThread, ProcFiles, Stat, parse_stat, parse_status, read_living
 from gpuagent.reading import ProcessInfo
 from gpuagent_alerts.remedies.target import Identity
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from gpuagent.acting.never_entries import NeverLook
+from gpuagent.procfs.credentials import read_uids
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.program_names import read_program
-from gpuagent.procfs.thread_uids import read_uids
+from gpuagent.procfs.programs import read_program
 from gpuagent_alerts.remedies.target import Facts
 
 

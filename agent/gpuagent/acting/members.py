@@ -10,11 +10,10 @@ from gpuagent.acting.never_entries import NOTHING, NeverLook
 from gpuagent.acting.own_work import read_place
 from gpuagent.acting.process_scan import ProcessScan, UnseenProcesses
 from gpuagent.acting.ties import Tie, TieFinder
-from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.program_names import read_program
-from gpuagent.procfs.reader import Record
-from gpuagent.procfs.stat import parse_status
-from gpuagent.procfs.thread_uids import read_uids
+from gpuagent.procfs.credentials import read_uids
+from gpuagent.procfs.files import ProcFiles, parse_status
+from gpuagent.procfs.programs import read_program
+from gpuagent.procfs.reader import ProcessRecord
 from gpuagent.reading import ProcessInfo
 from gpuagent_alerts.remedies.target import MAX_TIED, TiedProcess, Ties
 
@@ -24,7 +23,7 @@ _GONE = (FileNotFoundError, ProcessLookupError)
 class Reader(Protocol):
     """Reads a process in the way in which it was measured, and what says to whom it belongs."""
 
-    def read(self, pid: int) -> Record: ...
+    def read(self, pid: int) -> ProcessRecord: ...
 
     def proven_container(self, pid: int) -> str: ...
 

@@ -14,9 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 
 from gpuagent.acting.process_scan import ProcessRow, ProcessScan
-from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.living import living_thread
-from gpuagent.procfs.stat import parse_stat
+from gpuagent.procfs.files import ProcFiles, living_thread, parse_stat
 
 
 def ended_with_init(

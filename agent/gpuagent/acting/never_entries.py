@@ -13,8 +13,7 @@ from fnmatch import fnmatchcase
 from typing import NamedTuple
 
 from gpuagent.acting.links import Bounds, Link, TooMuch, is_pattern, links_of, spellings
-from gpuagent.procfs.program_names import Program
-from gpuagent.procfs.script_arguments import INTERPRETER
+from gpuagent.procfs.programs import INTERPRETER, ProcessProgram
 from gpuagent_alerts.remedies.never_list import find_listed, show_name
 
 MAX_WORDS = 1024
@@ -60,7 +59,7 @@ class NeverLook:
         self._bounds = bounds
         self._links: dict[str, tuple[Link, ...]] = {}
 
-    def reason(self, program: Program) -> str:
+    def reason(self, program: ProcessProgram) -> str:
         """Return which entry means a process, or why that cannot be told; "" where none does. It may hang."""
         if listed := find_listed(program.words, self._names):
             return str(listed)
@@ -100,7 +99,7 @@ NOTHING = NeverEntries().look()
 class _Process:
     """What a process runs, with the paths looked up."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: ProcessProgram) -> None:
         self._program = program
         self.places: list[_Place] = []
         self.unplaced: list[str] = []

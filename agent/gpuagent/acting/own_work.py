@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpuagent.procfs.cgroup import Level, leaves
-from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.living import LivingThread, read_living
-from gpuagent.procfs.stat import parse_stat
+from gpuagent.procfs.cgroup import CgroupLevel, leaves
+from gpuagent.procfs.files import LivingThread, ProcFiles, parse_stat, read_living
 
 _GONE = (FileNotFoundError, ProcessLookupError)
 
@@ -34,7 +32,7 @@ class Place(NamedTuple):
         return bool(here) and here.keys() == there.keys() and all(_is_below(there[name], here[name]) for name in here)
 
 
-def _is_below(level: Level, above: Level) -> bool:
+def _is_below(level: CgroupLevel, above: CgroupLevel) -> bool:
     """Return whether it is the same cgroup or one below it."""
     below = level.segments[: len(above.segments)] == above.segments and bool(above.segments)
     return level == above or (level.above == above.above and below)

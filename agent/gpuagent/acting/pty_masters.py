@@ -17,9 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from gpuagent.acting.process_scan import ProcessRow
-from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.living import living_thread
-from gpuagent.procfs.stat import parse_stat
+from gpuagent.procfs.files import ProcFiles, living_thread, parse_stat
 
 _SLAVE_MAJOR = 136
 """UNIX98_PTY_SLAVE_MAJOR, include/uapi/linux/major.h."""

@@ -16,8 +16,8 @@ from gpuagent.acting.own_work import Place, read_place
 from gpuagent.acting.process_scan import ProcessRow, ProcessScan, UnseenProcesses, list_pids
 from gpuagent.acting.pty_masters import Master, OpenFiles, PtyMasters, RealOpenFiles, pty_number
 from gpuagent.acting.terminals import in_foreground_of, in_orphaned_groups
+from gpuagent.procfs.credentials import read_uids
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.thread_uids import read_uids
 
 MastersOf = Callable[[int], frozenset[Master]]
 _GONE = (FileNotFoundError, ProcessLookupError)

@@ -17,22 +17,18 @@ from gpuagent.acting.never_entries import NeverEntries
 from gpuagent.acting.process_scan import UnseenProcesses
 from gpuagent.acting.ties import TieFinder
 from gpuagent.naming import format_container
-from gpuagent.procfs.cgroup import parse_cgroup
-from gpuagent.procfs.cgroup_tree import (
+from gpuagent.procfs.cgroup import (
     Hierarchy,
     UnreadableTree,
     is_below,
+    parse_cgroup,
     path_in_hierarchy,
     processes_in,
     systemd_hierarchies,
 )
-from gpuagent.procfs.containment import has_own_root
-from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentials
-from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.living import read_living
-from gpuagent.procfs.printable import printable
-from gpuagent.procfs.program_names import read_program
-from gpuagent.procfs.stat import Stat, parse_stat
+from gpuagent.procfs.credentials import Credentials, MissingFact, has_own_root, read_credentials
+from gpuagent.procfs.files import ProcFiles, Stat, parse_stat, printable, read_living
+from gpuagent.procfs.programs import read_program
 from gpuagent_alerts.remedies.never_list import UNKILLABLE_SCORE, find_listed
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import SHARED_WAY_OUT, Gone

@@ -26,7 +26,7 @@ from gpuagent.alerting.transitions import EndReasons, EvaluatedTick, close_for_h
 from gpuagent.catalogue.alerting import AlertingFigures, ReceiverCounts
 from gpuagent.catalogue.series import Further
 from gpuagent.clock import Clock
-from gpuagent.nvml.device import longest_gap
+from gpuagent.driver.backend import longest_gap
 from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.notify.incidents import IncidentRecord
@@ -72,7 +72,7 @@ class NodeIdentity:
     state_file: Path | None
     simulated: str = ""
     machine: str = ""
-    """Identity of the machine: see `procfs.boot.machine_id`."""
+    """Identity of the machine: see `procfs.machine.machine_id`."""
     url: str = ""
     """The agent's own page, where other machines reach it; "" where they do not."""
     lost: str = ""

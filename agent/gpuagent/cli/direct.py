@@ -7,8 +7,8 @@ import logging
 import os
 
 from gpuagent import __version__
+from gpuagent.collector.tick import Monitor, TickTimeouts
 from gpuagent.config.models import Config
-from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.node import real_node
 from gpuagent.reading import GpuState, Snapshot
 from gpuagent_exporters.status import status_document
@@ -30,7 +30,7 @@ def read_direct() -> dict[str, object]:
     logging.getLogger().addHandler(logging.NullHandler())
     config = Config()
     node = real_node(config, keep_inventory=False)
-    snapshot = asyncio.run(_read(Monitor(node.library, node.processes, node.clock, _PACE, node.place)))
+    snapshot = asyncio.run(_read(Monitor(node.driver, node.processes, node.clock, _PACE, node.place)))
     if not snapshot.node.nvml_initializations:
         raise DirectReadFailed(snapshot.node.nvml_reason or "NVML did not answer in time")
     return status_document(
@@ -46,7 +46,7 @@ def read_direct() -> dict[str, object]:
     )
 
 
-_PACE = Pace(fresh_seconds=_DEADLINE_SECONDS, deadline_seconds=_DEADLINE_SECONDS)
+_PACE = TickTimeouts(fresh_seconds=_DEADLINE_SECONDS, deadline_seconds=_DEADLINE_SECONDS)
 
 
 async def _read(monitor: Monitor) -> Snapshot:

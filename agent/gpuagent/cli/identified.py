@@ -72,7 +72,7 @@ def _member(row: Document) -> str:
 
 def read_own_namespace() -> int:
     """Return the inode of this command's pid namespace; 0 where /proc does not tell."""
-    from gpuagent.procfs.namespace import own_namespace  # all of procfs: only where it is needed
+    from gpuagent.procfs.machine import own_namespace  # all of procfs: only where it is needed
 
     return own_namespace()
 

@@ -1,6 +1,7 @@
-"""Apps with the embedded client: they connect, tell what their allocator knows, and can be asked for more.
+"""Hear from apps what their memory is for: those with the embedded client, and model servers.
 
-`frames` and `messages` are the wire format, `peer` says who is at the other end, `allowance` what one user may cost,
-`connection` speaks with one app, `hub` knows them all, `commands` asks them. Nothing that comes in over their socket
-commands the agent. The format in words is beside the golden lines: `tests/golden/protocol/README.md`.
+Apps with the client connect, tell what their allocator knows, and can be asked for more: `protocol` is the wire format,
+`wire` reads it and says who is at the other end, `admission` what one user may cost, `connection` speaks with one app,
+`hub` knows them all, `commands` asks them. Nothing that comes in over their socket commands the agent. The format in
+words is beside the golden lines: `tests/golden/protocol/README.md`. `model_servers` asks servers over HTTP.
 """

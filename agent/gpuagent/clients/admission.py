@@ -98,11 +98,11 @@ class Allowance:
         self._bytes = min(self._bytes + seconds * rate.bytes_per_second, rate.bytes_per_second * rate.burst_seconds)
 
 
-class Crowded(Exception):
+class NoFreeSlot(Exception):
     """No place can be had; the text says why."""
 
 
-class Candidate(NamedTuple):
+class EvictionCandidate(NamedTuple):
     """The process that is the first to give up its place."""
 
     pid: int
@@ -110,7 +110,7 @@ class Candidate(NamedTuple):
     """Places of its account, processes on a GPU not counted."""
 
 
-class Places:
+class ConnectionSlots:
     """Processes that hold a place, in the order in which they came. A process holds one."""
 
     def __init__(self) -> None:
@@ -158,22 +158,22 @@ class Places:
         is_exempt = pid in exempt
         own = self._count(account, exempt)
         if not is_exempt and own >= most_of_account:
-            raise Crowded(f"{account} has {own} connections already")
+            raise NoFreeSlot(f"{account} has {own} connections already")
         if len(self._accounts) < most:
             return None
         candidate = self._candidate(exempt, newest=True)
         if candidate is None or not (is_exempt or candidate.account_places >= own + 2):
-            raise Crowded(f"there are {len(self._accounts)} clients already, and {own} of {account}")
+            raise NoFreeSlot(f"there are {len(self._accounts)} clients already, and {own} of {account}")
         return candidate.pid
 
     def _count(self, account: str, exempt: Container[int]) -> int:
         return sum(each == account and pid not in exempt for pid, each in self._accounts.items())
 
-    def _candidate(self, exempt: Container[int], *, newest: bool) -> Candidate | None:
+    def _candidate(self, exempt: Container[int], *, newest: bool) -> EvictionCandidate | None:
         counts = Counter(account for pid, account in self._accounts.items() if pid not in exempt)
         if not counts:
             return None
         largest, places = max(counts.items(), key=itemgetter(1))
         order = reversed(self._accounts) if newest else iter(self._accounts)
         pid = next(pid for pid in order if self._accounts[pid] == largest and pid not in exempt)
-        return Candidate(pid, places)
+        return EvictionCandidate(pid, places)

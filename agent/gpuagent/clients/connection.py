@@ -14,20 +14,19 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from gpuagent.clients.admission import Allowance
-from gpuagent.clients.peer import Peer, RefusedPeer
 from gpuagent.clients.protocol import (
     VERSION,
-    Event,
+    ClientEvent,
+    CommandResult,
     Hello,
     LineBuffer,
     Malformed,
-    Result,
     Stats,
     decode,
     encode,
     read_message,
 )
-from gpuagent.clients.wire import Wire
+from gpuagent.clients.wire import Peer, RefusedPeer, Wire
 from gpuagent.reading import ProcessInfo
 from gpuagent_exporters.api.client_routes import CommandFailure
 
@@ -102,14 +101,14 @@ class Connection:
         """As a command has asked for them since, which counts more than what the app has set."""
         self.informed = False
         """It has been told once how much room there is."""
-        self.events: deque[tuple[float, Event]] = deque(maxlen=_EVENTS_KEPT)
+        self.events: deque[tuple[float, ClientEvent]] = deque(maxlen=_EVENTS_KEPT)
         self._host = host
         self._loop = asyncio.get_running_loop()
         self._wire = wire
         self._buffer = LineBuffer()
         self._allowance = allowance
         self._again: asyncio.Handle | None = None
-        self._asked: tuple[int, str, asyncio.Future[Result]] | None = None
+        self._asked: tuple[int, str, asyncio.Future[CommandResult]] | None = None
         self._claimed_pid = 0
         self._timer = self._loop.call_later(hello_seconds, self.drop, "silent", "it has not said hello")
 
@@ -141,7 +140,7 @@ class Connection:
             raise CommandFailure("gone", "the app's connection has ended")
         if name not in self.hello.capabilities:
             raise CommandFailure("forbidden", f"the app does not allow {name}, or its client does not know it")
-        answer: asyncio.Future[Result] = self._loop.create_future()
+        answer: asyncio.Future[CommandResult] = self._loop.create_future()
         self._asked = (number, name, answer)
         try:
             self.send(encode({"t": "cmd", "id": number, "cmd": name, "args": dict(args),
@@ -186,7 +185,9 @@ class Connection:
         self._buffer.clear()
         if self._asked is not None and not self._asked[2].done():
             number = self._asked[0]
-            self._asked[2].set_result(Result(number, ok=False, error="the app has ended, or closed the connection"))
+            self._asked[2].set_result(
+                CommandResult(number, ok=False, error="the app has ended, or closed the connection")
+            )
         self._loop.remove_reader(self.peer.pidfd)
         self.peer.close()
         self._host.left(self)
@@ -271,12 +272,12 @@ class Connection:
             raise Malformed("its first line is no hello")
         elif isinstance(said, Stats):
             self.stats, self.measured_seconds = said, self._host.now()
-        elif isinstance(said, Event):
+        elif isinstance(said, ClientEvent):
             self.events.append((self._host.now(), said))
         elif not said.running:
             self._answered(said)
 
-    def _answered(self, result: Result) -> None:
+    def _answered(self, result: CommandResult) -> None:
         """Hand an answer to whoever waits for it; one that nobody waits for any more is dropped."""
         if self._asked is not None and self._asked[0] == result.id and not self._asked[2].done():
             self._asked[2].set_result(result)

@@ -12,14 +12,14 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.clients.admission import Allowance, Crowded, Places, Rate
+from gpuagent.clients.admission import Allowance, ConnectionSlots, NoFreeSlot, Rate
 from gpuagent.clients.connection import Connection
 from gpuagent.clients.listener import CpuShare
-from gpuagent.clients.peer import Accounts, Peer, Reader, RefusedPeer, hold_peer, identify
-from gpuagent.clients.protocol import Event
-from gpuagent.clients.wire import Wire
+from gpuagent.clients.protocol import ClientEvent
+from gpuagent.clients.wire import Accounts, Peer, RefusedPeer, Wire, hold_peer, identify
 from gpuagent.clock import Clock
 from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.reader import ProcessReader
 from gpuagent.reading import GpuState, ProcessInfo, Snapshot
 from gpuagent_exporters.api.client_routes import CommandFailure
 
@@ -52,7 +52,7 @@ _CONNECTING_BURST_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True)
-class Limits:
+class ClientLimits:
     """What apps may cost."""
 
     max_connections: int = 1024
@@ -73,14 +73,14 @@ class Hub:
     def __init__(
         self,
         clock: Clock,
-        reader: Reader,
+        reader: ProcessReader,
         files: ProcFiles,
-        limits: Limits | None = None,
+        limits: ClientLimits | None = None,
         *,
         monotonic: Callable[[], float] = time.monotonic,
     ) -> None:
         """`monotonic` is the machine's own: in a simulation that runs faster, apps do not send more."""
-        self.limits = limits or Limits()
+        self.limits = limits or ClientLimits()
         self.interval_seconds = 1.0
         """How often apps are asked to tell their figures."""
         self.accepted = 0
@@ -100,9 +100,9 @@ class Hub:
         self._numbers = itertools.count(1)
         self._accounts = Accounts(files)
         self._waiting: dict[int, Connection] = {}
-        self._waiting_places = Places()
+        self._waiting_places = ConnectionSlots()
         self._by_pid: dict[int, Connection] = {}
-        self._places = Places()
+        self._places = ConnectionSlots()
         self._by_account: Counter[str] = Counter()
         self._total = Allowance(self.limits.total, self._seconds)
         self._allowances: dict[str, Allowance] = {}
@@ -163,7 +163,7 @@ class Hub:
         for connection in list(self._waiting.values()):
             connection.drop("crowded", "there are no descriptors left, and it has not said hello")
 
-    def use(self, limits: Limits, interval_seconds: float) -> None:
+    def use(self, limits: ClientLimits, interval_seconds: float) -> None:
         """Put other limits in force for who connects from now on, and another interval for all."""
         self.limits = limits
         if interval_seconds == self.interval_seconds:
@@ -211,7 +211,7 @@ class Hub:
                 pid, connection.account, self._gpu_pids,
                 most=self.limits.max_connections, most_of_account=self.limits.max_connections_per_user,
             )  # fmt: skip
-        except Crowded as crowded:
+        except NoFreeSlot as crowded:
             raise RefusedPeer("crowded", str(crowded)) from None
         if leaving is not None:
             self._by_pid[leaving].drop("crowded", "others have fewer places, or are on a GPU")
@@ -236,7 +236,7 @@ class Hub:
 
     def heard(self, said: object) -> None:
         self.lines += 1
-        self.events += isinstance(said, Event)
+        self.events += isinstance(said, ClientEvent)
 
     def refused(self, reason: str, text: str) -> None:
         self.refusals[reason] += 1

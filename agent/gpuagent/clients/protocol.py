@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
 from gpuagent.embedded import AllocatorReading
-from gpuagent.procfs.printable import printable
+from gpuagent.procfs.files import printable
 
 MAX_LINE_BYTES = 64 * 1024
 """Of a client, with its line feed."""
@@ -128,7 +128,7 @@ class Hello:
     """Those that use the GPU beside torch, and whether they took most of it at their start."""
 
 
-class Device(NamedTuple):
+class AllocatorDevice(NamedTuple):
     """An allocator's figures on one device, under the name that torch has for it ("" before torch 2.4)."""
 
     uuid: str
@@ -142,12 +142,12 @@ class Stats:
     """Figures of one moment."""
 
     initialized: bool
-    devices: tuple[Device, ...] = ()
+    devices: tuple[AllocatorDevice, ...] = ()
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Result:
+class CommandResult:
     """The answer to a command. `running` says that it was only begun."""
 
     id: int
@@ -158,14 +158,14 @@ class Result:
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class ClientEvent:
     """Something that the app reports of itself."""
 
     name: str
     fields: Mapping[str, str | int | float | bool]
 
 
-Said = Hello | Stats | Result | Event
+Said = Hello | Stats | CommandResult | ClientEvent
 
 
 def read_message(message: Message) -> Said | None:
@@ -236,19 +236,19 @@ _COUNTS = (
 )
 
 
-def _device(device: object) -> Device:
+def _device(device: object) -> AllocatorDevice:
     if not isinstance(device, dict):
         raise Malformed("a device is no object")
     counts = {name: _number(device, name) for name in _COUNTS}
     reading = AllocatorReading(**counts, limit_ratio=_ratio(device.get("fraction")))
-    return Device(_text(device, "uuid"), _number(device, "index"), reading)
+    return AllocatorDevice(_text(device, "uuid"), _number(device, "index"), reading)
 
 
-def _result(message: Message) -> Result:
+def _result(message: Message) -> CommandResult:
     number = _number(message, "id")
     if number is None:
         raise Malformed("a result lacks its id")
-    return Result(
+    return CommandResult(
         id=number,
         ok=_typed(message, "ok", bool, default=False),
         running=_text(message, "state") == "running",
@@ -257,7 +257,7 @@ def _result(message: Message) -> Result:
     )
 
 
-def _event(message: Message) -> Event:
+def _event(message: Message) -> ClientEvent:
     fields: dict[str, str | int | float | bool] = {}
     for key, value in list(_typed(message, "fields", dict, {}).items())[:_MAX_FIELDS]:
         name = printable(key, _TEXT_BYTES)
@@ -265,7 +265,7 @@ def _event(message: Message) -> Event:
             fields[name] = printable(value, _TEXT_BYTES)
         elif isinstance(value, bool | int | float) and abs(value) <= _MAX_NUMBER:  # neither NaN nor infinity
             fields[name] = value
-    return Event(_text(message, "name"), fields)
+    return ClientEvent(_text(message, "name"), fields)
 
 
 _READERS: dict[str, Callable[[Message], Said]] = {

@@ -1,6 +1,10 @@
-"""The agent's side of embedded clients: their socket, what they tell at each tick, and what they are told.
+"""Serve embedded clients: open their socket, join what they tell with each tick, and tell them.
 
 An app's own cache counts as room for that app: its allocator hands it out again without asking the driver.
+
+What apps tell stands under the names that the driver has for GPUs, and only while it is fresh. torch names a device by
+its UUID without NVML's prefix. A MIG device's figures stand under the UUID of its GPU, as its processes do: CUDA gives
+one process one MIG device (docs.nvidia.com, MIG User Guide, "CUDA visible devices").
 """
 
 from __future__ import annotations
@@ -9,26 +13,116 @@ import asyncio
 import contextlib
 import logging
 import resource
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.catalogue.clients import ClientFigures
-from gpuagent.clients.figures import read_clients
-from gpuagent.clients.hub import MOST_WAITING, Hub, Limits
+from gpuagent.clients.connection import Connection
+from gpuagent.clients.hub import MOST_WAITING, ClientLimits, Hub
 from gpuagent.clients.listener import SOCKET_NAME, Acceptor, open_client_socket
-from gpuagent.clients.protocol import Message, encode
+from gpuagent.clients.protocol import AllocatorDevice, Message, encode
 from gpuagent.clock import Clock
-from gpuagent.embedded import ClientReading
-from gpuagent.procfs.boot import boot_time_seconds
+from gpuagent.embedded import AllocatorReading, ClientReading
+from gpuagent.procfs.containers import PodNames
 from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.namespace import own_namespace
-from gpuagent.procfs.pods import PodNames
+from gpuagent.procfs.machine import boot_time_seconds, own_namespace
 from gpuagent.procfs.reader import Boot, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 from gpuagent.reading import GpuReading, Snapshot
 from gpuagent_exporters.http.listeners import ListenError, UnixListener
+
+_LEAST_FRESH_SECONDS = 5.0
+_FRESH_INTERVALS = 3
+UNKNOWN_GPU = "it tells of a GPU that the driver does not list"
+NAMELESS_GPU = "its torch does not tell which GPU its figures are of"
+
+
+def fresh_seconds(interval_seconds: float) -> float:
+    """Return how old figures may be to be believed, where they come this often."""
+    return max(_LEAST_FRESH_SECONDS, _FRESH_INTERVALS * interval_seconds)
+
+
+def read_clients(
+    connections: Iterable[Connection], snapshot: Snapshot, *, now_seconds: float, speed: float = 1.0
+) -> dict[int, ClientReading]:
+    """Return what each app tells, by pid, without apps whose pid the snapshot knows as another process.
+
+    `speed` is that of the clock: in a simulation that runs faster, apps do not send more.
+    """
+    listed = list(connections)
+    if not listed:
+        return {}
+    names = gpu_names(snapshot)
+    on: dict[int, set[str]] = {}
+    strangers: set[int] = set()
+    ids = {connection.info.id.pid: connection.info.id for connection in listed if connection.info}
+    for process in snapshot.processes:
+        if process.pid in ids:
+            on.setdefault(process.pid, set()).add(process.gpu_uuid)
+            # A start below 0 stands for one that /proc hides: then there is nothing to compare.
+            if process.info and process.info.id != ids[process.pid] and process.info.id.start_ticks >= 0:
+                strangers.add(process.pid)
+    found: dict[int, ClientReading] = {}
+    for connection in listed:
+        info = connection.info
+        if info is None or info.id.pid in strangers:
+            continue
+        measured = connection.measured_seconds
+        is_fresh = measured is not None and now_seconds - measured <= fresh_seconds(connection.pace_seconds) * speed
+        found[info.id.pid] = _reading(connection, names, on.get(info.id.pid, set()), is_fresh=is_fresh)
+    return found
+
+
+def gpu_names(snapshot: Snapshot) -> dict[str, str]:
+    """Return NVML's UUID of a GPU by each name that torch may have for it, or for one of its MIG devices."""
+    names: dict[str, str] = {}
+    for gpu in snapshot.gpus:
+        names[_bare(gpu.identity.uuid)] = gpu.identity.uuid
+        for instance in gpu.mig:
+            names[_bare(instance.uuid)] = gpu.identity.uuid
+    return names
+
+
+def _bare(uuid: str) -> str:
+    return uuid.removeprefix("GPU-").removeprefix("MIG-").lower()
+
+
+def _reading(connection: Connection, names: Mapping[str, str], on: set[str], *, is_fresh: bool) -> ClientReading:
+    info, hello, stats = connection.info, connection.hello, connection.stats
+    assert info is not None and hello is not None  # noqa: S101, PT018  it is a client
+    devices: dict[str, AllocatorReading] = {}
+    problem = ""
+    if stats is not None and is_fresh:
+        problem = stats.problem
+        for device in stats.devices:
+            uuid = names.get(_bare(device.uuid), "") if device.uuid else _only(stats.devices, on)
+            if uuid:
+                devices[uuid] = device.reading
+            else:
+                problem = problem or (UNKNOWN_GPU if device.uuid else NAMELESS_GPU)
+    return ClientReading(
+        id=info.id,
+        app=hello.app,
+        client_version=hello.client_version,
+        torch_version=hello.torch_version,
+        python_version=hello.python_version,
+        backend=hello.backend,
+        capabilities=hello.capabilities,
+        measured_seconds=connection.measured_seconds,
+        devices=devices,
+        problem=problem,
+        declared_minimum_bytes=hello.declared_minimum_bytes,
+        declared_typical_bytes=hello.declared_typical_bytes,
+        frameworks=hello.frameworks,
+    )
+
+
+def _only(devices: tuple[AllocatorDevice, ...], on: set[str]) -> str:
+    """Return the GPU of an app with one device whose process is on one GPU: there it needs no name."""
+    return next(iter(on)) if len(devices) == len(on) == 1 else ""
+
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
@@ -157,7 +251,7 @@ class ClientServer:
         for waiting in self._waiting:
             waiting.cancel()
 
-    def use(self, limits: Limits, interval_seconds: float) -> None:
+    def use(self, limits: ClientLimits, interval_seconds: float) -> None:
         """Put other limits and another interval in force."""
         self.hub.use(limits, interval_seconds)
 
@@ -241,14 +335,14 @@ def client_server(config: Config, clock: Clock, boot_id: str) -> ClientServer:
     return ClientServer(hub, config.client_dir, clock)
 
 
-def limits_of(config: Config) -> Limits:
+def limits_of(config: Config) -> ClientLimits:
     """Return what apps may cost, by the configuration and by the descriptors that the agent may open.
 
     A connection takes two, its socket and a pidfd. Apps get a quarter of the descriptors at most, and connections that
     have not said hello a sixteenth: the rest is for /proc, pidfds of processes on GPUs, and HTTP.
     """
     descriptors, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    return Limits(
+    return ClientLimits(
         max_connections=max(1, min(config.clients.max_connections, descriptors // 8)),
         max_connections_per_user=config.clients.max_connections_per_user,
         max_waiting=max(1, min(MOST_WAITING, descriptors // 32)),

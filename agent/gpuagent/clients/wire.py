@@ -1,10 +1,14 @@
-"""Reads and writes one app's socket, and tells which process sent what was read.
+"""Read and write one app's socket, and tell who is at the other end: the kernel's word, never the app's.
 
-SO_PEERCRED names the process that connected, once. A forked child inherits the descriptor, and SCM_RIGHTS passes it to
-any process, so every read also asks who sent the data: with SO_PASSCRED the kernel attaches SCM_CREDENTIALS to it
-(unix(7)), and one read never returns data of two senders (`unix_skb_scm_eq` in net/unix/af_unix.c). Only a process with
-CAP_SYS_ADMIN over its pid namespace can name another sender, and only one inside that namespace (`scm_check_creds` in
-net/core/scm.c).
+SO_PEERCRED names the pid, uid and gid at the time of connect(2), in the agent's own namespaces (unix(7)). A pid may be
+given away again, so the process is held by a pidfd; Linux 6.5 hands out the pidfd of the very peer (SO_PEERPIDFD). A
+process that calls execve(2) with the connection open stays the same process, by pid and start time: what it says is
+still about itself.
+
+A forked child inherits the descriptor, and SCM_RIGHTS passes it to any process, so every read also asks who sent the
+data: with SO_PASSCRED the kernel attaches SCM_CREDENTIALS to it (unix(7)), and one read never returns data of two
+senders (`unix_skb_scm_eq` in net/unix/af_unix.c). Only a process with CAP_SYS_ADMIN over its pid namespace can name
+another sender, and only one inside that namespace (`scm_check_creds` in net/core/scm.c).
 
 The option is set on the listening socket, before listen(2). Measured on Linux 6.18: accepted sockets inherit it, and
 what was sent before accept(2) has its sender in any case; what is sent between accept(2) and a later setsockopt(2)
@@ -16,10 +20,120 @@ asyncio's transports read without ancillary data, so this one registers the desc
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import os
+import select
 import socket
 import struct
 from collections.abc import Callable
 from typing import NamedTuple
+
+from gpuagent.procfs.files import ProcFiles, parse_status
+from gpuagent.procfs.reader import ProcessReader
+from gpuagent.reading import ProcessInfo
+from gpuagent_exporters.http.peers import HasSocketOptions, peer_credentials
+
+_SO_PEERPIDFD = 77
+"""include/uapi/asm-generic/socket.h; Python 3.11 has no name for it."""
+_INT = struct.Struct("i")
+_FOREIGN = "users of other user namespaces"
+
+
+class RefusedPeer(Exception):
+    """A connection that is not taken: `reason` is one word for the counter, the text is for the log."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
+class Peer(NamedTuple):
+    """A connected process, held by its pidfd: whoever gets this closes it."""
+
+    pid: int
+    uid: int
+    gid: int
+    pidfd: int
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process is over, be it a zombie still."""
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        return bool(poll.poll(0))
+
+    def close(self) -> None:
+        """Let go of it."""
+        with contextlib.suppress(OSError):
+            os.close(self.pidfd)
+
+
+def hold_peer(sock: HasSocketOptions, open_pidfd: Callable[[HasSocketOptions, int], int] | None = None) -> Peer:
+    """Return the process that connected, held.
+
+    Raises:
+        RefusedPeer: it is in no namespace of ours, or gone already.
+    """
+    try:
+        credentials = peer_credentials(sock)
+    except OSError as error:
+        raise RefusedPeer("unknown", f"the kernel does not tell who it is: {error.strerror}") from None
+    if credentials.pid <= 0:
+        raise RefusedPeer("unknown", "it lives in a pid namespace that the agent cannot see into")
+    try:
+        pidfd = (open_pidfd or _open_pidfd)(sock, credentials.pid)
+    except OSError:
+        raise RefusedPeer("gone", "it has ended already") from None
+    return Peer(*credentials, pidfd)
+
+
+def _open_pidfd(sock: HasSocketOptions, pid: int) -> int:
+    try:
+        (descriptor,) = _INT.unpack(sock.getsockopt(socket.SOL_SOCKET, _SO_PEERPIDFD, _INT.size))
+    except OSError:  # a kernel before 6.5; then the pid may, in theory, be another's by now
+        return os.pidfd_open(pid)
+    return int(descriptor)
+
+
+def identify(peer: Peer, claimed_pid: int, reader: ProcessReader, files: ProcFiles) -> ProcessInfo:
+    """Return the process behind a peer, after it has said which pid it thinks it has.
+
+    Raises:
+        RefusedPeer: it claims another's pid, or is gone.
+    """
+    try:
+        info = reader.read(peer.pid).info
+        own_pids = parse_status(files.read(peer.pid, "status")).namespace_pids or (peer.pid,)
+    except (OSError, ValueError):
+        raise RefusedPeer("gone", "/proc does not know it") from None
+    if peer.ended:  # what was read may be of another that was given the number
+        raise RefusedPeer("gone", "it has ended already")
+    if claimed_pid != own_pids[-1]:
+        raise RefusedPeer("pid", f"pid {peer.pid} says that it is {claimed_pid}, and calls itself {own_pids[-1]}")
+    return info
+
+
+class Accounts:
+    """On whose account a process connects: what it costs, and how many places it takes, is counted there."""
+
+    def __init__(self, files: ProcFiles) -> None:
+        self._files = files
+        self._own_map = self._uid_map(os.getpid())
+
+    def of(self, peer: Peer) -> str:
+        """Return the user, if the process lives in the agent's user namespace; else one account for all that do not.
+
+        Anybody may make a user namespace and be 65536 users in it (subuid(5)). In there, /proc shows another uid_map.
+        """
+        uid_map = self._uid_map(peer.pid)
+        return f"user {peer.uid}" if uid_map is not None and uid_map == self._own_map else _FOREIGN
+
+    def _uid_map(self, pid: int) -> bytes | None:
+        try:
+            return self._files.read(pid, "uid_map")
+        except OSError:
+            return None
+
 
 _UCRED = struct.Struct("3i")  # struct ucred: pid, uid, gid
 _ANCILLARY_BYTES = socket.CMSG_LEN(_UCRED.size)

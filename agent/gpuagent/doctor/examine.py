@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Iterator
 from pathlib import Path
 
+from gpuagent.collector.tick import Monitor, TickTimeouts
 from gpuagent.doctor import driver, host, service, swapping
 from gpuagent.doctor.finding import Finding
-from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.node import Node, real_node, simulated_node
 
 _DEADLINE_SECONDS = 5.0
@@ -39,8 +39,8 @@ def examine(config_path: Path | None = None, simulate: str | None = None) -> Ite
 
 def _gpus(node: Node) -> Iterator[Finding]:
     """Two ticks: the collectors that compare two samples fail, if at all, at the second."""
-    pace = Pace(fresh_seconds=_DEADLINE_SECONDS, deadline_seconds=_DEADLINE_SECONDS)
-    monitor = Monitor(node.library, node.processes, node.clock, pace, node.place)
+    pace = TickTimeouts(fresh_seconds=_DEADLINE_SECONDS, deadline_seconds=_DEADLINE_SECONDS)
+    monitor = Monitor(node.driver, node.processes, node.clock, pace, node.place)
 
     async def measure() -> None:
         await monitor.tick()

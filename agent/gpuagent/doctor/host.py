@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from gpuagent.doctor.finding import Finding, Level
-from gpuagent.procfs.namespace import COST, in_host_pid_namespace
+from gpuagent.procfs.machine import COST, in_host_pid_namespace
 
 _CAP_KILL = 5
 _CAP_SYS_PTRACE = 19

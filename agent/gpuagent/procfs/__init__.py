@@ -1,14 +1,14 @@
-"""Processes as /proc tells of them: the only package that reads it.
+"""Read /proc, which tells of processes: the only package that reads it.
 
-In reading order: `table` (which processes the driver's pids are), `reader` (one process), `stat`,
-`cgroup` and `redact` (pure: bytes in, facts out), `files` and `watch` (the edges to the kernel),
-`pods`, `users`, `namespace`, `boot` and `limits` (what else of the machine is needed).
+In reading order: `table` (which processes the driver's pids are), `reader` (one process), `files` and `watch` (the
+edges to the kernel), `cgroup`, `cgroup_owner` and `redact` (pure: bytes in, facts out), `containers`, `users` and
+`machine` (what else of the machine is needed), `credentials` and `programs` (read where somebody is judged),
+`kernel_log`.
 """
 
-from gpuagent.procfs.boot import boot_id, boot_time_seconds
+from gpuagent.procfs.containers import PodName, PodNames
 from gpuagent.procfs.files import ProcFiles, RealProc
-from gpuagent.procfs.limits import raise_descriptor_limit
-from gpuagent.procfs.pods import PodName, PodNames
+from gpuagent.procfs.machine import boot_id, boot_time_seconds, raise_descriptor_limit
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.table import ProcessTable, Watcher
 from gpuagent.procfs.users import UserNames

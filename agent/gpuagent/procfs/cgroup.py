@@ -1,4 +1,4 @@
-"""What the cgroup of a process says of it: systemd unit, container, pod, Slurm job.
+"""Read what the cgroup of a process says of it (unit, container, pod, Slurm job), and who is in a unit's cgroup.
 
 Nothing is asked of a container runtime: the path is enough, needs no socket and no right, and is
 still there when the runtime hangs. The names come from the runtimes' own sources:
@@ -9,15 +9,21 @@ still there when the runtime hangs. The names come from the runtimes' own source
   systemd);
 * units: systemd `src/basic/cgroup-util.c` (`cg_path_get_unit`, `cg_path_get_user_unit`);
 * Slurm: https://slurm.schedmd.com/cgroup_v2.html, and `/slurm/uid_<n>/job_<n>` for version 1.
+
+systemd tracks its units in version 2 where it is mounted for it (unified and hybrid set-ups), else in a version 1
+hierarchy without controllers that is named `systemd` (https://systemd.io/CGROUP_DELEGATION).
 """
 
 from __future__ import annotations
 
+import errno
+import os
 import re
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.procfs.printable import decode, printable
+from gpuagent.procfs.files import decode, printable
 
 PATH_LIMIT_BYTES = 512
 _NAME_LIMIT_BYTES = 255
@@ -57,7 +63,7 @@ _SLURM = re.compile(r"slurm(?:_.+)?|(?:.+_)?slurmstepd\.scope")
 _SLURM_JOB = re.compile(r"job_(\w+)", re.ASCII)
 
 
-class Level(NamedTuple):
+class CgroupLevel(NamedTuple):
     """One cgroup on the way from the root of a hierarchy to a process: the one whose name says something."""
 
     controllers: str
@@ -87,12 +93,12 @@ class Membership:
     container_runtime: str = ""
     pod_uid: str = ""
     slurm_job: str = ""
-    manager_level: Level | None = field(default=None, compare=False)
+    manager_level: CgroupLevel | None = field(default=None, compare=False)
     """That of the user's own manager which names the unit."""
-    unit_level: Level | None = field(default=None, compare=False)
-    container_level: Level | None = field(default=None, compare=False)
-    pod_level: Level | None = field(default=None, compare=False)
-    job_level: Level | None = field(default=None, compare=False)
+    unit_level: CgroupLevel | None = field(default=None, compare=False)
+    container_level: CgroupLevel | None = field(default=None, compare=False)
+    pod_level: CgroupLevel | None = field(default=None, compare=False)
+    job_level: CgroupLevel | None = field(default=None, compare=False)
 
 
 class _Path(NamedTuple):
@@ -102,9 +108,9 @@ class _Path(NamedTuple):
     above: int
     segments: list[str]
 
-    def level(self, index: int) -> Level:
-        """The cgroup at a segment."""
-        return Level(self.controllers, self.above, tuple(self.segments[: index + 1]))
+    def level(self, index: int) -> CgroupLevel:
+        """Return the cgroup at a segment."""
+        return CgroupLevel(self.controllers, self.above, tuple(self.segments[: index + 1]))
 
 
 _NOWHERE = _Path("", 0, [])
@@ -139,15 +145,15 @@ def parse_cgroup(data: bytes) -> Membership:
     )
 
 
-def path_in(data: bytes, controllers: str) -> Level | None:
+def path_in(data: bytes, controllers: str) -> CgroupLevel | None:
     """Return the cgroup that /proc/<pid>/cgroup names for one hierarchy; None where it has no such line."""
     path = _paths(data).get(controllers)
-    return None if path is None else Level(controllers, path.above, tuple(path.segments))
+    return None if path is None else CgroupLevel(controllers, path.above, tuple(path.segments))
 
 
-def leaves(data: bytes) -> tuple[Level, ...]:
+def leaves(data: bytes) -> tuple[CgroupLevel, ...]:
     """Return the cgroup that the process is in, in every hierarchy of /proc/<pid>/cgroup."""
-    return tuple(Level(each.controllers, each.above, tuple(each.segments)) for each in _paths(data).values())
+    return tuple(CgroupLevel(each.controllers, each.above, tuple(each.segments)) for each in _paths(data).values())
 
 
 def _paths(data: bytes) -> dict[str, _Path]:
@@ -177,8 +183,8 @@ def _text(segments: list[str]) -> str:
     return printable("/" + "/".join(segments), PATH_LIMIT_BYTES)
 
 
-def _container(path: _Path) -> tuple[str, str, Level] | None:
-    """Runtime and id of the innermost container: in Kubernetes in Docker, that of the pod."""
+def _container(path: _Path) -> tuple[str, str, CgroupLevel] | None:
+    """Return the runtime and id of the innermost container: in Kubernetes in Docker, that of the pod."""
     segments = path.segments
     for index in range(len(segments) - 1, -1, -1):
         parent = segments[index - 1] if index else ""
@@ -202,7 +208,7 @@ def _container_here(segment: str, parent: str) -> tuple[str, str]:
 
 
 def _system_container(segment: str) -> tuple[str, str]:
-    """Containers that hold a whole system and have a name for an id."""
+    """Find containers that hold a whole system and have a name for an id."""
     if found := _LXC.fullmatch(segment):
         return "lxc", found[1]
     if found := _MACHINE.fullmatch(segment):
@@ -222,8 +228,8 @@ def _unescaped(name: str) -> str:
     return re.sub(r"\\x([0-9a-f]{2})", lambda found: chr(int(found[1], 16)), name)
 
 
-def _pod_uid(path: _Path) -> tuple[str, Level] | None:
-    """Uid of the innermost pod; that of a static pod is a hash without dashes."""
+def _pod_uid(path: _Path) -> tuple[str, CgroupLevel] | None:
+    """Return the uid of the innermost pod; that of a static pod is a hash without dashes."""
     segments = path.segments
     for index in range(len(segments) - 1, -1, -1):
         if not any("kubepods" in segment for segment in segments[: index + 1]):
@@ -234,7 +240,7 @@ def _pod_uid(path: _Path) -> tuple[str, Level] | None:
     return None
 
 
-def _unit(path: _Path) -> tuple[str, Level | None, Level | None]:
+def _unit(path: _Path) -> tuple[str, CgroupLevel | None, CgroupLevel | None]:
     """Take what systemd takes, the first part behind the slices: further in, names are anyone's.
 
     Return the unit, its cgroup, and that of the user's manager which named it.
@@ -260,10 +266,106 @@ def _first_service(segments: list[str], start: int) -> int | None:
     return None
 
 
-def _slurm_job(path: _Path) -> tuple[str, Level] | None:
+def _slurm_job(path: _Path) -> tuple[str, CgroupLevel] | None:
     below = False
     for index, segment in enumerate(path.segments):
         if below and (found := _SLURM_JOB.fullmatch(segment)):
             return printable(found[1], _NAME_LIMIT_BYTES), path.level(index)
         below = below or _SLURM.fullmatch(segment) is not None
     return None
+
+
+MOST_PROCESSES = 4096
+MOST_CGROUPS = 1024
+_LONGEST_LINE = len("4194304\n")  # PID_MAX_LIMIT, include/linux/threads.h
+_OCTAL = re.compile(r"\\([0-7]{3})")
+_VANISHED = frozenset({errno.ENOENT, errno.ENODEV})
+"""What reading a cgroup that was removed meanwhile fails with: before and after its file was opened."""
+
+
+class UnreadableTree(Exception):
+    """The processes of a cgroup cannot be listed, or are too many to look at."""
+
+
+@dataclass(frozen=True, slots=True)
+class Hierarchy:
+    """A mounted cgroup hierarchy."""
+
+    root: Path
+    controllers: str
+    """The second field of its line in /proc/<pid>/cgroup: "" for version 2, or "name=systemd"."""
+
+    def folder(self, cgroup: str) -> Path:
+        """Return the folder of a cgroup, which is named by its path from the root, as in `/system.slice/a.service`."""
+        return self.root / cgroup.lstrip("/")
+
+
+def systemd_hierarchies(mountinfo: bytes) -> tuple[Hierarchy, ...]:
+    """Read /proc/<pid>/mountinfo, and return the hierarchies that systemd may use, version 2 first.
+
+    A mount that shows a part of a hierarchy only is left out: paths in /proc/<pid>/cgroup begin at the root.
+    """
+    found = []
+    for line in os.fsdecode(mountinfo).split("\n"):
+        mount, _, file_system = line.partition(" - ")
+        fields, kind = mount.split(" "), file_system.split(" ")
+        if len(fields) < 6 or len(kind) < 3 or fields[3] != "/":  # proc_pid_mountinfo(5)
+            continue
+        root = Path(_OCTAL.sub(lambda octal: chr(int(octal[1], 8)), fields[4]))
+        if kind[0] == "cgroup2":
+            found.append(Hierarchy(root, ""))
+        elif kind[0] == "cgroup" and "name=systemd" in kind[2].split(","):
+            found.append(Hierarchy(root, "name=systemd"))
+    return tuple(sorted(found, key=lambda hierarchy: hierarchy.controllers))
+
+
+def path_in_hierarchy(data: bytes, controllers: str) -> str | None:
+    """Return the path of a process in one hierarchy from its /proc/<pid>/cgroup; None where it has none."""
+    for line in os.fsdecode(data).split("\n"):
+        _, _, rest = line.partition(":")
+        names, colon, path = rest.partition(":")
+        if colon and names == controllers:
+            return path
+    return None
+
+
+def is_below(path: str, cgroup: str) -> bool:
+    """Return whether a path is that of the cgroup or of one inside of it. Nothing counts as below the root."""
+    return len(cgroup) > 1 and (path == cgroup or path.startswith(f"{cgroup}/"))
+
+
+def processes_in(folder: Path) -> frozenset[int]:
+    """List the processes of a cgroup and of all cgroups inside of it.
+
+    A process that moves from one to another meanwhile may be missed. Raises UnreadableTree.
+    """
+    found: set[int] = set()
+    waiting, seen = [folder], 0
+    while waiting:
+        current, seen = waiting.pop(), seen + 1
+        if seen > MOST_CGROUPS:
+            raise UnreadableTree(f"it has more than {MOST_CGROUPS} cgroups")
+        try:
+            found |= _listed_in(current)
+            with os.scandir(current) as entries:
+                waiting += [Path(entry.path) for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            if error.errno in _VANISHED and current != folder:
+                continue
+            raise UnreadableTree(f"{current}: {error.strerror}") from error
+        if len(found) > MOST_PROCESSES:
+            raise UnreadableTree(f"it has more than {MOST_PROCESSES} processes")
+    return frozenset(found)
+
+
+def _listed_in(folder: Path) -> set[int]:
+    """Read a list in which 0 is a process of a namespace outside of the reader's: of that one nothing can be known."""
+    limit = (MOST_PROCESSES + 1) * _LONGEST_LINE
+    with (folder / "cgroup.procs").open("rb") as file:
+        text = file.read(limit + 1)
+    words = text.split()
+    if len(text) > limit:
+        raise UnreadableTree(f"it has more than {MOST_PROCESSES} processes")
+    if not all(word.isdigit() and int(word) for word in words):
+        raise UnreadableTree("it has processes that cannot be seen from this pid namespace")
+    return {int(word) for word in words}

@@ -25,7 +25,7 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Protocol
 
-from gpuagent.procfs.cgroup import Level, Membership, containers_on, leaves, parse_cgroup, path_in
+from gpuagent.procfs.cgroup import CgroupLevel, Membership, containers_on, leaves, parse_cgroup, path_in
 
 ROOT_UID = 0
 UNPROVEN = "unproven/"
@@ -63,10 +63,10 @@ _MOST_SEARCHED = 4096
 """Cgroups in which the agent looks for itself, once."""
 
 
-class Owner(Protocol):
+class CgroupOwner(Protocol):
     """Tells whose cgroups are."""
 
-    def __call__(self, level: Level, *, whole: bool) -> bool | None:
+    def __call__(self, level: CgroupLevel, *, whole: bool) -> bool | None:
         """Return whether root alone may write to every cgroup above, and to this one too if `whole`.
 
         None means that it cannot be seen, as where there is no such cgroup.
@@ -104,8 +104,8 @@ class CgroupOwners:
                 self._unified = candidate
                 break
 
-    def __call__(self, level: Level, *, whole: bool) -> bool | None:
-        """See `Owner`."""
+    def __call__(self, level: CgroupLevel, *, whole: bool) -> bool | None:
+        """See `CgroupOwner`."""
         if not level.segments and not level.above:
             return True  # the root of a hierarchy
         base = self._base(level.controllers)
@@ -131,7 +131,7 @@ class CgroupOwners:
                 return f"{self._root}/{name}"
         return ""
 
-    def _absolute(self, level: Level, base: str) -> tuple[str, ...] | None:
+    def _absolute(self, level: CgroupLevel, base: str) -> tuple[str, ...] | None:
         """Return the names from the root of the hierarchy on; None where that cannot be told.
 
         The host's init is never below the agent's cgroup: the `..` of its path tell how deep the agent's own root is.
@@ -166,7 +166,7 @@ class CgroupOwners:
             return found[:depth] if depth > 0 and found[depth:] == relative.segments else None
         return None
 
-    def _path_of(self, pid: str, controllers: str) -> Level | None:
+    def _path_of(self, pid: str, controllers: str) -> CgroupLevel | None:
         """Return where a process is in one hierarchy; None where that cannot be read."""
         try:
             with open(f"{self._proc}/{pid}/cgroup", "rb") as file:  # noqa: PTH123
@@ -176,7 +176,7 @@ class CgroupOwners:
 
 
 def read_membership(
-    data: bytes, owner: Owner, above: re.Pattern[str] = ABOVE_CONTAINER
+    data: bytes, owner: CgroupOwner, above: re.Pattern[str] = ABOVE_CONTAINER
 ) -> tuple[Membership, frozenset[Name]]:
     """Parse /proc/<pid>/cgroup; return what it says, and which of that only root can have written.
 
@@ -187,7 +187,7 @@ def read_membership(
     membership = parse_cgroup(data)
     tree_of = {leaf.controllers: leaf for leaf in leaves(data)}
 
-    def is_proven(level: Level | None, parents: re.Pattern[str], *, whole: bool = False) -> bool:
+    def is_proven(level: CgroupLevel | None, parents: re.Pattern[str], *, whole: bool = False) -> bool:
         if level is None or not _stands_below(level, parents):
             return False
         return bool(owner(tree_of[level.controllers], whole=True) if level.controllers else owner(level, whole=whole))
@@ -204,14 +204,14 @@ def read_membership(
     return _marked(membership, proven, named_by_user=manager is not None and is_proven(manager, _ABOVE_UNIT)), proven
 
 
-def _stands_below(level: Level, above: re.Pattern[str]) -> bool:
+def _stands_below(level: CgroupLevel, above: re.Pattern[str]) -> bool:
     parents = level.segments[:-1]
     return not containers_on(parents) and above.fullmatch("".join(f"{segment}/" for segment in parents)) is not None
 
 
 @lru_cache(maxsize=1 << len(Name))
 def _proven(*names: Name) -> frozenset[Name]:
-    """One set for all processes of which the same is proven."""
+    """Return one set for all processes of which the same is proven."""
     return frozenset(names)
 
 

@@ -1,23 +1,130 @@
-"""Whose a process is and which login it came from, as the kernel has it: see credentials(7).
+"""Read whose a process is, which login it came from, and whether it is in a container: see credentials(7).
 
-A process can add to these facts about itself and cannot take them away: to change its user ids takes a right, and so
-does a login uid once it is set (CAP_AUDIT_CONTROL). The terminal is the exception, which setsid(2) lets go of. Files
-and fields are those of proc(5). All can be read without any right unless /proc is mounted with hidepid.
+All of it is the kernel's word, whatever the cgroup of the process is called. A process can add to these facts about
+itself and cannot take them away: to change its user ids takes a right, and so does a login uid once it is set
+(CAP_AUDIT_CONTROL). The terminal is the exception, which setsid(2) lets go of. Files and fields are those of proc(5).
+All can be read without any right unless /proc is mounted with hidepid.
+
+The kernel knows user ids of threads alone: the C library keeps those of a process the same, and setresuid(2) called
+directly changes one. File servers do that to act for their clients. `/proc/PID/status` tells of the first thread. So
+all threads are read, but only where somebody is judged: a process may have thousands of them.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.living import LivingThread, read_living
-from gpuagent.procfs.stat import parse_stat, parse_status
-from gpuagent.procfs.thread_uids import read_uids
+from gpuagent.procfs.files import (
+    READ_LIMIT_BYTES,
+    LivingThread,
+    ProcessStatus,
+    ProcFiles,
+    Stat,
+    parse_stat,
+    parse_status,
+    read_living,
+)
+
+MOST_THREADS = 8192
+_LOOKS = 2
+"""A thread that begins or ends during the first look costs a second one; then it is unknown."""
+_UIDS = 4
+_GONE = (FileNotFoundError, ProcessLookupError)
+
+
+def read_uids(files: ProcFiles, pid: int, first: tuple[int, ...]) -> tuple[int, ...]:
+    """Return the real, effective, saved and file system user ids of all threads; () where that cannot be seen.
+
+    `first` are the four of the first thread, which are returned as they are where all others have the same. More users
+    are returned each once, in order.
+    """
+    for _ in range(_LOOKS):
+        try:
+            found = _look(files, pid)
+        except _GONE:
+            continue
+        except (OSError, ValueError):
+            return ()
+        if found is not None:
+            everybody = found | frozenset(first)
+            return first if everybody == frozenset(first) else tuple(sorted(everybody))
+    return ()
+
+
+def _look(files: ProcFiles, pid: int) -> frozenset[int] | None:
+    """Return the ids of all threads; None where another one has begun meanwhile. Raises OSError, ValueError."""
+    threads = set(files.threads(pid))
+    if not threads or len(threads) > MOST_THREADS:
+        raise ValueError("no threads, or too many to look at")
+    found: set[int] = set()
+    for thread in threads - {pid}:
+        uids = parse_status(files.read(pid, f"task/{thread}/status")).uids
+        if len(uids) != _UIDS:
+            raise ValueError(f"the user ids of thread {thread} are unknown")
+        found.update(uids)
+    # The first thread comes last, as it may be the one that makes the others.
+    uids = parse_status(files.read(pid, "status")).uids
+    if len(uids) != _UIDS:
+        raise ValueError("its user ids are unknown")
+    found.update(uids)
+    return frozenset(found) if set(files.threads(pid)) <= threads else None
+
+
+_HOST_INIT = 1
+"""The agent acts in the host's pid namespace alone, where this is the host's init."""
+_UID_MAP_FIELDS = 3
+_MOUNT_DEVICE, _MOUNT_ROOT, _MOUNT_POINT = 2, 3, 4
+
+
+def is_on_host(files: ProcFiles, pid: int, stat: Stat, status: ProcessStatus) -> bool:
+    """Return whether it has the host's pid namespace, user ids and root directory: then its user is an account here.
+
+    A container chooses the user ids of its processes, and those of the host mean nothing in it. False also where that
+    cannot be seen.
+    """
+    return len(status.namespace_pids) == 1 and has_host_uids(files, pid) is True and has_own_root(files, stat) is False
+
+
+def root_mount(mounts: bytes) -> tuple[bytes, bytes] | None:
+    """Return device and path of what a process has at `/`, of its mountinfo (proc_pid_mountinfo(5)).
+
+    None where nothing is mounted there: a process after chroot(2) sees only the mounts below its root. Unlike the link
+    `root`, mountinfo may be read without the right to trace the process (measured on Linux 6.18).
+    """
+    found = None
+    for line in mounts.split(b"\n"):
+        fields = line.split(b" ")
+        if len(fields) > _MOUNT_POINT and fields[_MOUNT_POINT] == b"/":
+            found = fields[_MOUNT_DEVICE], fields[_MOUNT_ROOT]  # the last one lies on top
+    return found
+
+
+def has_host_uids(files: ProcFiles, pid: int) -> bool | None:
+    """Return whether the process is in the host's user namespace: that of the host's init (user_namespaces(7))."""
+    try:
+        host, own = (files.read(each, "uid_map").split() for each in (_HOST_INIT, pid))
+    except OSError:
+        return None
+    return own == host and len(own) == _UID_MAP_FIELDS
+
+
+def has_own_root(files: ProcFiles, stat: Stat) -> bool | None:
+    """Return whether its root directory is another than the host's; None where that cannot be seen."""
+    try:
+        host = files.read(_HOST_INIT, "mountinfo")
+        own = read_living(files, stat, lambda thread: thread.read("mountinfo"))
+    except (OSError, ValueError):
+        return None
+    if not own:
+        return None
+    at_host, at_own = root_mount(host), root_mount(own)
+    if at_host is None or (at_own is None and len(own) >= READ_LIMIT_BYTES):
+        return None
+    return at_own != at_host
+
 
 _UNSET = 2**32 - 1
 """A login uid or audit session that nothing has set: AUDIT_UID_UNSET and AUDIT_SID_UNSET of linux/audit.h."""
-_UIDS = 4
-"""Real, effective, saved and file system."""
 _TERMINAL_FIELD = 7
 
 
@@ -84,7 +191,7 @@ def _status_and_cgroup(thread: LivingThread) -> tuple[bytes, bytes]:
 
 
 def _audit_number(files: ProcFiles, pid: int, name: str) -> int:
-    """A kernel without audit has no such file, which says nothing about logins."""
+    """Read a number of audit: a kernel without it has no such file, which says nothing about logins."""
     try:
         return int(files.read(pid, name))
     except FileNotFoundError:
@@ -101,7 +208,7 @@ def _uids(files: ProcFiles, pid: int, first: tuple[int, ...]) -> frozenset[int]:
 
 
 def _terminal(stat: bytes) -> int:
-    """Field 7, the device number of the controlling terminal. `parse_stat` has found the text to be one of a process.
+    """Read field 7, the device number of the controlling terminal, of a text in which `parse_stat` found a process.
 
     The name in front of the fields may contain anything, hence the last parenthesis.
     """

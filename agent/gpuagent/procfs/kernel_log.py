@@ -36,7 +36,7 @@ Address = tuple[int, int, int]
 
 
 def pci_address(text: str) -> Address | None:
-    """The first PCI address in a text, as NVML and the kernel write them: 00000000:3B:00.0, 0000:3b:00."""
+    """Return the first PCI address in a text, as NVML and the kernel write them: 00000000:3B:00.0, 0000:3b:00."""
     found = _ADDRESS.search(text)
     return _address(found) if found is not None else None
 
@@ -53,7 +53,7 @@ class FallenGpus:
         self._last: deque[str] = deque(maxlen=_LINES)
 
     def feed(self, line: str) -> Address | None:
-        """The GPU that this line completes the news of, if it does."""
+        """Return the GPU that this line completes the news of, if it does."""
         if not line.startswith(_DRIVER):
             return None
         self._last.append(line.removeprefix(_DRIVER).strip())
@@ -76,7 +76,7 @@ class KernelLog:
 
     @classmethod
     def open(cls, path: Path = KMSG) -> KernelLog:
-        """From its end on. One that may not be read is silent."""
+        """Open the log from its end on. One that may not be read is silent."""
         try:
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
         except OSError as error:
@@ -87,7 +87,7 @@ class KernelLog:
         return cls(descriptor)
 
     def fallen(self) -> list[Address]:
-        """GPUs that it has told of since the last call, each as often as it was told."""
+        """Return the GPUs that it has told of since the last call, each as often as it was told."""
         found: list[Address] = []
         for _ in range(_MOST_RECORDS):
             lines = self._record(self._descriptor) if self._descriptor is not None else None
@@ -103,7 +103,7 @@ class KernelLog:
             self._descriptor = None
 
     def _record(self, descriptor: int) -> list[str] | None:
-        """The lines of the next record, if the kernel itself has written it; None where there is none."""
+        """Return the lines of the next record, if the kernel itself has written it; None where there is none."""
         try:
             record = os.read(descriptor, _RECORD_BYTES)
         except BlockingIOError:

@@ -10,17 +10,23 @@ from typing import NamedTuple
 
 from gpuagent.identity import ProcessId
 from gpuagent.procfs.cgroup import Membership
-from gpuagent.procfs.cgroup_owner import ABOVE_CONTAINER, CgroupOwners, Name, Owner, read_membership
-from gpuagent.procfs.containers import ContainerNames
-from gpuagent.procfs.containment import is_on_host
-from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.job_signs import read_job_signs
-from gpuagent.procfs.living import LivingThread, living_thread, read_living
-from gpuagent.procfs.namespace import namespace_inode
-from gpuagent.procfs.pods import PodName, PodNames
-from gpuagent.procfs.printable import decode
+from gpuagent.procfs.cgroup_owner import ABOVE_CONTAINER, CgroupOwner, CgroupOwners, Name, read_membership
+from gpuagent.procfs.containers import ContainerNames, PodName, PodNames
+from gpuagent.procfs.credentials import is_on_host
+from gpuagent.procfs.files import (
+    LivingThread,
+    ProcessStatus,
+    ProcFiles,
+    Stat,
+    decode,
+    living_thread,
+    parse_stat,
+    parse_status,
+    read_living,
+)
+from gpuagent.procfs.machine import namespace_inode
+from gpuagent.procfs.programs import read_job_signs
 from gpuagent.procfs.redact import Redactor
-from gpuagent.procfs.stat import Stat, Status, parse_stat, parse_status
 from gpuagent.reading import ProcessInfo
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
@@ -40,7 +46,7 @@ class Boot:
     """Inode of the agent's own pid namespace, 0 where unknown."""
 
 
-class Record(NamedTuple):
+class ProcessRecord(NamedTuple):
     """A process as read, and what to compare to see whether it is still the same program."""
 
     info: ProcessInfo
@@ -69,7 +75,7 @@ class ProcessReader:
         command: bool = True,
         pods: PodNames | None = None,
         containers: ContainerNames | None = None,
-        cgroup_owner: Owner | None = None,
+        cgroup_owner: CgroupOwner | None = None,
         above_container: re.Pattern[str] = ABOVE_CONTAINER,
     ) -> None:
         """Put it together. `fresh_users` names a user as `users` does, and remembers nothing.
@@ -95,13 +101,13 @@ class ProcessReader:
         """
         return parse_stat(self._files.read(pid, "stat"))
 
-    def read(self, pid: int) -> Record:
+    def read(self, pid: int) -> ProcessRecord:
         """Read everything, of a thread that lives where the first one has ended. Raises as `stat` does."""
         stat = self.stat(pid)
         record = read_living(self._files, stat, lambda thread: self._record(stat, thread))
         return record or self._record(stat, None)
 
-    def _record(self, stat: Stat, thread: LivingThread | None) -> Record:
+    def _record(self, stat: Stat, thread: LivingThread | None) -> ProcessRecord:
         """Put a process together; where no thread lives, its place and its program are unknown."""
         pid = stat.pid
         status = parse_status(_text(thread, "status") if thread else self._own_text(pid, "status"))
@@ -136,7 +142,7 @@ class ProcessReader:
             on_host=is_on_host(self._files, pid, stat, status),
             job_signs=read_job_signs(self._files, stat, status, thread) if self._command else (),
         )
-        return Record(info, () if command is None else memory.image, cgroup, ending=thread is None)
+        return ProcessRecord(info, () if command is None else memory.image, cgroup, ending=thread is None)
 
     def proven_container(self, pid: int) -> str:
         """Return the id of the container that it runs in, "" where there is none, or others than root may name it."""
@@ -151,7 +157,7 @@ class ProcessReader:
         """Return the name that the user database has for this user at this moment; it may block."""
         return self._fresh_users(uid)
 
-    def renew(self, record: Record, stat: Stat, *, anew: bool = False) -> Record:
+    def renew(self, record: ProcessRecord, stat: Stat, *, anew: bool = False) -> ProcessRecord:
         """Bring a record up to date with a newer `stat` of the same process; the same one if nothing has changed.
 
         Reads the process again only where it runs another program, belongs to another user or is
@@ -184,13 +190,13 @@ class ProcessReader:
             info = replace(info, user=names[0], container_name=names[1])
         return record if info is record.info else record._replace(info=info)
 
-    def unreadable(self, pid: int, ordinal: int) -> Record:
+    def unreadable(self, pid: int, ordinal: int) -> ProcessRecord:
         """Stand in for a process that lives and hides (hidepid).
 
         Its start time is not known; a negative `ordinal` in the place of it keeps identities apart.
         """
         identity = ProcessId(self._boot.boot_id, pid, -ordinal)
-        return Record(ProcessInfo(id=identity, name="", uid=_UNKNOWN_UID, user=""), ())
+        return ProcessRecord(ProcessInfo(id=identity, name="", uid=_UNKNOWN_UID, user=""), ())
 
     def _membership(self, cgroup: bytes) -> tuple[Membership, frozenset[Name]]:
         return read_membership(cgroup, self._cgroup_owner, self._above_container)
@@ -220,8 +226,8 @@ class ProcessReader:
             return None
         return self._redactor.command(_text(thread, "cmdline"))
 
-    def _namespace(self, thread: LivingThread | None, status: Status) -> int:
-        """Pid namespace by the link, which needs the right to trace the process.
+    def _namespace(self, thread: LivingThread | None, status: ProcessStatus) -> int:
+        """Return the pid namespace by the link, which needs the right to trace the process.
 
         Without it: a process that has one pid only is in the namespace of the agent.
         """
@@ -240,7 +246,7 @@ class ProcessReader:
         return self._pods.lookup(uid) if uid and self._pods else PodName()
 
 
-def _has_moved(record: Record, thread: LivingThread) -> bool:
+def _has_moved(record: ProcessRecord, thread: LivingThread) -> bool:
     """Return whether user or cgroup are not as they were, or its thread has ended meanwhile."""
     try:
         if _text(thread, "cgroup") != record.cgroup:

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
-from gpuagent.procfs.printable import decode, printable
+from gpuagent.procfs.files import decode, printable
 from gpuagent.regexes import TextRegex
 
 COMMAND_LIMIT_BYTES = 256
@@ -292,5 +292,5 @@ def _masked_from(text: str, place: int) -> str:
 
 
 def _is_count(name: str, value: str) -> bool:
-    """`--max-num-batched-tokens 8192` counts tokens and holds none."""
+    """Return whether a key counts tokens and holds none: `--max-num-batched-tokens 8192`."""
     return _COUNT.search(name) is not None and value.isdigit() and len(value) <= _COUNT_DIGITS

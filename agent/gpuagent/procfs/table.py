@@ -14,14 +14,13 @@ from typing import Protocol
 
 from gpuagent.clock import Clock
 from gpuagent.identity import ProcessId
-from gpuagent.procfs.boot import boot_id as read_boot_id
-from gpuagent.procfs.boot import boot_time_seconds as read_boot_time_seconds
-from gpuagent.procfs.cgroup_owner import Owner, above_container
-from gpuagent.procfs.containers import ContainerNames
+from gpuagent.procfs.cgroup_owner import CgroupOwner, above_container
+from gpuagent.procfs.containers import ContainerNames, PodNames
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.namespace import HOST_PID_NAMESPACE, in_host_pid_namespace, own_namespace
-from gpuagent.procfs.pods import PodNames
-from gpuagent.procfs.reader import Boot, ProcessReader, Record
+from gpuagent.procfs.machine import HOST_PID_NAMESPACE, in_host_pid_namespace, own_namespace
+from gpuagent.procfs.machine import boot_id as read_boot_id
+from gpuagent.procfs.machine import boot_time_seconds as read_boot_time_seconds
+from gpuagent.procfs.reader import Boot, ProcessReader, ProcessRecord
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 from gpuagent.reading import CollectorRun, ProcessInfo
@@ -44,11 +43,11 @@ class Watcher(Protocol):
         ...
 
     def has_exited(self, pid: int) -> bool:
-        """Whether this watched process has ended."""
+        """Return whether this watched process has ended."""
         ...
 
     def exited(self) -> set[int]:
-        """All watched processes that have ended."""
+        """Return all watched processes that have ended."""
         ...
 
     def remove(self, pid: int) -> None:
@@ -62,7 +61,7 @@ class Watcher(Protocol):
 
 @dataclass(slots=True)
 class _Entry:
-    record: Record
+    record: ProcessRecord
     watched: bool
 
 
@@ -84,7 +83,7 @@ class ProcessTable:
         command: bool = True,
         redact: Sequence[str] = (),
         host_pid_namespace: bool | None = None,
-        cgroup_owner: Owner | None = None,
+        cgroup_owner: CgroupOwner | None = None,
         container_cgroups: Sequence[str] = (),
     ) -> None:
         """Start empty. What is None is read from the machine.
@@ -140,7 +139,7 @@ class ProcessTable:
         None is a dead process: /proc does not know it. It stays dead until the driver has stopped
         listing the pid: a process that is given the number meanwhile is a stranger to the memory
         that the driver still counts. What lists that come and go, or another agent before this one,
-        have to do with it is for `gpuagent.monitor.listings` to tell.
+        have to do with it is for `gpuagent.collector.listings` to tell.
 
         The same object as before for as long as nothing has changed: mostly a tick is no more than
         one look at the pidfds.
@@ -206,7 +205,7 @@ class ProcessTable:
         return stat.start_ticks == identity.start_ticks and stat.state not in _ENDED
 
     def runs(self) -> tuple[CollectorRun, ...]:
-        """How those fared that are asked what /proc does not tell."""
+        """Return how those fared that are asked what /proc does not tell."""
         return () if self._containers is None else self._containers.runs()
 
     def close(self) -> None:
@@ -268,7 +267,7 @@ class ProcessTable:
             entry.record = self.reader.renew(entry.record, stat)
         return entry
 
-    def _read(self, pid: int, *, alive: bool) -> Record | None:
+    def _read(self, pid: int, *, alive: bool) -> ProcessRecord | None:
         """Read a process; None if it has gone.
 
         One that is known to be alive, but not to be found or not to be read, is hidden.

@@ -51,7 +51,7 @@ class PidfdWatcher:
         return True
 
     def has_exited(self, pid: int) -> bool:
-        """Whether a watched process has ended, be it a zombie still; False if not watched."""
+        """Return whether a watched process has ended, be it a zombie still; False if not watched."""
         descriptor = self._descriptors.get(pid)
         if descriptor is None:
             return False
@@ -60,7 +60,7 @@ class PidfdWatcher:
         return bool(poll.poll(0))
 
     def exited(self) -> set[int]:
-        """All watched processes that have ended and were not removed since. Does not wait."""
+        """Return all watched processes that have ended and were not removed since. Does not wait."""
         if not self._descriptors:
             return set()
         events = self._epoll.poll(0, len(self._descriptors))

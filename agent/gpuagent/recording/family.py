@@ -5,8 +5,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Collection
 
-from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.stat import Stat, parse_stat
+from gpuagent.procfs.files import ProcFiles, Stat, parse_stat
 
 _PR_SET_CHILD_SUBREAPER = 36
 _MOST_GENERATIONS = 256

@@ -12,8 +12,8 @@ from typing import Any, NamedTuple, Protocol
 from gpuagent import __version__
 from gpuagent.ask import DEFAULT_URL, NoAgent, default_socket, fetch_document
 from gpuagent.clock import Clock
+from gpuagent.collector.tick import Monitor, TickTimeouts
 from gpuagent.config.models import Config
-from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.node import real_node
 from gpuagent_exporters.status import status_document
 
@@ -185,5 +185,5 @@ def open_source(
 def _direct() -> Source:
     logging.getLogger().addHandler(logging.NullHandler())
     node = real_node(Config(), keep_inventory=False)
-    pace = Pace(fresh_seconds=_DEADLINE_SECONDS, deadline_seconds=_DEADLINE_SECONDS)
-    return DirectSource(Monitor(node.library, node.processes, node.clock, pace, node.place), node.clock)
+    pace = TickTimeouts(fresh_seconds=_DEADLINE_SECONDS, deadline_seconds=_DEADLINE_SECONDS)
+    return DirectSource(Monitor(node.driver, node.processes, node.clock, pace, node.place), node.clock)

@@ -1,4 +1,4 @@
-"""Apps with the embedded client: see `gpuagent.clients.document` and `.commands`, which make the documents."""
+"""Apps with the embedded client: see `gpuagent.clients.documents` and `.commands`, which make the documents."""
 
 from __future__ import annotations
 

@@ -12,9 +12,8 @@ from gpuagent.acting.held import HeldProcess
 from gpuagent.acting.never_entries import NeverEntries
 from gpuagent.clock import SystemClock
 from gpuagent.growth import MemoryKey
-from gpuagent.procfs.boot import boot_id, boot_time_seconds
 from gpuagent.procfs.files import ProcFiles, RealProc
-from gpuagent.procfs.namespace import own_namespace
+from gpuagent.procfs.machine import boot_id, boot_time_seconds, own_namespace
 from gpuagent.procfs.reader import Boot, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames

@@ -26,8 +26,8 @@ from gpuagent.acting.shown import card_of
 from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
 from gpuagent.identity import SHOWN_FIELDS
-from gpuagent.procfs.boot import boot_id, boot_time_seconds
 from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.machine import boot_id, boot_time_seconds
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
 from gpuagent.reading import Snapshot

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.simulated.faults import Kind
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.store.database import Store
+from gpuagent_simulator.faults import FaultKind
 from tests.agent.acting.processes import PLAIN, as_target, running
 from tests.agent.acting.staging import Stage, config, stage
 
@@ -47,7 +47,7 @@ def test_nobody_ends_on_impossible_figures(store: Store, size: int) -> None:
         async with stage(config(user), store, {"leaker": leaker, "neighbour": neighbour}) as one:
             one.fires(leaker)
             alerts, one.alerts = one.alerts, []
-            one.rig.fail(Kind.IMPOSSIBLE_MEMORY, size=size)
+            one.rig.fail(FaultKind.IMPOSSIBLE_MEMORY, size=size)
             await one.tick()
             one.alerts = alerts
             for _ in range(5):

@@ -15,10 +15,10 @@ from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.facts import read_facts
 from gpuagent.acting.hands import AgentHands
 from gpuagent.clock import ManualClock
-from gpuagent.procfs.boot import boot_id, boot_time_seconds
-from gpuagent.procfs.docker import RunningContainer
+from gpuagent.procfs.containers import RunningContainer
 from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.reader import Boot, ProcessReader, Record
+from gpuagent.procfs.machine import boot_id, boot_time_seconds
+from gpuagent.procfs.reader import Boot, ProcessReader, ProcessRecord
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 from gpuagent_alerts.remedies.target import Target
@@ -45,9 +45,9 @@ async def _warn(target: Target, reason: str, seconds: float) -> None:
 class _InContainer:
     """Reads real processes, as if all were in one container that root has made."""
 
-    def read(self, pid: int) -> Record:
+    def read(self, pid: int) -> ProcessRecord:
         record = reader().read(pid)
-        return Record(replace(record.info, container_id=ID, proven_names=frozenset({"container"})), record.image)
+        return ProcessRecord(replace(record.info, container_id=ID, proven_names=frozenset({"container"})), record.image)
 
     def user_now(self, uid: int) -> str:
         return reader().user_now(uid)

@@ -16,8 +16,7 @@ import pytest
 
 from gpuagent.acting.held import HeldProcess, ancestors
 from gpuagent.identity import ProcessId
-from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.stat import parse_stat
+from gpuagent.procfs.files import RealProc, parse_stat
 from gpuagent_alerts.remedies.target import Facts, differences, mismatches
 from gpuagent_alerts.remedies.world import Gone, NotPermitted
 from tests.agent.acting.processes import IGNORES_TERM, PLAIN, ZOMBIE_LEADER, as_target, reader, running
@@ -245,7 +244,7 @@ def test_pid_reuse() -> None:
     namespace = ["unshare", "--user", "--map-root-user", "--fork", "--pid", "--mount-proc"]
     if subprocess.run([*namespace, "true"], check=False, capture_output=True).returncode:
         pytest.skip("unprivileged user namespaces are not permitted here")
-    path = os.pathsep.join(["agent", "exporters", "alerts", *sys.path])
+    path = os.pathsep.join(["agent", "exporters", "alerts", "simulator", *sys.path])
     result = subprocess.run(
         [*namespace, sys.executable, "-c", REUSE, str(tries)],
         capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path}, timeout=600,

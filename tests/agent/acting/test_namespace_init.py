@@ -20,9 +20,8 @@ from gpuagent.acting.members import read_ties
 from gpuagent.acting.process_scan import UnseenProcesses, list_pids
 from gpuagent.acting.shown import read_shown
 from gpuagent.acting.ties import TieFinder
-from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.reader import Record
-from gpuagent.procfs.stat import parse_stat
+from gpuagent.procfs.files import RealProc, parse_stat
+from gpuagent.procfs.reader import ProcessRecord
 from gpuagent_alerts.remedies.target import TiedProcess
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import PLAIN, as_target, reader
@@ -172,7 +171,7 @@ class Containers:
     def proven_container(self, pid: int) -> str:
         return self._names.get(pid, "")
 
-    def read(self, pid: int) -> Record:
+    def read(self, pid: int) -> ProcessRecord:
         found = reader().read(pid)
         if not (name := self._names.get(pid)):
             return found

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.procfs.script_arguments import launched, scripts
+from gpuagent.procfs.programs import launched, scripts
 from tests.agent.acting.processes import PLAIN, refusals_of
 
 SCRIPT = f"#!{sys.executable}\n{PLAIN}\n"

@@ -16,7 +16,7 @@ from gpuagent.clients.commands import ClientCommands
 from gpuagent.clients.server import client_server
 from gpuagent.config.apart import load_config_here
 from gpuagent.node import simulated_node
-from gpuagent.procfs.docker import docker_container, docker_names
+from gpuagent.procfs.containers import docker_container, docker_names
 from gpuagent.remedying import acting_of, state_faults
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.test_permissions import RULES, refusal, settings

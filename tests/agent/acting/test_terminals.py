@@ -18,8 +18,7 @@ import pytest
 from gpuagent.acting.configured import step_of
 from gpuagent.acting.members import read_ties
 from gpuagent.acting.shown import read_shown
-from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.stat import parse_stat
+from gpuagent.procfs.files import RealProc, parse_stat
 from gpuagent_alerts.remedies.target import Ties
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import reader

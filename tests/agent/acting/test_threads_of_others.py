@@ -9,9 +9,8 @@ from collections.abc import Iterator
 import pytest
 
 from gpuagent.acting.members import is_own_work
-from gpuagent.procfs.credentials import read_credentials
+from gpuagent.procfs.credentials import read_credentials, read_uids
 from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.thread_uids import read_uids
 from tests.agent.acting.processes import reader, refusals_of, running
 from tests.fakes.proc import FakeProc
 

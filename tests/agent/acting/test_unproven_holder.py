@@ -7,15 +7,15 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.acting.targets import target_of
-from gpuagent.monitor.join import Joiner
-from gpuagent.monitor.listings import Holders
+from gpuagent.collector.join import Joiner
+from gpuagent.collector.listings import Holders
 from gpuagent.reading import ProcessState
 from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.refusals import NotMeant
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts, Identity
 from gpuagent_alerts.remedies.world import Condition, Order, Sight
-from tests.agent.monitor.test_listings import HELD, PID, STRANGER, UNPROVEN, answer, process
+from tests.agent.collector.test_listings import HELD, PID, STRANGER, UNPROVEN, answer, process
 from tests.alerts.remedies.world import target
 
 BY_RULE = Order(alert="a1", alertname="GpuMemoryHigh")

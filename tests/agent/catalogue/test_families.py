@@ -14,8 +14,8 @@ from gpuagent.catalogue.process import PROCESS_LABELS, USED
 from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.series import Further, series
 from gpuagent.catalogue.sources import SOURCE_FAMILIES
+from gpuagent.driver.nvml.collect import COLLECTORS
 from gpuagent.growth import Watching
-from gpuagent.nvml.collect import COLLECTORS
 from tests.fakes.remedies import full_remedies
 from tests.fakes.snapshots import full_alerting, full_clients, full_servers, full_snapshot
 

@@ -17,18 +17,19 @@ from gpuagent.catalogue.remedies import REMEDY_FAMILIES
 from gpuagent.catalogue.sources import SOURCE_FAMILIES
 from gpuagent.catalogue.torch import TORCH_FAMILIES
 from gpuagent.clock import ManualClock
+from gpuagent.collector.tick import Monitor, MonitorContext, TickTimeouts
 from gpuagent.config.models import Config
+from gpuagent.driver.nvml.driver import NvmlDriver
+from gpuagent.driver.nvml.library import Library
 from gpuagent.growth import Watching
 from gpuagent.leaks.leaks import Leaks
-from gpuagent.monitor.monitor import Monitor, Pace, Place
-from gpuagent.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.table import ProcessTable
-from gpuagent.simulated.faults import Kind
-from gpuagent.simulated.node import SimulatedNode
-from gpuagent.simulated.scenario import load_scenario, shipped_scenarios
 from gpuagent.view import View
-from tests.agent.monitor.calls import Recorder
+from gpuagent_simulator.faults import FaultKind
+from gpuagent_simulator.node import SimulatedNode
+from gpuagent_simulator.scenario import load_scenario, shipped_scenarios
+from tests.agent.collector.calls import Recorder
 from tests.fakes.nvml import use
 from tests.fakes.proc import FakeWatcher
 from tests.fakes.remedies import full_remedies
@@ -81,7 +82,7 @@ async def _scrape(scenario: str) -> set[str]:
     clock = ManualClock()
     loaded = load_scenario(scenario)
     node = SimulatedNode(loaded, clock, fallback=RealProc())
-    has_xids = any(fault.kind is Kind.XID for fault in loaded.faults)
+    has_xids = any(fault.kind is FaultKind.XID for fault in loaded.faults)
     recorder = Recorder(node.library)
     names: set[str] = set()
     with use(recorder):
@@ -93,9 +94,9 @@ async def _scrape(scenario: str) -> set[str]:
             boot_time_seconds=node.proc.boot_time_seconds,
             host_pid_namespace=True,
         )
-        place = Place(boot_id="boot", simulated=node.name, pci_gpus=node.pci_gpu_count)
-        pace = Pace(deadline_seconds=0.2)
-        monitor = Monitor(Library(max_pid=node.max_pid), table, clock, pace, place)
+        place = MonitorContext(boot_id="boot", simulated=node.name, pci_gpus=node.pci_gpu_count)
+        pace = TickTimeouts(deadline_seconds=0.2)
+        monitor = Monitor(NvmlDriver(Library(max_pid=node.max_pid)), table, clock, pace, place)
         view = View(
             Config(),
             clock,

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from gpuagent.clients.commands import ClientCommands
-from gpuagent.clients.hub import Hub, Limits
+from gpuagent.clients.hub import ClientLimits, Hub
 from gpuagent.clients.listener import SOCKET_NAME
 from gpuagent.clients.server import ClientServer
 from gpuagent.clock import ManualClock
@@ -64,7 +64,7 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(limits: Limits | None = None, interval_seconds: float = 1.0) -> AsyncIterator[Stage]:
+async def stage(limits: ClientLimits | None = None, interval_seconds: float = 1.0) -> AsyncIterator[Stage]:
     """A door that is open. At the end nothing is left of any connection."""
     clock = ManualClock()
     files = RealProc()

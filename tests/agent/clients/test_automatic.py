@@ -7,7 +7,7 @@ import dataclasses
 import os
 from typing import Any
 
-from gpuagent.clients.automatic import AutomaticBlame
+from gpuagent.clients.commands import AutomaticBlame
 from gpuagent.growth import Growth, MemoryKey, Verdict
 from gpuagent.reading import Snapshot
 from tests.agent.clients.parts import Stage, in_thread, stage, until

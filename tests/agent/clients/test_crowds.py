@@ -11,7 +11,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.clients.admission import Rate
-from gpuagent.clients.hub import Limits
+from gpuagent.clients.hub import ClientLimits
 from gpuagent.reading import GpuState, ProcessReading, ProcessState, Snapshot
 from gpuagent.units import GIB
 from tests.agent.clients.parts import Stage, in_thread, stage, until
@@ -24,7 +24,7 @@ USERS = (3001, 3002, 3003, 3004)
 ME = os.getpid()
 
 
-def play(scene: Callable[[Stage], Awaitable[None]], limits: Limits) -> None:
+def play(scene: Callable[[Stage], Awaitable[None]], limits: ClientLimits) -> None:
     """Run a scene on a stage that every user can reach, to its end."""
 
     async def run() -> None:
@@ -62,7 +62,7 @@ def test_silent_connections_of_four_users_keep_nobody_out() -> None:
             await heard(opened)
             assert opened.hub.drops["crowded"] >= 32
 
-    play(scene, Limits(max_connections=4, max_waiting=8, hello_seconds=60))
+    play(scene, ClientLimits(max_connections=4, max_waiting=8, hello_seconds=60))
 
 
 def test_a_silent_connection_is_closed_though_nobody_needs_its_place() -> None:
@@ -73,7 +73,7 @@ def test_a_silent_connection_is_closed_though_nobody_needs_its_place() -> None:
             await until(lambda: opened.hub.drops["silent"] == 10)
             assert opened.hub.connections == 0
 
-    play(scene, Limits(hello_seconds=0.1))
+    play(scene, ClientLimits(hello_seconds=0.1))
 
 
 def test_apps_of_four_users_keep_no_fifth_out() -> None:
@@ -87,7 +87,7 @@ def test_apps_of_four_users_keep_no_fifth_out() -> None:
             assert opened.hub.drops["crowded"] == 1
             assert [len([pid for pid in pids if opened.hub.client(pid)]) for pids in owners] == [1, 2, 2, 2]
 
-    play(scene, Limits(max_connections=8))
+    play(scene, ClientLimits(max_connections=8))
 
 
 def test_a_user_has_no_more_than_its_share() -> None:
@@ -99,7 +99,7 @@ def test_a_user_has_no_more_than_its_share() -> None:
             assert opened.hub.refusals["crowded"] == 2
             await heard(opened)
 
-    play(scene, Limits(max_connections=100, max_connections_per_user=3))
+    play(scene, ClientLimits(max_connections=100, max_connections_per_user=3))
 
 
 def test_an_app_on_a_gpu_always_finds_a_place_and_keeps_it() -> None:
@@ -118,7 +118,7 @@ def test_an_app_on_a_gpu_always_finds_a_place_and_keeps_it() -> None:
                     await until(lambda: client.stats)
                     assert opened.hub.client(ME) is client
 
-    play(scene, Limits(max_connections=3, max_connections_per_user=2, max_waiting=4))
+    play(scene, ClientLimits(max_connections=3, max_connections_per_user=2, max_waiting=4))
 
 
 def test_an_app_whose_gpu_cannot_be_read_keeps_its_standing() -> None:
@@ -136,7 +136,7 @@ def test_an_app_whose_gpu_cannot_be_read_keeps_its_standing() -> None:
                 async with swarm(opened.path, 1, USERS[1], TALKING) as newcomer:
                     assert {client.peer.pid for client in opened.hub.clients} == {*others, *newcomer}
 
-    play(scene, Limits(max_connections=2))
+    play(scene, ClientLimits(max_connections=2))
 
 
 def test_all_users_of_other_user_namespaces_are_one_account() -> None:
@@ -150,7 +150,7 @@ def test_all_users_of_other_user_namespaces_are_one_account() -> None:
                 await until(lambda: opened.hub.drops["crowded"] == 3)
                 assert (await in_thread(app.meet))["t"] == "welcome", "the oldest, but not of the largest account"
 
-    play(scene, Limits(max_waiting=4, hello_seconds=60))
+    play(scene, ClientLimits(max_waiting=4, hello_seconds=60))
 
 
 def test_one_process_has_one_place_among_those_that_wait() -> None:
@@ -162,7 +162,7 @@ def test_one_process_has_one_place_among_those_that_wait() -> None:
             assert opened.hub.drops["replaced"] == 1
             assert (await in_thread(second.meet))["t"] == "welcome"
 
-    play(scene, Limits())
+    play(scene, ClientLimits())
 
 
 def test_an_app_is_heard_while_another_user_floods_the_door_with_connects() -> None:
@@ -174,7 +174,7 @@ def test_an_app_is_heard_while_another_user_floods_the_door_with_connects() -> N
             for _ in range(5):
                 await heard(opened)
 
-    play(scene, Limits(user=Rate(100, 10**6, burst_seconds=1.0)))
+    play(scene, ClientLimits(user=Rate(100, 10**6, burst_seconds=1.0)))
 
 
 def test_an_app_on_a_gpu_is_heard_while_its_own_user_floods_the_door_with_connects() -> None:
@@ -186,7 +186,7 @@ def test_an_app_on_a_gpu_is_heard_while_its_own_user_floods_the_door_with_connec
             await until(lambda: opened.hub.refusals["rate"] > 100)
             await heard(opened)
 
-    play(scene, Limits(user=Rate(0.001, 10**6, burst_seconds=10_000.0)))
+    play(scene, ClientLimits(user=Rate(0.001, 10**6, burst_seconds=10_000.0)))
 
 
 def test_an_app_is_heard_though_others_use_up_what_all_may_send() -> None:
@@ -196,4 +196,6 @@ def test_an_app_is_heard_though_others_use_up_what_all_may_send() -> None:
         await heard(opened)
         assert opened.hub.throttlings == 0
 
-    play(scene, Limits(total=Rate(0.001, 10**6, burst_seconds=1.0)))  # one connection alone uses it up for an hour
+    play(
+        scene, ClientLimits(total=Rate(0.001, 10**6, burst_seconds=1.0))
+    )  # one connection alone uses it up for an hour

@@ -9,8 +9,17 @@ from typing import Any
 
 import pytest
 
-from gpuagent.clients.figures import NAMELESS_GPU, UNKNOWN_GPU, fresh_seconds
-from gpuagent.clients.server import CRITICAL, OK, WARNING, Room, level_message, level_of
+from gpuagent.clients.server import (
+    CRITICAL,
+    NAMELESS_GPU,
+    OK,
+    UNKNOWN_GPU,
+    WARNING,
+    Room,
+    fresh_seconds,
+    level_message,
+    level_of,
+)
 from gpuagent.embedded import AllocatorReading, ClientReading
 from gpuagent.identity import ProcessId
 from gpuagent.reading import Memory, ProcessReading, ProcessState, Snapshot

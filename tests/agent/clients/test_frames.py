@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from gpuagent.clients.protocol import (
     MAX_LINE_BYTES,
-    Event,
+    ClientEvent,
+    CommandResult,
     Hello,
     LineBuffer,
     Malformed,
-    Result,
     Stats,
     decode,
     encode,
@@ -44,7 +44,7 @@ def lines_in(pieces: list[bytes], max_line_bytes: int = MAX_LINE_BYTES) -> list[
 @pytest.mark.parametrize("line", golden("client.jsonl"))
 def test_every_golden_line_of_a_client_is_read(line: bytes) -> None:
     """A client of any version that was released is understood."""
-    assert isinstance(read_message(decode(line)), Hello | Stats | Result | Event)
+    assert isinstance(read_message(decode(line)), Hello | Stats | CommandResult | ClientEvent)
 
 
 @pytest.mark.parametrize("line", golden("agent.jsonl"))
@@ -114,7 +114,7 @@ def test_fields_of_any_kind(kind: str, fields: dict[str, Any]) -> None:
         said = read_message(fields | {"t": kind})
     except Malformed:
         return
-    if isinstance(said, Event):
+    if isinstance(said, ClientEvent):
         json.dumps(dict(said.fields), allow_nan=False)
     assert said is not None
 

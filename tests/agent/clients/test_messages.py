@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.clients.protocol import Event, Hello, Malformed, Result, Stats, read_message
+from gpuagent.clients.protocol import ClientEvent, CommandResult, Hello, Malformed, Stats, read_message
 from tests.fakes.embedded import hello, stats
 
 
@@ -99,9 +99,9 @@ def test_devices_are_bounded() -> None:
 
 def test_a_result() -> None:
     """Begun, done, or refused with a reason."""
-    assert said({"t": "res", "id": 7, "ok": True, "state": "running"}) == Result(7, ok=True, running=True)
-    assert said({"t": "res", "id": 7, "ok": True, "r": {"a": 1}}) == Result(7, ok=True, value={"a": 1})
-    assert said({"t": "res", "id": 7, "ok": False, "err": "no"}) == Result(7, ok=False, error="no")
+    assert said({"t": "res", "id": 7, "ok": True, "state": "running"}) == CommandResult(7, ok=True, running=True)
+    assert said({"t": "res", "id": 7, "ok": True, "r": {"a": 1}}) == CommandResult(7, ok=True, value={"a": 1})
+    assert said({"t": "res", "id": 7, "ok": False, "err": "no"}) == CommandResult(7, ok=False, error="no")
     with pytest.raises(Malformed):
         said({"t": "res", "ok": True})
 
@@ -110,7 +110,7 @@ def test_an_event_keeps_plain_values() -> None:
     """Texts and finite numbers: what JSON for a reader can hold."""
     fields = {"a": 1, "b": 1.5, "c": "text", "d": True, "e": [1], "f": None, "g": float("inf"), "h": 10**400}
 
-    assert said({"t": "event", "name": "load", "fields": fields}) == Event(
+    assert said({"t": "event", "name": "load", "fields": fields}) == ClientEvent(
         "load", {"a": 1, "b": 1.5, "c": "text", "d": True}
     )
 

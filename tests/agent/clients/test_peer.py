@@ -12,9 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clients.peer import RefusedPeer, hold_peer
-from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.stat import parse_stat, parse_status
+from gpuagent.clients.wire import RefusedPeer, hold_peer
+from gpuagent.procfs.files import RealProc, parse_stat, parse_status
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.agent.procfs.children import child
 from tests.fakes.embedded import hello, stats

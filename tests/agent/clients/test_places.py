@@ -6,22 +6,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.clients.admission import Crowded, Places
+from gpuagent.clients.admission import ConnectionSlots, NoFreeSlot
 
 MOST = 6
 NOBODY: frozenset[int] = frozenset()
 
 
-def places(*accounts: str) -> Places:
+def places(*accounts: str) -> ConnectionSlots:
     """Process 1 of the first account, process 2 of the second ..., in this order."""
-    made = Places()
+    made = ConnectionSlots()
     for pid, account in enumerate(accounts, 1):
         made.add(pid, account)
     return made
 
 
 def leaving(
-    made: Places, account: str, on_gpu: frozenset[int] = NOBODY, *, pid: int = 99, most: int = MOST
+    made: ConnectionSlots, account: str, on_gpu: frozenset[int] = NOBODY, *, pid: int = 99, most: int = MOST
 ) -> int | None:
     """Who goes when process 99 of an account says hello."""
     return made.newest_of_largest(pid, account, on_gpu, most=most, most_of_account=4)
@@ -43,14 +43,14 @@ def test_the_largest_account_gives_up_its_newest_app() -> None:
 def test_an_account_does_not_take_a_place_from_one_that_would_then_have_fewer() -> None:
     """Else two accounts would take the same place from each other for ever."""
     for accounts in (("a", "a", "a", "c", "c", "c"), ("a", "a", "a", "b", "c", "c")):
-        with pytest.raises(Crowded, match="there are 6 clients already"):
+        with pytest.raises(NoFreeSlot, match="there are 6 clients already"):
             leaving(places(*accounts), "c")
     assert leaving(places("a", "a", "a", "b", "b", "c"), "c") == 3
 
 
 def test_an_account_has_a_limit_of_its_own() -> None:
     """Also while there is room; processes on a GPU are not counted."""
-    with pytest.raises(Crowded, match="a has 4 connections already"):
+    with pytest.raises(NoFreeSlot, match="a has 4 connections already"):
         leaving(places("a", "a", "a", "a"), "a", most=100)
     assert leaving(places("a", "a", "a", "a"), "a", frozenset({2}), most=100) is None
 
@@ -60,7 +60,7 @@ def test_a_process_on_a_gpu_always_gets_a_place_and_keeps_it() -> None:
     made = places("a", "b", "c", "d", "e", "f")
     assert leaving(made, "f", frozenset({99})) == 1
     assert leaving(made, "f", frozenset({99, 1, 2})) == 3
-    with pytest.raises(Crowded):
+    with pytest.raises(NoFreeSlot):
         leaving(made, "f", frozenset({99, 1, 2, 3, 4, 5, 6}))
     assert leaving(places("a", "a", "a", "a"), "a", frozenset({99}), most=100) is None
 
@@ -80,14 +80,14 @@ ARRIVALS = st.lists(st.tuples(st.integers(1, 60), st.sampled_from("abcde")), max
 def test_whatever_others_do_an_account_without_a_place_gets_one(arrivals: list[tuple[int, str]], gpu: set[int]) -> None:
     """With fewer accounts than places left by GPU processes; and no process on a GPU ever loses its place."""
     on_gpu, most = frozenset(gpu), MOST + len(gpu)
-    made = Places()
+    made = ConnectionSlots()
     owners: dict[int, str] = {}
     for pid, account in arrivals:
         if pid in made:
             continue
         try:
             gone = made.newest_of_largest(pid, account, on_gpu, most=most, most_of_account=4)
-        except Crowded:
+        except NoFreeSlot:
             assert pid not in on_gpu
             continue
         if gone is not None:

@@ -14,8 +14,7 @@ from typing import Any
 import pytest
 
 from gpuagent.clients.connection import Connection
-from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.stat import parse_stat
+from gpuagent.procfs.files import RealProc, parse_stat
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.agent.procfs.children import answer, child, say
 from tests.fakes.embedded import hello, stats

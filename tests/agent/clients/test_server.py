@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.clients.admission import Rate
-from gpuagent.clients.hub import Limits
+from gpuagent.clients.hub import ClientLimits
 from gpuagent.clients.listener import open_client_socket
 from gpuagent_exporters.http.listeners import ListenError
 from tests.agent.clients.parts import Stage, in_thread, stage, until
@@ -19,7 +19,7 @@ from tests.fakes.embedded import hello, stats
 from tests.fakes.snapshots import full_snapshot
 
 
-def play(scene: object, limits: Limits | None = None) -> None:
+def play(scene: object, limits: ClientLimits | None = None) -> None:
     """Run a scene on a stage, to its end."""
 
     async def run() -> None:
@@ -63,8 +63,8 @@ def test_a_new_interval_reaches_connected_apps() -> None:
 
     async def scene(opened: Stage) -> None:
         with await opened.client() as app:
-            opened.door.use(Limits(max_connections=1), 5.0)
-            opened.door.use(Limits(max_connections=2), 5.0)
+            opened.door.use(ClientLimits(max_connections=1), 5.0)
+            opened.door.use(ClientLimits(max_connections=2), 5.0)
             opened.door.use(opened.hub.limits, 7.0)
             heard = [await in_thread(app.receive) for _ in range(2)]
             assert heard == [{"v": 1, "t": "welcome", "interval": each, "level": "ok"} for each in (5.0, 7.0)]
@@ -130,7 +130,7 @@ def test_whoever_says_nothing_is_dropped() -> None:
             assert await in_thread(app.receive) == {}
             assert opened.hub.drops["silent"] == 1
 
-    play(scene, Limits(hello_seconds=0.05))
+    play(scene, ClientLimits(hello_seconds=0.05))
 
 
 def test_a_new_connection_of_a_process_takes_the_place_of_the_old() -> None:
@@ -167,7 +167,7 @@ def test_a_stalled_reader_is_dropped_and_the_loop_goes_on() -> None:
 
 def test_a_flood_waits_and_loses_nothing() -> None:
     """Who sends more than its share is read from more slowly, and every line arrives."""
-    limits = Limits(connection=Rate(1000, 10**6, burst_seconds=0.01))
+    limits = ClientLimits(connection=Rate(1000, 10**6, burst_seconds=0.01))
 
     async def scene(opened: Stage) -> None:
         with await opened.client() as app:
@@ -191,7 +191,7 @@ def test_whoever_connects_too_often_is_refused() -> None:
         await until(lambda: opened.hub.refusals["rate"])
         assert opened.hub.refusals["rate"] >= 3
 
-    play(scene, Limits(user=Rate(0.001, 1000, burst_seconds=6000)))
+    play(scene, ClientLimits(user=Rate(0.001, 1000, burst_seconds=6000)))
 
 
 def test_100_connections() -> None:

@@ -13,12 +13,12 @@ from gpuagent.growth import Evidence, MemoryKey, Verdict
 from gpuagent.identity import ProcessId
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.reading import Snapshot
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Kind
 from gpuagent.units import GIB
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.store.database import Store
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import FaultKind
 from tests.agent.leaks.node import Node, node, run
 from tests.alerts.notify.parts import Desk
 from tests.fakes.rig import BOOT_ID
@@ -195,7 +195,9 @@ def test_a_gap() -> None:
         async with node(scenario()) as stage:
             await stage.until(2000, 20)
             assert stage.growth(PID) is not None
-            stage.stage.fail(Kind.ERROR, gpu=0, calls=("nvmlDeviceGetComputeRunningProcesses*",), code=Code.UNKNOWN)
+            stage.stage.fail(
+                FaultKind.ERROR, gpu=0, calls=("nvmlDeviceGetComputeRunningProcesses*",), code=Code.UNKNOWN
+            )
             await stage.until(2300, 20)
             assert stage.snapshot is not None
             assert stage.snapshot.growth == {}
@@ -215,7 +217,7 @@ def test_a_gpu_that_is_blind_while_it_leaks() -> None:
             await stage.until(TOLD, 20)
             told = len(stage.told)
             assert stage.alerts("GpuProcessMemoryLeak")
-            stage.stage.fail(Kind.HANG, gpu=0, calls=("nvmlDeviceGetMemoryInfo_v2",))
+            stage.stage.fail(FaultKind.HANG, gpu=0, calls=("nvmlDeviceGetMemoryInfo_v2",))
             for _ in range(10):
                 assert stage.judge(await stage.stage.hasty_tick(60, well=())).growth == {}
             await stage.stage.mend()

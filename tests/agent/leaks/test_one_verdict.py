@@ -9,12 +9,12 @@ import pytest
 
 from gpuagent.growth import Growth, GrowthState, Verdict
 from gpuagent.leaks.leaks import Leaks
-from gpuagent.simulated.codes import Code
-from gpuagent.simulated.faults import Kind
-from gpuagent.simulated.scenario import shipped_scenarios
 from gpuagent.units import format_bytes
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.store.database import Store
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import FaultKind
+from gpuagent_simulator.scenario import shipped_scenarios
 from tests.agent.leaks.node import HOUR, Node, node, run
 from tests.agent.leaks.surfaces import Told, disagreements, told
 from tests.fakes.rig import BOOT_ID
@@ -148,7 +148,7 @@ def test_since_survives_what_happens_to_the_driver() -> None:
             before = _growth(one)
             assert before.verdict is Verdict.LEAKING
 
-            one.stage.fail(Kind.DRIVER_RELOAD, down=60.0)
+            one.stage.fail(FaultKind.DRIVER_RELOAD, down=60.0)
             await one.tick()
             while one.growth(PID) is None:
                 await one.tick()
@@ -156,7 +156,7 @@ def test_since_survives_what_happens_to_the_driver() -> None:
             reloaded = _growth(one)
             assert (reloaded.verdict, reloaded.since_seconds) == (Verdict.LEAKING, before.since_seconds)
 
-            one.stage.fail(Kind.ERROR, calls=("nvmlDeviceGetComputeRunningProcesses_v3",), code=Code.UNKNOWN)
+            one.stage.fail(FaultKind.ERROR, calls=("nvmlDeviceGetComputeRunningProcesses_v3",), code=Code.UNKNOWN)
             await walk(one, one.seconds + 120, every=2)
             assert one.growth(PID) is None
             await one.stage.mend()

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Iterator
 
-from gpuagent.procfs.printable import decode, printable
+from gpuagent.procfs.files import decode, printable
 from gpuagent.procfs.redact import MASK
 
 _INPUT_LIMIT_BYTES = 4 * 1024

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from gpuagent.clock import ManualClock
+from gpuagent.procfs.containers import PodNames
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.procfs.pods import PodNames
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.reading import ProcessInfo
 from tests.fakes.proc import FakeWatcher

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.procfs.cgroup import Level
+from gpuagent.procfs.cgroup import CgroupLevel
 from gpuagent.procfs.cgroup_owner import CgroupOwners, Name, above_container, read_membership
 
 ID, OTHER = "5b0a" * 16, "c1d2" * 16
@@ -27,7 +27,7 @@ NAMES = {UNIT, CONTAINER, JOB, POD}
 def read(path: str, not_roots: str | None = None, controllers: str = "") -> tuple[frozenset[Name], tuple[str, ...]]:
     """Proven names of a path, and names as they are shown; `not_roots` is the one directory of another owner."""
 
-    def owner(level: Level, *, whole: bool) -> bool:
+    def owner(level: CgroupLevel, *, whole: bool) -> bool:
         depths = range(len(level.segments) + whole)
         return not_roots not in {"/".join(level.segments[:depth]) for depth in depths}
 
@@ -174,7 +174,7 @@ def test_who_may_enter(controllers: str, path: str, owned: str, of_v2: set[Name]
 def test_whether_it_chose_its_place(line: str, path: str, owned: str | None, own_place: bool) -> None:
     """P3: a process in a cgroup of its user's own making, in any hierarchy, may have gone there by itself."""
 
-    def owner(level: Level, *, whole: bool) -> bool:
+    def owner(level: CgroupLevel, *, whole: bool) -> bool:
         return owned not in {"/".join(level.segments[:depth]) for depth in range(len(level.segments) + whole)}
 
     assert (Name.PLACE in read_membership(line.format(path).encode(), owner)[1]) == own_place
@@ -225,7 +225,7 @@ def test_real_directories(hierarchy: Path, mine: str, above: bool, whole: bool) 
     bearer.mkdir(parents=True)
     if mine:
         os.chown(hierarchy / mine, ALICE, ALICE)
-    level = Level("", 0, (hierarchy.name, "a", "b.slice", "x"))
+    level = CgroupLevel("", 0, (hierarchy.name, "a", "b.slice", "x"))
     assert (CgroupOwners()(level, whole=False), CgroupOwners()(level, whole=True)) == (above, whole)
     missing = level._replace(segments=(*level.segments, "none"))
     assert CgroupOwners()(missing, whole=False) is (None if whole else False)
@@ -235,7 +235,7 @@ def test_real_directories(hierarchy: Path, mine: str, above: bool, whole: bool) 
 def test_a_directory_that_others_may_write_to(hierarchy: Path, file: str) -> None:
     """A mode that lets others create or move counts like an owner; so does `cgroup.procs` alone."""
     (hierarchy / "x").mkdir()
-    level, changed = Level("", 0, (hierarchy.name, "x")), hierarchy / file
+    level, changed = CgroupLevel("", 0, (hierarchy.name, "x")), hierarchy / file
     before = changed.stat().st_mode
     assert CgroupOwners()(level, whole=False)
     for mode in (0o757, 0o775):
@@ -307,7 +307,7 @@ def test_nothing_below_another_owner_is_ever_proven(segments: list[str], depth: 
     """Whatever the path: what is proven stands on levels of root alone."""
     owned = "/".join(segments[:depth])
 
-    def owner(level: Level, *, whole: bool) -> bool:
+    def owner(level: CgroupLevel, *, whole: bool) -> bool:
         return owned not in {"/".join(level.segments[:depth]) for depth in range(len(level.segments) + whole)}
 
     membership, proven = read_membership(f"0::/{'/'.join(segments)}\n".encode(), owner)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.procfs.cgroup_tree import (
+from gpuagent.procfs.cgroup import (
     MOST_CGROUPS,
     MOST_PROCESSES,
     Hierarchy,

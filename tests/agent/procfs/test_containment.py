@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from gpuagent.acting.budgets import belongs
-from gpuagent.procfs.containment import is_on_host
-from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.stat import parse_stat, parse_status
+from gpuagent.procfs.credentials import is_on_host
+from gpuagent.procfs.files import RealProc, parse_stat, parse_status
 from tests.agent.acting.processes import PLAIN, reader, running
 from tests.agent.config.loading import load, write
 from tests.fakes.proc import FakeProc, stat_text

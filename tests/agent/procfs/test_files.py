@@ -7,8 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.procfs.files import READ_LIMIT_BYTES, RealProc
-from gpuagent.procfs.stat import parse_stat
+from gpuagent.procfs.files import READ_LIMIT_BYTES, RealProc, parse_stat
 
 
 def test_files_of_this_process_are_read() -> None:

@@ -8,14 +8,12 @@ from pathlib import Path
 import pytest
 
 from gpuagent.clock import SystemClock
-from gpuagent.procfs.boot import boot_id
 from gpuagent.procfs.cgroup_owner import Name
 from gpuagent.procfs.credentials import read_credentials
-from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.living import executable_name, living_thread, read_living
+from gpuagent.procfs.files import RealProc, executable_name, living_thread, parse_stat, read_living
+from gpuagent.procfs.machine import boot_id
 from gpuagent.procfs.reader import Boot, ProcessReader
 from gpuagent.procfs.redact import Redactor
-from gpuagent.procfs.stat import parse_stat
 from gpuagent.procfs.users import UserNames
 from tests.agent.procfs.children import UNIT, end_first_thread, end_without_reaping, in_unit, python, running
 from tests.fakes.proc import FakeProc, stat_text

@@ -11,12 +11,7 @@ import pytest
 
 from gpuagent.clock import ManualClock
 from gpuagent.procfs.files import RealProc
-from gpuagent.procfs.namespace import (
-    HOST_PID_NAMESPACE,
-    in_host_pid_namespace,
-    namespace_inode,
-    own_namespace,
-)
+from gpuagent.procfs.machine import HOST_PID_NAMESPACE, in_host_pid_namespace, namespace_inode, own_namespace
 from gpuagent.procfs.table import ProcessTable
 from tests.agent.procfs.children import running
 from tests.fakes.proc import FakeProc, FakeWatcher

@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.clock import ManualClock
-from gpuagent.procfs.passwd_file import passwd_doubt
-from gpuagent.procfs.users import UserNames
+from gpuagent.procfs.users import UserNames, passwd_doubt
 
 NOT_MOUNTED = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.procfs.pid_space import SINCE_BOOT, PidMark, PidSpace
+from gpuagent.procfs.machine import SINCE_BOOT, PidMark, PidSpace
 
 
 def proc(folder: Path, forks: str, numbers: str = "1000\n") -> PidSpace:

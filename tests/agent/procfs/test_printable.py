@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.procfs.printable import decode, printable
+from gpuagent.procfs.files import decode, printable
 
 
 def test_a_cut_splits_no_escape() -> None:

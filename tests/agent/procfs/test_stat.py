@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.procfs.stat import Status, parse_stat, parse_status
+from gpuagent.procfs.files import ProcessStatus, parse_stat, parse_status
 from tests.fakes.proc import stat_text
 
 RECORDED = (
@@ -81,4 +81,4 @@ def test_an_odd_status_leaves_facts_unknown(data: bytes) -> None:
     """A line that is missing or odd is no exception."""
     status = parse_status(b"Name:\t" + data.replace(b"\n", b"") + b"\nUid:\tx\nNSpid:\t-1\n")
 
-    assert status == Status(None, ())
+    assert status == ProcessStatus(None, ())

@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent.clock import ManualClock
 from gpuagent.identity import ProcessId
-from gpuagent.procfs.pods import PodNames
+from gpuagent.procfs.containers import PodNames
 from gpuagent.reading import ProcessInfo
 from tests.agent.procfs.tables import BOOT_TIME, CONTAINER, POD_UID, known, table_of
 from tests.fakes.proc import FakeProc, FakeWatcher, stat_text

@@ -14,17 +14,18 @@ from pathlib import Path
 import pytest
 
 from gpuagent.clock import ManualClock
-from gpuagent.monitor.monitor import Monitor, Place
-from gpuagent.nvml.library import Library
+from gpuagent.collector.tick import Monitor, MonitorContext
+from gpuagent.driver.nvml.driver import NvmlDriver
+from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.recording.family import Family
 from gpuagent.recording.recorder import Command, Recorder, Signals, Stop
 from gpuagent.recording.sources import DirectSource, Held, Reading
 from gpuagent.recording.trace import create_trace
-from gpuagent.simulated.faults import Fault, Kind
-from gpuagent.simulated.node import SimulatedNode
-from gpuagent.simulated.scenario import parse_scenario
+from gpuagent_simulator.faults import Fault, FaultKind
+from gpuagent_simulator.node import SimulatedNode
+from gpuagent_simulator.scenario import parse_scenario
 from tests.agent.procfs.children import running
 from tests.fakes.nvml import use
 from tests.fakes.proc import FakeWatcher
@@ -52,8 +53,10 @@ class Bench:
             node.proc, clock, watch=FakeWatcher(able=False), users=str, boot_id="boot",
             boot_time_seconds=node.proc.boot_time_seconds, host_pid_namespace=True,
         )  # fmt: skip
-        place = Place(boot_id="boot", simulated="test")
-        self.source = DirectSource(Monitor(Library(max_pid=node.max_pid), table, clock, PATIENT, place), clock)
+        place = MonitorContext(boot_id="boot", simulated="test")
+        self.source = DirectSource(
+            Monitor(NvmlDriver(Library(max_pid=node.max_pid)), table, clock, PATIENT, place), clock
+        )
         self.notes: list[str] = []
 
     def recorder(self, path: Path, family: Family) -> Recorder:
@@ -72,7 +75,7 @@ def bench(scenario: str = JOB) -> Iterator[Bench]:
         try:
             yield stage
         finally:
-            node.inject(Fault(Kind.DRIVER_RELOAD))  # ends the wait for events at once
+            node.inject(Fault(FaultKind.DRIVER_RELOAD))  # ends the wait for events at once
             stage.source.close()
             stage.files.close()
             node.close()
@@ -174,7 +177,7 @@ def test_a_blind_gpu_leaves_empty_cells(tmp_path: Path) -> None:
         recorder = stage.recorder(path, Family(RealProc(), {process.pid}))
         recorder.look()
         stage.clock.advance(1.0)
-        stage.node.inject(Fault(Kind.LOST, gpu=1))
+        stage.node.inject(Fault(FaultKind.LOST, gpu=1))
         recorder.look()
 
     written = rows(path)

@@ -10,13 +10,12 @@ from pathlib import Path
 import pytest
 
 from gpuagent.clock import ManualClock
-from gpuagent.monitor.holders import LastHolders
-from gpuagent.monitor.indices import IndexMemory
-from gpuagent.monitor.inventory import Inventory
-from gpuagent.monitor.listings_file import load
-from gpuagent.monitor.repairs_file import RepairsFile
-from gpuagent.monitor.traces import find_traces
-from gpuagent.monitor.trust import TrustRegistry
+from gpuagent.collector.holders import LastHolders
+from gpuagent.collector.inventory import IndexMemory, Inventory
+from gpuagent.collector.listings_table import load
+from gpuagent.collector.repairs import RepairsFile
+from gpuagent.collector.saved_state import find_traces
+from gpuagent.collector.trust import TrustRegistry
 from gpuagent.reading import GpuIdentity
 from gpuagent.runtime.state_files import MAX_BYTES, read_state, write_state
 

@@ -12,23 +12,24 @@ from pathlib import Path
 from gpuagent import __version__
 from gpuagent.clients.server import ClientServer, client_server
 from gpuagent.clock import SystemClock
+from gpuagent.collector.tick import Monitor, MonitorContext, TickTimeouts
 from gpuagent.config.models import Config
-from gpuagent.monitor.monitor import Monitor, Pace, Place
-from gpuagent.nvml.library import Library
-from gpuagent.procfs.boot import boot_id
+from gpuagent.driver.nvml.driver import NvmlDriver
+from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc
+from gpuagent.procfs.machine import boot_id
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
 from gpuagent.recording.sources import Reading, reading_of
-from gpuagent.simulated.node import SimulatedNode
-from gpuagent.simulated.scenario import parse_scenario
-from gpuagent.simulated.spec import Scenario
 from gpuagent_exporters.status import status_document
+from gpuagent_simulator.node import SimulatedNode
+from gpuagent_simulator.scenario import parse_scenario
+from gpuagent_simulator.spec import Scenario
 from tests.bench.leak.recorded.app import App
 from tests.fakes.nvml import use
 
 MIB = 2**20
-_PACE = Pace(fresh_seconds=5.0, deadline_seconds=5.0)
+_PACE = TickTimeouts(fresh_seconds=5.0, deadline_seconds=5.0)
 
 
 class Stage:
@@ -95,8 +96,8 @@ async def stage(apps: Sequence[App], door: ClientServer) -> AsyncIterator[Stage]
     with ExitStack() as left:
         left.enter_context(use(node.library))
         left.callback(node.close)
-        place = Place(boot_id=boot_id(), simulated=node.name, pci_gpus=node.pci_gpu_count)
-        monitor = Monitor(Library(max_pid=node.max_pid), table, clock, _PACE, place)
+        place = MonitorContext(boot_id=boot_id(), simulated=node.name, pci_gpus=node.pci_gpu_count)
+        monitor = Monitor(NvmlDriver(Library(max_pid=node.max_pid)), table, clock, _PACE, place)
         try:
             yield Stage(monitor, door, clock)
         finally:

@@ -1,0 +1,285 @@
+"""Keep the listings of one UUID or PCI address: which numbers are listed, since when, and whether their memory is back.
+
+A number that leaves the list says nothing of its memory. Its listing is over when the GPU's own figure of the memory in
+use has shown that the memory came back, or after ten minutes of lists without it: in use is then less than what the
+others are known to hold, and half of what the number held. What others are known to hold is counted low: at the most
+what they were listed with when the number was last listed, and less by whatever they were listed with less since. So
+memory that two processes share, that is listed for nobody, or whose amount the driver does not tell never passes for
+memory that came back. The listings are kept in a file over restarts of the agent, within one boot.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
+
+from gpuagent.procfs.machine import PidMark
+from gpuagent.runtime.state_files import read_state
+
+log = logging.getLogger(__name__)
+
+BEFORE_ALL = -1.0
+"""A time before every process."""
+_SCHEMA = 3
+
+
+class StoredListing(NamedTuple):
+    """A number on one GPU's list. Times are CLOCK_BOOTTIME in seconds."""
+
+    since_seconds: float
+    sure_seconds: float
+    used_bytes: int | None
+    """On the last complete list that it was on; None where the driver did not tell."""
+    highest_bytes: int
+    """The most that it was listed with while its process was unproven."""
+    rest_bytes: int | None
+    """What others are known to hold at the least, while it is not listed; None while it is."""
+    proven_ticks: int | None
+
+
+class StoredTable(NamedTuple):
+    """The listings of one UUID or PCI address."""
+
+    read_seconds: float | None
+    forgot: bool
+    used_bytes: int | None
+    listings: Mapping[int, StoredListing]
+
+
+class Stored(NamedTuple):
+    """What an agent before this one has left."""
+
+    tables: Mapping[str, StoredTable] = MappingProxyType({})
+    mark: PidMark = PidMark(None, None)
+    """The number space when it was written, or a little before."""
+
+
+def to_document(boot_id: str, tables: Mapping[str, StoredTable], mark: PidMark) -> dict[str, object]:
+    """Return what `load` reads."""
+    return {
+        "schema": _SCHEMA,
+        "boot_id": boot_id,
+        "forks": mark.forks,
+        "pid_max": mark.numbers,
+        "tables": {
+            key: {
+                "read": table.read_seconds,
+                "forgot": table.forgot,
+                "used": table.used_bytes,
+                "numbers": table.listings,
+            }
+            for key, table in tables.items()
+        },
+    }
+
+
+def load(path: Path, boot_id: str, now_seconds: float) -> Stored:
+    """Return the tables of this boot; none where the file is missing or cannot be believed.
+
+    One time in the future (after `now_seconds`) is enough not to believe the whole file.
+    """
+    try:
+        stored = json.loads(read_state(path))
+        if stored["schema"] != _SCHEMA or stored["boot_id"] != boot_id:
+            return Stored()
+        tables = {str(key): _table(table, now_seconds) for key, table in stored["tables"].items()}
+        return Stored(tables, PidMark(_whole(stored["forks"]), _whole(stored["pid_max"])))
+    except FileNotFoundError:
+        return Stored()
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError) as error:
+        log.warning("%s cannot be used: %s", path, error)
+        return Stored()
+
+
+def _table(stored: Mapping[str, object], now_seconds: float) -> StoredTable:
+    read, numbers = stored["read"], stored["numbers"]
+    if not isinstance(numbers, dict):
+        raise TypeError("numbers are not an object")
+    listings = {}
+    for pid, (since, sure, used, highest, rest, proven) in numbers.items():
+        since_seconds = _time(since, now_seconds)
+        sure_seconds = BEFORE_ALL if sure == BEFORE_ALL else _time(sure, since_seconds)
+        listings[int(pid)] = StoredListing(
+            since_seconds, sure_seconds, _whole(used), _whole(highest) or 0, _whole(rest), _whole(proven)
+        )
+    read_seconds = None if read is None else _time(read, now_seconds)
+    return StoredTable(read_seconds, bool(stored["forgot"]), _whole(stored["used"]), listings)
+
+
+def _time(value: object, latest: float) -> float:
+    if not isinstance(value, int | float) or not math.isfinite(value) or not 0 <= value <= latest:
+        raise ValueError(f"{value!r} is no time up to {latest}")
+    return float(value)
+
+
+def _whole(value: object) -> int | None:
+    if value is not None and not isinstance(value, int):
+        raise TypeError(f"{value!r} is not a whole number")
+    return value
+
+
+BREAK_SECONDS = 60.0
+"""Time of complete lists without a number, its memory having come back, before its listing is over."""
+LONG_BREAK_SECONDS = 600.0
+"""Time of complete lists without a number before its listing is over whatever the memory says: where others take what
+one gives back, the figures never tell, and a driver that lists a number again after so long has listed it anew."""
+RETURNED_LISTS = 3
+"""Memory has come back once so many lists have shown it: one figure may be off."""
+MOST_LISTINGS = 4096
+"""Numbers that are remembered per table; beyond, numbers that are not listed now are forgotten."""
+_LONGEST_STEP_SECONDS = 5.0
+"""The most that one list without a number counts for: nobody looked between two lists, however far apart they are."""
+_GAP_STEPS = 2.5
+"""A gap is longer than this many usual steps."""
+_USUAL_STEPS = 3
+"""The smallest of this many last steps is the usual one."""
+_LONGEST_USUAL = 12
+"""Times the shortest gap: steps longer than this are never usual."""
+
+
+class PidListing:
+    """A number on one GPU's list."""
+
+    __slots__ = (
+        "absent_seconds", "gone_seconds", "highest_bytes", "proven_ticks", "rest_bytes", "returned_lists",
+        "since_seconds", "sure_seconds", "used_bytes",
+    )  # fmt: skip
+
+    def __init__(self, stored: StoredListing) -> None:
+        self.since_seconds, self.sure_seconds, self.used_bytes, self.highest_bytes, self.rest_bytes = stored[:5]
+        self.proven_ticks = stored.proven_ticks
+        self.returned_lists = 0
+        self.absent_seconds = self.gone_seconds = 0.0
+
+    def stored(self) -> StoredListing:
+        """Return what the file keeps of it."""
+        return StoredListing(
+            self.since_seconds, self.sure_seconds, self.used_bytes, self.highest_bytes, self.rest_bytes,
+            self.proven_ticks,
+        )  # fmt: skip
+
+    def be_listed(self) -> None:
+        """Note that it is on a list again: whatever spoke for its end is void."""
+        self.rest_bytes = None
+        self.returned_lists = 0
+        self.absent_seconds = self.gone_seconds = 0.0
+
+    def be_absent(self, gpu_used_bytes: int | None, step_seconds: float) -> bool:
+        """Note a complete list without it; return whether it is over."""
+        held, rest = self.used_bytes, self.rest_bytes or 0
+        if held and gpu_used_bytes is not None and gpu_used_bytes < rest + held / 2:
+            self.returned_lists += 1
+        self.gone_seconds += step_seconds
+        if self.returned_lists >= RETURNED_LISTS:
+            self.absent_seconds += step_seconds
+        return self.absent_seconds >= BREAK_SECONDS or self.gone_seconds >= LONG_BREAK_SECONDS
+
+
+class ListingTable:
+    """The listings of one UUID or one PCI address."""
+
+    def __init__(self, stored: StoredTable | None = None) -> None:
+        self.listings = {} if stored is None else {pid: PidListing(each) for pid, each in stored.listings.items()}
+        self.read_seconds = None if stored is None else stored.read_seconds
+        self.forgot = stored is not None and stored.forgot
+        self.inherited = stored is not None
+        """The last complete list was read by an agent before this one."""
+        self._used_bytes = None if stored is None else stored.used_bytes
+        """The GPU's own figure, at the last complete list."""
+        self._steps: deque[float] = deque(maxlen=_USUAL_STEPS)
+
+    def stored(self) -> StoredTable:
+        """Return what the file keeps of it."""
+        numbers = {pid: one.stored() for pid, one in self.listings.items()}
+        return StoredTable(self.read_seconds, self.forgot, self._used_bytes, numbers)
+
+    def copy(self) -> ListingTable:
+        """Return another that knows the same."""
+        made = ListingTable(self.stored())
+        made.inherited, made._steps = self.inherited, self._steps.copy()
+        return made
+
+    def read(self, read_seconds: float) -> None:
+        """Note a complete list."""
+        if self.read_seconds is not None:
+            if read_seconds <= self.read_seconds:
+                return
+            if not self.inherited:
+                self._steps.append(read_seconds - self.read_seconds)
+        self.read_seconds, self.inherited = read_seconds, False
+
+    def sure_at(
+        self,
+        read_seconds: float,
+        gap_seconds: float,
+        *,
+        believe_first: Callable[[], bool],
+        may_have_wrapped: Callable[[], bool],
+    ) -> float:
+        """Return when a process must have started by, so that it holds a number first listed at `read_seconds`.
+
+        After a gap a number proves nothing only if the kernel may have given it twice in that time.
+        """
+        last = self.read_seconds
+        if self.forgot or (last is None and not believe_first()):
+            return BEFORE_ALL
+        if last is None:
+            return read_seconds
+        usual = min(*self._steps, _LONGEST_USUAL * gap_seconds) if len(self._steps) == _USUAL_STEPS else 0.0
+        is_gap = self.inherited or read_seconds - last > max(_GAP_STEPS * usual, gap_seconds)
+        if is_gap and may_have_wrapped():
+            return min(last, read_seconds)
+        return read_seconds
+
+    def remember_bytes(self, held: Mapping[int, int | None], gpu_used_bytes: int | None) -> None:
+        """Keep what each number, and the whole GPU, had on the last complete list."""
+        self._used_bytes = gpu_used_bytes
+        for pid, used in held.items():
+            if (listing := self.listings.get(pid)) is not None:
+                listing.used_bytes = used
+
+    def end_listings(self, held: Mapping[int, int | None], gpu_used_bytes: int | None, read_seconds: float) -> bool:
+        """Take in a complete list for the numbers that it lacks; return whether a listing is over by it.
+
+        `remember_bytes` has been told of the one before this.
+        """
+        gone = [pid for pid in self.listings if pid not in held]
+        if not gone:
+            return False
+        self._count_rest(held)
+        step = 0.0
+        if self.read_seconds is not None and not self.inherited:
+            step = min(max(read_seconds - self.read_seconds, 0.0), _LONGEST_STEP_SECONDS)
+        over = [pid for pid in gone if self.listings[pid].be_absent(gpu_used_bytes, step)]
+        for pid in over:
+            del self.listings[pid]
+        return bool(over)
+
+    def _count_rest(self, held: Mapping[int, int | None]) -> None:
+        """Count what others than an absent number are known to hold; an amount that is not told counts as nothing."""
+        before = [(pid, each.used_bytes or 0) for pid, each in self.listings.items() if each.rest_bytes is None]
+        listed = sum(used for _, used in before)
+        freed = sum(max(used - (held.get(pid) or 0), 0) for pid, used in before)
+        for pid, listing in self.listings.items():
+            if pid in held:
+                continue
+            if listing.rest_bytes is not None:
+                listing.rest_bytes = max(listing.rest_bytes - freed, 0)
+                continue
+            own = listing.used_bytes or 0
+            # What is shared counts twice in the sum, and once in what the GPU says.
+            others = 0 if self._used_bytes is None else min(listed, self._used_bytes) - own
+            listing.rest_bytes = max(others - (freed - own), 0)
+
+    def forget_absent(self, pids: frozenset[int]) -> None:
+        """Keep the table small. What is forgotten may come back: from then on no new number proves anything."""
+        if len(self.listings) > MOST_LISTINGS and (absent := self.listings.keys() - pids):
+            self.forgot = True
+            for pid in absent:
+                del self.listings[pid]

@@ -1,0 +1,110 @@
+"""Read what a GPU is: asked once per initialization, because nothing here changes while a handle is valid."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+
+from gpuagent.clock import Clock
+from gpuagent.driver.nvml.device import NvmlDevice
+from gpuagent.driver.nvml.library import GET_HANDLE, NOT_SUPPORTED, UNKNOWN, Library, NvmlFailure
+from gpuagent.reading import GpuIdentity
+
+_BRANDS = {
+    1: "Quadro", 2: "Tesla", 3: "NVS", 4: "GRID", 5: "GeForce", 6: "Titan", 7: "vApps", 8: "vPC", 9: "vCS",
+    10: "vWS", 11: "Cloud Gaming", 12: "Quadro RTX", 13: "NVIDIA RTX", 14: "NVIDIA", 15: "GeForce RTX",
+    16: "Titan RTX",
+}  # fmt: skip
+
+
+def open_device(
+    library: Library, index: int, clock: Clock, address_of: Callable[[str], str] = lambda _: ""
+) -> NvmlDevice:
+    """Attach to a GPU by its index and read what it is. May block: the driver wakes the GPU.
+
+    `address_of` tells the PCI address at which the GPU with a UUID was last seen, for when the driver does not: one
+    call that fails makes no other GPU of it. The driver is asked again by `refresh_pci_address`.
+
+    Raises:
+        NvmlFailure: the GPU has no handle. UNKNOWN here is another face of a lost GPU
+            (https://github.com/wookayin/gpustat/issues/125) and is raised as it is.
+    """
+    handle = library.call(GET_HANDLE, index)
+    device = NvmlDevice(library, handle, GpuIdentity(index=index, uuid=""), clock)
+    device.identity = read(device, index)
+    if not device.identity.uuid:
+        raise device.failures[0] if device.failures else NvmlFailure("nvmlDeviceGetUUID", UNKNOWN)
+    device.address_read = bool(device.identity.pci_bus_id)
+    if not device.address_read:
+        known = address_of(device.identity.uuid)
+        device.identity = dataclasses.replace(device.identity, pci_bus_id=known)
+    return device
+
+
+def read(device: NvmlDevice, index: int) -> GpuIdentity:
+    """Read the identity of an attached GPU; what it does not tell is ""."""
+    pci = device.ask("nvmlDeviceGetPciInfo")
+    capability = device.ask("nvmlDeviceGetCudaComputeCapability")
+    brand = device.ask("nvmlDeviceGetBrand")
+    return GpuIdentity(
+        index=index,
+        uuid=device.ask_text("nvmlDeviceGetUUID"),
+        name=device.ask_text("nvmlDeviceGetName"),
+        serial=device.ask_text("nvmlDeviceGetSerial"),
+        pci_bus_id=_pci_bus_id(pci),
+        vbios_version=device.ask_text("nvmlDeviceGetVbiosVersion"),
+        brand=_BRANDS.get(brand, "") if brand is not None else "",
+        compute_capability=f"{capability[0]}.{capability[1]}" if capability else "",
+        mig_enabled=mig_enabled(device),
+        unified_memory=_unified_memory(device),
+    )
+
+
+def refresh_pci_address(device: NvmlDevice) -> None:
+    """Ask again for an address that could not be read so far."""
+    if device.address_read:
+        return
+    address = _pci_bus_id(device.ask("nvmlDeviceGetPciInfo"))
+    if address:
+        device.address_read = True
+        device.identity = dataclasses.replace(device.identity, pci_bus_id=address)
+
+
+def refresh_mig_mode(device: NvmlDevice) -> None:
+    """Ask whether MIG was switched while the handle stayed valid. An answer that fails leaves it as it was."""
+    failures = len(device.failures)
+    enabled = mig_enabled(device)
+    if len(device.failures) == failures and enabled != device.identity.mig_enabled:
+        device.identity = dataclasses.replace(device.identity, mig_enabled=enabled)
+
+
+def mig_enabled(device: NvmlDevice) -> bool | None:
+    """Return whether MIG mode is on; None where the GPU has none."""
+    modes = device.ask("nvmlDeviceGetMigMode")
+    return None if modes is None else bool(modes[0])
+
+
+def _pci_bus_id(pci: object | None) -> str:
+    try:
+        bus_id = getattr(pci, "busId", "")
+    except UnicodeDecodeError:  # pynvml decodes on access
+        return ""
+    return bus_id.decode("ascii", "replace") if isinstance(bus_id, bytes) else str(bus_id)
+
+
+def _unified_memory(device: NvmlDevice) -> bool:
+    """Return whether the GPU has no memory of its own.
+
+    GB10, Jetson and the like answer NOT_SUPPORTED to every form of the memory call, and only they
+    (https://github.com/leptonai/gpud/issues/1170). A lost GPU answers otherwise and is not taken for one.
+    """
+    for version in ("nvmlMemory_v2", None):
+        args = () if version is None else (device.library.constant(version),)
+        try:
+            device.library.call("nvmlDeviceGetMemoryInfo", device.handle, *args)
+        except NvmlFailure as failure:
+            if failure.code != NOT_SUPPORTED:
+                return False
+        else:
+            return False
+    return True

@@ -1,0 +1,60 @@
+"""Read the PCI Express link: speed, width, replays and bytes.
+
+nvmlDeviceGetPcieThroughput is never called: it blocks for 20 ms per direction by design (nvml.h). The byte counters of
+fields 197 and 198 cost one call and give an exact rate; where a GPU lacks them, GPM has the rate (see `profile`).
+"""
+
+from __future__ import annotations
+
+from gpuagent.driver.nvml.device import NvmlDevice, count
+from gpuagent.reading import Pcie
+
+_TRANSMIT_BYTES, _RECEIVE_BYTES, _REPLAYS = 197, 198, 94
+_WRAP = 2**32
+
+
+class Unwrapped:
+    """A counter whose hardware register may be only 32 bits wide ("Value can be wrapped", nvml.h)."""
+
+    def __init__(self) -> None:
+        self.total: int | None = None
+        self._last = 0
+
+    def update(self, value: int | None) -> int | None:
+        """Return the counter without its wraps; None while there is no value."""
+        if value is None:
+            return None
+        if self.total is None:
+            self.total = value
+        elif value >= self._last:
+            self.total += value - self._last
+        elif self._last < _WRAP:
+            self.total += value + _WRAP - self._last
+        else:  # wider than 32 bits and yet gone back: the driver was reloaded
+            self.total = value
+        self._last = value
+        return self.total
+
+
+class _Counters:
+    def __init__(self) -> None:
+        self.transmit = Unwrapped()
+        self.receive = Unwrapped()
+
+
+def collect(device: NvmlDevice) -> Pcie:
+    """Read link state and counters."""
+    fields = device.fields(_REPLAYS, _TRANSMIT_BYTES, _RECEIVE_BYTES)
+    counters = device.state(_Counters)
+    replays = fields.get(_REPLAYS)
+    if replays is None:
+        replays = device.ask("nvmlDeviceGetPcieReplayCounter")
+    return Pcie(
+        generation=count(device.ask("nvmlDeviceGetCurrPcieLinkGeneration")),
+        max_generation=count(device.ask("nvmlDeviceGetMaxPcieLinkGeneration")),
+        width=count(device.ask("nvmlDeviceGetCurrPcieLinkWidth")),
+        max_width=count(device.ask("nvmlDeviceGetMaxPcieLinkWidth")),
+        replays=count(replays),
+        transmit_bytes=counters.transmit.update(count(fields.get(_TRANSMIT_BYTES))),
+        receive_bytes=counters.receive.update(count(fields.get(_RECEIVE_BYTES))),
+    )

@@ -1,7 +1,0 @@
-"""Reading GPUs through NVML, NVIDIA's management library.
-
-In reading order: `failure` (what can go wrong, as values), `library` (the one door to pynvml), `device` (one GPU, and
-how to ask it), the collectors (`identity`, `memory`, `processes`, `utilization`, `process_utilization`, `mig`,
-`profile`, `thermal`, `power`, `clocks`, `pcie`, `ecc`, `nvlink`: each a plain function from a device to readings),
-`collect` (which of them run when, each guarded), and `events` (Xids).
-"""

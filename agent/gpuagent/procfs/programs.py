@@ -1,0 +1,353 @@
+"""Read what a process runs (names, program, script), and the signs that processes are one job.
+
+The kernel cuts a name (`comm`) to 15 bytes and tells the file of the interpreter for the file of a script, so none of
+these is enough alone. All but the program's file are written by the process itself: they may withhold an act, and
+permit none. Read only where somebody is judged.
+
+Signs of one job are ranks that were counted, what one launcher started, and workers of one program. One parent, one
+process group and one command line are no sign: a supervisor, a shell's loop or GNU parallel start what is unrelated. A
+user may have written what is read here, as to the environment and the command line. So it joins only processes of one
+user in one container, each of which shows the sign itself.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+from gpuagent.identity import JobSign, SignKind
+from gpuagent.procfs.files import (
+    LivingThread,
+    ProcessStatus,
+    ProcFiles,
+    Stat,
+    decode,
+    parse_stat,
+    parse_status,
+    read_living,
+)
+
+INTERPRETER = re.compile(
+    r"(?:python|pypy|perl|ruby|node|nodejs|deno|bun|lua|luajit|php|tclsh|expect|[gmn]?awk|R|Rscript|julia|java|guile"
+    r"|(?:ba|da|a|z|k|mk|fi|c|tc|ya)?sh)[0-9.]*t?"
+)
+_LAUNCHES_BY_WORDS = re.compile(r"deno|bun|java")
+"""Interpreters that take a command first (`deno run x.ts`), or a class in the place of a file."""
+_PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
+_PYTHON_OPTION = re.compile(r"-[^-WXQmc]*([WXQmc])(.*)", re.DOTALL)
+"""Options of Python that have a value, in the same argument or in the next one. Of other interpreters any may."""
+_PYTHON_LONG_OPTION = "--check-hash-based-pycs"
+_FILE = re.compile(r"--file=(.+)")
+_CODE_OPTIONS = tuple(
+    (re.compile(program), re.compile(option))
+    for program, option in (
+        (r"(?:ba|da|a|z|k|mk|fi|c|tc|ya)?sh[0-9.]*", r"-[a-zA-Z]*c[a-zA-Z]*"),
+        (r"(?:perl|ruby)[0-9.]*", r"-[a-zA-Z0-9]*[eE]"),
+        (r"(?:node|nodejs)[0-9.]*", r"-p?e|-p|--eval|--print"),
+        (r"php[0-9.]*", r"-[rBRE]|--run"),
+        (r"(?:lua|luajit|R|Rscript|julia)[0-9.]*", r"-[eE]|--eval|--print"),
+        (r"(?:guile|expect)[0-9.]*", r"-c"),
+    )
+)
+"""Options whose value is code: no path, whatever is in it."""
+_LONGEST_WORD = 4096
+"""PATH_MAX (linux/limits.h): no path is longer."""
+_PYTHON_SUFFIXES = (".py", ".pyc", ".pyz")
+
+
+def is_interpreter(program: str) -> bool:
+    """Return whether a program, by its name or path, is an interpreter that is known here."""
+    return INTERPRETER.fullmatch(_name(program)) is not None
+
+
+def scripts(arguments: Sequence[str]) -> Iterator[str]:
+    """Yield what an interpreter may run by its arguments: the first that is no option, or the module after `-m`.
+
+    Where an option may have the argument behind it as its value, both that and the next one may be the script. Code in
+    the place of a script (`-c`, `-e`) is none.
+    """
+    for _, argument in _scripts(arguments):
+        yield argument
+
+
+def launched(arguments: Sequence[str], *, interprets: bool) -> Iterator[str]:
+    """Yield every further argument that may name a path, a module or a program that the process runs.
+
+    `interprets` says that the program is an interpreter. Of one whose arguments are known, these are the arguments of a
+    module (`python3 -m debugpy serve.py`) and of a script without a suffix, as installed commands are (`ipython x.py`):
+    such a script may be a launcher. Of any other program every argument counts.
+    """
+    first = 1
+    if interprets and not any(_LAUNCHES_BY_WORDS.fullmatch(_name(each)) for each in arguments[:1]):
+        found = list(_scripts(arguments))
+        last = next(reversed(found), None)
+        if last is None or _is_plain_script(last[1], is_python=_is_python(arguments)):
+            return
+        first = last[0] + 1
+    for argument in arguments[first:]:
+        word = argument.partition("=")[2] if argument.startswith("-") else argument
+        if 0 < len(word) <= _LONGEST_WORD and not word.startswith("-"):
+            yield word
+
+
+def _is_plain_script(script: str, *, is_python: bool) -> bool:
+    """Return whether a script is a file with a suffix: a module, or an installed command, may run another one."""
+    return script.endswith(_PYTHON_SUFFIXES) if is_python else "." in _name(script)
+
+
+def _scripts(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
+    """Yield as `scripts`, each with its place among the arguments."""
+    if _is_python(arguments):
+        yield from _python_script(arguments)
+        return
+    code_option = _code_option(arguments)
+    waiting = iter(enumerate(arguments[1:], 1))
+    may_be_value = False
+    for number, argument in waiting:
+        if argument == "--":
+            yield from _next(waiting)
+            return
+        if code_option is not None and code_option.fullmatch(argument):
+            return
+        if argument.startswith("-"):
+            if file := _FILE.fullmatch(argument):  # R
+                yield number, file[1]
+            may_be_value = "=" not in argument
+        else:
+            yield number, argument
+            if not may_be_value:
+                return
+            may_be_value = False
+
+
+def _python_script(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
+    waiting = iter(enumerate(arguments[1:], 1))
+    may_be_value = False
+    for number, argument in waiting:
+        if argument == "--":
+            yield from _next(waiting)
+            return
+        if not argument.startswith("-"):
+            yield number, argument
+            if not may_be_value:
+                return
+            may_be_value = False
+            continue
+        option = _PYTHON_OPTION.fullmatch(argument)
+        if option and option[1] == "m":
+            yield from [(number, option[2])] if option[2] else _next(waiting)
+        if option and option[1] in "mc":
+            return
+        may_be_value = argument == _PYTHON_LONG_OPTION or (option is not None and not option[2])
+
+
+def _next(waiting: Iterator[tuple[int, str]]) -> Iterator[tuple[int, str]]:
+    found = next(waiting, None)
+    if found is not None:
+        yield found
+
+
+def _is_python(arguments: Sequence[str]) -> bool:
+    return any(_PYTHON.fullmatch(_name(each)) for each in arguments[:1])
+
+
+def _code_option(arguments: Sequence[str]) -> re.Pattern[str] | None:
+    name = _name(arguments[0]) if arguments else ""
+    return next((option for program, option in _CODE_OPTIONS if program.fullmatch(name)), None)
+
+
+def _name(path: str) -> str:
+    """Return the last part of a path; a login shell has a dash in front."""
+    return path.rpartition("/")[2].removeprefix("-")
+
+
+_DELETED = " (deleted)"
+
+
+class ProcessProgram(NamedTuple):
+    """What a process runs, as /proc tells it."""
+
+    names: tuple[str, ...]
+    """Its `comm` first, then its program, the first argument and the script, in all spellings."""
+    words: tuple[str, ...] = ()
+    """Further arguments that may name a path, a module or a program that it runs."""
+    first_argument: str = ""
+    """What it was started by; it may have written another one over it."""
+    executable: str = ""
+    """Path of its program; "" where it may not be read (CAP_SYS_PTRACE)."""
+    scripts: tuple[str, ...] = ()
+    """What an interpreter runs."""
+    folder: str = ""
+    """Its working directory; "" where it may not be read."""
+    python_home: str = ""
+    """What it was started with as PYTHONHOME; "" for nothing, or where that may not be read."""
+
+
+def read_program(files: ProcFiles, pid: int) -> ProcessProgram:
+    """Return the names and paths of what a process runs.
+
+    The path of the program is missing where it may not be read (CAP_SYS_PTRACE), as a relative path of a script is
+    resolved only where the working directory may be. Raises FileNotFoundError or ProcessLookupError (gone), and other
+    OSErrors and ValueError: not to be read, as in state D, where a read of the command line could hang.
+    """
+    stat = parse_stat(files.read(pid, "stat"))
+    if stat.state == "D":
+        raise ValueError("it is in uninterruptible sleep: its command line cannot be read")
+    living = read_living(files, stat, _read_thread)  # none of a zombie
+    program, line, folder, home = living or ("", b"", "", "")
+    arguments = [decode(each) for each in line.removesuffix(b"\0").split(b"\0")]
+    names = [decode(stat.name), program, arguments[0]]
+    # A title that was written over the first argument tells nothing of what the others mean.
+    interpreter = next((each for each in (arguments[0], program, names[0]) if is_interpreter(each)), None)
+    told = [arguments[0] if interpreter is None else interpreter, *arguments[1:]]
+    run = tuple(scripts(told)) if interpreter is not None else ()
+    names += run
+    relative = names[3:] if program and " " in names[2] else names[2:]  # a title that was written over it is no path
+    in_folder = [f"{folder}/{each}" for each in relative if folder and _is_relative(each) and _is_file(each, names[2])]
+    names += [os.path.normpath(each) for each in (*names, *in_folder) if "/" in each]
+    words = tuple(dict.fromkeys(launched(told, interprets=interpreter is not None)))
+    named = tuple(dict.fromkeys(each for each in names if each))
+    return ProcessProgram(named, words, arguments[0], program, run, folder, home)
+
+
+def read_program_names(files: ProcFiles, pid: int) -> tuple[str, ...]:
+    """Return the names of `read_program`. Raises as it does."""
+    return read_program(files, pid).names
+
+
+def _is_file(name: str, first_argument: str) -> bool:
+    """Return whether it may be a file: without a slash it was looked for in PATH, not in the working directory."""
+    return "/" in name or name != first_argument
+
+
+def _is_relative(name: str) -> bool:
+    return bool(name) and not name.startswith("/")
+
+
+def _read_thread(thread: LivingThread) -> tuple[str, bytes, str, str]:
+    """Return the path of the program, the command line, the working directory, and PYTHONHOME."""
+    program = _link(thread, "exe").removesuffix(_DELETED)
+    return program, thread.read("cmdline"), _link(thread, "cwd"), _variable(thread, b"PYTHONHOME")
+
+
+def _variable(thread: LivingThread, name: bytes) -> str:
+    try:
+        found = thread.read("environ")
+    except OSError:
+        return ""
+    values = (each.partition(b"=")[2] for each in found.split(b"\0") if each.startswith(name + b"="))
+    return decode(next(values, b""))
+
+
+def _link(thread: LivingThread, name: str) -> str:
+    try:
+        return thread.link(name)
+    except OSError:
+        return ""
+
+
+_LAUNCHERS = re.compile(
+    r"torchrun|torch\.distributed\.(?:run|launch)|accelerate-launch|accelerate\.commands\.launch"
+    r"|deepspeed\.launcher\.launch|mpirun|mpiexec(?:\.[a-z]+)?|orterun|orted|prterun|prted|hydra_pmi_proxy"
+)
+"""Programs and modules whose children are the ranks of one job, and nothing else."""
+_ACCELERATE = "accelerate"
+_SPAWNED = b"from multiprocessing.spawn import spawn_main; spawn_main("
+_FORK_SERVER = b"from multiprocessing.forkserver import main; main("
+_VARIABLES = (b"RANK", b"WORLD_SIZE", b"MASTER_ADDR", b"MASTER_PORT")
+_RUN_ID = b"TORCHELASTIC_RUN_ID"
+
+
+class _Parent(NamedTuple):
+    stat: Stat
+    arguments: list[bytes]
+    names: tuple[str, ...]
+
+    @property
+    def key(self) -> str:
+        return f"{self.stat.pid}:{self.stat.start_ticks}"
+
+
+def read_job_signs(
+    files: ProcFiles, stat: Stat, status: ProcessStatus, thread: LivingThread | None
+) -> tuple[JobSign, ...]:
+    """Return the signs of a process; () where it shows none, or they may not be read (the environment: CAP_SYS_PTRACE).
+
+    Nothing is asked of a process in state D: its command line lies in memory that may be locked for ever.
+    """
+    if thread is None or thread.stat.state == "D" or status.uid is None:
+        return ()
+    parent = _read_parent(files, stat, status.uid)
+    names = parent.names if parent is not None else ()
+    try:
+        arguments = _split(thread.read("cmdline"))
+    except OSError:
+        arguments = []
+    found = tuple(_of_parent(stat, arguments, parent))
+    try:
+        rank = _of_environment(thread.read("environ"), names)
+    except OSError:
+        rank = None
+    return found if rank is None else (*found, rank)
+
+
+def _of_parent(stat: Stat, arguments: list[bytes], parent: _Parent | None) -> Iterator[JobSign]:
+    if parent is None:
+        return
+    if any(_LAUNCHERS.fullmatch(each) for each in parent.names) or _launches_by_accelerate(parent):
+        yield JobSign(SignKind.LAUNCHER, parent.key, parent_names=parent.names)
+    if stat.process_group != parent.stat.process_group:
+        return
+    code = arguments[arguments.index(b"-c") + 1 :][:1] if b"-c" in arguments else []
+    spawned = code and code[0].startswith(_SPAWNED) and _runs_python(parent)
+    served = code and code[0].startswith(_FORK_SERVER) and parent.arguments == arguments
+    if spawned or served:
+        yield JobSign(SignKind.WORKERS, parent.key, parent_names=parent.names)
+    # Where the stack and the arguments lie is random per exec: alike, the one is a fork of the other.
+    elif len(stat.image) > 1 and stat.image[1:] == parent.stat.image[1:] and parent.arguments == arguments:
+        yield JobSign(SignKind.FORK, parent.key, parent_names=parent.names)
+
+
+def _of_environment(environment: bytes, parent_names: tuple[str, ...]) -> JobSign | None:
+    """Return the rank that a launcher has given: by the environment at the start of the program."""
+    told = dict(each.split(b"=", 1) for each in environment.split(b"\0") if b"=" in each)
+    rank, world, address, port = (told.get(name, b"") for name in _VARIABLES)
+    if not (rank.isdigit() and world.isdigit() and port.isdigit() and address) or int(rank) >= int(world):
+        return None
+    group = b"\0".join((address, port, world, told.get(_RUN_ID, b"")))
+    return JobSign(SignKind.RANK, decode(group), int(rank), parent_names)
+
+
+def _read_parent(files: ProcFiles, stat: Stat, uid: int) -> _Parent | None:
+    """Return the parent, if it is of the same user and was there before; None for any other, and for init."""
+    if stat.parent_pid <= 1:
+        return None
+    try:
+        parent = parse_stat(files.read(stat.parent_pid, "stat"))
+        if parent.start_ticks > stat.start_ticks or parent.state == "D" or parent.exiting:
+            return None
+        if parse_status(files.read(parent.pid, "status")).uid != uid:
+            return None
+        arguments = _split(files.read(parent.pid, "cmdline"))
+        names = read_program(files, parent.pid).names
+    except (OSError, ValueError):
+        return None
+    return _Parent(parent, arguments, tuple(dict.fromkeys(each for name in names for each in (name, _last(name)))))
+
+
+def _launches_by_accelerate(parent: _Parent) -> bool:
+    return _ACCELERATE in parent.names and b"launch" in parent.arguments
+
+
+def _runs_python(parent: _Parent) -> bool:
+    return bool(re.fullmatch(r"(?:python|pypy)[0-9.]*t?", _last(decode(parent.arguments[0]))))
+
+
+def _split(line: bytes) -> list[bytes]:
+    return line.removesuffix(b"\0").split(b"\0")
+
+
+def _last(path: str) -> str:
+    return path.rpartition("/")[2]

@@ -1,0 +1,236 @@
+"""See arguments as C would see them: an address and what lies there. Answer with codes of nvmlReturn_t (nvml.h).
+
+pynvml passes `byref(struct)`, arrays, pointers, simple values and plain ints; a reader of our own passes a char buffer.
+A C function cannot tell these apart, and neither do the entry points.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from collections.abc import Hashable
+from enum import IntEnum
+from typing import Any, TypeVar, cast
+
+
+class Code(IntEnum):
+    """nvmlReturn_t, without its prefix NVML_ERROR_."""
+
+    SUCCESS = 0
+    UNINITIALIZED = 1
+    INVALID_ARGUMENT = 2
+    NOT_SUPPORTED = 3
+    NO_PERMISSION = 4
+    ALREADY_INITIALIZED = 5
+    NOT_FOUND = 6
+    INSUFFICIENT_SIZE = 7
+    INSUFFICIENT_POWER = 8
+    DRIVER_NOT_LOADED = 9
+    TIMEOUT = 10
+    IRQ_ISSUE = 11
+    LIBRARY_NOT_FOUND = 12
+    FUNCTION_NOT_FOUND = 13
+    CORRUPTED_INFOROM = 14
+    GPU_IS_LOST = 15
+    RESET_REQUIRED = 16
+    OPERATING_SYSTEM = 17
+    LIB_RM_VERSION_MISMATCH = 18
+    IN_USE = 19
+    MEMORY = 20
+    NO_DATA = 21
+    VGPU_ECC_NOT_SUPPORTED = 22
+    INSUFFICIENT_RESOURCES = 23
+    FREQ_NOT_SUPPORTED = 24
+    ARGUMENT_VERSION_MISMATCH = 25
+    DEPRECATED = 26
+    NOT_READY = 27
+    GPU_NOT_FOUND = 28
+    INVALID_STATE = 29
+    RESET_TYPE_NOT_SUPPORTED = 30
+    UNKNOWN = 999
+
+
+class Refusal(Exception):
+    """Ends an entry point with a code other than SUCCESS."""
+
+    def __init__(self, code: int) -> None:
+        super().__init__(code)
+        self.code = int(code)
+
+
+_TEXTS = {
+    Code.GPU_IS_LOST: "GPU is lost",
+    Code.LIB_RM_VERSION_MISMATCH: "Driver/library version mismatch",
+    Code.UNKNOWN: "Unknown Error",
+}
+
+
+def error_text(code: int) -> str:
+    """Return what nvmlErrorString says."""
+    try:
+        known = Code(code)
+    except ValueError:
+        return _TEXTS[Code.UNKNOWN]
+    return _TEXTS.get(known, known.name.replace("_", " ").title())
+
+
+def parse_code(value: int | str) -> int:
+    """Return a code by number or by name (`gpu_is_lost`).
+
+    Raises:
+        ValueError: no such name.
+    """
+    if isinstance(value, int):
+        return value
+    name = value.strip().upper().removeprefix("NVML_").removeprefix("ERROR_")
+    if name.isdecimal():
+        return int(name)
+    if name not in Code.__members__:
+        raise ValueError(f"{value!r} is not an NVML error code; one of {', '.join(Code.__members__).lower()}")
+    return int(Code[name])
+
+
+S = TypeVar("S")
+
+
+def address(argument: Any) -> int:
+    """Return where a pointer argument points; 0 for NULL.
+
+    Raises:
+        Refusal: it is no pointer at all.
+    """
+    if argument is None:
+        return 0
+    if isinstance(argument, int):
+        return argument
+    referred = getattr(argument, "_obj", None)  # byref()
+    if referred is not None:
+        return ctypes.addressof(referred)
+    if isinstance(argument, ctypes.c_void_p | ctypes.c_char_p):
+        return ctypes.cast(argument, ctypes.c_void_p).value or 0
+    if isinstance(argument, ctypes._Pointer):
+        return ctypes.addressof(argument.contents) if argument else 0
+    if isinstance(argument, ctypes.Array | ctypes.Structure):
+        return ctypes.addressof(argument)
+    raise Refusal(Code.INVALID_ARGUMENT)
+
+
+def view(kind: type[S], argument: Any) -> S:
+    """Return the memory that a pointer argument points to, as `kind`.
+
+    Raises:
+        Refusal: NULL.
+    """
+    where = address(argument)
+    if not where:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    seen: S = cast("Any", kind).from_address(where)
+    return seen
+
+
+def room(argument: Any) -> int | None:
+    """Return the bytes behind a pointer argument, where ctypes knows them: C would not."""
+    if isinstance(argument, ctypes.Array):
+        return ctypes.sizeof(argument)
+    referred = getattr(argument, "_obj", None)
+    return None if referred is None else ctypes.sizeof(referred)
+
+
+def number(argument: Any) -> int:
+    """Return a number passed by value: a plain int or a ctypes integer."""
+    return int(getattr(argument, "value", argument))
+
+
+def text(argument: Any) -> bytes:
+    """Return a C string."""
+    value = getattr(argument, "value", argument)
+    if not isinstance(value, bytes):
+        raise Refusal(Code.INVALID_ARGUMENT)
+    return value
+
+
+def put_uint(argument: Any, value: float) -> None:
+    """Store an unsigned int."""
+    view(ctypes.c_uint, argument).value = int(value)
+
+
+def put_ulonglong(argument: Any, value: float) -> None:
+    """Store an unsigned long long."""
+    view(ctypes.c_ulonglong, argument).value = int(value)
+
+
+def put_pointer(argument: Any, where: int) -> None:
+    """Store a pointer, whatever it points to."""
+    view(ctypes.c_void_p, argument).value = where
+
+
+def put_text(argument: Any, size: Any, value: bytes) -> None:
+    """Store a C string with its end.
+
+    Raises:
+        Refusal: it does not fit.
+    """
+    if len(value) + 1 > number(size):
+        raise Refusal(Code.INSUFFICIENT_SIZE)
+    put_bytes(argument, value + b"\0")
+
+
+def put_bytes(argument: Any, value: bytes) -> None:
+    """Copy bytes to where a pointer argument points; never beyond a buffer whose size is known."""
+    where = address(argument)
+    if not where:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    limit = room(argument)
+    ctypes.memmove(where, value, len(value) if limit is None else min(limit, len(value)))
+
+
+T = TypeVar("T")
+
+
+class Pointers:
+    """Real addresses, so that callers can compare them, each standing for one object of ours.
+
+    What was handed out before the driver was reloaded is dead, and its address is not used again: a
+    caller that kept a handle gets INVALID_ARGUMENT, never another GPU.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._generation = 0
+        self._cells: dict[int, tuple[ctypes.c_ulonglong, int, Hashable]] = {}
+        self._issued: dict[Hashable, int] = {}
+
+    def issue(self, thing: Hashable) -> int:
+        """Return the address that stands for `thing`, the same until the driver is reloaded."""
+        with self._lock:
+            where = self._issued.get(thing)
+            if where is None:
+                cell = ctypes.c_ulonglong()
+                where = ctypes.addressof(cell)
+                self._cells[where] = (cell, self._generation, thing)
+                self._issued[thing] = where
+            return where
+
+    def resolve(self, kind: type[T], argument: Any) -> T:
+        """Return what a caller's pointer stands for.
+
+        Raises:
+            Refusal: NULL, freed, from before a reload, or of another kind.
+        """
+        cell = self._cells.get(address(argument))
+        if cell is None or cell[1] != self._generation or not isinstance(cell[2], kind):
+            raise Refusal(Code.INVALID_ARGUMENT)
+        return cell[2]
+
+    def withdraw(self, argument: Any) -> None:
+        """Free what was issued; its address may be used again."""
+        with self._lock:
+            cell = self._cells.pop(address(argument), None)
+            if cell is not None:
+                self._issued.pop(cell[2], None)
+
+    def invalidate(self) -> None:
+        """Forget everything handed out so far: the driver was reloaded."""
+        with self._lock:
+            self._generation += 1
+            self._issued.clear()

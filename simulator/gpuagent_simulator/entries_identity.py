@@ -1,0 +1,196 @@
+"""Entry points: count devices, take handles, and tell what a device or MIG device is."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gpuagent_simulator.abi import Code, Refusal, number, put_pointer, put_text, put_uint, text, view
+from gpuagent_simulator.device import Device, Gpu, MigDevice
+from gpuagent_simulator.entry import EntryTable, gauges, on_device, on_session
+from gpuagent_simulator.faults import FaultKind
+from gpuagent_simulator.models import Feature
+from gpuagent_simulator.session import SimulatedSession
+from gpuagent_simulator.structs import DeviceAttributes, PciInfo
+
+ENTRIES: EntryTable = {}
+
+
+@on_session(ENTRIES, "nvmlSystemGetDriverVersion")
+def driver_version(session: SimulatedSession, out: Any, size: Any) -> None:
+    put_text(out, size, session.driver_version().encode())
+
+
+@on_session(ENTRIES, "nvmlSystemGetNVMLVersion")
+def nvml_version(session: SimulatedSession, out: Any, size: Any) -> None:
+    put_text(out, size, (session.scenario.nvml or f"13.{session.driver_version()}").encode())
+
+
+@on_session(ENTRIES, "nvmlSystemGetCudaDriverVersion", "nvmlSystemGetCudaDriverVersion_v2")
+def cuda_version(session: SimulatedSession, out: Any) -> None:
+    put_uint(out, session.scenario.cuda)
+
+
+@on_session(ENTRIES, "nvmlDeviceGetCount_v2", "nvmlDeviceGetCount")
+def count(session: SimulatedSession, out: Any) -> None:
+    put_uint(out, len(session.enumerated()))
+
+
+@on_session(ENTRIES, "nvmlDeviceGetHandleByIndex_v2", "nvmlDeviceGetHandleByIndex")
+def handle_by_index(session: SimulatedSession, index: Any, out: Any) -> None:
+    gpus = session.enumerated()
+    if not 0 <= number(index) < len(gpus):
+        raise Refusal(Code.INVALID_ARGUMENT)
+    put_pointer(out, session.handle(gpus[number(index)], "nvmlDeviceGetHandleByIndex_v2"))
+
+
+@on_session(ENTRIES, "nvmlDeviceGetHandleByUUID")
+def handle_by_uuid(session: SimulatedSession, uuid: Any, out: Any) -> None:
+    wanted = text(uuid)
+    for gpu in session.enumerated():
+        devices: list[Device] = [gpu, *gpu.live_instances()]
+        for device in devices:
+            if device.uuid == wanted:
+                put_pointer(out, session.handle(device, "nvmlDeviceGetHandleByUUID"))
+                return
+    raise Refusal(Code.NOT_FOUND)
+
+
+@on_session(ENTRIES, "nvmlDeviceGetHandleByPciBusId_v2", "nvmlDeviceGetHandleByPciBusId")
+def handle_by_pci_bus_id(session: SimulatedSession, bus_id: Any, out: Any) -> None:
+    """Accept the long form (`00000000:18:00.0`) and the legacy one (`0000:18:00.0`)."""
+    wanted = text(bus_id).decode("utf-8", "replace").upper()
+    for gpu in session.enumerated():
+        if wanted in (gpu.pci_bus_id.upper(), gpu.pci_bus_id.upper()[4:]):
+            put_pointer(out, session.handle(gpu, "nvmlDeviceGetHandleByPciBusId_v2"))
+            return
+    raise Refusal(Code.NOT_FOUND)
+
+
+@on_device(ENTRIES, "nvmlDeviceGetIndex", mig=True, with_session=True)
+def index(session: SimulatedSession, device: Device, out: Any) -> None:
+    put_uint(out, device.slot if isinstance(device, MigDevice) else session.index_of(device))
+
+
+@on_device(ENTRIES, "nvmlDeviceGetName", mig=True)
+def name(device: Device, out: Any, size: Any) -> None:
+    spoiled = device.parent.faults.find(FaultKind.NON_UTF8_NAME, device.parent.index)
+    put_text(out, size, b"NVIDIA \xff\xfe\x80" if spoiled else device.name)
+
+
+@on_device(ENTRIES, "nvmlDeviceGetUUID", mig=True)
+def uuid(device: Device, out: Any, size: Any) -> None:
+    put_text(out, size, device.uuid)
+
+
+@on_device(ENTRIES, "nvmlDeviceGetSerial", feature=Feature.SERIAL, mig=True)
+def serial(device: Device, out: Any, size: Any) -> None:
+    put_text(out, size, device.parent.serial)
+
+
+@on_device(ENTRIES, "nvmlDeviceGetVbiosVersion", mig=True)
+def vbios_version(device: Device, out: Any, size: Any) -> None:
+    put_text(out, size, device.parent.spec.vbios.encode())
+
+
+@on_device(ENTRIES, "nvmlDeviceGetCudaComputeCapability", mig=True)
+def compute_capability(device: Device, major: Any, minor: Any) -> None:
+    put_uint(major, device.parent.spec.compute_capability[0])
+    put_uint(minor, device.parent.spec.compute_capability[1])
+
+
+@on_device(ENTRIES, "nvmlDeviceGetPciInfo_v3", "nvmlDeviceGetPciInfo_v2", mig=True)
+def pci_info(device: Device, out: Any) -> None:
+    gpu = device.parent
+    info = view(PciInfo, out)
+    domain, bus, rest = gpu.pci_bus_id.split(":")
+    info.busId = gpu.pci_bus_id.encode()
+    info.busIdLegacy = gpu.pci_bus_id[4:].encode()
+    info.domain, info.bus, info.device = int(domain, 16), int(bus, 16), int(rest.split(".")[0], 16)
+    info.pciDeviceId = gpu.spec.pci_device_id
+    info.pciSubSystemId = gpu.spec.pci_subsystem_id
+
+
+def _minor_number(gpu: Gpu) -> int:
+    """Return the number of /dev/nvidia<n>, which stays when other GPUs vanish."""
+    return gpu.index
+
+
+gauges(
+    ENTRIES,
+    {
+        "nvmlDeviceGetMinorNumber": _minor_number,
+        "nvmlDeviceGetComputeMode": lambda _: 0,
+        "nvmlDeviceGetDisplayActive": lambda _: 0,
+        "nvmlDeviceGetPersistenceMode": lambda gpu: gpu.spec.persistence,
+    },
+)
+gauges(
+    ENTRIES,
+    {
+        "nvmlDeviceGetBrand": lambda gpu: gpu.spec.brand,
+        "nvmlDeviceGetArchitecture": lambda gpu: gpu.spec.architecture,
+    },
+    mig=True,
+)
+
+
+MAX_MIG_DEVICES = 7
+
+
+@on_device(ENTRIES, "nvmlDeviceGetMigMode", feature=Feature.MIG)
+def mig_mode(gpu: Gpu, current: Any, pending: Any) -> None:
+    put_uint(current, gpu.mig_enabled)
+    put_uint(pending, gpu.mig_enabled)
+
+
+@on_device(ENTRIES, "nvmlDeviceGetMaxMigDeviceCount")
+def max_mig_device_count(gpu: Gpu, out: Any) -> None:
+    put_uint(out, MAX_MIG_DEVICES if gpu.mig_enabled else 0)
+
+
+@on_device(ENTRIES, "nvmlDeviceGetMigDeviceHandleByIndex", feature=Feature.MIG, with_session=True)
+def mig_device_handle_by_index(session: SimulatedSession, gpu: Gpu, slot: Any, out: Any) -> None:
+    if not 0 <= number(slot) < MAX_MIG_DEVICES:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    live = gpu.live_instances()
+    if number(slot) >= len(live):
+        raise Refusal(Code.NOT_FOUND)
+    put_pointer(out, session.pointers.issue(live[number(slot)]))
+
+
+@on_device(ENTRIES, "nvmlDeviceIsMigDeviceHandle", mig=True)
+def is_mig_device_handle(device: Device, out: Any) -> None:
+    put_uint(out, device.is_mig)
+
+
+@on_device(ENTRIES, "nvmlDeviceGetDeviceHandleFromMigDeviceHandle", mig=True, with_session=True)
+def handle_from_mig_device(session: SimulatedSession, device: Device, out: Any) -> None:
+    if not device.is_mig:
+        raise Refusal(Code.INVALID_ARGUMENT)
+    put_pointer(out, session.pointers.issue(device.parent))
+
+
+@on_device(ENTRIES, "nvmlDeviceGetGpuInstanceId", mig=True)
+def gpu_instance_id(device: Device, out: Any) -> None:
+    put_uint(out, _instance(device).spec.gpu_instance)
+
+
+@on_device(ENTRIES, "nvmlDeviceGetComputeInstanceId", mig=True)
+def compute_instance_id(device: Device, out: Any) -> None:
+    put_uint(out, _instance(device).spec.compute_instance)
+
+
+@on_device(ENTRIES, "nvmlDeviceGetAttributes_v2", mig=True)
+def attributes(device: Device, out: Any) -> None:
+    spec, answer = _instance(device).spec, view(DeviceAttributes, out)
+    answer.multiprocessorCount = spec.multiprocessors
+    answer.sharedCopyEngineCount = answer.sharedDecoderCount = spec.slices
+    answer.sharedEncoderCount = answer.sharedJpegCount = answer.sharedOfaCount = 0
+    answer.gpuInstanceSliceCount = answer.computeInstanceSliceCount = spec.slices
+    answer.memorySizeMB = spec.memory // 1024**2
+
+
+def _instance(device: Device) -> MigDevice:
+    if not isinstance(device, MigDevice):
+        raise Refusal(Code.NOT_SUPPORTED)
+    return device

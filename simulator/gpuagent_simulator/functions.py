@@ -1,0 +1,263 @@
+"""Describe the quantities of a scenario, many of them as pure functions of its time.
+
+How much memory a process holds, how busy a GPU is, how many errors: each is a frozen value that is called with the
+seconds since it began (a process's start, or the beginning of the scenario) and answers with an amount: bytes, percent,
+a count. The same seconds always give the same amount.
+"""
+
+from __future__ import annotations
+
+import bisect
+import math
+import threading
+from dataclasses import dataclass
+from typing import Annotated, Literal, get_args
+
+from pydantic import BeforeValidator, ConfigDict, Field
+
+from gpuagent.clock import Clock
+from gpuagent.units import parse_bytes, parse_duration
+from gpuagent_simulator.abi import parse_code
+
+STRICT = ConfigDict(extra="forbid", frozen=True)
+
+
+def _amount(value: object) -> float:
+    """Return a plain number (bytes, percent, a count) or a size such as `-6GiB`."""
+    if isinstance(value, bool):
+        raise ValueError("expected a number or a size such as 6GiB")
+    if isinstance(value, int | float):
+        return float(value)
+    if isinstance(value, str):
+        text = value.strip()
+        return -float(parse_bytes(text[1:])) if text.startswith("-") else float(parse_bytes(text))
+    raise ValueError("expected a number or a size such as 6GiB")
+
+
+def _seconds(value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float | str):
+        raise ValueError("expected a duration such as 30s or 5m")
+    return parse_duration(value)
+
+
+def _code(value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int | str):
+        raise ValueError("expected an NVML error code such as gpu_is_lost or 15")
+    return int(parse_code(value))
+
+
+Amount = Annotated[float, BeforeValidator(_amount)]
+Bytes = Annotated[int, BeforeValidator(lambda value: int(_amount(value))), Field(ge=0)]
+Seconds = Annotated[float, BeforeValidator(_seconds)]
+PositiveSeconds = Annotated[float, BeforeValidator(_seconds), Field(gt=0)]
+ErrorCode = Annotated[int, BeforeValidator(_code)]
+
+
+class ScenarioClock:
+    """Seconds since the beginning of the scenario, by the injected clock."""
+
+    def __init__(self, clock: Clock, start: float | None = None) -> None:
+        self.clock = clock
+        self.start = clock.now() if start is None else start
+        """What the clock said at time 0."""
+        self._lock = threading.Lock()
+        self._batch = (-math.inf, 0)
+
+    def now(self) -> float:
+        """Return the story time in seconds."""
+        return self.clock.now() - self.start
+
+    def wall_microseconds(self) -> int:
+        """Return Unix time, as the driver stamps its values."""
+        return int(self.clock.wall() * 1e6)
+
+    def batch_stamp(self) -> int:
+        """Return Unix microseconds at which the current full second of the story began.
+
+        One per second, for every caller.
+        """
+        now = self.now()
+        second = math.floor(now)
+        with self._lock:
+            if self._batch[0] != second:
+                self._batch = (second, int((self.clock.wall() - (now - second)) * 1e6))
+            return self._batch[1]
+
+
+_MASK = 2**64 - 1
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """Always `value`."""
+
+    value: Amount
+    shape: Literal["constant"] = "constant"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:  # noqa: ARG002 - time changes nothing  # noqa: ARG002 - time changes nothing
+        return self.value
+
+
+@dataclass(frozen=True, slots=True)
+class Ramp:
+    """`start`, and from `after` on `rate` more each second, never above `cap`. This is a leak."""
+
+    rate: Amount
+    start: Amount = 0.0
+    cap: Amount = math.inf
+    after: Seconds = 0.0
+    shape: Literal["ramp"] = "ramp"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:
+        return min(self.start + self.rate * max(0.0, seconds - self.after), self.cap)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """The amount of the last of `points` (seconds, amount) that has been reached.
+
+    0 before the first.
+    """
+
+    points: tuple[tuple[Seconds, Amount], ...]
+    shape: Literal["steps"] = "steps"
+
+    __pydantic_config__ = STRICT
+
+    def __post_init__(self) -> None:
+        times = [at for at, _ in self.points]
+        if not times or times != sorted(times):
+            raise ValueError("points must be a list of [time, amount], earliest first")
+
+    def __call__(self, seconds: float) -> float:
+        reached = bisect.bisect_right(self.points, seconds, key=lambda point: point[0])
+        return self.points[reached - 1][1] if reached else 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Staircase:
+    """`start`, and `size` more after each `every`, never above `cap`.
+
+    What grows once an epoch or a request.
+    """
+
+    size: Amount
+    every: PositiveSeconds
+    start: Amount = 0.0
+    cap: Amount = math.inf
+    shape: Literal["staircase"] = "staircase"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:
+        return min(self.start + self.size * math.floor(max(0.0, seconds) / self.every), self.cap)
+
+
+@dataclass(frozen=True, slots=True)
+class SawTooth:
+    """Climbs from `low` to `high` in `period`, falls back at once and climbs again.
+
+    A cache that is emptied.
+    """
+
+    low: Amount
+    high: Amount
+    period: PositiveSeconds
+    shape: Literal["saw_tooth"] = "saw_tooth"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:
+        return self.low + (self.high - self.low) * (max(0.0, seconds) % self.period) / self.period
+
+
+@dataclass(frozen=True, slots=True)
+class WarmUp:
+    """From `start` towards `level`, ever more slowly.
+
+    63 % of the way after `time_constant`, 95 % after three.
+    """
+
+    level: Amount
+    time_constant: PositiveSeconds
+    start: Amount = 0.0
+    shape: Literal["warm_up"] = "warm_up"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:
+        rest = math.exp(-max(0.0, seconds) / self.time_constant)
+        return self.level - (self.level - self.start) * rest
+
+
+@dataclass(frozen=True, slots=True)
+class Plateau:
+    """Evenly from `start` to `level` in `over`, then flat."""
+
+    level: Amount
+    over: PositiveSeconds
+    start: Amount = 0.0
+    shape: Literal["plateau"] = "plateau"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:
+        done = min(max(0.0, seconds) / self.over, 1.0)
+        return self.level if done == 1.0 else self.start + (self.level - self.start) * done
+
+
+@dataclass(frozen=True, slots=True)
+class Noise:
+    """Between -`amplitude` and +`amplitude`, another amount in each `period`.
+
+    `seed` and time alone decide which.
+    """
+
+    amplitude: Amount
+    period: PositiveSeconds = 1.0
+    seed: int = 0
+    shape: Literal["noise"] = "noise"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:
+        return self.amplitude * (2 * _uniform(self.seed, math.floor(seconds / self.period)) - 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Sum:
+    """All of `of`, added."""
+
+    of: tuple[Curve, ...]
+    shape: Literal["sum"] = "sum"
+
+    __pydantic_config__ = STRICT
+
+    def __call__(self, seconds: float) -> float:
+        return math.fsum(function(seconds) for function in self.of)
+
+
+Shape = Constant | Ramp | Steps | Staircase | SawTooth | WarmUp | Plateau | Noise | Sum
+SHAPES: tuple[str, ...] = tuple(kind.__dataclass_fields__["shape"].default for kind in get_args(Shape))
+
+
+def _plain_amount_is_constant(value: object) -> object:
+    if isinstance(value, int | float | str):
+        return {"shape": "constant", "value": value}
+    return value
+
+
+Curve = Annotated[Shape, Field(discriminator="shape"), BeforeValidator(_plain_amount_is_constant)]
+"""Any of the shapes; in a scenario file a plain amount is a constant."""
+
+
+def _uniform(seed: int, step: int) -> float:
+    """Return a number in [0, 1) that looks random: the finaliser of SplitMix64 (https://prng.di.unimi.it/splitmix64.c)."""
+    mixed = (seed * 0x9E3779B97F4A7C15 + step + 0x9E3779B97F4A7C15) & _MASK
+    mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+    mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+    return ((mixed ^ (mixed >> 31)) >> 11) / 2**53

@@ -1,0 +1,184 @@
+"""Hold a whole simulated node: what `--simulate` and the tests have in their hands.
+
+Faults can come and go while it runs: a file of them is read again whenever it changes.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from pathlib import Path
+
+from gpuagent.clock import Clock
+from gpuagent_simulator.device import Gpu
+from gpuagent_simulator.faults import Fault, FaultBoard
+from gpuagent_simulator.functions import ScenarioClock
+from gpuagent_simulator.library import SimulatedLibrary
+from gpuagent_simulator.proc import FallbackProc, SimulatedProc
+from gpuagent_simulator.process import Bindings, expand
+from gpuagent_simulator.scenario import ScenarioError, check_calls, load_faults
+from gpuagent_simulator.session import SimulatedSession
+from gpuagent_simulator.spec import MAX_PID, GpuSpec, Scenario
+
+log = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.05
+_Stamp = tuple[int, int, int] | None
+
+
+class FaultsFile:
+    """A thread that follows the file until it is closed. No file, or an empty one, is no fault.
+
+    With mistakes in it, what held before goes on, and the log says why. Times count from when a fault is first read.
+    """
+
+    def __init__(self, path: Path, board: FaultBoard, gpu_count: int) -> None:
+        self._path = path
+        self._board = board
+        self._gpu_count = gpu_count
+        self._given: dict[Fault, Fault] = {}
+        self._seen: _Stamp = None
+        self._closed = threading.Event()
+        self.look()
+        self._thread = threading.Thread(target=self._follow, name="faults file", daemon=True)
+        self._thread.start()
+
+    def look(self) -> None:
+        """Take over what the file says, if it has changed."""
+        stamp = _stamp(self._path)
+        if stamp == self._seen:
+            return
+        self._seen = stamp
+        try:
+            faults = load_faults(self._path, self._gpu_count) if stamp is not None else ()
+        except ScenarioError as error:
+            log.warning("the faults of before go on: %s", error)
+            return
+        # A line that was there before goes on: its time counts from when it was first read.
+        begun = {fault: self._given.get(fault) or self._board.from_now(fault) for fault in faults}
+        self._board.exchange(self._given.values(), begun.values())
+        self._given = begun
+
+    def close(self) -> None:
+        """Follow it no longer."""
+        self._closed.set()
+        self._thread.join()
+
+    def _follow(self) -> None:
+        while not self._closed.wait(_LOOK_SECONDS):
+            self.look()
+
+
+def _stamp(path: Path) -> _Stamp:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_mtime_ns, found.st_ino, found.st_size
+
+
+class SimulatedNode:
+    """GPUs, processes and faults of a scenario, by an injected clock.
+
+    Time 0 of the story is when the node is made, unless `start` says at which `clock.now()` it was:
+    so a process that replaces itself goes on where it was. `library` goes under pynvml; `proc` is
+    /proc with the made-up processes, `fallback` what it asks about real ones.
+    """
+
+    max_pid = MAX_PID
+    """Made-up pids lie above the kernel's highest: a reader must believe in them all the same."""
+
+    def __init__(
+        self,
+        scenario: Scenario,
+        clock: Clock,
+        start: float | None = None,
+        *,
+        fallback: FallbackProc | None = None,
+    ) -> None:
+        self.scenario = scenario
+        self.name = scenario.name
+        self.story = ScenarioClock(clock, start)
+        self._faults = FaultBoard(scenario.faults, self.story)
+        by_gpu = expand(scenario.gpus)
+        every_process = [process for processes in by_gpu for process in processes]
+        self._bindings = Bindings(every_process, self.story)
+        self._gpus = [
+            Gpu(
+                index,
+                spec,
+                by_gpu[index],
+                story=self.story,
+                faults=self._faults,
+                bindings=self._bindings,
+            )
+            for index, spec in enumerate(_each_gpu(scenario))
+        ]
+        session = SimulatedSession(scenario, self._gpus, story=self.story, faults=self._faults)
+        self.library = SimulatedLibrary(session)
+        self.proc = SimulatedProc(every_process, self.story, fallback)
+        self._faults_file = (
+            FaultsFile(Path(scenario.faults_file), self._faults, len(self._gpus)) if scenario.faults_file else None
+        )
+
+    # ---- real processes --------------------------------------------------------------------------
+
+    def bind(self, key: str, pid: int) -> None:
+        """Processes that the scenario declares `bind.
+
+        KEY` are this real one, from now until it ends.
+
+        Raises:
+            KeyError: the scenario has no such process.
+            ProcessLookupError: there is no such pid.
+        """
+        self._bindings.bind(key, pid)
+
+    def unbind(self, key: str) -> None:
+        """End the process: the driver forgets it and its memory.
+
+        Raises:
+            KeyError: the scenario has no such process.
+        """
+        self._bindings.unbind(key)
+
+    # ---- faults ----------------------------------------------------------------------------------
+
+    def inject(self, fault: Fault) -> Fault:
+        """Let something go wrong, from now if its time has passed. Returns the fault as it stands.
+
+        Raises:
+            ValueError: it is for a GPU or a call that there is not.
+        """
+        check_calls(fault)
+        if fault.gpu is not None and fault.gpu >= len(self._gpus):
+            raise ValueError(f"there is no GPU {fault.gpu}: the node has {len(self._gpus)}")
+        return self._faults.inject(fault)
+
+    def clear(self) -> None:
+        """Take every fault back, the scenario's own too.
+
+        A driver that was reloaded stays reloaded.
+        """
+        self._faults.clear()
+
+    def release(self) -> None:
+        """Let every call that hangs come back, now and later."""
+        self._faults.release()
+
+    # ---- the rest --------------------------------------------------------------------------------
+
+    def pci_gpu_count(self) -> int:
+        """Count the GPUs on the PCI bus: those count too that the driver has lost or does not enumerate."""
+        return len(self._gpus)
+
+    def close(self) -> None:
+        """Let hanging calls go and give descriptors back."""
+        if self._faults_file is not None:
+            self._faults_file.close()
+        self.release()
+        self._bindings.close()
+
+
+def _each_gpu(scenario: Scenario) -> list[GpuSpec]:
+    return [spec for spec in scenario.gpus for _ in range(spec.count)]

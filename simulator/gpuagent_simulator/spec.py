@@ -1,0 +1,341 @@
+"""Validate the scenario file as data. docs/simulation.md explains every key."""
+
+from __future__ import annotations
+
+import math
+from typing import Annotated, Any, ClassVar, Literal
+
+from pydantic import BaseModel, BeforeValidator, Field, model_validator
+
+from gpuagent_simulator.faults import Fault
+from gpuagent_simulator.functions import STRICT, Bytes, Constant, Curve, PositiveSeconds, Ramp, Seconds
+from gpuagent_simulator.models import Feature, with_model
+
+FIRST_MADE_UP_PID = 4_194_305
+"""Above the kernel's highest pid (PID_MAX_LIMIT, include/linux/threads.h): no real process can be
+meant."""
+MAX_PID = 2**31 - 1
+MAX_PROCESSES = 100_000
+
+Percent = Curve
+ZERO = Constant(0.0)
+
+Words = Annotated[
+    tuple[str, ...],
+    BeforeValidator(lambda value: tuple(value.split()) if isinstance(value, str) else value),
+]
+Count = Annotated[int, Field(ge=1, le=MAX_PROCESSES)]
+Instance = Annotated[int, Field(ge=0, le=0xFFFF)]
+
+
+def _memory(value: object) -> object:
+    """Read `unavailable` as None; nothing at all is a slip of the pen."""
+    if value is None:
+        raise ValueError("give an amount, a shape, or unavailable")
+    return None if value == "unavailable" else value
+
+
+class Spec(BaseModel):
+    """A part of the file: unknown keys are refused, and nothing changes after loading."""
+
+    model_config = STRICT
+
+
+class EngineLoad(Spec):
+    """Share of time, in percent, in which a process keeps each engine busy."""
+
+    sm: Percent = ZERO
+    memory: Percent = ZERO
+    encoder: Percent = ZERO
+    decoder: Percent = ZERO
+    jpeg: Percent = ZERO
+    ofa: Percent = ZERO
+
+
+class ProcessSpec(Spec):
+    """A process on a GPU, or `count` of them."""
+
+    name: str = Field(min_length=1)
+    command: Words = ()
+    user: str = "root"
+    uid: Annotated[int, Field(ge=0, lt=2**32)] | None = None
+    cgroup: str = "/user.slice"
+    state: Literal["R", "S", "D", "Z", "T", "t", "I"] = "S"
+    resident: Curve = Constant(512 * 1024**2)
+    age: Seconds = 60.0
+    kind: Annotated[str, Field(pattern="^[CGM]{1,3}$")] = "C"
+    memory: Annotated[Curve | None, BeforeValidator(_memory)]
+    utilization: EngineLoad = EngineLoad()
+    gpu_instance: Instance | None = None
+    compute_instance: Instance = 0
+    from_: Seconds = Field(0.0, alias="from")
+    until: Seconds = math.inf
+    life: PositiveSeconds | None = None
+    count: Count = 1
+    every: Seconds = 0.0
+    pid: Annotated[int, Field(ge=FIRST_MADE_UP_PID, le=MAX_PID)] | None = None
+    bind: str = ""
+    holds_after_death: bool = False
+    dead: bool = False
+    dead_after: Seconds | None = None
+
+    @model_validator(mode="after")
+    def _consistent(self) -> ProcessSpec:
+        if self.bind and (self.pid is not None or self.count > 1 or self.dead):
+            raise ValueError("a process with bind takes its pid and life from outside: no pid, count or dead")
+        if self.holds_after_death and not self.bind:
+            raise ValueError("holds_after_death is for processes with bind; use dead_after")
+        if self.dead and self.dead_after is not None:
+            raise ValueError("give dead or dead_after, not both")
+        if self.life is not None and not math.isinf(self.until):
+            raise ValueError("give until or life, not both")
+        if self.pid is not None and self.pid + self.count - 1 > MAX_PID:
+            raise ValueError(f"pid + count goes beyond {MAX_PID}")
+        return self
+
+
+class DeviceMemory(Spec):
+    """Device memory. `base_used` is what no process owns."""
+
+    total: Bytes
+    reserved: Bytes = 0
+    base_used: Curve = ZERO
+
+
+class Bar1(Spec):
+    """The window through which the host reaches device memory."""
+
+    total: Bytes = 0
+    used: Curve = ZERO
+
+
+class GpuLoad(Spec):
+    """Utilisation of the GPU in percent; what is not given follows from the processes."""
+
+    gpu: Percent | None = None
+    memory: Percent | None = None
+    encoder: Percent | None = None
+    decoder: Percent | None = None
+    jpeg: Percent | None = None
+    ofa: Percent | None = None
+
+
+class TemperatureSpec(Spec):
+    """Degrees Celsius. `gpu` and `memory` follow from the load if they are not given."""
+
+    gpu: Curve | None = None
+    memory: Curve | None = None
+    idle: float = 32.0
+    rise: float = 40.0
+    slowdown: int = 89
+    shutdown: int = 92
+    memory_max: int = 95
+    gpu_max: int = 87
+
+
+class PowerSpec(Spec):
+    """Watts.
+
+    `draw` follows from the load if it is not given; the energy counter is its integral.
+    """
+
+    draw: Curve | None = None
+    idle: float = 70.0
+    limit: float = 700.0
+    min_limit: float = 200.0
+    max_limit: float = 700.0
+
+
+class Domains(Spec):
+    """MHz by clock domain."""
+
+    graphics: float
+    sm: float
+    memory: float
+    video: float
+
+
+class Throttled(Spec):
+    """Seconds spent below full clocks since the driver was loaded."""
+
+    power_cap: Curve = ZERO
+    sync_boost: Curve = ZERO
+    sw_thermal: Curve = ZERO
+    hw_thermal: Curve = ZERO
+    hw_power_brake: Curve = ZERO
+
+
+class ClocksSpec(Spec):
+    """Clocks at rest and at most.
+
+    `event_reasons` is NVML's bit mask and follows from the load if not given.
+    """
+
+    idle: Domains
+    max: Domains
+    event_reasons: Curve | None = None
+    throttled: Throttled = Throttled()
+
+
+class PcieSpec(Spec):
+    """PCI Express link; the counters are bytes since the driver was loaded."""
+
+    generation: int = 5
+    max_generation: int = 5
+    width: int = 16
+    max_width: int = 16
+    replays: Curve = ZERO
+    transmit: Curve = Ramp(rate=40e6)
+    receive: Curve = Ramp(rate=120e6)
+
+
+class EccSpec(Spec):
+    """Error counts.
+
+    `remap_pending`, `remap_failed`, `retired_pending` and `sram_threshold_exceeded` are 0 or 1.
+    """
+
+    enabled: bool = True
+    volatile_corrected: Curve = ZERO
+    volatile_uncorrected: Curve = ZERO
+    aggregate_corrected: Curve = ZERO
+    aggregate_uncorrected: Curve = ZERO
+    sram_threshold_exceeded: Curve = ZERO
+    remapped_corrected: Curve = ZERO
+    remapped_uncorrected: Curve = ZERO
+    remap_pending: Curve = ZERO
+    remap_failed: Curve = ZERO
+    retired_single_bit: Curve = ZERO
+    retired_double_bit: Curve = ZERO
+    retired_pending: Curve = ZERO
+    recovery_action: Curve = ZERO
+
+
+class NvLinkSpec(Spec):
+    """NVLinks. Byte and error counters are those of one link; all links are alike."""
+
+    links: Annotated[int, Field(ge=0, le=36)] = 0
+    inactive: tuple[int, ...] = ()
+    version: int = 4
+    megabytes_per_second: int = 26562
+    transmit: Curve = Ramp(rate=25e6)
+    receive: Curve = Ramp(rate=25e6)
+    replay_errors: Curve = ZERO
+    recovery_errors: Curve = ZERO
+    crc_flit_errors: Curve = ZERO
+    crc_data_errors: Curve = ZERO
+
+
+class Fans(Spec):
+    """Fans; `percent` follows from the temperature if it is not given."""
+
+    count: Annotated[int, Field(ge=0, le=8)] = 0
+    percent: Curve | None = None
+
+
+class MigInstanceSpec(Spec):
+    """A MIG device.
+
+    A compute instance in a GPU instance, whose memory it shares with its siblings.
+    """
+
+    gpu_instance: Instance
+    compute_instance: Instance = 0
+    profile: str
+    memory: Bytes
+    base_used: Curve = ZERO
+    multiprocessors: int = 16
+    slices: int = 1
+    uuid: str = ""
+    from_: Seconds = Field(0.0, alias="from")
+    until: Seconds = math.inf
+
+
+class GpuSpec(Spec):
+    """A GPU, or `count` of them; `model` fills in what is not given."""
+
+    model: str
+    count: Annotated[int, Field(ge=1, le=64)] = 1
+    name: str
+    uuid: str = ""
+    serial: str = ""
+    pci_bus_id: str = ""
+    pci_device_id: int = 0
+    pci_subsystem_id: int = 0
+    vbios: str = "96.00.74.00.01"
+    brand: int = 14
+    architecture: int
+    compute_capability: tuple[int, int]
+    multiprocessors: int = 132
+    lacks: frozenset[Feature] = frozenset()
+    memory: DeviceMemory | None = None
+    bar1: Bar1 = Bar1()
+    utilization: GpuLoad = GpuLoad()
+    temperature: TemperatureSpec = TemperatureSpec()
+    power: PowerSpec = PowerSpec()
+    clocks: ClocksSpec
+    performance_state: Curve | None = None
+    pcie: PcieSpec = PcieSpec()
+    ecc: EccSpec = EccSpec()
+    nvlink: NvLinkSpec = NvLinkSpec()
+    fans: Fans = Fans()
+    gpm: dict[str, Curve] = Field(default_factory=dict)
+    persistence: bool = True
+    accounting: bool = False
+    mig: tuple[MigInstanceSpec, ...] | None = None
+    processes: tuple[ProcessSpec, ...] = ()
+
+    @model_validator(mode="before")
+    @classmethod
+    def _fill_in_model(cls, given: Any) -> Any:
+        return with_model(given) if isinstance(given, dict) else given
+
+    @model_validator(mode="after")
+    def _consistent(self) -> GpuSpec:
+        if self.memory is None and Feature.MEMORY not in self.lacks:
+            raise ValueError("give memory, or say that the GPU lacks it")
+        if self.count > 1 and (self.uuid or self.serial or self.pci_bus_id):
+            raise ValueError("uuid, serial and pci_bus_id are one GPU's own: not together with count")
+        if self.mig is None and any(process.gpu_instance is not None for process in self.processes):
+            raise ValueError("a process names a gpu_instance, but the GPU has no mig")
+        return self
+
+
+class FaultList(Spec):
+    """What stands in a scenario's `faults_file`: read again whenever it changes."""
+
+    noun: ClassVar[str] = "file of faults"
+    parts: ClassVar[str] = "faults"
+
+    faults: tuple[Fault, ...] = ()
+
+
+class Scenario(Spec):
+    """A whole scenario."""
+
+    noun: ClassVar[str] = "scenario"
+    parts: ClassVar[str] = "gpus, processes and faults"
+
+    name: str = "unnamed"
+    description: str = ""
+    driver: str = "580.95.05"
+    nvml: str = ""
+    cuda: int = 13000
+    gpus: tuple[GpuSpec, ...] = ()
+    faults: tuple[Fault, ...] = ()
+    faults_file: str = ""
+
+    @property
+    def gpu_count(self) -> int:
+        """GPUs that the node has when all is well."""
+        return sum(gpu.count for gpu in self.gpus)
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Scenario:
+        for position, fault in enumerate(self.faults):
+            if fault.gpu is not None and fault.gpu >= self.gpu_count:
+                raise ValueError(f"faults[{position}] is for GPU {fault.gpu} of {self.gpu_count}")
+        processes = sum(gpu.count * process.count for gpu in self.gpus for process in gpu.processes)
+        if processes > MAX_PROCESSES:
+            raise ValueError(f"{processes} processes are more than {MAX_PROCESSES}")
+        return self

@@ -1,0 +1,1 @@
+"""Drivers: what a backend does, and NVML."""
