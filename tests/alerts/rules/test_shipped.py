@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from gpuagent.monitor.repairs import REPAIR_XIDS
+from gpuagent.collector.repairs import REPAIR_XIDS
 from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_file
 from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.rules.unit_test import run_unit_tests
