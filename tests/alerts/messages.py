@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from gpuagent_alerts.alert import Alert, Message, Status
-from gpuagent_alerts.notify.outbox.attempt import Context
+from gpuagent_alerts.notify.outbox.attempt import MessageContext
 from gpuagent_alerts.notify.outbox.entry import Occasion, OutboxEntry, message_id
 
 NOW = 1_700_000_000.0
-CONTEXT = Context("node7", "http://node7:9837/", NOW)
+CONTEXT = MessageContext("node7", "http://node7:9837/", NOW)
 SHOWN = {
     "summary": "The GPU is gone.",
     "description": "Drain the node, then reset the GPU.",

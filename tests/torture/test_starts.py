@@ -15,7 +15,7 @@ import pytest
 
 from gpuagent.clock import ManualClock
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.problem import Owner
+from gpuagent_alerts.store.problem import StateOwner
 from tests.alerts.notify.receivers.sink import sink
 from tests.alerts.store.damage import TABLES, columns, damage, filled
 from tests.integration.agent import running_agent
@@ -44,7 +44,7 @@ def _state_file(folder: Path) -> Path:
     (folder / "scenario.yaml").write_text(_SCENARIO)
     (folder / "rules.yaml").write_text(_RULES)
     path = folder / "state" / "state.db"
-    store = Store(path, owner=Owner(simulated=True))
+    store = Store(path, owner=StateOwner(simulated=True))
     for number in range(100):
         store.set_meta(f"key {number}", "x" * 500)
     store.close()

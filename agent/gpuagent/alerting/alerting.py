@@ -46,7 +46,7 @@ from gpuagent_alerts.states.machine import Change, Transition
 from gpuagent_alerts.states.missing import find_missing
 from gpuagent_alerts.states.persister import StatePersister
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.problem import Owner, StoreFailure
+from gpuagent_alerts.store.problem import StateOwner, StoreFailure
 
 if TYPE_CHECKING:  # the first loads pydantic, the second the HTTP client: a node can do without
     from gpuagent.config.models import Config
@@ -89,7 +89,7 @@ class Alerting:
 
     def __init__(self, config: Config, groups: Iterable[RuleGroup], clock: Clock, where: NodeIdentity) -> None:
         self.store = Store(
-            where.state_file, owner=Owner(where.machine, simulated=bool(where.simulated)), lost=where.lost
+            where.state_file, owner=StateOwner(where.machine, simulated=bool(where.simulated)), lost=where.lost
         )
         self.engine = RuleEngine(tuple(groups), longest_gap_seconds=longest_gap(config.poll_interval, clock.speed))
         self.outbox = Outbox(self.store, clock)

@@ -26,7 +26,7 @@ if TYPE_CHECKING:  # it loads the HTTP client, which a node without receivers ne
     from gpuagent_alerts.masker import Masker
     from gpuagent_alerts.notify.receivers.base import Dependencies
     from gpuagent_alerts.notify.receivers.heartbeat import Heartbeat
-    from gpuagent_alerts.notify.receivers.http import Http
+    from gpuagent_alerts.notify.receivers.http import HttpClient
 
 
 class ReceiverFactory:
@@ -35,7 +35,7 @@ class ReceiverFactory:
     def __init__(self, clock: Clock, store: Store) -> None:
         self._clock = clock
         self._store = store
-        self._http: Http | None = None
+        self._http: HttpClient | None = None
         self._masker: Masker | None = None
 
     def recipients(self, configured: Sequence[Receiver]) -> list[Recipient]:
@@ -72,7 +72,7 @@ class ReceiverFactory:
     def _shared(self, configured: Sequence[Receiver]) -> Dependencies:
         from gpuagent_alerts.masker import Masker  # noqa: PLC0415
         from gpuagent_alerts.notify.receivers.base import Dependencies  # noqa: PLC0415
-        from gpuagent_alerts.notify.receivers.http import Http  # noqa: PLC0415
+        from gpuagent_alerts.notify.receivers.http import HttpClient  # noqa: PLC0415
         from gpuagent_alerts.notify.receivers.registry import secret_arguments_of, secrets_of  # noqa: PLC0415
 
         if self._masker is None:
@@ -80,7 +80,7 @@ class ReceiverFactory:
         # Receivers that stay as they are over a reload share it too: what one of them says may quote any secret.
         self._masker.use(secrets_of(configured), secret_arguments_of(configured))
         if self._http is None:
-            self._http = Http(clock=self._clock, masker=self._masker)
+            self._http = HttpClient(clock=self._clock, masker=self._masker)
         return Dependencies(self._http, self._clock, self._masker, self._store)
 
 

@@ -16,7 +16,7 @@ _UNKNOWN_SEVERITY = 2
 CRITICAL = _SEVERITIES["critical"]
 
 
-class Stage(IntEnum):
+class UrgencyStage(IntEnum):
     """State of what an incident is about; a higher one is worse."""
 
     NOTED = 0
@@ -50,17 +50,17 @@ CALM = Urgency(-1, -1)
 """Urgency below that of every alert."""
 
 _STAGES = {
-    "GpuMemoryHigh": Stage.GROWING,
-    "GpuProcessMemoryLeak": Stage.GROWING,
-    "GpuMemoryLeak": Stage.GROWING,
-    "GpuMemoryFull": Stage.FULL,
-    "GpuInstanceMemoryFull": Stage.FULL,
-    "GpuXidCritical": Stage.FULL,
-    "GpuLost": Stage.LOST,
-    "GpuRemedyAnnounced": Stage.ACTED_ON,
-    "GpuProcessUnkillable": Stage.ACTED_ON,
+    "GpuMemoryHigh": UrgencyStage.GROWING,
+    "GpuProcessMemoryLeak": UrgencyStage.GROWING,
+    "GpuMemoryLeak": UrgencyStage.GROWING,
+    "GpuMemoryFull": UrgencyStage.FULL,
+    "GpuInstanceMemoryFull": UrgencyStage.FULL,
+    "GpuXidCritical": UrgencyStage.FULL,
+    "GpuLost": UrgencyStage.LOST,
+    "GpuRemedyAnnounced": UrgencyStage.ACTED_ON,
+    "GpuProcessUnkillable": UrgencyStage.ACTED_ON,
 }
-_TIERS = {"hours": Stage.GROWING, "minutes": Stage.FILLING, "seconds": Stage.FILLING}
+_TIERS = {"hours": UrgencyStage.GROWING, "minutes": UrgencyStage.FILLING, "seconds": UrgencyStage.FILLING}
 _XID_OFF_THE_BUS = "79"
 _IDLE_RESULTS = frozenset({"dry_run", "refused", "resolved", "exited"})
 """Ends of a remedy that has done nothing."""
@@ -103,12 +103,12 @@ def severity_rank(severity: str) -> int:
     return _SEVERITIES.get(severity, _UNKNOWN_SEVERITY)
 
 
-def _stage(labels: Mapping[str, str]) -> Stage:
+def _stage(labels: Mapping[str, str]) -> UrgencyStage:
     name = labels.get("alertname", "")
     if name == "GpuMemoryExhaustionSoon":
-        return _TIERS.get(labels.get("tier", ""), Stage.FILLING)
+        return _TIERS.get(labels.get("tier", ""), UrgencyStage.FILLING)
     if name == "GpuXidCritical" and labels.get("xid") == _XID_OFF_THE_BUS:
-        return Stage.LOST
+        return UrgencyStage.LOST
     if is_remedy_note(labels):
-        return Stage.ACTED_ON
-    return _STAGES.get(name, Stage.NOTED)
+        return UrgencyStage.ACTED_ON
+    return _STAGES.get(name, UrgencyStage.NOTED)

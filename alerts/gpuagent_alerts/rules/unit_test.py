@@ -36,7 +36,7 @@ Told = tuple[tuple[tuple[str, str], ...], tuple[tuple[str, str], ...]]
 
 
 @dataclass(slots=True)
-class Verdict:
+class UnitTestResult:
     """Result of one test file."""
 
     file: str
@@ -49,9 +49,9 @@ class Verdict:
         return not self.problems
 
 
-def run_unit_tests(path: Path) -> Verdict:
+def run_unit_tests(path: Path) -> UnitTestResult:
     """Run all tests of a file."""
-    verdict = Verdict(str(path))
+    verdict = UnitTestResult(str(path))
     try:
         tests = load_unit_tests(path)
         groups = _load_groups(tests, verdict)
@@ -98,7 +98,7 @@ class Simulation:
         )
 
 
-def _load_groups(tests: UnitTestFile, verdict: Verdict) -> list[RuleGroup]:
+def _load_groups(tests: UnitTestFile, verdict: UnitTestResult) -> list[RuleGroup]:
     groups: list[RuleGroup] = []
     faults: list[RuleFault] = []
     for pattern in tests.rule_files:

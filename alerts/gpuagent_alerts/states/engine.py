@@ -34,7 +34,7 @@ class InstanceRecord(NamedTuple):
     dump: Mapping[str, object]
 
 
-class Loaded(NamedTuple):
+class LoadResult(NamedTuple):
     """Result of loading stored instances."""
 
     ended: tuple[Transition, ...]
@@ -178,7 +178,7 @@ class RuleEngine:
             for instance, dump in zip(running.states.instances, running.states.dump(), strict=True)
         ]
 
-    def load(self, records: Iterable[InstanceRecord], now_seconds: float, wall_seconds: float) -> Loaded:
+    def load(self, records: Iterable[InstanceRecord], now_seconds: float, wall_seconds: float) -> LoadResult:
         """Go on where `dump` stopped, before the first evaluation. The time in between does not count."""
         by_rule: dict[RuleKey, list[Mapping[str, object]]] = {running.key: [] for running in self.rules()}
         orphans: list[Mapping[str, object]] = []
@@ -189,7 +189,7 @@ class RuleEngine:
         for running in self.rules():
             if running.states is not None:
                 broken += running.states.load(by_rule[running.key], now_seconds)
-        return Loaded(tuple(_end(orphans, now_seconds, wall_seconds)), broken)
+        return LoadResult(tuple(_end(orphans, now_seconds, wall_seconds)), broken)
 
     def _rule_of(self, record: InstanceRecord) -> RunningRule | None:
         candidates = [

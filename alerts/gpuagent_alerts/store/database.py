@@ -35,9 +35,9 @@ from gpuagent_alerts.store.opening import (
     open_memory,
     rewrite,
 )
-from gpuagent_alerts.store.problem import ANY_OWNER, OWNER_KEY, Owner, StoreFailure, StoreProblem, Trouble
+from gpuagent_alerts.store.problem import ANY_OWNER, OWNER_KEY, StateOwner, StoreFailure, StoreProblem, Trouble
 from gpuagent_alerts.store.schema import STEPS, Step
-from gpuagent_alerts.store.tables import Column, DamagedRow, Reading, Table, Value, select, set_aside, text
+from gpuagent_alerts.store.tables import Column, DamagedRow, QueryResult, Table, Value, select, set_aside, text
 
 log = logging.getLogger(__name__)
 
@@ -56,7 +56,7 @@ class Store:
     """Opens the file, or a database in memory where there is no path; `problem` says what is wrong with it."""
 
     def __init__(
-        self, path: Path | None, *, steps: Sequence[Step] = STEPS, owner: Owner = ANY_OWNER, lost: str = ""
+        self, path: Path | None, *, steps: Sequence[Step] = STEPS, owner: StateOwner = ANY_OWNER, lost: str = ""
     ) -> None:
         """Open it. `lost` says what was here before and is gone: remedies stop until a person has looked."""
         self.problem: StoreProblem | None
@@ -84,7 +84,7 @@ class Store:
         """Other things that are wrong with the state, in words, found by others."""
         _log(self.problem, *self._notices, *self.remarks)
         with suppress(StoreFailure):  # said again, and told, at the next write
-            if self.meta_at_start(OWNER_KEY, Owner.load) != owner:
+            if self.meta_at_start(OWNER_KEY, StateOwner.load) != owner:
                 self.set_meta(OWNER_KEY, owner.dump())
             if lost:
                 self.set_meta(LOSS_KEY, lost)
@@ -243,7 +243,7 @@ class Store:
 
         self.check(replace(table, decode=refuse), rest, values)
 
-    def _sort_out(self, table: Table[T], found: Reading[T]) -> Reading[T]:
+    def _sort_out(self, table: Table[T], found: QueryResult[T]) -> QueryResult[T]:
         damaged = found.damaged
         if table.append_only:
             damaged = [row for row in damaged if (table.name, row.address) not in self._skipped]

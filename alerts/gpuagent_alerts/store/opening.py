@@ -22,7 +22,7 @@ from gpuagent_alerts.store.files import (
     move_aside,
     move_companion_aside,
 )
-from gpuagent_alerts.store.problem import Owner, StoreProblem, Trouble, owner_of
+from gpuagent_alerts.store.problem import StateOwner, StoreProblem, Trouble, owner_of
 from gpuagent_alerts.store.salvage import salvage, salvage_file
 from gpuagent_alerts.store.schema import APPLICATION_ID, Step
 from gpuagent_alerts.store.tables import LARGEST_INTEGER, decode_text
@@ -70,7 +70,7 @@ def open_memory(steps: Sequence[Step]) -> sqlite3.Connection:
     return db
 
 
-def open_file(path: Path, steps: Sequence[Step], owner: Owner) -> Opened:
+def open_file(path: Path, steps: Sequence[Step], owner: StateOwner) -> Opened:
     """Return the database of a file, which is made where there is none.
 
     A damaged file is moved aside and a new one begun, with the rows that can still be read; another node's is moved
@@ -146,7 +146,9 @@ def note_loss(db: sqlite3.Connection, detail: str) -> None:
         checkpoint(db)
 
 
-def _begin_anew(path: Path, steps: Sequence[Step], owner: Owner, refused: _Refused, notices: tuple[str, ...]) -> Opened:
+def _begin_anew(
+    path: Path, steps: Sequence[Step], owner: StateOwner, refused: _Refused, notices: tuple[str, ...]
+) -> Opened:
     problem = StoreProblem(refused.trouble, path, str(refused), in_memory=True)
     try:
         aside = move_aside(path, "corrupt" if refused.trouble is Trouble.CORRUPT else "other-node")
@@ -182,7 +184,7 @@ def _tend_companions(path: Path) -> Iterator[str]:
             yield f"{log} has no database: what was in it is lost; it was moved to {kept}"
 
 
-def _open(path: Path, steps: Sequence[Step], owner: Owner) -> sqlite3.Connection:
+def _open(path: Path, steps: Sequence[Step], owner: StateOwner) -> sqlite3.Connection:
     _make(path)
     db = connect(str(path))
     try:
@@ -214,7 +216,7 @@ def _make(path: Path) -> None:
         os.close(descriptor)
 
 
-def _examine(db: sqlite3.Connection, known: int, owner: Owner) -> None:
+def _examine(db: sqlite3.Connection, known: int, owner: StateOwner) -> None:
     version, application = _number(db, "user_version"), _number(db, "application_id")
     tables = db.execute("SELECT count(*) FROM sqlite_master").fetchone()[0]
     if application != APPLICATION_ID and (application or version or tables):

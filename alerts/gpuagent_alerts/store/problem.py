@@ -70,14 +70,14 @@ OWNER_KEY = "node"
 """Key of the owner in `meta`."""
 
 
-class Owner(NamedTuple):
+class StateOwner(NamedTuple):
     """The node that writes a file."""
 
     machine: str = ""
     """Identity of the machine, as `KIND ID`; "" where it is not known."""
     simulated: bool = False
 
-    def differs(self, other: Owner) -> str:
+    def differs(self, other: StateOwner) -> str:
         """Return what makes these two nodes, in words about the other; "" where they may be one.
 
         Ids of different kinds cannot be compared: an agent that becomes another user may read another one.
@@ -93,7 +93,7 @@ class Owner(NamedTuple):
         return json.dumps(self._asdict())
 
     @classmethod
-    def load(cls, text: str) -> Owner:
+    def load(cls, text: str) -> StateOwner:
         """Read what `dump` wrote. Raises ValueError."""
         found = json.loads(text)
         if not isinstance(found, dict) or not isinstance(found.get("machine"), str):
@@ -101,14 +101,14 @@ class Owner(NamedTuple):
         return cls(found["machine"], simulated=found.get("simulated") is True)
 
 
-ANY_OWNER = Owner()
+ANY_OWNER = StateOwner()
 """A real node, on a machine that is not known."""
 
 
-def owner_of(db: sqlite3.Connection) -> Owner | None:
+def owner_of(db: sqlite3.Connection) -> StateOwner | None:
     """Return whose state this is; None where nobody has said so, or it cannot be read. Raises sqlite3.Error."""
     rows: list[tuple[Any]] = db.execute("SELECT value FROM meta WHERE key = ?", (OWNER_KEY,)).fetchall()
     try:
-        return Owner.load(rows[0][0]) if rows else None
+        return StateOwner.load(rows[0][0]) if rows else None
     except (ValueError, TypeError, RecursionError):
         return None

@@ -205,7 +205,7 @@ class DamagedRow(NamedTuple):
     """Bytes and type of each column of the key, as SQLite has them."""
 
 
-class Reading(NamedTuple, Generic[T]):
+class QueryResult(NamedTuple, Generic[T]):
     """Result of a query."""
 
     rows: list[T]
@@ -222,7 +222,7 @@ def decode_text(raw: bytes) -> str | bytes:
 
 def select(
     db: sqlite3.Connection, table: Table[T], rest: str = "", values: Sequence[Value] = (), *, keep: bool = True
-) -> Reading[T]:
+) -> QueryResult[T]:
     """Read rows, one after another. `rest` is SQL that follows the name of the table.
 
     With `keep` false only the damaged rows are returned: a table may be larger than the memory that is to be spent.
@@ -236,7 +236,7 @@ def select(
     ]
     address = [f"CAST({name} AS BLOB), typeof({name})" for name in table.key]
     sql = f"SELECT {', '.join((*cells, too_long, *address))} FROM {table.name} {rest}"  # noqa: S608  names of ours
-    found: Reading[T] = Reading([], [])
+    found: QueryResult[T] = QueryResult([], [])
     width = len(table.columns)
     for row in db.execute(sql, values):
         raw, is_long = row[:width], row[width]

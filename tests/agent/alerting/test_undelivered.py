@@ -14,14 +14,14 @@ from gpuagent.cli.check import judge
 from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
 from gpuagent.view import View
-from gpuagent_alerts.notify.outbox.attempt import Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.outbox.delivery import DeliveryWorker
 from gpuagent_exporters.problems import find_problems
 from gpuagent_exporters.severity import Severity
 from tests.fakes.snapshots import full_snapshot
 
 NOW = 1000.0
-REFUSED = Outcome(Reason.UNREACHABLE, "connection refused")
+REFUSED = DeliveryOutcome(Reason.UNREACHABLE, "connection refused")
 
 
 def lane(*, failing_since: float | None = None, off: object = None) -> DeliveryWorker:

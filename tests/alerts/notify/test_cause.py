@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent_alerts.alert import CauseKind
 from gpuagent_alerts.notify.cause import CauseProcess, NoCauseFacts, cause_of
-from gpuagent_alerts.notify.urgency import CALM, Stage, Urgency, urgency_of, worst_severity
+from gpuagent_alerts.notify.urgency import CALM, Urgency, UrgencyStage, urgency_of, worst_severity
 
 
 @dataclass
@@ -111,7 +111,7 @@ def test_a_dry_run_begins_nothing() -> None:
     assert not cause_of(dry, NoCauseFacts()).begins
     assert cause_of(done, NoCauseFacts()).begins
     assert urgency_of(dry) == CALM
-    assert urgency_of(done) == Urgency(2, Stage.ACTED_ON)
+    assert urgency_of(done) == Urgency(2, UrgencyStage.ACTED_ON)
 
 
 def test_own_rules_of_one_gpu_are_apart_and_their_tiers_together() -> None:

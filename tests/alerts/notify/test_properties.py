@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.notify.outbox.attempt import DELIVERED, Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, Reason
 from gpuagent_alerts.notify.routes import Recipient
 from tests.alerts.messages import alert
 from tests.alerts.notify.parts import Desk, route
@@ -47,7 +47,7 @@ class Story(RuleBasedStateMachine):
     @rule(receiver=st.sampled_from(["hook", "grouped"]), ok=st.booleans())
     def deliver(self, receiver: str, ok: bool) -> None:
         taken = self.desk.outbox.take_due(receiver, 1)
-        self.desk.outbox.record_outcome(taken, DELIVERED if ok else Outcome(Reason.UNREACHABLE))
+        self.desk.outbox.record_outcome(taken, DELIVERED if ok else DeliveryOutcome(Reason.UNREACHABLE))
         for one in taken if ok else ():
             self.hear(receiver, list(one.message.alerts))
 

@@ -10,7 +10,7 @@ import yaml
 from typer.testing import CliRunner
 
 from gpuagent.cli.rules import rules_app
-from gpuagent_alerts.rules.unit_test import Verdict, run_unit_tests
+from gpuagent_alerts.rules.unit_test import UnitTestResult, run_unit_tests
 from tests.alerts.promql.promtool import is_newer
 from tests.alerts.rules import promtool
 
@@ -60,7 +60,7 @@ def test_the_verdicts_are_promtools(folder: Path) -> None:
 def test_a_pattern_without_a_file_is_a_warning(folder: Path) -> None:
     """As in promtool: nothing is tested, which nobody may miss."""
     verdict = run_unit_tests(write(folder, "case", "rule_files: [nothing.yaml]\ntests: []"))
-    assert verdict == Verdict(verdict.file, [], [f"  WARNING: no file match pattern {folder / 'nothing.yaml'}"])
+    assert verdict == UnitTestResult(verdict.file, [], [f"  WARNING: no file match pattern {folder / 'nothing.yaml'}"])
 
 
 def test_a_rule_that_fails_ends_the_test(folder: Path) -> None:

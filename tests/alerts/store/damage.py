@@ -13,7 +13,7 @@ from gpuagent.growth import MemoryKey
 from gpuagent.identity import ProcessId
 from gpuagent.leaks.detectors import Beginning, MemoryLeakDetectors
 from gpuagent.leaks.registry import Histories
-from gpuagent_alerts.notify.outbox.attempt import Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.slack import StoredThreads, Thread
 from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit
 from gpuagent_alerts.rules.model import RuleGroup
@@ -66,7 +66,7 @@ def filled(folder: Path, clock: ManualClock) -> Path:
             await bench.commands.acknowledge("Half", "on it", "bob")
             delivery = bench.alerting.delivery
             await asyncio.to_thread(
-                delivery._disabled.switch_off, delivery.workers["gone"].sender, Outcome(Reason.GONE, "410 Gone")
+                delivery._disabled.switch_off, delivery.workers["gone"].sender, DeliveryOutcome(Reason.GONE, "410 Gone")
             )
 
     asyncio.run(fill())

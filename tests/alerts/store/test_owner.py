@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent_alerts.store.database import Store
-from gpuagent_alerts.store.problem import ANY_OWNER, Owner, Trouble, owner_of
+from gpuagent_alerts.store.problem import ANY_OWNER, StateOwner, Trouble, owner_of
 
-HERE, ELSEWHERE = Owner("firmware 1"), Owner("firmware 2")
-SIMULATED = Owner("firmware 1", simulated=True)
+HERE, ELSEWHERE = StateOwner("firmware 1"), StateOwner("firmware 2")
+SIMULATED = StateOwner("firmware 1", simulated=True)
 
 
-def leave(path: Path, owner: Owner) -> None:
+def leave(path: Path, owner: StateOwner) -> None:
     """A state with one value, of an agent that has ended."""
     store = Store(path, owner=owner)
     assert store.problem is None
@@ -24,7 +24,7 @@ def leave(path: Path, owner: Owner) -> None:
     store.close()
 
 
-def content(path: Path) -> tuple[str, Owner | None]:
+def content(path: Path) -> tuple[str, StateOwner | None]:
     """The value in a file, and whose the file is."""
     db = sqlite3.connect(path)
     try:
@@ -34,7 +34,7 @@ def content(path: Path) -> tuple[str, Owner | None]:
 
 
 @pytest.mark.parametrize(("before", "words"), [(SIMULATED, "a simulated node's"), (ELSEWHERE, "another machine's")])
-def test_a_real_node_begins_anew(tmp_path: Path, before: Owner, words: str) -> None:
+def test_a_real_node_begins_anew(tmp_path: Path, before: StateOwner, words: str) -> None:
     """Its alerts, silences and limits are not this node's: the file is kept beside the new one, and that is told."""
     path = tmp_path / "state.db"
     leave(path, before)
@@ -88,11 +88,11 @@ def test_a_file_that_does_not_say_whose_it_is(tmp_path: Path, said: str) -> None
 
 
 MACHINES = st.sampled_from(["", "firmware 1", "firmware 2", "system 1"])
-OWNERS = st.builds(Owner, MACHINES, simulated=st.booleans())
+OWNERS = st.builds(StateOwner, MACHINES, simulated=st.booleans())
 
 
 @given(OWNERS, OWNERS)
-def test_whether_two_nodes_may_be_one(one: Owner, other: Owner) -> None:
+def test_whether_two_nodes_may_be_one(one: StateOwner, other: StateOwner) -> None:
     """Made up and real are never one; real ones are two only where ids of one kind differ; it holds both ways."""
     assert bool(one.differs(other)) == bool(other.differs(one))
     known = one.machine and other.machine and one.machine.split()[0] == other.machine.split()[0]

@@ -39,7 +39,7 @@ _FINAL = frozenset({Reason.DELIVERED, Reason.REFUSED, Reason.REDIRECTED, Reason.
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
+class DeliveryOutcome:
     """The reason, and a detail in words that holds neither an address nor a secret."""
 
     reason: Reason
@@ -71,14 +71,14 @@ class Outcome:
         return self.detail or str(self.reason)
 
 
-DELIVERED = Outcome(Reason.DELIVERED)
+DELIVERED = DeliveryOutcome(Reason.DELIVERED)
 
 
 DAY_SECONDS = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
-class Context:
+class MessageContext:
     """What an attempt knows besides the message."""
 
     node: str
@@ -92,7 +92,7 @@ class Context:
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class DeliveryPace:
     """Limits of a receiver: how fast, how many, and for how long."""
 
     min_interval_seconds: float = 0.0
@@ -115,7 +115,7 @@ class Sender(Protocol):
         ...
 
     @property
-    def pace(self) -> Pace:
+    def pace(self) -> DeliveryPace:
         """Limits of the receiver."""
         ...
 
@@ -123,7 +123,7 @@ class Sender(Protocol):
         """Return a hash that changes with the address; nothing can be read from it."""
         ...
 
-    async def send(self, message: Message, context: Context) -> Outcome:
+    async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         """Try once."""
         ...
 
@@ -139,7 +139,7 @@ SHORTEST_PAUSE_SECONDS = 1.0
 _STEP_SECONDS = 1.0
 
 
-def wait_seconds(attempts: int, outcome: Outcome, random: Callable[[], float]) -> float:
+def wait_seconds(attempts: int, outcome: DeliveryOutcome, random: Callable[[], float]) -> float:
     """Return how long to wait after so many failed attempts (1 or more).
 
     As the receiver asked; else exponential back-off with full jitter, so that many senders do not come back at once

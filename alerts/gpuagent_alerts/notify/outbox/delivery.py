@@ -17,7 +17,7 @@ from typing import Any, ParamSpec, TypeVar
 
 from gpuagent.clock import Clock
 from gpuagent_alerts.alert import Message
-from gpuagent_alerts.notify.outbox.attempt import Context, Outcome, Reason, Sender
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, MessageContext, Reason, Sender
 from gpuagent_alerts.notify.outbox.entry import QueuedMessage
 from gpuagent_alerts.notify.outbox.queue import DeliveryFigures, Outbox
 from gpuagent_alerts.store.database import Store
@@ -33,7 +33,7 @@ _KEY = "receivers_off"
 class DisabledReceiver:
     """Why a receiver is sent nothing, and since when."""
 
-    outcome: Outcome
+    outcome: DeliveryOutcome
     since: float
     """Unix time."""
     address_hash: str
@@ -52,7 +52,7 @@ class DisabledReceivers:
         found = self._off.get(sender.name)
         return found if found is not None and found.address_hash == sender.address_hash() else None
 
-    def switch_off(self, sender: Sender, outcome: Outcome) -> DisabledReceiver:
+    def switch_off(self, sender: Sender, outcome: DeliveryOutcome) -> DisabledReceiver:
         """Send nothing to it until it is switched on."""
         off = DisabledReceiver(outcome, self._clock.wall(), sender.address_hash())
         self._keep({**self._off, sender.name: off})
@@ -77,7 +77,7 @@ def _load(dump: str) -> dict[str, DisabledReceiver]:
 
 
 def _off(found: Mapping[str, Any]) -> DisabledReceiver:
-    outcome = Outcome(Reason.GONE, text(member(found, "detail")))
+    outcome = DeliveryOutcome(Reason.GONE, text(member(found, "detail")))
     return DisabledReceiver(outcome, unix_time(member(found, "since")), text(member(found, "address_hash")))
 
 
@@ -100,9 +100,9 @@ class MessageOrigin:
     """The agent's page; a reload may change it. "" where no other machine reaches it."""
     simulated: bool = False
 
-    def context(self, now: float) -> Context:
+    def context(self, now: float) -> MessageContext:
         """Return what an attempt knows besides the message, at this Unix time."""
-        return Context(self.node, self.external_url, now, self.simulated)
+        return MessageContext(self.node, self.external_url, now, self.simulated)
 
 
 class DeliveryWorker:
@@ -113,7 +113,7 @@ class DeliveryWorker:
     ) -> None:
         self.off = disabled.off(sender)
         """Why nothing is sent any more: the receiver wants nothing (410)."""
-        self.last: Outcome | None = None
+        self.last: DeliveryOutcome | None = None
         """Outcome of the last attempt."""
         self.failing_since: float | None = None
         """Clock of the first of the attempts that have failed in a row; None after one that did not."""
@@ -184,19 +184,19 @@ class DeliveryWorker:
         pause = await _to_its_end(asyncio.ensure_future(_threaded(self._settle, taken, outcome)))
         self._free_at = max(self._free_at, self._clock.now() + pause)
 
-    def _settle(self, taken: Sequence[QueuedMessage], outcome: Outcome) -> float:
+    def _settle(self, taken: Sequence[QueuedMessage], outcome: DeliveryOutcome) -> float:
         try:
             return self._note(taken, outcome)
         except StoreFailure:
             return self._note(taken, outcome)  # in memory, if the file is of no use any more
 
-    def _note(self, taken: Sequence[QueuedMessage], outcome: Outcome) -> float:
+    def _note(self, taken: Sequence[QueuedMessage], outcome: DeliveryOutcome) -> float:
         pause = self._outbox.record_outcome(taken, outcome)
         if outcome.switch_off:
             self.off = self._disabled.switch_off(self._sender, outcome)
         return pause
 
-    def _log_change(self, outcome: Outcome) -> None:
+    def _log_change(self, outcome: DeliveryOutcome) -> None:
         """Log the first failure, and that it works again."""
         if outcome.ok:
             self.failing_since = None

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from gpuagent.clock import Clock
 from gpuagent_alerts.alert import Message
-from gpuagent_alerts.notify.outbox.attempt import Outcome, WallSteps, wait_seconds
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, WallSteps, wait_seconds
 from gpuagent_alerts.notify.outbox.entry import (
     OUTBOX,
     DroppedMessage,
@@ -191,7 +191,7 @@ class Outbox:
             )
         return None if next_at is None else max(0.0, next_at - self._clock.wall())
 
-    def record_outcome(self, taken: Sequence[QueuedMessage], outcome: Outcome) -> float:
+    def record_outcome(self, taken: Sequence[QueuedMessage], outcome: DeliveryOutcome) -> float:
         """Note what came of an attempt to send these; returns the seconds for which the whole receiver has to wait."""
         pause = 0.0
         with self._store.transaction():
@@ -228,7 +228,7 @@ class Outbox:
         )
         self._count(sent=Counter({message.receiver: 1}))
 
-    def _again(self, entry: QueuedMessage, outcome: Outcome) -> float:
+    def _again(self, entry: QueuedMessage, outcome: DeliveryOutcome) -> float:
         now = self._clock.wall()
         wait = wait_seconds(entry.attempts + 1, outcome, self._uniform)
         self._store.execute(
@@ -292,7 +292,7 @@ class Outbox:
             rows = self._store.execute(delete.format("state = 'dead'"), (bounds.dead,))
             self._count(dropped=Counter(receiver for (receiver,) in rows))
 
-    def _refused(self, entry: QueuedMessage, outcome: Outcome) -> None:
+    def _refused(self, entry: QueuedMessage, outcome: DeliveryOutcome) -> None:
         self._store.execute("UPDATE outbox SET attempts = attempts + 1, last_error = '' WHERE seq = ?", (entry.seq,))
         self._bury("seq = ?", (entry.seq,), str(outcome))
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from gpuagent_alerts.alert import Alert, Message, shown_annotations
-from gpuagent_alerts.notify.outbox.attempt import DAY_SECONDS, Context, Outcome, Pace
+from gpuagent_alerts.notify.outbox.attempt import DAY_SECONDS, DeliveryOutcome, DeliveryPace, MessageContext
 from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverConfig, ReceiverKind, UrlConfig, url_of
-from gpuagent_alerts.notify.receivers.http import Http, Request
+from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest
 from gpuagent_alerts.notify.receivers.text import rfc3339
 from gpuagent_alerts.notify.routes import Recipient
 from gpuagent_alerts.secret import Secret
@@ -33,14 +33,14 @@ HOLDS_SECONDS = 5 * RESEND_SECONDS
 class Alertmanager:
     """Posts to an Alertmanager, whose address is without `/api`."""
 
-    http: Http
+    http: HttpClient
     url: Secret
 
-    async def send(self, message: Message, context: Context) -> Outcome:
+    async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         """Post the alerts. Raises Misconfigured."""
         url = self.url.line().rstrip("/") + "/api/v2/alerts"
         body = json.dumps([alert_document(alert, context) for alert in message.alerts]).encode()
-        return await self.http.send(Request(url, body, {"Content-Type": "application/json"}))
+        return await self.http.send(HttpRequest(url, body, {"Content-Type": "application/json"}))
 
 
 class AlertmanagerKind(ReceiverKind[UrlConfig]):
@@ -56,9 +56,9 @@ class AlertmanagerKind(ReceiverKind[UrlConfig]):
         """Return what posts to it."""
         return Alertmanager(shared.http, url_of(config))
 
-    def pace(self, config: UrlConfig) -> Pace:  # noqa: ARG002
+    def pace(self, config: UrlConfig) -> DeliveryPace:  # noqa: ARG002
         """Return that many alerts may go as one, for a week."""
-        return Pace(batch=64, max_age_seconds=7 * DAY_SECONDS)
+        return DeliveryPace(batch=64, max_age_seconds=7 * DAY_SECONDS)
 
     def recipient(self, receiver: ReceiverConfig) -> Recipient:
         """Return that it groups and repeats by itself, and has to be kept informed for that."""
@@ -72,7 +72,7 @@ class AlertmanagerKind(ReceiverKind[UrlConfig]):
         )
 
 
-def alert_document(alert: Alert, context: Context) -> dict[str, Any]:
+def alert_document(alert: Alert, context: MessageContext) -> dict[str, Any]:
     """Return one alert, as https://github.com/prometheus/alertmanager/blob/main/api/v2/openapi.yaml has it."""
     if alert.ends_at is None:
         ends_at = max(context.now, alert.starts_at) + HOLDS_SECONDS

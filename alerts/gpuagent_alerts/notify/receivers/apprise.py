@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from gpuagent_alerts.alert import Message
-from gpuagent_alerts.notify.outbox.attempt import DELIVERED, Context, Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, MessageContext, Reason
 from gpuagent_alerts.notify.receivers.addresses import is_forbidden
 from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverKind, UrlConfig, url_of
 from gpuagent_alerts.notify.receivers.text import headline, is_over, plain_text
@@ -36,7 +36,7 @@ class Apprise:
     url: Secret
     timeout_seconds: float = _TIMEOUT_SECONDS
 
-    async def send(self, message: Message, context: Context) -> Outcome:
+    async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         """Run Apprise once. Raises Misconfigured."""
         request = {
             "url": self.url.line(),
@@ -49,12 +49,14 @@ class Apprise:
         if finished.status == 0:
             return DELIVERED
         if finished.status is None:
-            return Outcome(Reason.TIMED_OUT, "it did not answer in time")
+            return DeliveryOutcome(Reason.TIMED_OUT, "it did not answer in time")
         if finished.status == _NOT_INSTALLED:
-            return Outcome(Reason.MISCONFIGURED, "the package apprise is not installed: pip install gpuagent[apprise]")
+            return DeliveryOutcome(
+                Reason.MISCONFIGURED, "the package apprise is not installed: pip install gpuagent[apprise]"
+            )
         if finished.status == _BAD_ADDRESS:
-            return Outcome(Reason.MISCONFIGURED, "Apprise does not know this kind of address")
-        return Outcome(Reason.FAILED, "Apprise could not deliver it")  # what it says may hold the address
+            return DeliveryOutcome(Reason.MISCONFIGURED, "Apprise does not know this kind of address")
+        return DeliveryOutcome(Reason.FAILED, "Apprise could not deliver it")  # what it says may hold the address
 
 
 class AppriseKind(ReceiverKind[UrlConfig]):

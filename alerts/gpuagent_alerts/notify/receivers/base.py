@@ -12,14 +12,14 @@ from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
 from gpuagent_alerts.alert import Alert, Message, Status
 from gpuagent_alerts.masker import Masker
-from gpuagent_alerts.notify.outbox.attempt import Context, Outcome, Pace, Reason, Sender
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, DeliveryPace, MessageContext, Reason, Sender
 from gpuagent_alerts.notify.outbox.entry import message_id
 from gpuagent_alerts.notify.routes import Recipient
 from gpuagent_alerts.secret import HiddenText, Misconfigured, Secret
 
 if TYPE_CHECKING:  # Apprise's own process needs neither the HTTP client nor the store
     from gpuagent.clock import Clock
-    from gpuagent_alerts.notify.receivers.http import Http
+    from gpuagent_alerts.notify.receivers.http import HttpClient
     from gpuagent_alerts.store.database import Store
 
 log = logging.getLogger(__name__)
@@ -55,7 +55,7 @@ class UrlConfig(Protocol):
 class Transport(Protocol):
     """One way to send a message."""
 
-    async def send(self, message: Message, context: Context) -> Outcome:
+    async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         """Try once. Raises Misconfigured."""
         ...
 
@@ -64,7 +64,7 @@ class Transport(Protocol):
 class Dependencies:
     """What all receivers share."""
 
-    http: Http
+    http: HttpClient
     clock: Clock
     masker: Masker = field(default_factory=Masker)
     """Hides secrets in what programs write."""
@@ -88,9 +88,9 @@ class ReceiverKind(ABC, Generic[ConfigT]):
     def transport(self, config: ConfigT, receiver: str, shared: Dependencies) -> Transport | None:
         """Return what sends the messages of a receiver of this name; None for a kind that takes no messages."""
 
-    def pace(self, config: ConfigT) -> Pace:  # noqa: ARG002
+    def pace(self, config: ConfigT) -> DeliveryPace:  # noqa: ARG002
         """Return what it can bear: by default messages at once, one by one, for a day."""
-        return Pace()
+        return DeliveryPace()
 
     def recipient(self, receiver: ReceiverConfig) -> Recipient | None:
         """Return what routing has to know of a receiver; None for a kind that takes no messages."""
@@ -121,7 +121,7 @@ class Receiver:
 
     name: str
     transport: Transport = field(repr=False)
-    pace: Pace = field(default_factory=Pace)
+    pace: DeliveryPace = field(default_factory=DeliveryPace)
     address: Secret | None = None
     """Its URL or key; None of what has none."""
 
@@ -133,19 +133,19 @@ class Receiver:
             return ""
         return hashlib.sha256(f"{self.name}\0{address}".encode("utf-8", "replace")).hexdigest()
 
-    async def send(self, message: Message, context: Context) -> Outcome:
+    async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         """Try once. Whatever goes wrong is an outcome, whose text holds no secret."""
         try:
             return await self.transport.send(message, context)
         except Misconfigured as error:
-            return Outcome(Reason.MISCONFIGURED, str(error))
+            return DeliveryOutcome(Reason.MISCONFIGURED, str(error))
         except Exception as error:  # noqa: BLE001 (one receiver must not cost the others)
             # The text and the trace may hold an address.
             log.error("the receiver %s has a fault: %s", self.name, type(error).__name__)  # noqa: TRY400
-            return Outcome(Reason.FAULT, f"a fault in the agent: {type(error).__name__}")
+            return DeliveryOutcome(Reason.FAULT, f"a fault in the agent: {type(error).__name__}")
 
 
-async def send_test_message(receiver: Sender, context: Context) -> Outcome:
+async def send_test_message(receiver: Sender, context: MessageContext) -> DeliveryOutcome:
     """Send an alert, and at once its end, so that nothing stays open; the first failure counts."""
     labels = {"alertname": TEST_ALERTNAME, "severity": "info", "instance": context.node}
     annotations = {

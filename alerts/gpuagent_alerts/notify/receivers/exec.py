@@ -12,7 +12,7 @@ from typing import Protocol
 
 from gpuagent_alerts.alert import Message
 from gpuagent_alerts.masker import Masker
-from gpuagent_alerts.notify.outbox.attempt import DELIVERED, Context, Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, MessageContext, Reason
 from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverKind
 from gpuagent_alerts.notify.receivers.webhook import version_4
 from gpuagent_alerts.programs.run import run_program
@@ -39,19 +39,19 @@ class Exec:
     timeout_seconds: float = 10.0
     masker: Masker = field(default_factory=Masker, repr=False, compare=False)
 
-    async def send(self, message: Message, context: Context) -> Outcome:
+    async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         """Run it once."""
         document = version_4(message, context) | {"id": message.id}
         finished = await run_program(self.command, json.dumps(document).encode(), self.timeout_seconds)
         if finished.status == 0:
             return DELIVERED
         if finished.status is None:
-            return Outcome(Reason.TIMED_OUT, f"the program was ended after {self.timeout_seconds:g} s")
+            return DeliveryOutcome(Reason.TIMED_OUT, f"the program was ended after {self.timeout_seconds:g} s")
         how = f"status {finished.status}" if finished.status > 0 else f"signal {-finished.status}"
         _, newline, last = finished.said.rstrip().rpartition("\n")
         whole = finished.whole or bool(newline)
         last = self.masker.hide(last, argument_secrets(self.command), starts=whole)[:_SHOWN]
-        return Outcome(Reason.FAILED, f"the program ended with {how}" + (f": {last}" if last else ""))
+        return DeliveryOutcome(Reason.FAILED, f"the program ended with {how}" + (f": {last}" if last else ""))
 
 
 class ExecKind(ReceiverKind[ExecConfig]):

@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from gpuagent.clock import Clock
-from gpuagent_alerts.notify.outbox.attempt import Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverConfig, ReceiverKind, UrlConfig, url_of
-from gpuagent_alerts.notify.receivers.http import Http, Request
+from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest
 from gpuagent_alerts.secret import Misconfigured, Secret
 
 log = logging.getLogger(__name__)
@@ -36,18 +36,18 @@ class Heartbeat:
     """Calls while `alive` says that the agent does its work; what goes wrong is kept and logged once."""
 
     name: str
-    http: Http
+    http: HttpClient
     url: Secret
     interval_seconds: float
     clock: Clock
     alive: Callable[[], bool] = _always
     sent: int = 0
     failed: int = 0
-    last: Outcome | None = field(default=None, init=False)
+    last: DeliveryOutcome | None = field(default=None, init=False)
     failing_since: float | None = field(default=None, init=False)
     """Clock of the first of the calls that have failed in a row; None after one that did not."""
 
-    async def beat(self) -> Outcome | None:
+    async def beat(self) -> DeliveryOutcome | None:
         """Call once; None while the agent is not alive."""
         if not self.alive():
             return None
@@ -72,13 +72,13 @@ class Heartbeat:
             left = self.interval_seconds - (self.clock.now() - started)
             await asyncio.sleep(max(left, 0.0) / self.clock.speed)
 
-    async def _call(self) -> Outcome:
+    async def _call(self) -> DeliveryOutcome:
         try:
-            return await self.http.send(Request(self.url.line(), method="GET"))
+            return await self.http.send(HttpRequest(self.url.line(), method="GET"))
         except Misconfigured as error:
-            return Outcome(Reason.MISCONFIGURED, str(error))
+            return DeliveryOutcome(Reason.MISCONFIGURED, str(error))
         except Exception as error:  # noqa: BLE001 (the next call may work)
-            return Outcome(Reason.FAULT, f"a fault in the agent: {type(error).__name__}")
+            return DeliveryOutcome(Reason.FAULT, f"a fault in the agent: {type(error).__name__}")
 
 
 class HeartbeatKind(ReceiverKind[HeartbeatConfig]):

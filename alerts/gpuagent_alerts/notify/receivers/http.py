@@ -27,7 +27,7 @@ from itertools import groupby
 
 from gpuagent.clock import Clock, SystemClock
 from gpuagent_alerts.masker import HIDDEN, Masker
-from gpuagent_alerts.notify.outbox.attempt import DELIVERED, Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.addresses import ForbiddenAddressError, Resolve, Resolver, allowed_addresses
 
 # httpx imports its own command line if it can: rich, pygments and click, 3 MiB. It goes on without it where None stands
@@ -45,7 +45,7 @@ _AGAIN = frozenset({408, 425})
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class HttpRequest:
     """A request. Neither the URL nor the headers are ever shown."""
 
     url: str = field(repr=False)
@@ -56,7 +56,7 @@ class Request:
     """Secrets of this request besides the URL and those that the masker knows."""
 
 
-class Http:
+class HttpClient:
     """Shared by all receivers: a client for each scheme, made when it is first used. For one event loop."""
 
     def __init__(
@@ -77,11 +77,11 @@ class Http:
         self._resolve = resolve or self._resolver
         self._masker = masker or Masker()
 
-    async def send(self, request: Request) -> Outcome:
+    async def send(self, request: HttpRequest) -> DeliveryOutcome:
         """Try once. Whatever goes wrong is an outcome."""
         return (await self.ask(request, MAX_ANSWER_BYTES))[0]
 
-    async def ask(self, request: Request, most_bytes: int) -> tuple[Outcome, bytes]:
+    async def ask(self, request: HttpRequest, most_bytes: int) -> tuple[DeliveryOutcome, bytes]:
         """Try once, and return the answer with the outcome, up to so many bytes; nothing of one that is no success."""
         try:
             url = httpx.URL(request.url)
@@ -92,14 +92,14 @@ class Http:
                 addresses = await allowed_addresses(host, port, self._resolve)
                 return await self._try_each(request, url, addresses, most_bytes)
         except (TimeoutError, httpx.TimeoutException):
-            return Outcome(Reason.TIMED_OUT, "it did not answer in time"), b""
+            return DeliveryOutcome(Reason.TIMED_OUT, "it did not answer in time"), b""
         except ForbiddenAddressError:
-            return Outcome(Reason.MISCONFIGURED, "it has a link-local address: nothing is sent there"), b""
+            return DeliveryOutcome(Reason.MISCONFIGURED, "it has a link-local address: nothing is sent there"), b""
         except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError) as error:
             why = f"its address or headers cannot be used ({type(error).__name__})"
-            return Outcome(Reason.MISCONFIGURED, why), b""
+            return DeliveryOutcome(Reason.MISCONFIGURED, why), b""
         except (httpx.TransportError, OSError) as error:
-            return Outcome(Reason.UNREACHABLE, _why(error)), b""
+            return DeliveryOutcome(Reason.UNREACHABLE, _why(error)), b""
 
     async def close(self) -> None:
         """Close what is open."""
@@ -109,8 +109,8 @@ class Http:
             await client.aclose()
 
     async def _try_each(
-        self, request: Request, url: httpx.URL, addresses: Sequence[str], most_bytes: int
-    ) -> tuple[Outcome, bytes]:
+        self, request: HttpRequest, url: httpx.URL, addresses: Sequence[str], most_bytes: int
+    ) -> tuple[DeliveryOutcome, bytes]:
         """Send to the first address that takes the connection: nothing has been sent to the others."""
         for address in addresses[:-1]:
             try:
@@ -119,7 +119,9 @@ class Http:
                 continue
         return await self._exchange(request, url, addresses[-1], most_bytes)
 
-    async def _exchange(self, request: Request, url: httpx.URL, address: str, most_bytes: int) -> tuple[Outcome, bytes]:
+    async def _exchange(
+        self, request: HttpRequest, url: httpx.URL, address: str, most_bytes: int
+    ) -> tuple[DeliveryOutcome, bytes]:
         async with self._client(url.scheme).stream(
             request.method,
             url.copy_with(host=address),
@@ -143,18 +145,20 @@ class Http:
             self._clients[scheme] = _new_client(self._trust or trust)
         return self._clients[scheme]
 
-    def _judge(self, response: httpx.Response, said: str) -> Outcome:
+    def _judge(self, response: httpx.Response, said: str) -> DeliveryOutcome:
         status = response.status_code
         after = self._retry_after(response.headers)
         if status == 429:
-            return Outcome(Reason.SLOW_DOWN, f"it wants fewer messages (429){said}", after)
+            return DeliveryOutcome(Reason.SLOW_DOWN, f"it wants fewer messages (429){said}", after)
         if status in _AGAIN or status >= 500:
-            return Outcome(Reason.UNAVAILABLE, f"it answered {status}{said}", after)
+            return DeliveryOutcome(Reason.UNAVAILABLE, f"it answered {status}{said}", after)
         if status == 410:
-            return Outcome(Reason.GONE, f"it wants nothing any more (410){said}")
+            return DeliveryOutcome(Reason.GONE, f"it wants nothing any more (410){said}")
         if response.is_redirect or 300 <= status < 400:
-            return Outcome(Reason.REDIRECTED, f"it redirects ({status}), which is not followed: put in its new address")
-        return Outcome(Reason.REFUSED, f"it refused the message ({status}){said}")
+            return DeliveryOutcome(
+                Reason.REDIRECTED, f"it redirects ({status}), which is not followed: put in its new address"
+            )
+        return DeliveryOutcome(Reason.REFUSED, f"it refused the message ({status}){said}")
 
     def _retry_after(self, headers: Mapping[str, str]) -> float | None:
         """Return seconds; the header may have a date: https://www.rfc-editor.org/rfc/rfc9110#field.retry-after."""

@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 from gpuagent.units import format_bytes
 from gpuagent_alerts.alert import Alert, Message, Status, shown_annotations
-from gpuagent_alerts.notify.outbox.attempt import DAY_SECONDS, Context, Outcome, Pace
+from gpuagent_alerts.notify.outbox.attempt import DAY_SECONDS, DeliveryOutcome, DeliveryPace, MessageContext
 from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverConfig, ReceiverKind
-from gpuagent_alerts.notify.receivers.http import Http, Request
+from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest
 from gpuagent_alerts.notify.receivers.text import LINK_NAMES, format_holder, headline, is_over, rfc3339
 from gpuagent_alerts.notify.routes import Recipient
 from gpuagent_alerts.secret import HiddenText, Secret
@@ -43,15 +43,15 @@ class PagerdutyConfig(Protocol):
 class Pagerduty:
     """Posts events for a service."""
 
-    http: Http
+    http: HttpClient
     routing_key: Secret
     url: str = EVENTS_URL
 
-    async def send(self, message: Message, context: Context) -> Outcome:
+    async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         """Post an event. Raises Misconfigured."""
         key = self.routing_key.line()
         body = event(message, context, key)
-        return await self.http.send(Request(self.url, body, {"Content-Type": "application/json"}, secrets=(key,)))
+        return await self.http.send(HttpRequest(self.url, body, {"Content-Type": "application/json"}, secrets=(key,)))
 
 
 class PagerdutyKind(ReceiverKind[PagerdutyConfig]):
@@ -67,9 +67,9 @@ class PagerdutyKind(ReceiverKind[PagerdutyConfig]):
         """Return what posts events."""
         return Pagerduty(shared.http, self.address(config), shared.api_urls.get(self.name, EVENTS_URL))
 
-    def pace(self, config: PagerdutyConfig) -> Pace:  # noqa: ARG002
+    def pace(self, config: PagerdutyConfig) -> DeliveryPace:  # noqa: ARG002
         """Return that it is tried for a week: an incident that stays open for ever is worse than a late message."""
-        return Pace(max_age_seconds=7 * DAY_SECONDS)
+        return DeliveryPace(max_age_seconds=7 * DAY_SECONDS)
 
     def recipient(self, receiver: ReceiverConfig) -> Recipient:
         """Return that each message is the state of one incident, and none may tell of several."""
@@ -81,7 +81,7 @@ class PagerdutyKind(ReceiverKind[PagerdutyConfig]):
         )
 
 
-def event(message: Message, context: Context, routing_key: str) -> bytes:
+def event(message: Message, context: MessageContext, routing_key: str) -> bytes:
     """Return the event; without details where it would be too large with them."""
     document: dict[str, Any] = {
         "routing_key": routing_key,
@@ -109,7 +109,7 @@ def dedup_key(message: Message) -> str:
     return "gpuagent-" + hashlib.sha256(message.group.encode("utf-8", "replace")).hexdigest()
 
 
-def _payload(message: Message, context: Context) -> dict[str, Any]:
+def _payload(message: Message, context: MessageContext) -> dict[str, Any]:
     firing = [alert for alert in message.alerts if alert.status is Status.FIRING] or list(message.alerts)
     first = firing[0]
     summary = headline(message, context)

@@ -17,9 +17,9 @@ from pathlib import Path
 from typing import Any, Final, NamedTuple, Protocol
 
 from gpuagent_alerts.alert import Message, News
-from gpuagent_alerts.notify.outbox.attempt import DELIVERED, Context, Outcome, Pace, Reason
+from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, DeliveryPace, MessageContext, Reason
 from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverKind, Transport, UrlConfig, url_of
-from gpuagent_alerts.notify.receivers.http import Http, Request
+from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest
 from gpuagent_alerts.notify.receivers.slack_message import payload
 from gpuagent_alerts.secret import Secret
 from gpuagent_alerts.store.database import Store
@@ -55,27 +55,27 @@ class SlackConfig(UrlConfig, Protocol):
 class Slack:
     """Posts to an incoming webhook."""
 
-    http: Http
+    http: HttpClient
     url: Secret
 
-    async def send(self, message: Message, context: Context) -> Outcome:
+    async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         """Post the message. Raises Misconfigured."""
         body = json.dumps(payload(message, context)).encode()
-        return await self.http.send(Request(self.url.line(), body, {"Content-Type": "application/json"}))
+        return await self.http.send(HttpRequest(self.url.line(), body, {"Content-Type": "application/json"}))
 
 
 @dataclass(frozen=True, slots=True)
 class SlackBot:
     """Posts to a channel in a bot's name, each incident in a thread of its own."""
 
-    http: Http
+    http: HttpClient
     token: Secret
     receiver: str
     channel: str
-    threads: Threads
+    threads: ThreadStore
     api_url: str = API_URL
 
-    async def send(self, message: Message, context: Context) -> Outcome:
+    async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         """Post the message. Raises Misconfigured."""
         token = self.token.line()
         said = payload(message, context)
@@ -100,37 +100,37 @@ class SlackBot:
 
     async def _call(
         self, token: str, method: str, document: Mapping[str, Any], channel: str = ""
-    ) -> tuple[Outcome, Mapping[str, Any]]:
+    ) -> tuple[DeliveryOutcome, Mapping[str, Any]]:
         """Call a method; return what came of it, and the answer."""
         body = json.dumps({**document, "channel": channel or self.channel}).encode()
         headers = {"Content-Type": "application/json; charset=utf-8", "Authorization": f"Bearer {token}"}
-        request = Request(f"{self.api_url}/{method}", body, headers, secrets=(token,))
+        request = HttpRequest(f"{self.api_url}/{method}", body, headers, secrets=(token,))
         outcome, data = await self.http.ask(request, _MAX_ANSWER_BYTES)
         if not outcome.ok:
             return outcome, {}
         return _judge(data)
 
 
-def _judge(data: bytes) -> tuple[Outcome, Mapping[str, Any]]:
+def _judge(data: bytes) -> tuple[DeliveryOutcome, Mapping[str, Any]]:
     """Return what an answer with status 200 means: Slack's refusals have it, too."""
     try:
         answer = json.loads(data)
     except ValueError:
         answer = None
     if not isinstance(answer, dict):
-        return Outcome(Reason.UNAVAILABLE, "it did not answer as Slack does"), {}
+        return DeliveryOutcome(Reason.UNAVAILABLE, "it did not answer as Slack does"), {}
     if answer.get("ok") is True:
         return DELIVERED, answer
     error = answer.get("error")
     # Slack's errors are words of its own list; anything else is not repeated.
     word = error if isinstance(error, str) and error.replace("_", "").isalpha() and len(error) <= 60 else "an error"
     if word in _PUT_RIGHT:
-        return Outcome(Reason.MISCONFIGURED, f"Slack says {word}"), answer
+        return DeliveryOutcome(Reason.MISCONFIGURED, f"Slack says {word}"), answer
     if word in _REFUSED:
-        return Outcome(Reason.REFUSED, f"Slack says {word}"), answer
+        return DeliveryOutcome(Reason.REFUSED, f"Slack says {word}"), answer
     if word in {"ratelimited", "rate_limited", "message_limit_exceeded"}:
-        return Outcome(Reason.SLOW_DOWN, f"Slack says {word}"), answer
-    return Outcome(Reason.UNAVAILABLE, f"Slack says {word}"), answer
+        return DeliveryOutcome(Reason.SLOW_DOWN, f"Slack says {word}"), answer
+    return DeliveryOutcome(Reason.UNAVAILABLE, f"Slack says {word}"), answer
 
 
 KEPT_SECONDS = 30 * 86_400.0
@@ -147,7 +147,7 @@ class Thread(NamedTuple):
     """The channel as Slack answers it: `chat.update` does not take a name."""
 
 
-class Threads(Protocol):
+class ThreadStore(Protocol):
     """Finds and keeps the roots of threads."""
 
     async def find(self, receiver: str, channel: str, incident: str) -> Thread | None:
@@ -250,6 +250,6 @@ class SlackKind(ReceiverKind[SlackConfig]):
         api_url = shared.api_urls.get(self.name, API_URL)
         return SlackBot(shared.http, address, receiver, config.channel or "", threads, api_url)
 
-    def pace(self, config: SlackConfig) -> Pace:
+    def pace(self, config: SlackConfig) -> DeliveryPace:
         """Return one message per second; what waits meanwhile goes together, but for a bot: threads differ."""
-        return Pace(min_interval_seconds=1.0, batch=10 if config.token_file is None else 1)
+        return DeliveryPace(min_interval_seconds=1.0, batch=10 if config.token_file is None else 1)

@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 from gpuagent.units import format_bytes, format_duration
 from gpuagent_alerts.alert import Alert, Incident, Message, News, Status
-from gpuagent_alerts.notify.outbox.attempt import Context
+from gpuagent_alerts.notify.outbox.attempt import MessageContext
 from gpuagent_alerts.notify.receivers.text import (
     LINK_NAMES,
     alert_texts,
@@ -42,7 +42,7 @@ _RESOLVED = "#2da44e"
 _OTHER = "#8b949e"
 
 
-def payload(message: Message, context: Context) -> dict[str, Any]:
+def payload(message: Message, context: MessageContext) -> dict[str, Any]:
     """Return what is posted. `text` is what notifications show, and screen readers read."""
     incident = message.incident
     if incident is not None and incident.briefing.headline:
@@ -90,7 +90,7 @@ def _times(incident: Incident) -> str:
     return _span(incident.starts_at, incident.ends_at)
 
 
-def _footer(message: Message, context: Context) -> str:
+def _footer(message: Message, context: MessageContext) -> str:
     key = "" if message.incident is None else message.incident.key
     parts = [part for part in (context.node, key, message.id) if part]
     where = [link(context.external_url, "gpuagent") if context.external_url else "gpuagent"]

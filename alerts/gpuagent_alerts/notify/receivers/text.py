@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from gpuagent.units import format_bytes, format_duration
 from gpuagent_alerts.alert import Alert, Briefing, Holder, Message, Status, shown_annotations
-from gpuagent_alerts.notify.outbox.attempt import Context
+from gpuagent_alerts.notify.outbox.attempt import MessageContext
 
 SEVERITIES = ("critical", "error", "warning", "info", "none")
 """The worst first."""
@@ -29,7 +29,7 @@ def _time(unix_seconds: float) -> datetime:
     return datetime.fromtimestamp(min(max(unix_seconds, 0.0), _LAST), UTC)
 
 
-def headline(message: Message, context: Context) -> str:
+def headline(message: Message, context: MessageContext) -> str:
     """Return the message in one line, as a push notification shows it.
 
     `CRITICAL node7 GPU 0: whisper-api (svc-ml, pid 81204) leaking 84.4 GiB/h, full in 8 min` of an incident,
@@ -125,7 +125,7 @@ def briefing_lines(briefing: Briefing) -> list[str]:
 LINK_NAMES = {"page": "Page", "grafana": "Grafana", "runbook": "Runbook"}
 
 
-def plain_text(message: Message, context: Context) -> str:
+def plain_text(message: Message, context: MessageContext) -> str:
     """Return the message as text without any marks: what there is to say of its incident, then alert by alert."""
     made_up = "SIMULATED " if context.simulated else ""
     incident = message.incident

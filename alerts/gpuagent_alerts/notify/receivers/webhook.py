@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpuagent_alerts.alert import Alert, Incident, Message, Status, shown_annotations
-from gpuagent_alerts.notify.outbox.attempt import Context, Outcome
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, MessageContext
 from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverKind, UrlConfig, url_of
-from gpuagent_alerts.notify.receivers.http import Http, Request
+from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest
 from gpuagent_alerts.notify.receivers.text import common_items, headline, rfc3339
 from gpuagent_alerts.secret import Misconfigured, Secret
 
@@ -43,12 +43,12 @@ class WebhookConfig(UrlConfig, Protocol):
 class Webhook:
     """Posts to a URL; with keys, signs with each of them."""
 
-    http: Http
+    http: HttpClient
     url: Secret
     keys: Secret | None = None
     """One or, while one replaces another, several with white space between."""
 
-    async def send(self, message: Message, context: Context) -> Outcome:
+    async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         """Post the document. Raises Misconfigured."""
         body = json.dumps(version_4(message, context)).encode()
         headers = {
@@ -59,7 +59,7 @@ class Webhook:
         keys = self.keys.read().split() if self.keys else []
         if keys:
             headers["webhook-signature"] = " ".join(sign(key, message.id, int(context.now), body) for key in keys)
-        return await self.http.send(Request(self.url.line(), body, headers, secrets=tuple(keys)))
+        return await self.http.send(HttpRequest(self.url.line(), body, headers, secrets=tuple(keys)))
 
 
 class WebhookKind(ReceiverKind[WebhookConfig]):
@@ -98,7 +98,7 @@ def sign(key: str, message_id: str, unix_seconds: int, body: bytes) -> str:
     return "v1," + base64.b64encode(hmac.new(raw, signed, hashlib.sha256).digest()).decode()
 
 
-def version_4(message: Message, context: Context) -> dict[str, Any]:
+def version_4(message: Message, context: MessageContext) -> dict[str, Any]:
     """Return the document: https://prometheus.io/docs/alerting/latest/configuration/#webhook_config."""
     alerts = message.alerts
     return {
@@ -146,7 +146,7 @@ def incident_document(incident: Incident) -> dict[str, Any]:
     }
 
 
-def _alert(alert: Alert, context: Context) -> dict[str, Any]:
+def _alert(alert: Alert, context: MessageContext) -> dict[str, Any]:
     return {
         "status": str(alert.status),
         "labels": dict(alert.labels),

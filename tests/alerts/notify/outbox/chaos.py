@@ -10,7 +10,7 @@ from gpuagent.clock import SystemClock
 from gpuagent_alerts.notify.outbox.delivery import Delivery, MessageOrigin
 from gpuagent_alerts.notify.outbox.queue import Outbox
 from gpuagent_alerts.notify.receivers.base import Receiver
-from gpuagent_alerts.notify.receivers.http import Http
+from gpuagent_alerts.notify.receivers.http import HttpClient
 from gpuagent_alerts.notify.receivers.webhook import Webhook
 from gpuagent_alerts.secret import Secret
 from gpuagent_alerts.store.database import Store
@@ -24,7 +24,7 @@ async def send(path: Path, url: str, last: int) -> None:
     """Queue messages up to a number, those that are not there yet, and send; ends when all are sent."""
     store, clock = Store(path), SystemClock()
     outbox = Outbox(store, clock, uniform=lambda: 0.02)
-    delivery, http = Delivery(store, outbox, clock, MessageOrigin("node7")), Http(deadline_seconds=5.0)
+    delivery, http = Delivery(store, outbox, clock, MessageOrigin("node7")), HttpClient(deadline_seconds=5.0)
     await delivery.use([Receiver("hook", Webhook(http, Secret("URL", url)))])
     for number in range(int(store.meta("made") or 0), last):
         with store.transaction():

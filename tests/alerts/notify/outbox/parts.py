@@ -9,7 +9,7 @@ from pathlib import Path
 
 from gpuagent.clock import ManualClock
 from gpuagent_alerts.alert import Message
-from gpuagent_alerts.notify.outbox.attempt import DELIVERED, Context, Outcome, Pace
+from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, DeliveryPace, MessageContext
 from gpuagent_alerts.notify.outbox.delivery import DeliveryWorker, DisabledReceivers, MessageOrigin
 from gpuagent_alerts.notify.outbox.eviction import OutboxBounds
 from gpuagent_alerts.notify.outbox.queue import Outbox
@@ -65,7 +65,7 @@ class Bench:
         self.outbox.release(taken)
         return [entry.message.id for entry in taken]
 
-    def attempt(self, outcome: Outcome, receiver: str = "hook", count: int = 1) -> list[str]:
+    def attempt(self, outcome: DeliveryOutcome, receiver: str = "hook", count: int = 1) -> list[str]:
         """Take, and settle with an outcome; returns the ids."""
         taken = self.outbox.take_due(receiver, count)
         self.outbox.record_outcome(taken, outcome)
@@ -85,18 +85,20 @@ class Bench:
 class ScriptedSender:
     """Answers with the outcomes given, then takes everything."""
 
-    def __init__(self, outcomes: Iterable[Outcome] = (), *, name: str = "hook", pace: Pace | None = None) -> None:
+    def __init__(
+        self, outcomes: Iterable[DeliveryOutcome] = (), *, name: str = "hook", pace: DeliveryPace | None = None
+    ) -> None:
         self.name = name
-        self.pace = pace or Pace()
+        self.pace = pace or DeliveryPace()
         self.address = "a1"
         self.outcomes = list(outcomes)
         self.sent: list[Message] = []
-        self.contexts: list[Context] = []
+        self.contexts: list[MessageContext] = []
 
     def address_hash(self) -> str:
         return self.address
 
-    async def send(self, message: Message, context: Context) -> Outcome:
+    async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         self.sent.append(message)
         self.contexts.append(context)
         return self.outcomes.pop(0) if self.outcomes else DELIVERED

@@ -12,11 +12,11 @@ from pydantic import SecretStr
 
 from gpuagent.clock import ScaledClock, SystemClock
 from gpuagent_alerts.alert import Message
-from gpuagent_alerts.notify.outbox.attempt import Context, Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, MessageContext, Reason
 from gpuagent_alerts.notify.outbox.delivery import Delivery, MessageOrigin
 from gpuagent_alerts.notify.outbox.queue import Outbox
 from gpuagent_alerts.notify.receivers.base import Receiver
-from gpuagent_alerts.notify.receivers.http import Http
+from gpuagent_alerts.notify.receivers.http import HttpClient
 from gpuagent_alerts.notify.receivers.webhook import Webhook
 from gpuagent_alerts.secret import Secret
 from gpuagent_alerts.store.database import Store
@@ -24,18 +24,18 @@ from tests.alerts.messages import alert, entry
 from tests.alerts.notify.outbox.parts import PATIENCE_SECONDS, Bench, ScriptedSender, until
 from tests.alerts.notify.receivers.sink import Received, Reply, sink
 
-DOWN = Outcome(Reason.UNREACHABLE, "it refused the connection")
+DOWN = DeliveryOutcome(Reason.UNREACHABLE, "it refused the connection")
 
 
 class TellingSender(ScriptedSender):
     """Tells when it has sent enough."""
 
-    def __init__(self, enough: int, outcomes: list[Outcome] | None = None, **how: str) -> None:
+    def __init__(self, enough: int, outcomes: list[DeliveryOutcome] | None = None, **how: str) -> None:
         super().__init__(outcomes or [], **how)  # type: ignore[arg-type]
         self.enough = enough
         self.done = asyncio.Event()
 
-    async def send(self, message: Message, context: Context) -> Outcome:
+    async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         outcome = await super().send(message, context)
         if len(self.sent) >= self.enough:
             self.done.set()
@@ -75,7 +75,7 @@ def test_one_receiver_does_not_wait_for_another() -> None:
     """ALERT-07: one that never answers holds up its own messages only; stopping does not wait for it."""
 
     class Stuck(ScriptedSender):
-        async def send(self, message: Message, context: Context) -> Outcome:
+        async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
             await asyncio.Event().wait()
             raise AssertionError
 
@@ -100,7 +100,7 @@ def test_a_sender_that_raises_costs_nothing_but_its_attempt(caplog: pytest.LogCa
     class Broken:
         attempts = 0
 
-        async def send(self, message: Message, context: Context) -> Outcome:
+        async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
             self.attempts += 1
             raise RuntimeError("https://hooks.example/tops3cret")
 
@@ -174,7 +174,7 @@ def test_a_reload_lets_an_unchanged_receiver_go_on() -> None:
             super().__init__()
             self.asked, self.may_end = asyncio.Event(), asyncio.Event()
 
-        async def send(self, message: Message, context: Context) -> Outcome:
+        async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
             self.asked.set()
             await self.may_end.wait()
             return await super().send(message, context)
@@ -198,7 +198,7 @@ def test_a_reload_lets_an_unchanged_receiver_go_on() -> None:
 
 def test_equal_receivers_are_known_as_such() -> None:
     """A configuration that is read again makes new objects: with the same address and key they are equal."""
-    http = Http()
+    http = HttpClient()
 
     def receiver(url: str, key: str = "k1") -> Receiver:
         address = Secret("URL", SecretStr(url))
@@ -216,7 +216,7 @@ def test_a_receiver_stays_off_over_reload_and_restart(tmp_path: Path) -> None:
 
     async def scene() -> None:
         bench = Bench(path=tmp_path / "alerts.db")
-        delivery, sender = deliver(bench), ScriptedSender([Outcome(Reason.GONE, "it wants nothing (410)")])
+        delivery, sender = deliver(bench), ScriptedSender([DeliveryOutcome(Reason.GONE, "it wants nothing (410)")])
         await delivery.use([sender])
         bench.outbox.enqueue([entry(name="one")])
         await until(delivery.off)
@@ -244,7 +244,7 @@ def test_a_file_with_another_address_counts_at_a_reload() -> None:
 
     async def scene() -> None:
         bench = Bench(uniform=lambda: 0.0)
-        delivery, sender = deliver(bench), ScriptedSender([Outcome(Reason.GONE, "410")])
+        delivery, sender = deliver(bench), ScriptedSender([DeliveryOutcome(Reason.GONE, "410")])
         await delivery.use([sender])
         bench.outbox.enqueue([entry(name="one")])
         await until(delivery.off)
@@ -261,7 +261,7 @@ def test_switching_on_sends_what_has_waited() -> None:
 
     async def scene() -> None:
         bench = Bench(uniform=lambda: 0.0)
-        sender = ScriptedSender([Outcome(Reason.GONE, "410")])
+        sender = ScriptedSender([DeliveryOutcome(Reason.GONE, "410")])
         delivery = deliver(bench)
         await delivery.use([sender])
         bench.outbox.enqueue([entry(name="one")])
@@ -302,7 +302,7 @@ def test_over_the_wire_nothing_is_lost(drop: str, tmp_path: Path, caplog: pytest
     async def scene(url: str) -> None:
         store, clock = Store(tmp_path / "alerts.db"), SystemClock()
         outbox = Outbox(store, clock, uniform=lambda: 0.0)
-        delivery, http = Delivery(store, outbox, clock, MessageOrigin("node7")), Http()
+        delivery, http = Delivery(store, outbox, clock, MessageOrigin("node7")), HttpClient()
         await delivery.use([Receiver("hook", Webhook(http, Secret("URL", url + "/tops3cret")))])
         for number in range(5):
             outbox.enqueue([entry(alert(number=str(number)), group=str(number % 2), name=f"m{number}")])
@@ -327,7 +327,7 @@ def test_a_slow_receiver_does_not_delay_the_loop() -> None:
 
     async def scene(url: str) -> int:
         bench = Bench()
-        delivery, http = deliver(bench), Http(deadline_seconds=1.0)
+        delivery, http = deliver(bench), HttpClient(deadline_seconds=1.0)
         await delivery.use([Receiver("hook", Webhook(http, Secret("URL", url)))])
         bench.outbox.enqueue([entry(group=str(n)) for n in range(10)])
         ticks, end = 0, time.monotonic() + 1.0

@@ -9,15 +9,15 @@ from collections.abc import Sequence
 import pytest
 
 from gpuagent_alerts.alert import Message
-from gpuagent_alerts.notify.outbox.attempt import DELIVERED, Context, Outcome, Pace, Reason
+from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, DeliveryPace, MessageContext, Reason
 from gpuagent_alerts.notify.outbox.delivery import DeliveryWorker
 from tests.alerts.messages import alert, entry
 from tests.alerts.notify.outbox.parts import Bench, ScriptedSender, lane
 from tests.alerts.store.test_database import fill
 
-REFUSED = Outcome(Reason.REFUSED, "it refused the message (400)")
-DOWN = Outcome(Reason.UNREACHABLE, "it refused the connection")
-SLACK = Pace(min_interval_seconds=1.0, batch=10)
+REFUSED = DeliveryOutcome(Reason.REFUSED, "it refused the message (400)")
+DOWN = DeliveryOutcome(Reason.UNREACHABLE, "it refused the connection")
+SLACK = DeliveryPace(min_interval_seconds=1.0, batch=10)
 
 
 def steps(made: DeliveryWorker, bench: Bench, count: int) -> list[float | None]:
@@ -42,7 +42,7 @@ def test_it_sends_what_is_due_and_says_when_to_come_again() -> None:
 
     assert steps(lane(bench, sender), bench, 2) == [0.0, None]
     assert (ids(sender.sent), bench.states()) == (["one"], {"one": "sent"})
-    assert sender.contexts[0] == Context("node7", "http://node7:9837/", bench.clock.wall())
+    assert sender.contexts[0] == MessageContext("node7", "http://node7:9837/", bench.clock.wall())
 
 
 def test_a_failure_is_tried_again_under_the_same_id() -> None:
@@ -86,7 +86,7 @@ def test_slack_gets_one_message_a_second_with_what_waits() -> None:
 def test_a_batch_that_is_refused_goes_one_by_one() -> None:
     """One bad message must not bury the good ones beside it: Alertmanager answers 400 to all of them."""
     bench = Bench()
-    sender = ScriptedSender([REFUSED, DELIVERED, REFUSED, DELIVERED], pace=Pace(batch=10))
+    sender = ScriptedSender([REFUSED, DELIVERED, REFUSED, DELIVERED], pace=DeliveryPace(batch=10))
     bench.outbox.enqueue([entry(group=name, name=name) for name in "abc"])
     made = lane(bench, sender)
     steps(made, bench, 5)
@@ -99,7 +99,7 @@ def test_a_batch_that_is_refused_goes_one_by_one() -> None:
 
 def test_a_batch_has_a_sensible_size() -> None:
     """Messages with many alerts are not put together without end."""
-    bench, sender = Bench(), ScriptedSender(pace=Pace(batch=10))
+    bench, sender = Bench(), ScriptedSender(pace=DeliveryPace(batch=10))
     many = [alert(gpu=str(n)) for n in range(60)]
     bench.outbox.enqueue([entry(*many, group=name, name=name) for name in "abc"])
     steps(lane(bench, sender), bench, 3)
@@ -109,7 +109,7 @@ def test_a_batch_has_a_sensible_size() -> None:
 
 def test_too_many_requests_stop_what_comes_later_too() -> None:
     """ALERT-07: a message that is queued during the pause waits as well."""
-    bench, sender = Bench(), ScriptedSender([Outcome(Reason.SLOW_DOWN, "429", 30.0)])
+    bench, sender = Bench(), ScriptedSender([DeliveryOutcome(Reason.SLOW_DOWN, "429", 30.0)])
     bench.outbox.enqueue([entry(group="a", name="one")])
     made = lane(bench, sender)
     asyncio.run(made.step())
@@ -123,7 +123,7 @@ def test_too_many_requests_stop_what_comes_later_too() -> None:
 
 def test_a_receiver_that_is_gone_is_left_alone() -> None:
     """410: nothing more is sent, nothing is lost, and why is there to be seen."""
-    bench, sender = Bench(), ScriptedSender([Outcome(Reason.GONE, "it wants nothing any more (410)")])
+    bench, sender = Bench(), ScriptedSender([DeliveryOutcome(Reason.GONE, "it wants nothing any more (410)")])
     bench.outbox.enqueue([entry(group=name, name=name) for name in "ab"])
     made = lane(bench, sender)
 

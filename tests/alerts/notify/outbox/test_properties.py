@@ -14,7 +14,7 @@ from gpuagent_alerts.notify.outbox.attempt import (
     CAP_SECONDS,
     DELIVERED,
     MAX_RETRY_AFTER_SECONDS,
-    Outcome,
+    DeliveryOutcome,
     Reason,
     wait_seconds,
 )
@@ -26,10 +26,10 @@ from tests.alerts.notify.outbox.parts import Bench, SteppingClock
 OUTCOMES = st.sampled_from(
     [
         DELIVERED,
-        Outcome(Reason.UNREACHABLE),
-        Outcome(Reason.UNAVAILABLE, "", 20.0),
-        Outcome(Reason.SLOW_DOWN, "", 3.0),
-        Outcome(Reason.SLOW_DOWN),
+        DeliveryOutcome(Reason.UNREACHABLE),
+        DeliveryOutcome(Reason.UNAVAILABLE, "", 20.0),
+        DeliveryOutcome(Reason.SLOW_DOWN, "", 3.0),
+        DeliveryOutcome(Reason.SLOW_DOWN),
     ]
 )
 
@@ -37,7 +37,7 @@ OUTCOMES = st.sampled_from(
 @given(st.integers(1, 10_000), st.floats(0, 1, exclude_max=True), st.sampled_from(Reason))
 def test_back_off_stays_in_its_bounds(attempts: int, chance: float, reason: Reason) -> None:
     """Never negative, never above the cap, and below what the attempts so far allow."""
-    wait = wait_seconds(attempts, Outcome(reason), lambda: chance)
+    wait = wait_seconds(attempts, DeliveryOutcome(reason), lambda: chance)
 
     assert 0 <= wait <= min(CAP_SECONDS, 2.0 ** min(attempts, 100))
 
@@ -45,7 +45,7 @@ def test_back_off_stays_in_its_bounds(attempts: int, chance: float, reason: Reas
 @given(st.floats(0, 1), st.floats(-1e18, 1e18))
 def test_what_is_asked_for_is_bounded(chance: float, asked: float) -> None:
     """Whatever a receiver asks for, it is between nothing and an hour."""
-    wait = wait_seconds(1, Outcome(Reason.UNAVAILABLE, "", asked), lambda: chance)
+    wait = wait_seconds(1, DeliveryOutcome(Reason.UNAVAILABLE, "", asked), lambda: chance)
 
     assert 0 <= wait <= MAX_RETRY_AFTER_SECONDS
     assert wait == asked or not 0 <= asked <= MAX_RETRY_AFTER_SECONDS
@@ -71,7 +71,7 @@ class OrderMachine(RuleBasedStateMachine):
         self.bench.outbox.enqueue(entries)
 
     @rule(outcome=OUTCOMES, count=st.integers(1, 3))
-    def attempt(self, outcome: Outcome, count: int) -> None:
+    def attempt(self, outcome: DeliveryOutcome, count: int) -> None:
         taken = self.bench.outbox.take_due("hook", count)
         assert len({one.message.group for one in taken}) == len(taken)
         self.bench.outbox.record_outcome(taken, outcome)

@@ -6,14 +6,14 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent_alerts.notify.outbox.attempt import DELIVERED, Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, Reason
 from gpuagent_alerts.notify.outbox.entry import Occasion, dump_message, load_message, message_id
 from gpuagent_alerts.notify.outbox.eviction import OutboxBounds
 from tests.alerts.messages import alert, entry, message
 from tests.alerts.notify.outbox.parts import Bench
 
-DOWN = Outcome(Reason.UNREACHABLE, "it refused the connection")
-REFUSED = Outcome(Reason.REFUSED, "it refused the message (400)")
+DOWN = DeliveryOutcome(Reason.UNREACHABLE, "it refused the connection")
+REFUSED = DeliveryOutcome(Reason.REFUSED, "it refused the message (400)")
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_back_off_doubles_to_five_minutes(bench: Bench) -> None:
 def test_a_receiver_that_asks_for_time_gets_it_as_a_whole(bench: Bench) -> None:
     """After 429 nothing is sent to it before Retry-After is over, no group; other receivers go on."""
     bench.outbox.enqueue([entry(group="a"), entry(group="b"), entry(receiver="other")])
-    bench.attempt(Outcome(Reason.SLOW_DOWN, "429", 30.0))
+    bench.attempt(DeliveryOutcome(Reason.SLOW_DOWN, "429", 30.0))
 
     assert (bench.take(), len(bench.take("other"))) == ([], 1)
     assert bench.outbox.seconds_until_due("hook") == 30.0
@@ -62,7 +62,7 @@ def test_a_receiver_that_asks_for_time_gets_it_as_a_whole(bench: Bench) -> None:
 def test_a_retry_after_has_a_bound(bench: Bench) -> None:
     """A receiver that asks for a year gets an hour."""
     bench.outbox.enqueue([entry()])
-    bench.attempt(Outcome(Reason.UNAVAILABLE, "503", 365 * 86400.0))
+    bench.attempt(DeliveryOutcome(Reason.UNAVAILABLE, "503", 365 * 86400.0))
 
     assert bench.outbox.seconds_until_due("hook") == 3600.0
 
@@ -185,7 +185,7 @@ def test_what_is_for_nobody_is_given_up(bench: Bench) -> None:
 def test_a_receiver_that_wants_nothing_keeps_its_messages(bench: Bench) -> None:
     """410 buries no message: somebody may put the receiver right."""
     bench.outbox.enqueue([entry(name="one")])
-    bench.attempt(Outcome(Reason.GONE, "410"))
+    bench.attempt(DeliveryOutcome(Reason.GONE, "410"))
 
     assert bench.states() == {"one": "queued"}
 

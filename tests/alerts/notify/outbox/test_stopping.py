@@ -6,7 +6,7 @@ import asyncio
 import threading
 
 from gpuagent_alerts.alert import Message
-from gpuagent_alerts.notify.outbox.attempt import Context, Outcome
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, MessageContext
 from tests.alerts.messages import entry
 from tests.alerts.notify.outbox.parts import PATIENCE_SECONDS, Bench, ScriptedSender
 from tests.alerts.notify.outbox.test_delivery import deliver
@@ -22,7 +22,7 @@ class OnASlowDisk(ScriptedSender):
         self._writing = threading.Event()
         self._bench = bench
 
-    async def send(self, message: Message, context: Context) -> Outcome:
+    async def send(self, message: Message, context: MessageContext) -> DeliveryOutcome:
         threading.Thread(target=self._write).start()
         assert await asyncio.to_thread(self._writing.wait, PATIENCE_SECONDS)
         self.sent_it.set()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent_alerts.notify.outbox.attempt import Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.addresses import MAX_ADDRESSES, Resolver, is_forbidden
 from gpuagent_alerts.notify.receivers.apprise import refuse_forbidden
-from gpuagent_alerts.notify.receivers.http import Http, Request
+from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest
 from tests.alerts.notify.receivers.sink import sink
 from tests.exporters.certificates import Authority
 
@@ -34,13 +34,13 @@ class Names:
         return self.addresses
 
 
-def post(url: str, names: Names, trust: ssl.SSLContext | None = None) -> Outcome:
+def post(url: str, names: Names, trust: ssl.SSLContext | None = None) -> DeliveryOutcome:
     """One request."""
 
-    async def once() -> Outcome:
-        http = Http(resolve=names, trust=trust, deadline_seconds=10.0)
+    async def once() -> DeliveryOutcome:
+        http = HttpClient(resolve=names, trust=trust, deadline_seconds=10.0)
         try:
-            return await http.send(Request(url, b"{}"))
+            return await http.send(HttpRequest(url, b"{}"))
         finally:
             await http.close()
 

@@ -6,9 +6,9 @@ import asyncio
 import json
 from dataclasses import replace
 
-from gpuagent_alerts.notify.outbox.attempt import Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.alertmanager import Alertmanager, alert_document
-from gpuagent_alerts.notify.receivers.http import Http
+from gpuagent_alerts.notify.receivers.http import HttpClient
 from gpuagent_alerts.secret import Secret
 from tests.alerts.messages import CONTEXT, NOW, SHOWN_ENDED, alert, message
 from tests.alerts.notify.receivers.sink import Reply, always, sink
@@ -41,8 +41,8 @@ def test_an_end_is_never_in_the_future() -> None:
 def test_it_is_posted_to_the_second_version_of_the_interface() -> None:
     """The address is without /api, with or without a slash, or with a prefix."""
 
-    async def once(url: str) -> Outcome:
-        http = Http()
+    async def once(url: str) -> DeliveryOutcome:
+        http = HttpClient()
         try:
             return await Alertmanager(http, Secret("URL", url)).send(message(alert(), alert(gpu="1")), CONTEXT)
         finally:

@@ -8,14 +8,14 @@ import json
 import pytest
 
 from gpuagent_alerts.alert import Message
-from gpuagent_alerts.notify.outbox.attempt import Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.apprise import Apprise
 from gpuagent_alerts.secret import Secret
 from tests.alerts.messages import CONTEXT, alert, message
 from tests.alerts.notify.receivers.sink import Reply, always, sink
 
 
-def tell(url: str, sent: Message | None = None, timeout_seconds: float = 30.0) -> Outcome:
+def tell(url: str, sent: Message | None = None, timeout_seconds: float = 30.0) -> DeliveryOutcome:
     """One message to an address."""
     return asyncio.run(Apprise(Secret("URL", url), timeout_seconds).send(sent or message(), CONTEXT))
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent_alerts.masker import Masker
-from gpuagent_alerts.notify.outbox.attempt import Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.exec import Exec
 from gpuagent_alerts.programs import confine
 from gpuagent_alerts.secret import Secret
@@ -24,12 +24,12 @@ _OF_THE_C_LIBRARY = 0b11 << 31
 """Signals 32 and 33: glibc keeps them to itself, so what a test runner was started with stays (signal(7))."""
 
 
-def run(*command: str, timeout_seconds: float = 20.0) -> Outcome:
+def run(*command: str, timeout_seconds: float = 20.0) -> DeliveryOutcome:
     """One message to a command."""
     return asyncio.run(Exec(command, timeout_seconds).send(message(name="gpa_1"), CONTEXT))
 
 
-def python(code: str, *arguments: str, timeout_seconds: float = 20.0) -> Outcome:
+def python(code: str, *arguments: str, timeout_seconds: float = 20.0) -> DeliveryOutcome:
     """One message to a line of Python."""
     return run(sys.executable, "-c", code, *arguments, timeout_seconds=timeout_seconds)
 

@@ -13,8 +13,8 @@ import pytest
 
 from gpuagent.clock import ManualClock
 from gpuagent_alerts.masker import Masker
-from gpuagent_alerts.notify.outbox.attempt import Outcome, Reason
-from gpuagent_alerts.notify.receivers.http import Http, Request
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
+from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest
 from gpuagent_alerts.secret import Secret
 from tests.alerts.notify.receivers.sink import Received, Reply, Sink, always, sink
 from tests.exporters.certificates import Authority
@@ -22,20 +22,20 @@ from tests.exporters.certificates import Authority
 SECRET_PATH = "/services/T00000000/B00000000/tops3cretpath"
 
 
-def post(url: str, *, deadline_seconds: float = 15.0, trust: ssl.SSLContext | None = None) -> Outcome:
+def post(url: str, *, deadline_seconds: float = 15.0, trust: ssl.SSLContext | None = None) -> DeliveryOutcome:
     """One request with a client of its own."""
 
-    async def once() -> Outcome:
-        http = Http(clock=ManualClock(), deadline_seconds=deadline_seconds, trust=trust)
+    async def once() -> DeliveryOutcome:
+        http = HttpClient(clock=ManualClock(), deadline_seconds=deadline_seconds, trust=trust)
         try:
-            return await http.send(Request(url, b'{"a": 1}', {"X-Secret": "tops3cretheader"}))
+            return await http.send(HttpRequest(url, b'{"a": 1}', {"X-Secret": "tops3cretheader"}))
         finally:
             await http.close()
 
     return asyncio.run(once())
 
 
-def ask(reply: Reply, **how: float) -> tuple[Outcome, Sink]:
+def ask(reply: Reply, **how: float) -> tuple[DeliveryOutcome, Sink]:
     """One request to a sink that always answers so."""
     with sink(always(reply)) as receiver:
         return post(receiver.url + SECRET_PATH, **how), receiver  # type: ignore[arg-type]
@@ -214,9 +214,9 @@ def test_no_secret_in_any_text(reply: Reply, caplog: pytest.LogCaptureFixture) -
     logging.getLogger("httpcore").setLevel(logging.NOTSET)
     with sink(always(reply)) as receiver:
 
-        async def once() -> Outcome:
-            http = Http(deadline_seconds=0.5)
-            request = Request(receiver.url + SECRET_PATH, b"x", secrets=("tops3cretheader",))
+        async def once() -> DeliveryOutcome:
+            http = HttpClient(deadline_seconds=0.5)
+            request = HttpRequest(receiver.url + SECRET_PATH, b"x", secrets=("tops3cretheader",))
             assert "tops3cret" not in repr(request)
             try:
                 return await http.send(request)
@@ -251,10 +251,10 @@ def test_the_header_made_of_the_urls_user_is_not_shown(user_info: str, spaces: i
 def test_what_the_masker_knows_is_hidden_in_every_answer() -> None:
     """ALERT-07: a receiver may quote the secret of another one, as a gateway in front of both does."""
 
-    async def once(url: str) -> Outcome:
-        http = Http(masker=Masker([Secret("key", "0ther-receivers-key")]))
+    async def once(url: str) -> DeliveryOutcome:
+        http = HttpClient(masker=Masker([Secret("key", "0ther-receivers-key")]))
         try:
-            return await http.send(Request(url))
+            return await http.send(HttpRequest(url))
         finally:
             await http.close()
 

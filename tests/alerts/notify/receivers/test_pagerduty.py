@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gpuagent_alerts.alert import Message, News
 from gpuagent_alerts.notify.outbox.attempt import Reason
-from gpuagent_alerts.notify.receivers.http import Http
+from gpuagent_alerts.notify.receivers.http import HttpClient
 from gpuagent_alerts.notify.receivers.pagerduty import Pagerduty, dedup_key, event
 from gpuagent_alerts.secret import Secret
 from tests.alerts.incident_messages import BRIEFING, LINKS, about, incident
@@ -99,7 +99,7 @@ def test_a_refusal_shows_no_routing_key() -> None:
     refusal = Reply(400, body=f'{{"errors": ["routing key {KEY} is bad"]}}'.encode())
 
     async def once(url: str) -> Any:
-        http = Http()
+        http = HttpClient()
         try:
             return await Pagerduty(http, Secret("routing key", KEY), url).send(message(), CONTEXT)
         finally:

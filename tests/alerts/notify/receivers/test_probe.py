@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 
 from gpuagent_alerts.alert import Status
-from gpuagent_alerts.notify.outbox.attempt import Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.base import send_test_message
 from tests.alerts.messages import CONTEXT
 from tests.alerts.notify.outbox.parts import ScriptedSender
 
-REFUSED = Outcome(Reason.REFUSED, "it refused the message (404)")
+REFUSED = DeliveryOutcome(Reason.REFUSED, "it refused the message (404)")
 
 
 def test_it_begins_and_ends() -> None:

@@ -12,10 +12,10 @@ import pytest
 
 from gpuagent.clock import ManualClock, ScaledClock
 from gpuagent.config.alerting import Receiver as ReceiverModel
-from gpuagent_alerts.notify.outbox.attempt import Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.base import Dependencies, Receiver, ReceiverConfig
 from gpuagent_alerts.notify.receivers.heartbeat import Heartbeat
-from gpuagent_alerts.notify.receivers.http import Http
+from gpuagent_alerts.notify.receivers.http import HttpClient
 from gpuagent_alerts.notify.receivers.registry import KINDS, build_heartbeat, build_receiver, kind_of, recipient_of
 from gpuagent_alerts.notify.routes import Recipient, RouteConfig, Routes
 from gpuagent_alerts.secret import Secret
@@ -48,7 +48,7 @@ def test_every_kind_of_the_configuration_tells(tmp_path: Path, caplog: pytest.Lo
     caplog.set_level(logging.DEBUG)
 
     async def scene(receiver: Sink) -> list[str]:
-        http = Http()
+        http = HttpClient()
         receivers, _ = configured(receiver, tmp_path)
         shared = Dependencies(http, ManualClock(), api_urls={"pagerduty": receiver.url + "/v2/enqueue"})
         shown = []
@@ -105,7 +105,7 @@ def test_the_registry_has_every_kind_of_the_configuration() -> None:
 def test_the_whole_configuration_of_the_documentation_fits() -> None:
     """Every receiver of the complete example can be made."""
     config = load(COMPLETE)
-    shared = Dependencies(Http(), ManualClock())
+    shared = Dependencies(HttpClient(), ManualClock())
     made = [build_receiver(one, shared) or build_heartbeat(one, shared, lambda: True) for one in config.receivers]
 
     assert all(made)
@@ -116,7 +116,7 @@ def test_paces_are_those_of_the_kinds(tmp_path: Path) -> None:
     """Slack one message a second with what waits, a pager's messages for a week."""
     with sink() as receiver:
         receivers, _ = configured(receiver, tmp_path)
-    shared = Dependencies(Http(), ManualClock())
+    shared = Dependencies(HttpClient(), ManualClock())
     made = [build_receiver(config, shared) for config in receivers]
     paces = {one.name: one.pace for one in made if one is not None}
 
@@ -128,7 +128,7 @@ def test_a_fault_of_ours_is_an_outcome(caplog: pytest.LogCaptureFixture) -> None
     """Whatever a kind raises, its text is neither logged nor told."""
 
     class Broken:
-        async def send(self, *_: object) -> Outcome:
+        async def send(self, *_: object) -> DeliveryOutcome:
             raise RuntimeError("https://hooks.example/tops3cret")
 
     outcome = asyncio.run(Receiver("hook", Broken()).send(message(), CONTEXT))
@@ -137,7 +137,7 @@ def test_a_fault_of_ours_is_an_outcome(caplog: pytest.LogCaptureFixture) -> None
     assert "tops3cret" not in repr(outcome) + caplog.text
 
 
-def heartbeat(receiver: Sink, http: Http, *, alive: bool = True) -> Heartbeat:
+def heartbeat(receiver: Sink, http: HttpClient, *, alive: bool = True) -> Heartbeat:
     """One by a clock that makes a minute of ten milliseconds."""
     return Heartbeat(
         "alive", http, Secret("URL", receiver.url + "/ping/tops3cret"), 60.0, ScaledClock(6000.0), lambda: alive
@@ -148,7 +148,7 @@ def test_a_heartbeat_calls_at_its_interval() -> None:
     """Again and again, by GET, until it is stopped."""
 
     async def scene(receiver: Sink) -> None:
-        http = Http()
+        http = HttpClient()
         task = asyncio.create_task(heartbeat(receiver, http).run())
         await asyncio.to_thread(receiver.wait, lambda seen: len(seen.processed) >= 3)
         task.cancel()
@@ -165,8 +165,8 @@ def test_a_heartbeat_calls_at_its_interval() -> None:
 def test_a_heartbeat_stops_when_the_agent_does_nothing() -> None:
     """A process that runs but does not measure is as good as dead: whoever listens has to notice."""
 
-    async def scene(receiver: Sink) -> Outcome | None:
-        http = Http()
+    async def scene(receiver: Sink) -> DeliveryOutcome | None:
+        http = HttpClient()
         try:
             return await heartbeat(receiver, http, alive=False).beat()
         finally:
@@ -182,7 +182,7 @@ def test_a_heartbeat_that_fails_says_so_once(caplog: pytest.LogCaptureFixture) -
     caplog.set_level(logging.INFO)
 
     async def scene(receiver: Sink) -> Heartbeat:
-        http = Http()
+        http = HttpClient()
         made = heartbeat(receiver, http)
         for reply in (Reply(500), Reply(500), Reply(302), Reply(200), Reply(200)):
             receiver.behave = always(reply)

@@ -9,7 +9,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent_alerts.alert import Message
-from gpuagent_alerts.notify.outbox.attempt import Context
+from gpuagent_alerts.notify.outbox.attempt import MessageContext
 from gpuagent_alerts.notify.receivers.pagerduty import event
 from gpuagent_alerts.notify.receivers.slack_message import payload
 from gpuagent_alerts.notify.receivers.text import plain_text
@@ -17,7 +17,7 @@ from gpuagent_alerts.notify.receivers.webhook import version_4
 from tests.alerts.messages import CONTEXT, alert, message
 
 MADE_UP = replace(CONTEXT, simulated=True)
-TITLES: dict[str, Callable[[Message, Context], str]] = {
+TITLES: dict[str, Callable[[Message, MessageContext], str]] = {
     "slack": lambda told, context: payload(told, context)["text"],
     "pagerduty": lambda told, context: json.loads(event(told, context, "key"))["payload"]["summary"],
     "plain": plain_text,

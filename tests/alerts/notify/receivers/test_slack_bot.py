@@ -11,9 +11,16 @@ from typing import Any
 import pytest
 
 from gpuagent_alerts.alert import Message, News
-from gpuagent_alerts.notify.outbox.attempt import Outcome, Reason
-from gpuagent_alerts.notify.receivers.http import Http
-from gpuagent_alerts.notify.receivers.slack import KEPT_SECONDS, MemoryThreads, SlackBot, StoredThreads, Thread, Threads
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
+from gpuagent_alerts.notify.receivers.http import HttpClient
+from gpuagent_alerts.notify.receivers.slack import (
+    KEPT_SECONDS,
+    MemoryThreads,
+    SlackBot,
+    StoredThreads,
+    Thread,
+    ThreadStore,
+)
 from gpuagent_alerts.secret import Secret
 from gpuagent_alerts.store.database import Store
 from tests.alerts.incident_messages import KEY, about, incident
@@ -53,11 +60,11 @@ def told(receiver: Sink) -> list[tuple[str, str, bool]]:
     return found
 
 
-def send(receiver: Sink, threads: Threads, messages: Sequence[Message]) -> list[Outcome]:
+def send(receiver: Sink, threads: ThreadStore, messages: Sequence[Message]) -> list[DeliveryOutcome]:
     """Send one after the other."""
 
-    async def run() -> list[Outcome]:
-        http = Http()
+    async def run() -> list[DeliveryOutcome]:
+        http = HttpClient()
         try:
             bot = SlackBot(http, Secret("token", TOKEN), "ops", CHANNEL, threads, receiver.url)
             return [await bot.send(one, CONTEXT) for one in messages]

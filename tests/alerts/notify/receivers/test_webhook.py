@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from standardwebhooks import Webhook as Oracle
 
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.notify.outbox.attempt import Context, Outcome, Reason
+from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, MessageContext, Reason
 from gpuagent_alerts.notify.receivers.base import Receiver
-from gpuagent_alerts.notify.receivers.http import Http
+from gpuagent_alerts.notify.receivers.http import HttpClient
 from gpuagent_alerts.notify.receivers.webhook import Webhook, sign, version_4
 from gpuagent_alerts.secret import Misconfigured, Secret
 from tests.alerts.messages import CONTEXT, SHOWN, SHOWN_ENDED, alert, message
@@ -25,11 +25,11 @@ KEY = "whsec_MfKQ9r8GKYqrTwjUPD8ILPZIo2LaLaSw"
 OTHER_KEY = "whsec_C2FVsBQIhrscChlQIMV+b5sSYspob7oD"
 
 
-def post(receiver: Sink, keys: Path | None = None, context: Context = CONTEXT) -> Outcome:
+def post(receiver: Sink, keys: Path | None = None, context: MessageContext = CONTEXT) -> DeliveryOutcome:
     """One message, through everything that a message goes through."""
 
-    async def once() -> Outcome:
-        http = Http()
+    async def once() -> DeliveryOutcome:
+        http = HttpClient()
         secret = None if keys is None else Secret("key for signatures", file=keys)
         try:
             kind = Webhook(http, Secret("URL", receiver.url + "/hook"), secret)
@@ -63,7 +63,7 @@ def test_a_receiver_can_verify_what_arrives(tmp_path: Path) -> None:
     """The reference library accepts the request as it came over the wire; during a change of keys, with either key."""
     keys = tmp_path / "keys"
     keys.write_text(f"{KEY}\n{OTHER_KEY}\n")
-    now = Context("node7", "", datetime.now(UTC).timestamp())
+    now = MessageContext("node7", "", datetime.now(UTC).timestamp())
     with sink() as receiver:
         outcome = post(receiver, keys, now)
         (request,) = receiver.processed
