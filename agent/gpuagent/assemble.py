@@ -14,21 +14,20 @@ from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.alerting.alerting import Alerting, Where
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.alerting.rules import load_rules
-from gpuagent.catalogue.clients import CLIENT_FAMILIES
-from gpuagent.catalogue.remedies import REMEDY_FAMILIES
-from gpuagent.catalogue.series import Further
-from gpuagent.catalogue.sources import SOURCE_FAMILIES
 from gpuagent.clients.automatic import AutomaticBlame
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clients.server import client_server
-from gpuagent.clock import Clock
 from gpuagent.config.apart import load_config_apart, load_config_here, read_apart
 from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
+from gpuagent.core.clock import Clock
+from gpuagent.core.identity import node_name
+from gpuagent.core.metrics.clients import CLIENT_FAMILIES, SOURCE_FAMILIES
+from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
+from gpuagent.core.metrics.series import ExtraFamilies
 from gpuagent.doors import Doors, own_url
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace
-from gpuagent.naming import node_name
 from gpuagent.node import STATE_FILE, NoSuchNode, lost_state, real_node, simulated_node, state_file
 from gpuagent.nvml.device import longest_gap
 from gpuagent.procfs.boot import machine_id
@@ -163,7 +162,7 @@ def assemble(
     except ValueError as error:
         raise StartError(f"remedies: {error}") from None
 
-    def further() -> list[Further]:
+    def further() -> list[ExtraFamilies]:
         return [
             (CLIENT_FAMILIES, clients.figures()),
             (SOURCE_FAMILIES, sources.readings()),

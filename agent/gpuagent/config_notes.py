@@ -27,7 +27,7 @@ from gpuagent_alerts.rules.model import RuleGroup
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
-    from gpuagent.matchers import Matcher
+    from gpuagent.core.matchers import Matcher
 
 SERVICE_USER = "gpuagent"
 _UNIT_FOLDERS = tuple(

@@ -9,7 +9,7 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuagent.clock import Clock, ScaledClock, SystemClock
+from gpuagent.core.clock import Clock, ScaledClock, SystemClock
 from gpuagent.monitor.holders import LastHolders
 from gpuagent.monitor.indices import IndexMemory
 from gpuagent.monitor.inventory import Inventory, count_pci_gpus

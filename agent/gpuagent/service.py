@@ -18,12 +18,12 @@ from gpuagent.alerting.commands import AlertCommands
 from gpuagent.clients.automatic import AutomaticBlame
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clients.server import ClientServer, limits_of
-from gpuagent.clock import Clock
 from gpuagent.config.faults import ConfigError
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.doors import Doors
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor
-from gpuagent.reading import Snapshot
 from gpuagent.runtime.background import Progress, in_daemon_thread
 from gpuagent.runtime.memory import Reserve, c_library, endure, freeze_gc, trim_and_freeze, trim_heap
 from gpuagent.runtime.notify import Notifier

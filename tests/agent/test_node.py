@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ScaledClock, SystemClock
 from gpuagent.config.models import Config
+from gpuagent.core.clock import ScaledClock, SystemClock
 from gpuagent.monitor.listings import KNOWN_HOLDERS, Holders
 from gpuagent.monitor.monitor import Monitor
 from gpuagent.monitor.traces import STAMP_FILE

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent.procfs.stat import parse_stat
 from gpuagent.simulated.bindings import Bindings
 from gpuagent.simulated.codes import Code, Refusal

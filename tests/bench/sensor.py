@@ -13,10 +13,10 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.leaks.detectors import MemoryLeakDetectors
 from gpuagent.leaks.registry import Histories
 from gpuagent.leaks.sensor import LeakSensor
-from gpuagent.reading import Snapshot
 from tests.fakes.readings import WALL, gpu, process, snapshot
 
 _MIB = 2**20

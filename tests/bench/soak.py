@@ -26,8 +26,8 @@ from tempfile import TemporaryDirectory
 
 from gpuagent.alerting.alerting import Alerting, Where
 from gpuagent.alerting.rules import load_rules
-from gpuagent.clock import ManualClock
 from gpuagent.config.load import load_config
+from gpuagent.core.clock import ManualClock
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace, Place
 from gpuagent.nvml.library import Library

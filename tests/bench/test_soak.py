@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.simulated.node import SimulatedNode
 from gpuagent.simulated.scenario import parse_scenario
 from tests.bench.soak import Time, agent

@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from starlette.routing import BaseRoute, Route
 
 from gpuagent.clients.findings import Findings, Group, Line
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.history import History
-from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Status
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.routing.silences import SilenceState

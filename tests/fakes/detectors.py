@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpuagent.growth import Growth, Verdict
+from gpuagent.core.growth import Growth, Verdict
 from gpuagent.leaks.detectors import Beginning
 
 LEARNING, STEADY = Growth(Verdict.LEARNING), Growth(Verdict.STEADY)

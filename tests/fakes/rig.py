@@ -9,14 +9,14 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.catalogue.series import series
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.metrics.series import series
+from gpuagent.core.snapshot import GpuReading, GpuState, Snapshot
 from gpuagent.monitor.inventory import Inventory
 from gpuagent.monitor.monitor import Monitor, Pace, Place, Processes
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.kernel_log import Address
 from gpuagent.procfs.table import ProcessTable
-from gpuagent.reading import GpuReading, GpuState, Snapshot
 from gpuagent.simulated.faults import Fault, Kind
 from gpuagent.simulated.node import SimulatedNode
 from gpuagent.simulated.scenario import load_scenario, parse_scenario

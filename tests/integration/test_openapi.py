@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.ask import request
-from gpuagent.identity import SHOWN_FIELDS
+from gpuagent.core.api_client import request
+from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent_exporters.openapi.document import OPERATIONS
 from tests.agent.acting.processes import PLAIN, running
 from tests.fakes.embedded import FakeApp, hello, stats

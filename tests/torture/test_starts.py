@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.owner import Owner
 from tests.alerts.receivers.sink import sink

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.members import Reader
-from gpuagent.identity import ProcessId
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.files import READ_LIMIT_BYTES, ProcFiles
 from gpuagent.procfs.living import LivingThread, read_living
 from gpuagent.procfs.stat import Stat, parse_stat, parse_status
-from gpuagent.reading import ProcessInfo
 from gpuagent_alerts.remedies.target import Identity
 
 _TEXT_SIZE = re.compile(rb"^VmExe:\s*(\d+)", re.MULTILINE)

@@ -31,11 +31,11 @@ from gpuagent.alerting.rules import unknown_metrics
 from gpuagent.alerting.series import RuleSeries
 from gpuagent.alerting.transitions import log_transitions
 from gpuagent.alerting.undelivered import find_undelivered
-from gpuagent.catalogue.alerting import AlertingFigures, ReceiverCounts
-from gpuagent.catalogue.series import Further
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
+from gpuagent.core.metrics.alerting import AlertingFigures, ReceiverCounts
+from gpuagent.core.metrics.series import ExtraFamilies
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.nvml.device import longest_gap
-from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.incidents.record import Record
 from gpuagent_alerts.outbox.delivery import Delivery
@@ -133,7 +133,7 @@ class Alerting:
         self._facts: SnapshotFacts | None = None
         self._evaluated: dict[RuleKey, tuple[int, float, Mapping[str, float]]] = {}
         self._grounds: dict[RuleKey, Grounds] = {}
-        self._further: Callable[[], Sequence[Further]] = tuple
+        self._further: Callable[[], Sequence[ExtraFamilies]] = tuple
         self.remedy_of: Callable[[Alert], str] = lambda _: ""
         """What a remedy has done about an alert, in words; "" where none has."""
 
@@ -200,7 +200,7 @@ class Alerting:
             await self._use_receivers(alive)
 
     def listen(
-        self, listener: Listener, further: Callable[[], Sequence[Further]], remedy_of: Callable[[Alert], str]
+        self, listener: Listener, further: Callable[[], Sequence[ExtraFamilies]], remedy_of: Callable[[Alert], str]
     ) -> None:
         """Tell somebody what fires after each evaluation, and ask what was done about an alert when it is told.
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from gpuagent.growth import Growth, MemoryKey, Verdict
-from gpuagent.reading import GpuReading, GpuState, ProcessReading, Snapshot
+from gpuagent.core.growth import Growth, MemoryKey, Verdict
+from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.annotations import UNKNOWN_END
 from gpuagent_alerts.incident import Incident

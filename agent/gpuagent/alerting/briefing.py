@@ -14,9 +14,9 @@ from urllib.parse import quote
 from gpuagent.alerting.briefed import Briefed, main_alert
 from gpuagent.alerting.headline import headline_of
 from gpuagent.alerting.links import Links
-from gpuagent.growth import MemoryKey
-from gpuagent.reading import GpuReading, ProcessReading, Snapshot
-from gpuagent.units import format_bytes
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.snapshot import GpuReading, ProcessReading, Snapshot
+from gpuagent.core.units import format_bytes
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.annotations import UNKNOWN_END
 from gpuagent_alerts.incident import Briefing, CauseKind, Holder, Incident

@@ -7,8 +7,8 @@ from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from functools import cached_property
 
-from gpuagent.growth import Growth, Verdict
-from gpuagent.reading import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
+from gpuagent.core.growth import Growth, Verdict
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.incidents.cause import Program
 
 _SAFE = "bcdfghjklmnpqrstvwxz2456789"

@@ -8,8 +8,8 @@ from typing import Any, TypeVar
 
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.document import alerts_document, dead_document, silence_document
-from gpuagent.clock import Clock
-from gpuagent.matchers import parse_matcher
+from gpuagent.core.clock import Clock
+from gpuagent.core.matchers import parse_matcher
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.receivers.probe import probe
 from gpuagent_alerts.store.problem import StoreFailure

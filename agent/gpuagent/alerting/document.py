@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.explain import with_remedy
-from gpuagent.catalogue.alerting import ReceiverCounts
-from gpuagent.matchers import MatchOperator
+from gpuagent.core.matchers import MatchOperator
+from gpuagent.core.metrics.alerting import ReceiverCounts
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.incidents.record import Record
 from gpuagent_alerts.incidents.urgency import severity_rank

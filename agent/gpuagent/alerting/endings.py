@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuagent.alerting.end_reasons import Case, Facts, facts_of, reason_by_name, reason_of_process
-from gpuagent.identity import ProcessId
-from gpuagent.reading import Snapshot
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.annotations import UNKNOWN_END
 from gpuagent_alerts.promql.expression import compile_measured_side

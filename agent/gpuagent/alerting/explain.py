@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 
-from gpuagent.catalogue.alerting import FiringAlert
-from gpuagent.growth import Growth, MemoryKey
-from gpuagent.identity import NO_INSTANCE
-from gpuagent.reading import Snapshot
+from gpuagent.core.growth import Growth, MemoryKey
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.metrics.alerting import FiringAlert
+from gpuagent.core.snapshot import Snapshot
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.families import GROWTH
 from gpuagent_alerts.states.engine import RuleEngine

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
+from gpuagent.core.metrics.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures
 from gpuagent_alerts.outbox.counters import Figures
 from gpuagent_alerts.outbox.delivery import Delivery
 from gpuagent_alerts.states.engine import RuleEngine

@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable
 
 from gpuagent.alerting.briefed import FULL, LEAK, SOON, Briefed
-from gpuagent.growth import Verdict
-from gpuagent.naming import format_container
-from gpuagent.reading import ProcessReading
-from gpuagent.units import MAX_SECONDS, format_bytes, format_duration
+from gpuagent.core.growth import Verdict
+from gpuagent.core.identity import format_container
+from gpuagent.core.snapshot import ProcessReading
+from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.annotations import UNKNOWN_END, resolved_summary, shown_annotations
 from gpuagent_alerts.incident import CauseKind

@@ -10,7 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.states.engine import InstanceRecord, RuleEngine
 from gpuagent_alerts.states.instance import load_instance
 from gpuagent_alerts.store.checks import document, parsed

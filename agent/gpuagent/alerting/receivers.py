@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.outbox.sender import Sender
 from gpuagent_alerts.routing.route import Recipient
 from gpuagent_alerts.store.database import Store

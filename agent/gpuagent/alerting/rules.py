@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.alerting.links import with_runbooks
-from gpuagent.catalogue import FAMILIES
+from gpuagent.core.metrics import FAMILIES
 from gpuagent_alerts.remedies.grounds import Grounds, grounds_of_rule
 from gpuagent_alerts.rules.faults import RuleFault, RuleFileError
 from gpuagent_alerts.rules.file import load_rule_file, read_rule_file

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuagent.catalogue.alerting import AlertingFigures
-from gpuagent.catalogue.memo import Memo
-from gpuagent.catalogue.series import Further, series
-from gpuagent.reading import Snapshot
+from gpuagent.core.metrics.alerting import AlertingFigures
+from gpuagent.core.metrics.family import SampleCache
+from gpuagent.core.metrics.series import ExtraFamilies, series
+from gpuagent.core.snapshot import Snapshot
 from gpuagent_alerts.promql.series import SeriesIndex
 
 _MOST_KEPT = 8
@@ -20,16 +20,16 @@ class RuleSeries:
 
     def __init__(self, simulated: str) -> None:
         self._simulated = simulated
-        self._kept: dict[Names, tuple[Memo, SeriesIndex | None]] = {}
+        self._kept: dict[Names, tuple[SampleCache, SeriesIndex | None]] = {}
 
     def index(
         self, snapshot: Snapshot, now_seconds: float, names: Names,
-        *, alerting: AlertingFigures | None, preallocates: tuple[str, ...], further: Sequence[Further],
+        *, alerting: AlertingFigures | None, preallocates: tuple[str, ...], further: Sequence[ExtraFamilies],
     ) -> SeriesIndex:  # fmt: skip
         """The series of these names (None: all) at a tick."""
         if names not in self._kept and len(self._kept) >= _MOST_KEPT:  # other rules were loaded, again and again
             self._kept.clear()
-        memo, before = self._kept.get(names) or (Memo(), None)
+        memo, before = self._kept.get(names) or (SampleCache(), None)
         made = series(
             snapshot, now_seconds, simulated=self._simulated, alerting=alerting, preallocates=preallocates,
             further=further, only=names, memo=memo,

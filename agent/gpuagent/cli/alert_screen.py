@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gpuagent.alert_words import since_of, summary_of
 from gpuagent.cli.cells import Paint, cut, fit, wrap
-from gpuagent.units import format_duration
+from gpuagent.core.units import format_duration
+from gpuagent.core.wording import since_of, summary_of
 
 Document = dict[str, Any]
 

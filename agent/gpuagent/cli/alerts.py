@@ -9,10 +9,10 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuagent.ask import NoAgent, default_socket, fetch_document
 from gpuagent.cli.alert_screen import alert_screen, dead_lines
 from gpuagent.cli.cells import Paint, width_of
 from gpuagent.cli.source import EXIT_NO_DATA, Socket, Url, tell
+from gpuagent.core.api_client import AgentUnreachable, default_socket, fetch_document
 
 _TIMEOUT_SECONDS = 10.0
 """The agent may be waiting for its disk."""
@@ -47,6 +47,6 @@ def alerts(
 def _document(path: str, target: Path | str | None) -> Any:
     try:
         return fetch_document(target or default_socket(), path, _TIMEOUT_SECONDS)
-    except NoAgent as error:
+    except AgentUnreachable as error:
         tell(f"no agent answers: {error}")
         raise typer.Exit(EXIT_NO_DATA) from None

@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import typer
 
-from gpuagent.ask import NoAgent, default_socket, fetch_document
 from gpuagent.cli.cells import clean
 from gpuagent.cli.control import Refused, answer_of
 from gpuagent.cli.source import tell
-from gpuagent.units import format_duration
+from gpuagent.core.api_client import AgentUnreachable, default_socket, fetch_document
+from gpuagent.core.units import format_duration
 
 Document = dict[str, Any]
 Answer = Document | Refused
@@ -145,7 +145,7 @@ class _Conversation:
         """Return {} where it cannot be had: the answer counts, this is for the eye."""
         try:
             found = fetch_document(self._socket, f"/api/v1/processes/{self.request.pid}/remedies")
-        except NoAgent:
+        except AgentUnreachable:
             return {}
         return found if isinstance(found, dict) else {}
 

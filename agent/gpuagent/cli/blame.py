@@ -12,7 +12,7 @@ import typer
 from gpuagent.cli.cells import clean
 from gpuagent.cli.clients import ask_app
 from gpuagent.cli.source import Socket, tell
-from gpuagent.units import format_bytes, format_duration, parse_duration
+from gpuagent.core.units import format_bytes, format_duration, parse_duration
 
 _SHOWN = 5
 _BEYOND_WINDOW_SECONDS = 150.0

@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 
 from gpuagent.cli.cells import clean
 from gpuagent.cli.source import Direct, NoData, Socket, Source, Url, get_document
-from gpuagent.units import format_bytes, format_duration, format_ratio
+from gpuagent.core.units import format_bytes, format_duration, format_ratio
 
 OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
 _NAMES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")

@@ -7,9 +7,9 @@ from typing import Any
 
 import typer
 
-from gpuagent.ask import DEFAULT_URL, NoAgent, default_socket, fetch_document
 from gpuagent.cli.cells import clean
 from gpuagent.cli.control import ask_agent
+from gpuagent.core.api_client import DEFAULT_URL, AgentUnreachable, default_socket, fetch_document
 
 _REFUSALS = (403, 404, 409, 502, 504)
 ABSENT = """\
@@ -38,11 +38,11 @@ def fetch_clients(socket: Path | None, url: str | None) -> Any:
         NoAgent: none answers; the reason is that of the first.
     """
     named = url if url is not None else socket
-    first: NoAgent | None = None
+    first: AgentUnreachable | None = None
     places: list[Path | str] = [default_socket(), DEFAULT_URL]
     for place in places if named is None else [named]:
         try:
             return fetch_document(place, "/api/v1/clients")
-        except NoAgent as error:
+        except AgentUnreachable as error:
             first = first or error
-    raise first or NoAgent("nobody was asked")
+    raise first or AgentUnreachable("nobody was asked")

@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
-from gpuagent.ask import NoAgent, default_socket, request
 from gpuagent.cli.cells import clean
+from gpuagent.core.api_client import AgentUnreachable, default_socket, request
 
 Document = dict[str, Any]
 
@@ -51,7 +51,7 @@ def answer_of(
     """Return the agent's answer, also one of a refusal whose status is in `also`. Raises Refused."""
     try:
         status, received = request(socket or default_socket(), method, path, timeout_seconds, body=body)
-    except NoAgent as error:
+    except AgentUnreachable as error:
         raise Refused(f"the agent cannot be told: {error}") from None
     try:
         answer = json.loads(received)

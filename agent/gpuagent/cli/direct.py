@@ -8,9 +8,9 @@ import os
 
 from gpuagent import __version__
 from gpuagent.config.models import Config
+from gpuagent.core.snapshot import GpuState, Snapshot
 from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.node import real_node
-from gpuagent.reading import GpuState, Snapshot
 from gpuagent_exporters.status import status_document
 
 _DEADLINE_SECONDS = 5.0

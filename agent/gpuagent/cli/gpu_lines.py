@@ -9,8 +9,8 @@ from typing import Any
 from rich.cells import cell_len
 
 from gpuagent.cli.cells import Paint, cut, fit
-from gpuagent.growth_words import forecast_words, pace_words, verdict_words
-from gpuagent.units import GIB, format_duration, format_ratio
+from gpuagent.core.units import GIB, format_duration, format_ratio
+from gpuagent.core.wording import forecast_words, pace_words, verdict_words
 
 _FULL_CRITICAL, _FULL_WARNING = 0.98, 0.90
 _WORTH_A_WORD_BYTES = GIB // 10

@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 
 import typer
 
-from gpuagent.ask import NoAgent, default_socket, fetch_document
 from gpuagent.cli.cells import clean
 from gpuagent.cli.source import tell
-from gpuagent.identity import SHOWN_FIELDS
+from gpuagent.core.api_client import AgentUnreachable, default_socket, fetch_document
+from gpuagent.core.identity import SHOWN_FIELDS
 
 Document = dict[str, Any]
 
@@ -81,7 +81,7 @@ def fetch_identified(socket: Path | None, own: Callable[[], int] = read_own_name
     """Return the agent's document. End the command with 1 where there is none, or where its pids are not ours."""
     try:
         document: Any = fetch_document(socket or default_socket(), _PATH)
-    except NoAgent as error:
+    except AgentUnreachable as error:
         tell(f"no agent answers: {error}")
         raise typer.Exit(1) from None
     if why := namespace_refusal((document.get("agent") or {}).get("pid_namespace"), own()):

@@ -15,7 +15,7 @@ from gpuagent.cli.control import Refused
 from gpuagent.cli.identified import Chosen, Unidentified, choose, fetch_identified, read_pid
 from gpuagent.cli.kill_prompt import question
 from gpuagent.cli.source import Socket, tell
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.core.units import format_bytes, format_duration
 
 _WAITS_SECONDS = {"terminate": 30.0, "kill": 60.0, "restart_unit": 60.0}
 """As the agent waits after each."""

@@ -7,9 +7,9 @@ from typing import Any
 
 from gpuagent.cli.cells import clean, cut, wrap
 from gpuagent.cli.identified import Chosen
-from gpuagent.growth_words import forecast_words, pace_words, verdict_words
-from gpuagent.naming import format_container
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.core.identity import format_container
+from gpuagent.core.units import format_bytes, format_duration
+from gpuagent.core.wording import forecast_words, pace_words, verdict_words
 
 Document = dict[str, Any]
 

@@ -13,7 +13,7 @@ import typer
 
 from gpuagent.cli.control import ask_agent
 from gpuagent.cli.source import Socket
-from gpuagent.units import format_duration, parse_duration
+from gpuagent.core.units import format_duration, parse_duration
 
 _RELEASED_WITHIN_SECONDS = 10.0
 

@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from rich.cells import cell_len
 
 from gpuagent.cli.cells import Paint, cut, fit
-from gpuagent.growth_words import full_in_words, growth_words, verdict_words
-from gpuagent.naming import format_container
-from gpuagent.units import GIB, format_bytes, format_duration, format_ratio
+from gpuagent.core.identity import format_container
+from gpuagent.core.units import GIB, format_bytes, format_duration, format_ratio
+from gpuagent.core.wording import full_in_words, growth_words, verdict_words
 
 _LEAST_WHO = 20
 """Cells for the last column, for which others may have to go."""

@@ -12,7 +12,7 @@ import typer
 from gpuagent.cli.cells import Paint, width_of
 from gpuagent.cli.processes import process_table
 from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
-from gpuagent.units import format_duration
+from gpuagent.core.units import format_duration
 
 _MOST_ON_A_TERMINAL = 50
 

@@ -14,7 +14,7 @@ from gpuagent.cli.control import Refused
 from gpuagent.cli.identified import Unidentified, choose, fetch_identified, read_pid
 from gpuagent.cli.kill import advice
 from gpuagent.cli.source import Socket, tell
-from gpuagent.units import format_bytes
+from gpuagent.core.units import format_bytes
 
 _WAIT_SECONDS = 30.0
 """As long as the agent waits for the app."""

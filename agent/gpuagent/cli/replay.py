@@ -162,7 +162,7 @@ def _document(file: Path, one: Replayed) -> dict[str, Any]:
 
 
 def _size(text: str | None) -> int | None:
-    from gpuagent.units import parse_bytes
+    from gpuagent.core.units import parse_bytes
 
     if text is None:
         return None

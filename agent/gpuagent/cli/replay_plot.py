@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuagent.units import GIB
+from gpuagent.core.units import GIB
 
 if TYPE_CHECKING:
     from gpuagent_alerts.leak.replay.run import Replayed

@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.cli.cells import Paint, cut, fit, wrap
-from gpuagent.growth import Range, Verdict
-from gpuagent.units import format_bytes, format_duration, format_rate
+from gpuagent.core.growth import Range, Verdict
+from gpuagent.core.units import format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:
     from gpuagent_alerts.leak.replay.run import Replayed, ReplayedAlarm

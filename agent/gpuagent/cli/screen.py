@@ -12,7 +12,7 @@ from rich.cells import cell_len
 from gpuagent.cli.cells import Paint, clean, cut, fit, wrap
 from gpuagent.cli.gpu_lines import gpu_lines
 from gpuagent.cli.processes import process_table
-from gpuagent.units import format_duration
+from gpuagent.core.units import format_duration
 
 _NARROWEST, _WIDEST = 80, 160
 _PER_GPU = 4

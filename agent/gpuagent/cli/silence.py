@@ -13,8 +13,8 @@ from gpuagent.cli.alert_screen import silence_lines
 from gpuagent.cli.cells import Paint, width_of
 from gpuagent.cli.control import ask_agent
 from gpuagent.cli.source import Socket
-from gpuagent.matchers import MATCHER_HELP, is_label_name
-from gpuagent.units import format_duration, parse_duration
+from gpuagent.core.matchers import MATCHER_HELP, is_label_name
+from gpuagent.core.units import format_duration, parse_duration
 
 silence_app = typer.Typer(no_args_is_help=True, help="Do not tell of some alerts for a while.")
 

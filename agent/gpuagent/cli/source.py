@@ -9,8 +9,8 @@ from urllib.parse import urlsplit
 
 import typer
 
-from gpuagent.ask import NoAgent, fetch_anywhere
-from gpuagent.naming import node_name
+from gpuagent.core.api_client import AgentUnreachable, fetch_anywhere
+from gpuagent.core.identity import node_name
 
 Socket = Annotated[Path | None, typer.Option("--socket", help="Control socket of the agent")]
 Url = Annotated[str | None, typer.Option("--url", help="Read-only address of the agent, such as http://node:9837")]
@@ -79,7 +79,7 @@ def get_document(
         return read()
     try:
         return ask(source.socket, source.url)
-    except NoAgent as error:
+    except AgentUnreachable as error:
         if source.named or not fall_back:
             raise NoData(f"no agent answers: {error}") from None
         note(f"no agent is running ({error}): read the GPUs directly, once")

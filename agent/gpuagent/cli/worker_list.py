@@ -7,7 +7,7 @@ from itertools import groupby
 from typing import Any
 
 from gpuagent.cli.cells import clean, cut, fit
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.core.units import format_bytes, format_duration
 
 Document = Mapping[str, Any]
 

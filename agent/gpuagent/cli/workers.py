@@ -11,12 +11,12 @@ from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from gpuagent.ask import NoAgent
 from gpuagent.cli.cells import width_of
 from gpuagent.cli.clients import fetch_clients
 from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.cli.worker_list import chosen, worker_lines
-from gpuagent.units import format_bytes, parse_bytes
+from gpuagent.core.api_client import AgentUnreachable
+from gpuagent.core.units import format_bytes, parse_bytes
 
 VARIABLE = "GPUAGENT_WORKERS"
 
@@ -138,7 +138,7 @@ def _declared(socket: Path | None, url: str | None, pid: int | None, app: str | 
 def _ask_for_clients(socket: Path | None, url: str | None) -> Sequence[Mapping[str, Any]]:
     try:
         document = fetch_clients(socket, url)
-    except NoAgent as error:
+    except AgentUnreachable as error:
         tell(str(error))
         raise typer.Exit(EXIT_NO_DATA) from None
     clients: Sequence[Mapping[str, Any]] = document["clients"]

@@ -11,10 +11,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from gpuagent.clients.commands import ClientCommands
-from gpuagent.clock import Clock
-from gpuagent.growth import Growth, MemoryKey, Verdict
-from gpuagent.identity import ProcessId
-from gpuagent.reading import Snapshot
+from gpuagent.core.clock import Clock
+from gpuagent.core.growth import Growth, MemoryKey, Verdict
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import Snapshot
 from gpuagent_exporters.api.client_routes import CommandFailure
 
 log = logging.getLogger(__name__)

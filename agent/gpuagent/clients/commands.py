@@ -12,8 +12,8 @@ from typing import Any
 from gpuagent.clients.document import Document, clients_document, devices_document
 from gpuagent.clients.findings import Findings, read_findings, together
 from gpuagent.clients.server import ClientServer
-from gpuagent.clock import Clock
-from gpuagent.reading import Snapshot
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import Snapshot
 from gpuagent_exporters.api.client_routes import CommandFailure
 
 Args = Mapping[str, Any]

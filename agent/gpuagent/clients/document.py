@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuagent.catalogue.torch import cached_bytes, outside_bytes
 from gpuagent.clients.connection import Connection
 from gpuagent.clients.hub import Hub
-from gpuagent.embedded import ClientReading
-from gpuagent.reading import ProcessReading, Snapshot
+from gpuagent.core.metrics.clients import cached_bytes, outside_bytes
+from gpuagent.core.snapshot import ClientReading, ProcessReading, Snapshot
 
 SCHEMA = 1
 

@@ -10,8 +10,7 @@ from collections.abc import Iterable, Mapping
 
 from gpuagent.clients.connection import Connection
 from gpuagent.clients.protocol import Device
-from gpuagent.embedded import AllocatorReading, ClientReading
-from gpuagent.reading import Snapshot
+from gpuagent.core.snapshot import AllocatorReading, ClientReading, Snapshot
 
 _LEAST_FRESH_SECONDS = 5.0
 _FRESH_INTERVALS = 3

@@ -18,9 +18,9 @@ from gpuagent.clients.listener import CpuShare
 from gpuagent.clients.peer import Accounts, Peer, Reader, RefusedPeer, hold_peer, identify
 from gpuagent.clients.protocol import Event
 from gpuagent.clients.wire import Wire
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import GpuState, ProcessInfo, Snapshot
 from gpuagent.procfs.files import ProcFiles
-from gpuagent.reading import GpuState, ProcessInfo, Snapshot
 from gpuagent_exporters.api.client_routes import CommandFailure
 
 log = logging.getLogger(__name__)

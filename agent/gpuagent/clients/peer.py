@@ -17,9 +17,9 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
+from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.stat import parse_status
-from gpuagent.reading import ProcessInfo
 from gpuagent_exporters.http.peers import HasSocketOptions, peer_credentials
 
 _SO_PEERPIDFD = 77

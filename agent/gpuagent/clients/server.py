@@ -13,13 +13,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuagent.catalogue.clients import ClientFigures
 from gpuagent.clients.figures import read_clients
 from gpuagent.clients.hub import MOST_WAITING, Hub, Limits
 from gpuagent.clients.listener import SOCKET_NAME, Acceptor, open_client_socket
 from gpuagent.clients.protocol import Message, encode
-from gpuagent.clock import Clock
-from gpuagent.embedded import ClientReading
+from gpuagent.core.clock import Clock
+from gpuagent.core.metrics.clients import ClientFigures
+from gpuagent.core.snapshot import ClientReading, GpuReading, Snapshot
 from gpuagent.procfs.boot import boot_time_seconds
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.namespace import own_namespace
@@ -27,7 +27,6 @@ from gpuagent.procfs.pods import PodNames
 from gpuagent.procfs.reader import Boot, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
-from gpuagent.reading import GpuReading, Snapshot
 from gpuagent_exporters.http.listeners import ListenError, UnixListener
 
 if TYPE_CHECKING:

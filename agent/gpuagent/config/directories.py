@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from gpuagent.naming import SIMULATED_NAME
+from gpuagent.core.identity import SIMULATED_NAME
 
 DEFAULT_PATH = Path("/etc/gpuagent/gpuagent.yaml")
 """The configuration file where none is named; there need not be one."""

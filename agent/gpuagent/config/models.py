@@ -17,7 +17,7 @@ from gpuagent.config.remedies import Budget, Remedies, budget_label
 from gpuagent.config.section import Section
 from gpuagent.config.sources import ServerSource
 from gpuagent.config.values import Duration, FilePath, ListenAddress, PublicUrl, Text
-from gpuagent.units import parse_duration
+from gpuagent.core.units import parse_duration
 
 
 class Config(Section):

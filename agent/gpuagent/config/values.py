@@ -27,9 +27,16 @@ from gpuagent.config.addresses import (
 )
 from gpuagent.config.faults import shown
 from gpuagent.config.owner_names import check_container, check_gpu, check_service, check_user
-from gpuagent.matchers import MATCHER_HELP, Matcher, compile_pattern, is_label_name, parse_matcher
-from gpuagent.regexes import REGEX_HELP, check_regex
-from gpuagent.units import parse_bytes, parse_duration, write_bytes, write_duration
+from gpuagent.core.matchers import (
+    MATCHER_HELP,
+    REGEX_HELP,
+    Matcher,
+    check_regex,
+    compile_pattern,
+    is_label_name,
+    parse_matcher,
+)
+from gpuagent.core.units import parse_bytes, parse_duration, write_bytes, write_duration
 
 _MAX_PATTERN = 1000
 

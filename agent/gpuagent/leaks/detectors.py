@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
-from gpuagent.growth import Growth
+from gpuagent.core.growth import Growth
 from gpuagent_alerts.leak.history import MemoryLeakDetector
 from gpuagent_alerts.leak.settings import Sensitivity
 

@@ -6,15 +6,14 @@ import os
 from collections.abc import Iterable, Mapping, Sequence
 from zlib import crc32
 
-from gpuagent.embedded import ClientReading
-from gpuagent.growth import Growth, MemoryKey, Verdict
-from gpuagent.identity import NO_INSTANCE, ProcessId
+from gpuagent.core.growth import Growth, MemoryKey, Verdict
+from gpuagent.core.identity import NO_INSTANCE, ProcessId
+from gpuagent.core.snapshot import ClientReading, GpuReading, ProcessReading, ProcessState
 from gpuagent.leaks.detectors import BLOCK_TICKS, Beginning
 from gpuagent.leaks.history import History
 from gpuagent.leaks.places import Place, nobodys_bytes, places
 from gpuagent.leaks.registry import Histories
 from gpuagent.leaks.whole import Part, whole
-from gpuagent.reading import GpuReading, ProcessReading, ProcessState
 
 FORGET_SECONDS = 600.0
 """A process may give all its memory back and take some again; after this long without, its history is over."""

@@ -14,8 +14,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Final
 
-from gpuagent.growth import Evidence, Growth, MemoryKey, Verdict
-from gpuagent.identity import ProcessId
+from gpuagent.core.growth import Evidence, Growth, MemoryKey, Verdict
+from gpuagent.core.identity import ProcessId
 from gpuagent.leaks.detectors import Beginning, Detector
 from gpuagent_alerts.leak.history import FIRST_BLACKOUT_SECONDS
 from gpuagent_alerts.store.leaks import LeakHistory, LeakKey

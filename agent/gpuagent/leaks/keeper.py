@@ -6,7 +6,7 @@ import asyncio
 import logging
 from collections.abc import Mapping
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent.leaks.registry import Histories
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.leaks import LeakHistories, LeakHistory, LeakKey

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import logging
 
-from gpuagent.catalogue.growth import WATCHING_FAMILIES
-from gpuagent.catalogue.series import Further
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
+from gpuagent.core.metrics.growth import DETECTOR_FAMILIES
+from gpuagent.core.metrics.series import ExtraFamilies
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.leaks.detectors import MakeDetectors, MemoryLeakDetectors
 from gpuagent.leaks.keeper import KEEP_SECONDS, Keeper
 from gpuagent.leaks.registry import Histories
 from gpuagent.leaks.sensor import LeakSensor
-from gpuagent.reading import Snapshot
 from gpuagent_alerts.leak.settings import Sensitivity
 from gpuagent_alerts.store.database import Store
 
@@ -71,6 +71,6 @@ class Leaks:
         if self._keeper is not None:
             await self._keeper.close()
 
-    def further(self) -> Further:
+    def further(self) -> ExtraFamilies:
         """Series of the detector itself."""
-        return WATCHING_FAMILIES, self._histories.watching
+        return DETECTOR_FAMILIES, self._histories.watching

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from gpuagent.identity import NO_INSTANCE
-from gpuagent.reading import GpuReading, GpuState
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.snapshot import GpuReading, GpuState
 
 
 class Place(NamedTuple):

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Iterator
 from functools import partial
 from operator import attrgetter
 
-from gpuagent.growth import Evidence, MemoryKey, Watching
-from gpuagent.identity import ProcessId
+from gpuagent.core.growth import DetectorLoad, Evidence, MemoryKey
+from gpuagent.core.identity import ProcessId
 from gpuagent.leaks.detectors import Beginning, MakeDetectors
 from gpuagent.leaks.history import History
 from gpuagent_alerts.leak.settings import Sensitivity
@@ -42,9 +42,9 @@ class Histories:
         self._refused_count = 0
 
     @property
-    def watching(self) -> Watching:
+    def watching(self) -> DetectorLoad:
         """How much is remembered."""
-        return Watching(len(self._all), self._refused_count)
+        return DetectorLoad(len(self._all), self._refused_count)
 
     def begin(self, who: ProcessId, key: MemoryKey, beginning: Beginning) -> History | None:
         """A new history, or what is kept of it; None where there is no room, or no GPU has that much memory."""

@@ -6,11 +6,11 @@ from collections import defaultdict
 from collections.abc import Mapping
 from dataclasses import replace
 
-from gpuagent.growth import Growth, MemoryKey
+from gpuagent.core.growth import Growth, MemoryKey
+from gpuagent.core.snapshot import ProcessReading, Snapshot
 from gpuagent.leaks.gpu import GpuSensor, News
 from gpuagent.leaks.places import readable
 from gpuagent.leaks.registry import Histories
-from gpuagent.reading import ProcessReading, Snapshot
 
 _SWEEP_SECONDS = 15.0
 

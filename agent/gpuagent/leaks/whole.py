@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from gpuagent.growth import Evidence, Growth, GrowthState, Range, Verdict
+from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
 
 _STRICTEST_FIRST = tuple(Evidence)
 _MOST_REASONS = 4

@@ -6,8 +6,9 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
-from gpuagent.clock import Clock
-from gpuagent.doubt import MPS_UNKNOWN, NO_PCI_ADDRESS, SHUFFLED_LIST
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import CollectorRun, GpuIdentity, GpuReading, GpuState
+from gpuagent.core.wording import MPS_UNKNOWN, NO_PCI_ADDRESS, SHUFFLED_LIST
 from gpuagent.monitor.trust import TrustRegistry
 from gpuagent.monitor.worker import Threads, Worker
 from gpuagent.nvml.collect import COLLECTORS, Collected, Collector
@@ -16,7 +17,6 @@ from gpuagent.nvml.events import Watched
 from gpuagent.nvml.failure import NO_PERMISSION, NvmlFailure
 from gpuagent.nvml.identity import HANDLE, open_device
 from gpuagent.nvml.library import Library
-from gpuagent.reading import CollectorRun, GpuIdentity, GpuReading, GpuState
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpuagent.clock import Clock
-from gpuagent.growth import MemoryKey
-from gpuagent.identity import ProcessId
+from gpuagent.core.clock import Clock
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import ProcessInfo, ProcessReading, ProcessState
 from gpuagent.monitor.listings_file import LatestWriter
 from gpuagent.procfs.pid_space import PidMark, PidSpace
-from gpuagent.reading import ProcessInfo, ProcessReading, ProcessState
 from gpuagent.runtime.state_files import read_state
 
 log = logging.getLogger(__name__)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
-from gpuagent.identity import ProcessId
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading
 from gpuagent.nvml.collect import Collected
 from gpuagent.nvml.process_utilization import IDLE
-from gpuagent.reading import GpuReading, GpuState, ProcessReading
 
 _Gpu = tuple[int, str]
 """Index and UUID of a GPU."""

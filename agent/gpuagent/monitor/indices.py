@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.reading import GpuIdentity
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.runtime.state_files import read_state, write_state
 
 log = logging.getLogger(__name__)

@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.nvml.collect import Collected
-from gpuagent.reading import GpuIdentity
 from gpuagent.runtime.state_files import read_state, write_state
 
 log = logging.getLogger(__name__)

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from gpuagent.core.hardware import Memory
+from gpuagent.core.snapshot import ProcessInfo, ProcessReading, ProcessState, Reconciliation
 from gpuagent.monitor.holders import LastHolders
 from gpuagent.monitor.listings import KNOWN_HOLDERS, Holders
 from gpuagent.nvml.collect import Collected
-from gpuagent.reading import Memory, ProcessInfo, ProcessReading, ProcessState, Reconciliation
 
 Infos = Mapping[int, ProcessInfo | None]
 _Place = tuple[int, str]

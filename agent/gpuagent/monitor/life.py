@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from functools import lru_cache
 from typing import NamedTuple
 
-from gpuagent.reading import GpuProcess, ProcessUtilization
+from gpuagent.core.snapshot import GpuProcess, ProcessUtilization
 
 GROWTH_BYTES = 16 * 1024**2
 """Memory of a dead process does not grow: this much more than ever is the living one's."""

@@ -16,12 +16,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuagent.core.snapshot import GpuIdentity, ProcessInfo
 from gpuagent.monitor.life import Watched, entries_by_pid, sum_bytes
 from gpuagent.monitor.listings_file import RETRY_SECONDS, LatestWriter, Stored, StoredListing, load, to_document
 from gpuagent.monitor.listings_table import Listing, Table
 from gpuagent.nvml.collect import Collected
 from gpuagent.procfs.pid_space import SINCE_BOOT, PidSpace
-from gpuagent.reading import GpuIdentity, ProcessInfo
 
 GAP_SECONDS = 5.0
 """Two lists less far apart than this have no gap between them, however fast lists are read otherwise."""

@@ -9,8 +9,16 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gpuagent.backoff import Backoff
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Backoff, Clock
+from gpuagent.core.snapshot import (
+    CollectorRun,
+    GpuReading,
+    GpuState,
+    NodeReading,
+    ProcessInfo,
+    ProcessReading,
+    Snapshot,
+)
 from gpuagent.monitor.crew import Crew
 from gpuagent.monitor.gpu import GpuSlot
 from gpuagent.monitor.holders import LastHolders
@@ -28,15 +36,6 @@ from gpuagent.nvml.device import LONGEST_GAP_SECONDS
 from gpuagent.nvml.events import XidWatcher
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.kernel_log import Address, pci_address
-from gpuagent.reading import (
-    CollectorRun,
-    GpuReading,
-    GpuState,
-    NodeReading,
-    ProcessInfo,
-    ProcessReading,
-    Snapshot,
-)
 
 _RENEW_FIRST_SECONDS = 60.0
 _RENEW_LONGEST_SECONDS = 3600.0

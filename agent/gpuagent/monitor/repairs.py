@@ -13,9 +13,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import GpuReading, GpuState, XidCount
 from gpuagent.monitor.repairs_file import RepairsFile, StoredGpu, StoredXid
-from gpuagent.reading import GpuReading, GpuState, XidCount
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum, auto
 
-from gpuagent.backoff import Backoff
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Backoff, Clock
+from gpuagent.core.snapshot import NvmlState
 from gpuagent.monitor.worker import Worker
 from gpuagent.nvml.failure import DRIVER_NOT_LOADED, NvmlFailure
 from gpuagent.nvml.library import Library
-from gpuagent.reading import NvmlState
 
 log = logging.getLogger(__name__)
 

@@ -8,7 +8,9 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, TypeVar
 
-from gpuagent.doubt import WITHHELD
+from gpuagent.core.hardware import Memory, Utilization
+from gpuagent.core.snapshot import CollectorRun, GpuProcess, GpuReading, GpuState, ProcessUtilization
+from gpuagent.core.wording import WITHHELD
 from gpuagent.nvml import (
     clocks,
     ecc,
@@ -28,7 +30,6 @@ from gpuagent.nvml.device import Device
 from gpuagent.nvml.failure import IMPOSSIBLE, NvmlFailure
 from gpuagent.nvml.figures import check_figures
 from gpuagent.nvml.values import NOT_BELIEVED
-from gpuagent.reading import CollectorRun, GpuProcess, GpuReading, GpuState, Memory, ProcessUtilization, Utilization
 
 T = TypeVar("T")
 

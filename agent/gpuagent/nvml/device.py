@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.nvml.failure import INVALID_ARGUMENT, NvmlFailure
 from gpuagent.nvml.library import Handle, Library
 from gpuagent.nvml.values import is_blank
-from gpuagent.reading import GpuIdentity
 
 T = TypeVar("T")
 

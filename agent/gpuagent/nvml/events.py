@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import CollectorRun, GpuReading, GpuState, XidCount
 from gpuagent.nvml.failure import FUNCTION_NOT_FOUND, NOT_SUPPORTED, SUCCESS, TIMEOUT, NvmlFailure
 from gpuagent.nvml.library import Handle, Library
-from gpuagent.reading import CollectorRun, GpuReading, GpuState, XidCount
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,9 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpuagent.reading import GpuProcess, Memory, MigInstance
-from gpuagent.units import format_bytes
+from gpuagent.core.hardware import Memory, MigInstance
+from gpuagent.core.snapshot import GpuProcess
+from gpuagent.core.units import format_bytes
 
 SLACK_BYTES = 2 * 1024**2
 """Rounding allowed per process: device memory is handed out in pages of 2 MiB, and the driver counts them twice over,

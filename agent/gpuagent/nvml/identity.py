@@ -5,11 +5,11 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.nvml.device import Device
 from gpuagent.nvml.failure import NOT_SUPPORTED, UNKNOWN, NvmlFailure
 from gpuagent.nvml.library import Library
-from gpuagent.reading import GpuIdentity
 
 _BRANDS = {
     1: "Quadro", 2: "Tesla", 3: "NVS", 4: "GRID", 5: "GeForce", 6: "Titan", 7: "vApps", 8: "vPC", 9: "vCS",

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from gpuagent.core.hardware import Memory
 from gpuagent.nvml.device import Device
 from gpuagent.nvml.failure import IMPOSSIBLE, UNKNOWN, NvmlFailure
 from gpuagent.nvml.values import NOT_BELIEVED, count, possible_memory
-from gpuagent.reading import Memory
 
 
 def collect(device: Device) -> Memory:

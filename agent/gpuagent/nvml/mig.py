@@ -9,12 +9,12 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
+from gpuagent.core.hardware import Memory, MigInstance, Profile
 from gpuagent.nvml import identity, profile
 from gpuagent.nvml.device import Device
 from gpuagent.nvml.failure import IMPOSSIBLE, INVALID_ARGUMENT, NOT_FOUND, NvmlFailure
 from gpuagent.nvml.library import Handle, Library
 from gpuagent.nvml.values import NOT_BELIEVED, count, possible_memory
-from gpuagent.reading import Memory, MigInstance, Profile
 
 
 @dataclass(frozen=True, slots=True)

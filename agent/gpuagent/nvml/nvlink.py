@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gpuagent.core.hardware import NvLink
 from gpuagent.nvml.device import Device
 from gpuagent.nvml.values import count
-from gpuagent.reading import NvLink
 
 _LINK_COUNT = 91
 _TRANSMIT_KIB, _RECEIVE_KIB = 138, 139

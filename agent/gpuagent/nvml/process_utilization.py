@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping
 
+from gpuagent.core.snapshot import ProcessUtilization
 from gpuagent.nvml.device import LONGEST_GAP_SECONDS, Device
 from gpuagent.nvml.process_samples import Ring, Sample
-from gpuagent.reading import ProcessUtilization
 
 HOLD_SECONDS = 2.5
 """A process without a newer sample for this long is unknown. The driver stamps samples about once a second, so that

@@ -16,8 +16,9 @@ from itertools import chain
 from struct import Struct
 from typing import NamedTuple
 
-from gpuagent.doubt import WITHHELD
-from gpuagent.identity import NO_INSTANCE
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.snapshot import GpuProcess
+from gpuagent.core.wording import WITHHELD
 from gpuagent.nvml.device import Device
 from gpuagent.nvml.failure import (
     IMPOSSIBLE,
@@ -28,7 +29,6 @@ from gpuagent.nvml.failure import (
 )
 from gpuagent.nvml.library import Handle
 from gpuagent.nvml.values import NO_INSTANCE_U32, NOT_AVAILABLE_U64
-from gpuagent.reading import GpuProcess
 
 _ENTRY = Struct("<IxxxxQII")  # nvmlProcessInfo_v2_t: pid, usedGpuMemory, gpuInstanceId, computeInstanceId
 _ROOM_PER_ENTRY = 32

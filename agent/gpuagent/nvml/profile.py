@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gpuagent.core.hardware import Profile
 from gpuagent.nvml.device import Device
 from gpuagent.nvml.failure import SUCCESS, NvmlFailure
 from gpuagent.nvml.values import is_blank
-from gpuagent.reading import Profile
 
 _PERCENT = {
     "graphics_active_ratio": 1,

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+from gpuagent.core.hardware import Utilization
 from gpuagent.nvml.device import Device
 from gpuagent.nvml.values import ratio
-from gpuagent.reading import Utilization
 
 _MEDIA = tuple(f"nvmlDeviceGet{engine}Utilization" for engine in ("Encoder", "Decoder", "Jpg", "Ofa"))
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from gpuagent.doubt import WITHHELD
+from gpuagent.core.wording import WITHHELD
 
 NOT_AVAILABLE_U64 = 2**64 - 1
 NO_INSTANCE_U32 = 2**32 - 1

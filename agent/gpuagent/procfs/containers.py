@@ -13,8 +13,8 @@ from collections import OrderedDict
 from collections.abc import Callable
 from pathlib import Path
 
-from gpuagent.clock import Clock
-from gpuagent.reading import CollectorRun
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import CollectorRun
 
 log = logging.getLogger(__name__)
 

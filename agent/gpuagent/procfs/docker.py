@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.ask import NoAgent, request
+from gpuagent.core.api_client import AgentUnreachable, request
 from gpuagent.procfs.printable import printable
 
 _TIMEOUT_SECONDS = 2.0
@@ -59,7 +59,7 @@ def _inspect(socket: Path, container_id: str) -> dict[str, object]:
     try:
         path = f"/containers/{container_id}/json"
         status, body = request(socket, "GET", path, _TIMEOUT_SECONDS, peer_uids={0, os.geteuid()})
-    except NoAgent as error:  # nobody there, or no right to the socket
+    except AgentUnreachable as error:  # nobody there, or no right to the socket
         raise OSError(str(error)) from None
     if status == _NOT_FOUND:
         return {}

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from gpuagent.identity import JobSign, SignKind
+from gpuagent.core.identity import JobSign, SignKind
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.living import LivingThread
 from gpuagent.procfs.printable import decode

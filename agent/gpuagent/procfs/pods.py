@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 
 RESCAN_SECONDS = 30.0
 _PARTS = 3

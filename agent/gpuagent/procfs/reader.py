@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gpuagent.identity import ProcessId
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.cgroup import Membership
 from gpuagent.procfs.cgroup_owner import ABOVE_CONTAINER, CgroupOwners, Name, Owner, read_membership
 from gpuagent.procfs.containers import ContainerNames
@@ -21,7 +22,6 @@ from gpuagent.procfs.pods import PodName, PodNames
 from gpuagent.procfs.printable import decode
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.stat import Stat, Status, parse_stat, parse_status
-from gpuagent.reading import ProcessInfo
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

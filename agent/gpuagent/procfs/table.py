@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpuagent.clock import Clock
-from gpuagent.identity import ProcessId
+from gpuagent.core.clock import Clock
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import CollectorRun, ProcessInfo
 from gpuagent.procfs.boot import boot_id as read_boot_id
 from gpuagent.procfs.boot import boot_time_seconds as read_boot_time_seconds
 from gpuagent.procfs.cgroup_owner import Owner, above_container
@@ -24,7 +25,6 @@ from gpuagent.procfs.pods import PodNames
 from gpuagent.procfs.reader import Boot, ProcessReader, Record
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
-from gpuagent.reading import CollectorRun, ProcessInfo
 
 _GONE = (FileNotFoundError, ProcessLookupError)
 _UNREADABLE = (OSError, ValueError)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pwd
 from collections.abc import Callable
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent.procfs.passwd_file import passwd_doubt
 from gpuagent.procfs.printable import printable
 

@@ -6,8 +6,8 @@ from typing import Annotated
 
 from pydantic import BeforeValidator, ConfigDict, Field
 
+from gpuagent.core.units import parse_bytes, parse_duration
 from gpuagent.simulated.codes import parse_code
-from gpuagent.units import parse_bytes, parse_duration
 
 STRICT = ConfigDict(extra="forbid", frozen=True)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent.simulated.bindings import Bindings
 from gpuagent.simulated.device import Gpu
 from gpuagent.simulated.faults import Fault, FaultBoard

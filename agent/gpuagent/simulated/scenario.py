@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from gpuagent.regular_files import read_regular_file
+from gpuagent.core.regular_files import read_regular_file
 from gpuagent.simulated.faults import Fault
 from gpuagent.simulated.spec import FaultList, Scenario
 from gpuagent.simulated.symbols import unknown_calls

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import threading
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 
 
 class Story:

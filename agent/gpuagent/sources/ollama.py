@@ -5,7 +5,7 @@
 
 from __future__ import annotations
 
-from gpuagent.catalogue.sources import ServerReading
+from gpuagent.core.metrics.clients import ServerReading
 from gpuagent.procfs.printable import printable
 from gpuagent.sources.fetch import BadAnswer, count, document
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuagent.catalogue.sources import ServerReading
+from gpuagent.core.metrics.clients import ServerReading
+from gpuagent.core.units import GIB
 from gpuagent.sources.fetch import BadAnswer, count, document
-from gpuagent.units import GIB
 
 PATHS = ("/server_info", "/get_server_info")
 _PARTS = {"weight": "weights", "kvcache": "kv_cache", "graph": "graphs", "cuda_graph": "graphs"}

@@ -9,7 +9,7 @@ from functools import partial
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from gpuagent.catalogue.sources import ServerReading, Servers
+from gpuagent.core.metrics.clients import ServerReading, Servers
 from gpuagent.runtime.background import in_daemon_thread
 from gpuagent.sources import ollama, sglang, triton, vllm
 from gpuagent.sources.fetch import BadAnswer, FetchError, fetch

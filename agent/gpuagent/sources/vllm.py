@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 
-from gpuagent.catalogue.sources import ServerReading
+from gpuagent.core.metrics.clients import ServerReading
 from gpuagent.sources.fetch import BadAnswer, samples
 
 PATHS = ("/metrics",)

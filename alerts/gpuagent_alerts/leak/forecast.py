@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gpuagent.growth import Range
+from gpuagent.core.growth import Range
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, RING, BlockStore
 
 SHORTEST_SECONDS: Final = 600.0

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Final
 
-from gpuagent.growth import Growth, GrowthState
+from gpuagent.core.growth import Growth, GrowthState
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, to_pages
 from gpuagent_alerts.leak.fast import FastGrowth
 from gpuagent_alerts.leak.settings import FULL_SHARE, SENSITIVITIES, SETTINGS, Sensitivity

@@ -12,7 +12,7 @@ import zlib
 from array import array
 from typing import Any, Final
 
-from gpuagent.growth import Evidence, Growth, GrowthState, Range, Verdict
+from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
 from gpuagent_alerts.leak.blocks import LEVELS, RING, SLOTS, BlockStore
 from gpuagent_alerts.leak.fast import POINTS, FastGrowth
 from gpuagent_alerts.leak.judge import Stop

@@ -6,7 +6,7 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from gpuagent.growth import Evidence, Growth, GrowthState, Range, Verdict
+from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES
 from gpuagent_alerts.leak.forecast import (
     HIGH_FACTOR,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.leak.blocks import PAGE_BYTES
 from gpuagent_alerts.leak.judge import Stop
 from gpuagent_alerts.leak.standard import Alarm, Ending, Rejection

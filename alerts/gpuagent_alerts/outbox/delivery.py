@@ -7,7 +7,7 @@ import logging
 from collections.abc import Collection, Iterable, Mapping
 from contextlib import suppress
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.outbox.counters import Figures
 from gpuagent_alerts.outbox.lane import Lane, Place
 from gpuagent_alerts.outbox.queue import Outbox

@@ -16,7 +16,7 @@ import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.alert import Message
 from gpuagent_alerts.outbox.body import dump_message
 from gpuagent_alerts.outbox.counters import Counters, Figures

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.outbox.outcome import Outcome, Reason
 from gpuagent_alerts.outbox.sender import Sender
 from gpuagent_alerts.store.checks import document, member, parsed, text, unix_time, word

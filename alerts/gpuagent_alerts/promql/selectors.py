@@ -5,8 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from gpuagent.matchers import Matcher, MatchOperator
-from gpuagent.regexes import RegexError, compile_regex
+from gpuagent.core.matchers import Matcher, MatchOperator, RegexError, compile_regex
 from gpuagent_alerts.promql.plans import Tick, VectorPlan
 from gpuagent_alerts.promql.syntax import Selector
 from gpuagent_alerts.promql.values import METRIC_NAME, Element, ExpressionError

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
-from gpuagent.catalogue.family import Family, Sample
+from gpuagent.core.metrics.family import Family, Sample
 from gpuagent_alerts.promql.values import Element, LabelSet, Row, to_vector, without_name
 
 LabelValues = tuple[str | None, ...]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.outbox.sender import DAY_SECONDS, Pace
 from gpuagent_alerts.receivers.alertmanager import RESEND_SECONDS, RESOLVED_FOR_SECONDS, Alertmanager
 from gpuagent_alerts.receivers.apprise import Apprise

@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.outbox.outcome import Outcome, Reason
 from gpuagent_alerts.receivers.http import Http, Request
 from gpuagent_alerts.receivers.secret import Misconfigured, Secret

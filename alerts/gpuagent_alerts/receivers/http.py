@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from datetime import UTC
 from email.utils import parsedate_to_datetime
 
-from gpuagent.clock import Clock, SystemClock
+from gpuagent.core.clock import Clock, SystemClock
 from gpuagent_alerts.outbox.outcome import DELIVERED, Outcome, Reason
 from gpuagent_alerts.receivers.addresses import ForbiddenAddressError, Resolve, Resolver, allowed_addresses
 from gpuagent_alerts.receivers.lean import httpx

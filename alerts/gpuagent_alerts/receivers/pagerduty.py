@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.units import format_bytes
+from gpuagent.core.units import format_bytes
 from gpuagent_alerts.alert import Alert, Message, Status
 from gpuagent_alerts.annotations import shown_annotations
 from gpuagent_alerts.outbox.outcome import Outcome

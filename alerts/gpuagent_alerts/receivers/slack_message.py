@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.alert import Alert, Message, Status
 from gpuagent_alerts.incident import Incident, News
 from gpuagent_alerts.outbox.sender import Context

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.store.checks import text, unix_time, word
 from gpuagent_alerts.store.database import Store

@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import NamedTuple
 
-from gpuagent.matchers import parse_matcher
+from gpuagent.core.matchers import parse_matcher
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.routing.match import Matchers
 from gpuagent_alerts.routing.mute import BLIND, CAUSES, LOST

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.outbox.entry import Entry, Loss
 from gpuagent_alerts.outbox.holding import HeldBack, Holding, fits
 from gpuagent_alerts.outbox.ids import message_id

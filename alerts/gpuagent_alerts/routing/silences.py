@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuagent.clock import Clock
-from gpuagent.matchers import Matcher, parse_matcher
+from gpuagent.core.clock import Clock
+from gpuagent.core.matchers import Matcher, parse_matcher
 from gpuagent_alerts.routing.match import Matchers
 from gpuagent_alerts.store.checks import LATEST_UNIX_SECONDS, array, parsed, text, unix_time, word
 from gpuagent_alerts.store.database import Store

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-from gpuagent.units import MAX_SECONDS, format_bytes, format_duration
+from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
 
 HouseFormat = Callable[[float, str], str | None]
 

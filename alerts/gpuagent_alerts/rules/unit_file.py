@@ -8,7 +8,7 @@ from collections.abc import Mapping as Dict
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuagent.regular_files import read_regular_file
+from gpuagent.core.regular_files import read_regular_file
 from gpuagent_alerts.rules.faults import RuleFileError, shown
 from gpuagent_alerts.rules.fields import Fields, Sink
 from gpuagent_alerts.rules.nodes import MAX_FILE_BYTES, Mapping, YamlFault, parse_yaml

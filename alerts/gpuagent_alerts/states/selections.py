@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from gpuagent.matchers import Matcher, MatchOperator
+from gpuagent.core.matchers import Matcher, MatchOperator
 from gpuagent_alerts.promql.selectors import Pattern
 from gpuagent_alerts.promql.syntax import Selector
 from gpuagent_alerts.promql.values import METRIC_NAME

@@ -13,7 +13,7 @@ from pathlib import Path
 from sys import byteorder
 from typing import BinaryIO, Final
 
-from gpuagent.regular_files import open_regular_file
+from gpuagent.core.regular_files import open_regular_file
 
 _HEADER: Final = struct.Struct(">8I")
 _FRAME: Final = struct.Struct(">6I")

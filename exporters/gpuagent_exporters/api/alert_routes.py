@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from gpuagent.units import MAX_SECONDS
+from gpuagent.core.units import MAX_SECONDS
 from gpuagent_exporters.api.answers import Document, Handler, Refusal, answered, json_answer, json_body, not_found
 from gpuagent_exporters.http.peers import peer_of
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuagent.identity import SHOWN_FIELDS
+from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent_exporters.api.answers import PID
 from gpuagent_exporters.openapi.operation import Operation, Parameter, fault, in_path, json_as, json_of
 from gpuagent_exporters.openapi.schema import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from gpuagent.growth import Evidence, GrowthState, Verdict
-from gpuagent.reading import GpuState, NvmlState, ProcessState
+from gpuagent.core.growth import Evidence, GrowthState, Verdict
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState
 from gpuagent_exporters.openapi.schema import Schema, flag, integer, listing, number, one_of, record, ref, text
 from gpuagent_exporters.severity import Severity
 from gpuagent_exporters.status import SCHEMA

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.acting.targets import target_of
+from gpuagent.core.snapshot import ProcessState
 from gpuagent.monitor.join import Joiner
 from gpuagent.monitor.listings import Holders
-from gpuagent.reading import ProcessState
 from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.refusals import NotMeant
 from gpuagent_alerts.remedies.steps import Kind, Step

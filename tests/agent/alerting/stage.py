@@ -10,11 +10,11 @@ from typing import NamedTuple
 from gpuagent.alerting.causes import SnapshotFacts
 from gpuagent.alerting.explain import explainer
 from gpuagent.alerting.keeping import Keeper
-from gpuagent.catalogue.remedies import REMEDY_FAMILIES, About, RemedyFigures, RemedyNote
-from gpuagent.catalogue.series import series
-from gpuagent.growth import Evidence, Growth, MemoryKey, Range, Verdict
-from gpuagent.reading import Snapshot
-from gpuagent.units import GIB
+from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
+from gpuagent.core.metrics.remedies import REMEDY_FAMILIES, RemedyFigures, RemedyNote, RemedyTarget
+from gpuagent.core.metrics.series import series
+from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.units import GIB
 from gpuagent_alerts.alert import Alert, Message, Status
 from gpuagent_alerts.outbox.outcome import DELIVERED
 from gpuagent_alerts.outbox.queue import Outbox
@@ -172,6 +172,6 @@ def grown(seen: Snapshot, pid: int, growth: Growth, gpu: int = 0) -> Snapshot:
 
 def dry_run(pid: int, at: float, process: str = "python3") -> RemedyFigures:
     """A ladder in dry run that has come to its end."""
-    about = About("0", "GPU-00000000", str(pid), process, "alice", "")
+    about = RemedyTarget("0", "GPU-00000000", str(pid), process, "alice", "")
     note = RemedyNote(about, "run-1", "terminate", "dry_run", True, at)
     return RemedyFigures(1, stopped=False, ended=(note,))

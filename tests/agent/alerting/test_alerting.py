@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.outbox.outcome import Reason
 from tests.agent.alerting.bench import BLIND, BUSY, CALM, FULL, Told, alerting, config, rules, run, told
 from tests.alerts.receivers.sink import Reply, always, sink

@@ -10,9 +10,9 @@ import pytest
 
 from gpuagent.alerting.briefing import Briefings
 from gpuagent.alerting.links import Links
-from gpuagent.growth import Growth, MemoryKey, Range, Verdict
-from gpuagent.reading import GpuState, Snapshot
-from gpuagent.units import GIB
+from gpuagent.core.growth import Growth, MemoryKey, Range, Verdict
+from gpuagent.core.snapshot import GpuState, Snapshot
+from gpuagent.core.units import GIB
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.incident import Briefing, CauseKind, Incident, News
 from tests.fakes.readings import WALL, absent_gpu, gpu, process, snapshot

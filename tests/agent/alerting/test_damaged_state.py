@@ -18,7 +18,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.leaks.detectors import MemoryLeakDetectors
 from gpuagent.leaks.leaks import Leaks
 from gpuagent_alerts.receivers.slack_threads import StoredThreads

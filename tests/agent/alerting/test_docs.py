@@ -11,9 +11,9 @@ from typer.main import get_command
 
 from gpuagent.alerting.keeping import LATEST_SECONDS
 from gpuagent.alerting.rules import unknown_metrics
-from gpuagent.catalogue.alerting import ALERTING_FAMILIES
 from gpuagent.cli.app import app
 from gpuagent.config.alerting import Receiver
+from gpuagent.core.metrics.alerting import ALERTING_FAMILIES
 from gpuagent_alerts.outbox.pacing import CAP_SECONDS, MAX_RETRY_AFTER_SECONDS
 from gpuagent_alerts.outbox.room import Bounds
 from gpuagent_alerts.promql.lexer import MAX_BYTES, MAX_DEPTH

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuagent import alert_words, growth_words
 from gpuagent.cli import cells, check, gpu_lines
 from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
+from gpuagent.core import wording as alert_words
+from gpuagent.core import wording as growth_words
 from tests.fakes.any_snapshot import texts
 
 

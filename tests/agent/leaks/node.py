@@ -9,10 +9,10 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from gpuagent.alerting.explain import explainer
-from gpuagent.catalogue.series import series
-from gpuagent.growth import Growth, MemoryKey, Verdict
+from gpuagent.core.growth import Growth, MemoryKey, Verdict
+from gpuagent.core.metrics.series import series
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.leaks.leaks import Leaks
-from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.leak.settings import Sensitivity
 from gpuagent_alerts.promql.series import SeriesIndex

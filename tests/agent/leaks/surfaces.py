@@ -8,13 +8,13 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 from gpuagent.alerting.explain import subjects_of
-from gpuagent.catalogue.series import series
 from gpuagent.cli.cells import Paint
 from gpuagent.cli.check import judge
 from gpuagent.cli.processes import process_table
 from gpuagent.cli.screen import status_screen
-from gpuagent.growth import MemoryKey
-from gpuagent.reading import Snapshot
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.metrics.series import series
+from gpuagent.core.snapshot import Snapshot
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import Instance, State
 from gpuagent_exporters import page

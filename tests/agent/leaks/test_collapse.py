@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuagent.units import GIB
+from gpuagent.core.units import GIB
 from tests.agent.leaks.node import Node, node, run
 
 pytestmark = pytest.mark.slow

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gpuagent.growth import MemoryKey, Verdict
+from gpuagent.core.growth import MemoryKey, Verdict
 from tests.agent.leaks.node import HOUR, node, run
 
 pytestmark = pytest.mark.slow

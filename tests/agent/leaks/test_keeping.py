@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from gpuagent.clock import ManualClock
-from gpuagent.growth import Evidence, Growth, MemoryKey, Range, Verdict
-from gpuagent.identity import NO_INSTANCE, ProcessId
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
+from gpuagent.core.identity import NO_INSTANCE, ProcessId
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.leaks.detectors import Beginning
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.leaks.registry import UNCLAIMED_SECONDS, Histories
-from gpuagent.reading import Snapshot
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.leaks import LeakHistories, LeakHistory, LeakKey
 from gpuagent_alerts.store.problem import StoreFailure

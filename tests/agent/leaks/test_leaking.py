@@ -8,14 +8,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.embedded import AllocatorReading, ClientReading
-from gpuagent.growth import Evidence, MemoryKey, Verdict
-from gpuagent.identity import ProcessId
+from gpuagent.core.growth import Evidence, MemoryKey, Verdict
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import AllocatorReading, ClientReading, Snapshot
+from gpuagent.core.units import GIB
 from gpuagent.leaks.leaks import Leaks
-from gpuagent.reading import Snapshot
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Kind
-from gpuagent.units import GIB
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.store.database import Store

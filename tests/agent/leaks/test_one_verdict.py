@@ -7,12 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.growth import Growth, GrowthState, Verdict
+from gpuagent.core.growth import Growth, GrowthState, Verdict
+from gpuagent.core.units import format_bytes
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Kind
 from gpuagent.simulated.scenario import shipped_scenarios
-from gpuagent.units import format_bytes
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.store.database import Store
 from tests.agent.leaks.node import HOUR, Node, node, run

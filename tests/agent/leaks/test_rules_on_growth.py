@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.acting.targets import all_targets
-from gpuagent.growth import Verdict
+from gpuagent.core.growth import Verdict
 from gpuagent_alerts.remedies.grounds import grounds_of_rule
 from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step

@@ -6,13 +6,20 @@ import os
 from dataclasses import replace
 from typing import Any
 
-from gpuagent.embedded import AllocatorReading, ClientReading
-from gpuagent.growth import Evidence, Growth, MemoryKey, Range, Verdict
-from gpuagent.identity import ProcessId
+from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import (
+    AllocatorReading,
+    ClientReading,
+    GpuState,
+    ProcessReading,
+    ProcessState,
+    Reconciliation,
+    Snapshot,
+)
+from gpuagent.core.units import GIB
 from gpuagent.leaks.registry import Histories
 from gpuagent.leaks.sensor import LeakSensor
-from gpuagent.reading import GpuState, ProcessReading, ProcessState, Reconciliation, Snapshot
-from gpuagent.units import GIB
 from tests.fakes.detectors import STEADY, FakeDetector, FakeDetectors
 from tests.fakes.readings import BOOT_ID, NOW, WALL, absent_gpu, gpu, mig_instance, process, snapshot
 

@@ -8,13 +8,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent.growth import Growth
+from gpuagent.core.growth import Growth
+from gpuagent.core.units import GIB
 from gpuagent.leaks.detectors import MemoryLeakDetectors
 from gpuagent.leaks.gpu import FORGET_SECONDS
 from gpuagent.leaks.history import AGAIN_SECONDS, History
 from gpuagent.leaks.registry import Histories
 from gpuagent.leaks.sensor import LeakSensor
-from gpuagent.units import GIB
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS
 from gpuagent_alerts.leak.history import FIRST_BLACKOUT_SECONDS
 from tests.agent.leaks.test_sensor import GROWS, Bench, on

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuagent.growth import Evidence, Growth, GrowthState, Range, Verdict
+from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
 from gpuagent.leaks.whole import Part, whole
 
 STEADY, LEARNING = Growth(Verdict.STEADY), Growth(Verdict.LEARNING)

@@ -9,7 +9,7 @@ import threading
 import pynvml
 import pytest
 
-from gpuagent.reading import GpuState, NvmlState
+from gpuagent.core.snapshot import GpuState, NvmlState
 from gpuagent.simulated.faults import Fault, Kind
 from tests.fakes.rig import Rig, at, rig, state
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.reading import GpuState, NvmlState
+from gpuagent.core.snapshot import GpuState, NvmlState
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
 from tests.fakes.rig import at, rig

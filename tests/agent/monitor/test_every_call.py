@@ -12,8 +12,8 @@ from contextlib import AbstractAsyncContextManager
 
 import pytest
 
+from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState
 from gpuagent.nvml.collect import COLLECTORS
-from gpuagent.reading import GpuReading, GpuState, NvmlState
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
 from tests.agent.monitor.calls import Call, every_call

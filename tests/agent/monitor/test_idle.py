@@ -11,11 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.identity import ProcessId
-from gpuagent.monitor.idleness import Idleness
-from gpuagent.nvml.collect import Collected
-from gpuagent.nvml.process_utilization import IDLE
-from gpuagent.reading import (
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import (
     GpuIdentity,
     GpuReading,
     GpuState,
@@ -24,6 +21,9 @@ from gpuagent.reading import (
     ProcessState,
     ProcessUtilization,
 )
+from gpuagent.monitor.idleness import Idleness
+from gpuagent.nvml.collect import Collected
+from gpuagent.nvml.process_utilization import IDLE
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Kind
 from tests.fakes.rig import Rig, rig

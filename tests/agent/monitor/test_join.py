@@ -5,20 +5,20 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.identity import ProcessId
-from gpuagent.monitor.join import Joiner, join_processes, reconcile
-from gpuagent.nvml.collect import Collected
-from gpuagent.reading import (
+from gpuagent.core.hardware import Memory
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import (
     GpuIdentity,
     GpuProcess,
     GpuReading,
     GpuState,
-    Memory,
     ProcessInfo,
     ProcessReading,
     ProcessState,
     ProcessUtilization,
 )
+from gpuagent.monitor.join import Joiner, join_processes, reconcile
+from gpuagent.nvml.collect import Collected
 
 BUSY = ProcessUtilization(0.5, 0.2, 0.0, 0.0)
 

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.core.hardware import Memory
+from gpuagent.core.snapshot import GpuProcess, GpuReading, GpuState
+from gpuagent.core.units import GIB
 from gpuagent.monitor.life import GROWN_LISTS, GROWTH_BYTES, SAMPLE_SECONDS, SETTLE_SECONDS
 from gpuagent.monitor.listings import KNOWN_HOLDERS, Holders, Listings
 from gpuagent.nvml.collect import Collected
-from gpuagent.reading import GpuProcess, GpuReading, GpuState, Memory
-from gpuagent.units import GIB
 from tests.agent.monitor.test_listings import BOOT, GPU, HELD, PID, STRANGER, UNPROVEN, answer, process, seen
 from tests.integration.waiting import until
 

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.monitor.listings import KNOWN_HOLDERS, SAVE_SECONDS, Holders, Listings
 from gpuagent.procfs.pid_space import SINCE_BOOT, PidMark, PidSpace
-from gpuagent.reading import GpuIdentity
 from tests.agent.monitor.test_listings import BOOT, GPU, HELD, PID, STRANGER, UNPROVEN, process, seen
 from tests.integration.waiting import until
 

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.core.units import GIB
 from gpuagent.monitor.listings import KNOWN_HOLDERS, Holders, Listings
 from gpuagent.monitor.listings_table import BREAK_SECONDS, LONG_BREAK_SECONDS, RETURNED_LISTS
-from gpuagent.units import GIB
 from tests.agent.monitor.test_listings import BOOT, HELD, PID, STRANGER, process, seen
 from tests.integration.waiting import until
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.core.snapshot import GpuState, NvmlState, Snapshot
 from gpuagent.monitor.inventory import Inventory
-from gpuagent.reading import GpuState, NvmlState, Snapshot
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
 from tests.fakes.rig import BOOT_ID, Rig, at, rig, state

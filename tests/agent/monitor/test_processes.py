@@ -7,9 +7,9 @@ from collections.abc import Iterable
 
 import pytest
 
-from gpuagent.catalogue.series import series
+from gpuagent.core.metrics.series import series
+from gpuagent.core.snapshot import GpuState, ProcessInfo, ProcessState
 from gpuagent.procfs.table import ProcessTable
-from gpuagent.reading import GpuState, ProcessInfo, ProcessState
 from gpuagent.simulated.faults import Kind
 from tests.fakes.rig import Rig, at, failing, rig
 

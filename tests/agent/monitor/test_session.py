@@ -7,13 +7,13 @@ from itertools import pairwise
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.snapshot import NvmlState
 from gpuagent.monitor.crew import Crew
 from gpuagent.monitor.session import Session
 from gpuagent.monitor.worker import Job, Outcome, Worker
 from gpuagent.nvml.failure import LIB_RM_VERSION_MISMATCH, NvmlFailure
 from gpuagent.nvml.library import Library
-from gpuagent.reading import NvmlState
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
 from gpuagent.simulated.node import SimulatedNode

@@ -7,10 +7,10 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.doubt import SHUFFLED_LIST
+from gpuagent.core.snapshot import GpuIdentity, GpuState
+from gpuagent.core.wording import SHUFFLED_LIST
 from gpuagent.monitor.inventory import find_conflicts
 from gpuagent.monitor.trust import TRUST_AFTER_SECONDS, FigureTrust
-from gpuagent.reading import GpuIdentity, GpuState
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Kind
 from gpuagent_exporters.problems import find_problems

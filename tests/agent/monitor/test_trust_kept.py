@@ -9,10 +9,10 @@ import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
-from gpuagent.doubt import MPS_UNKNOWN, NO_PCI_ADDRESS
+from gpuagent.core.snapshot import GpuIdentity
+from gpuagent.core.wording import MPS_UNKNOWN, NO_PCI_ADDRESS
 from gpuagent.monitor.inventory import Inventory
 from gpuagent.monitor.trust import TRUST_AFTER_SECONDS, TrustRegistry
-from gpuagent.reading import GpuIdentity
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
 from tests.fakes.rig import BOOT_ID, rig

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.nvml.collect import Collected, Collector
 from gpuagent.nvml.device import Device
 from gpuagent.nvml.identity import open_device

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
+from gpuagent.core.snapshot import GpuReading, GpuState
 from gpuagent.nvml.collect import COLLECTORS, FAST, SLOW
 from gpuagent.nvml.failure import NvmlFailure
-from gpuagent.reading import GpuReading, GpuState
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Kind
 from tests.agent.nvml.conftest import Open

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.nvml.events import XidWatcher
 from gpuagent.nvml.library import Library
 

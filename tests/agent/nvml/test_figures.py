@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.doubt import WITHHELD
-from gpuagent.identity import NO_INSTANCE
+from gpuagent.core.hardware import Memory, MigInstance
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.snapshot import GpuProcess, GpuState
+from gpuagent.core.wording import WITHHELD
 from gpuagent.nvml.collect import Collected
 from gpuagent.nvml.figures import POSSIBLE, SLACK_BYTES, check_figures
-from gpuagent.reading import GpuProcess, GpuState, Memory, MigInstance
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
 from tests.agent.nvml.conftest import Bench, Open

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.nvml.failure import NvmlFailure
 from gpuagent.nvml.identity import open_device, refresh_mig_mode, refresh_pci_address
-from gpuagent.reading import GpuIdentity
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
 from tests.agent.nvml.conftest import Open

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpuagent.core.hardware import Memory
 from gpuagent.nvml import memory
-from gpuagent.reading import Memory
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
 from tests.agent.nvml.conftest import Bench, Open

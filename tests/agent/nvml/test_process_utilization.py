@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuagent.core.snapshot import ProcessUtilization
 from gpuagent.nvml.device import LONGEST_GAP_SECONDS
 from gpuagent.nvml.process_samples import Ring, Sample
 from gpuagent.nvml.process_utilization import HOLD_SECONDS, IDLE, Samples, collect, worked_at
-from gpuagent.reading import ProcessUtilization
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
 from tests.agent.nvml.conftest import Bench, Open

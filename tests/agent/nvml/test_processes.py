@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.identity import NO_INSTANCE
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.snapshot import GpuProcess
 from gpuagent.nvml import mig
 from gpuagent.nvml.processes import Entry, ProcessList, _merge, collect
 from gpuagent.nvml.values import NO_INSTANCE_U32, NOT_AVAILABLE_U64
-from gpuagent.reading import GpuProcess
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Fault, Kind
 from tests.agent.nvml.conftest import Bench, Open

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpuagent.core.hardware import Profile
 from gpuagent.nvml import profile
-from gpuagent.reading import Profile
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Kind
 from tests.agent.nvml.conftest import Bench, Open

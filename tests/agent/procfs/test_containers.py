@@ -15,10 +15,10 @@ from typing import Any
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.snapshot import CollectorRun
 from gpuagent.procfs.containers import KNOWN_SECONDS, RESCAN_SECONDS, ContainerNames
 from gpuagent.procfs.docker import RunningContainer, docker_container, docker_names
-from gpuagent.reading import CollectorRun
 
 ONE, OTHER = "a" * 64, "b" * 64
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.namespace import (
     HOST_PID_NAMESPACE,
@@ -26,7 +26,7 @@ NAMESPACE = ["unshare", "--user", "--map-root-user", "--fork", "--pid", "--mount
 
 WHO_AM_I = """
 import os
-from gpuagent.clock import SystemClock
+from gpuagent.core.clock import SystemClock
 from gpuagent.procfs import PidfdWatcher, ProcessTable, RealProc
 table = ProcessTable(RealProc(), SystemClock(), watch=PidfdWatcher())
 print(table.host_pid_namespace, table.resolve([os.getpid()])[os.getpid()])
@@ -34,7 +34,7 @@ print(table.host_pid_namespace, table.resolve([os.getpid()])[os.getpid()])
 
 REUSE = """
 import subprocess
-from gpuagent.clock import SystemClock
+from gpuagent.core.clock import SystemClock
 from gpuagent.procfs import PidfdWatcher, ProcessTable, RealProc
 
 def start(*command):

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.procfs.passwd_file import passwd_doubt
 from gpuagent.procfs.users import UserNames
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.monitor.monitor import Monitor, Place
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.files import RealProc

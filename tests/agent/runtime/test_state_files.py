@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.monitor.holders import LastHolders
 from gpuagent.monitor.indices import IndexMemory
 from gpuagent.monitor.inventory import Inventory
@@ -17,7 +18,6 @@ from gpuagent.monitor.listings_file import load
 from gpuagent.monitor.repairs_file import RepairsFile
 from gpuagent.monitor.traces import find_traces
 from gpuagent.monitor.trust import TrustRegistry
-from gpuagent.reading import GpuIdentity
 from gpuagent.runtime.state_files import MAX_BYTES, read_state, write_state
 
 BOOT = "b8c23df1-820e-4860-8918-e92c9c0ad98a"

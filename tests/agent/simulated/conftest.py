@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pynvml
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.simulated.node import SimulatedNode
 from gpuagent.simulated.scenario import parse_scenario
 from gpuagent.simulated.spec import Scenario

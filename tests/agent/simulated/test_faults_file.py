@@ -8,7 +8,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.simulated.faults import Fault, FaultBoard, Kind
 from gpuagent.simulated.faults_file import FaultsFile
 from gpuagent.simulated.scenario import ScenarioError, load_faults, load_scenario

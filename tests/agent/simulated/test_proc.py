@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.simulated.node import SimulatedNode
 from gpuagent.simulated.proc import FIRST_NEWCOMER_PID, ProcFiles
 from gpuagent.simulated.scenario import parse_scenario

@@ -9,10 +9,10 @@ import threading
 
 import pytest
 
-from gpuagent.catalogue.series import series
-from gpuagent.catalogue.sources import SOURCE_FAMILIES
 from gpuagent.config.models import Config
 from gpuagent.config.sources import ServerSource
+from gpuagent.core.metrics.clients import SOURCE_FAMILIES
+from gpuagent.core.metrics.series import series
 from gpuagent.sources.fetch import FetchError, fetch
 from gpuagent.sources.sources import Sources
 from tests.agent.sources.test_answers import VLLM

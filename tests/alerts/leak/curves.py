@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpuagent.growth import Growth, Verdict
+from gpuagent.core.growth import Growth, Verdict
 from gpuagent_alerts.leak.history import MemoryLeakDetector
 from gpuagent_alerts.leak.settings import Sensitivity
 

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from gpuagent.growth import Evidence, Growth, Verdict
+from gpuagent.core.growth import Evidence, Growth, Verdict
 from gpuagent_alerts.leak.history import MemoryLeakDetector
 from gpuagent_alerts.leak.settings import SENSITIVITIES, Sensitivity
 from tests.alerts.leak.curves import GIB, HOUR, MIB, TOTAL_BYTES, day, detector, first, leak, plateau, saw_tooth, show

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuagent.growth import Verdict
+from gpuagent.core.growth import Verdict
 from gpuagent_alerts.leak.settings import EVEN, SETTINGS
 from tests.alerts.leak.curves import HOUR, Curve, detector, first, show
 from tests.alerts.leak.test_vectors import told

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuagent.growth import Growth, GrowthState, Range, Verdict
-from gpuagent.units import format_bytes
+from gpuagent.core.growth import Growth, GrowthState, Range, Verdict
+from gpuagent.core.units import format_bytes
 from gpuagent_alerts.leak.history import MemoryLeakDetector
 from gpuagent_alerts.leak.settings import FULL_SHARE
 from gpuagent_alerts.leak.verdict import with_fast

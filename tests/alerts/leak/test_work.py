@@ -12,7 +12,7 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpuagent.growth import Growth, Verdict
+from gpuagent.core.growth import Growth, Verdict
 from gpuagent_alerts.leak import signals
 from gpuagent_alerts.leak.blocks import EMPTY, RING
 from gpuagent_alerts.leak.history import MemoryLeakDetector

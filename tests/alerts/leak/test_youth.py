@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.growth import Verdict
+from gpuagent.core.growth import Verdict
 from gpuagent_alerts.leak.settings import SENSITIVITIES, SETTINGS, Sensitivity
 from tests.alerts.leak.curves import HOUR, MIB, TOTAL_BYTES, Curve, detector, first, leak, show
 from tests.alerts.leak.test_vectors import told

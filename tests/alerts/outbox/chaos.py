@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from gpuagent.clock import SystemClock
+from gpuagent.core.clock import SystemClock
 from gpuagent_alerts.outbox.delivery import Delivery
 from gpuagent_alerts.outbox.lane import Place
 from gpuagent_alerts.outbox.queue import Outbox

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock, ScaledClock
+from gpuagent.core.clock import ManualClock, ScaledClock
 from gpuagent_alerts.outbox.outcome import Outcome, Reason
 from gpuagent_alerts.receivers.build import Builder, kind_of, recipient
 from gpuagent_alerts.receivers.config import ReceiverConfig

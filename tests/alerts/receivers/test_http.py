@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.outbox.outcome import Outcome, Reason
 from gpuagent_alerts.receivers.http import Http, Request
 from gpuagent_alerts.receivers.masker import Masker

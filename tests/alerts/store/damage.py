@@ -7,10 +7,10 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
-from gpuagent.growth import MemoryKey
-from gpuagent.identity import ProcessId
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.identity import ProcessId
 from gpuagent.leaks.detectors import Beginning, MemoryLeakDetectors
 from gpuagent.leaks.registry import Histories
 from gpuagent_alerts.outbox.outcome import Outcome, Reason

@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from gpuagent.growth import Growth, Verdict
+from gpuagent.core.growth import Growth, Verdict
 from gpuagent_alerts.leak.history import MemoryLeakDetector
 from gpuagent_alerts.leak.settings import Sensitivity
 from tests.bench.leak.alarms import Alarm

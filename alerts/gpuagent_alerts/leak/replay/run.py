@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from gpuagent.growth import Evidence, Growth, Range, Verdict
+from gpuagent.core.growth import Evidence, Growth, Range, Verdict
 from gpuagent_alerts.leak.history import MemoryLeakDetector
 from gpuagent_alerts.leak.replay.rows import OnFault, Rows
 from gpuagent_alerts.leak.replay.sketch import Sketch

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from gpuagent import __version__
 from gpuagent.clients.server import ClientServer, client_server
-from gpuagent.clock import SystemClock
 from gpuagent.config.models import Config
+from gpuagent.core.clock import SystemClock
 from gpuagent.monitor.monitor import Monitor, Pace, Place
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.boot import boot_id
