@@ -26,7 +26,6 @@ from gpuagent.core.metrics.clients import CLIENT_FAMILIES, SOURCE_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
 from gpuagent.core.metrics.series import ExtraFamilies
 from gpuagent.doors import Doors, own_url
-from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.node import STATE_FILE, NoSuchNode, lost_state, real_node, simulated_node, state_file
 from gpuagent.nvml.device import longest_gap
@@ -42,6 +41,7 @@ from gpuagent.runtime.state_files import LOCK_FILE, StateInUseError, lock_state,
 from gpuagent.service import Parts, Service
 from gpuagent.sources.sources import Sources
 from gpuagent.view import View
+from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_exporters.http.listeners import ListenError
@@ -146,7 +146,7 @@ def assemble(
     except ValueError as error:
         raise StartError(f"routes: {error}") from None
     clients = client_server(config, node.clock, node.place.boot_id)
-    leaks = Leaks(
+    leaks = LeakDetection(
         config.leaks.sensitivity,
         node.clock,
         store=None if node.place.simulated else alerting.store,

@@ -22,7 +22,6 @@ from gpuagent.config.faults import ConfigError
 from gpuagent.core.clock import Clock
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.doors import Doors
-from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor
 from gpuagent.runtime.background import Progress, in_daemon_thread
 from gpuagent.runtime.memory import Reserve, c_library, endure, freeze_gc, trim_and_freeze, trim_heap
@@ -30,6 +29,7 @@ from gpuagent.runtime.notify import Notifier
 from gpuagent.schedule import Schedule
 from gpuagent.sources.sources import Sources
 from gpuagent.view import View
+from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.rules.faults import RuleFileError
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_exporters.http.web_config import WebConfigError
@@ -68,7 +68,7 @@ class Parts:
     client_commands: ClientCommands
     automatic_blame: AutomaticBlame
     sources: Sources
-    leaks: Leaks
+    leaks: LeakDetection
     acting: Acting
     reserve: Reserve
     load: Callable[[Progress], tuple[Config, tuple[RuleGroup, ...]]]

@@ -28,7 +28,6 @@ from gpuagent.alerting.alerting import Alerting, Where
 from gpuagent.alerting.rules import load_rules
 from gpuagent.config.load import load_config
 from gpuagent.core.clock import ManualClock
-from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace, Place
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.files import RealProc
@@ -39,6 +38,7 @@ from gpuagent.runtime.memory import c_library, set_up_heap, trim_and_freeze, tri
 from gpuagent.simulated.node import SimulatedNode
 from gpuagent.simulated.scenario import parse_scenario
 from gpuagent.view import View
+from gpuagent_alerts.leak.sensor import LeakDetection
 from tests.bench.exporters import GPUS, PROCESSES, write_crowd
 from tests.bench.heap import heap
 from tests.bench.measure import descriptors
@@ -70,7 +70,7 @@ class Agent:
     """Its parts, as the service puts them together."""
 
     monitor: Monitor
-    leaks: Leaks
+    leaks: LeakDetection
     view: View
     alerting: Alerting
     clock: ManualClock
@@ -135,7 +135,7 @@ async def agent(node: SimulatedNode, clock: ManualClock, folder: Path, url: str)
     place = Place(boot_id="soak", simulated=node.name, pci_gpus=node.pci_gpu_count)
     monitor = Monitor(Library(node.library, max_pid=node.max_pid), table, clock, Pace(deadline_seconds=60.0), place)
     alerting = Alerting(config, load_rules(config), clock, Where("soak", folder / "state.db", simulated=node.name))
-    leaks = Leaks(config.leaks.sensitivity, clock, store=alerting.store, boot_id="soak")
+    leaks = LeakDetection(config.leaks.sensitivity, clock, store=alerting.store, boot_id="soak")
     view = View(config, clock, node.name, alerting.figures, lambda: [leaks.further()])
     leaks.open()
     await alerting.open(lambda: True)

@@ -80,9 +80,9 @@ def _replayed(
     file: Path, sensitivity: Literal["strict", "balanced", "sensitive"], total_bytes: int | None, faults: _Faults
 ) -> Iterator[Replayed]:
     """The processes of a file. Raises TraceError where it cannot be read, which may come after some of them."""
-    from gpuagent_alerts.leak.replay.files import open_trace
     from gpuagent_alerts.leak.replay.rows import TraceError
     from gpuagent_alerts.leak.replay.run import replay_rows
+    from gpuagent_alerts.leak.replay.trace_files import open_trace
 
     count = 0
     with open_trace(file, total_bytes, faults) as rows:

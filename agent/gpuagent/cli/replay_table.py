@@ -11,8 +11,7 @@ from gpuagent.core.growth import Range, Verdict
 from gpuagent.core.units import format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:
-    from gpuagent_alerts.leak.replay.run import Replayed, ReplayedAlarm
-    from gpuagent_alerts.leak.replay.sketch import Point
+    from gpuagent_alerts.leak.replay.run import Point, Replayed, ReplayedAlarm
 
 CURVE_CELLS = 40
 MOST_FAST = 3

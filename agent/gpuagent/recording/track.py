@@ -9,7 +9,7 @@ from typing import NamedTuple
 from gpuagent.core.growth import Growth, Verdict
 from gpuagent.core.units import format_bytes, format_duration, format_rate
 from gpuagent.recording.sources import Held
-from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent_alerts.leak.detector import MemoryLeakDetector
 
 _MOST_BLOCKS = 512
 

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 
 from gpuagent.core.matchers import Matcher, MatchOperator, RegexError, compile_regex
-from gpuagent_alerts.promql.plans import Tick, VectorPlan
+from gpuagent_alerts.promql.series import Tick, VectorPlan
 from gpuagent_alerts.promql.syntax import Selector
 from gpuagent_alerts.promql.values import METRIC_NAME, Element, ExpressionError
 

@@ -13,7 +13,7 @@ from gpuagent.simulated.scenario import (
     parse_scenario,
     shipped_scenarios,
 )
-from tests.agent.leaks.node import node, run
+from tests.alerts.leak.node import node, run
 
 WANTED = {
     "healthy",

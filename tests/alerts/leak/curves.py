@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from gpuagent.core.growth import Growth, Verdict
-from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.settings import Sensitivity
 
 MIB = 2**20

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from gpuagent.core.growth import Verdict
 from gpuagent_alerts.leak.blocks import BlockStore
-from gpuagent_alerts.leak.fast import GROWTH_SHARE, FastGrowth
-from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent_alerts.leak.detector import MemoryLeakDetector
+from gpuagent_alerts.leak.forecast import GROWTH_SHARE, FastGrowth
 from tests.alerts.leak.curves import GIB, TOTAL_BYTES, Curve, detector
 
 

@@ -62,7 +62,7 @@ def test_growth_in_a_young_process_says_why_it_is_not_told() -> None:
 
 
 def test_another_length_of_window_is_a_witness() -> None:
-    """Windows of two lengths that meet the standard at one block save the wait for another, though not all of it."""
+    """Windows of two lengths that meet the criterion at one block save the wait for another, though not all of it."""
     one = replace(SETTINGS["balanced"], most_lengths=1)
     alone, both = (next(told(steps(6.5 * HOUR), settings)) for settings in (one, SETTINGS["balanced"]))
 

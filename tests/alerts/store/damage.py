@@ -11,8 +11,7 @@ from gpuagent.config.models import Config
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
-from gpuagent.leaks.detectors import Beginning, MemoryLeakDetectors
-from gpuagent.leaks.registry import Histories
+from gpuagent_alerts.leak.histories import Beginning, Histories
 from gpuagent_alerts.outbox.outcome import Outcome, Reason
 from gpuagent_alerts.receivers.slack_threads import StoredThreads, Thread
 from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit
@@ -89,7 +88,7 @@ def act(audit: Audit) -> str:
 
 
 def _remember_leaks(store: Store) -> None:
-    histories = Histories(MemoryLeakDetectors, "balanced")
+    histories = Histories("balanced")
     for pid in (4711, 4712):
         beginning = Beginning(24 * 2**30, 10.0, 0)
         made = histories.begin(ProcessId(BOOT_ID, pid, 1000), MemoryKey("GPU-00000000", pid), beginning)

@@ -24,7 +24,6 @@ from gpuagent.core.metrics.clients import CLIENT_FAMILIES, SOURCE_FAMILIES, TORC
 from gpuagent.core.metrics.growth import DETECTOR_FAMILIES, GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
 from gpuagent.core.metrics.reference import GROUPS, render
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
-from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace, Place
 from gpuagent.nvml.library import Library
 from gpuagent.procfs.files import RealProc
@@ -33,6 +32,7 @@ from gpuagent.simulated.faults import Kind
 from gpuagent.simulated.node import SimulatedNode
 from gpuagent.simulated.scenario import load_scenario, shipped_scenarios
 from gpuagent.view import View
+from gpuagent_alerts.leak.sensor import LeakDetection
 from tests.agent.monitor.calls import Recorder
 from tests.fakes.nvml import use
 from tests.fakes.proc import FakeWatcher
@@ -113,7 +113,7 @@ async def _scrape(scenario: str) -> set[str]:
                 (DETECTOR_FAMILIES, DetectorLoad(2, 0)),
             ],
         )
-        leaks = Leaks("balanced", clock)
+        leaks = LeakDetection("balanced", clock)
 
         async def scrape() -> set[str]:
             view.update(leaks.observe(await monitor.tick()))

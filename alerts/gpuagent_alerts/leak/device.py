@@ -1,15 +1,55 @@
-"""A GPU, or one of its MIG instances, as a whole: what its processes' memory and nobody's memory amount to.
-
-The figures are added up from the parts that grow. The used memory of the device would not do: ten workers that are
-started one after the other look like a leak there, and none of them grows.
-"""
+"""A GPU or MIG instance as a whole: what is free there, and what the memory of its processes amounts to."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.snapshot import GpuReading, GpuState
+
+
+class MemoryPool(NamedTuple):
+    """Where memory comes from."""
+
+    total_bytes: int
+    free_bytes: int | None
+    device_uuids: Mapping[int, str]
+    """NVML's UUIDs by compute instance id: under them a client tells the allocator's figures."""
+
+
+def is_readable(gpu: GpuReading) -> bool:
+    """Whether this tick says something of the processes' memory on this GPU.
+
+    A list that the driver is known to shuffle is shown, and never judged.
+    """
+    return gpu.state is GpuState.OK and gpu.processes_known and gpu.processes_trusted
+
+
+def memory_pools(gpu: GpuReading) -> dict[int, MemoryPool]:
+    """By GPU instance id; `NO_INSTANCE` is the GPU as a whole. Empty where the GPU has no memory of its own."""
+    return dict(_memory_pools(gpu))
+
+
+def _memory_pools(gpu: GpuReading) -> Iterator[tuple[int, MemoryPool]]:
+    memory = gpu.memory
+    if memory is not None and memory.total_bytes:
+        yield NO_INSTANCE, MemoryPool(memory.total_bytes, memory.free_bytes, {NO_INSTANCE: gpu.identity.uuid})
+    devices: dict[int, dict[int, str]] = {}
+    for instance in gpu.mig:
+        devices.setdefault(instance.gpu_instance_id, {})[instance.compute_instance_id] = instance.uuid
+        memory = instance.memory
+        if memory.total_bytes:
+            uuids = devices[instance.gpu_instance_id]
+            yield instance.gpu_instance_id, MemoryPool(memory.total_bytes, memory.free_bytes, uuids)
+
+
+def unowned_bytes(gpu: GpuReading) -> int | None:
+    """Memory of no living process: of the dead, of the driver, of whatever the driver does not list."""
+    split = gpu.reconciliation
+    return None if split is None else split.dead_processes_bytes + split.unattributed_bytes
+
 
 _STRICTEST_FIRST = tuple(Evidence)
 _MOST_REASONS = 4
@@ -17,7 +57,7 @@ _DOUBT = 0.5
 """A forecast is shown as a range of half to one and a half times its value."""
 
 
-class Part(NamedTuple):
+class GrowingPart(NamedTuple):
     """Memory that grows, and whose it is, in words."""
 
     whose: str
@@ -26,20 +66,20 @@ class Part(NamedTuple):
     """It grows into the device's free memory, and not into a MIG instance's own."""
 
 
-def whole(
-    nobodys: Growth | None, growing: Sequence[Part], free_bytes: int | None, *, settled: bool = False
+def sum_up_device(
+    unowned: Growth | None, growing: Sequence[GrowingPart], free_bytes: int | None, *, settled: bool = False
 ) -> Growth | None:
-    """What is said of the GPU; `nobodys` is the verdict where nothing grows.
+    """What is said of the GPU; `unowned` is the verdict where nothing grows.
 
     `growing` are the parts that grow, leak, or grow fast. Once `settled` there is a verdict on some part; nobody's
     memory may be too little to ever have one. The forecast is of those that share `free_bytes`: an instance that is
     full leaves the room of its GPU as it is.
     """
-    quiet = nobodys.verdict if nobodys is not None else Verdict.LEARNING
+    quiet = unowned.verdict if unowned is not None else Verdict.LEARNING
     if settled and quiet is Verdict.LEARNING:
         quiet = Verdict.STEADY
     if not growing:
-        return nobodys if nobodys is not None and nobodys.verdict is quiet else Growth(quiet)
+        return unowned if unowned is not None and unowned.verdict is quiet else Growth(quiet)
     grows = [part.growth for part in growing]
     leaking = [growth for growth in grows if growth.verdict is Verdict.LEAKING]
     evidence = [growth.evidence for growth in leaking if growth.evidence is not None]
@@ -74,7 +114,7 @@ def _earliest(times: Iterable[float | None]) -> float | None:
     return min((time for time in times if time is not None), default=None)
 
 
-def _exhaustion(sharing: Sequence[Part], free_bytes: int | None) -> Range | None:
+def _exhaustion(sharing: Sequence[GrowingPart], free_bytes: int | None) -> Range | None:
     """One part's own forecast if it comes first; several that share what is free fill it sooner than each by itself."""
     known = [part.growth for part in sharing if part.growth.exhaustion is not None]
     forecasts = [growth.exhaustion for growth in known if growth.exhaustion is not None]
@@ -84,7 +124,7 @@ def _exhaustion(sharing: Sequence[Part], free_bytes: int | None) -> Range | None
     return min(forecasts, default=None)
 
 
-def _fast(sharing: Sequence[Part], exhaustion: Range | None) -> float | None:
+def _fast(sharing: Sequence[GrowingPart], exhaustion: Range | None) -> float | None:
     """The shortest time that is left to fast growth, or less where the slow judgement says so."""
     fast = [part.growth.fast_exhaustion_seconds for part in sharing if part.growth.fast_exhaustion_seconds is not None]
     return min((*fast, exhaustion.value) if exhaustion is not None else fast) if fast else None
@@ -94,7 +134,7 @@ def _around(seconds: float) -> Range:
     return Range(seconds, (1 - _DOUBT) * seconds, (1 + _DOUBT) * seconds)
 
 
-def _state(slow: Sequence[Part]) -> GrowthState | None:
+def _state(slow: Sequence[GrowingPart]) -> GrowthState | None:
     """It rises while one of them does; where all have stopped, a full GPU is the reason of all."""
     states = {part.growth.state for part in slow}
     return next(
@@ -102,7 +142,7 @@ def _state(slow: Sequence[Part]) -> GrowthState | None:
     )
 
 
-def _reasons(growing: Sequence[Part]) -> Iterable[str]:
+def _reasons(growing: Sequence[GrowingPart]) -> Iterable[str]:
     """The leaks first."""
     for part in sorted(growing, key=lambda part: part.growth.verdict is not Verdict.LEAKING):
         said = part.growth.reasons[0] if part.growth.reasons else str(part.growth.verdict)

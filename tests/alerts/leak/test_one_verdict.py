@@ -9,14 +9,14 @@ import pytest
 
 from gpuagent.core.growth import Growth, GrowthState, Verdict
 from gpuagent.core.units import format_bytes
-from gpuagent.leaks.leaks import Leaks
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Kind
 from gpuagent.simulated.scenario import shipped_scenarios
+from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.store.database import Store
-from tests.agent.leaks.node import HOUR, Node, node, run
-from tests.agent.leaks.surfaces import Told, disagreements, told
+from tests.alerts.leak.node import HOUR, Node, node, run
+from tests.alerts.leak.surfaces import Told, disagreements, told
 from tests.fakes.rig import BOOT_ID
 
 PID = 5_000_000
@@ -115,7 +115,7 @@ def test_to_the_wall_and_back(tmp_path: Path) -> None:
             assert said.check[0] == 2
 
             await one.leaks.close()
-            one.leaks = Leaks("balanced", one.stage.clock, store=store, boot_id=BOOT_ID)
+            one.leaks = LeakDetection("balanced", one.stage.clock, store=store, boot_id=BOOT_ID)
             one.leaks.open()
             said = await walk(one, 12_900, every=20)
             after = _growth(one)

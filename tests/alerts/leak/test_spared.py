@@ -10,14 +10,12 @@ from hypothesis import strategies as st
 
 from gpuagent.core.growth import Growth
 from gpuagent.core.units import GIB
-from gpuagent.leaks.detectors import MemoryLeakDetectors
-from gpuagent.leaks.gpu import FORGET_SECONDS
-from gpuagent.leaks.history import AGAIN_SECONDS, History
-from gpuagent.leaks.registry import Histories
-from gpuagent.leaks.sensor import LeakSensor
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS
-from gpuagent_alerts.leak.history import FIRST_BLACKOUT_SECONDS
-from tests.agent.leaks.test_sensor import GROWS, Bench, on
+from gpuagent_alerts.leak.detector import FIRST_BLACKOUT_SECONDS, MemoryLeakDetector
+from gpuagent_alerts.leak.gpu_sensor import FORGET_SECONDS
+from gpuagent_alerts.leak.histories import AGAIN_SECONDS, Histories, History
+from gpuagent_alerts.leak.sensor import LeakSensor
+from tests.alerts.leak.test_sensor import GROWS, Bench, on
 from tests.fakes.readings import NOW, process
 
 LEARNT = int(FIRST_BLACKOUT_SECONDS) + 2
@@ -28,7 +26,7 @@ class RealBench(Bench):
 
     def __init__(self) -> None:
         super().__init__()
-        self.histories = Histories(MemoryLeakDetectors, "balanced")
+        self.histories = Histories("balanced")
         self.sensor = LeakSensor(self.histories)
 
     def watched(self) -> History:
@@ -54,7 +52,10 @@ def test_no_verdict_differs(stretches: list[tuple[int, int, float]], interval_se
     """LEAK-02: whatever the memory does and however often it is read, the slow judgement is the same at each tick."""
     bench, used = RealBench(), 2.0
     bench.show(on(process(7, used_gib=used)))
-    every = MemoryLeakDetectors("balanced").begin(bench.watched().beginning)
+    beginning = bench.watched().beginning
+    every = MemoryLeakDetector(
+        total_bytes=beginning.total_bytes, started_seconds=beginning.started_seconds, phase=beginning.phase
+    )
     every.update(bench.watched().seen_seconds, int(used * GIB), bench.watched().free_bytes)
     for ticks, others, growth in stretches:
         used = max(0.5, used + growth)
@@ -64,7 +65,7 @@ def test_no_verdict_differs(stretches: list[tuple[int, int, float]], interval_se
             history, memory = bench.watched(), seen.gpus[0].memory
             assert memory is not None
             said = every.update(history.seen_seconds, int(used * GIB), memory.free_bytes)
-            assert slow(history.said) == slow(said)
+            assert slow(history.detected) == slow(said)
 
 
 def test_what_it_is_spared() -> None:

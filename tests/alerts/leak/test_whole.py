@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
-from gpuagent.leaks.whole import Part, whole
+from gpuagent_alerts.leak.device import GrowingPart, sum_up_device
 
 STEADY, LEARNING = Growth(Verdict.STEADY), Growth(Verdict.LEARNING)
 
@@ -17,19 +17,19 @@ def growing(slope: float, seconds: float | None = None, **changes: object) -> Gr
 
 def test_nothing_grows() -> None:
     """What is said of nobody's memory is said of the GPU; a part that is judged is enough to have learnt."""
-    assert whole(STEADY, [], 10) is STEADY
-    assert whole(LEARNING, [], 10) is LEARNING
-    assert whole(LEARNING, [], 10, settled=True) == STEADY
-    assert whole(None, [], 10) == LEARNING
+    assert sum_up_device(STEADY, [], 10) is STEADY
+    assert sum_up_device(LEARNING, [], 10) is LEARNING
+    assert sum_up_device(LEARNING, [], 10, settled=True) == STEADY
+    assert sum_up_device(None, [], 10) == LEARNING
 
 
 def test_several_fill_it_sooner_than_each() -> None:
     """LEAK-02: slopes add up, and the forecast is that of all together; the earliest begin counts."""
     parts = [
-        Part("a", growing(10.0, 100.0, since_seconds=5.0)),
-        Part("b", growing(30.0, 33.0, since_seconds=3.0)),
+        GrowingPart("a", growing(10.0, 100.0, since_seconds=5.0)),
+        GrowingPart("b", growing(30.0, 33.0, since_seconds=3.0)),
     ]
-    said = whole(STEADY, parts, 1000)
+    said = sum_up_device(STEADY, parts, 1000)
     assert said is not None
     assert said.slope == Range(40.0, 38.0, 42.0)
     assert said.exhaustion == Range(25.0, 12.5, 37.5)
@@ -39,8 +39,8 @@ def test_several_fill_it_sooner_than_each() -> None:
 
 def test_a_mig_instance_is_full_by_itself() -> None:
     """LEAK-02: it grows into its own memory, and says nothing of when its GPU is full."""
-    parts = [Part("a", growing(10.0, 100.0)), Part("b", growing(30.0, 50.0), shares_free=False)]
-    said = whole(STEADY, parts, 10)
+    parts = [GrowingPart("a", growing(10.0, 100.0)), GrowingPart("b", growing(30.0, 50.0), shares_free=False)]
+    said = sum_up_device(STEADY, parts, 10)
     assert said is not None
     assert said.exhaustion is not None
     assert said.exhaustion.value == 100.0
@@ -51,20 +51,20 @@ def test_a_mig_instance_is_full_by_itself() -> None:
 def test_one_forecast_for_what_grows_fast() -> None:
     """LEAK-04: fast and slow judgement name the same time, the sooner one."""
     parts = [
-        Part("a", growing(10.0, 425.0)),
-        Part("b", Growth(Verdict.GROWING, fast=True, fast_exhaustion_seconds=351.0)),
+        GrowingPart("a", growing(10.0, 425.0)),
+        GrowingPart("b", Growth(Verdict.GROWING, fast=True, fast_exhaustion_seconds=351.0)),
     ]
-    said = whole(STEADY, parts, None)
+    said = sum_up_device(STEADY, parts, None)
     assert said is not None
     assert (said.fast_exhaustion_seconds, said.exhaustion) == (351.0, Range(351.0, 175.5, 526.5))
-    slow = whole(STEADY, [parts[1], Part("a", growing(10.0, 99.0))], None)
+    slow = sum_up_device(STEADY, [parts[1], GrowingPart("a", growing(10.0, 99.0))], None)
     assert slow is not None
     assert (slow.fast_exhaustion_seconds, slow.forecast_seconds) == (99.0, 99.0)
 
 
 def test_a_part_that_is_not_suspected_has_no_forecast() -> None:
     """LEAK-02: even growth of which no more is known fills nothing yet, not even together with others."""
-    said = whole(STEADY, [Part("a", growing(10.0)), Part("b", growing(30.0))], 1000)
+    said = sum_up_device(STEADY, [GrowingPart("a", growing(10.0)), GrowingPart("b", growing(30.0))], 1000)
     assert said is not None
     assert (said.verdict, said.exhaustion, said.suspected) == (Verdict.GROWING, None, False)
 
@@ -73,7 +73,7 @@ def test_it_rises_while_a_part_does() -> None:
     """LEAK-02: where all have stopped, it is because the GPU is full, if that is so."""
 
     def state(*states: GrowthState) -> GrowthState | None:
-        said = whole(STEADY, [Part("a", growing(1.0, state=one)) for one in states], 1000)
+        said = sum_up_device(STEADY, [GrowingPart("a", growing(1.0, state=one)) for one in states], 1000)
         return None if said is None else said.state
 
     assert state(GrowthState.FULL, GrowthState.RISING) is GrowthState.RISING
@@ -84,11 +84,11 @@ def test_it_rises_while_a_part_does() -> None:
 def test_one_leak_is_enough() -> None:
     """LEAK-02: the GPU leaks where a part does, by the strictest evidence; the leak's reason comes first."""
     parts = [
-        Part("a", growing(10.0)),
-        Part("b", growing(1.0, verdict=Verdict.LEAKING, evidence=Evidence.SENSITIVE)),
-        Part("c", growing(1.0, verdict=Verdict.LEAKING, evidence=Evidence.STRICT)),
+        GrowingPart("a", growing(10.0)),
+        GrowingPart("b", growing(1.0, verdict=Verdict.LEAKING, evidence=Evidence.SENSITIVE)),
+        GrowingPart("c", growing(1.0, verdict=Verdict.LEAKING, evidence=Evidence.STRICT)),
     ]
-    said = whole(STEADY, parts, 1000)
+    said = sum_up_device(STEADY, parts, 1000)
     assert said is not None
     assert (said.verdict, said.evidence) == (Verdict.LEAKING, Evidence.STRICT)
     assert said.reasons == ("b: it rose", "c: it rose", "a: it rose")
@@ -97,10 +97,10 @@ def test_one_leak_is_enough() -> None:
 def test_fast_growth_is_no_verdict() -> None:
     """LEAK-04: it is told beside the verdict, with the shortest time that is left."""
     parts = [
-        Part("a", Growth(Verdict.LEARNING, fast=True, fast_exhaustion_seconds=9.0)),
-        Part("b", Growth(Verdict.STEADY, fast=True, fast_exhaustion_seconds=7.0)),
+        GrowingPart("a", Growth(Verdict.LEARNING, fast=True, fast_exhaustion_seconds=9.0)),
+        GrowingPart("b", Growth(Verdict.STEADY, fast=True, fast_exhaustion_seconds=7.0)),
     ]
-    said = whole(STEADY, parts, 1000)
+    said = sum_up_device(STEADY, parts, 1000)
     assert said is not None
     assert (said.verdict, said.fast, said.fast_exhaustion_seconds) == (Verdict.STEADY, True, 7.0)
     assert (said.slope, said.exhaustion) == (None, None)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from gpuagent.core.units import GIB
-from tests.agent.leaks.node import Node, node, run
+from tests.alerts.leak.node import Node, node, run
 
 pytestmark = pytest.mark.slow
 

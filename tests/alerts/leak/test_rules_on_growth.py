@@ -17,7 +17,7 @@ from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.machine import Change
-from tests.agent.leaks.node import HOUR, Node, node, run
+from tests.alerts.leak.node import HOUR, Node, node, run
 
 pytestmark = pytest.mark.slow
 

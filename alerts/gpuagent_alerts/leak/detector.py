@@ -7,23 +7,23 @@ from typing import Final
 
 from gpuagent.core.growth import Growth, GrowthState
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, to_pages
-from gpuagent_alerts.leak.fast import FastGrowth
+from gpuagent_alerts.leak.criterion import BlockContext
+from gpuagent_alerts.leak.forecast import FastGrowth
 from gpuagent_alerts.leak.settings import FULL_SHARE, SENSITIVITIES, SETTINGS, Sensitivity
-from gpuagent_alerts.leak.signals import Lows, Signals
-from gpuagent_alerts.leak.standard import Now
+from gpuagent_alerts.leak.signals import Lows, ProcessSignals
 from gpuagent_alerts.leak.state import (
     Reader,
     Writer,
     or_nan,
     or_none,
-    put_fast,
-    put_growth,
-    put_signals,
-    take_fast,
-    take_growth,
-    take_signals,
+    read_fast,
+    read_growth,
+    read_signals,
+    write_fast,
+    write_growth,
+    write_signals,
 )
-from gpuagent_alerts.leak.verdict import GROWS, LEARNING, Room, tell, with_fast
+from gpuagent_alerts.leak.verdict import GROWS, LEARNING, Headroom, add_fast_growth, judge_signals
 
 LEAST_BYTES: Final = 2**20
 """A reading of 1 MiB or less is a process that comes or goes, not a measurement."""
@@ -83,7 +83,7 @@ class MemoryLeakDetector:
         self._phase = phase % BLOCK_SECONDS
         self._started = started_seconds
 
-        self._signals = Signals(total_bytes, sensitivity)
+        self._signals = ProcessSignals(total_bytes, sensitivity)
         self._fast = FastGrowth()
         self._last_seconds = -math.inf
         self._keeps_from: float | None = None
@@ -132,14 +132,14 @@ class MemoryLeakDetector:
             if self._free is not None:
                 on = self._fast.update(time_seconds, used_bytes, self._free, self._signals.used.store, declared_bytes)
                 if on or self._growth.fast:
-                    self._tell_fast()
+                    self._add_fast_growth()
         else:
             used_bytes = None
         if allocated_bytes is not None and reserved_bytes is not None:
-            self._take_allocator(used_bytes, allocated_bytes, reserved_bytes)
+            self._note_allocator(used_bytes, allocated_bytes, reserved_bytes)
         return self._growth
 
-    def _take_allocator(self, used_bytes: float | None, allocated_bytes: float, reserved_bytes: float) -> None:
+    def _note_allocator(self, used_bytes: float | None, allocated_bytes: float, reserved_bytes: float) -> None:
         """What the process tells of its allocator; used memory, where it is known, tells what it does not."""
         if not 0 <= allocated_bytes <= reserved_bytes < MOST_BYTES:
             return
@@ -152,7 +152,7 @@ class MemoryLeakDetector:
             self._low_outside = min(self._low_outside, used_bytes - reserved_bytes)
 
     def use(self, sensitivity: Sensitivity) -> None:
-        """Judge by another standard from now on; history and alarms stay. Raises ValueError for one that is none."""
+        """Judge by another criterion from now on; history and alarms stay. Raises ValueError for one that is none."""
         if sensitivity not in SETTINGS:
             raise ValueError(f"{sensitivity} is none of {', '.join(SENSITIVITIES)}")
         self._sensitivity = sensitivity
@@ -169,9 +169,9 @@ class MemoryLeakDetector:
             *(self._block_end, self._low_used, self._low_allocated, self._low_outside),
             *(self._held_times, self._held, or_nan(self._free), self._slack),
         )
-        put_signals(writer, self._signals)
-        put_fast(writer, self._fast)
-        put_growth(writer, self._slow)
+        write_signals(writer, self._signals)
+        write_fast(writer, self._fast)
+        write_growth(writer, self._slow)
         return writer.seal()
 
     @classmethod
@@ -180,7 +180,7 @@ class MemoryLeakDetector:
     ) -> MemoryLeakDetector:
         """Go on where `dump` was called, after a gap of any length; ValueError for anything but a dump.
 
-        With the sensitivity and phase of then it goes on exactly; with others, alarms that are on keep their standard.
+        With the sensitivity and phase of then it goes on exactly; with others, alarms that are on keep their criterion.
         """
         reader = Reader(data)
         made = cls(total_bytes=total_bytes, started_seconds=None, sensitivity=sensitivity, phase=phase)
@@ -188,13 +188,13 @@ class MemoryLeakDetector:
         made._block_end, made._low_used, made._low_allocated, made._low_outside = reader.take("dddd")
         made._held_times, made._held, free, made._slack = reader.take("qddd")
         made._started, made._keeps_from, made._free = or_none(started), or_none(keeps_from), or_none(free)
-        take_signals(reader, made._signals)
-        take_fast(reader, made._fast)
-        made._slow = take_growth(reader)
+        read_signals(reader, made._signals)
+        read_fast(reader, made._fast)
+        made._slow = read_growth(reader)
         reader.end()
         if not (made._last_seconds < MOST_SECONDS and made._block_end < MOST_SECONDS):  # nor NaN
             raise ValueError("state of a leak detector: a time that cannot be")
-        made._tell_fast()
+        made._add_fast_growth()
         return made
 
     def _end_block(self, time_seconds: float) -> None:
@@ -225,7 +225,7 @@ class MemoryLeakDetector:
         lows = Lows(_pages(self._low_used), _pages(self._low_allocated), _pages(self._low_outside), held)
         free = None if self._free is None else self._free / PAGE_BYTES
         full = self._free is not None and self._free < FULL_SHARE * self._total_bytes
-        now = Now(end, free, end - (self._started or 0.0), full)
+        now = BlockContext(end, free, end - (self._started or 0.0), full)
         changed = signals.close(lows, now, self._slack)
         gap = block - self._block - 1
         for _ in range(min(gap, _JUDGED_GAP)):  # as readings every 60 s leave them: levels above have some
@@ -238,19 +238,19 @@ class MemoryLeakDetector:
         if self._slow.verdict in GROWS and full is not (self._slow.state is GrowthState.FULL):
             changed = True
         if changed or gap > 0 or signals.used.store.base_count % FIGURES_BLOCKS == 0:
-            room = Room(self._total_bytes, self._free, full, self._slack)
-            growth = tell(signals, self._sensitivity, end, room, self._slow)
+            room = Headroom(self._total_bytes, self._free, full, self._slack)
+            growth = judge_signals(signals, self._sensitivity, end, room, self._slow)
             if growth != self._slow:
                 self._slow = growth
-                self._tell_fast()
+                self._add_fast_growth()
         if self._growth.fast:
-            self._tell_fast()
+            self._add_fast_growth()
 
-    def _tell_fast(self) -> None:
+    def _add_fast_growth(self) -> None:
         """Add the fast tier's word, if it has one."""
         growth = self._slow
         if self._last_seconds < self._fast.until_seconds:
-            growth = with_fast(growth, self._fast.exhaustion_seconds, self._free)
+            growth = add_fast_growth(growth, self._fast.exhaustion_seconds, self._free)
         if growth != self._growth:
             self._growth = growth
 

@@ -14,9 +14,8 @@ from gpuagent.core.clock import ManualClock
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.core.identity import NO_INSTANCE, ProcessId
 from gpuagent.core.snapshot import Snapshot
-from gpuagent.leaks.detectors import Beginning
-from gpuagent.leaks.leaks import Leaks
-from gpuagent.leaks.registry import UNCLAIMED_SECONDS, Histories
+from gpuagent_alerts.leak.histories import UNCLAIMED_SECONDS, Beginning, Histories
+from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.leaks import LeakHistories, LeakHistory, LeakKey
 from gpuagent_alerts.store.problem import StoreFailure
@@ -38,7 +37,9 @@ class Agent:
     def __init__(self, store: Store, now: float = 1000.0, boot_id: str = BOOT_ID) -> None:
         self.clock = ManualClock(now)
         self.detectors = FakeDetectors()
-        self.leaks = Leaks("balanced", self.clock, store=store, boot_id=boot_id, make=self.detectors)
+        self.leaks = LeakDetection(
+            "balanced", self.clock, store=store, boot_id=boot_id, detector_type=self.detectors.type
+        )
         self.leaks.open()
 
     def tick(self, *pids: int) -> Snapshot:
@@ -71,7 +72,7 @@ def test_histories_are_kept_exactly(tmp_path: Path) -> None:
 
 
 def test_a_restart_goes_on() -> None:
-    """LEAK-03: of the processes that are still there, with the standards that were told; nobody's memory too."""
+    """LEAK-03: of the processes that are still there, with the criteria that were told; nobody's memory too."""
     store = Store(None)
     before = Agent(store)
     before.tick(7, 8)
@@ -102,7 +103,7 @@ def test_another_boot_begins_anew() -> None:
     "kept", [history(dump=b"garbage"), history(clock=99_999.0), history()._replace(evidence=("hearsay",))]
 )
 def test_what_cannot_be_so_begins_anew(kept: LeakHistory) -> None:
-    """LEAK-03: a damaged dump, a dump from the future, a standard of another version: that history begins anew."""
+    """LEAK-03: a damaged dump, a dump from the future, a criterion of another version: that history begins anew."""
     store = Store(None)
     LeakHistories(store).save([kept], [])
     agent = Agent(store)
@@ -127,7 +128,7 @@ def test_the_ended_are_not_kept_for_ever() -> None:
 
 def test_each_is_written_in_its_turn() -> None:
     """LEAK-03: those that were written down longest ago come first, so that none waits for ever."""
-    histories = Histories(FakeDetectors(), "balanced")
+    histories = Histories("balanced", detector_type=FakeDetectors().type)
     for pid in range(1, 6):
         histories.begin(ProcessId(BOOT_ID, pid, 1), MemoryKey("GPU-0", pid), Beginning(2**34, 0.0, 0))
     turns = [{one.key.id.pid for one in histories.to_keep(float(turn), 2)} for turn in range(1, 6)]

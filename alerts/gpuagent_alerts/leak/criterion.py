@@ -1,14 +1,104 @@
-"""One standard on one signal: raises an alarm when a window meets it twice, and ends it on a release or a plateau."""
+"""One criterion on one signal: an alarm begins when a window meets it twice, and ends on a release or a plateau.
+
+`reject_reason` says of one window what speaks against a leak; `Criterion` keeps the state of one criterion on one
+signal.
+"""
 
 from __future__ import annotations
 
-from functools import cache
+import math
+from enum import IntEnum
+from functools import cache, lru_cache
 from typing import NamedTuple
 
-from gpuagent_alerts.leak.blocks import EMPTY, LEVELS, SLOTS, BlockStore
-from gpuagent_alerts.leak.judge import Stop, enough, even_eighths, least_growth_pages, stop_of
-from gpuagent_alerts.leak.settings import Settings
-from gpuagent_alerts.leak.window import LENGTHS, Window, Windows, window_seconds
+from gpuagent_alerts.leak.blocks import EMPTY, LEVELS, PAGE_BYTES, SLOTS, BlockStore
+from gpuagent_alerts.leak.settings import Evenness, Settings
+from gpuagent_alerts.leak.windows import LENGTHS, Window, Windows, window_seconds
+
+
+class RejectReason(IntEnum):
+    """Why a window that rose by enough is no leak. The later, the nearer it came."""
+
+    GAPS = 1
+    UNEVEN = 2
+    STOPPED = 3
+    SLOWS_DOWN = 4
+    LESS_FOR_ITS_WORK = 5
+    HELD_BEFORE = 6
+    YOUNG = 7
+
+
+def reject_reason(  # noqa: PLR0911 - the tests in their order
+    window: Window, settings: Settings, free_pages: float, age_seconds: float
+) -> RejectReason | None:
+    """What speaks against a leak; None if nothing does.
+
+    The amount is the caller's to judge (`is_enough`): it is the cheap test, at which most windows end.
+    """
+    if window.present < settings.coverage * window.blocks:
+        return RejectReason.GAPS
+    share = window.growth / max(free_pages, 1.0)
+    urgent = share >= settings.urgent_growth_share
+    long = window.seconds >= settings.long_seconds
+    if not _even(window, settings, settings.even_urgent if urgent else settings.even_long if long else settings.even):
+        return RejectReason.UNEVEN
+    if window.last_quarter < (settings.last_quarter_long if long else settings.last_quarter):
+        return RejectReason.STOPPED
+    if long:
+        few = not urgent and not _even(window, settings, settings.even)
+        if window.bend < (settings.bend_long_few if few else settings.bend_long):
+            return RejectReason.SLOWS_DOWN
+        if window.bend_by_work is not None and window.bend_by_work < settings.bend_by_work:
+            return RejectReason.LESS_FOR_ITS_WORK
+    elif share < settings.waive_bend_growth_share and not _fills(window, settings, free_pages):
+        return RejectReason.SLOWS_DOWN
+    if window.older_high and window.last - window.older_high < settings.new_ground * window.growth:
+        return RejectReason.HELD_BEFORE
+    lived = age_seconds / window.seconds
+    if not long and lived < (settings.life_windows_urgent if urgent else settings.life_windows):
+        return RejectReason.YOUNG
+    return None
+
+
+def is_enough(growth_pages: int, seconds: float, settings: Settings, free_pages: float, age_seconds: float) -> bool:
+    """Whether so much growth over so long is worth a look, in proportion to what is free."""
+    return growth_pages >= settings.share_over(seconds, age_seconds) * free_pages
+
+
+def even_eighths(window: Window, settings: Settings) -> int:
+    """How many of the 8 carry their part of the growth."""
+    least = settings.even_part / 8
+    return sum(part >= least for part in window.eighths)
+
+
+def _even(window: Window, settings: Settings, asked: Evenness) -> bool:
+    """Spread over the window, by more than a few steps."""
+    return (
+        window.increments >= asked.increments
+        and even_eighths(window, settings) >= asked.eighths
+        and max(window.eighths) <= asked.largest_eighth
+    )
+
+
+def _fills(window: Window, settings: Settings, free_pages: float) -> bool:
+    """Whether it goes on, or what an exponential approach would still bring fills the GPU.
+
+    The rate at the end is (G / W) (1 + a). It fell by (1 + a) / (1 - a) = exp(-W / tau) over the window, and what is
+    left to come is rate x tau.
+    """
+    bend = window.bend - settings.bend_errors * window.bend_error
+    if bend < settings.bend_stopped:
+        return False
+    if bend >= settings.bend_slowing:
+        return True
+    remaining = window.growth * (1 + bend) / math.log((1 - bend) / (1 + bend))
+    return remaining >= settings.remaining_share * free_pages
+
+
+@lru_cache(maxsize=256)
+def least_growth_pages(settings: Settings, total_bytes: float) -> int:
+    """Growth below which no window is looked at."""
+    return math.ceil(settings.least_growth(total_bytes) / PAGE_BYTES)
 
 
 class Alarm(NamedTuple):
@@ -39,12 +129,12 @@ class Rejection(NamedTuple):
     """A window that rose by enough and was not called a leak."""
 
     seconds: float
-    stop: Stop
+    stop: RejectReason
     window_seconds: float
     growth: int
 
 
-class Now(NamedTuple):
+class BlockContext(NamedTuple):
     """What the judgement of a block needs to know besides the blocks."""
 
     end_seconds: float
@@ -61,8 +151,8 @@ def least_shares(settings: Settings) -> tuple[float, ...]:
     return tuple(settings.share_over(window_seconds(level, LENGTHS[-1])) for level in range(LEVELS))
 
 
-class Standard:
-    """The state of one standard; the blocks are shared with the other standards of the signal."""
+class Criterion:
+    """The state of one criterion; the blocks are shared with the other criteria of the signal."""
 
     __slots__ = (
         "alarm",
@@ -84,7 +174,7 @@ class Standard:
         self.epoch = epoch
         """Number of the first base block that a window may reach back to."""
         self.repeats: bytearray | None = None
-        """Per level, windows in a row that met the standard; None while that is none anywhere."""
+        """Per level, windows in a row that met the criterion; None while that is none anywhere."""
         self.alarm: Alarm | None = None
         self.high = 0
         """Highest block since the alarm, and its end."""
@@ -101,7 +191,7 @@ class Standard:
         self.least = least_growth_pages(settings, total_bytes)
         self.shares = least_shares(settings)
 
-    def look_at(self, value: int, store: BlockStore, end_seconds: float, *, full: bool = False) -> bool:
+    def update_alarm(self, value: int, store: BlockStore, end_seconds: float, *, full: bool = False) -> bool:
         """End the alarm on this block, if so; whether it ended.
 
         While there is no room to grow (`full`), that nothing grows says nothing: the plateau begins when there is.
@@ -129,13 +219,13 @@ class Standard:
             self.repeats[level] = 0
 
     def least_growth(self, level: int, free: float) -> float:
-        """Growth in pages below which no window of this level can meet the standard."""
+        """Growth in pages below which no window of this level can meet the criterion."""
         return max(self.least, self.shares[level] * free)
 
-    def judge(self, store: BlockStore, windows: Windows, now: Now, free: float) -> bool:
+    def judge(self, store: BlockStore, windows: Windows, now: BlockContext, free: float) -> bool:
         """Judge a level's newest block, which rose by `least_growth`; whether an alarm was raised."""
         level = windows.level
-        passed, count = self._that_meet(store, windows, now, free)
+        passed, count = self._passing_window(store, windows, now, free)
         if passed is None:
             self.reset(level)
             return False
@@ -158,8 +248,10 @@ class Standard:
         self.rejection = None
         return True
 
-    def _that_meet(self, store: BlockStore, windows: Windows, now: Now, free: float) -> tuple[Window | None, int]:
-        """The shortest window that meets the standard, and how many do, as far as they count."""
+    def _passing_window(
+        self, store: BlockStore, windows: Windows, now: BlockContext, free: float
+    ) -> tuple[Window | None, int]:
+        """The shortest window that meets the criterion, and how many do, as far as they count."""
         passed: Window | None = None
         count = 0
         ring, level = windows.ring, windows.level
@@ -170,12 +262,12 @@ class Standard:
                 break
             growth = last - min(ring[-blocks:])
             seconds = window_seconds(level, blocks)
-            if growth < self.least or not enough(growth, seconds, self.settings, free, now.age_seconds):
+            if growth < self.least or not is_enough(growth, seconds, self.settings, free, now.age_seconds):
                 continue
             window = windows.of(blocks)
             if bar > window.older_high:
                 window = window._replace(older_high=bar)
-            stop = stop_of(window, self.settings, free, now.age_seconds)
+            stop = reject_reason(window, self.settings, free, now.age_seconds)
             if stop is not None:
                 self.rejection = Rejection(now.end_seconds, stop, seconds, growth)
                 continue

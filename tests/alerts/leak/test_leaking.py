@@ -12,13 +12,13 @@ from gpuagent.core.growth import Evidence, MemoryKey, Verdict
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import AllocatorReading, ClientReading, Snapshot
 from gpuagent.core.units import GIB
-from gpuagent.leaks.leaks import Leaks
 from gpuagent.simulated.codes import Code
 from gpuagent.simulated.faults import Kind
 from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.states.machine import Change
 from gpuagent_alerts.store.database import Store
-from tests.agent.leaks.node import Node, node, run
+from tests.alerts.leak.node import Node, node, run
 from tests.alerts.routing.parts import Desk
 from tests.fakes.rig import BOOT_ID
 
@@ -76,13 +76,13 @@ _STAIRS_SECONDS = 11_400
 
 
 def _stairs(*more: str) -> str:
-    """Two steady hours, and then 10 GiB every 10 min: four steps will do for one standard, six for a stricter one."""
+    """Two steady hours, and then 10 GiB every 10 min: four steps will do for one criterion, six for a stricter one."""
     points = ["[0, 10GiB]", *(f"[{7200 + 600 * n}, {20 + 10 * n}GiB]" for n in range(6)), *more]
     return f"{{shape: steps, points: [{', '.join(points)}]}}"
 
 
 def test_stricter_evidence_is_told_and_ends_nothing() -> None:
-    """LEAK-02: an alert for each standard that is met, none twice, and none ends before the leak does."""
+    """LEAK-02: an alert for each criterion that is met, none twice, and none ends before the leak does."""
 
     async def test() -> None:
         async with node(scenario(_stairs())) as stage:
@@ -237,7 +237,7 @@ def test_the_agent_is_restarted_in_the_middle(kept: bool, tmp_path: Path) -> Non
             await stage.leaks.close()
             store.close()
             again = Store(tmp_path / "state.db") if kept else None
-            stage.leaks = Leaks("balanced", stage.stage.clock, store=again, boot_id=BOOT_ID)
+            stage.leaks = LeakDetection("balanced", stage.stage.clock, store=again, boot_id=BOOT_ID)
             stage.leaks.open()
             await stage.until(TOLD, 20)
             assert bool(stage.alerts("GpuProcessMemoryLeak")) is kept
@@ -248,7 +248,7 @@ def test_the_agent_is_restarted_in_the_middle(kept: bool, tmp_path: Path) -> Non
 
 
 def test_a_restart_while_it_leaks(tmp_path: Path) -> None:
-    """LEAK-03: the next agent says so at once, by the same standards: the alert neither ends nor comes twice."""
+    """LEAK-03: the next agent says so at once, by the same criteria: the alert neither ends nor comes twice."""
 
     async def test() -> None:
         store = Store(tmp_path / "state.db")
@@ -258,7 +258,7 @@ def test_a_restart_while_it_leaks(tmp_path: Path) -> None:
             assert before is not None
             assert before.verdict is Verdict.LEAKING
             await stage.leaks.close()
-            stage.leaks = Leaks("balanced", stage.stage.clock, store=store, boot_id=BOOT_ID)
+            stage.leaks = LeakDetection("balanced", stage.stage.clock, store=store, boot_id=BOOT_ID)
             stage.leaks.open()
             await stage.tick(10)
             after = stage.growth(PID)

@@ -7,7 +7,7 @@ import math
 import pytest
 
 from gpuagent.core.growth import MemoryKey, Verdict
-from tests.agent.leaks.node import HOUR, node, run
+from tests.alerts.leak.node import HOUR, node, run
 
 pytestmark = pytest.mark.slow
 

@@ -12,8 +12,8 @@ from gpuagent.alerting.explain import explainer
 from gpuagent.core.growth import Growth, MemoryKey, Verdict
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import Snapshot
-from gpuagent.leaks.leaks import Leaks
 from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.leak.settings import Sensitivity
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.rules.file import load_rule_file
@@ -40,7 +40,7 @@ class Node:
     """What a test holds in its hands."""
 
     stage: Rig
-    leaks: Leaks
+    leaks: LeakDetection
     engine: RuleEngine = field(default_factory=lambda: RuleEngine(load_rule_file(RULES_FILE)))
     told: list[Told] = field(default_factory=list)
     verdicts: dict[MemoryKey, list[Verdict]] = field(default_factory=dict)
@@ -110,7 +110,7 @@ async def node(
 ) -> AsyncIterator[Node]:
     """From a scenario's text or name; `options` are those of the rig."""
     async with rig(scenario, **options) as stage:
-        leaks = Leaks(sensitivity, stage.clock, store=store, boot_id=BOOT_ID)
+        leaks = LeakDetection(sensitivity, stage.clock, store=store, boot_id=BOOT_ID)
         leaks.open()
         yield Node(stage, leaks)
 

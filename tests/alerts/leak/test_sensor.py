@@ -18,8 +18,8 @@ from gpuagent.core.snapshot import (
     Snapshot,
 )
 from gpuagent.core.units import GIB
-from gpuagent.leaks.registry import Histories
-from gpuagent.leaks.sensor import LeakSensor
+from gpuagent_alerts.leak.histories import Histories
+from gpuagent_alerts.leak.sensor import LeakSensor
 from tests.fakes.detectors import STEADY, FakeDetector, FakeDetectors
 from tests.fakes.readings import BOOT_ID, NOW, WALL, absent_gpu, gpu, mig_instance, process, snapshot
 
@@ -33,7 +33,7 @@ class Bench:
 
     def __init__(self, most: int = 100) -> None:
         self.detectors = FakeDetectors()
-        self.histories = Histories(self.detectors, "balanced", most)
+        self.histories = Histories("balanced", most, self.detectors.type)
         self.sensor = LeakSensor(self.histories)
         self.seconds = 0.0
 
@@ -238,7 +238,7 @@ def test_a_gpu_with_impossible_memory() -> None:
             raise ValueError("no GPU has that much")
 
     bench = Bench()
-    bench.detectors._on_begin = refuse
+    bench.detectors.on_begin = refuse
     odd = gpu(0)
     assert odd.memory is not None
     odd = replace(odd, memory=replace(odd.memory, total_bytes=2**64 - 1))
