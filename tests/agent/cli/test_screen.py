@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuagent.cli.cells import Paint
-from gpuagent.cli.processes import process_table
-from gpuagent.cli.screen import status_screen
+from gpuagent.cli.ps import process_table
+from gpuagent.cli.status import status_screen
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Reconciliation, Snapshot
 from gpuagent.core.units import GIB

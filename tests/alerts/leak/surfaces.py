@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 from gpuagent.alerting.explain import subjects_of
 from gpuagent.cli.cells import Paint
 from gpuagent.cli.check import judge
-from gpuagent.cli.processes import process_table
-from gpuagent.cli.screen import status_screen
+from gpuagent.cli.ps import process_table
+from gpuagent.cli.status import status_screen
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import Snapshot
