@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuagent_exporters import page
 from gpuagent_exporters.api.history_routes import Points, history_routes
-from gpuagent_exporters.api.openapi_routes import openapi_routes
+from gpuagent_exporters.api.openapi import openapi_routes
 from gpuagent_exporters.http import peers
 from gpuagent_exporters.http.middleware import SECURITY_HEADERS, AnswerFaults, CheckPeer, SetHeaders, error_response
 from gpuagent_exporters.http.requests import OPENMETRICS, PLAIN_TEXT, CheckQuery, accepts_gzip, wants_openmetrics

@@ -1,6 +1,6 @@
-"""The same description for people: `docs/api.md`.
+"""The description of the HTTP API for people: `docs/api.md`.
 
-Run `python -m gpuagent_exporters.openapi.reference > docs/api.md` after a change of the tables.
+Run `python -m gpuagent_exporters.api.reference > docs/api.md` after a change of `openapi.yaml`.
 """
 
 from __future__ import annotations
@@ -8,17 +8,18 @@ from __future__ import annotations
 import sys
 import textwrap
 from collections.abc import Iterator
+from typing import Any, NamedTuple
 
+from gpuagent_exporters.api.openapi import document
 from gpuagent_exporters.http.limits import HttpLimits
 from gpuagent_exporters.http.middleware import phrase_of
-from gpuagent_exporters.openapi.document import COMMON_ANSWERS, DESCRIPTION, OPERATIONS, SCHEMAS, TAGS
-from gpuagent_exporters.openapi.operation import Answer, Operation
-from gpuagent_exporters.openapi.schema import Schema
+
+Json = dict[str, Any]
 
 _INTRODUCTION = """\
 # HTTP API
 
-<!-- Made by `python -m gpuagent_exporters.openapi.reference`: change the tables in that package, not this file. -->
+<!-- Made by `python -m gpuagent_exporters.api.reference`: change openapi.yaml beside that module, not this file. -->
 
 {description}
 
@@ -45,32 +46,49 @@ Beside what is said below, any route may answer:
 """
 
 
+class _Operation(NamedTuple):
+    """One method of one path."""
+
+    method: str
+    path: str
+    content: Json
+
+    @property
+    def where(self) -> str:
+        return "control socket" if self.content.get("x-control-socket-only") else "both"
+
+
 def render() -> str:
-    """The whole page."""
-    return "\n".join(_lines()) + "\n"
+    """Return the whole page."""
+    return "\n".join(_lines(document())) + "\n"
 
 
-def _lines() -> Iterator[str]:
+def _lines(description: Json) -> Iterator[str]:
     limits = HttpLimits()
     yield _INTRODUCTION.format(
-        description="\n\n".join(textwrap.fill(part, 120) for part in DESCRIPTION.split("\n\n")),
+        description="\n\n".join(textwrap.fill(part, 120) for part in description["info"]["description"].split("\n\n")),
         head=limits.max_header_bytes // 1024,
         body=limits.max_body_bytes // 1024,
         connections=limits.max_connections,
     )
-    for status, answer in COMMON_ANSWERS.items():
-        yield f"- {_status(status)}: {answer.description}"
+    for status, answer in description["components"]["responses"].items():
+        yield f"- {_status(status)}: {answer['description']}"
     yield ""
-    yield from _overview()
-    for tag, words in TAGS.items():
-        yield f"## {tag}\n"
-        yield f"{words}\n"
-        for operation in OPERATIONS:
-            if operation.tag == tag:
+    operations = [
+        _Operation(method.upper(), path, content)
+        for path, methods in description["paths"].items()
+        for method, content in methods.items()
+    ]
+    yield from _overview(operations)
+    for tag in description["tags"]:
+        yield f"## {tag['name']}\n"
+        yield f"{tag['description']}\n"
+        for operation in operations:
+            if operation.content["tags"] == [tag["name"]]:
                 yield from _operation(operation)
     yield "## Documents\n"
     yield "Every key is always there, unless it is said that it may be missing.\n"
-    for name, schema in SCHEMAS.items():
+    for name, schema in description["components"]["schemas"].items():
         yield f"### Document: {name}\n"
         yield f"{schema['description']}\n"
         yield "| key | value | meaning |"
@@ -79,48 +97,53 @@ def _lines() -> Iterator[str]:
         yield ""
 
 
-def _overview() -> Iterator[str]:
+def _overview(operations: list[_Operation]) -> Iterator[str]:
     yield "| request | where | what |"
     yield "|---|---|---|"
-    for operation in OPERATIONS:
-        where = "control socket" if operation.control_only else "both"
-        yield f"| [{operation.method} `{operation.path}`](#{_anchor(operation)}) | {where} | {operation.summary} |"
+    for each in operations:
+        yield f"| [{each.method} `{each.path}`](#{_anchor(each)}) | {each.where} | {each.content['summary']} |"
     yield ""
 
 
-def _operation(operation: Operation) -> Iterator[str]:
+def _operation(operation: _Operation) -> Iterator[str]:
+    content = operation.content
     yield f"### {operation.method} {operation.path}\n"
-    where = " On the control socket only." if operation.control_only else ""
-    yield f"{operation.summary}.{f' {operation.description}' if operation.description else ''}{where}\n"
-    body = (operation.body or {}).get("properties", {})
-    if operation.parameters or body:
+    words = f"{content['summary']}."
+    if "description" in content:
+        words += f" {content['description']}"
+    yield words + (" On the control socket only.\n" if operation.where == "control socket" else "\n")
+    sent: Json = content["requestBody"]["content"]["application/json"]["schema"] if "requestBody" in content else {}
+    parameters, body = content.get("parameters", ()), sent.get("properties", {})
+    if parameters or body:
         yield "| parameter | in | value | meaning |"
         yield "|---|---|---|---|"
-        for each in operation.parameters:
-            name = f"`{each.name}`{' (required)' if each.required else ''}"
-            yield f"| {name} | {each.where} | {_value(each.schema)} | {_cell(each.description)} |"
+        for each in parameters:
+            name = f"`{each['name']}`{' (required)' if each['required'] else ''}"
+            yield f"| {name} | {each['in']} | {_value(each['schema'])} | {_cell(each['description'])} |"
         for key, schema in body.items():
-            required = " (required)" if key in (operation.body or {}).get("required", ()) else ""
+            required = " (required)" if key in sent.get("required", ()) else ""
             yield f"| `{key}`{required} | body | {_value(schema)} | {_cell(schema.get('description', ''))} |"
         yield ""
-    for status, answer in sorted(operation.answers.items()):
-        yield f"- {_status(status)}: {answer.description}{_media(answer)}"
+    for status, answer in content["responses"].items():
+        if "$ref" not in answer:
+            yield f"- {_status(status)}: {answer['description']}{_media(answer)}"
     yield ""
 
 
-def _media(answer: Answer) -> str:
-    """What comes with it, where that is no error."""
+def _media(answer: Json) -> str:
+    """Return what comes with it, where that is no error."""
+    schemas = [media["schema"] for media in answer.get("content", {}).values()]
     named = [
         f"[{name}](#document-{name.lower()})"
-        for schema in answer.media.values()
+        for schema in schemas
         if (name := schema.get("$ref", "").rpartition("/")[2]) and name != "Error"
     ]
-    keys = [f"`{key}`" for schema in answer.media.values() for key in schema.get("properties", ())]
+    keys = [f"`{key}`" for schema in schemas for key in schema.get("properties", ())]
     return f" {', '.join(named or keys)}." if named or keys else ""
 
 
-def _rows(schema: Schema, path: str) -> Iterator[str]:
-    """The keys of an object, those of the objects in it below them."""
+def _rows(schema: Json, path: str) -> Iterator[str]:
+    """Yield the keys of an object, those of the objects in it below them."""
     required = schema.get("required", ())
     for key, value in schema.get("properties", {}).items():
         missing = "" if key in required else " May be missing."
@@ -131,8 +154,8 @@ def _rows(schema: Schema, path: str) -> Iterator[str]:
             yield from _rows(below, f"{path}{key}{brackets}.")
 
 
-def _value(schema: Schema) -> str:
-    """The type in a word or two."""
+def _value(schema: Json) -> str:
+    """Return the type in a word or two."""
     if "$ref" in schema:
         name = schema["$ref"].rpartition("/")[2]
         return f"[{name}](#document-{name.lower()})"
@@ -152,7 +175,7 @@ def _value(schema: Schema) -> str:
     return f"{kind}{or_null}{_bounds(schema)}"
 
 
-def _bounds(schema: Schema) -> str:
+def _bounds(schema: Json) -> str:
     low = schema.get("minimum", schema.get("exclusiveMinimum"))
     if low is None:
         return ""
@@ -166,18 +189,18 @@ def _word(value: object) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def _status(status: int) -> str:
-    return f"{status} {phrase_of(status)}"
+def _status(status: str) -> str:
+    return f"{status} {phrase_of(int(status))}"
 
 
-def _anchor(operation: Operation) -> str:
-    """As GitHub makes it from the heading."""
+def _anchor(operation: _Operation) -> str:
+    """Return the anchor as GitHub makes it from the heading."""
     heading = f"{operation.method} {operation.path}".lower()
     return "".join(letter for letter in heading.replace(" ", "-") if letter.isalnum() or letter in "-_")
 
 
 def _cell(text: str) -> str:
-    """Text that cannot break out of a table."""
+    """Return text that cannot break out of a table."""
     return text.replace("|", "\\|").replace("\n", " ")
 
 
