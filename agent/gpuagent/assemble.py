@@ -17,9 +17,9 @@ from gpuagent.alerting.rules import load_rules
 from gpuagent.clients.automatic import AutomaticBlame
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clients.server import client_server
-from gpuagent.config.apart import load_config_apart, load_config_here, read_apart
-from gpuagent.config.directories import DEFAULT_PATH
+from gpuagent.config.child_reader import load_config_apart, load_config_here, read_apart
 from gpuagent.config.faults import ConfigError
+from gpuagent.config.files import DEFAULT_PATH
 from gpuagent.core.clock import Clock
 from gpuagent.core.identity import node_name
 from gpuagent.core.metrics.clients import CLIENT_FAMILIES, SOURCE_FAMILIES

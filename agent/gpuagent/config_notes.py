@@ -18,9 +18,9 @@ from gpuagent.acting.alert_labels import KnownAlert, known_alerts
 from gpuagent.acting.never_acts import Users, may_end_nobody, never_acts
 from gpuagent.acting.posix_acl import XATTR
 from gpuagent.acting.user_database import user_problems
-from gpuagent.config.contents import read_file
 from gpuagent.config.document import Document, YamlFault, read_document
 from gpuagent.config.faults import KeyPath
+from gpuagent.config.files import read_file
 from gpuagent_alerts.receivers.secret import Misconfigured, Secret
 from gpuagent_alerts.rules.faults import guess
 from gpuagent_alerts.rules.model import RuleGroup

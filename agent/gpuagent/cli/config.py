@@ -14,6 +14,8 @@ from gpuagent.cli.source import Socket
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
+    from gpuagent_alerts.rules.model import RuleGroup
+
 
 EXIT_FAULTY = 1
 EXIT_UNREADABLE = 2
@@ -37,7 +39,7 @@ def check(
 
     Exit status: 0 no fault, 1 faults (on standard error), 2 the file cannot be read.
     """
-    from gpuagent.config.directories import DEFAULT_PATH
+    from gpuagent.config.files import DEFAULT_PATH
 
     path = file or config
     _check_beside(_load(path), path or DEFAULT_PATH)
@@ -55,7 +57,7 @@ def show(
 
     Exit status: 0 shown, 1 faults in the file (on standard error), 2 it cannot be read.
     """
-    from gpuagent.config.render import effective, to_yaml
+    from gpuagent.config.reference import effective, to_yaml
 
     loaded = _load(config)
     text = json.dumps(effective(loaded), indent=2) + "\n" if as_json else to_yaml(loaded)
@@ -102,9 +104,6 @@ def reload(socket: Socket = None) -> None:
         raise typer.Exit(1)
     typer.echo("the configuration was read again")
 
-
-if TYPE_CHECKING:
-    from gpuagent_alerts.rules.model import RuleGroup
 
 rules_app = typer.Typer(no_args_is_help=True, help="Check Prometheus rule files, or run their unit tests.")
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuagent.recording.recorder import Command, Signals
     from gpuagent.recording.trace import TraceFile
 
+
 EXIT_FAILED, EXIT_USAGE = 1, 2
 EXIT_CANNOT_RUN, EXIT_NOT_FOUND = 126, 127
 """As a shell has them."""

@@ -23,6 +23,7 @@ from gpuagent.core.units import GIB, format_bytes, format_duration, format_rate
 if TYPE_CHECKING:
     from gpuagent_alerts.leak.replay.run import Point, Replayed, ReplayedAlarm
 
+
 CURVE_CELLS = 40
 MOST_FAST = 3
 _FAST = "  would fill the GPU within minutes: growth, not yet a leak"
@@ -88,10 +89,6 @@ def _at(seconds: float, first_seconds: float) -> str:
     return fit(f"+{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}", 9)
 
 
-if TYPE_CHECKING:
-    from gpuagent_alerts.leak.replay.run import Replayed
-
-
 def draw(shown: list[tuple[Path, Replayed]], plot: Path) -> None:
     """A panel for each process, in the format that the file's name asks for.
 
@@ -127,9 +124,6 @@ def draw(shown: list[tuple[Path, Replayed]], plot: Path) -> None:
     figure.supxlabel("hours")
     figure.savefig(plot, dpi=110)
 
-
-if TYPE_CHECKING:
-    from gpuagent_alerts.leak.replay.run import Replayed
 
 EXIT_LEAK = 1
 EXIT_UNREADABLE = 3

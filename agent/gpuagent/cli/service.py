@@ -19,6 +19,7 @@ from gpuagent import __version__
 if TYPE_CHECKING:
     from gpuagent.install.placing import Placed
 
+
 service_app = typer.Typer(no_args_is_help=True, help="Install the service on this machine, go back, or take it away.")
 
 
@@ -41,7 +42,7 @@ def install(
 
     Exit status: 0 done, 1 not done, and why.
     """
-    from gpuagent.config.starter import starter
+    from gpuagent.config.reference import starter
     from gpuagent.install.install import Installation
     from gpuagent.install.layout import Layout
     from gpuagent.install.placing import Placed

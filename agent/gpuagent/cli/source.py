@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from gpuagent.core.snapshot import Snapshot
     from gpuagent.monitor.monitor import Monitor
 
+
 Socket = Annotated[Path | None, typer.Option("--socket", help="Control socket of the agent")]
 Url = Annotated[str | None, typer.Option("--url", help="Read-only address of the agent, such as http://node:9837")]
 Direct = Annotated[bool, typer.Option("--direct", help="Read the GPUs without an agent")]

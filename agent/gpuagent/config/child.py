@@ -1,4 +1,4 @@
-"""The child of `apart`: python -m gpuagent.config.child [FILE] parses a configuration and writes it as records.
+"""The child of `child_reader`: python -m gpuagent.config.child [FILE] parses a configuration and writes it as records.
 
 Its standard input has the file's content, pickled, or the OSError with which it could not be read.
 """
@@ -12,10 +12,10 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from gpuagent.config.contents import content_of
+from gpuagent.config.child_reader import Record, SecretText
 from gpuagent.config.faults import ConfigError
+from gpuagent.config.files import content_of
 from gpuagent.config.load import load_config
-from gpuagent.config.record import Record, SecretText
 from gpuagent.config.section import Section
 
 

@@ -11,8 +11,8 @@ from pydantic import Field
 
 from gpuagent.config.agent import Clients, Http, Leaks, Log, Nvml, Processes
 from gpuagent.config.alerting import MessageLinks, Receiver, Route
+from gpuagent.config.checks import needs_runtime
 from gpuagent.config.faults import KeyPath, Problem, nearest, shown
-from gpuagent.config.owner_names import needs_runtime
 from gpuagent.config.remedies import Budget, Remedies, budget_label
 from gpuagent.config.section import Section
 from gpuagent.config.sources import ServerSource

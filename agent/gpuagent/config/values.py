@@ -13,20 +13,23 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, SecretStr, ValidationInfo
 
-from gpuagent.config.addresses import (
+from gpuagent.config.checks import (
     HIDDEN,
     check_any_url,
     check_base_url,
     check_cgroup_path,
+    check_container,
+    check_gpu,
     check_host_pattern,
     check_listen,
     check_public_url,
+    check_service,
     check_url_template,
+    check_user,
     check_web_url,
     hide_user,
 )
 from gpuagent.config.faults import shown
-from gpuagent.config.owner_names import check_container, check_gpu, check_service, check_user
 from gpuagent.core.matchers import (
     MATCHER_HELP,
     REGEX_HELP,

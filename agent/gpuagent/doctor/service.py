@@ -10,8 +10,8 @@ from pathlib import Path
 
 from gpuagent import __version__
 from gpuagent.acting.user_database import no_user_problems
-from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
+from gpuagent.config.files import DEFAULT_PATH
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
 from gpuagent.config_notes import Machine

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from gpuagent.config.addresses import (
+from gpuagent.config.checks import (
     check_any_url,
     check_cgroup_path,
     check_host_pattern,

@@ -2,6 +2,7 @@
 
 Memory that Python code once took is never given back: it is spread over everything that came later. The agent runs for
 months on nodes that are short of memory, so it never loads those modules; at its start and at each reload a child does.
+What comes is a `Record`: the parts of the agent look at attributes alone, so that to them it is a `Config`.
 """
 
 from __future__ import annotations
@@ -11,16 +12,15 @@ import os
 import pickle
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar, cast
 
-from gpuagent.config.contents import Read, content_of, read_file
-from gpuagent.config.directories import DEFAULT_PATH
-from gpuagent.config.record import Record
+from gpuagent.config.files import DEFAULT_PATH, Read, content_of, read_file
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
+
 
 log = logging.getLogger(__name__)
 
@@ -88,3 +88,60 @@ def read_apart(
     if not isinstance(outcome, kind):
         raise TypeError(f"a child was to tell {kind.__name__} and told {type(outcome).__name__}")
     return outcome
+
+
+class Record:
+    """A section: its keys, and what it derives from them, as attributes. Frozen, compared by its values."""
+
+    __slots__ = ("_section", "_values")
+    _section: str
+    _values: Mapping[str, object]
+
+    def __init__(self, section: str, values: Mapping[str, object]) -> None:
+        object.__setattr__(self, "_section", section)
+        object.__setattr__(self, "_values", values)
+
+    def __getattr__(self, name: str) -> object:
+        try:
+            return self._values[name]
+        except KeyError:
+            raise AttributeError(f"{self._section} has no {name}") from None
+
+    def __setattr__(self, name: str, value: object) -> None:
+        raise AttributeError(f"{self._section} is frozen")
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Record):
+            return NotImplemented
+        return (self._section, self._values) == (other._section, other._values)
+
+    def __hash__(self) -> int:
+        return hash((self._section, *self._values.values()))
+
+    def __repr__(self) -> str:
+        return f"<{self._section}>"  # the values may be secret: an address may hold a password
+
+    def __reduce__(self) -> tuple[type[Record], tuple[str, Mapping[str, object]]]:
+        return Record, (self._section, self._values)
+
+
+class SecretText:
+    """A text that does not show itself. See `gpuagent_alerts.receivers.secret.Hidden`."""
+
+    __slots__ = ("_text",)
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+
+    def get_secret_value(self) -> str:
+        """The text."""
+        return self._text
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, SecretText) and self._text == other._text
+
+    def __hash__(self) -> int:
+        return hash(self._text)
+
+    def __repr__(self) -> str:
+        return "SecretText(<hidden>)"

@@ -1,11 +1,15 @@
-"""Where the agent keeps things that no file places: as a service, and as an ordinary user."""
+"""Where the agent keeps things that no file places, and how the content of a configuration file is had.
+
+Light: the agent imports it, and pydantic is not needed for it.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gpuagent.core.identity import SIMULATED_NAME
+from gpuagent.core.regular_files import read_regular_file
 
 DEFAULT_PATH = Path("/etc/gpuagent/gpuagent.yaml")
 """The configuration file where none is named; there need not be one."""
@@ -51,3 +55,21 @@ def _absolute(environ: Mapping[str, str], name: str) -> Path | None:
     """A directory; a relative one is invalid and ignored, says the XDG specification."""
     value = environ.get(name, "")
     return Path(value) if value.startswith("/") else None
+
+
+MAX_FILE_BYTES = 1024 * 1024
+
+Read = Callable[[Path], bytes]
+"""Returns a file's content, of a larger one the first `MAX_FILE_BYTES` + 1 bytes; raises OSError."""
+
+
+def read_file(path: Path) -> bytes:
+    """Read a regular file, without waiting for anything. See `Read`."""
+    return read_regular_file(path, MAX_FILE_BYTES)
+
+
+def content_of(read: bytes | OSError) -> bytes:
+    """Return what was read. Raises the OSError with which it could not be."""
+    if isinstance(read, OSError):
+        raise read
+    return read
