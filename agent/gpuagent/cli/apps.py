@@ -52,7 +52,7 @@ def blame(
 
 
 def report_blame(answer: dict[str, Any]) -> list[str]:
-    """The verdict first, then what it rests on."""
+    """Return the verdict first, then what it rests on."""
     found = [clean(answer["verdict"]) or "nothing was found that holds growing memory"]
     if answer["groups"]:
         found += ["", "held by"]
@@ -86,7 +86,7 @@ def _line(line: dict[str, Any]) -> str:
 
 
 def _size(row: dict[str, Any]) -> str:
-    """What has come, else what there is."""
+    """Return what has come, else what there is."""
     growth, size = row.get("growth_bytes"), row.get("bytes")
     if growth is not None:
         return f"{'+' if growth >= 0 else '-'}{format_bytes(abs(growth))}"
@@ -150,7 +150,7 @@ def release(
 
 
 def refusal(answer: dict[str, Any]) -> str | None:
-    """Why nothing was asked of the app, or nothing done by it; None if it was."""
+    """Return why nothing was asked of the app, or nothing done by it; None if it was."""
     if answer.get("result") not in _NOT_DONE:
         return None
     if answer.get("reason") == "absent":

@@ -72,7 +72,7 @@ In the app: pip install gpuagent-client, then `import gpuagent_client; gpuagent_
 
 
 def ask_app(pid: int, command: str, args: dict[str, Any], socket: Path | None, *, timeout_seconds: float) -> Any:
-    """The app's answer. Where there is none, the command ends with 1 and says why."""
+    """Return the app's answer. Where there is none, the command ends with 1 and says why."""
     answer = ask_agent(
         "POST", f"/api/v1/clients/{pid}/{command}", socket, args, timeout_seconds=timeout_seconds, also=_REFUSALS
     )
@@ -86,7 +86,7 @@ def ask_app(pid: int, command: str, args: dict[str, Any], socket: Path | None, *
 
 
 def fetch_clients(socket: Path | None, url: str | None) -> Any:
-    """The connected apps, from the place that was named, else from the first usual one that answers.
+    """Return the connected apps, from the place that was named, else from the first usual one that answers.
 
     Raises:
         NoAgent: none answers; the reason is that of the first.

@@ -82,7 +82,7 @@ def ps(
 
 
 def select(processes: list[Any], gpu: int | None, user: str | None, sort: SortKey, job: str | None = None) -> list[Any]:
-    """Those asked for, the largest first; what has no value comes last."""
+    """Return those asked for, the largest first; what has no value comes last."""
     chosen = [
         process
         for process in processes
@@ -93,13 +93,13 @@ def select(processes: list[Any], gpu: int | None, user: str | None, sort: SortKe
 
 
 def processes_alone(document: Any, processes: list[Any]) -> dict[str, Any]:
-    """The document of `/api/v1/processes`, with these processes."""
+    """Return the document of `/api/v1/processes`, with these processes."""
     head = {key: document[key] for key in ("schema", "source", "time_seconds", "age_seconds", "stale")}
     return head | {"agent": {"simulated": document["agent"]["simulated"]}, "processes": processes}
 
 
 def warnings(document: Any) -> list[str]:
-    """What must not be overlooked about every line of the table."""
+    """Return what must not be overlooked about every line of the table."""
     found = []
     if document["agent"]["simulated"]:
         found.append(f"SIMULATED: scenario {document['agent']['simulated']}, no real GPU")
@@ -131,7 +131,7 @@ class Column(NamedTuple):
 
 
 def process_table(processes: list[Document], width: int, paint: Paint) -> list[str]:
-    """A heading and one line per process, of at most `width` cells. The last column takes what is left."""
+    """Return a heading and one line per process, of at most `width` cells. The last column takes what is left."""
     columns = _columns(processes)
     while _width(columns) > width - _LEAST_WHO and any(column.dispensable for column in columns):
         columns.remove(max(columns, key=lambda column: column.dispensable))
@@ -144,7 +144,7 @@ def process_table(processes: list[Document], width: int, paint: Paint) -> list[s
 
 
 def _columns(processes: list[Document]) -> list[Column]:
-    """Those that have something to tell."""
+    """Return those that have something to tell."""
     mig = any(process["gpu_instance_id"] is not None for process in processes)
     grows = any(process.get("verdict") in _GROWS for process in processes)
     apps = any(process.get("reserved_bytes") is not None for process in processes)
@@ -174,7 +174,7 @@ def _line(columns: Sequence[Column], cells: Sequence[object]) -> str:
 
 
 def who(process: Document) -> str:
-    """The most telling name first: a state that matters, then job, pod, unit or container, then what runs."""
+    """Return the most telling name first: a state that matters, then job, pod, unit or container, then what runs."""
     if process["state"] == "dead":
         was = (owner(process), process["command"] or process["process"])
         return "  ".join(["DEAD, memory still held", *(part for part in was if part)])
@@ -187,7 +187,7 @@ def who(process: Document) -> str:
 
 
 def owner(process: Document) -> str:
-    """What the process belongs to: the name under which somebody can be asked, or something be restarted."""
+    """Return what the process belongs to: the name under which somebody can be asked, or something be restarted."""
     if process["slurm_job"]:
         return f"job {process['slurm_job']}"
     if process["pod"]:
@@ -215,7 +215,7 @@ def _memory(process: Document) -> str:
 
 
 def _allocator(process: Document) -> str:
-    """What tensors hold, and what torch's allocator keeps beyond that, in GiB: the latter can be given back."""
+    """Return what tensors hold, and what torch's allocator keeps beyond that, in GiB: the latter can be given back."""
     allocated, cached = process.get("allocated_bytes"), process.get("cached_bytes")
     return "-" if allocated is None or cached is None else f"{allocated / GIB:.1f} + {cached / GIB:.1f}"
 
@@ -229,7 +229,7 @@ def _full_in(process: Document) -> str:
 
 
 def _verdict(process: Document) -> str:
-    """What there is to say of its memory's history; most often nothing."""
+    """Return what there is to say of its memory's history; most often nothing."""
     return "" if process.get("verdict") in {None, *_QUIET} else verdict_words(process)
 
 

@@ -104,7 +104,7 @@ def stopped_words(document: dict[str, Any]) -> str:
 
 
 def lines(run: dict[str, Any], width: int) -> list[str]:
-    """A run in words: who and why, the steps, and the end."""
+    """Return a run in words: who and why, the steps, and the end."""
     when = datetime.fromtimestamp(run["time_seconds"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     why = run.get("alertname") or f"asked for by {run.get('asked_by', '?')}"
     who = f"pid {run['pid']} ({clean(run['name'])}) on GPU {run['gpu']}, {format_bytes(run['used_bytes'])}"

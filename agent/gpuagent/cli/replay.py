@@ -32,7 +32,7 @@ _STYLES = {Verdict.LEAKING: "critical", Verdict.GROWING: "warning", Verdict.LEAR
 
 
 def lines_of(file: Path, one: Replayed, width: int, paint: Paint) -> list[str]:
-    """The block of one process, without a line longer than `width` cells."""
+    """Return the block of one process, without a line longer than `width` cells."""
     lasted = format_duration(max(0.0, one.last_seconds - one.first_seconds))
     verdict = paint(str(one.growth.verdict), _STYLES.get(one.growth.verdict, "ok"))
     head = f"{file.name}  {one.process}" if one.process else file.name
@@ -51,7 +51,7 @@ def lines_of(file: Path, one: Replayed, width: int, paint: Paint) -> list[str]:
 
 
 def curve(points: list[Point], cells: int, paint: Paint) -> str:
-    """The used memory in so many cells, from nothing to its highest."""
+    """Return the used memory in so many cells, from nothing to its highest."""
     values: list[float | None] = []
     for cell in range(cells):
         part = points[
@@ -188,7 +188,7 @@ def replay(
 def _replayed(
     file: Path, sensitivity: Literal["strict", "balanced", "sensitive"], total_bytes: int | None, faults: _Faults
 ) -> Iterator[Replayed]:
-    """The processes of a file. Raises TraceError where it cannot be read, which may come after some of them."""
+    """Yield the processes of a file. Raises TraceError where it cannot be read, which may come after some of them."""
     from gpuagent_alerts.leak.replay.rows import TraceError
     from gpuagent_alerts.leak.replay.run import replay_rows
     from gpuagent_alerts.leak.replay.trace_files import open_trace

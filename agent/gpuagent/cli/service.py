@@ -182,7 +182,7 @@ def manual(group: Any, made: date) -> str:
 
 
 def _commands(name: str, group: Any) -> Iterator[str]:
-    """Each command, those of groups under their full names."""
+    """Yield each command, those of groups under their full names."""
     for word, command in group.commands.items():
         if command.hidden:
             continue
@@ -224,7 +224,7 @@ def _parameters(command: Any) -> Iterator[str]:
 
 
 def _value(parameter: Any) -> str:
-    """What an option takes, in a word."""
+    """Return what an option takes, in a word."""
     if parameter.metavar:
         return str(parameter.metavar)
     name = type(parameter.type).__name__.lower()

@@ -114,7 +114,7 @@ def get_document(
     ask: Callable[[Path | None, str | None], Any] = fetch_anywhere,
     read: Callable[[], Any] = read_gpus,
 ) -> Any:
-    """The status document. `note` is told if the GPUs are read directly because no agent answers.
+    """Return the status document. `note` is told if the GPUs are read directly because no agent answers.
 
     Raises:
         NoData: with the reason.

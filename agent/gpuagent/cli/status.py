@@ -81,7 +81,7 @@ def draw_again(
 
 
 def _screen(source: Source, paint: Paint, width: int) -> tuple[list[str], float]:
-    """What to draw, and for how long."""
+    """Return what to draw, and for how long."""
     notes: list[str] = []
     try:
         document = get_document(source, note=notes.append)
@@ -102,7 +102,7 @@ Document = dict[str, Any]
 
 
 def status_screen(document: Document, width: int, paint: Paint, hostname: str = "") -> list[str]:
-    """Lines of at most `width` cells (80 to 160 are used)."""
+    """Return lines of at most `width` cells (80 to 160 are used)."""
     width = max(_NARROWEST, min(width, _WIDEST))
     lines = [_head(document, width, paint, hostname), "", *_problems(document["problems"], width, paint), ""]
     history = any(gpu["memory_used_history_bytes"] for gpu in document["gpus"])
@@ -162,7 +162,7 @@ def _problems(problems: list[Document], width: int, paint: Paint) -> list[str]:
 
 
 def _processes(document: Document, width: int, paint: Paint) -> list[str]:
-    """The largest of each GPU, and how many there are beside them."""
+    """Return the largest of each GPU, and how many there are beside them."""
     by_gpu: dict[int, list[Document]] = {}
     for process in document["processes"]:
         by_gpu.setdefault(process["gpu"], []).append(process)
@@ -191,7 +191,7 @@ _MOST_POINTS = 30
 
 
 def gpu_lines(gpu: Document, width: int, paint: Paint, *, history: bool = False, stale: bool = False) -> list[str]:
-    """Lines of at most `width` cells. Figures are drawn only while they are the GPU's present ones.
+    """Return lines of at most `width` cells. Figures are drawn only while they are the GPU's present ones.
 
     `history` keeps room for the sparkline, on every GPU if one has it, so that the bars stay comparable.
     """
@@ -235,7 +235,7 @@ def _vitals(gpu: Document) -> str:
 
 
 def _memory(gpu: Document, width: int, room: int, paint: Paint) -> str:
-    """The bar with its figures in `room`, and the sparkline in what is left of `width`."""
+    """Return the bar with its figures in `room`, and the sparkline in what is left of `width`."""
     if gpu["unified_memory"]:
         held = gpu["memory_processes_bytes"]
         return f"{_INDENT}memory shared with the host; GPU processes hold {_gib(held)} GiB"
@@ -248,7 +248,7 @@ def _memory(gpu: Document, width: int, room: int, paint: Paint) -> str:
 
 
 def _instances(mig: Sequence[Document], room: int, paint: Paint) -> Iterator[str]:
-    """A line for each GPU instance: the memory is its own, and its compute instances share it."""
+    """Yield a line for each GPU instance: the memory is its own, and its compute instances share it."""
     for number, instance in {instance["gpu_instance_id"]: instance for instance in mig}.items():
         profile = str(instance["profile"]).rpartition("c.")[2]  # 1c.3g.40gb is a compute instance in a 3g.40gb
         head = f"{_INDENT}MIG {number:<2} {fit(profile, 10)} "
@@ -267,7 +267,7 @@ def _spark_width(width: int) -> int:
 
 
 def _spark(gpu: Document, total: float, width: int, paint: Paint) -> str:
-    """The used memory of the last minutes against the total, and how long that was."""
+    """Return the used memory of the last minutes against the total, and how long that was."""
     points = gpu["memory_used_history_bytes"]
     if not points:
         return ""
@@ -277,7 +277,7 @@ def _spark(gpu: Document, total: float, width: int, paint: Paint) -> str:
 
 
 def peaks(points: Sequence[float | None], most: int) -> list[float | None]:
-    """The same history in at most `most` points: a peak is what runs into the wall, so the highest is kept.
+    """Return the same history in at most `most` points: a peak is what runs into the wall, so the highest is kept.
 
     >>> peaks([1, 5, None, None, 2, 3], 3), peaks([1, None], 3)
     ([5, None, 3], [1, None])
@@ -304,7 +304,7 @@ def _unusual(gpu: Document) -> str:
 
 
 def _growth(part: Document, whose: str) -> Iterator[str]:
-    """What is said of memory as a whole, where it grows."""
+    """Yield what is said of memory as a whole, where it grows."""
     if part.get("verdict") in {"growing", "leaking"}:
         yield whose + ", ".join(filter(None, (verdict_words(part), pace_words(part), forecast_words(part))))
 

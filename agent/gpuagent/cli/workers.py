@@ -91,7 +91,7 @@ def fitting(
     gpus: Sequence[Mapping[str, Any]], typical_bytes: int, minimum_bytes: int, *, cores: int,
     only: frozenset[int] | None = None,
 ) -> Fit:  # fmt: skip
-    """How many workers fit: a worker lives on one GPU, so each GPU is counted by itself."""
+    """Return how many workers fit: a worker lives on one GPU, so each GPU is counted by itself."""
     usable = [
         gpu
         for gpu in gpus
@@ -121,7 +121,7 @@ def _indices(text: str) -> frozenset[int] | None:
 
 
 def _declared(socket: Path | None, url: str | None, pid: int | None, app: str | None) -> tuple[int | None, int | None]:
-    """What the app declares as its minimum and usual need; the largest of several workers."""
+    """Return what the app declares as its minimum and usual need; the largest of several workers."""
     found = [
         client
         for client in _ask_for_clients(socket, url)
@@ -181,13 +181,13 @@ _WIDTHS = (9, 11, 11, 11, 12)
 
 
 def chosen(clients: Sequence[Document], *, app: str | None, pid: int | None) -> list[Document]:
-    """Those of this name or pid, by app and by the server that started them."""
+    """Return those of this name or pid, by app and by the server that started them."""
     found = [each for each in clients if (app is None or each["app"] == app) and (pid is None or each["pid"] == pid)]
     return sorted(found, key=lambda each: (each["app"], each["parent_pid"], each["pid"]))
 
 
 def worker_lines(clients: Sequence[Document], width: int) -> Iterator[str]:
-    """A paragraph for each server: its workers, and above them what they have in common."""
+    """Yield a paragraph for each server: its workers, and above them what they have in common."""
     parents = {each["parent_pid"] for each in clients}
     # A gunicorn that was preloaded, or started from outside, is a client too, and serves nobody itself.
     masters = {each["pid"] for each in clients if each["pid"] in parents and not each["devices"]}

@@ -132,7 +132,7 @@ def _check_url_text(text: str) -> None:
 
 
 def hide_user(url: str) -> str:
-    """The URL without the user and password that may stand in it."""
+    """Return the URL without the user and password that may stand in it."""
     parts = urlsplit(url)
     user, _, host = parts.netloc.rpartition("@")
     return parts._replace(netloc=f"{HIDDEN}@{host}").geturl() if user else url

@@ -20,7 +20,7 @@ from gpuagent.config.section import Section
 
 
 def as_record(value: object) -> object:
-    """A section as a record; all else that a configuration can hold as it is."""
+    """Return a section as a record; all else that a configuration can hold as it is."""
     if isinstance(value, Section):
         names = (*type(value).model_fields, *_derived(type(value)))
         return Record(type(value).__name__, {name: as_record(getattr(value, name)) for name in names})

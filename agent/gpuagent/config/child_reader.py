@@ -134,7 +134,7 @@ class SecretText:
         self._text = text
 
     def get_secret_value(self) -> str:
-        """The text."""
+        """Return the text."""
         return self._text
 
     def __eq__(self, other: object) -> bool:

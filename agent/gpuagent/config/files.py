@@ -46,13 +46,13 @@ def default_directories(
 
 
 def _of_unit(environ: Mapping[str, str], name: str) -> Path | None:
-    """The first directory of a unit: systemd gives them all, with colons between."""
+    """Return the first directory of a unit: systemd gives them all, with colons between."""
     first = environ.get(name, "").partition(":")[0]
     return Path(first) if first.startswith("/") else None
 
 
 def _absolute(environ: Mapping[str, str], name: str) -> Path | None:
-    """A directory; a relative one is invalid and ignored, says the XDG specification."""
+    """Return a directory; a relative one is invalid and ignored, says the XDG specification."""
     value = environ.get(name, "")
     return Path(value) if value.startswith("/") else None
 

@@ -176,6 +176,6 @@ def _check_containers(given: Mapping[str, object]) -> Iterator[Problem]:
 
 
 def _mappings(value: object) -> list[Mapping[str, object]]:
-    """The items of a list; what is no mapping (told elsewhere) is taken for an empty one."""
+    """Return the items of a list; what is no mapping (told elsewhere) is taken for an empty one."""
     items = value if isinstance(value, tuple) else ()
     return [item if isinstance(item, Mapping) else {} for item in items]

@@ -95,13 +95,13 @@ An example:
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_INTRODUCTION, *_section(Config, "")]
     return "\n".join(parts)
 
 
 def _section(section: type[BaseModel], path: str) -> Iterator[str]:
-    """A heading, what the section is for, its keys as a table; then the sections below it."""
+    """Yield a heading, what the section is for, its keys as a table; then the sections below it."""
     fields = {name: (field, Spot.of_field(field)) for name, field in section.model_fields.items()}
     yield f"## {f'`{path}`' if path else 'Top level'}\n"
     yield f"{section.__doc__}\n"
@@ -139,7 +139,7 @@ def _default(field: FieldInfo, spot: Spot) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that cannot break out of a table."""
+    """Return text that cannot break out of a table."""
     return text.replace("|", "\\|").replace("\n", " ")
 
 
@@ -158,7 +158,7 @@ _WIDTH = 120
 
 
 def starter() -> str:
-    """The whole file."""
+    """Return the whole file."""
     return "\n".join([_HEAD, *_keys(Config)])
 
 
@@ -185,7 +185,7 @@ def _key(name: str, field: FieldInfo) -> Iterator[str]:
 
 
 def _starter_fields(section: type[BaseModel], indent: str) -> Iterator[str]:
-    """The keys of a section. What has no default is left to the reference: there is nothing to write."""
+    """Yield the keys of a section. What has no default is left to the reference: there is nothing to write."""
     for name, field in section.model_fields.items():
         spot = Spot.of_field(field)
         if spot.section is not None:
@@ -196,7 +196,7 @@ def _starter_fields(section: type[BaseModel], indent: str) -> Iterator[str]:
 
 
 def _has_lists(section: type[BaseModel]) -> bool:
-    """A section whose point is in its lists, such as remedies, says nothing by its defaults."""
+    """Return a section whose point is in its lists, such as remedies, says nothing by its defaults."""
     spots = (Spot.of_field(field) for field in section.model_fields.values())
     return any(spot.item is not None and spot.item.section is not None for spot in spots)
 
@@ -212,7 +212,7 @@ def _starter_default(field: FieldInfo, spot: Spot) -> str:
 
 
 def _example(name: str) -> str:
-    """The key's part of the reference's example; nothing where that has none."""
+    """Return the key's part of the reference's example; nothing where that has none."""
     found = re.search(rf"(?m)^{name}:.*\n(?:[ -].*\n)*", EXAMPLE)
     return found[0] if found else ""
 
@@ -223,7 +223,7 @@ def _prose(text: str) -> Iterator[str]:
 
 
 def effective(config: Config) -> dict[str, Any]:
-    """Every key with its value, defaults included, in the types of YAML and JSON.
+    """Return every key with its value, defaults included, in the types of YAML and JSON.
 
     Secrets are `<hidden>`. Below the top, a key that is not set is left out.
     """

@@ -27,11 +27,11 @@ class Spot:
 
     @classmethod
     def of_field(cls, field: FieldInfo) -> Spot:
-        """The place that a model's field describes."""
+        """Return the place that a model's field describes."""
         return cls(field.annotation, tuple(field.metadata)).plain()
 
     def plain(self) -> Spot:
-        """The same without `Annotated` and without `None`."""
+        """Return the same without `Annotated` and without `None`."""
         annotation, metadata = self.annotation, self.metadata
         if get_origin(annotation) is Annotated:
             inner, *extra = get_args(annotation)
@@ -54,7 +54,7 @@ class Spot:
         return Spot(get_args(self.annotation)[0]).plain() if is_list else None
 
     def allowed(self) -> str:
-        """What may stand here, in words."""
+        """Return what may stand here, in words."""
         if self.section is not None:
             return f"a mapping with {', '.join(self.section.model_fields)}"
         if self.item is not None:
@@ -65,7 +65,7 @@ class Spot:
         return text + "".join(f", {bound}" for bound in self._bounds())
 
     def write(self, value: object) -> str:
-        """A value as the file would have it."""
+        """Return a value as the file would have it."""
         return self._described().write(value)
 
     def _described(self) -> Allowed:
@@ -85,7 +85,7 @@ class Spot:
 
 
 def spot_at(model: type[BaseModel], path: KeyPath) -> Spot | None:
-    """What the models say of the place at `path`; None where they know no such place."""
+    """Return what the models say of the place at `path`; None where they know no such place."""
     spot: Spot | None = Spot(model)
     for part in path:
         if spot is None:
@@ -113,7 +113,7 @@ class Section(BaseModel):
 
     @classmethod
     def key_names(cls) -> tuple[str, ...]:
-        """What an unknown key is told that there is."""
+        """Return what an unknown key is told that there is."""
         return tuple(cls.model_fields)
 
     @classmethod

@@ -64,7 +64,7 @@ _KINDS = (
 
 
 def kind_of(value: object) -> str:
-    """What stands in the file, by the names that people have for it."""
+    """Return what stands in the file, by the names that people have for it."""
     return next((words for kind, words in _KINDS if isinstance(value, kind)), "something else")
 
 
@@ -93,7 +93,7 @@ def _quantity(parse: Callable[[Any], float], what: str) -> BeforeValidator:
 
 
 def _path(value: object, info: ValidationInfo) -> Path:
-    """A relative one is beside the configuration file."""
+    """Return a relative one is beside the configuration file."""
     return Path((info.context or {}).get("folder", "/"), _path_text(value))
 
 

@@ -127,7 +127,7 @@ def request(
 
 
 def fetch_document(target: Path | str, path: str = STATUS_PATH, timeout_seconds: float = _TIMEOUT_SECONDS) -> Any:
-    """A JSON document of the agent.
+    """Return a JSON document of the agent.
 
     Raises:
         NoAgent: there is no agent, or what answers is none, or is of another time.
@@ -149,7 +149,7 @@ def fetch_document(target: Path | str, path: str = STATUS_PATH, timeout_seconds:
 
 
 def fetch_anywhere(control_socket: Path | None, url: str | None, *, usual: Sequence[Path | str] | None = None) -> Any:
-    """The status from the place that was named, else from the first of the `usual` ones that answers.
+    """Return the status from the place that was named, else from the first of the `usual` ones that answers.
 
     Those are the control socket and the read-only address, which is open to users that the socket is not for.
 
@@ -192,7 +192,7 @@ def _hang_up(connection: http.client.HTTPConnection) -> None:
 
 
 def _shown(target: Path | str) -> str:
-    """A target for a message, without its password."""
+    """Return a target for a message, without its password."""
     before, at, host = str(target).rpartition("@")
     if not at or isinstance(target, Path):
         return str(target)
@@ -201,7 +201,7 @@ def _shown(target: Path | str) -> str:
 
 
 def _printable(message: object) -> str:
-    """What a stranger says, fit for a terminal."""
+    """Return what a stranger says, fit for a terminal."""
     return "".join(character if character.isprintable() else "?" for character in str(message)[:200])
 
 

@@ -16,7 +16,7 @@ class Clock(Protocol):
     """Seconds of this clock per second of the machine's."""
 
     def now(self) -> float:
-        """Seconds that never go back and go on through a suspend."""
+        """Return seconds that never go back and go on through a suspend."""
         ...
 
     def wall(self) -> float:
@@ -89,7 +89,7 @@ class Backoff:
         return delay
 
     def due(self, now: float) -> bool:
-        """Whether it is time: at once if nothing has failed yet."""
+        """Return whether it is time: at once if nothing has failed yet."""
         return self.due_at is None or now >= self.due_at
 
     def succeeded(self) -> None:

@@ -180,5 +180,5 @@ def compile_pattern(matcher: Matcher) -> Callable[[str], object]:
 
 
 def is_label_name(text: str) -> bool:
-    """Whether Prometheus takes it as the name of a label."""
+    """Return whether Prometheus takes it as the name of a label."""
     return _LABEL.fullmatch(text) is not None

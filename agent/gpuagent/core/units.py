@@ -53,7 +53,7 @@ _PLAIN = re.compile(r"\d+(?:\.\d+)?", re.ASCII)
 
 
 def parse_bytes(value: str | int) -> int:
-    """Bytes of `6GiB`, `500MB`, `1.5 GiB`, `1024`; a fraction is rounded to whole bytes.
+    """Return bytes of `6GiB`, `500MB`, `1.5 GiB`, `1024`; a fraction is rounded to whole bytes.
 
     Raises ValueError, in words for the person who wrote the value.
     """
@@ -83,7 +83,7 @@ def _size_of(text: str) -> int:
 
 
 def parse_duration(value: str | float) -> float:
-    """Seconds of `500ms`, `5m`, `1h30m`, `2d`, as in Prometheus; a plain number is in seconds.
+    """Return seconds of `500ms`, `5m`, `1h30m`, `2d`, as in Prometheus; a plain number is in seconds.
 
     Raises ValueError, in words for the person who wrote the value.
     """
@@ -119,7 +119,7 @@ def _duration_of(text: str) -> Fraction:
 
 
 def write_bytes(count: int) -> str:
-    """Bytes as a configuration file has them, exactly: `6GiB`, `1536MiB`, `1000B`."""
+    """Return bytes as a configuration file has them, exactly: `6GiB`, `1536MiB`, `1000B`."""
     _check_finite(count, "a size")
     place = 0
     while count and count % 1024 == 0 and place < len(_BINARY) - 1:
@@ -128,7 +128,7 @@ def write_bytes(count: int) -> str:
 
 
 def write_duration(seconds: float) -> str:
-    """Seconds as a configuration file has them, exactly: `1h30m`, `500ms`, `0.0001s`."""
+    """Return seconds as a configuration file has them, exactly: `1h30m`, `500ms`, `0.0001s`."""
     _check_finite(seconds, "a duration")
     milliseconds = Fraction(str(seconds)) * 1000
     if milliseconds == 0:
@@ -143,7 +143,7 @@ def write_duration(seconds: float) -> str:
 
 
 def format_bytes(count: float) -> str:
-    """Bytes for a person: `19.4 GiB`, `512 B`."""
+    """Return bytes for a person: `19.4 GiB`, `512 B`."""
     _check_finite(count, "a size")
     value, place = float(count), 0
     while value >= 1023.95 and place < len(_BINARY) - 1:  # from here on it would show as 1024.0
@@ -162,7 +162,7 @@ def format_forecast(seconds: float) -> str:
 
 
 def format_ratio(ratio: float) -> str:
-    """A share for a person: `87 %`. What is not all of it is never 100 %, and what is something never 0 %."""
+    """Return a share for a person: `87 %`. What is not all of it is never 100 %, and what is something never 0 %."""
     _check_finite(ratio, "a share")
     percent = ratio * 100
     whole = round(percent)
@@ -172,7 +172,7 @@ def format_ratio(ratio: float) -> str:
 
 
 def format_duration(seconds: float) -> str:
-    """Seconds for a person, at most two units: `2 h 14 min`, `45 s`, `1.5 s`, `120 ms`, `3 d`."""
+    """Return seconds for a person, at most two units: `2 h 14 min`, `45 s`, `1.5 s`, `120 ms`, `3 d`."""
     _check_finite(seconds, "a duration")
     if seconds < 59.5:
         return _below_a_minute(seconds)

@@ -17,7 +17,7 @@ _STOPPED = frozenset({GrowthState.STOPPED.value, GrowthState.FULL.value})
 
 
 def verdict_words(part: Document) -> str:
-    """The verdict with its evidence, and why it has stopped where it has.
+    """Return the verdict with its evidence, and why it has stopped where it has.
 
     >>> verdict_words({"verdict": "leaking", "evidence": "strict", "growth_state": "stopped: GPU full"})
     'leaking (strict), stopped: GPU full'
@@ -34,7 +34,7 @@ def verdict_words(part: Document) -> str:
 
 
 def growth_words(part: Document) -> str:
-    """The pace now: `+1.2 GiB/h`, `stopped`, `0 B/h`.
+    """Return the pace now: `+1.2 GiB/h`, `stopped`, `0 B/h`.
 
     >>> growth_words({"growth_bytes_per_second": 350_000}), growth_words({"growth_bytes_per_second": None})
     ('+1.2 GiB/h', '')
@@ -52,7 +52,7 @@ def growth_words(part: Document) -> str:
 
 
 def pace_words(part: Document) -> str:
-    """The pace in a sentence, in the past where it is over; empty while it cannot be said.
+    """Return the pace in a sentence, in the past where it is over; empty while it cannot be said.
 
     >>> pace_words({"growth_bytes_per_second": 350_000, "growth_state": "stopped: GPU full"})
     '1.2 GiB/h until it stopped: GPU full'
@@ -77,7 +77,7 @@ def forecast_words(part: Document) -> str:
 
 
 def full_in_words(part: Document) -> str:
-    """The same for a column that is called so.
+    """Return the same for a column that is called so.
 
     >>> full_in_words({"exhaustion_seconds": 495.0}), full_in_words({"exhaustion_seconds": 0.0})
     ('8 min 15 s', 'full now')

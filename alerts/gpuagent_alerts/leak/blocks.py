@@ -63,11 +63,11 @@ class BlockStore:
         return min(self.base_count >> level, RING)
 
     def newest(self, level: int) -> int:
-        """The newest block of a level that has begun."""
+        """Return the newest block of a level that has begun."""
         return self._cells[level * _CELLS + ((self.base_count >> level) - 1) % RING]
 
     def ring(self, level: int, most: int = RING) -> array[int]:
-        """The newest blocks of a level, oldest first."""
+        """Return the newest blocks of a level, oldest first."""
         begin = level * _CELLS
         total = self.base_count >> level
         head = total % RING
@@ -78,7 +78,7 @@ class BlockStore:
         return cells if most >= len(cells) else cells[-most:]
 
     def highs_of(self, level: int) -> array[int]:
-        """The highest blocks that fell out of a level's ring, one for each of the `SLOTS`."""
+        """Return the highest blocks that fell out of a level's ring, one for each of the `SLOTS`."""
         return self._cells[level * _CELLS + RING : (level + 1) * _CELLS]
 
     def enter_slot(self, end_seconds: float) -> None:

@@ -31,7 +31,7 @@ class RejectReason(IntEnum):
 def reject_reason(  # noqa: PLR0911 - the tests in their order
     window: Window, settings: Settings, free_pages: float, age_seconds: float
 ) -> RejectReason | None:
-    """What speaks against a leak; None if nothing does.
+    """Return what speaks against a leak; None if nothing does.
 
     The amount is the caller's to judge (`is_enough`): it is the cheap test, at which most windows end.
     """
@@ -61,12 +61,12 @@ def reject_reason(  # noqa: PLR0911 - the tests in their order
 
 
 def is_enough(growth_pages: int, seconds: float, settings: Settings, free_pages: float, age_seconds: float) -> bool:
-    """Whether so much growth over so long is worth a look, in proportion to what is free."""
+    """Return whether so much growth over so long is worth a look, in proportion to what is free."""
     return growth_pages >= settings.share_over(seconds, age_seconds) * free_pages
 
 
 def even_eighths(window: Window, settings: Settings) -> int:
-    """How many of the 8 carry their part of the growth."""
+    """Return how many of the 8 carry their part of the growth."""
     least = settings.even_part / 8
     return sum(part >= least for part in window.eighths)
 
@@ -81,7 +81,7 @@ def _even(window: Window, settings: Settings, asked: Evenness) -> bool:
 
 
 def _fills(window: Window, settings: Settings, free_pages: float) -> bool:
-    """Whether it goes on, or what an exponential approach would still bring fills the GPU.
+    """Return whether it goes on, or what an exponential approach would still bring fills the GPU.
 
     The rate at the end is (G / W) (1 + a). It fell by (1 + a) / (1 - a) = exp(-W / tau) over the window, and what is
     left to come is rate x tau.
@@ -251,7 +251,7 @@ class Criterion:
     def _passing_window(
         self, store: BlockStore, windows: Windows, now: BlockContext, free: float
     ) -> tuple[Window | None, int]:
-        """The shortest window that meets the criterion, and how many do, as far as they count."""
+        """Return the shortest window that meets the criterion, and how many do, as far as they count."""
         passed: Window | None = None
         count = 0
         ring, level = windows.ring, windows.level

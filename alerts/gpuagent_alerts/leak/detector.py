@@ -159,7 +159,7 @@ class MemoryLeakDetector:
         self._signals.use(sensitivity)
 
     def dump(self) -> bytes:
-        """The whole state, at most 8 KiB, for `load`."""
+        """Return the whole state, at most 8 KiB, for `load`."""
         writer = Writer()
         writer.put(
             "BBdd?dqddddqddd",

@@ -20,7 +20,7 @@ class MemoryPool(NamedTuple):
 
 
 def is_readable(gpu: GpuReading) -> bool:
-    """Whether this tick says something of the processes' memory on this GPU.
+    """Return whether this tick says something of the processes' memory on this GPU.
 
     A list that the driver is known to shuffle is shown, and never judged.
     """
@@ -69,7 +69,7 @@ class GrowingPart(NamedTuple):
 def sum_up_device(
     unowned: Growth | None, growing: Sequence[GrowingPart], free_bytes: int | None, *, settled: bool = False
 ) -> Growth | None:
-    """What is said of the GPU; `unowned` is the verdict where nothing grows.
+    """Return what is said of the GPU; `unowned` is the verdict where nothing grows.
 
     `growing` are the parts that grow, leak, or grow fast. Once `settled` there is a verdict on some part; nobody's
     memory may be too little to ever have one. The forecast is of those that share `free_bytes`: an instance that is
@@ -125,7 +125,7 @@ def _exhaustion(sharing: Sequence[GrowingPart], free_bytes: int | None) -> Range
 
 
 def _fast(sharing: Sequence[GrowingPart], exhaustion: Range | None) -> float | None:
-    """The shortest time that is left to fast growth, or less where the slow judgement says so."""
+    """Return the shortest time that is left to fast growth, or less where the slow judgement says so."""
     fast = [part.growth.fast_exhaustion_seconds for part in sharing if part.growth.fast_exhaustion_seconds is not None]
     return min((*fast, exhaustion.value) if exhaustion is not None else fast) if fast else None
 
@@ -143,7 +143,7 @@ def _state(slow: Sequence[GrowingPart]) -> GrowthState | None:
 
 
 def _reasons(growing: Sequence[GrowingPart]) -> Iterable[str]:
-    """The leaks first."""
+    """Yield the leaks first."""
     for part in sorted(growing, key=lambda part: part.growth.verdict is not Verdict.LEAKING):
         said = part.growth.reasons[0] if part.growth.reasons else str(part.growth.verdict)
         yield f"{part.whose}: {said}"

@@ -36,7 +36,7 @@ _T_95: Final = 2.365
 
 
 def slope_of(store: BlockStore, seconds: float) -> Range | None:
-    """Bytes a second of the floor over the last so many seconds; None where there are too few readings.
+    """Return bytes a second of the floor over the last so many seconds; None where there are too few readings.
 
     The range is 95 % of what the slopes of 8 parts of the window say of their mean.
     """
@@ -71,7 +71,7 @@ def slope_of(store: BlockStore, seconds: float) -> Range | None:
 
 
 def exhaustion_of(free_bytes: float, slope: float) -> Range | None:
-    """Seconds until the GPU is full; None where nothing grows."""
+    """Return seconds until the GPU is full; None where nothing grows."""
     if slope <= 0:
         return None
     seconds = max(free_bytes, 0.0) / slope
@@ -170,7 +170,7 @@ class FastGrowth:
             self.exhaustion_seconds = free_bytes / max(pace, growth_pace)
 
     def _pace(self) -> float:
-        """Bytes a second over the last `PACE_SECONDS`."""
+        """Return bytes a second over the last `PACE_SECONDS`."""
         times, used = self.times, self.used
         place = len(times) - 2
         while place > 0 and times[-1] - times[place - 1] <= PACE_SECONDS:
@@ -196,7 +196,7 @@ def _pace_of_growth(path: list[tuple[float, float]], free_bytes: float, store: B
 
 
 def _held_before(seconds: float, store: BlockStore) -> float:
-    """The highest block that is remembered of the time until so many seconds ago."""
+    """Return the highest block that is remembered of the time until so many seconds ago."""
     recent = math.ceil(seconds / BLOCK_SECONDS) + 1
     older = (value for value in store.ring(0)[:-recent] if value != EMPTY)
     return float(PAGE_BYTES * max((*older, *store.highs_of(0)), default=0))

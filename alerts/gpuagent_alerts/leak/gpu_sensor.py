@@ -48,7 +48,7 @@ class GpuSensor:
         """Of the last reading that was taken."""
 
     def is_new(self, reading: GpuReading) -> bool:
-        """A reading that is shown again, because the GPU was late, is taken once."""
+        """Return a reading that is shown again, because the GPU was late, is taken once."""
         return not reading.time_seconds or reading.time_seconds != self._time_seconds
 
     def observe(

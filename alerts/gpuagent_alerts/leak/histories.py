@@ -182,7 +182,7 @@ class Histories:
         return DetectorLoad(len(self._all), self._refused_count)
 
     def begin(self, who: ProcessId, key: MemoryKey, beginning: Beginning) -> History | None:
-        """A new history, or what is kept of it; None where there is no room, or no GPU has that much memory."""
+        """Return a new history, or what is kept of it; None where there is no room, or no GPU has that much memory."""
         address = LeakKey(who, key.gpu_uuid, key.gpu_instance_id)
         if len(self._all) >= self._most and not self._make_room():
             if who not in self._refused:
@@ -244,12 +244,12 @@ class Histories:
         return [history.kept(clock_seconds) for history in due]
 
     def take_gone(self) -> set[LeakKey]:
-        """What need not be kept any more, told once."""
+        """Return what need not be kept any more, told once."""
         gone, self._gone = self._gone, set()
         return gone
 
     def take_broken(self) -> dict[LeakKey, str]:
-        """What was restored and could not be resumed, and why; told once."""
+        """Return what was restored and could not be resumed, and why; told once."""
         broken, self._broken = self._broken, {}
         return broken
 

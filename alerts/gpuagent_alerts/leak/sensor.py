@@ -44,7 +44,7 @@ class LeakSensor:
         self._swept_seconds = 0.0
 
     def observe(self, snapshot: Snapshot) -> Snapshot:
-        """The snapshot with what is said of it. What could not be read has no growth, and its history waits."""
+        """Return the snapshot with what is said of it. What could not be read has no growth, and its history waits."""
         now = snapshot.clock_seconds
         to_unix = snapshot.time_seconds - now
         by_gpu: dict[str, list[ProcessReading]] = defaultdict(list)

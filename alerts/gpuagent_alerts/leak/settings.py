@@ -111,7 +111,7 @@ class Settings:
         return self.growth_share / (1 + self.growth_share)
 
     def least_growth(self, total_bytes: float) -> float:
-        """Bytes below which growth on a GPU of this size is never judged."""
+        """Return bytes below which growth on a GPU of this size is never judged."""
         return max(self.least_growth_bytes, self.least_growth_of_total * total_bytes)
 
     def share_over(self, window_seconds: float, age_seconds: float = math.inf) -> float:

@@ -60,7 +60,7 @@ class Signal:
         self._shares = _lowest_shares(tuple(one.settings for one in self.criteria))
 
     def close(self, value: int, now: BlockContext, judges: Sequence[Criterion], mean: int = EMPTY) -> bool:
-        """A block has ended with this lowest value and this mean; whether an alarm began or ended.
+        """End a block with this lowest value and this mean; return whether an alarm began or ended.
 
         Alarms that are on may end, whoever raised them; only `judges` may raise one, and only where it is known what is
         free.
@@ -165,7 +165,7 @@ class ProcessSignals:
             criterion.epoch = max(0, first - block)
 
     def close(self, lows: Lows, now: BlockContext, slack_bytes: float) -> bool:
-        """A block has ended; whether an alarm began or ended."""
+        """End a block; return whether an alarm began or ended."""
         if lows.allocated != EMPTY:
             self.silent_blocks = 0
         elif lows.used != EMPTY:
@@ -185,7 +185,7 @@ class ProcessSignals:
         return changed
 
     def open_own(self) -> tuple[Signal, Signal]:
-        """A client has come: its signals begin."""
+        """Begin the signals of a client that has come, and return them."""
         own = self._own_settings()
         self.own = (Signal(own, self._total_bytes, WorkSignal()), Signal(own, self._total_bytes))
         return self.own

@@ -53,7 +53,7 @@ class Writer:
         self._parts.append(numbers.tobytes())
 
     def seal(self) -> bytes:
-        """All of it, with a head."""
+        """Return all of it, with a head."""
         body = b"".join(self._parts)
         return _HEAD.pack(_MAGIC, VERSION, zlib.crc32(body)) + body
 
@@ -75,7 +75,7 @@ class Reader:
         self._place = _HEAD.size
 
     def take(self, form: str) -> tuple[Any, ...]:
-        """The next values of this format."""
+        """Return the next values of this format."""
         packed = struct.Struct(f"<{form}")
         if self._place + packed.size > len(self._data):
             raise ValueError("state of a leak detector: it ends too early")
@@ -84,7 +84,7 @@ class Reader:
         return values
 
     def take_array(self, typecode: str, most: int) -> array[Any]:
-        """The next array, of at most so many numbers."""
+        """Return the next array, of at most so many numbers."""
         (length,) = self.take("B")
         numbers = array(typecode)
         end = self._place + length * numbers.itemsize
@@ -250,7 +250,7 @@ def write_growth(writer: Writer, growth: Growth) -> None:
 
 
 def read_growth(reader: Reader) -> Growth:
-    """The same."""
+    """Return the same."""
     verdict, evidence, since = reader.take("BBd")
     flags, evidence = evidence, evidence & ~(_CONFIRMED | _SUSPECTED | _STATE_BITS)
     slope, exhaustion = Range(*reader.take("ddd")), Range(*reader.take("ddd"))
@@ -271,10 +271,10 @@ def read_growth(reader: Reader) -> Growth:
 
 
 def or_nan(value: float | None) -> float:
-    """A number for one that may be missing."""
+    """Return a number for one that may be missing."""
     return math.nan if value is None else value
 
 
 def or_none(value: float) -> float | None:
-    """The inverse."""
+    """Return the inverse."""
     return None if math.isnan(value) else value

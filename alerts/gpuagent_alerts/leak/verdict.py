@@ -36,12 +36,12 @@ GOES_ON = ("it rises evenly, and has not taken enough yet to tell a leak from a 
 
 
 def format_pages(count: float) -> str:
-    """An amount in words: `1.9 GiB`."""
+    """Return an amount in words: `1.9 GiB`."""
     return format_bytes(max(count, 0) * PAGE_BYTES)
 
 
 def describe_rise(alarm: Alarm, what: str) -> tuple[str, ...]:
-    """Why it grows, or leaks."""
+    """Return why it grows, or leaks."""
     curve = "it slows down, yet not enough to end before the GPU is full" if alarm.slows_down else "did not slow down"
     lasted = format_duration(alarm.window_seconds)
     return (
@@ -51,7 +51,7 @@ def describe_rise(alarm: Alarm, what: str) -> tuple[str, ...]:
 
 
 def describe_end(ending: Ending, held: int, free_bytes: float | None) -> tuple[str, ...]:
-    """Why it leaks no more; `held` and `free_bytes` are what it held, in pages, and what was free then."""
+    """Return why it leaks no more; `held` and `free_bytes` are what it held, in pages, and what was free then."""
     alarm = ending.alarm
     rise = f"it had risen by {format_pages(alarm.growth)} in {format_duration(alarm.window_seconds)}"
     if ending.released:
@@ -62,13 +62,13 @@ def describe_end(ending: Ending, held: int, free_bytes: float | None) -> tuple[s
 
 
 def describe_rejection(rejection: Rejection) -> tuple[str, ...]:
-    """Why growth that was large enough is no leak."""
+    """Return why growth that was large enough is no leak."""
     lasted = format_duration(rejection.window_seconds)
     return (f"rose by {format_pages(rejection.growth)} in {lasted}, {_REJECTIONS[rejection.stop]}",)
 
 
 def describe_cache(alarm: Alarm, slack_bytes: float) -> tuple[str, ...]:
-    """Why growth is the allocator's cache."""
+    """Return why growth is the allocator's cache."""
     return (
         f"rose by {format_pages(alarm.growth)} in {format_duration(alarm.window_seconds)}; its tensors did not",
         f"{format_bytes(slack_bytes)} of it is the allocator's cache, which it can give back",
@@ -180,7 +180,7 @@ def add_fast_growth(slow: Growth, seconds: float | None, free_bytes: float | Non
 
 
 def _pace(signals: ProcessSignals, alarm: Alarm, room: Headroom, before: Growth) -> tuple[GrowthState, Range | None]:
-    """Whether it still rises, and how fast; of what has stopped, how fast it did."""
+    """Return whether it still rises, and how fast; of what has stopped, how fast it did."""
     slope = _slope(signals, forecast_window(alarm.window_seconds))
     rises = slope is not None and slope.value > 0
     if rises and not room.full:
@@ -202,7 +202,7 @@ def _exhaustion(state: GrowthState, room: Headroom, slope: Range | None) -> Rang
 
 
 def _rises(signal: Signal, total_bytes: float) -> bool:
-    """Whether memory rises now, evenly and by an amount that counts: a jump of a while ago is over."""
+    """Return whether memory rises now, evenly and by an amount that counts: a jump of a while ago is over."""
     slope, late = slope_of(signal.store, USUAL_SECONDS), slope_of(signal.store, USUAL_SECONDS / 2)
     if slope is None or late is None or slope.low <= 0:
         return False
@@ -210,7 +210,7 @@ def _rises(signal: Signal, total_bytes: float) -> bool:
 
 
 def _leak(signals: ProcessSignals, sensitivity: Sensitivity) -> tuple[Alarm | None, Evidence | None, str]:
-    """The alarm that counts at this sensitivity, and the strictest criterion that has one."""
+    """Return the alarm that counts at this sensitivity, and the strictest criterion that has one."""
     for signal, what in zip(signals.own or (), OWN_NAMES, strict=False):
         alarm = signal.criteria[0].alarm
         if alarm is not None:
@@ -224,7 +224,7 @@ def _leak(signals: ProcessSignals, sensitivity: Sensitivity) -> tuple[Alarm | No
 
 
 def _suspicion(signals: ProcessSignals) -> tuple[Alarm | None, str]:
-    """The alarm of a lower criterion."""
+    """Return the alarm of a lower criterion."""
     for signal, what in zip(signals.own or (), OWN_NAMES, strict=False):
         alarm = signal.criteria[-1].alarm
         if alarm is not None:
@@ -237,7 +237,7 @@ def _suspicion(signals: ProcessSignals) -> tuple[Alarm | None, str]:
 
 
 def _slope(signals: ProcessSignals, seconds: float) -> Range | None:
-    """The steepest of what the driver and what the allocator tells."""
+    """Return the steepest of what the driver and what the allocator tells."""
     stores = [signals.used.store] if signals.own is None else [signals.used.store, signals.own[0].store]
     slopes = (slope_of(store, seconds) for store in stores)
     return max((slope for slope in slopes if slope is not None), default=None)
@@ -265,7 +265,7 @@ def _learns(signal: Signal) -> bool:
 
 
 def _ending(signals: ProcessSignals, sensitivity: Sensitivity, now_seconds: float) -> tuple[Ending | None, int]:
-    """How the last leak ended, while that is worth telling, and how many pages it holds."""
+    """Return how the last leak ended, while that is worth telling, and how many pages it holds."""
     judged = [(signals.used.criteria[SENSITIVITIES.index(sensitivity)], signals.used)]
     judged += [(signal.criteria[0], signal) for signal in signals.own or ()]
     endings = [(criterion.ending, signal.store) for criterion, signal in judged if criterion.ending is not None]

@@ -97,7 +97,7 @@ class WorkSignal:
             self._end_block(number * _WORK_BLOCKS)
 
     def newest(self, blocks: int, base_count: int) -> array[float]:
-        """The newest so many blocks, oldest first; `UNKNOWN` where nothing was told."""
+        """Return the newest so many blocks, oldest first; `UNKNOWN` where nothing was told."""
         head = (base_count >> WORK_LEVEL) % RING
         return (self._ring[head:] + self._ring[:head])[-blocks:]
 
@@ -168,7 +168,7 @@ def _mean(numbers: Sequence[float]) -> float:
 
 
 def floor_of(blocks: Sequence[int]) -> list[int]:
-    """The floor at each block.
+    """Return the floor at each block.
 
     >>> floor_of([5, 3, 9, EMPTY, 4, 8])
     [3, 3, 4, 4, 4, 8]
@@ -204,7 +204,7 @@ class Windows:
 
 
 def measure(ring: array[int], highs: array[int], level: int, blocks: int) -> Window:
-    """The last so many blocks of a level, the last of which has a reading and lies above another."""
+    """Return the last so many blocks of a level, the last of which has a reading and lies above another."""
     values = ring[-blocks:]
     path = floor_of(values)
     first, last = path[0], path[-1]

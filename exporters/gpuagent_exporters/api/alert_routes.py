@@ -119,7 +119,7 @@ def _without_names(document: Document) -> Document:
 
 
 def _hiding(row: Document, *keys: str) -> Document:
-    """Whether there is something to tell is seen, and not what."""
+    """Return whether there is something to tell is seen, and not what."""
     return row | {key: "hidden" if row.get(key) else "" for key in keys}
 
 
@@ -150,7 +150,7 @@ def _seconds(value: object) -> float:
 
 
 def _caller(request: Request) -> str:
-    """The user at the other end of the socket."""
+    """Return the user at the other end of the socket."""
     peer = peer_of(request.scope)
     if peer is None:
         return "unknown"

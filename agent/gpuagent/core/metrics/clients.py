@@ -32,7 +32,7 @@ def cached_bytes(reading: AllocatorReading) -> int | None:
 
 
 def outside_bytes(process: ProcessReading, reading: AllocatorReading) -> int | None:
-    """What the driver counts and torch does not know: context, libraries, other allocators.
+    """Return what the driver counts and torch does not know: context, libraries, other allocators.
 
     Less than nothing is none: reserved address space may be unmapped (vLLM's sleep, vllm-project/vllm#17117), and the
     two are not read at the same moment.

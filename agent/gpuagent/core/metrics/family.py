@@ -104,20 +104,20 @@ class SampleCache:
         self._last, self._found = self._found, {}
 
     def same(self, group: str, items: list[Item]) -> list[Item]:
-        """The list of last time, if it is equal: to compare it with itself takes next to no time."""
+        """Return the list of last time, if it is equal: to compare it with itself takes next to no time."""
         if self._same.get(group) != items:
             self._same[group] = items
         return self._same[group]
 
     def made(self, group: str, sources: tuple[object, ...], make: Callable[[], list[Item]]) -> list[Item]:
-        """What is made of these sources: the list of last time, if they are the very same objects."""
+        """Return what is made of these sources: the list of last time, if they are the very same objects."""
         known = self._made.get(group)
         if known is None or any(map(is_not, known[0], sources)):
             known = self._made[group] = sources, make()
         return known[1]
 
     def samples(self, family: Family[Part], bases: Sequence[Labels], parts: Sequence[Part | None]) -> list[Sample]:
-        """The family's samples of each part that there is, with the labels that go with it.
+        """Return the family's samples of each part that there is, with the labels that go with it.
 
         The very list of last time, if nothing has changed; parts that are the very same are not even looked at.
         """

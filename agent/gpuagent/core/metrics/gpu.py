@@ -19,7 +19,7 @@ GpuFamily = Family[GpuReading]
 
 
 def _part(part: str, field: str) -> Callable[[GpuReading], Value]:
-    """A field of a part of the reading; None while the part is missing."""
+    """Return a field of a part of the reading; None while the part is missing."""
     read_part, read_field = attrgetter(part), attrgetter(field)
 
     def read(gpu: GpuReading) -> Value:

@@ -102,7 +102,7 @@ def mig_growth(gpu: GpuReading, growth: Mapping[MemoryKey, Growth]) -> MigGrowth
 
 
 def _of_instances(family: GrowthFamily) -> Family[MigGrowth]:
-    """The same figure of each instance. Its labels follow those of the instance."""
+    """Return the same figure of each instance. Its labels follow those of the instance."""
 
     def of(instances: MigGrowth) -> Iterable[LabeledValue]:
         return [

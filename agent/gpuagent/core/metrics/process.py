@@ -31,7 +31,7 @@ ProcessFamily = Family[ProcessReading]
 
 
 def base_labels(process: ProcessReading) -> tuple[str | None, ...]:
-    """Values of `PROCESS_LABELS`; the MIG ones are left out where there is no MIG.
+    """Return values of `PROCESS_LABELS`; the MIG ones are left out where there is no MIG.
 
     Memory whose holder is unproven is nobody's: it must not count in a sum over what a user holds.
     """
@@ -134,7 +134,7 @@ PROCESS_FAMILIES: tuple[ProcessFamily, ...] = (
 
 
 def is_dead(process: ProcessReading) -> bool:
-    """Whether the driver lists what /proc does not know."""
+    """Return whether the driver lists what /proc does not know."""
     return process.state is ProcessState.DEAD
 
 
@@ -176,7 +176,7 @@ _REMEMBERED = 1024
 
 @lru_cache(maxsize=8)
 def framework_recognizer(patterns: tuple[str, ...] = ()) -> FrameworkRecognizer:
-    """A function that tells what a process runs, as far as its name and command line tell.
+    """Return a function that tells what a process runs, as far as its name and command line tell.
 
     `patterns` are regular expressions of the configuration for processes that preallocate: by name and command line, or
     by the unit of the system's manager that runs them. Raises ValueError.
@@ -209,7 +209,7 @@ def _system_unit(info: ProcessInfo) -> str:
 def framework_of(
     process: ProcessReading, clients: Mapping[int, ClientReading], recognise: FrameworkRecognizer
 ) -> Framework | None:
-    """What a process runs; the word of its embedded client counts more than how it looks."""
+    """Return what a process runs; the word of its embedded client counts more than how it looks."""
     found = recognise(process.info) if process.info is not None else None
     client = clients.get(process.pid)
     if client is None or not client.frameworks:

@@ -158,12 +158,12 @@ without the prefix are the agent's own process, as every Prometheus client libra
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
     return "\n".join([_INTRODUCTION, *(line for group in GROUPS for line in _section(group))])
 
 
 def _section(group: Group) -> Iterator[str]:
-    """A heading, the labels that all have, and a table."""
+    """Yield a heading, the labels that all have, and a table."""
     common = _common_labels(group.families)
     labels = ", ".join(f"`{label}`" for label in common)
     yield f"## {group.title}\n"
@@ -184,7 +184,7 @@ def _common_labels(families: Sequence[Family[Any]]) -> tuple[str, ...]:
 
 
 def _cell(text: str) -> str:
-    """Text that cannot break out of a table."""
+    """Return text that cannot break out of a table."""
     return text.replace("|", "\\|").replace("\n", " ")
 
 

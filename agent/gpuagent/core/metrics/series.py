@@ -44,7 +44,7 @@ def series(
     only: frozenset[str] | None = None,
     memo: SampleCache | None = None,
 ) -> Iterator[Series]:
-    """Every family that has samples; what has no value has no sample.
+    """Yield every family that has samples; what has no value has no sample.
 
     `now_seconds` is CLOCK_BOOTTIME; `top` bounds the processes shown per GPU (None: all, as rules and the leak detector
     need them); `preallocates` are patterns of processes that take the whole GPU by design; `further` are families of
@@ -76,7 +76,7 @@ def _wanted(families: Sequence[Family[Part]], only: frozenset[str] | None) -> Se
 def _each(
     families: Sequence[Family[Part]], bases: Sequence[Labels], parts: Sequence[Part | None], memo: SampleCache
 ) -> Iterator[Series]:
-    """The families that have samples; a part that is None has none."""
+    """Yield the families that have samples; a part that is None has none."""
     for family in families:
         samples = memo.samples(family, bases, parts)
         if samples:

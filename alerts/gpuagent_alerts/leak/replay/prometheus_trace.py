@@ -42,7 +42,7 @@ class JsonScanner:
         return self._offset + self._place
 
     def peek(self) -> bytes:
-        """The next character that is no space; empty at the end."""
+        """Return the next character that is no space; empty at the end."""
         while True:
             rest = self._buffer[self._place :].lstrip(_SPACE)
             if rest:
@@ -65,7 +65,7 @@ class JsonScanner:
             raise TraceError(f"no JSON at byte {self.offset}: {wanted.decode()} should be here")
 
     def value(self) -> Any:  # noqa: ANN401 - it is JSON
-        """The next value, which must be a small one."""
+        """Return the next value, which must be a small one."""
         self.peek()
         start = self.offset
         self.skip(keep=True)
@@ -148,12 +148,12 @@ class _Series(NamedTuple):
 
 
 def is_prometheus_json(beginning: str) -> bool:
-    """Whether a file that begins so is one of these."""
+    """Return whether a file that begins so is one of these."""
     return beginning.lstrip().startswith(("{", "["))
 
 
 def read_prometheus(file: BinaryIO, total_bytes: float | None, on_fault: OnFault) -> Rows:
-    """The rows. Raises TraceError for what is no answer to a range query, or has no figures of memory."""
+    """Return the rows. Raises TraceError for what is no answer to a range query, or has no figures of memory."""
     found = _index(JsonScanner(file))
     if not any(series.kind not in _KNOWN[1:] for series in found):
         raise TraceError("no series of used memory in this answer")
@@ -163,7 +163,7 @@ def read_prometheus(file: BinaryIO, total_bytes: float | None, on_fault: OnFault
 
 
 def _rows_at(moment: float, values: list[tuple[_Series, float]], total_bytes: float | None) -> Iterator[Row]:
-    """All processes at one moment."""
+    """Yield all processes at one moment."""
     by_kind: dict[str, dict[tuple[str, ...], float]] = {kind: {} for kind in _KNOWN}
     for series, value in values:
         if series.kind in {_FREE, _TOTAL}:
@@ -246,7 +246,7 @@ def _series(labels: Mapping[str, str], offset: int) -> _Series:
 
 
 def _members(scan: JsonScanner) -> Iterator[str]:
-    """The keys of an object; the caller steps over each value."""
+    """Yield the keys of an object; the caller steps over each value."""
     scan.need(b"{")
     while not scan.take(b"}"):
         key = str(scan.value())

@@ -67,7 +67,7 @@ class Sketch:
         self._current = self._columns.setdefault(place, [None, None, None])
 
     def points(self) -> list[Point]:
-        """The curve, with a point for each stretch that had no reading too."""
+        """Return the curve, with a point for each stretch that had no reading too."""
         if self._first is None:
             return []
         last = max(self._columns)
@@ -146,7 +146,7 @@ class _Track:
 def replay_rows(
     rows: Rows, on_fault: OnFault, *, sensitivity: Sensitivity = "balanced", total_bytes: int | None = None
 ) -> Iterator[Replayed]:
-    """What would have been said of each process, the first seen first.
+    """Yield what would have been said of each process, the first seen first.
 
     Without `total_bytes`, a GPU's size is taken from the first row that has used and free memory: it is right where the
     process is alone, and less otherwise, which matters only to growth below 0.25 % of it.

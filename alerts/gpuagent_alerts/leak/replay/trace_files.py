@@ -36,7 +36,7 @@ _NEEDED: Final = _COLUMNS[:2]
 
 
 def is_csv_header(line: str) -> bool:
-    """Whether a file that begins with this line is one of these."""
+    """Return whether a file that begins with this line is one of these."""
     names = {name.strip() for name in next(csv.reader([line]), [])}
     return names.issuperset(_NEEDED)
 
@@ -44,7 +44,7 @@ def is_csv_header(line: str) -> bool:
 def read_csv(  # noqa: C901 - one loop, a million times
     lines: Iterable[str], total_bytes: float | None, on_fault: OnFault
 ) -> Rows:
-    """The rows; an empty cell is no reading. Raises TraceError if a needed column is missing.
+    """Return the rows; an empty cell is no reading. Raises TraceError if a needed column is missing.
 
     Without a column of what is free, that is what the processes leave of `total_bytes`: all of them are on one GPU.
     """
@@ -106,13 +106,13 @@ _FORMAT: Final = "%Y/%m/%d %H:%M:%S.%f"
 
 
 def is_smi_header(line: str) -> bool:
-    """Whether a file that begins with this line is one of these."""
+    """Return whether a file that begins with this line is one of these."""
     names = [cell.split("[")[0].strip() for cell in line.split(",")]
     return _TIME in names and "pid" in names and any(name in names for name in _SMI_USED)
 
 
 def read_smi(lines: Iterable[str], total_bytes: float | None, on_fault: OnFault) -> Rows:
-    """The rows; the local time of the log is taken for UTC. Raises TraceError if the total is not known."""
+    """Return the rows; the local time of the log is taken for UTC. Raises TraceError if the total is not known."""
     if total_bytes is None:
         raise TraceError(
             "an nvidia-smi log does not tell what is free: give the memory of the GPU, such as --total 80GiB"
@@ -147,7 +147,7 @@ def read_smi(lines: Iterable[str], total_bytes: float | None, on_fault: OnFault)
 
 
 def _bytes_of(cell: str, unit: int) -> float | None:
-    """Bytes of `1234 MiB`, or of `1234` in the header's unit; None where the driver does not tell."""
+    """Return bytes of `1234 MiB`, or of `1234` in the header's unit; None where the driver does not tell."""
     text = cell.strip()
     if not text or text.startswith("["):  # [N/A], [Not Supported], [Insufficient Permissions]
         return None
@@ -169,7 +169,7 @@ _UNKNOWN: Final = (
 
 @contextmanager
 def open_trace(path: Path, total_bytes: int | None, on_fault: OnFault) -> Iterator[Rows]:
-    """The rows of a file of any format, also compressed with gzip. Raises TraceError, while it is read too."""
+    """Yield the rows of a file of any format, also compressed with gzip. Raises TraceError, while it is read too."""
     try:
         with path.open("rb") as opened, _seekable(opened) as raw:
             packed = raw.read(2) == _GZIP
@@ -189,7 +189,7 @@ def open_trace(path: Path, total_bytes: int | None, on_fault: OnFault) -> Iterat
 
 @contextmanager
 def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
-    """The file, or what comes out of a pipe: its beginning is looked at first, then all of it is read."""
+    """Yield the file, or what comes out of a pipe: its beginning is looked at first, then all of it is read."""
     if file.seekable():
         yield file
         return
