@@ -14,22 +14,20 @@ from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.alerting.alerting import Alerting, NodeIdentity
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.alerting.rules import load_rules
-from gpuagent.catalogue.clients import CLIENT_FAMILIES
-from gpuagent.catalogue.remedies import REMEDY_FAMILIES
-from gpuagent.catalogue.series import Further
-from gpuagent.catalogue.sources import SOURCE_FAMILIES
 from gpuagent.clients.commands import AutomaticBlame, ClientCommands
 from gpuagent.clients.model_servers import Sources
 from gpuagent.clients.server import client_server
-from gpuagent.clock import Clock
 from gpuagent.collector.tick import Monitor, TickTimeouts
-from gpuagent.config.apart import load_config_apart, load_config_here, read_apart
-from gpuagent.config.directories import DEFAULT_PATH
+from gpuagent.config.child_reader import load_config_apart, load_config_here, read_apart
 from gpuagent.config.faults import ConfigError
+from gpuagent.config.files import DEFAULT_PATH
+from gpuagent.core.clock import Clock
+from gpuagent.core.identity import node_name
+from gpuagent.core.metrics.clients import CLIENT_FAMILIES, SOURCE_FAMILIES
+from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
+from gpuagent.core.metrics.series import ExtraFamilies
 from gpuagent.doors import Doors, own_url
 from gpuagent.driver.backend import longest_gap
-from gpuagent.leaks.leaks import Leaks
-from gpuagent.naming import node_name
 from gpuagent.node import STATE_FILE, NoSuchNode, lost_state, real_node, simulated_node, state_file
 from gpuagent.procfs.machine import machine_id, raise_descriptor_limit
 from gpuagent.remedying import RemediesRefused, acting_of, check_permissions, state_faults
@@ -41,6 +39,7 @@ from gpuagent.runtime.notify import Notifier
 from gpuagent.runtime.state_files import LOCK_FILE, StateInUseError, lock_state, make_own_directory
 from gpuagent.service import Parts, Service
 from gpuagent.view import View
+from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.rules.model import RuleFileError, RuleGroup
 from gpuagent_exporters.http.listeners import ListenError
 from gpuagent_exporters.http.web_config import WebConfig, WebConfigError, WebSettings, read_here
@@ -144,7 +143,7 @@ def assemble(
     except ValueError as error:
         raise StartError(f"routes: {error}") from None
     clients = client_server(config, node.clock, node.place.boot_id)
-    leaks = Leaks(
+    leaks = LeakDetection(
         config.leaks.sensitivity,
         node.clock,
         store=None if node.place.simulated else alerting.store,
@@ -160,7 +159,7 @@ def assemble(
     except ValueError as error:
         raise StartError(f"remedies: {error}") from None
 
-    def further() -> list[Further]:
+    def further() -> list[ExtraFamilies]:
         return [
             (CLIENT_FAMILIES, clients.figures()),
             (SOURCE_FAMILIES, sources.readings()),

@@ -18,15 +18,15 @@ from gpuagent.acting.alert_labels import KnownAlert, known_alerts
 from gpuagent.acting.never_acts import Users, may_end_nobody, never_acts
 from gpuagent.acting.posix_acl import XATTR
 from gpuagent.acting.user_database import user_problems
-from gpuagent.config.contents import read_file
 from gpuagent.config.document import Document, YamlFault, read_document
 from gpuagent.config.faults import KeyPath
+from gpuagent.config.files import read_file
 from gpuagent_alerts.rules.model import RuleGroup, suggest
 from gpuagent_alerts.secret import Misconfigured, Secret
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
-    from gpuagent.matchers import Matcher
+    from gpuagent.core.matchers import Matcher
 
 SERVICE_USER = "gpuagent"
 _UNIT_FOLDERS = tuple(

@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from gpuagent.growth import MemoryKey
-from gpuagent.identity import ProcessId
-from gpuagent.reading import GpuReading, ProcessReading, Snapshot
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import GpuReading, ProcessReading, Snapshot
 
 INTERVAL_SECONDS = 10.0
 LENGTH = 360

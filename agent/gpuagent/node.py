@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuagent.clock import Clock, ScaledClock, SystemClock
 from gpuagent.collector.holders import LastHolders
 from gpuagent.collector.inventory import IndexMemory, Inventory, count_pci_gpus
 from gpuagent.collector.listings import Listings
@@ -17,6 +16,7 @@ from gpuagent.collector.repairs import RepairMemory, RepairsFile
 from gpuagent.collector.saved_state import find_traces, leave_stamp
 from gpuagent.collector.tick import MonitorContext
 from gpuagent.collector.trust import TrustRegistry
+from gpuagent.core.clock import Clock, ScaledClock, SystemClock
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.cgroup import CgroupLevel

@@ -18,17 +18,17 @@ from gpuagent.alerting.commands import AlertCommands
 from gpuagent.clients.commands import AutomaticBlame, ClientCommands
 from gpuagent.clients.model_servers import Sources
 from gpuagent.clients.server import ClientServer, limits_of
-from gpuagent.clock import Clock
 from gpuagent.collector.tick import Monitor
 from gpuagent.config.faults import ConfigError
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.doors import Doors
-from gpuagent.leaks.leaks import Leaks
-from gpuagent.reading import Snapshot
 from gpuagent.runtime.background import Progress, in_daemon_thread
 from gpuagent.runtime.memory import Reserve, c_library, endure, freeze_gc, trim_and_freeze, trim_heap
 from gpuagent.runtime.notify import Notifier
 from gpuagent.schedule import Schedule
 from gpuagent.view import View
+from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.rules.model import RuleFileError, RuleGroup
 from gpuagent_exporters.http.web_config import WebConfigError
 
@@ -66,7 +66,7 @@ class Parts:
     client_commands: ClientCommands
     automatic_blame: AutomaticBlame
     sources: Sources
-    leaks: Leaks
+    leaks: LeakDetection
     acting: Acting
     reserve: Reserve
     load: Callable[[Progress], tuple[Config, tuple[RuleGroup, ...]]]

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from gpuagent import __version__
-from gpuagent.catalogue.alerting import AlertingFigures
-from gpuagent.catalogue.memo import Memo
-from gpuagent.catalogue.series import Further, series
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
+from gpuagent.core.metrics.alerting import AlertingFigures
+from gpuagent.core.metrics.family import SampleCache
+from gpuagent.core.metrics.series import ExtraFamilies, series
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.history import History
-from gpuagent.reading import Snapshot
 from gpuagent_exporters.exposition import MetricsPage, Series
 from gpuagent_exporters.problems import stale_after_seconds
 from gpuagent_exporters.status import processes_document, status_document
@@ -33,7 +33,7 @@ class View:
         clock: Clock,
         simulated: str = "",
         alerting: Callable[[], AlertingFigures | None] = lambda: None,
-        further: Callable[[], Sequence[Further]] = lambda: (),
+        further: Callable[[], Sequence[ExtraFamilies]] = lambda: (),
     ) -> None:
         self.config = config
         self.history = History()
@@ -42,7 +42,7 @@ class View:
         self._started = clock.now()
         self._snapshot: Snapshot | None = None
         self._page = MetricsPage(self._series)
-        self._memo = Memo()
+        self._memo = SampleCache()
         self._alerting = alerting
         self._further = further
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 from urllib.parse import unquote, urlsplit
 
-from gpuagent.regular_files import read_regular_file
+from gpuagent.core.regular_files import read_regular_file
 
 _MAX_BYTES = 4096
 

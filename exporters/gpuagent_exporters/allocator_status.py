@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from gpuagent.catalogue.torch import cached_bytes, outside_bytes
-from gpuagent.embedded import AllocatorReading
-from gpuagent.reading import ProcessReading, Snapshot
+from gpuagent.core.metrics.clients import cached_bytes, outside_bytes
+from gpuagent.core.snapshot import AllocatorReading, ProcessReading, Snapshot
 
 
 def allocator_status(snapshot: Snapshot, process: ProcessReading) -> dict[str, object]:

@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeAlias
 
-from gpuagent.catalogue.alerting import FiringAlert
-from gpuagent.growth import Growth, MemoryKey, Range, Verdict
-from gpuagent.identity import NO_INSTANCE
+from gpuagent.core.growth import Growth, MemoryKey, Range, Verdict
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent_exporters.severity import Severity, gravest
 
 MINUTES_LEFT_SECONDS = 1800.0

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from gpuagent.catalogue.family import Family, Kind, Sample
+from gpuagent.core.metrics.family import Family, MetricType, Sample
 from gpuagent_exporters.http.slim_imports import (
     Collector,
     CollectorRegistry,
@@ -95,10 +95,10 @@ def _number(value: float) -> str:
 
 
 @lru_cache(maxsize=1024)
-def _header(name: str, kind: Kind, text: str, openmetrics: bool) -> bytes:
+def _header(name: str, kind: MetricType, text: str, openmetrics: bool) -> bytes:
     """OpenMetrics names a counter without `_total`, and escapes quotes in its help."""
     text = text.translate(_ESCAPES if openmetrics else _HELP_ESCAPES)
-    if openmetrics and kind is Kind.COUNTER:
+    if openmetrics and kind is MetricType.COUNTER:
         name = name.removesuffix("_total")
     return f"# HELP {name} {text}\n# TYPE {name} {kind}\n".encode()
 
@@ -125,7 +125,7 @@ class SnapshotCollector(Collector):
         """One metric per family that has samples."""
         for family, samples in self._series():
             name = family.name
-            if family.kind is Kind.COUNTER:
+            if family.kind is MetricType.COUNTER:
                 name = name.removesuffix("_total")
             metric = Metric(name, family.help, str(family.kind))
             for labels, value in samples:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from gpuagent.doubt import MPS_UNKNOWN, NO_PCI_ADDRESS
-from gpuagent.reading import Ecc, GpuReading, GpuState, Power, ProcessReading
-from gpuagent.recovery import recovery_action
-from gpuagent.units import format_duration
+from gpuagent.core.hardware import Ecc, Power, recovery_action
+from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading
+from gpuagent.core.units import format_duration
+from gpuagent.core.wording import MPS_UNKNOWN, NO_PCI_ADDRESS
 from gpuagent_exporters.memory_problems import memory_problems
 from gpuagent_exporters.severity import Problem, Severity
 

@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuagent.identity import NO_INSTANCE
-from gpuagent.reading import (
-    Clocks,
-    Ecc,
-    GpuReading,
-    GpuState,
-    Memory,
-    MigInstance,
-    Power,
-    ProcessReading,
-    ProcessState,
-    Thermal,
-    Utilization,
-)
+from gpuagent.core.hardware import Clocks, Ecc, Memory, MigInstance, Power, Thermal, Utilization
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, ProcessState
 from gpuagent_exporters.gpu_problems import recovery_name
 
 _THROTTLES = frozenset(

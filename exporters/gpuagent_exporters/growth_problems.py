@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuagent.catalogue.frameworks import Recognise
-from gpuagent.catalogue.preallocation import fast_growth_expected
-from gpuagent.growth import Growth, GrowthState, MemoryKey, Verdict
-from gpuagent.growth_words import forecast_words, pace_words, since_words
-from gpuagent.reading import GpuReading, ProcessReading, Snapshot
+from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
+from gpuagent.core.metrics.preallocation import fast_growth_expected
+from gpuagent.core.metrics.process import FrameworkRecognizer
+from gpuagent.core.snapshot import GpuReading, ProcessReading, Snapshot
+from gpuagent.core.wording import forecast_words, pace_words, since_words
 from gpuagent_exporters.assessment import Assessments, Document
 from gpuagent_exporters.severity import Problem, Severity
 
 _GONE_WHEN_FULL = "What stopped because there is no room goes on when there is. "
 
 
-def growth_problems(snapshot: Snapshot, recognise: Recognise, said: Assessments) -> Iterator[Problem]:
+def growth_problems(snapshot: Snapshot, recognise: FrameworkRecognizer, said: Assessments) -> Iterator[Problem]:
     """By GPU. A figure that is not known in this tick makes no problem."""
     leaking_on = set()
     for process in snapshot.processes:

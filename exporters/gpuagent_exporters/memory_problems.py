@@ -6,8 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from gpuagent.reading import GpuReading, Memory, MigInstance, ProcessReading, ProcessState
-from gpuagent.units import GIB, format_bytes, format_ratio
+from gpuagent.core.hardware import Memory, MigInstance
+from gpuagent.core.snapshot import GpuReading, ProcessReading, ProcessState
+from gpuagent.core.units import GIB, format_bytes, format_ratio
 from gpuagent_exporters.severity import Problem, Severity, joined
 
 _FULL_WARNING, _FULL_CRITICAL = 0.90, 0.98

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from gpuagent.alert_words import since_of, summary_of
+from gpuagent.core.wording import since_of, summary_of
 from gpuagent_exporters.page_html import SEVERITIES, Document, ago, attribute, chapter, count, duration, size, text
 
 _MOST = 100

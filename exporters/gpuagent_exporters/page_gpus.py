@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuagent.growth_words import forecast_words, pace_words, verdict_words
+from gpuagent.core.wording import forecast_words, pace_words, verdict_words
 from gpuagent_exporters.page_html import (
     SEVERITIES,
     UNKNOWN,

@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping
 from typing import Any, TypeGuard
 
-from gpuagent.units import MAX_SECONDS, format_bytes, format_duration, format_ratio
+from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration, format_ratio
 
 Document = Mapping[str, Any]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from gpuagent.growth_words import full_in_words, growth_words, verdict_words
-from gpuagent.naming import format_container
+from gpuagent.core.identity import format_container
+from gpuagent.core.wording import full_in_words, growth_words, verdict_words
 from gpuagent_exporters.page_html import (
     UNKNOWN,
     Document,

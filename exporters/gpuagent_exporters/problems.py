@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 
-from gpuagent.catalogue.alerting import FiringAlert, Undelivered
-from gpuagent.catalogue.frameworks import recogniser
-from gpuagent.doubt import WITHHELD
-from gpuagent.reading import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
-from gpuagent.units import format_duration
+from gpuagent.core.metrics.alerting import FiringAlert, Undelivered
+from gpuagent.core.metrics.process import framework_recognizer
+from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
+from gpuagent.core.units import format_duration
+from gpuagent.core.wording import WITHHELD
 from gpuagent_exporters import gpu_problems
 from gpuagent_exporters.assessment import Assessments
 from gpuagent_exporters.growth_problems import growth_problems
@@ -60,7 +60,7 @@ def find_problems(
             *_stale(snapshot, now_seconds, stale_after_seconds(poll_interval_seconds)),
             *_namespace(snapshot),
             *_gpus(snapshot, now_seconds),
-            *growth_problems(snapshot, recogniser(preallocates), Assessments(snapshot.growth, firing)),
+            *growth_problems(snapshot, framework_recognizer(preallocates), Assessments(snapshot.growth, firing)),
             *_xids(snapshot),
             *_collectors(snapshot),
             *state,

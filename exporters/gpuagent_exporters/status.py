@@ -11,11 +11,11 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeAlias
 
-from gpuagent.catalogue.alerting import FiringAlert, Undelivered
-from gpuagent.catalogue.frameworks import Framework, Recognise, framework_of, recogniser
-from gpuagent.growth import MemoryKey
-from gpuagent.identity import NO_INSTANCE
-from gpuagent.reading import CollectorRun, GpuReading, ProcessReading, Snapshot
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.metrics.alerting import FiringAlert, Undelivered
+from gpuagent.core.metrics.process import Framework, FrameworkRecognizer, framework_of, framework_recognizer
+from gpuagent.core.snapshot import CollectorRun, GpuReading, ProcessReading, Snapshot
 from gpuagent_exporters.allocator_status import allocator_status
 from gpuagent_exporters.assessment import Assessments
 from gpuagent_exporters.gpu_status import gpu_status, mig_status
@@ -97,7 +97,7 @@ def status_document(
             for problem in problems
         ],
         "gpus": _gpus(snapshot, now_seconds, history, history_interval_seconds, said, problems) if snapshot else [],
-        "processes": _processes(snapshot, recogniser(preallocates), said) if snapshot else [],
+        "processes": _processes(snapshot, framework_recognizer(preallocates), said) if snapshot else [],
         "collectors": list(_collectors(snapshot)) if snapshot else [],
     }
     return {key: finite(value) for key, value in document.items()}
@@ -120,7 +120,7 @@ def processes_document(
     an address that everybody can reach.
     """
     said = Assessments(snapshot.growth if snapshot else {}, firing)
-    recognise = recogniser(preallocates)
+    recognise = framework_recognizer(preallocates)
     document: Document = {
         "schema": SCHEMA,
         "source": source,
@@ -206,7 +206,7 @@ def _gpus(
 
 
 def _processes(
-    snapshot: Snapshot, recognise: Recognise, said: Assessments, *, identified: bool = False
+    snapshot: Snapshot, recognise: FrameworkRecognizer, said: Assessments, *, identified: bool = False
 ) -> list[Document]:
     """By GPU, the largest first; those of which the driver tells no memory are last."""
     ordered = sorted(

@@ -9,7 +9,7 @@ import logging
 import threading
 from pathlib import Path
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_simulator.device import Gpu
 from gpuagent_simulator.faults import Fault, FaultBoard
 from gpuagent_simulator.functions import ScenarioClock

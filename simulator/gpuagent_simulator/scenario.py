@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import ValidationError
 
-from gpuagent.regular_files import read_regular_file
+from gpuagent.core.regular_files import read_regular_file
 from gpuagent_simulator.faults import Fault
 from gpuagent_simulator.library import unknown_calls
 from gpuagent_simulator.spec import FaultList, Scenario

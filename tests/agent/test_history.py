@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from gpuagent.core.hardware import Memory
+from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState, NodeReading, NvmlState, Snapshot
 from gpuagent.history import History
-from gpuagent.reading import GpuIdentity, GpuReading, GpuState, Memory, NodeReading, NvmlState, Snapshot
 from tests.fakes.readings import process
 
 

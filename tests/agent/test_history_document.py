@@ -10,22 +10,21 @@ from typing import Any
 
 import pytest
 
-from gpuagent.history import History
-from gpuagent.identity import NO_INSTANCE, ProcessId
-from gpuagent.reading import (
+from gpuagent.core.hardware import Memory, Utilization
+from gpuagent.core.identity import NO_INSTANCE, ProcessId
+from gpuagent.core.snapshot import (
     GpuIdentity,
     GpuReading,
     GpuState,
-    Memory,
     NodeReading,
     NvmlState,
     ProcessInfo,
     ProcessReading,
     ProcessState,
     Snapshot,
-    Utilization,
 )
-from gpuagent.units import GIB
+from gpuagent.core.units import GIB
+from gpuagent.history import History
 
 WALL = 1_700_000_000.0
 

@@ -52,7 +52,7 @@ except SystemExit:
         (_RUN, _NOT_IN_THE_AGENT),
         (f"{_RUN}, gpuagent_alerts.notify.receivers.registry", _NOT_IN_RECEIVERS),
         (_STATUS, _NOT_IN_STATUS),
-        (_HELP.format("run"), ("gpuagent.cli.app", "gpuagent.cli.status", "gpuagent.ask")),
+        (_HELP.format("run"), ("gpuagent.cli.app", "gpuagent.cli.status", "gpuagent.core.api_client")),
         (_HELP.format("status"), ("gpuagent.cli.app", "gpuagent.cli.run")),
     ],
     ids=["run", "receivers", "status", "the command run", "the command status"],

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ScaledClock, SystemClock
 from gpuagent.collector.listings import KNOWN_HOLDERS, Holders
 from gpuagent.collector.saved_state import STAMP_FILE
 from gpuagent.collector.tick import Monitor
 from gpuagent.config.models import Config
+from gpuagent.core.clock import ScaledClock, SystemClock
 from gpuagent.node import (
     INDICES_FILE,
     INVENTORY_FILE,

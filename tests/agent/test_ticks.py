@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.clock import ScaledClock
 from gpuagent.config.models import Config
+from gpuagent.core.clock import ScaledClock
 from gpuagent.service import Parts, Service
 from tests.fakes.snapshots import full_snapshot
 

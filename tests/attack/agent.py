@@ -11,7 +11,7 @@ from pathlib import Path
 
 import gpuagent.node
 from gpuagent.cli import main
-from gpuagent.clock import SystemClock
+from gpuagent.core.clock import SystemClock
 from gpuagent.procfs.machine import PidSpace
 from tests.attack.driver import library_of
 from tests.fakes.nvml import use

@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent.procfs.files import parse_stat
 from gpuagent_simulator.abi import Code, Refusal
 from gpuagent_simulator.device import Gpu, GpuMoment, ListedProcess, MigDevice

@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from gpuagent.ask import request
+from gpuagent.core.api_client import request
 from tests.attack.arena import Arena
 from tests.attack.driver import ListedGpu
 from tests.attack.processes import a_tick_later

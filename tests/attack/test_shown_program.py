@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from gpuagent.ask import request
-from gpuagent.identity import SHOWN_FIELDS
+from gpuagent.core.api_client import request
+from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent.procfs.files import READ_LIMIT_BYTES
 from tests.attack.arena import Arena
 from tests.attack.driver import ListedGpu

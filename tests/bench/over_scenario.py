@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pynvml
 
-from gpuagent.clock import SystemClock
+from gpuagent.core.clock import SystemClock
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import load_scenario
 

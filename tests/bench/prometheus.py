@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-from gpuagent.catalogue.family import Family, Sample
+from gpuagent.core.metrics.family import Family, Sample
 from gpuagent_exporters.exposition import TextWriter
 from tests.integration.prometheus import running_prometheus
 

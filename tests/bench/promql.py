@@ -14,9 +14,9 @@ from pathlib import Path
 from random import Random
 from tempfile import TemporaryDirectory
 
-from gpuagent.catalogue.family import Family, Kind, Sample
-from gpuagent.catalogue.gpu import GPU_LABELS
-from gpuagent.catalogue.process import PROCESS_LABELS
+from gpuagent.core.metrics.family import Family, MetricType, Sample
+from gpuagent.core.metrics.gpu import GPU_LABELS
+from gpuagent.core.metrics.process import PROCESS_LABELS
 from gpuagent_alerts.promql.expression import Expression, compile_expression
 from gpuagent_alerts.promql.series import LabelValues, SeriesIndex
 from tests.bench.prometheus import prometheus_milliseconds
@@ -62,7 +62,7 @@ WITH_JOINS = (
 
 
 def _family(name: str, labels: tuple[str, ...]) -> Family[object]:
-    return Family(name, Kind.GAUGE, "", "bench", labels, lambda _part: ())
+    return Family(name, MetricType.GAUGE, "", "bench", labels, lambda _part: ())
 
 
 def families() -> list[tuple[Family[object], list[Sample]]]:

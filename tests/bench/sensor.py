@@ -13,10 +13,9 @@ from itertools import islice
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.leaks.detectors import MemoryLeakDetectors
-from gpuagent.leaks.registry import Histories
-from gpuagent.leaks.sensor import LeakSensor
-from gpuagent.reading import Snapshot
+from gpuagent.core.snapshot import Snapshot
+from gpuagent_alerts.leak.histories import Histories
+from gpuagent_alerts.leak.sensor import LeakSensor
 from tests.fakes.readings import WALL, gpu, process, snapshot
 
 _MIB = 2**20
@@ -54,7 +53,7 @@ def ticks(processes: int) -> Iterator[Snapshot]:
 def observe_cost(processes: int = 4096, warm_up_ticks: int = 900, measured_ticks: int = 300) -> Cost:
     """Measure it."""
     before = _resident_bytes()
-    histories = Histories(MemoryLeakDetectors, "balanced")
+    histories = Histories("balanced")
     sensor = LeakSensor(histories)
     costs = []
     for seen in islice(ticks(processes), warm_up_ticks + measured_ticks):

@@ -26,18 +26,18 @@ from tempfile import TemporaryDirectory
 
 from gpuagent.alerting.alerting import Alerting, NodeIdentity
 from gpuagent.alerting.rules import load_rules
-from gpuagent.clock import ManualClock
 from gpuagent.collector.tick import Monitor, MonitorContext, TickTimeouts
 from gpuagent.config.load import load_config
+from gpuagent.core.clock import ManualClock
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
-from gpuagent.leaks.leaks import Leaks
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import raise_descriptor_limit
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
 from gpuagent.runtime.memory import c_library, set_up_heap, trim_and_freeze, trim_heap
 from gpuagent.view import View
+from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import parse_scenario
 from tests.bench.exporters import GPUS, PROCESSES, write_crowd
@@ -71,7 +71,7 @@ class Agent:
     """Its parts, as the service puts them together."""
 
     monitor: Monitor
-    leaks: Leaks
+    leaks: LeakDetection
     view: View
     alerting: Alerting
     clock: ManualClock
@@ -144,7 +144,7 @@ async def agent(node: SimulatedNode, clock: ManualClock, folder: Path, url: str)
     alerting = Alerting(
         config, load_rules(config), clock, NodeIdentity("soak", folder / "state.db", simulated=node.name)
     )
-    leaks = Leaks(config.leaks.sensitivity, clock, store=alerting.store, boot_id="soak")
+    leaks = LeakDetection(config.leaks.sensitivity, clock, store=alerting.store, boot_id="soak")
     view = View(config, clock, node.name, alerting.figures, lambda: [leaks.further()])
     leaks.open()
     await alerting.open(lambda: True)

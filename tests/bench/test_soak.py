@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import parse_scenario
 from tests.bench.soak import Time, agent

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from gpuagent.alerting.snapshot_inputs import subject_of
-from gpuagent.catalogue.alerting import FiringAlert
-from gpuagent.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
-from gpuagent.identity import NO_INSTANCE
+from gpuagent.core.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.metrics.alerting import FiringAlert
 from gpuagent_exporters.assessment import Assessments
 from gpuagent_exporters.severity import Severity
 

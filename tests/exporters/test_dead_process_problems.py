@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gpuagent.reading import ProcessState
+from gpuagent.core.snapshot import ProcessState
 from gpuagent_exporters.severity import Severity
 from tests.exporters.test_problems import only
 from tests.fakes.readings import gpu, process, snapshot

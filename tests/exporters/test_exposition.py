@@ -15,20 +15,20 @@ from prometheus_client.openmetrics.exposition import generate_latest as generate
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from gpuagent.catalogue.family import Family, Kind, Sample
-from gpuagent.catalogue.series import series
+from gpuagent.core.metrics.family import Family, MetricType, Sample
+from gpuagent.core.metrics.series import series
 from gpuagent_exporters.exposition import SnapshotCollector, TextWriter
 from tests.fakes.snapshots import full_alerting, full_snapshot, snapshots, texts
 
 Series = list[tuple[Family[Any], list[Sample]]]
 Parsed = dict[tuple[str, str, str], dict[tuple[tuple[str, str], ...], float]]
 
-GAUGE: Family[Any] = Family("gpuagent_some_bytes", Kind.GAUGE, "Bytes.", "memory", ("a", "b"), lambda _: ())
+GAUGE: Family[Any] = Family("gpuagent_some_bytes", MetricType.GAUGE, "Bytes.", "memory", ("a", "b"), lambda _: ())
 COUNTER: Family[Any] = Family(
-    "gpuagent_some_total", Kind.COUNTER, 'Of "things"\\\n.', "memory", ("a", "b"), lambda _: ()
+    "gpuagent_some_total", MetricType.COUNTER, 'Of "things"\\\n.', "memory", ("a", "b"), lambda _: ()
 )
-BARE: Family[Any] = Family("gpuagent_bare", Kind.GAUGE, "No labels.", "memory", (), lambda _: ())
-RENAMED: Family[Any] = Family("gpuagent_some_bytes", Kind.GAUGE, "Bytes.", "memory", ("c", "d"), lambda _: ())
+BARE: Family[Any] = Family("gpuagent_bare", MetricType.GAUGE, "No labels.", "memory", (), lambda _: ())
+RENAMED: Family[Any] = Family("gpuagent_some_bytes", MetricType.GAUGE, "Bytes.", "memory", ("c", "d"), lambda _: ())
 """GAUGE with other labels."""
 
 numbers = st.floats(allow_nan=False) | st.integers(-(2**64), 2**64).map(float)
@@ -177,7 +177,7 @@ def test_a_scrape_does_not_show_what_was_before_it(scrapes: Any) -> None:
 
 def test_the_same_values_under_other_names_are_another_text() -> None:
     """EXP-04: each family has its own name and its own names of labels."""
-    other: Family[Any] = Family("gpuagent_other", Kind.GAUGE, "Other.", "memory", ("c", "d"), lambda _: ())
+    other: Family[Any] = Family("gpuagent_other", MetricType.GAUGE, "Other.", "memory", ("c", "d"), lambda _: ())
     sample = Sample(("1", "2"), 3.0)
     writer = TextWriter()
     for _ in range(2):

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
-from gpuagent.reading import Snapshot
-from gpuagent.units import GIB
+from gpuagent.core.growth import Evidence, Growth, GrowthState, MemoryKey, Range, Verdict
+from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.units import GIB
 from gpuagent_exporters.problems import find_problems
 from gpuagent_exporters.severity import Severity
 from tests.fakes.documents import document

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,27 +14,31 @@ from hypothesis import given, settings
 from starlette.routing import BaseRoute, Route
 
 from gpuagent.clients.documents import Findings, HolderGroup, Line
+from gpuagent.core.growth import Evidence, GrowthState, Verdict
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Snapshot
 from gpuagent.history import History
-from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Status
 from gpuagent_alerts.notify.silences import SilenceState
 from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_exporters.api import openapi, reference
 from gpuagent_exporters.api import remedy_routes as remedy_routes_module
 from gpuagent_exporters.api.alert_routes import alert_routes, read_routes
 from gpuagent_exporters.api.client_routes import client_command_routes, client_routes
 from gpuagent_exporters.api.control import control_routes
+from gpuagent_exporters.api.history_routes import MOST, TOP
 from gpuagent_exporters.api.remedy_routes import remedy_command_routes, remedy_routes
 from gpuagent_exporters.api.routes import build_app
-from gpuagent_exporters.openapi import reference
-from gpuagent_exporters.openapi.alert_schemas import ALERT_SCHEMAS
-from gpuagent_exporters.openapi.document import OPERATIONS, SCHEMAS, document, render
-from gpuagent_exporters.openapi.remedy_schemas import REMEDY_SCHEMAS, RESULTS
-from gpuagent_exporters.status import processes_document, status_document
+from gpuagent_exporters.page_assets import ASSETS
+from gpuagent_exporters.severity import Severity
+from gpuagent_exporters.status import SCHEMA, processes_document, status_document
 from tests.exporters.wire import Answer, ask, run, serving
 from tests.fakes.any_snapshot import snapshots
-from tests.fakes.openapi import faults_of
+from tests.fakes.openapi import OPERATIONS, SCHEMAS, faults_of, plain_route
 from tests.fakes.source import FakeSource
 
+GROWTH: Mapping[str, Iterable[str]] = {
+    "verdict": Verdict, "growth_state": GrowthState, "severity": Severity, "evidence": Evidence,
+}  # fmt: skip
 DOCS = Path(__file__).parents[2] / "docs"
 
 
@@ -57,7 +61,7 @@ def served(extra: tuple[BaseRoute, ...], *, control: bool) -> set[tuple[str, str
     """Method and path of every route of an app."""
     app = build_app(FakeSource(), control=control, extra_routes=extra)
     routes = [route for route in app.routes if isinstance(route, Route)]
-    return {(method, route.path) for route in routes for method in (route.methods or set()) - {"HEAD"}}
+    return {(method, plain_route(route.path)) for route in routes for method in (route.methods or set()) - {"HEAD"}}
 
 
 @pytest.mark.parametrize("control", [False, True], ids=["tcp", "control socket"])
@@ -85,7 +89,7 @@ def test_a_wrong_method_names_the_right_ones() -> None:
 
 def test_the_document_is_openapi() -> None:
     """Its references lead somewhere, its names are unique, and each schema is one."""
-    whole = document()
+    whole = openapi.document()
     text = json.dumps(whole)
     names = [each.name for each in OPERATIONS]
     assert len(names) == len(set(names))
@@ -95,10 +99,10 @@ def test_the_document_is_openapi() -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "made"), [("openapi.json", render), ("api.md", reference.render)], ids=["openapi.json", "api.md"]
+    ("name", "made"), [("openapi.json", openapi.render), ("api.md", reference.render)], ids=["openapi.json", "api.md"]
 )
 def test_files_are_current(name: str, made: Any) -> None:
-    """`python -m gpuagent_exporters.openapi.document` and `.reference` make them."""
+    """`python -m gpuagent_exporters.api.openapi` and `.reference` make them."""
     assert (DOCS / name).read_text() == made()
 
 
@@ -111,7 +115,7 @@ def test_it_is_served() -> None:
 
     got = run(test())
     assert (got.status, got.headers["content-type"]) == (200, "application/json")
-    assert got.json() == document()
+    assert got.json() == openapi.document()
 
 
 @settings(max_examples=50)
@@ -160,7 +164,7 @@ def test_what_apps_have_found_keeps_to_it() -> None:
 
 def test_what_is_hidden_may_be_missing() -> None:
     """Keys that an address without a password does not tell are described as such."""
-    schema = REMEDY_SCHEMAS["Remedy"]
+    schema = SCHEMAS["Remedy"]
     row, end = schema["properties"]["steps"]["items"], schema["properties"]["end"]
     for one, told in (
         (schema, remedy_routes_module._TOLD_RUN | {"steps", "end"}),
@@ -170,9 +174,42 @@ def test_what_is_hidden_may_be_missing() -> None:
         assert set(one["required"]) <= told <= set(one["properties"])
 
 
-def test_words_are_those_of_the_code() -> None:
-    """What the exporters may not import is written out here, and is the same."""
-    assert set(RESULTS) == set(Result)
-    assert ALERT_SCHEMAS["Silence"]["properties"]["state"]["enum"] == list(SilenceState)
-    letter = ALERT_SCHEMAS["DeadLetters"]["properties"]["dead"]["items"]
-    assert letter["properties"]["status"]["enum"] == list(Status)
+def words(path: str) -> list[str]:
+    """Return the words of an enumeration, given where it is: `Gpu.verdict`, `DeadLetters.dead[].status`."""
+    name, *keys = path.split(".")
+    schema = SCHEMAS[name]
+    for key in keys:
+        schema = schema["properties"][key.removesuffix("[]")]
+        schema = schema["items"] if key.endswith("[]") else schema
+    return [word for word in schema["enum"] if word is not None]
+
+
+@pytest.mark.parametrize(
+    ("path", "of_the_code"),
+    [
+        ("Node.nvml_state", NvmlState), ("Problem.severity", Severity), ("Gpu.state", GpuState),
+        *((f"{name}.{key}", kind) for name in ("Gpu", "MigInstance", "Process") for key, kind in GROWTH.items()),
+        ("Process.state", ProcessState), ("Remedy.end.result", Result), ("Remedied.result", Result),
+        ("Silence.state", SilenceState), ("DeadLetters.dead[].status", Status),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+def test_words_are_those_of_the_code(path: str, of_the_code: Iterable[str]) -> None:
+    """The description is written by hand: what it enumerates is what there is."""
+    assert set(words(path)) == set(of_the_code)
+
+
+def test_numbers_are_those_of_the_code() -> None:
+    """Versions of documents, files of the page and lines of a history are the code's too."""
+    versions = {name: schema["properties"]["schema"]["const"] for name, schema in SCHEMAS.items()
+                if "schema" in schema.get("properties", {})}  # fmt: skip
+    assert set(versions.values()) == {SCHEMA}
+    parameters = {
+        (path, each["name"]): each["schema"]
+        for path, methods in openapi.document()["paths"].items()
+        for content in methods.values()
+        for each in content.get("parameters", ())
+    }
+    top = parameters["/api/v1/history", "top"]
+    assert (top["maximum"], top["default"]) == (MOST, TOP)
+    assert parameters["/assets/{name}", "name"]["enum"] == sorted(ASSETS)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gpuagent.units import GIB
+from gpuagent.core.units import GIB
 from gpuagent_exporters import page
 from tests.exporters.test_page import HOSTILE, Page
 from tests.fakes.source import status_document

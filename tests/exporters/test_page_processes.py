@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.units import GIB
+from gpuagent.core.units import GIB
 from gpuagent_exporters import page
 from tests.exporters.test_page import Page
 from tests.fakes.source import status_document

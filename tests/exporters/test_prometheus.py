@@ -11,9 +11,9 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
 from prometheus_client.parser import text_string_to_metric_families as parse_text
 
-from gpuagent.catalogue.family import Family, Kind, Sample
-from gpuagent.catalogue.series import series
-from gpuagent.reading import Snapshot
+from gpuagent.core.metrics.family import Family, MetricType, Sample
+from gpuagent.core.metrics.series import series
+from gpuagent.core.snapshot import Snapshot
 from gpuagent_exporters.exposition import MetricsPage, Series, SnapshotCollector
 from tests.fakes.snapshots import full_snapshot
 
@@ -62,7 +62,7 @@ def test_what_is_gone_is_gone_at_the_next_scrape() -> None:
 
 def test_a_letter_that_is_none() -> None:
     """PROC-07: half a surrogate pair, which is no UTF-8, costs that letter and not the scrape."""
-    family: Family[Any] = Family("gpuagent_x", Kind.GAUGE, "X.", "memory", ("a",), lambda _: ())
+    family: Family[Any] = Family("gpuagent_x", MetricType.GAUGE, "X.", "memory", ("a",), lambda _: ())
     body = MetricsPage(lambda: [(family, [Sample(("b\udcffb",), 1.0)])]).render()
 
     assert b'gpuagent_x{a="b?b"} 1' in body

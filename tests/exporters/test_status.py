@@ -11,18 +11,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 
-from gpuagent.reading import (
-    CollectorRun,
-    Ecc,
-    GpuIdentity,
-    GpuReading,
-    GpuState,
-    Power,
-    ProcessState,
-    Snapshot,
-    Thermal,
-    XidCount,
-)
+from gpuagent.core.hardware import Ecc, Power, Thermal
+from gpuagent.core.snapshot import CollectorRun, GpuIdentity, GpuReading, GpuState, ProcessState, Snapshot, XidCount
 from gpuagent_exporters.status import processes_document, status_document
 from tests.fakes.any_snapshot import snapshots
 from tests.fakes.readings import NOW, WALL, absent_gpu, gpu, identity, memory, mig_instance, process, snapshot

@@ -15,9 +15,9 @@ from gpuagent_exporters.api.control import control_routes
 from gpuagent_exporters.api.remedy_routes import remedy_command_routes
 from gpuagent_exporters.api.routes import build_app
 from gpuagent_exporters.http.requests import QUERY_ARGUMENTS
-from gpuagent_exporters.openapi.document import OPERATIONS
 from tests.exporters.test_remedy_routes import FakeRemedies
 from tests.exporters.wire import Answer, connected, run, serving
+from tests.fakes.openapi import OPERATIONS
 from tests.fakes.source import FakeSource
 
 
@@ -96,11 +96,7 @@ def test_a_query_that_is_taken_says_one_thing(tmp_path: Path, target: str) -> No
 
 def test_queries_are_described() -> None:
     """What is taken in the query is what the API's description has there."""
-    described = {
-        (each.method, each.path): {one.name for one in each.parameters if one.where == "query"}
-        for each in OPERATIONS
-        if each.method != "GET"
-    }
+    described = {(each.method, each.path): set(each.query) for each in OPERATIONS if each.method != "GET"}
     assert {key: names for key, names in described.items() if names} == QUERY_ARGUMENTS
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import yaml
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_exporters.api.routes import build_app
 from gpuagent_exporters.http import tls
 from gpuagent_exporters.http.limits import HttpLimits

@@ -4,27 +4,21 @@ from __future__ import annotations
 
 from hypothesis import strategies as st
 
-from gpuagent.identity import NO_INSTANCE, ProcessId
-from gpuagent.reading import (
-    Clocks,
+from gpuagent.core.hardware import Clocks, Ecc, Memory, MigInstance, Power, Thermal, Utilization
+from gpuagent.core.identity import NO_INSTANCE, ProcessId
+from gpuagent.core.snapshot import (
     CollectorRun,
-    Ecc,
     GpuIdentity,
     GpuReading,
     GpuState,
-    Memory,
-    MigInstance,
     NodeReading,
     NvmlState,
-    Power,
     ProcessInfo,
     ProcessReading,
     ProcessState,
     ProcessUtilization,
     Reconciliation,
     Snapshot,
-    Thermal,
-    Utilization,
     XidCount,
 )
 

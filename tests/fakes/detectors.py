@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpuagent.growth import Growth, Verdict
-from gpuagent.leaks.detectors import Beginning
+from gpuagent.core.growth import Growth, Verdict
+from gpuagent_alerts.leak.detector import MemoryLeakDetector
+from gpuagent_alerts.leak.histories import Beginning
+from gpuagent_alerts.leak.settings import Sensitivity
 
 LEARNING, STEADY = Growth(Verdict.LEARNING), Growth(Verdict.STEADY)
 Reading = tuple[float | None, ...]
 
 
-class FakeDetector:
+class FakeDetector(MemoryLeakDetector):
     """`said` is its word; `readings` are (time, used, free, allocated, reserved)."""
 
-    def __init__(self, beginning: Beginning, sensitivity: str, resumed: bytes = b"") -> None:
+    def set_up(self, beginning: Beginning, sensitivity: str, resumed: bytes) -> None:
+        """Begin with what it was made for."""
         self.beginning = beginning
         self.sensitivity = sensitivity
         self.resumed = resumed
@@ -44,29 +47,42 @@ class FakeDetector:
 
 
 class FakeDetectors:
-    """Makes them, and keeps hold of all that it made."""
+    """Keeps hold of every detector that is made through its `type`."""
 
     def __init__(self, on_begin: Callable[[Beginning], None] = lambda _: None) -> None:
         self.made: list[FakeDetector] = []
-        self._on_begin = on_begin
-        self._sensitivity = ""
         self.first_word = STEADY
         """Of those that are made from now on."""
+        self.on_begin = on_begin
+        made = self
 
-    def __call__(self, sensitivity: str) -> FakeDetectors:
-        self._sensitivity = sensitivity
-        return self
+        class Made(FakeDetector):
+            def __init__(
+                self,
+                *,
+                total_bytes: int,
+                started_seconds: float | None,
+                sensitivity: Sensitivity = "balanced",
+                phase: int = 0,
+            ) -> None:
+                beginning = Beginning(total_bytes, started_seconds, phase)
+                made.on_begin(beginning)
+                made.keep(self, beginning, sensitivity)
 
-    def begin(self, beginning: Beginning) -> FakeDetector:
-        self._on_begin(beginning)
-        return self._keep(FakeDetector(beginning, self._sensitivity))
+            @classmethod
+            def load(
+                cls, data: bytes, *, total_bytes: int, sensitivity: Sensitivity = "balanced", phase: int = 0
+            ) -> Made:
+                if data == b"garbage":
+                    raise ValueError("no dump")
+                loaded = cls.__new__(cls)
+                made.keep(loaded, Beginning(total_bytes, None, phase), sensitivity, data)
+                return loaded
 
-    def resume(self, dump: bytes, beginning: Beginning) -> FakeDetector:
-        if dump == b"garbage":
-            raise ValueError("no dump")
-        return self._keep(FakeDetector(beginning, self._sensitivity, dump))
+        self.type: type[MemoryLeakDetector] = Made
 
-    def _keep(self, detector: FakeDetector) -> FakeDetector:
+    def keep(self, detector: FakeDetector, beginning: Beginning, sensitivity: str, resumed: bytes = b"") -> None:
+        """Set up a detector that was made, and remember it."""
+        detector.set_up(beginning, sensitivity, resumed)
         detector.said = self.first_word
         self.made.append(detector)
-        return detector

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from gpuagent.reading import Snapshot
-from gpuagent.units import GIB
+from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.units import GIB
 from gpuagent_exporters.status import status_document
 from tests.fakes.readings import NOW
 

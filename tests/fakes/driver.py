@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
+from gpuagent.core.hardware import Memory
+from gpuagent.core.snapshot import CollectorRun, GpuIdentity, GpuReading, GpuState, XidCount
 from gpuagent.driver.backend import Collected, DriverFailure, Versions, WatchedGpu
-from gpuagent.reading import CollectorRun, GpuIdentity, GpuReading, GpuState, Memory, XidCount
 
 TOTAL_BYTES = 16 * 2**30
 

@@ -6,29 +6,23 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
-from gpuagent.identity import ProcessId
-from gpuagent.reading import (
-    Clocks,
+from gpuagent.core.hardware import Clocks, Ecc, Memory, MigInstance, Power, Thermal, Utilization
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import (
     CollectorRun,
-    Ecc,
     GpuIdentity,
     GpuReading,
     GpuState,
-    Memory,
-    MigInstance,
     NodeReading,
     NvmlState,
-    Power,
     ProcessInfo,
     ProcessReading,
     ProcessState,
     ProcessUtilization,
     Reconciliation,
     Snapshot,
-    Thermal,
-    Utilization,
 )
-from gpuagent.units import GIB
+from gpuagent.core.units import GIB
 
 NOW = 5000.0
 """The boot clock of every snapshot here."""

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-from gpuagent.catalogue.remedies import About, BudgetUse, OutstandingStep, RemedyCount, RemedyFigures, RemedyNote
+from gpuagent.core.metrics.remedies import (
+    BudgetUse,
+    OutstandingStep,
+    RemedyCount,
+    RemedyFigures,
+    RemedyNote,
+    RemedyTarget,
+)
 
 
 def full_remedies() -> RemedyFigures:
     """Every family has a sample of it."""
-    about = About("0", "GPU-0", "7", "python", "alice", "whisper.service")
+    about = RemedyTarget("0", "GPU-0", "7", "python", "alice", "whisper.service")
     ended = RemedyNote(about, "r1", "SIGTERM", "released", dry_run=False, time_seconds=1.7e9)
     announced = RemedyNote(about, "", "", "", dry_run=False, time_seconds=1.7e9)
     return RemedyFigures(

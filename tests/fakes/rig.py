@@ -9,15 +9,15 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.catalogue.series import series
-from gpuagent.clock import ManualClock
 from gpuagent.collector.inventory import Inventory
 from gpuagent.collector.tick import Monitor, MonitorContext, ProcessResolver, TickTimeouts
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.metrics.series import series
+from gpuagent.core.snapshot import GpuReading, GpuState, Snapshot
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.kernel_log import Address
 from gpuagent.procfs.table import ProcessTable
-from gpuagent.reading import GpuReading, GpuState, Snapshot
 from gpuagent_simulator.faults import Fault, FaultKind
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import load_scenario, parse_scenario

@@ -7,35 +7,33 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures, Undelivered, Why
-from gpuagent.catalogue.clients import ClientFigures
-from gpuagent.catalogue.sources import ServerReading, Servers
-from gpuagent.embedded import AllocatorReading, ClientReading
-from gpuagent.growth import Evidence, Growth, MemoryKey, Range, Verdict
-from gpuagent.identity import NO_INSTANCE, ProcessId
-from gpuagent.reading import (
-    Clocks,
+from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
+from gpuagent.core.hardware import Clocks, Ecc, Memory, MigInstance, NvLink, Pcie, Power, Profile, Thermal, Utilization
+from gpuagent.core.identity import NO_INSTANCE, ProcessId
+from gpuagent.core.metrics.alerting import (
+    AlertCount,
+    AlertingFigures,
+    ReceiverCounts,
+    RuleFailures,
+    Undelivered,
+    UndeliveredReason,
+)
+from gpuagent.core.metrics.clients import ClientFigures, ServerReading, Servers
+from gpuagent.core.snapshot import (
+    AllocatorReading,
+    ClientReading,
     CollectorRun,
-    Ecc,
     GpuIdentity,
     GpuReading,
     GpuState,
-    Memory,
-    MigInstance,
     NodeReading,
-    NvLink,
     NvmlState,
-    Pcie,
-    Power,
     ProcessInfo,
     ProcessReading,
     ProcessState,
     ProcessUtilization,
-    Profile,
     Reconciliation,
     Snapshot,
-    Thermal,
-    Utilization,
     XidCount,
 )
 
@@ -137,7 +135,7 @@ def full_alerting() -> AlertingFigures:
         failures=(RuleFailures("gpuagent", "GpuLost", 1),),
         receivers=(ReceiverCounts("ops", 1, 2, 3.0, 4, 5, 6),),
         rows_set_aside=(("told", 1),),
-        undelivered=(Undelivered("ops", Why.DEAD, "", None, 2),),
+        undelivered=(Undelivered("ops", UndeliveredReason.DEAD, "", None, 2),),
     )
 
 

@@ -12,7 +12,7 @@ from urllib.parse import parse_qs
 import pytest
 import yaml
 
-from gpuagent.catalogue import FAMILIES
+from gpuagent.core.metrics import FAMILIES
 from tests.grafana.boards import DASHBOARDS, FOLDER, NAMES, board, expressions, panels, queries
 
 BASE_UNITS = {"_bytes": {"bytes"}, "_ratio": {"percentunit"}, "_celsius": {"celsius"}, "_watts": {"watt"},

@@ -13,7 +13,7 @@ from typing import NamedTuple
 import pytest
 import yaml
 
-from gpuagent.catalogue import FAMILIES
+from gpuagent.core.metrics import FAMILIES
 from gpuagent_alerts.shipped import RULES_FILE
 from tests.alerts.promql.promtool import scratch
 from tests.integration.agent import Agent, running_agent

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.notify.receivers.alertmanager import HOLDS_SECONDS, RESEND_SECONDS
 from tests.agent.alerting.bench import BLIND, BUSY, CALM, INTERVAL_SECONDS, Bench, alerting, config, rules, run
 from tests.integration.agent import Agent, running_agent

@@ -12,12 +12,11 @@ from typing import Any
 
 import pytest
 
-from gpuagent.ask import request
-from gpuagent.identity import SHOWN_FIELDS
-from gpuagent_exporters.openapi.document import OPERATIONS
+from gpuagent.core.api_client import request
+from gpuagent.core.identity import SHOWN_FIELDS
 from tests.agent.acting.processes import PLAIN, running
 from tests.fakes.embedded import FakeApp, hello, stats
-from tests.fakes.openapi import faults_of
+from tests.fakes.openapi import OPERATIONS, faults_of, plain_route
 from tests.integration.agent import GREEDY, Agent, running_agent
 from tests.integration.unix_forwarder import forwarded
 from tests.integration.waiting import PATIENCE_SECONDS, until
@@ -60,7 +59,9 @@ def told(agent: Agent, method: str, path: str, body: Any = None) -> tuple[int, A
 def test_both_doors_serve_what_is_described(agent: Agent) -> None:
     """Every path of the agent's own list is described; a command over TCP does not exist there."""
     _, _, listed = told(agent, "GET", "/nowhere")[1]["message"].partition("There is: ")
-    assert set(listed.removesuffix(".").split(", ")) == {each.route_path for each in OPERATIONS}
+    assert {plain_route(each) for each in listed.removesuffix(".").split(", ")} == {
+        each.route_path for each in OPERATIONS
+    }
     public = {each.route_path for each in OPERATIONS if not each.control_only}
     hidden = [each for each in OPERATIONS if each.control_only and each.route_path not in public]
     for each in hidden:

@@ -22,7 +22,7 @@ from rich.terminal_theme import MONOKAI
 from rich.text import Text
 
 from gpuagent.cli.cells import Paint
-from gpuagent.cli.screen import status_screen
+from gpuagent.cli.status import status_screen
 from tests.alerts.notify.receivers.sink import Sink, sink
 from tests.integration.agent import Agent, running_agent
 from tests.integration.waiting import until

@@ -94,7 +94,7 @@ def test_the_wheel_has_every_source_and_data_file(wheel: Wheel) -> None:
     """Scenarios, rules and type markers travel without being listed anywhere."""
     expected = set(source_files())
 
-    assert "gpuagent/reading.py" in expected
+    assert "gpuagent/core/snapshot.py" in expected
     assert {name for name in wheel.files if ".dist-info/" not in name} == expected
 
 

@@ -12,10 +12,10 @@ import pytest
 import typer
 import yaml
 
-from gpuagent.catalogue import FAMILIES
 from gpuagent.cli.app import app
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
+from gpuagent.core.metrics import FAMILIES
 from gpuagent_alerts.rules.file import load_rule_text
 from tests.packaging.documented import PAGES, ROOT
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests.exhaustive import evenly, is_sampled, usually
 
 ROOT = Path(__file__).parents[2]
-INTERRUPTED = "tests/agent/cli/test_attended.py::test_ctrl_c_stops_looking_alone"
+INTERRUPTED = "tests/agent/cli/test_progress.py::test_ctrl_c_stops_looking_alone"
 
 
 def collected(*words: str) -> set[str]:

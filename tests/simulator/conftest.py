@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pynvml
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import parse_scenario
 from gpuagent_simulator.spec import Scenario

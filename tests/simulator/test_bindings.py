@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_simulator.node import SimulatedNode
 from tests.simulator.conftest import OpenNode
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pynvml
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_simulator.faults import Fault, FaultBoard, FaultKind
 from gpuagent_simulator.functions import ScenarioClock
 from gpuagent_simulator.node import FaultsFile

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.proc import FIRST_NEWCOMER_PID, FallbackProc
 from gpuagent_simulator.scenario import parse_scenario

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent_simulator.scenario import ScenarioError, load_scenario, parse_scenario, shipped_scenarios
-from tests.agent.leaks.node import node, run
+from tests.alerts.leak.node import node, run
 
 WANTED = {
     "healthy",

@@ -14,7 +14,7 @@ import pytest
 from gpuagent.clients.admission import Rate
 from gpuagent.clients.hub import DROPPED, ClientLimits, Hub
 from gpuagent.clients.protocol import Malformed, decode, read_message
-from gpuagent.clock import SystemClock
+from gpuagent.core.clock import SystemClock
 from gpuagent.procfs.files import RealProc
 from tests.agent.acting.processes import reader
 from tests.torture import times

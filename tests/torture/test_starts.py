@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StateOwner
 from tests.alerts.notify.receivers.sink import sink

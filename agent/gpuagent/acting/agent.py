@@ -25,12 +25,12 @@ from gpuagent.acting.shown import ShownProcess
 from gpuagent.acting.targets import unranked, used_ratio
 from gpuagent.acting.unreadable import UnreadableGpus
 from gpuagent.acting.window import Window
-from gpuagent.catalogue.remedies import RemedyCount, RemedyFigures
-from gpuagent.clock import Clock
-from gpuagent.config.directories import DEFAULT_PATH
+from gpuagent.config.files import DEFAULT_PATH
+from gpuagent.core.clock import Clock
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.metrics.remedies import RemedyCount, RemedyFigures
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.driver.backend import longest_gap
-from gpuagent.identity import ProcessId
-from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.advice import advice_on
 from gpuagent_alerts.remedies.audit import Audit, runs

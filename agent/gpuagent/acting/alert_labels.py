@@ -9,14 +9,14 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from gpuagent.growth import Evidence
+from gpuagent.core.growth import Evidence
 from gpuagent_alerts.notify.matchers import Matchers
 from gpuagent_alerts.remedies.grounds import Grounds, grounds_of_rule
 from gpuagent_alerts.rules.model import AlertRule, RuleGroup
 
 if TYPE_CHECKING:
     from gpuagent.config.remedies import Ladder
-    from gpuagent.matchers import Matcher
+    from gpuagent.core.matchers import Matcher
 
 Values = frozenset[str] | None
 """What a label can be, "" where it may be missing; None is anything."""

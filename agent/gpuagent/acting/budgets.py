@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from gpuagent.catalogue.remedies import BudgetUse
-from gpuagent.reading import ProcessReading, Snapshot
+from gpuagent.core.metrics.remedies import BudgetUse
+from gpuagent.core.snapshot import ProcessReading, Snapshot
 from gpuagent_alerts.remedies.target import names_container
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ from gpuagent.acting.lookup import FreshProcess
 from gpuagent.acting.shown import ShownProcess, card_of
 from gpuagent.acting.targets import measured, target_of
 from gpuagent.acting.unreadable import UnreadableGpu
-from gpuagent.reading import ProcessReading, ProcessState, Snapshot
-from gpuagent.units import format_bytes
+from gpuagent.core.snapshot import ProcessReading, ProcessState, Snapshot
+from gpuagent.core.units import format_bytes
 from gpuagent_alerts.remedies.target import Target
 
 Fresh = Mapping[int, FreshProcess | None]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from gpuagent.acting.budgets import belongs
 from gpuagent.acting.targets import targets_named, targets_on
-from gpuagent.reading import GpuState, Snapshot
+from gpuagent.core.snapshot import GpuState, Snapshot
 from gpuagent_alerts.remedies.families import PROCESS_LABELS
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.target import Target

@@ -9,7 +9,7 @@ from typing import Any
 from gpuagent.acting.agent import Acting
 from gpuagent.acting.by_hand import AnotherProcess, NoSuchProcess
 from gpuagent.acting.shown import SHOWN_MEMBERS, read_shown
-from gpuagent.identity import SHOWN_FIELDS
+from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent_alerts.remedies.audit import NotRecorded
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.store.problem import StoreFailure

@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 
 from gpuagent.acting.targets import all_targets, left_apart, members, relatives, successors
-from gpuagent.clock import Clock
-from gpuagent.reading import GpuReading, GpuState, Snapshot
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import GpuReading, GpuState, Snapshot
 from gpuagent_alerts.remedies.judged import DATA_MISSING, ONLY_KEPT, Judged
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.victim import Choice

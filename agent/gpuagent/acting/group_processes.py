@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable
 from gpuagent.acting.members import Reader
 from gpuagent.acting.process_scan import list_pids
 from gpuagent.acting.unit_processes import UnitProcesses
-from gpuagent.naming import format_container
+from gpuagent.core.identity import format_container
 from gpuagent.procfs.cgroup import CgroupLevel, Membership, leaves, parse_cgroup
 from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentials
 from gpuagent.procfs.files import ProcFiles

@@ -19,11 +19,11 @@ from gpuagent.acting.never_entries import NO_ANSWER, NeverEntries
 from gpuagent.acting.ties import TieFinder
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.acting.units import LOOK_SECONDS, Systemctl
-from gpuagent.identity import ProcessId
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.units import format_bytes
 from gpuagent.procfs.containers import RunningContainer
 from gpuagent.procfs.files import ProcFiles, parse_stat
 from gpuagent.runtime.background import in_daemon_thread
-from gpuagent.units import format_bytes
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.programs.run import run_program
 from gpuagent_alerts.remedies.groups import Group, groups_of

@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.members import Reader
-from gpuagent.identity import ProcessId
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.files import READ_LIMIT_BYTES, LivingThread, ProcFiles, Stat, parse_stat, parse_status, read_living
-from gpuagent.reading import ProcessInfo
 from gpuagent_alerts.remedies.target import Identity
 
 _TEXT_SIZE = re.compile(rb"^VmExe:\s*(\d+)", re.MULTILINE)

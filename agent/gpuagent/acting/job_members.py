@@ -10,7 +10,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
-from gpuagent.identity import JobSign, ProcessId, SignKind
+from gpuagent.core.identity import JobSign, ProcessId, SignKind
 from gpuagent_alerts.remedies.never_list import NEVER, find_listed
 from gpuagent_alerts.remedies.target import Target
 

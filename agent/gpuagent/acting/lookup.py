@@ -18,9 +18,9 @@ from gpuagent.acting.identities import Seen, read_identity
 from gpuagent.acting.members import Reader, read_ties
 from gpuagent.acting.process_scan import ProcessScan, UnseenProcesses
 from gpuagent.acting.ties import TieFinder
+from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.table import ProcessTable
-from gpuagent.reading import ProcessInfo
 from gpuagent_alerts.remedies.target import Identity, TiedProcess
 
 T = TypeVar("T")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import pwd
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent.runtime.background import in_daemon_thread
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, Stop
 

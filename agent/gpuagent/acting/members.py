@@ -10,11 +10,11 @@ from gpuagent.acting.never_entries import NOTHING, NeverLook
 from gpuagent.acting.own_work import read_place
 from gpuagent.acting.process_scan import ProcessScan, UnseenProcesses
 from gpuagent.acting.ties import Tie, TieFinder
+from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.credentials import read_uids
 from gpuagent.procfs.files import ProcFiles, parse_status
 from gpuagent.procfs.programs import read_program
 from gpuagent.procfs.reader import ProcessRecord
-from gpuagent.reading import ProcessInfo
 from gpuagent_alerts.remedies.target import MAX_TIED, TiedProcess, Ties
 
 _GONE = (FileNotFoundError, ProcessLookupError)

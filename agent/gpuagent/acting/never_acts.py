@@ -24,7 +24,7 @@ from gpuagent_alerts.rules.model import RuleGroup, suggest
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
     from gpuagent.config.remedies import Allow, Ladder
-    from gpuagent.matchers import Matcher
+    from gpuagent.core.matchers import Matcher
 
 Users = Callable[[Iterable[str]], Mapping[str, str]]
 """Why nobody has a name here, of those of which nobody has."""

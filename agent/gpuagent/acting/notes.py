@@ -6,9 +6,9 @@ import logging
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-from gpuagent.catalogue.remedies import About, OutstandingStep, RemedyNote
-from gpuagent.clock import Clock
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.core.clock import Clock
+from gpuagent.core.metrics.remedies import OutstandingStep, RemedyNote, RemedyTarget
+from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.remedies.audit import RESULT
 from gpuagent_alerts.remedies.ending import RemedyEnding
 from gpuagent_alerts.remedies.ladder import Run
@@ -74,7 +74,9 @@ class Notes:
                 continue
             # The same words as before the restart, or it would be told once more. An interrupted run ended in silence.
             step = str(end.get("step") or (run["steps"][-1]["step"] if run["steps"] else run["ladder"][0]))
-            found = About(*(str(run.get(name, "")) for name in ("gpu", "gpu_uuid", "pid", "name", "user", "unit")))
+            found = RemedyTarget(
+                *(str(run.get(name, "")) for name in ("gpu", "gpu_uuid", "pid", "name", "user", "unit"))
+            )
             dry_run = bool(run["dry_run"])
             note = RemedyNote(found, run["id"], step, end["result"], dry_run, end["time_seconds"], took)
             words = said(step, end["result"], end.get("released_bytes"), end.get("seconds"), dry_run=dry_run)
@@ -133,7 +135,7 @@ def has_taken_a_step(steps: Iterable[Mapping[str, Any]]) -> bool:
 def waited_for(one: Outstanding) -> OutstandingStep:
     """Return a process that a step may have ended and that is still there, for the series."""
     names = (str(one.gpu_index), one.gpu_uuid, str(one.identity.pid), one.name, one.user, one.unit)
-    return OutstandingStep(About(*names), one.step, one.wall_seconds)
+    return OutstandingStep(RemedyTarget(*names), one.step, one.wall_seconds)
 
 
 def said(step: str, result: str, released_bytes: int | None, seconds: float | None, *, dry_run: bool) -> str:
@@ -144,6 +146,8 @@ def said(step: str, result: str, released_bytes: int | None, seconds: float | No
     return f"{step}: {result.replace('_', ' ')}{freed}{took}{dry}"
 
 
-def about(target: Target) -> About:
+def about(target: Target) -> RemedyTarget:
     """Labels that name a target."""
-    return About(str(target.gpu_index), target.key.gpu_uuid, str(target.pid), target.name, target.user, target.unit)
+    return RemedyTarget(
+        str(target.gpu_index), target.key.gpu_uuid, str(target.pid), target.name, target.user, target.unit
+    )

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpuagent.growth import MemoryKey
-from gpuagent.identity import NO_INSTANCE, ProcessId
-from gpuagent.reading import GpuReading, GpuState, Snapshot
-from gpuagent.units import format_duration
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.identity import NO_INSTANCE, ProcessId
+from gpuagent.core.snapshot import GpuReading, GpuState, Snapshot
+from gpuagent.core.units import format_duration
 from gpuagent_alerts.remedies.target import Target
 
 _GROWTH = 2

@@ -27,7 +27,7 @@ from gpuagent.acting.command_rules import (
 from gpuagent.acting.entries import listed_faults, tree_faults
 from gpuagent.acting.leases import is_open_for_writing
 from gpuagent.acting.path_walk import Walk, replacement, shown_path, walk
-from gpuagent.regular_files import open_regular_file, read_at_most
+from gpuagent.core.regular_files import open_regular_file, read_at_most
 from gpuagent_alerts.programs.run import SEARCH_PATH, WORKING_DIRECTORY
 
 _HEAD_BYTES = 256

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.lookup import FreshProcess
-from gpuagent.identity import SHOWN_FIELDS
+from gpuagent.core.identity import SHOWN_FIELDS
 
 SHOWN_MEMBERS = "ends_with_it"
 """Field of those that were shown as ending together with the process; without it nobody was."""

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from gpuagent.acting.job_members import job_members, standing_apart
-from gpuagent.growth import Growth, Verdict
-from gpuagent.identity import NO_INSTANCE, ProcessId
-from gpuagent.reading import GpuReading, GpuState, ProcessReading, ProcessState, Snapshot
+from gpuagent.core.growth import Growth, Verdict
+from gpuagent.core.identity import NO_INSTANCE, ProcessId
+from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.remedies.families import PROCESS_LABELS
 from gpuagent_alerts.remedies.grounds import Grounds, Subject
 from gpuagent_alerts.remedies.target import Target

@@ -16,7 +16,7 @@ from gpuagent.acting.held import ancestors
 from gpuagent.acting.never_entries import NeverEntries
 from gpuagent.acting.process_scan import UnseenProcesses
 from gpuagent.acting.ties import TieFinder
-from gpuagent.naming import format_container
+from gpuagent.core.identity import format_container
 from gpuagent.procfs.cgroup import (
     Hierarchy,
     UnreadableTree,

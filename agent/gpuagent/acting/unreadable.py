@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from gpuagent.clock import Clock
-from gpuagent.reading import GpuReading, GpuState, NvmlState, Snapshot
-from gpuagent.units import format_duration
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, Snapshot
+from gpuagent.core.units import format_duration
 
 
 class UnreadableGpu(NamedTuple):

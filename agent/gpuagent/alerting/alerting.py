@@ -23,11 +23,11 @@ from gpuagent.alerting.receivers import ReceiverFactory, count_alerts, count_mes
 from gpuagent.alerting.rules import unknown_metrics
 from gpuagent.alerting.snapshot_inputs import RuleSeries, SnapshotFacts, explainer, subjects_of, with_remedy
 from gpuagent.alerting.transitions import EndReasons, EvaluatedTick, close_for_handover, log_transitions
-from gpuagent.catalogue.alerting import AlertingFigures, ReceiverCounts
-from gpuagent.catalogue.series import Further
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
+from gpuagent.core.metrics.alerting import AlertingFigures, ReceiverCounts
+from gpuagent.core.metrics.series import ExtraFamilies
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.driver.backend import longest_gap
-from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.notify.incidents import IncidentRecord
 from gpuagent_alerts.notify.limiter import HeldSummary
@@ -123,7 +123,7 @@ class Alerting:
         self._facts: SnapshotFacts | None = None
         self._evaluated: dict[RuleKey, tuple[int, float, Mapping[str, float]]] = {}
         self._grounds: dict[RuleKey, Grounds] = {}
-        self._further: Callable[[], Sequence[Further]] = tuple
+        self._further: Callable[[], Sequence[ExtraFamilies]] = tuple
         self.remedy_of: Callable[[Alert], str] = lambda _: ""
         """What a remedy has done about an alert, in words; "" where none has."""
 
@@ -190,7 +190,7 @@ class Alerting:
             await self._use_receivers(alive)
 
     def listen(
-        self, listener: Listener, further: Callable[[], Sequence[Further]], remedy_of: Callable[[Alert], str]
+        self, listener: Listener, further: Callable[[], Sequence[ExtraFamilies]], remedy_of: Callable[[Alert], str]
     ) -> None:
         """Tell somebody what fires after each evaluation, and ask what was done about an alert when it is told.
 

@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from urllib.parse import quote
 
 from gpuagent.alerting.headline import BriefingInputs, headline_of, main_alert
-from gpuagent.growth import MemoryKey
-from gpuagent.reading import GpuReading, ProcessReading, Snapshot
-from gpuagent.units import format_bytes, format_ratio
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.snapshot import GpuReading, ProcessReading, Snapshot
+from gpuagent.core.units import format_bytes, format_ratio
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, CauseKind, Holder, Incident
 from gpuagent_exporters.xids import explain_xid
 

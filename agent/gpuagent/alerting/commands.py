@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.snapshot_inputs import with_remedy
-from gpuagent.catalogue.alerting import ReceiverCounts
-from gpuagent.clock import Clock
-from gpuagent.matchers import MatchOperator, parse_matcher
+from gpuagent.core.clock import Clock
+from gpuagent.core.matchers import MatchOperator, parse_matcher
+from gpuagent.core.metrics.alerting import ReceiverCounts
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.notify.incidents import IncidentRecord
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier

@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
-from gpuagent.growth import Growth, MemoryKey, Verdict
-from gpuagent.identity import NO_INSTANCE, ProcessId
-from gpuagent.reading import GpuReading, GpuState, Memory, NvmlState, ProcessReading, ProcessState, Snapshot
-from gpuagent.units import format_bytes, format_duration, format_ratio
+from gpuagent.core.growth import Growth, MemoryKey, Verdict
+from gpuagent.core.hardware import Memory
+from gpuagent.core.identity import NO_INSTANCE, ProcessId
+from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, ProcessState, Snapshot
+from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.ending import RemedyEnding
 

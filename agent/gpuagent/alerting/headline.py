@@ -9,10 +9,10 @@ import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
-from gpuagent.growth import Growth, MemoryKey, Verdict
-from gpuagent.naming import format_container
-from gpuagent.reading import GpuReading, GpuState, ProcessReading, Snapshot
-from gpuagent.units import MAX_SECONDS, format_bytes, format_duration
+from gpuagent.core.growth import Growth, MemoryKey, Verdict
+from gpuagent.core.identity import format_container
+from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Snapshot
+from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, Incident, Status, resolved_summary, shown_annotations
 from gpuagent_exporters.xids import explain_xid
 

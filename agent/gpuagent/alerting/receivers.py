@@ -10,8 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures, Undelivered, Why
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
+from gpuagent.core.metrics.alerting import (
+    AlertCount,
+    AlertingFigures,
+    ReceiverCounts,
+    RuleFailures,
+    Undelivered,
+    UndeliveredReason,
+)
 from gpuagent_alerts.notify.outbox.attempt import Sender
 from gpuagent_alerts.notify.outbox.delivery import Delivery, DeliveryWorker
 from gpuagent_alerts.notify.outbox.queue import DeliveryFigures
@@ -142,22 +149,29 @@ def find_undelivered(
     """Return what could not be delivered, by receiver; `now_seconds` is CLOCK_BOOTTIME."""
     found = [trouble for counts in receivers for trouble in _of(counts, workers.get(counts.receiver), now_seconds)]
     failing = (beat for beat in heartbeats if _for_long(beat.failing_since, now_seconds))
-    return (*found, *(Undelivered(beat.name, Why.FAILING, str(beat.last), beat.failing_since) for beat in failing))
+    return (
+        *found,
+        *(Undelivered(beat.name, UndeliveredReason.FAILING, str(beat.last), beat.failing_since) for beat in failing),
+    )
 
 
 def _of(counts: ReceiverCounts, worker: DeliveryWorker | None, now_seconds: float) -> Iterator[Undelivered]:
     name, last = counts.receiver, "" if worker is None or worker.failing_since is None else str(worker.last)
     oldest = None if counts.oldest_seconds is None else now_seconds - counts.oldest_seconds
     if worker is not None and worker.off is not None:
-        yield Undelivered(name, Why.OFF, str(worker.off.outcome), None, counts.queued)
+        yield Undelivered(name, UndeliveredReason.OFF, str(worker.off.outcome), None, counts.queued)
     elif worker is not None and _for_long(worker.failing_since, now_seconds):
-        yield Undelivered(name, Why.FAILING, last, worker.failing_since, counts.queued)
+        yield Undelivered(name, UndeliveredReason.FAILING, last, worker.failing_since, counts.queued)
     elif counts.queued and _for_long(oldest, now_seconds):
         yield Undelivered(
-            name, Why.WAITING, "" if worker is None or worker.failing_since is None else last, oldest, counts.queued
+            name,
+            UndeliveredReason.WAITING,
+            "" if worker is None or worker.failing_since is None else last,
+            oldest,
+            counts.queued,
         )
     if counts.dead:
-        yield Undelivered(name, Why.DEAD, "", None, counts.dead)
+        yield Undelivered(name, UndeliveredReason.DEAD, "", None, counts.dead)
 
 
 def _for_long(since: float | None, now_seconds: float) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuagent.catalogue import FAMILIES
+from gpuagent.core.metrics import FAMILIES
 from gpuagent_alerts.remedies.grounds import Grounds, grounds_of_rule
 from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_file, merge_rules, read_rule_file
 from gpuagent_alerts.rules.model import AlertRule, Rule, RuleFault, RuleFileError, RuleGroup

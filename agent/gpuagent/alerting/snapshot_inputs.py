@@ -8,12 +8,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property, partial
 
-from gpuagent.catalogue.alerting import AlertingFigures, FiringAlert
-from gpuagent.catalogue.memo import Memo
-from gpuagent.catalogue.series import Further, series
-from gpuagent.growth import Growth, MemoryKey, Verdict
-from gpuagent.identity import NO_INSTANCE
-from gpuagent.reading import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
+from gpuagent.core.growth import Growth, MemoryKey, Verdict
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.metrics.alerting import AlertingFigures, FiringAlert
+from gpuagent.core.metrics.family import SampleCache
+from gpuagent.core.metrics.series import ExtraFamilies, series
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.notify.cause import CauseProcess
 from gpuagent_alerts.promql.series import SeriesIndex
@@ -31,16 +31,16 @@ class RuleSeries:
 
     def __init__(self, simulated: str) -> None:
         self._simulated = simulated
-        self._kept: dict[Names, tuple[Memo, SeriesIndex | None]] = {}
+        self._kept: dict[Names, tuple[SampleCache, SeriesIndex | None]] = {}
 
     def index(
         self, snapshot: Snapshot, now_seconds: float, names: Names,
-        *, alerting: AlertingFigures | None, preallocates: tuple[str, ...], further: Sequence[Further],
+        *, alerting: AlertingFigures | None, preallocates: tuple[str, ...], further: Sequence[ExtraFamilies],
     ) -> SeriesIndex:  # fmt: skip
         """Return the series of these names (None: all) at a tick."""
         if names not in self._kept and len(self._kept) >= _MOST_KEPT:  # other rules were loaded, again and again
             self._kept.clear()
-        memo, before = self._kept.get(names) or (Memo(), None)
+        memo, before = self._kept.get(names) or (SampleCache(), None)
         made = series(
             snapshot, now_seconds, simulated=self._simulated, alerting=alerting, preallocates=preallocates,
             further=further, only=names, memo=memo,

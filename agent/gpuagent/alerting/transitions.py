@@ -13,9 +13,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from gpuagent.alerting.end_reasons import EndedAlert, MeasuredFacts, facts_of, reason_by_name, reason_of_process
-from gpuagent.identity import ProcessId
-from gpuagent.reading import Snapshot
-from gpuagent.units import format_bytes, format_duration, format_ratio
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.units import format_bytes, format_duration, format_ratio
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, Status, shown_annotations
 from gpuagent_alerts.promql.expression import compile_measured_side
 from gpuagent_alerts.promql.series import SeriesIndex

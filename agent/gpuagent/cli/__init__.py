@@ -1,4 +1,4 @@
-"""The `gpuagent` command: one module per subcommand, registered in `app`."""
+"""The `gpuagent` command: a function per subcommand, registered in `app`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 
 def main() -> None:
-    """Entry point of the installed script."""
+    """Run the command of the installed script."""
     command = _alone(sys.argv[1:2])
     if command is None:
         from gpuagent.cli.app import app

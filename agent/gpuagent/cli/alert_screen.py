@@ -6,9 +6,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from gpuagent.alert_words import since_of, summary_of
 from gpuagent.cli.cells import Paint, cut, fit, wrap
-from gpuagent.units import format_duration
+from gpuagent.core.units import format_duration
+from gpuagent.core.wording import since_of, summary_of
 
 Document = dict[str, Any]
 
@@ -20,7 +20,7 @@ _WORDS = {"": "no severity", "none": "for no one"}
 
 
 def alert_screen(document: Document, width: int, paint: Paint) -> list[str]:
-    """Lines of at most `width` cells: what is wrong with alerting itself first, then what fires."""
+    """Return lines of at most `width` cells: what is wrong with alerting itself first, then what fires."""
     width = max(_NARROWEST, min(width, _WIDEST))
     lines = [*_troubles(document, width, paint), *_incidents(document, width, paint), *_alerts(document, width, paint)]
     silences = [silence for silence in document["silences"] if silence["state"] == "active"]
@@ -47,7 +47,7 @@ def silence_lines(silences: Sequence[Document], now: float, width: int, paint: P
 
 
 def dead_lines(document: Document, width: int, paint: Paint) -> list[str]:
-    """The messages that could not be delivered, oldest first."""
+    """Return the messages that could not be delivered, oldest first."""
     width = max(_NARROWEST, min(width, _WIDEST))
     lines = []
     for letter in document["dead"]:
@@ -64,7 +64,7 @@ def dead_lines(document: Document, width: int, paint: Paint) -> list[str]:
 
 
 def receiver_lines(document: Document, width: int, paint: Paint) -> list[str]:
-    """A table, and below each receiver what came of the last attempt."""
+    """Return a table, and below each receiver what came of the last attempt."""
     width = max(_NARROWEST, min(width, _WIDEST))
     if not document["receivers"] and not document["heartbeats"]:
         return [cut("no receiver is configured: this agent tells nobody", width)]
@@ -95,7 +95,7 @@ def receiver_lines(document: Document, width: int, paint: Paint) -> list[str]:
 
 
 def _troubles(document: Document, width: int, paint: Paint) -> list[str]:
-    """Why somebody may not be told."""
+    """Return why somebody may not be told."""
     lines = [paint(line, "warning") for line in simulated_lines(document, width)]
     if document["store_problem"]:
         lines += _problem("STORE", document["store_problem"], width, paint)
@@ -179,7 +179,7 @@ def _alert(alert: Document, width: int, paint: Paint) -> list[str]:
 
 
 def _value(value: float | None) -> str:
-    """All digits of what is large: bytes as 4.08e+10 or a time as 1.79e+09 tell nobody anything."""
+    """Return all digits of what is large: bytes as 4.08e+10 or a time as 1.79e+09 tell nobody anything."""
     if value is None:
         return ""
     whole = math.isfinite(value) and abs(value) < 1e15 and (abs(value) >= 1e6 or value == round(value))
@@ -219,7 +219,7 @@ def _columns(queued: object, dead: object, oldest: object) -> str:
 
 
 def _span(silence: Document, now: float) -> str:
-    """How long it goes on, how soon it begins, or how long ago it ended."""
+    """Return how long it goes on, how soon it begins, or how long ago it ended."""
     starts, ends = silence["starts_at_seconds"], silence["ends_at_seconds"]
     if silence["state"] == "active":
         return f"for {format_duration(max(0.0, ends - now))} more"

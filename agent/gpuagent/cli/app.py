@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-from gpuagent.cli.ack import ack
-from gpuagent.cli.alerts import alerts
+from gpuagent.cli.alerts import ack, alerts, receivers_app, silence_app
+from gpuagent.cli.apps import blame, release
 from gpuagent.cli.base import new_app
-from gpuagent.cli.blame import blame
 from gpuagent.cli.check import CheckCommand, check
-from gpuagent.cli.config import config_app
-from gpuagent.cli.demo import demo
-from gpuagent.cli.doctor import doctor
+from gpuagent.cli.config import config_app, reload, rules_app
 from gpuagent.cli.kill import kill
-from gpuagent.cli.pause import pause, resume
+from gpuagent.cli.maintenance import demo, doctor, pause, resume
 from gpuagent.cli.ps import ps
-from gpuagent.cli.receivers import receivers_app
 from gpuagent.cli.record import COMMAND_SETTINGS, record
-from gpuagent.cli.release import release
-from gpuagent.cli.reload import reload
 from gpuagent.cli.remedies import remedies_app
 from gpuagent.cli.replay import replay
-from gpuagent.cli.rules import rules_app
 from gpuagent.cli.run import run
 from gpuagent.cli.service import service_app
-from gpuagent.cli.silence import silence_app
 from gpuagent.cli.status import status
 from gpuagent.cli.workers import workers
 

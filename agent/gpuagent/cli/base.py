@@ -1,4 +1,7 @@
-"""The command without its subcommands: what `gpuagent` itself takes."""
+"""The command without its subcommands: what `gpuagent` itself takes.
+
+Apart from `app`, so that `run` and `status` load no other command.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ from gpuagent import __version__
 
 
 def new_app() -> typer.Typer:
-    """To hang subcommands below."""
+    """Return the command without its subcommands, to hang them below."""
     app = typer.Typer(
         help="GPU memory on this node: who holds it, how much is left, and what is wrong.",
         no_args_is_help=True,

@@ -57,7 +57,7 @@ def cut(text: object, width: int) -> str:
 
 
 def wrap(text: object, width: int) -> list[str]:
-    """Words on lines of at most `width` cells; a word that is longer than a line is broken.
+    """Return words on lines of at most `width` cells; a word that is longer than a line is broken.
 
     >>> wrap("the GPU is lost", 7), wrap("abcdefgh", 5), wrap("", 5)
     (['the GPU', 'is lost'], ['abcde', 'fgh'], [''])
@@ -88,7 +88,7 @@ class Paint:
 
     @classmethod
     def for_stream(cls, stream: TextIO, *, ascii_only: bool = False, environ: Mapping[str, str] = os.environ) -> Paint:
-        """What this stream can show.
+        """Return what this stream can show.
 
         No colour in a pipe, on a dumb terminal, or where NO_COLOR is set and not empty (https://no-color.org). ASCII
         where it was asked for, or where the encoding is not UTF-8.
@@ -98,20 +98,20 @@ class Paint:
         return cls(color=color, ascii_only=ascii_only or encoding != "utf8")
 
     def __call__(self, text: str, style: str) -> str:
-        """The text in a style; colour never carries a meaning that the words do not."""
+        """Return the text in a style; colour never carries a meaning that the words do not."""
         if not self._color or style not in _STYLES:
             return text
         return f"\x1b[{_STYLES[style]}m{text}\x1b[0m"
 
     def bar(self, ratio: float, width: int) -> str:
-        """A bar of `width` cells."""
+        """Return a bar of `width` cells."""
         full = round(min(max(ratio, 0.0), 1.0) * width)
         if self.ascii_only:
             return "#" * full + "." * (width - full)
         return BAR_FULL * full + BAR_EMPTY * (width - full)
 
     def sparkline(self, points: Sequence[float | None], highest: float, width: int) -> str:
-        """The last points, each against `highest`; a gap where there was no reading."""
+        """Return the last points, each against `highest`; a gap where there was no reading."""
         sparks = _ASCII_SPARKS if self.ascii_only else _SPARKS
         top = len(sparks) - 1
         return "".join(
@@ -120,7 +120,7 @@ class Paint:
         ).rjust(width)
 
     def text(self, line: str) -> str:
-        """A finished line, in ASCII where that was asked for; it keeps its width."""
+        """Return a finished line, in ASCII where that was asked for; it keeps its width."""
         if not self.ascii_only or line.isascii():
             return line
         return "".join(

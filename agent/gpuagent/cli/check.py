@@ -13,7 +13,7 @@ from typer.core import TyperCommand
 
 from gpuagent.cli.cells import clean
 from gpuagent.cli.source import Direct, NoData, Socket, Source, Url, get_document
-from gpuagent.units import format_bytes, format_duration, format_ratio
+from gpuagent.core.units import format_bytes, format_duration, format_ratio
 
 OK, WARNING, CRITICAL, UNKNOWN = 0, 1, 2, 3
 _NAMES = ("OK", "WARNING", "CRITICAL", "UNKNOWN")
@@ -91,7 +91,7 @@ def _line(code: int, text: str, data: list[str] | None = None) -> str:
 
 
 def _walls(gpu: Any) -> Iterator[_Wall]:
-    """A GPU with memory of its own, and each of its MIG instances: a full one has no room though its GPU may."""
+    """Yield a GPU with memory of its own, and each of its MIG instances: a full one has no room though its GPU may."""
     name = f"GPU {gpu['index']}"
     parts = [(name, f"gpu{gpu['index']}", gpu)] if not gpu["unified_memory"] else []
     instances = {instance["gpu_instance_id"]: instance for instance in gpu["mig"]}  # what shares memory counts once

@@ -1,7 +1,4 @@
-"""`gpuagent config`: look at the configuration, and check one before it is used.
-
-What loads pydantic and YAML is imported inside the commands, so that others start fast.
-"""
+"""`gpuagent config` and `gpuagent rules`: what the files of this node say, checked, shown and read anew."""
 
 from __future__ import annotations
 
@@ -12,8 +9,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuagent.cli.control import ask_agent
+from gpuagent.cli.source import Socket
+
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
+    from gpuagent_alerts.rules.model import RuleGroup
+
 
 EXIT_FAULTY = 1
 EXIT_UNREADABLE = 2
@@ -37,7 +39,7 @@ def check(
 
     Exit status: 0 no fault, 1 faults (on standard error), 2 the file cannot be read.
     """
-    from gpuagent.config.directories import DEFAULT_PATH
+    from gpuagent.config.files import DEFAULT_PATH
 
     path = file or config
     _check_beside(_load(path), path or DEFAULT_PATH)
@@ -55,7 +57,7 @@ def show(
 
     Exit status: 0 shown, 1 faults in the file (on standard error), 2 it cannot be read.
     """
-    from gpuagent.config.render import effective, to_yaml
+    from gpuagent.config.reference import effective, to_yaml
 
     loaded = _load(config)
     text = json.dumps(effective(loaded), indent=2) + "\n" if as_json else to_yaml(loaded)
@@ -85,3 +87,79 @@ def _load(path: Path | None) -> Config:
         typer.echo(error, err=True)
         unreadable = isinstance(error, ConfigUnreadableError)
         raise typer.Exit(EXIT_UNREADABLE if unreadable else EXIT_FAULTY) from None
+
+
+_TIMEOUT_SECONDS = 60.0
+"""Rules are compiled, and files on a slow disk read."""
+
+
+def reload(socket: Socket = None) -> None:
+    """Have the running agent read its configuration and rules again. A bad one is refused, and the old one stays.
+
+    Exit status: 0 it is in force, 1 it was refused (its faults are on standard error), or no agent answers.
+    """
+    answer = ask_agent("POST", "/api/v1/reload", socket, timeout_seconds=_TIMEOUT_SECONDS, also=(409,))
+    if answer.get("error"):
+        typer.echo(f"refused, and the old one stays:\n{answer['error']}", err=True)
+        raise typer.Exit(1)
+    typer.echo("the configuration was read again")
+
+
+rules_app = typer.Typer(no_args_is_help=True, help="Check Prometheus rule files, or run their unit tests.")
+
+_RuleFiles = Annotated[list[Path], typer.Argument(help="One or more files.", show_default=False)]
+
+
+@rules_app.command("check")
+def check_rules(files: _RuleFiles) -> None:
+    """Check rule files as the agent would load them: what passes here also loads in Prometheus 2.42.
+
+    Exit status: 0 no fault, 1 faults (on standard error). A metric that the agent does not have is a note, no fault; so
+    is a rule that is no reason to act: it alerts, and no ladder disrupts a process because of it.
+    """
+    from gpuagent.alerting.rules import rules_without_grounds, unknown_metrics
+    from gpuagent_alerts.rules.file import load_rule_file
+    from gpuagent_alerts.rules.model import RuleFileError
+
+    failed = False
+    loaded: list[RuleGroup] = []
+    for file in files:
+        try:
+            groups = load_rule_file(file)
+        except RuleFileError as error:
+            failed = True
+            typer.echo(error, err=True)
+            continue
+        loaded += groups
+        count = sum(len(group.rules) for group in groups)
+        typer.echo(f"{file}: ok, {count} {'rule' if count == 1 else 'rules'}")
+    for note in (*unknown_metrics(loaded), *rules_without_grounds(loaded)):
+        typer.echo(f"note: {note}", err=True)
+    if failed:
+        raise typer.Exit(EXIT_FAULTY)
+
+
+@rules_app.command("test")
+def test_rules(files: _RuleFiles) -> None:
+    """Run unit tests in promtool's format, with promtool's verdicts.
+
+    Exit status: 0 all passed, 1 something failed, or could not be read.
+    """
+    from gpuagent_alerts.rules.unit_test import run_unit_tests
+
+    failed = False
+    for file in files:
+        typer.echo(f"Unit Testing:  {file}")
+        verdict = run_unit_tests(file)
+        for warning in verdict.warnings:
+            typer.echo(warning, err=True)
+        if verdict.passed:
+            typer.echo("  SUCCESS")
+        else:
+            failed = True
+            typer.echo("  FAILED:", err=True)
+            for problem in verdict.problems:
+                typer.echo(problem, err=True)
+        typer.echo()
+    if failed:
+        raise typer.Exit(EXIT_FAULTY)

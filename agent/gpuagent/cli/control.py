@@ -1,4 +1,4 @@
-"""Telling a running agent to do something, over its control socket."""
+"""Telling a running agent to do something, and asking what it knows of apps, over its control socket."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 
 import typer
 
-from gpuagent.ask import NoAgent, default_socket, request
 from gpuagent.cli.cells import clean
+from gpuagent.core.api_client import DEFAULT_URL, AgentUnreachable, default_socket, fetch_document, request
 
 Document = dict[str, Any]
 
@@ -51,7 +51,7 @@ def answer_of(
     """Return the agent's answer, also one of a refusal whose status is in `also`. Raises Refused."""
     try:
         status, received = request(socket or default_socket(), method, path, timeout_seconds, body=body)
-    except NoAgent as error:
+    except AgentUnreachable as error:
         raise Refused(f"the agent cannot be told: {error}") from None
     try:
         answer = json.loads(received)
@@ -63,3 +63,40 @@ def answer_of(
         words = answer.get("message") or answer.get("error") or f"HTTP {status}"
         raise Refused(f"the agent refused: {clean(words)}")
     return answer
+
+
+_REFUSALS = (403, 404, 409, 502, 504)
+ABSENT = """\
+process {pid} has no embedded client that is connected to the agent, so it cannot be asked.
+In the app: pip install gpuagent-client, then `import gpuagent_client; gpuagent_client.start()`."""
+
+
+def ask_app(pid: int, command: str, args: dict[str, Any], socket: Path | None, *, timeout_seconds: float) -> Any:
+    """Return the app's answer. Where there is none, the command ends with 1 and says why."""
+    answer = ask_agent(
+        "POST", f"/api/v1/clients/{pid}/{command}", socket, args, timeout_seconds=timeout_seconds, also=_REFUSALS
+    )
+    if "reason" not in answer or "message" not in answer:
+        return answer
+    if answer["reason"] == "absent":
+        typer.echo(ABSENT.format(pid=pid), err=True)
+    else:
+        typer.echo(f"the app did not do it: {clean(answer['message'])}", err=True)
+    raise typer.Exit(1)
+
+
+def fetch_clients(socket: Path | None, url: str | None) -> Any:
+    """Return the connected apps, from the place that was named, else from the first usual one that answers.
+
+    Raises:
+        NoAgent: none answers; the reason is that of the first.
+    """
+    named = url if url is not None else socket
+    first: AgentUnreachable | None = None
+    places: list[Path | str] = [default_socket(), DEFAULT_URL]
+    for place in places if named is None else [named]:
+        try:
+            return fetch_document(place, "/api/v1/clients")
+        except AgentUnreachable as error:
+            first = first or error
+    raise first or AgentUnreachable("nobody was asked")

@@ -11,11 +11,12 @@ import typer
 
 from gpuagent.cli.cells import clean
 from gpuagent.cli.source import EXIT_NO_DATA, Direct, Socket, Url, tell
-from gpuagent.units import parse_duration
+from gpuagent.core.units import parse_duration
 
 if TYPE_CHECKING:
     from gpuagent.recording.recorder import Command, Signals
     from gpuagent.recording.trace import TraceFile
+
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 EXIT_CANNOT_RUN, EXIT_NOT_FOUND = 126, 127
@@ -81,7 +82,7 @@ class _Job(NamedTuple):
 
 
 def _run(job: _Job, named: Path | str | None, *, direct: bool) -> int:
-    from gpuagent.clock import SystemClock
+    from gpuagent.core.clock import SystemClock
     from gpuagent.procfs.files import RealProc
     from gpuagent.recording.family import Family, adopt_orphans
     from gpuagent.recording.recorder import Recorder, Signals

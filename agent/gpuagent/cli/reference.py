@@ -26,7 +26,7 @@ standard output, messages to standard error. Where no status is named, 0 is done
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
     commands = list(leaves("gpuagent", typer.main.get_command(app)))
     lines = [_INTRODUCTION, "| command | |", "|---|---|"]
     for name, command in commands:
@@ -39,7 +39,7 @@ def render() -> str:
 
 
 def leaves(name: str, command: Any) -> Iterator[tuple[str, Any]]:
-    """Every command that does something, under its full name. A group may be one, too."""
+    """Yield every command that does something, under its full name. A group may be one, too."""
     below = getattr(command, "commands", None)
     if below is None or getattr(command, "invoke_without_command", False):
         yield name, command
@@ -88,7 +88,7 @@ def _default(parameter: Any) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that cannot break out of a table."""
+    """Return text that cannot break out of a table."""
     return " ".join(text.split()).replace("|", "\\|")
 
 

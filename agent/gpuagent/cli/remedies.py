@@ -9,12 +9,12 @@ from typing import Annotated, Any
 
 import typer
 
-from gpuagent.ask import NoAgent, default_socket, fetch_document
 from gpuagent.cli.alert_screen import simulated_lines
 from gpuagent.cli.cells import clean, width_of, wrap
 from gpuagent.cli.control import ask_agent
 from gpuagent.cli.source import EXIT_NO_DATA, Socket, Url, tell
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.core.api_client import AgentUnreachable, default_socket, fetch_document
+from gpuagent.core.units import format_bytes, format_duration
 
 _NARROWEST = 40
 
@@ -37,7 +37,7 @@ def remedies(
         return
     try:
         document: Any = fetch_document(url or socket or default_socket(), "/api/v1/remedies", 10.0)
-    except NoAgent as error:
+    except AgentUnreachable as error:
         tell(f"no agent answers: {error}")
         raise typer.Exit(EXIT_NO_DATA) from None
     document["remedies"] = document["remedies"][-limit:]
@@ -104,7 +104,7 @@ def stopped_words(document: dict[str, Any]) -> str:
 
 
 def lines(run: dict[str, Any], width: int) -> list[str]:
-    """A run in words: who and why, the steps, and the end."""
+    """Return a run in words: who and why, the steps, and the end."""
     when = datetime.fromtimestamp(run["time_seconds"]).astimezone().strftime("%Y-%m-%d %H:%M:%S")
     why = run.get("alertname") or f"asked for by {run.get('asked_by', '?')}"
     who = f"pid {run['pid']} ({clean(run['name'])}) on GPU {run['gpu']}, {format_bytes(run['used_bytes'])}"

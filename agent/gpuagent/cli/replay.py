@@ -1,20 +1,129 @@
-"""`gpuagent replay`: the leak detector over recorded traces: would it have caught mine?"""
+"""`gpuagent replay`: the leak detector over recorded traces: would it have caught mine?
+
+For people each process is a curve on one line, the verdict, and when it would have said what; or a picture, which is
+the only use of matplotlib.
+"""
 
 from __future__ import annotations
 
 import json
 import sys
 from collections.abc import Iterator
+from operator import itemgetter
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
-from gpuagent.cli.cells import Paint, width_of
+from gpuagent.cli.cells import Paint, cut, fit, width_of, wrap
 from gpuagent.cli.source import tell
+from gpuagent.core.growth import Range, Verdict
+from gpuagent.core.units import GIB, format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:
-    from gpuagent_alerts.leak.replay.run import Replayed
+    from gpuagent_alerts.leak.replay.run import Point, Replayed, ReplayedAlarm
+
+
+CURVE_CELLS = 40
+MOST_FAST = 3
+_FAST = "  would fill the GPU within minutes: growth, not yet a leak"
+_INDENT = "  "
+_STYLES = {Verdict.LEAKING: "critical", Verdict.GROWING: "warning", Verdict.LEARNING: "dim"}
+
+
+def lines_of(file: Path, one: Replayed, width: int, paint: Paint) -> list[str]:
+    """Return the block of one process, without a line longer than `width` cells."""
+    lasted = format_duration(max(0.0, one.last_seconds - one.first_seconds))
+    verdict = paint(str(one.growth.verdict), _STYLES.get(one.growth.verdict, "ok"))
+    head = f"{file.name}  {one.process}" if one.process else file.name
+    lines = [cut(head, width - 14) + f"  {verdict}"]
+    points = one.sketch.points()
+    lines.append(f"{_INDENT}{curve(points, CURVE_CELLS, paint)}  " + cut(f"{_span(points)} in {lasted}", width - 44))
+    events = [(alarm.alarm_seconds, _alarm(alarm, one.first_seconds, width)) for alarm in one.alarms]
+    events += [(seconds, [_at(seconds, one.first_seconds) + _FAST]) for seconds in one.fast_seconds[:MOST_FAST]]
+    for _, told in sorted(events, key=itemgetter(0)):
+        lines += [cut(_INDENT + line, width) for line in told]
+    if len(one.fast_seconds) > MOST_FAST:
+        lines.append(f"{_INDENT}and so {len(one.fast_seconds)} times in all")
+    if not one.alarms:
+        lines += [_INDENT + line for reason in one.growth.reasons for line in wrap(reason, width - 2)]
+    return lines
+
+
+def curve(points: list[Point], cells: int, paint: Paint) -> str:
+    """Return the used memory in so many cells, from nothing to its highest."""
+    values: list[float | None] = []
+    for cell in range(cells):
+        part = points[
+            cell * len(points) // cells : max(cell * len(points) // cells + 1, (cell + 1) * len(points) // cells)
+        ]
+        values.append(max((point.used_bytes for point in part if point.used_bytes is not None), default=None))
+    return paint.sparkline(values, max((value for value in values if value is not None), default=0.0), cells)
+
+
+def _span(points: list[Point]) -> str:
+    used = [point.used_bytes for point in points if point.used_bytes is not None]
+    return f"{format_bytes(used[0])}, at most {format_bytes(max(used))}," if used else "no reading"
+
+
+def _alarm(alarm: ReplayedAlarm, first_seconds: float, width: int) -> list[str]:
+    since = _at(alarm.onset_seconds, first_seconds).rstrip()
+    lines = [f"{_at(alarm.alarm_seconds, first_seconds)}  leak since {since} ({alarm.evidence})"]
+    told = [f"+{format_rate(alarm.slope.value)}" if alarm.slope else "no slope yet"]
+    if alarm.exhaustion is not None:
+        told[0] += f", the GPU is full in {_range(alarm.exhaustion)}"
+    for text in (*told, *alarm.reasons):
+        lines += [" " * 11 + line for line in wrap(text, width - 13)]
+    if alarm.cleared_seconds is not None:
+        lines.append(f"{_at(alarm.cleared_seconds, first_seconds)}  over")
+    return lines
+
+
+def _range(figure: Range) -> str:
+    return f"{format_duration(figure.low)} to {format_duration(figure.high)}"
+
+
+def _at(seconds: float, first_seconds: float) -> str:
+    """Time since the first reading: `+2:14:30`."""
+    whole = int(max(0.0, seconds - first_seconds))
+    return fit(f"+{whole // 3600}:{whole // 60 % 60:02}:{whole % 60:02}", 9)
+
+
+def draw(shown: list[tuple[Path, Replayed]], plot: Path) -> None:
+    """A panel for each process, in the format that the file's name asks for.
+
+    Raises OSError if it cannot be written, ValueError for a format that matplotlib does not have.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 2.6 * len(shown)), layout="constrained")
+    FigureCanvasAgg(figure)
+    for place, (file, one) in enumerate(shown):
+        panel = figure.add_subplot(len(shown), 1, place + 1)
+        points = one.sketch.points()
+        hours = [(point.seconds - one.first_seconds) / 3600 for point in points]
+        for name, values in (
+            ("used", [point.used_bytes for point in points]),
+            ("free", [point.free_bytes for point in points]),
+            ("allocated", [point.allocated_bytes for point in points]),
+        ):
+            if any(value is not None for value in values):
+                panel.plot(hours, [float("nan") if value is None else value / GIB for value in values], label=name)
+        for alarm in one.alarms:
+            panel.axvline((alarm.alarm_seconds - one.first_seconds) / 3600, color="red", linewidth=1)
+            panel.axvspan(
+                (alarm.onset_seconds - one.first_seconds) / 3600,
+                ((alarm.cleared_seconds or one.last_seconds) - one.first_seconds) / 3600,
+                color="red",
+                alpha=0.08,
+            )
+        panel.set_title(f"{file.name} {one.process}: {one.growth.verdict}", fontsize=9, parse_math=False)
+        panel.set_ylabel("GiB")
+        panel.legend(fontsize=7, loc="upper left")
+    figure.supxlabel("hours")
+    figure.savefig(plot, dpi=110)
+
 
 EXIT_LEAK = 1
 EXIT_UNREADABLE = 3
@@ -79,10 +188,10 @@ def replay(
 def _replayed(
     file: Path, sensitivity: Literal["strict", "balanced", "sensitive"], total_bytes: int | None, faults: _Faults
 ) -> Iterator[Replayed]:
-    """The processes of a file. Raises TraceError where it cannot be read, which may come after some of them."""
-    from gpuagent_alerts.leak.replay.files import open_trace
+    """Yield the processes of a file. Raises TraceError where it cannot be read, which may come after some of them."""
     from gpuagent_alerts.leak.replay.rows import TraceError
     from gpuagent_alerts.leak.replay.run import replay_rows
+    from gpuagent_alerts.leak.replay.trace_files import open_trace
 
     count = 0
     with open_trace(file, total_bytes, faults) as rows:
@@ -98,13 +207,13 @@ def _replayed(
 
 
 def _table(file: Path, one: Replayed, paint: Paint) -> str:
-    from gpuagent.cli.replay_table import lines_of
+    from gpuagent.cli.replay import lines_of
 
     return "\n".join(paint.text(line) for line in lines_of(file, one, width_of(sys.stdout), paint))
 
 
 def _draw(shown: list[tuple[Path, Replayed]], plot: Path) -> None:
-    from gpuagent.cli.replay_plot import draw
+    from gpuagent.cli.replay import draw
 
     try:
         draw(shown, plot)
@@ -162,7 +271,7 @@ def _document(file: Path, one: Replayed) -> dict[str, Any]:
 
 
 def _size(text: str | None) -> int | None:
-    from gpuagent.units import parse_bytes
+    from gpuagent.core.units import parse_bytes
 
     if text is None:
         return None

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any, NamedTuple
 from urllib.parse import urlsplit
 
 import typer
 
-from gpuagent.ask import NoAgent, fetch_anywhere
-from gpuagent.naming import node_name
+from gpuagent.core.api_client import AgentUnreachable, fetch_anywhere
+from gpuagent.core.identity import node_name
+
+if TYPE_CHECKING:
+    from gpuagent.collector.tick import Monitor
+    from gpuagent.core.snapshot import Snapshot
+
 
 Socket = Annotated[Path | None, typer.Option("--socket", help="Control socket of the agent")]
 Url = Annotated[str | None, typer.Option("--url", help="Read-only address of the agent, such as http://node:9837")]
 Direct = Annotated[bool, typer.Option("--direct", help="Read the GPUs without an agent")]
 
 EXIT_NO_DATA = 3
+_DEADLINE_SECONDS = 5.0
+_BETWEEN_SECONDS = 0.25
 
 
 class NoData(Exception):
@@ -48,18 +56,54 @@ def tell(text: str) -> None:
     typer.echo(text, err=True)
 
 
-def read_gpus() -> Any:
-    """Read the GPUs of this node in this process.
+def read_gpus() -> dict[str, object]:
+    """Read the GPUs of this node in this process: the same monitor, for two ticks, without an agent.
 
     Raises:
-        NoData: with the driver's reason.
+        NoData: NVML cannot be used, with the driver's reason.
     """
-    from gpuagent.cli.direct import DirectReadFailed, read_direct  # most of the agent: only where it is needed
+    # Most of the agent: only where it is needed.
+    import asyncio
+    import logging
 
-    try:
-        return read_direct()
-    except DirectReadFailed as error:
-        raise NoData(f"the GPUs cannot be read: {error}") from None
+    from gpuagent import __version__
+    from gpuagent.collector.tick import Monitor, TickTimeouts
+    from gpuagent.config.models import Config
+    from gpuagent.node import real_node
+    from gpuagent_exporters.status import status_document
+
+    logging.getLogger().addHandler(logging.NullHandler())
+    config = Config()
+    node = real_node(config, keep_inventory=False)
+    pace = TickTimeouts(fresh_seconds=_DEADLINE_SECONDS, deadline_seconds=_DEADLINE_SECONDS)
+    snapshot = asyncio.run(_read_twice(Monitor(node.driver, node.processes, node.clock, pace, node.place)))
+    if not snapshot.node.nvml_initializations:
+        raise NoData(f"the GPUs cannot be read: {snapshot.node.nvml_reason or 'NVML did not answer in time'}")
+    return status_document(
+        snapshot,
+        now_seconds=node.clock.now(),
+        source="direct",
+        version=__version__,
+        pid=os.getpid(),
+        uptime_seconds=None,
+        poll_interval_seconds=config.poll_interval,
+        history={},
+        history_interval_seconds=0.0,
+    )
+
+
+async def _read_twice(monitor: Monitor) -> Snapshot:
+    """Return the second tick where there are GPUs: utilization is told between two readings."""
+    import asyncio
+
+    from gpuagent.core.snapshot import GpuState
+
+    snapshot = await monitor.tick()
+    if any(gpu.state is GpuState.OK for gpu in snapshot.gpus):
+        await asyncio.sleep(_BETWEEN_SECONDS)
+        snapshot = await monitor.tick()
+    await monitor.close()
+    return snapshot
 
 
 def get_document(
@@ -70,7 +114,7 @@ def get_document(
     ask: Callable[[Path | None, str | None], Any] = fetch_anywhere,
     read: Callable[[], Any] = read_gpus,
 ) -> Any:
-    """The status document. `note` is told if the GPUs are read directly because no agent answers.
+    """Return the status document. `note` is told if the GPUs are read directly because no agent answers.
 
     Raises:
         NoData: with the reason.
@@ -79,7 +123,7 @@ def get_document(
         return read()
     try:
         return ask(source.socket, source.url)
-    except NoAgent as error:
+    except AgentUnreachable as error:
         if source.named or not fall_back:
             raise NoData(f"no agent answers: {error}") from None
         note(f"no agent is running ({error}): read the GPUs directly, once")

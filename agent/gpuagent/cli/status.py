@@ -6,14 +6,18 @@ import json
 import shutil
 import sys
 import time
-from collections.abc import Callable
-from typing import Annotated, TextIO
+from collections.abc import Callable, Iterator, Sequence
+from itertools import pairwise
+from typing import Annotated, Any, TextIO
 
 import typer
+from rich.cells import cell_len
 
-from gpuagent.cli.cells import Paint, width_of, wrap
-from gpuagent.cli.screen import status_screen
+from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
+from gpuagent.cli.ps import process_table
 from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
+from gpuagent.core.units import GIB, format_duration, format_ratio
+from gpuagent.core.wording import forecast_words, pace_words, verdict_words
 
 _CLEAR = "\x1b[H\x1b[J"
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"
@@ -77,7 +81,7 @@ def draw_again(
 
 
 def _screen(source: Source, paint: Paint, width: int) -> tuple[list[str], float]:
-    """What to draw, and for how long."""
+    """Return what to draw, and for how long."""
     notes: list[str] = []
     try:
         document = get_document(source, note=notes.append)
@@ -86,3 +90,232 @@ def _screen(source: Source, paint: Paint, width: int) -> tuple[list[str], float]
     lines = [paint.text(line) for note in notes for line in wrap(note, width)]
     lines += status_screen(document, width, paint, source.hostname)
     return lines, document["agent"]["poll_interval_seconds"] or 1.0
+
+
+_NARROWEST, _WIDEST = 80, 160
+_PER_GPU = 4
+_MOST_PROCESSES = 24
+_MOST_PROBLEMS = 12
+_SEVERITY_WIDTH = 9
+
+Document = dict[str, Any]
+
+
+def status_screen(document: Document, width: int, paint: Paint, hostname: str = "") -> list[str]:
+    """Return lines of at most `width` cells (80 to 160 are used)."""
+    width = max(_NARROWEST, min(width, _WIDEST))
+    lines = [_head(document, width, paint, hostname), "", *_problems(document["problems"], width, paint), ""]
+    history = any(gpu["memory_used_history_bytes"] for gpu in document["gpus"])
+    for gpu in document["gpus"]:
+        lines += gpu_lines(gpu, width, paint, history=history, stale=document["stale"])
+    lines += _processes(document, width, paint)
+    return [paint.text(line.rstrip()) for line in lines]
+
+
+def _head(document: Document, width: int, paint: Paint, hostname: str) -> str:
+    """One line: whether this is real, whose it is, and how old. What has no room any more is left out whole."""
+    agent, stale = document["agent"], document["stale"]
+    simulated = f"{cut('SIMULATED: ' + str(agent['simulated']), width // 2)}  " if agent["simulated"] else ""
+    right = f"  {'STALE: ' if stale else ''}{_read(document['age_seconds'])}"
+    left = cut(hostname, width // 4)
+    for part in (
+        "no agent" if document["source"] == "direct" else f"gpuagent {agent['version']}",
+        _count(document["node"]),
+        f"driver {document['node']['driver_version'] or '-'}",
+    ):
+        longer = f"{left}  {part}" if left else part
+        left = longer if cell_len(clean(longer)) <= width - cell_len(simulated + right) else left
+    left = fit(left, width - cell_len(simulated + right))
+    return paint(simulated, "warning") + left + paint(right, "critical" if stale else "dim")
+
+
+def _read(age: float | None) -> str:
+    if age is None:
+        return "nothing read yet"
+    return f"read {age:.1f} s ago" if age < 9.95 else f"read {format_duration(age)} ago"
+
+
+def _count(node: Document) -> str:
+    number, expected = node["gpus"], node["gpus_expected"]
+    if number is None:
+        return "GPUs unknown"
+    if expected and number < expected:
+        return f"{number} of {expected} GPUs"
+    return f"{number} GPU{'' if number == 1 else 's'}"
+
+
+def _problems(problems: list[Document], width: int, paint: Paint) -> list[str]:
+    if not problems:
+        return [paint("no problem found", "ok")]
+    lines = []
+    indent = " " * _SEVERITY_WIDTH
+    for problem in problems[:_MOST_PROBLEMS]:
+        severity = str(problem["severity"])
+        text = wrap(problem["text"], width - _SEVERITY_WIDTH)
+        advice = wrap(problem["advice"], width - _SEVERITY_WIDTH - 3) if problem["advice"] else []
+        lines.append(paint(fit(severity.upper(), _SEVERITY_WIDTH), severity) + text[0])
+        lines += [indent + more for more in text[1:]]
+        lines += [paint(f"{indent}{'   ' if row else '-> '}{more}", "dim") for row, more in enumerate(advice)]
+    if len(problems) > _MOST_PROBLEMS:
+        lines.append(f"and {len(problems) - _MOST_PROBLEMS} more problems: gpuagent status --json")
+    return lines
+
+
+def _processes(document: Document, width: int, paint: Paint) -> list[str]:
+    """Return the largest of each GPU, and how many there are beside them."""
+    by_gpu: dict[int, list[Document]] = {}
+    for process in document["processes"]:
+        by_gpu.setdefault(process["gpu"], []).append(process)
+    per_gpu = max(1, min(_PER_GPU, _MOST_PROCESSES // max(1, len(by_gpu))))
+    shown = [process for group in by_gpu.values() for process in group[:per_gpu]]
+    if not shown:
+        return []
+    lines = [""]
+    if document["stale"]:
+        lines.append(f"The processes as they were {format_duration(document['age_seconds'])} ago:")
+    lines += process_table(shown, width, paint)
+    hidden = len(document["processes"]) - len(shown)
+    if hidden:
+        lines.append(paint(f"and {hidden} more: gpuagent ps", "dim"))
+    return lines
+
+
+_FULL_CRITICAL, _FULL_WARNING = 0.98, 0.90
+_WORTH_A_WORD_BYTES = GIB // 10
+"""Unattributed memory below this is the driver's own, on every GPU."""
+_GRAVE = frozenset({"critical", "warning"})
+_INDENT = "  "
+_FIGURES_WIDTH = 22  # " 141.0/143.8 GiB 100 %"
+_LABEL_WIDTH = 6  # "10 min"
+_MOST_POINTS = 30
+
+
+def gpu_lines(gpu: Document, width: int, paint: Paint, *, history: bool = False, stale: bool = False) -> list[str]:
+    """Return lines of at most `width` cells. Figures are drawn only while they are the GPU's present ones.
+
+    `history` keeps room for the sparkline, on every GPU if one has it, so that the bars stay comparable.
+    """
+    state = str(gpu["state"])
+    readable = state == "ok" and not stale
+    words = fit(_word(gpu) if readable else "STALE" if state == "ok" else state.upper(), 8, right=True)
+    right = f"{_vitals(gpu) if readable else ''}  "
+    name = fit(f"GPU {gpu['index']}  {gpu['name'] or gpu['uuid'] or 'unknown'}", width - len(right) - len(words))
+    lines = [paint(name, "bold") + right + paint(words, _style(gpu) if readable else "critical")]
+    if not readable:
+        return [*lines, cut(_INDENT + _why_no_figures(gpu), width)]
+    room = width - (_spark_width(width) + _LABEL_WIDTH + 3 if history else 0)
+    lines += [_memory(gpu, width, room, paint), *_instances(gpu["mig"], room, paint)]
+    unusual = _unusual(gpu)
+    return [*lines, cut(_INDENT + unusual, width)] if unusual else lines
+
+
+def _word(gpu: Document) -> str:
+    """`ok`, or how grave its gravest problem is."""
+    return str(gpu["severity"]).upper() if gpu.get("severity") in _GRAVE else "ok"
+
+
+def _style(gpu: Document) -> str:
+    return str(gpu["severity"]) if gpu.get("severity") in _GRAVE else "ok"
+
+
+def _why_no_figures(gpu: Document) -> str:
+    age, lost = gpu["age_seconds"], gpu.get("lost_seconds")
+    since = "never read" if age is None else f"last read {format_duration(age)} ago"
+    if lost is not None:
+        since = f"lost for {format_duration(lost)}"
+    return f"no figures, {since}: {gpu['reason']}" if gpu["reason"] else f"no figures, {since}"
+
+
+def _vitals(gpu: Document) -> str:
+    return (
+        f"  busy {fit(_percent(gpu['utilization_ratio']), 5, right=True)}"
+        f"  {fit(_rounded(gpu['temperature_celsius']), 3, right=True)} C"
+        f"  {fit(_rounded(gpu['power_watts']) + '/' + _rounded(gpu['power_limit_watts']), 9, right=True)} W"
+    )
+
+
+def _memory(gpu: Document, width: int, room: int, paint: Paint) -> str:
+    """Return the bar with its figures in `room`, and the sparkline in what is left of `width`."""
+    if gpu["unified_memory"]:
+        held = gpu["memory_processes_bytes"]
+        return f"{_INDENT}memory shared with the host; GPU processes hold {_gib(held)} GiB"
+    used, total, ratio = gpu["memory_used_bytes"], gpu["memory_total_bytes"], gpu["memory_used_ratio"]
+    if ratio is None:
+        return f"{_INDENT}memory {_gib(used)}/{_gib(total)} GiB"
+    style = "critical" if ratio > _FULL_CRITICAL else "warning" if ratio > _FULL_WARNING else "ok"
+    line = _bar(_INDENT, used, total, room, paint, style)
+    return line + paint(_spark(gpu, total, _spark_width(width), paint), "dim") if room < width else line
+
+
+def _instances(mig: Sequence[Document], room: int, paint: Paint) -> Iterator[str]:
+    """Yield a line for each GPU instance: the memory is its own, and its compute instances share it."""
+    for number, instance in {instance["gpu_instance_id"]: instance for instance in mig}.items():
+        profile = str(instance["profile"]).rpartition("c.")[2]  # 1c.3g.40gb is a compute instance in a 3g.40gb
+        head = f"{_INDENT}MIG {number:<2} {fit(profile, 10)} "
+        used, total = instance["memory_used_bytes"], instance["memory_total_bytes"]
+        known = used is not None and total
+        yield _bar(head, used, total, room, paint) if known else f"{head}{_gib(used)}/{_gib(total)} GiB"
+
+
+def _bar(head: str, used: float, total: float, room: int, paint: Paint, style: str = "") -> str:
+    figures = f"{_gib(used)}/{_gib(total)} GiB {format_ratio(used / total):>5}".rjust(_FIGURES_WIDTH)
+    return head + paint(paint.bar(used / total, room - cell_len(head) - len(figures)), style) + figures
+
+
+def _spark_width(width: int) -> int:
+    return min(_MOST_POINTS, width // 6)
+
+
+def _spark(gpu: Document, total: float, width: int, paint: Paint) -> str:
+    """Return the used memory of the last minutes against the total, and how long that was."""
+    points = gpu["memory_used_history_bytes"]
+    if not points:
+        return ""
+    seconds = len(points) * gpu["history_interval_seconds"]
+    label = format_duration(seconds if seconds < 60 else round(seconds / 60) * 60)
+    return f"  {paint.sparkline(peaks(points, width), total, width)} {label[:_LABEL_WIDTH]}"
+
+
+def peaks(points: Sequence[float | None], most: int) -> list[float | None]:
+    """Return the same history in at most `most` points: a peak is what runs into the wall, so the highest is kept.
+
+    >>> peaks([1, 5, None, None, 2, 3], 3), peaks([1, None], 3)
+    ([5, None, 3], [1, None])
+    """
+    if len(points) <= most:
+        return list(points)
+    edges = [len(points) * edge // most for edge in range(most + 1)]
+    parts = ([point for point in points[start:end] if point is not None] for start, end in pairwise(edges))
+    return [max(part, default=None) for part in parts]
+
+
+def _unusual(gpu: Document) -> str:
+    parts = []
+    if gpu["memory_dead_processes_bytes"]:
+        parts.append(f"dead processes {_gib(gpu['memory_dead_processes_bytes'])} GiB")
+    if (gpu["memory_unattributed_bytes"] or 0) >= _WORTH_A_WORD_BYTES and not gpu["unified_memory"]:
+        parts.append(f"unattributed {_gib(gpu['memory_unattributed_bytes'])} GiB")
+    parts += _growth(gpu, "")
+    for number, instance in {instance["gpu_instance_id"]: instance for instance in gpu["mig"]}.items():
+        parts += _growth(instance, f"MIG {number} ")
+    if gpu["throttle_reasons"]:
+        parts.append("held back by " + ", ".join(str(reason).replace("_", " ") for reason in gpu["throttle_reasons"]))
+    return "  ".join(parts)
+
+
+def _growth(part: Document, whose: str) -> Iterator[str]:
+    """Yield what is said of memory as a whole, where it grows."""
+    if part.get("verdict") in {"growing", "leaking"}:
+        yield whose + ", ".join(filter(None, (verdict_words(part), pace_words(part), forecast_words(part))))
+
+
+def _gib(value: float | None) -> str:
+    return "-" if value is None else f"{value / GIB:.1f}"
+
+
+def _percent(ratio: float | None) -> str:
+    return "-" if ratio is None else format_ratio(ratio)
+
+
+def _rounded(value: float | None) -> str:
+    return "-" if value is None else f"{value:.0f}"

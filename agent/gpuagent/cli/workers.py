@@ -5,18 +5,18 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
 import typer
 
-from gpuagent.ask import NoAgent
-from gpuagent.cli.cells import width_of
-from gpuagent.cli.clients import fetch_clients
+from gpuagent.cli.cells import clean, cut, fit, width_of
+from gpuagent.cli.control import fetch_clients
 from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
-from gpuagent.cli.worker_list import chosen, worker_lines
-from gpuagent.units import format_bytes, parse_bytes
+from gpuagent.core.api_client import AgentUnreachable
+from gpuagent.core.units import format_bytes, format_duration, parse_bytes
 
 VARIABLE = "GPUAGENT_WORKERS"
 
@@ -91,7 +91,7 @@ def fitting(
     gpus: Sequence[Mapping[str, Any]], typical_bytes: int, minimum_bytes: int, *, cores: int,
     only: frozenset[int] | None = None,
 ) -> Fit:  # fmt: skip
-    """How many workers fit: a worker lives on one GPU, so each GPU is counted by itself."""
+    """Return how many workers fit: a worker lives on one GPU, so each GPU is counted by itself."""
     usable = [
         gpu
         for gpu in gpus
@@ -121,7 +121,7 @@ def _indices(text: str) -> frozenset[int] | None:
 
 
 def _declared(socket: Path | None, url: str | None, pid: int | None, app: str | None) -> tuple[int | None, int | None]:
-    """What the app declares as its minimum and usual need; the largest of several workers."""
+    """Return what the app declares as its minimum and usual need; the largest of several workers."""
     found = [
         client
         for client in _ask_for_clients(socket, url)
@@ -138,7 +138,7 @@ def _declared(socket: Path | None, url: str | None, pid: int | None, app: str | 
 def _ask_for_clients(socket: Path | None, url: str | None) -> Sequence[Mapping[str, Any]]:
     try:
         document = fetch_clients(socket, url)
-    except NoAgent as error:
+    except AgentUnreachable as error:
         tell(str(error))
         raise typer.Exit(EXIT_NO_DATA) from None
     clients: Sequence[Mapping[str, Any]] = document["clients"]
@@ -172,3 +172,55 @@ def _print(fit: Fit, *, as_json: bool) -> None:
     if sys.stdout.isatty() and not fit.overridden:
         tell(f"{fit.by_memory} by memory ({format_bytes(fit.total_bytes)} on {_shown(fit.gpus)}), "
              f"{fit.by_cores} by cores")  # fmt: skip
+
+
+Document = Mapping[str, Any]
+
+_HEAD = ("PID", "GPU MEMORY", "TENSORS", "DECLARED", "CONNECTED")
+_WIDTHS = (9, 11, 11, 11, 12)
+
+
+def chosen(clients: Sequence[Document], *, app: str | None, pid: int | None) -> list[Document]:
+    """Return those of this name or pid, by app and by the server that started them."""
+    found = [each for each in clients if (app is None or each["app"] == app) and (pid is None or each["pid"] == pid)]
+    return sorted(found, key=lambda each: (each["app"], each["parent_pid"], each["pid"]))
+
+
+def worker_lines(clients: Sequence[Document], width: int) -> Iterator[str]:
+    """Yield a paragraph for each server: its workers, and above them what they have in common."""
+    parents = {each["parent_pid"] for each in clients}
+    # A gunicorn that was preloaded, or started from outside, is a client too, and serves nobody itself.
+    masters = {each["pid"] for each in clients if each["pid"] in parents and not each["devices"]}
+    workers = [each for each in clients if each["pid"] not in masters]
+    for (app, parent), group in groupby(workers, key=lambda each: (each["app"], each["parent_pid"])):
+        own = list(group)
+        whose = f" of process {parent}" if len(own) > 1 or parent in masters else ""
+        noun = "worker" if len(own) == 1 else "workers"
+        yield cut(f"{clean(app) or '(no name)'}: {len(own)} {noun}{whose}", width)
+        yield cut(_line(_HEAD) + "  COMMAND", width)
+        for each in own:
+            yield cut(f"{_line(_cells(each))}  {clean(each['command'] or each['process'])}", width)
+
+
+def _cells(client: Document) -> tuple[str, ...]:
+    return (
+        str(client["pid"]),
+        _sum(client["devices"], "memory_used_bytes"),
+        _sum(client["devices"], "allocated_bytes"),
+        _bytes(client["declared_typical_bytes"]),
+        format_duration(client["connected_seconds"]),
+    )
+
+
+def _sum(devices: Sequence[Document], key: str) -> str:
+    """Over its GPUs; `-` where nothing is known."""
+    known = [device[key] for device in devices if device[key] is not None]
+    return _bytes(sum(known) if known else None)
+
+
+def _bytes(count: int | None) -> str:
+    return "-" if count is None else format_bytes(count)
+
+
+def _line(cells: Sequence[str]) -> str:
+    return " ".join(fit(cell, width, right=True) for cell, width in zip(cells, _WIDTHS, strict=True))

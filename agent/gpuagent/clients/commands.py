@@ -17,10 +17,10 @@ from typing import Any
 
 from gpuagent.clients.documents import Document, Findings, clients_document, devices_document, read_findings, together
 from gpuagent.clients.server import ClientServer
-from gpuagent.clock import Clock
-from gpuagent.growth import Growth, MemoryKey, Verdict
-from gpuagent.identity import ProcessId
-from gpuagent.reading import Snapshot
+from gpuagent.core.clock import Clock
+from gpuagent.core.growth import Growth, MemoryKey, Verdict
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import Snapshot
 from gpuagent_exporters.api.client_routes import CommandFailure
 
 Args = Mapping[str, Any]

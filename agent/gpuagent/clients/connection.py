@@ -27,7 +27,7 @@ from gpuagent.clients.protocol import (
     read_message,
 )
 from gpuagent.clients.wire import Peer, RefusedPeer, Wire
-from gpuagent.reading import ProcessInfo
+from gpuagent.core.snapshot import ProcessInfo
 from gpuagent_exporters.api.client_routes import CommandFailure
 
 _LINES_AT_ONCE = 32

@@ -10,12 +10,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from gpuagent.catalogue.torch import cached_bytes, outside_bytes
 from gpuagent.clients.connection import Connection
 from gpuagent.clients.hub import Hub
-from gpuagent.embedded import ClientReading
+from gpuagent.core.metrics.clients import cached_bytes, outside_bytes
+from gpuagent.core.snapshot import ClientReading, ProcessReading, Snapshot
 from gpuagent.procfs.files import printable
-from gpuagent.reading import ProcessReading, Snapshot
 
 SCHEMA = 1
 

@@ -17,10 +17,10 @@ from gpuagent.clients.connection import Connection
 from gpuagent.clients.listener import CpuShare
 from gpuagent.clients.protocol import ClientEvent
 from gpuagent.clients.wire import Accounts, Peer, RefusedPeer, Wire, hold_peer, identify
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import GpuState, ProcessInfo, Snapshot
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.reader import ProcessReader
-from gpuagent.reading import GpuState, ProcessInfo, Snapshot
 from gpuagent_exporters.api.client_routes import CommandFailure
 
 log = logging.getLogger(__name__)

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
-from gpuagent.embedded import AllocatorReading
+from gpuagent.core.snapshot import AllocatorReading
 from gpuagent.procfs.files import printable
 
 MAX_LINE_BYTES = 64 * 1024

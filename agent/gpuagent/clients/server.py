@@ -17,20 +17,19 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gpuagent.catalogue.clients import ClientFigures
 from gpuagent.clients.connection import Connection
 from gpuagent.clients.hub import MOST_WAITING, ClientLimits, Hub
 from gpuagent.clients.listener import SOCKET_NAME, Acceptor, open_client_socket
 from gpuagent.clients.protocol import AllocatorDevice, Message, encode
-from gpuagent.clock import Clock
-from gpuagent.embedded import AllocatorReading, ClientReading
+from gpuagent.core.clock import Clock
+from gpuagent.core.metrics.clients import ClientFigures
+from gpuagent.core.snapshot import AllocatorReading, ClientReading, GpuReading, Snapshot
 from gpuagent.procfs.containers import PodNames
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import boot_time_seconds, own_namespace
 from gpuagent.procfs.reader import Boot, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
-from gpuagent.reading import GpuReading, Snapshot
 from gpuagent_exporters.http.listeners import ListenError, UnixListener
 
 _LEAST_FRESH_SECONDS = 5.0

@@ -28,9 +28,9 @@ import struct
 from collections.abc import Callable
 from typing import NamedTuple
 
+from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.files import ProcFiles, parse_status
 from gpuagent.procfs.reader import ProcessReader
-from gpuagent.reading import ProcessInfo
 from gpuagent_exporters.http.peers import HasSocketOptions, peer_credentials
 
 _SO_PEERPIDFD = 77

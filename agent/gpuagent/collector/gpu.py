@@ -6,12 +6,12 @@ import dataclasses
 import logging
 from collections.abc import Callable
 
-from gpuagent.clock import Clock
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.collector.workers import ElasticThreadPool, Worker
-from gpuagent.doubt import MPS_UNKNOWN, NO_PCI_ADDRESS, SHUFFLED_LIST
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import CollectorRun, GpuIdentity, GpuReading, GpuState
+from gpuagent.core.wording import MPS_UNKNOWN, NO_PCI_ADDRESS, SHUFFLED_LIST
 from gpuagent.driver.backend import LONGEST_GAP_SECONDS, Collected, Driver, DriverFailure, GpuCollector, WatchedGpu
-from gpuagent.reading import CollectorRun, GpuIdentity, GpuReading, GpuState
 
 log = logging.getLogger(__name__)
 

@@ -11,12 +11,12 @@ import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from gpuagent.clock import Clock
 from gpuagent.collector.saved_state import LatestWriter
-from gpuagent.growth import MemoryKey
-from gpuagent.identity import ProcessId
+from gpuagent.core.clock import Clock
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import ProcessInfo, ProcessReading, ProcessState
 from gpuagent.procfs.machine import PidMark, PidSpace
-from gpuagent.reading import ProcessInfo, ProcessReading, ProcessState
 from gpuagent.runtime.state_files import read_state
 
 log = logging.getLogger(__name__)

@@ -19,8 +19,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.driver.backend import Collected
-from gpuagent.reading import GpuIdentity
 from gpuagent.runtime.state_files import read_state, write_state
 
 log = logging.getLogger(__name__)

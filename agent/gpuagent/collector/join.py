@@ -7,9 +7,10 @@ from typing import NamedTuple
 
 from gpuagent.collector.holders import LastHolders
 from gpuagent.collector.listings import KNOWN_HOLDERS, Holders
+from gpuagent.core.hardware import Memory
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import GpuReading, GpuState, ProcessInfo, ProcessReading, ProcessState, Reconciliation
 from gpuagent.driver.backend import IDLE, Collected
-from gpuagent.identity import ProcessId
-from gpuagent.reading import GpuReading, GpuState, Memory, ProcessInfo, ProcessReading, ProcessState, Reconciliation
 
 Infos = Mapping[int, ProcessInfo | None]
 _GpuKey = tuple[int, str]

@@ -22,9 +22,9 @@ from typing import NamedTuple
 
 from gpuagent.collector.listings_table import ListingTable, PidListing, Stored, StoredListing, load, to_document
 from gpuagent.collector.saved_state import RETRY_SECONDS, LatestWriter
+from gpuagent.core.snapshot import GpuIdentity, GpuProcess, ProcessInfo, ProcessUtilization
 from gpuagent.driver.backend import Collected
 from gpuagent.procfs.machine import SINCE_BOOT, PidSpace
-from gpuagent.reading import GpuIdentity, GpuProcess, ProcessInfo, ProcessUtilization
 
 GROWTH_BYTES = 16 * 1024**2
 """Memory of a dead process does not grow: this much more than ever is the living one's."""

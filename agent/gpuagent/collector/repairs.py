@@ -17,9 +17,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.clock import Clock
 from gpuagent.collector.saved_state import LatestWriter
-from gpuagent.reading import GpuReading, GpuState, XidCount
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import GpuReading, GpuState, XidCount
 from gpuagent.runtime.state_files import read_state
 
 log = logging.getLogger(__name__)

@@ -10,11 +10,10 @@ import logging
 from collections.abc import Callable
 from enum import Enum, auto
 
-from gpuagent.backoff import Backoff
-from gpuagent.clock import Clock
 from gpuagent.collector.workers import Worker
+from gpuagent.core.clock import Backoff, Clock
+from gpuagent.core.snapshot import NvmlState
 from gpuagent.driver.backend import Driver, DriverFailure, Versions
-from gpuagent.reading import NvmlState
 
 log = logging.getLogger(__name__)
 

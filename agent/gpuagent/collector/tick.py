@@ -9,8 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from gpuagent.backoff import Backoff
-from gpuagent.clock import Clock
 from gpuagent.collector.gpu import GpuSlot
 from gpuagent.collector.holders import LastHolders
 from gpuagent.collector.inventory import IndexMemory, Inventory, find_conflicts
@@ -20,9 +18,8 @@ from gpuagent.collector.repairs import DriverSession, RepairMemory
 from gpuagent.collector.session import NvmlSession
 from gpuagent.collector.trust import TrustRegistry
 from gpuagent.collector.workers import ElasticThreadPool, Worker
-from gpuagent.driver.backend import LONGEST_GAP_SECONDS, Collected, Driver
-from gpuagent.procfs.kernel_log import Address, pci_address
-from gpuagent.reading import (
+from gpuagent.core.clock import Backoff, Clock
+from gpuagent.core.snapshot import (
     CollectorRun,
     GpuReading,
     GpuState,
@@ -31,6 +28,8 @@ from gpuagent.reading import (
     ProcessReading,
     Snapshot,
 )
+from gpuagent.driver.backend import LONGEST_GAP_SECONDS, Collected, Driver
+from gpuagent.procfs.kernel_log import Address, pci_address
 
 _RENEW_FIRST_SECONDS = 60.0
 _RENEW_LONGEST_SECONDS = 3600.0

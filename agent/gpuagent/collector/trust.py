@@ -7,7 +7,7 @@ import json
 import logging
 from pathlib import Path
 
-from gpuagent.reading import GpuIdentity
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.runtime.state_files import read_state, write_state
 
 log = logging.getLogger(__name__)

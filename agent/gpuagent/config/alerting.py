@@ -157,7 +157,7 @@ class Receiver(Section):
 
     @classmethod
     def key_names(cls) -> tuple[str, ...]:
-        """The kinds there are."""
+        """Return the kinds there are."""
         return tuple(name for name in cls.model_fields if name not in _NO_KINDS)
 
     @property

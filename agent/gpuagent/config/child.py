@@ -1,4 +1,4 @@
-"""The child of `apart`: python -m gpuagent.config.child [FILE] parses a configuration and writes it as records.
+"""The child of `child_reader`: python -m gpuagent.config.child [FILE] parses a configuration and writes it as records.
 
 Its standard input has the file's content, pickled, or the OSError with which it could not be read.
 """
@@ -12,15 +12,15 @@ from pathlib import Path
 
 from pydantic import SecretStr
 
-from gpuagent.config.contents import content_of
+from gpuagent.config.child_reader import Record, SecretText
 from gpuagent.config.faults import ConfigError
+from gpuagent.config.files import content_of
 from gpuagent.config.load import load_config
-from gpuagent.config.record import Record, SecretText
 from gpuagent.config.section import Section
 
 
 def as_record(value: object) -> object:
-    """A section as a record; all else that a configuration can hold as it is."""
+    """Return a section as a record; all else that a configuration can hold as it is."""
     if isinstance(value, Section):
         names = (*type(value).model_fields, *_derived(type(value)))
         return Record(type(value).__name__, {name: as_record(getattr(value, name)) for name in names})

@@ -72,7 +72,7 @@ def read_document(text: str) -> Document:
 
 
 def place_in(text: str, position: int) -> Place:
-    """The place of a character of the text."""
+    """Return the place of a character of the text."""
     before = text[:position]
     return Place(before.count("\n") + 1, position - before.rfind("\n"))
 
@@ -147,7 +147,7 @@ class _Walk:
         return values
 
     def _merged(self, node: yaml.Node, path: KeyPath, depth: int) -> dict[str, object]:
-        """What `<<: *anchor` or `<<: [*one, *other]` brings in."""
+        """Return what `<<: *anchor` or `<<: [*one, *other]` brings in."""
         sources = node.value if isinstance(node, yaml.SequenceNode) else [node]
         merged: dict[str, object] = {}
         for source in sources:

@@ -62,7 +62,7 @@ class ConfigUnreadableError(ConfigError):
 
 
 def write_path(path: KeyPath) -> str:
-    """The path as people write it. Keys come from outside: shortened, and quoted where odd."""
+    """Return the path as people write it. Keys come from outside: shortened, and quoted where odd."""
     text = ""
     for part in path:
         if isinstance(part, int):
@@ -83,12 +83,12 @@ def shorten(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """A text from outside, quoted, short, and free of control characters."""
+    """Return a text from outside, quoted, short, and free of control characters."""
     return ascii(shorten(text)) if not text.isprintable() else f"'{shorten(text)}'"
 
 
 def nearest(name: str, names: Iterable[str]) -> str:
-    """The name that was probably meant, or ""."""
+    """Return the name that was probably meant, or ""."""
     if len(name) > _MAX_SHOWN:  # no misspelling, and difflib's cost grows with its square
         return ""
     near = difflib.get_close_matches(name.lower().replace("-", "_"), list(names), n=1)

@@ -11,13 +11,13 @@ from pydantic import Field
 
 from gpuagent.config.agent import Clients, Http, Leaks, Log, Nvml, Processes
 from gpuagent.config.alerting import MessageLinks, Receiver, Route
+from gpuagent.config.checks import needs_runtime
 from gpuagent.config.faults import KeyPath, Problem, nearest, shown
-from gpuagent.config.owner_names import needs_runtime
 from gpuagent.config.remedies import Budget, Remedies, budget_label
 from gpuagent.config.section import Section
 from gpuagent.config.sources import ServerSource
 from gpuagent.config.values import Duration, FilePath, ListenAddress, PublicUrl, Text
-from gpuagent.units import parse_duration
+from gpuagent.core.units import parse_duration
 
 
 class Config(Section):
@@ -176,6 +176,6 @@ def _check_containers(given: Mapping[str, object]) -> Iterator[Problem]:
 
 
 def _mappings(value: object) -> list[Mapping[str, object]]:
-    """The items of a list; what is no mapping (told elsewhere) is taken for an empty one."""
+    """Return the items of a list; what is no mapping (told elsewhere) is taken for an empty one."""
     items = value if isinstance(value, tuple) else ()
     return [item if isinstance(item, Mapping) else {} for item in items]

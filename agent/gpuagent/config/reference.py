@@ -1,21 +1,24 @@
-"""The reference of the configuration file, made from the models: `docs/configuration.md`.
+"""The way back out of the models: `docs/configuration.md`, the file of a first installation, and what is in force.
 
 Run `python -m gpuagent.config.reference > docs/configuration.md` after a change of the models.
 """
 
 from __future__ import annotations
 
+import re
 import sys
+import textwrap
 from collections.abc import Iterator
+from typing import Any
 
+import yaml
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from gpuagent.config.contents import MAX_FILE_BYTES
-from gpuagent.config.describe import Spot
-from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.document import MAX_DEPTH, MAX_VALUES
+from gpuagent.config.files import DEFAULT_PATH, MAX_FILE_BYTES
 from gpuagent.config.models import Config
+from gpuagent.config.section import Spot
 
 EXAMPLE = """\
 poll_interval: 1s
@@ -92,13 +95,13 @@ An example:
 
 
 def render() -> str:
-    """The whole page."""
+    """Return the whole page."""
     parts = [_INTRODUCTION, *_section(Config, "")]
     return "\n".join(parts)
 
 
 def _section(section: type[BaseModel], path: str) -> Iterator[str]:
-    """A heading, what the section is for, its keys as a table; then the sections below it."""
+    """Yield a heading, what the section is for, its keys as a table; then the sections below it."""
     fields = {name: (field, Spot.of_field(field)) for name, field in section.model_fields.items()}
     yield f"## {f'`{path}`' if path else 'Top level'}\n"
     yield f"{section.__doc__}\n"
@@ -136,8 +139,111 @@ def _default(field: FieldInfo, spot: Spot) -> str:
 
 
 def _cell(text: str) -> str:
-    """Text that cannot break out of a table."""
+    """Return text that cannot break out of a table."""
     return text.replace("|", "\\|").replace("\n", " ")
+
+
+_HEAD = """\
+# gpuagent's configuration. Nothing has to be set: what stands here commented out is the default, or an example where
+# it says so. Take away the # before a key, that one character, to change it. Then:
+#
+# `gpuagent config check` names every fault at once.
+# `systemctl reload gpuagent` has it read; a bad file is refused, and the old configuration stays.
+#
+# Secrets are best put into /etc/gpuagent/secrets, a file each, for root alone, and named here as secrets/NAME.
+"""
+_DIRECTORIES = frozenset({"state_dir", "runtime_dir", "client_dir"})
+"""The unit makes them: another one has to be writable in its sandbox, too."""
+_WIDTH = 120
+
+
+def starter() -> str:
+    """Return the whole file."""
+    return "\n".join([_HEAD, *_keys(Config)])
+
+
+def _keys(section: type[BaseModel]) -> Iterator[str]:
+    for name, field in section.model_fields.items():
+        if name not in _DIRECTORIES:
+            yield from _key(name, field)
+            yield ""
+
+
+def _key(name: str, field: FieldInfo) -> Iterator[str]:
+    spot = Spot.of_field(field)
+    about = field.description or (spot.section.__doc__ if spot.section else "") or ""
+    example = _example(name) if spot.section is None or _has_lists(spot.section) else ""
+    plain = spot.section is None and (spot.item is None or spot.item.section is None)
+    yield from _prose(about if plain or not example else f"{about} For example:")
+    if example and not plain:
+        yield from (f"#{line}" for line in example.splitlines())
+    elif spot.section is not None:
+        yield f"#{name}:"
+        yield from _starter_fields(spot.section, "  ")
+    else:
+        yield f"#{name}: {_starter_default(field, spot)}"
+
+
+def _starter_fields(section: type[BaseModel], indent: str) -> Iterator[str]:
+    """Yield the keys of a section. What has no default is left to the reference: there is nothing to write."""
+    for name, field in section.model_fields.items():
+        spot = Spot.of_field(field)
+        if spot.section is not None:
+            yield f"#{indent}{name}:"
+            yield from _starter_fields(spot.section, f"{indent}  ")
+        else:
+            yield f"#{indent}{name}: {_starter_default(field, spot)}"
+
+
+def _has_lists(section: type[BaseModel]) -> bool:
+    """Return a section whose point is in its lists, such as remedies, says nothing by its defaults."""
+    spots = (Spot.of_field(field) for field in section.model_fields.values())
+    return any(spot.item is not None and spot.item.section is not None for spot in spots)
+
+
+def _starter_default(field: FieldInfo, spot: Spot) -> str:
+    default = field.get_default(call_default_factory=True)
+    if default is None:
+        return "null"
+    if spot.item is not None:
+        return "[]"
+    written = spot.write(default)
+    return written or '""'
+
+
+def _example(name: str) -> str:
+    """Return the key's part of the reference's example; nothing where that has none."""
+    found = re.search(rf"(?m)^{name}:.*\n(?:[ -].*\n)*", EXAMPLE)
+    return found[0] if found else ""
+
+
+def _prose(text: str) -> Iterator[str]:
+    joined = " ".join(text.split())
+    yield from (f"# {line}" for line in textwrap.wrap(joined, _WIDTH - 2))
+
+
+def effective(config: Config) -> dict[str, Any]:
+    """Return every key with its value, defaults included, in the types of YAML and JSON.
+
+    Secrets are `<hidden>`. Below the top, a key that is not set is left out.
+    """
+    document = config.model_dump(mode="json")
+    return {key: _without_none(value) for key, value in document.items()}
+
+
+def to_yaml(config: Config) -> str:
+    """`effective` as YAML, in the order of the reference."""
+    return yaml.safe_dump(effective(config), sort_keys=False, allow_unicode=True, width=100)
+
+
+def _without_none(value: Any) -> Any:  # noqa: ANN401 (whatever JSON can hold)
+    match value:
+        case dict():
+            return {key: _without_none(part) for key, part in value.items() if part is not None}
+        case list():
+            return [_without_none(part) for part in value]
+        case _:
+            return value
 
 
 if __name__ == "__main__":

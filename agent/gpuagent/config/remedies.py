@@ -23,8 +23,8 @@ from gpuagent.config.values import (
     Text,
     UserName,
 )
-from gpuagent.matchers import parse_matcher
-from gpuagent.units import parse_bytes
+from gpuagent.core.matchers import parse_matcher
+from gpuagent.core.units import parse_bytes
 
 PLACEHOLDERS = ("{pid}", "{container_id}", "{slurm_job}")
 """What is filled in in the arguments of an `exec` step."""

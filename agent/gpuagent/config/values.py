@@ -13,23 +13,33 @@ from typing import Annotated, Any
 
 from pydantic import BeforeValidator, PlainSerializer, SecretStr, ValidationInfo
 
-from gpuagent.config.addresses import (
+from gpuagent.config.checks import (
     HIDDEN,
     check_any_url,
     check_base_url,
     check_cgroup_path,
+    check_container,
+    check_gpu,
     check_host_pattern,
     check_listen,
     check_public_url,
+    check_service,
     check_url_template,
+    check_user,
     check_web_url,
     hide_user,
 )
 from gpuagent.config.faults import shown
-from gpuagent.config.owner_names import check_container, check_gpu, check_service, check_user
-from gpuagent.matchers import MATCHER_HELP, Matcher, compile_pattern, is_label_name, parse_matcher
-from gpuagent.regexes import REGEX_HELP, check_regex
-from gpuagent.units import parse_bytes, parse_duration, write_bytes, write_duration
+from gpuagent.core.matchers import (
+    MATCHER_HELP,
+    REGEX_HELP,
+    Matcher,
+    check_regex,
+    compile_pattern,
+    is_label_name,
+    parse_matcher,
+)
+from gpuagent.core.units import parse_bytes, parse_duration, write_bytes, write_duration
 
 _MAX_PATTERN = 1000
 
@@ -54,7 +64,7 @@ _KINDS = (
 
 
 def kind_of(value: object) -> str:
-    """What stands in the file, by the names that people have for it."""
+    """Return what stands in the file, by the names that people have for it."""
     return next((words for kind, words in _KINDS if isinstance(value, kind)), "something else")
 
 
@@ -83,7 +93,7 @@ def _quantity(parse: Callable[[Any], float], what: str) -> BeforeValidator:
 
 
 def _path(value: object, info: ValidationInfo) -> Path:
-    """A relative one is beside the configuration file."""
+    """Return a relative one is beside the configuration file."""
     return Path((info.context or {}).get("folder", "/"), _path_text(value))
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from gpuagent.ask import NoAgent, fetch_document
+from gpuagent.core.api_client import AgentUnreachable, fetch_document
 from gpuagent.demo.receiver import Receiver
 
 SPEED = 60.0
@@ -53,7 +53,7 @@ class Stage:
         """A document of the agent's; None while it does not answer."""
         try:
             document: dict[str, Any] = fetch_document(self.socket, path)
-        except NoAgent:
+        except AgentUnreachable:
             return None
         return document
 

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from gpuagent.core.units import format_bytes, format_duration
 from gpuagent.demo.stage import SPEED, Stage
-from gpuagent.units import format_bytes, format_duration
 
 LEAK = "GpuProcessMemoryLeak"
 _POLL_SECONDS = 0.2

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
+from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, Snapshot
+from gpuagent.core.wording import WITHHELD
 from gpuagent.doctor.finding import Finding, Level
-from gpuagent.doubt import WITHHELD
-from gpuagent.reading import GpuReading, GpuState, NvmlState, Snapshot
 
 
 def binding() -> Iterator[Finding]:

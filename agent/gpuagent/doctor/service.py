@@ -10,12 +10,12 @@ from pathlib import Path
 
 from gpuagent import __version__
 from gpuagent.acting.user_database import no_user_problems
-from gpuagent.ask import NoAgent, fetch_document
-from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
+from gpuagent.config.files import DEFAULT_PATH
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
 from gpuagent.config_notes import Machine
+from gpuagent.core.api_client import AgentUnreachable, fetch_document
 from gpuagent.doctor.beside import look_beside
 from gpuagent.doctor.finding import Finding, Level
 from gpuagent.doctor.swapping import managed_memory
@@ -68,7 +68,7 @@ def agent(config: Config) -> Iterator[Finding]:
     """Whether one runs, and whether it is the installed version."""
     try:
         document = fetch_document(control_socket(config))
-    except NoAgent as error:
+    except AgentUnreachable as error:
         yield Finding("agent", Level.INFO, f"none is running ({error})", "gpuagent run, or systemctl start gpuagent")
         yield from _address(config)
         return

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from gpuagent.core.units import format_bytes
 from gpuagent.doctor.finding import Finding, Level
-from gpuagent.units import format_bytes
 
 _ADVICE = "start fewer programs, or limit each of them: gpuagent_client.limit_memory(0.9)"
 

@@ -10,15 +10,9 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from gpuagent.clock import Clock
-from gpuagent.doubt import WITHHELD
-from gpuagent.reading import (
-    CollectorRun,
-    GpuProcess,
-    GpuReading,
-    ProcessUtilization,
-    XidCount,
-)
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import CollectorRun, GpuProcess, GpuReading, ProcessUtilization, XidCount
+from gpuagent.core.wording import WITHHELD
 
 LONGEST_GAP_SECONDS = 10.0
 """Two readings that are further apart say nothing of the time between them, unless GPUs are read less often."""

@@ -21,10 +21,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.ask import NoAgent, request
-from gpuagent.clock import Clock
+from gpuagent.core.api_client import AgentUnreachable, request
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import CollectorRun
 from gpuagent.procfs.files import printable
-from gpuagent.reading import CollectorRun
 
 RESCAN_SECONDS = 30.0
 """Between two looks at the links, and before a runtime is asked again that did not answer or did not know."""
@@ -231,7 +231,7 @@ def _inspect(socket: Path, container_id: str) -> dict[str, object]:
     try:
         path = f"/containers/{container_id}/json"
         status, body = request(socket, "GET", path, _TIMEOUT_SECONDS, peer_uids={0, os.geteuid()})
-    except NoAgent as error:  # nobody there, or no right to the socket
+    except AgentUnreachable as error:  # nobody there, or no right to the socket
         raise OSError(str(error)) from None
     if status == _NOT_FOUND:
         return {}

@@ -17,7 +17,7 @@ import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from gpuagent.identity import JobSign, SignKind
+from gpuagent.core.identity import JobSign, SignKind
 from gpuagent.procfs.files import (
     LivingThread,
     ProcessStatus,

@@ -8,7 +8,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gpuagent.identity import ProcessId
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.cgroup import Membership
 from gpuagent.procfs.cgroup_owner import ABOVE_CONTAINER, CgroupOwner, CgroupOwners, Name, read_membership
 from gpuagent.procfs.containers import ContainerNames, PodName, PodNames
@@ -27,7 +28,6 @@ from gpuagent.procfs.files import (
 from gpuagent.procfs.machine import namespace_inode
 from gpuagent.procfs.programs import read_job_signs
 from gpuagent.procfs.redact import Redactor
-from gpuagent.reading import ProcessInfo
 
 _TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")

@@ -20,8 +20,8 @@ import re
 from collections.abc import Callable, Sequence
 from typing import Protocol
 
+from gpuagent.core.matchers import TextRegex
 from gpuagent.procfs.files import decode, printable
-from gpuagent.regexes import TextRegex
 
 COMMAND_LIMIT_BYTES = 256
 MASK = "[redacted]"

@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from gpuagent.clock import Clock
-from gpuagent.identity import ProcessId
+from gpuagent.core.clock import Clock
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import CollectorRun, ProcessInfo
 from gpuagent.procfs.cgroup_owner import CgroupOwner, above_container
 from gpuagent.procfs.containers import ContainerNames, PodNames
 from gpuagent.procfs.files import ProcFiles
@@ -23,7 +24,6 @@ from gpuagent.procfs.machine import boot_time_seconds as read_boot_time_seconds
 from gpuagent.procfs.reader import Boot, ProcessReader, ProcessRecord
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
-from gpuagent.reading import CollectorRun, ProcessInfo
 
 _GONE = (FileNotFoundError, ProcessLookupError)
 _UNREADABLE = (OSError, ValueError)

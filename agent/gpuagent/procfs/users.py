@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent.procfs.files import printable
 
 PASSWD = Path("/etc/passwd")

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from types import TracebackType
 from typing import NamedTuple, Protocol, Self
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent.recording.family import Family
 from gpuagent.recording.sources import Held, Reading, Source
 from gpuagent.recording.trace import TraceFile, trace_name

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
 from gpuagent import __version__
-from gpuagent.ask import DEFAULT_URL, NoAgent, default_socket, fetch_document
-from gpuagent.clock import Clock
 from gpuagent.collector.tick import Monitor, TickTimeouts
 from gpuagent.config.models import Config
+from gpuagent.core.api_client import DEFAULT_URL, AgentUnreachable, default_socket, fetch_document
+from gpuagent.core.clock import Clock
 from gpuagent.node import real_node
 from gpuagent_exporters.status import status_document
 
@@ -66,7 +66,7 @@ class AgentSource:
     def read(self) -> Reading:
         try:
             return reading_of(self._fetch(self._place))
-        except NoAgent as error:
+        except AgentUnreachable as error:
             return Reading(unread=None, problem=str(error))
 
     def close(self) -> None:
@@ -167,7 +167,7 @@ def open_source(
         for place in [named] if named is not None else (usual or (default_socket(), DEFAULT_URL)):
             try:
                 fetch(place)
-            except NoAgent as error:
+            except AgentUnreachable as error:
                 reason = reason or str(error)
             else:
                 return AgentSource(place, fetch)

@@ -6,10 +6,10 @@ import math
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from gpuagent.growth import Growth, Verdict
+from gpuagent.core.growth import Growth, Verdict
+from gpuagent.core.units import format_bytes, format_duration, format_rate
 from gpuagent.recording.sources import Held
-from gpuagent.units import format_bytes, format_duration, format_rate
-from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent_alerts.leak.detector import MemoryLeakDetector
 
 _MOST_BLOCKS = 512
 

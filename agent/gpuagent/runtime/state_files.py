@@ -13,7 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO
 
-from gpuagent.regular_files import read_regular_file
+from gpuagent.core.regular_files import read_regular_file
 
 
 def make_own_directory(path: Path) -> None:

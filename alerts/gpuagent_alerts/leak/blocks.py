@@ -63,11 +63,11 @@ class BlockStore:
         return min(self.base_count >> level, RING)
 
     def newest(self, level: int) -> int:
-        """The newest block of a level that has begun."""
+        """Return the newest block of a level that has begun."""
         return self._cells[level * _CELLS + ((self.base_count >> level) - 1) % RING]
 
     def ring(self, level: int, most: int = RING) -> array[int]:
-        """The newest blocks of a level, oldest first."""
+        """Return the newest blocks of a level, oldest first."""
         begin = level * _CELLS
         total = self.base_count >> level
         head = total % RING
@@ -78,7 +78,7 @@ class BlockStore:
         return cells if most >= len(cells) else cells[-most:]
 
     def highs_of(self, level: int) -> array[int]:
-        """The highest blocks that fell out of a level's ring, one for each of the `SLOTS`."""
+        """Return the highest blocks that fell out of a level's ring, one for each of the `SLOTS`."""
         return self._cells[level * _CELLS + RING : (level + 1) * _CELLS]
 
     def enter_slot(self, end_seconds: float) -> None:
@@ -96,7 +96,7 @@ class BlockStore:
         while True:
             self._put(level, index, value)
             if index % 2 == 0 or level == LEVELS - 1:
-                self._see_recent()
+                self._update_recent_low()
                 return level
             # The second of a pair: both go up as one.
             value = min(value, self._cells[level * _CELLS + (index - 1) % RING])
@@ -116,9 +116,9 @@ class BlockStore:
             for index in range(max(begin + 1, end - RING), end):
                 self._put(level, index, EMPTY)
             first = min(waiting, first)
-        self._see_recent()
+        self._update_recent_low()
 
-    def take(self, level: int, ring: array[int], highs: array[int]) -> None:
+    def restore_level(self, level: int, ring: array[int], highs: array[int]) -> None:
         """What `ring` and `highs_of` have told, back into a store with the same `base_count`, levels in order.
 
         Raises ValueError where there are not as many as there must be.
@@ -132,9 +132,9 @@ class BlockStore:
         cells[RING:] = highs
         self._cells = self._cells[: level * _CELLS] + cells
         if level == 0:
-            self._see_recent()
+            self._update_recent_low()
 
-    def _see_recent(self) -> None:
+    def _update_recent_low(self) -> None:
         self.recent_low = min(self.ring(0, RECENT), default=EMPTY)
 
     def _put(self, level: int, index: int, value: int) -> None:

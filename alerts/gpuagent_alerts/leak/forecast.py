@@ -1,12 +1,24 @@
-"""How fast the floor rises, how sure that is, and when the GPU is full."""
+"""How fast memory grows, how sure that is, and when the GPU is full; and growth that would fill it within minutes.
+
+Fast growth is told at once: 29 GiB to 2.5 GiB in 9 s has been seen. It is growth and not yet a leak: a large model load
+after the start looks the same until it stops. So it asks for the same things as the slow judgement, on a scale of
+seconds: a good part of what was free, in more than one step, still going on, on ground never held before. The caller
+gives no readings of a time at which weights load. As the time to full is 10 min at the most, the growth itself has
+taken 4 min at the most.
+
+What tells a late load from a collapse is how it ends, and to wait for that is to tell a collapse when it is over: a
+load that slows down has slowed down at its end. The one thing that is known before is what the app says it needs.
+"""
 
 from __future__ import annotations
 
 import math
+from array import array
+from itertools import pairwise
 from typing import Final
 
-from gpuagent.growth import Range
-from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, RING, BlockStore
+from gpuagent.core.growth import Range
+from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, RECENT, RING, BlockStore
 
 SHORTEST_SECONDS: Final = 600.0
 """A slope over less is a slope of noise."""
@@ -24,7 +36,7 @@ _T_95: Final = 2.365
 
 
 def slope_of(store: BlockStore, seconds: float) -> Range | None:
-    """Bytes a second of the floor over the last so many seconds; None where there are too few readings.
+    """Return bytes a second of the floor over the last so many seconds; None where there are too few readings.
 
     The range is 95 % of what the slopes of 8 parts of the window say of their mean.
     """
@@ -59,7 +71,7 @@ def slope_of(store: BlockStore, seconds: float) -> Range | None:
 
 
 def exhaustion_of(free_bytes: float, slope: float) -> Range | None:
-    """Seconds until the GPU is full; None where nothing grows."""
+    """Return seconds until the GPU is full; None where nothing grows."""
     if slope <= 0:
         return None
     seconds = max(free_bytes, 0.0) / slope
@@ -72,3 +84,119 @@ def forecast_window(window_seconds: float) -> float:
     Its later half: growth that gets faster is not averaged away, and 8 blocks are left to average over.
     """
     return min(max(window_seconds / 2, SHORTEST_SECONDS), LONGEST_SECONDS)
+
+
+EXHAUSTION_SECONDS: Final = 600.0
+"""Minutes are left, not hours: what is slower has time for the slow evidence."""
+GROWTH_SHARE: Final = 0.4
+"""Part of what was free that is gone before a word, whatever the pace: with a quarter, jumps of large jobs spoke twice
+as often."""
+JUMP_SHARE: Final = 0.5
+"""The same for growth in a single step: all that is seen of 9 s when readings come every 5 s."""
+INCREMENTS: Final = 1.9
+"""Effective number of steps (2 for two even ones) from which growth is more than a jump."""
+NEW_GROUND: Final = 0.8
+"""Part of the growth above all that was held before: a model that is loaded again is no news."""
+SPAN_SECONDS: Final = GROWTH_SHARE * EXHAUSTION_SECONDS
+"""What is slower than this over the growth is slower than `EXHAUSTION_SECONDS`: the span of `RECENT` blocks."""
+PACE_SECONDS: Final = 10.0
+"""It must still be going on over the readings of this time, or the last two."""
+HOLD_SECONDS: Final = 30.0
+"""It stays on so long after it was last true, for whoever looks in between."""
+_SPACING_SECONDS: Final = 0.9
+POINTS: Final = 12
+
+
+class FastGrowth:
+    """The last readings of a process, about a second apart or as they come. Memory in bytes."""
+
+    __slots__ = ("exhaustion_seconds", "times", "until_seconds", "used")
+
+    def __init__(self) -> None:
+        self.times = array("d")
+        self.used = array("d")
+        self.until_seconds = -math.inf
+        """It is on until then."""
+        self.exhaustion_seconds: float | None = None
+
+    def update(
+        self,
+        time_seconds: float,
+        used_bytes: float,
+        free_bytes: float,
+        store: BlockStore,
+        declared_bytes: float | None = None,
+    ) -> bool:
+        """Take a reading; whether it is on. `store` has the blocks of the same readings.
+
+        Growth to `declared_bytes`, what the app says it usually needs, is expected wherever there is room for it.
+        """
+        times, used = self.times, self.used
+        if times and time_seconds - times[-1] < _SPACING_SECONDS:
+            return time_seconds < self.until_seconds
+        if len(times) == POINTS:
+            del times[0], used[0]
+        times.append(time_seconds)
+        used.append(used_bytes)
+        # The cheapest test first, where nearly every reading ends: it would not do had it begun with nothing.
+        if used_bytes < GROWTH_SHARE * (free_bytes + used_bytes):
+            return self._is_on(time_seconds)
+        # Then the longest look back there is, without any of the conditions.
+        rise = max(used_bytes - min(used), used_bytes - PAGE_BYTES * store.recent_low)
+        declared = declared_bytes is not None and used_bytes <= declared_bytes <= used_bytes + free_bytes
+        if rise >= GROWTH_SHARE * (free_bytes + rise) and rise > 0 and not declared:
+            self._judge(free_bytes, store)
+        return self._is_on(time_seconds)
+
+    def _is_on(self, time_seconds: float) -> bool:
+        if time_seconds < self.until_seconds:
+            return True
+        self.exhaustion_seconds = None
+        return False
+
+    def _judge(self, free_bytes: float, store: BlockStore) -> None:
+        pace = self._pace()
+        if pace <= 0 or free_bytes / pace > EXHAUSTION_SECONDS:
+            return
+        now = self.times[-1]
+        near = [(time, used) for time, used in zip(self.times, self.used, strict=True) if now - time <= SPAN_SECONDS]
+        far = [near[-1]]
+        blocks = enumerate(reversed(store.ring(0, RECENT)), start=1)
+        far += [(now - k * BLOCK_SECONDS, value * PAGE_BYTES) for k, value in blocks if value != EMPTY]
+        far.reverse()
+        growth_pace = max(_pace_of_growth(near, free_bytes, store), _pace_of_growth(far, free_bytes, store))
+        if growth_pace > 0:
+            self.until_seconds = now + HOLD_SECONDS
+            self.exhaustion_seconds = free_bytes / max(pace, growth_pace)
+
+    def _pace(self) -> float:
+        """Return bytes a second over the last `PACE_SECONDS`."""
+        times, used = self.times, self.used
+        place = len(times) - 2
+        while place > 0 and times[-1] - times[place - 1] <= PACE_SECONDS:
+            place -= 1
+        return (used[-1] - used[place]) / (times[-1] - times[place]) if place >= 0 else 0.0
+
+
+def _pace_of_growth(path: list[tuple[float, float]], free_bytes: float, store: BlockStore) -> float:
+    """Bytes a second of readings (time, used) from their lowest on; 0 where that is not what was asked for above."""
+    lowest = min(used for _, used in path)
+    start = max(place for place, (_, used) in enumerate(path) if used == lowest)
+    rising = [used for _, used in path[start:]]
+    growth = rising[-1] - lowest
+    share = growth / max(free_bytes + growth, 1.0)
+    if share < GROWTH_SHARE:
+        return 0.0
+    increments = growth**2 / sum((b - a) ** 2 for a, b in pairwise(rising))
+    if increments < INCREMENTS and share < JUMP_SHARE:
+        return 0.0
+    seconds = path[-1][0] - path[start][0]
+    held = max(_held_before(seconds, store), *(used for _, used in path[: start + 1]))
+    return growth / seconds if rising[-1] - held >= NEW_GROUND * growth else 0.0
+
+
+def _held_before(seconds: float, store: BlockStore) -> float:
+    """Return the highest block that is remembered of the time until so many seconds ago."""
+    recent = math.ceil(seconds / BLOCK_SECONDS) + 1
+    older = (value for value in store.ring(0)[:-recent] if value != EMPTY)
+    return float(PAGE_BYTES * max((*older, *store.highs_of(0)), default=0))

@@ -37,7 +37,7 @@ EVEN: Final = Evenness(eighths=6, largest_eighth=0.4, increments=6.0)
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """One standard. The defaults are those for the allocator's own figures."""
+    """One criterion. The defaults are those for the allocator's own figures."""
 
     growth_share: float = 0.58
     """Growth of the floor over the window, as a share of the free memory. A bounded cache is a leak until it stops, and
@@ -111,7 +111,7 @@ class Settings:
         return self.growth_share / (1 + self.growth_share)
 
     def least_growth(self, total_bytes: float) -> float:
-        """Bytes below which growth on a GPU of this size is never judged."""
+        """Return bytes below which growth on a GPU of this size is never judged."""
         return max(self.least_growth_bytes, self.least_growth_of_total * total_bytes)
 
     def share_over(self, window_seconds: float, age_seconds: float = math.inf) -> float:
@@ -175,4 +175,4 @@ ALLOCATOR_SUSPECTED: Final = replace(_ALLOCATOR, growth_share=_SUSPECTED_SHARE)
 SUSPECTED: Final = replace(
     _BALANCED, growth_share=_SUSPECTED_SHARE, blackout_seconds=600.0, urgent_growth_share=math.inf
 )
-"""The standard of the verdict `growing`."""
+"""The criterion of the verdict `growing`."""

@@ -1,11 +1,18 @@
-"""The signals of one process: what the driver tells always, what the allocator tells where there is a client."""
+"""The signals of one process, each a store of blocks and the criteria that judge it side by side.
+
+What the driver tells is there always, what the allocator tells where there is a client.
+"""
 
 from __future__ import annotations
 
 import math
+from array import array
+from collections.abc import Sequence
+from functools import cache
 from typing import Final, NamedTuple
 
-from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES
+from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, LEVELS, PAGE_BYTES, SLOT_SECONDS, BlockStore
+from gpuagent_alerts.leak.criterion import BlockContext, Criterion, least_shares
 from gpuagent_alerts.leak.settings import (
     ALLOCATOR_SETTINGS,
     ALLOCATOR_SUSPECTED,
@@ -15,9 +22,104 @@ from gpuagent_alerts.leak.settings import (
     Sensitivity,
     Settings,
 )
-from gpuagent_alerts.leak.signal import Signal
-from gpuagent_alerts.leak.standard import Now
-from gpuagent_alerts.leak.work import Work
+from gpuagent_alerts.leak.windows import LENGTHS, Windows, WorkSignal
+
+_SHORTEST, _LONGEST = LENGTHS[0], LENGTHS[-1]
+_NO_BOUNDS = array("I", bytes(4 * LEVELS))
+
+
+@cache
+def _lowest_shares(settings: tuple[Settings, ...]) -> tuple[float, ...]:
+    """Per level, the least share that any of these criteria asks for."""
+    return tuple(min(shares) for shares in zip(*(least_shares(one) for one in settings), strict=True))
+
+
+class Signal:
+    """Blocks, and who judges them. The levels are shared; thresholds and alarms are each criterion's own."""
+
+    __slots__ = ("_bounds", "_least", "_shares", "criteria", "store", "work")
+
+    def __init__(self, settings: Sequence[Settings], total_bytes: float, work: WorkSignal | None = None) -> None:
+        self.store = BlockStore()
+        self.work = work
+        """Where this signal shows what the process worked."""
+        self.criteria = [Criterion(one, total_bytes) for one in settings]
+        self._set_least_growth()
+        self._bounds = _NO_BOUNDS[:]
+        """Per level, a value that no block of the longest window is below; too low after that block has left."""
+
+    def use(self, settings: Sequence[Settings], total_bytes: float) -> None:
+        """Judge by other settings from now on, as many as before: blocks and alarms stay."""
+        for criterion, one in zip(self.criteria, settings, strict=True):
+            criterion.use(one, total_bytes)
+        self._set_least_growth()
+
+    def _set_least_growth(self) -> None:
+        """What no criterion looks at is the common case: these tell it by one comparison a level."""
+        self._least = min(one.least for one in self.criteria)
+        self._shares = _lowest_shares(tuple(one.settings for one in self.criteria))
+
+    def close(self, value: int, now: BlockContext, judges: Sequence[Criterion], mean: int = EMPTY) -> bool:
+        """End a block with this lowest value and this mean; return whether an alarm began or ended.
+
+        Alarms that are on may end, whoever raised them; only `judges` may raise one, and only where it is known what is
+        free.
+        """
+        store = self.store
+        if now.end_seconds >= (store.slot + 1) * SLOT_SECONDS:
+            store.enter_slot(now.end_seconds)
+        ended = False
+        for criterion in self.criteria:
+            if criterion.alarm is not None and criterion.update_alarm(value, store, now.end_seconds, full=now.full):
+                ended = True
+        highest = store.push(value)
+        if self.work is not None:
+            self.work.push(value, mean, store.base_count)
+        if now.free is None:
+            self._bounds = _NO_BOUNDS[:]
+            return ended
+        return self._judge_up_to(highest, now, now.free, judges) or ended
+
+    def _judge_up_to(self, highest: int, now: BlockContext, free: float, judges: Sequence[Criterion]) -> bool:
+        """Show the newest block of each of these levels to those who have no alarm on, where it may be a leak."""
+        store, bounds = self.store, self._bounds
+        changed = False
+        for level in range(highest + 1):
+            last = store.newest(level)
+            bounds[level] = min(bounds[level], last)
+            need = self._shares[level] * free
+            if last - bounds[level] >= need and last != EMPTY and last - bounds[level] >= self._least:
+                bounds[level] = min(store.ring(level, _LONGEST))
+                if store.count(level) >= _SHORTEST and self._judge(level, now, free, judges):
+                    changed = True
+            elif last != EMPTY:
+                for criterion in judges:
+                    criterion.reset(level)
+        return changed
+
+    def _judge(self, level: int, now: BlockContext, free: float, judges: Sequence[Criterion]) -> bool:
+        """Show a level's newest block to those who have no alarm on."""
+        growth = self.store.newest(level) - self._bounds[level]
+        windows = Windows(self.store, level, self.work)
+        changed = False
+        for criterion in judges:
+            if criterion.alarm is not None:
+                continue
+            if growth < criterion.least_growth(level, free):
+                criterion.reset(level)
+            elif criterion.judge(self.store, windows, now, free):
+                changed = True
+        return changed
+
+    def skip(self, blocks: int, end_seconds: float) -> None:
+        """So many blocks without a reading: a gap makes no slope and no reset."""
+        self.store.enter_slot(end_seconds)
+        before = self.store.base_count
+        self.store.push_empty(blocks)
+        if self.work is not None:
+            self.work.skip(before, self.store.base_count)
+        self._bounds = _NO_BOUNDS[:]
+
 
 USED_NAME: Final = "memory"
 OWN_NAMES: Final = ("tensors", "memory outside the allocator")
@@ -39,8 +141,8 @@ class Lows(NamedTuple):
     """The mean of what was allocated."""
 
 
-class Signals:
-    """The driver's signal, judged by all three standards; the allocator's two, which take its place while they come.
+class ProcessSignals:
+    """The driver's signal, judged by all three criteria; the allocator's two, which take its place while they come.
 
     The driver's blocks are kept either way: a process that loses its client is judged by them as if it had never had
     one, and growth in them alone is what makes a cache.
@@ -57,20 +159,20 @@ class Signals:
         self.own: tuple[Signal, Signal] | None = None
 
     def begin(self, block: int, started_seconds: float, phase: int) -> None:
-        """The first block that is kept: standards with a longer blackout wait."""
-        for standard in self.used.standards:
-            first = math.floor((started_seconds + standard.settings.blackout_seconds - phase) / BLOCK_SECONDS)
-            standard.epoch = max(0, first - block)
+        """The first block that is kept: criteria with a longer blackout wait."""
+        for criterion in self.used.criteria:
+            first = math.floor((started_seconds + criterion.settings.blackout_seconds - phase) / BLOCK_SECONDS)
+            criterion.epoch = max(0, first - block)
 
-    def close(self, lows: Lows, now: Now, slack_bytes: float) -> bool:
-        """A block has ended; whether an alarm began or ended."""
+    def close(self, lows: Lows, now: BlockContext, slack_bytes: float) -> bool:
+        """End a block; return whether an alarm began or ended."""
         if lows.allocated != EMPTY:
             self.silent_blocks = 0
         elif lows.used != EMPTY:
             self.silent_blocks += 1
         client = self.silent_blocks <= CLIENT_LOST_BLOCKS
-        standards = self.used.standards
-        changed = self.used.close(lows.used, now, standards[-1:] if client else standards)
+        criteria = self.used.criteria
+        changed = self.used.close(lows.used, now, criteria[-1:] if client else criteria)
         if not client:
             changed |= self.own is not None
             self.own = None
@@ -78,14 +180,14 @@ class Signals:
         tensors, outside = self.own or self.open_own()
         room = None if now.free is None else now.free + SLACK_WEIGHT * slack_bytes / PAGE_BYTES
         roomier = now._replace(free=room)
-        changed |= tensors.close(lows.allocated, roomier, tensors.standards, lows.held)
-        changed |= outside.close(lows.outside, now, outside.standards)
+        changed |= tensors.close(lows.allocated, roomier, tensors.criteria, lows.held)
+        changed |= outside.close(lows.outside, now, outside.criteria)
         return changed
 
     def open_own(self) -> tuple[Signal, Signal]:
-        """A client has come: its signals begin."""
+        """Begin the signals of a client that has come, and return them."""
         own = self._own_settings()
-        self.own = (Signal(own, self._total_bytes, Work()), Signal(own, self._total_bytes))
+        self.own = (Signal(own, self._total_bytes, WorkSignal()), Signal(own, self._total_bytes))
         return self.own
 
     def use(self, sensitivity: Sensitivity) -> None:

@@ -12,13 +12,11 @@ import zlib
 from array import array
 from typing import Any, Final
 
-from gpuagent.growth import Evidence, Growth, GrowthState, Range, Verdict
+from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
 from gpuagent_alerts.leak.blocks import LEVELS, RING, SLOTS, BlockStore
-from gpuagent_alerts.leak.fast import POINTS, FastGrowth
-from gpuagent_alerts.leak.judge import Stop
-from gpuagent_alerts.leak.signal import Signal
-from gpuagent_alerts.leak.signals import Signals
-from gpuagent_alerts.leak.standard import Alarm, Ending, Rejection, Standard
+from gpuagent_alerts.leak.criterion import Alarm, Criterion, Ending, Rejection, RejectReason
+from gpuagent_alerts.leak.forecast import POINTS, FastGrowth
+from gpuagent_alerts.leak.signals import ProcessSignals, Signal
 
 VERSION: Final = 2
 MOST_STATE_BYTES: Final = 8192
@@ -55,7 +53,7 @@ class Writer:
         self._parts.append(numbers.tobytes())
 
     def seal(self) -> bytes:
-        """All of it, with a head."""
+        """Return all of it, with a head."""
         body = b"".join(self._parts)
         return _HEAD.pack(_MAGIC, VERSION, zlib.crc32(body)) + body
 
@@ -77,7 +75,7 @@ class Reader:
         self._place = _HEAD.size
 
     def take(self, form: str) -> tuple[Any, ...]:
-        """The next values of this format."""
+        """Return the next values of this format."""
         packed = struct.Struct(f"<{form}")
         if self._place + packed.size > len(self._data):
             raise ValueError("state of a leak detector: it ends too early")
@@ -86,7 +84,7 @@ class Reader:
         return values
 
     def take_array(self, typecode: str, most: int) -> array[Any]:
-        """The next array, of at most so many numbers."""
+        """Return the next array, of at most so many numbers."""
         (length,) = self.take("B")
         numbers = array(typecode)
         end = self._place + length * numbers.itemsize
@@ -107,7 +105,7 @@ class Reader:
 # ---- blocks ----------------------------------------------------------------------------------------------
 
 
-def _put_store(writer: Writer, store: BlockStore) -> None:
+def _write_store(writer: Writer, store: BlockStore) -> None:
     writer.put("qqB", store.base_count, store.slot, store.levels)
     for level in range(store.levels):
         writer.put_array(store.ring(level))
@@ -116,23 +114,23 @@ def _put_store(writer: Writer, store: BlockStore) -> None:
         writer.put("?I", waits, store.newest(level) if waits else 0)
 
 
-def _take_store(reader: Reader, store: BlockStore) -> None:
+def _read_store(reader: Reader, store: BlockStore) -> None:
     store.base_count, store.slot, levels = reader.take("qqB")
     if store.base_count < 0 or levels != store.levels:
         raise ValueError("state of a leak detector: levels are missing")
     for level in range(levels):
         ring, highs = reader.take_array("I", RING), reader.take_array("I", SLOTS)
         try:
-            store.take(level, ring, highs)
+            store.restore_level(level, ring, highs)
         except ValueError:
             raise ValueError("state of a leak detector: blocks are missing") from None
         reader.take("?I")
 
 
-# ---- standards -------------------------------------------------------------------------------------------
+# ---- criteria -------------------------------------------------------------------------------------------
 
 
-def _put_alarm(writer: Writer, alarm: Alarm) -> None:
+def _write_alarm(writer: Writer, alarm: Alarm) -> None:
     writer.put(
         _ALARM,
         alarm.seconds,
@@ -146,88 +144,90 @@ def _put_alarm(writer: Writer, alarm: Alarm) -> None:
     )
 
 
-def _take_alarm(reader: Reader) -> Alarm:
+def _read_alarm(reader: Reader) -> Alarm:
     seconds, onset, window, growth, floor, free, eighths, slows_down = reader.take(_ALARM)
     return Alarm(seconds, onset, float(window), growth, floor, free, eighths, slows_down)
 
 
-def _put_standard(writer: Writer, standard: Standard) -> None:
-    alarm, ending, rejection = standard.alarm, standard.ending, standard.rejection
+def _write_criterion(writer: Writer, criterion: Criterion) -> None:
+    alarm, ending, rejection = criterion.alarm, criterion.ending, criterion.rejection
     flags = (alarm is not None) + 2 * (ending is not None) + 4 * (rejection is not None)
-    writer.put("BqIdIq", flags, standard.epoch, standard.high, standard.high_seconds, standard.bar, standard.bar_slot)
-    writer.put_array(array("B", standard.repeats or bytes(LEVELS)))
+    writer.put(
+        "BqIdIq", flags, criterion.epoch, criterion.high, criterion.high_seconds, criterion.bar, criterion.bar_slot
+    )
+    writer.put_array(array("B", criterion.repeats or bytes(LEVELS)))
     if alarm is not None:
-        _put_alarm(writer, alarm)
+        _write_alarm(writer, alarm)
     if ending is not None:
         writer.put("d?I", ending.seconds, ending.released, ending.high)
-        _put_alarm(writer, ending.alarm)
+        _write_alarm(writer, ending.alarm)
     if rejection is not None:
         writer.put("dBII", rejection.seconds, rejection.stop, int(rejection.window_seconds), rejection.growth)
 
 
-def _take_standard(reader: Reader, standard: Standard) -> None:
+def _read_criterion(reader: Reader, criterion: Criterion) -> None:
     flags, *numbers = reader.take("BqIdIq")
-    standard.epoch, standard.high, standard.high_seconds, standard.bar, standard.bar_slot = numbers
+    criterion.epoch, criterion.high, criterion.high_seconds, criterion.bar, criterion.bar_slot = numbers
     repeats = reader.take_array("B", LEVELS)
     if len(repeats) != LEVELS:
         raise ValueError("state of a leak detector: repeats are missing")
-    standard.repeats = bytearray(repeats) if any(repeats) else None
+    criterion.repeats = bytearray(repeats) if any(repeats) else None
     if flags & 1:
-        standard.alarm = _take_alarm(reader)
+        criterion.alarm = _read_alarm(reader)
     if flags & 2:
         seconds, released, high = reader.take("d?I")
-        standard.ending = Ending(seconds, released, _take_alarm(reader), high)
+        criterion.ending = Ending(seconds, released, _read_alarm(reader), high)
     if flags & 4:
         seconds, stop, window, growth = reader.take("dBII")
-        standard.rejection = Rejection(seconds, Stop(stop), float(window), growth)
+        criterion.rejection = Rejection(seconds, RejectReason(stop), float(window), growth)
 
 
 # ---- the whole -------------------------------------------------------------------------------------------
 
 
-def _put_signal(writer: Writer, signal: Signal) -> None:
-    _put_store(writer, signal.store)
+def _write_signal(writer: Writer, signal: Signal) -> None:
+    _write_store(writer, signal.store)
     if signal.work is not None:
         ring, numbers = signal.work.state()
         writer.put_array(ring)
         writer.put("5q", *numbers)
-    for standard in signal.standards:
-        _put_standard(writer, standard)
+    for criterion in signal.criteria:
+        _write_criterion(writer, criterion)
 
 
-def _take_signal(reader: Reader, signal: Signal) -> None:
-    _take_store(reader, signal.store)
+def _read_signal(reader: Reader, signal: Signal) -> None:
+    _read_store(reader, signal.store)
     if signal.work is not None:
         ring = reader.take_array("f", RING)
         signal.work.restore(ring, reader.take("5q"))
-    for standard in signal.standards:
-        _take_standard(reader, standard)
+    for criterion in signal.criteria:
+        _read_criterion(reader, criterion)
 
 
-def put_signals(writer: Writer, signals: Signals) -> None:
+def write_signals(writer: Writer, signals: ProcessSignals) -> None:
     """Blocks and alarms."""
     writer.put("q?", signals.silent_blocks, signals.own is not None)
     for signal in (signals.used, *(signals.own or ())):
-        _put_signal(writer, signal)
+        _write_signal(writer, signal)
 
 
-def take_signals(reader: Reader, signals: Signals) -> None:
+def read_signals(reader: Reader, signals: ProcessSignals) -> None:
     """Into signals that are new."""
     signals.silent_blocks, own = reader.take("q?")
-    _take_signal(reader, signals.used)
+    _read_signal(reader, signals.used)
     if own:
         for signal in signals.open_own():
-            _take_signal(reader, signal)
+            _read_signal(reader, signal)
 
 
-def put_fast(writer: Writer, fast: FastGrowth) -> None:
+def write_fast(writer: Writer, fast: FastGrowth) -> None:
     """The last readings."""
     writer.put_array(fast.times)
     writer.put_array(fast.used)
     writer.put("dd", fast.until_seconds, -1.0 if fast.exhaustion_seconds is None else fast.exhaustion_seconds)
 
 
-def take_fast(reader: Reader, fast: FastGrowth) -> None:
+def read_fast(reader: Reader, fast: FastGrowth) -> None:
     """Into one that is new."""
     fast.times = reader.take_array("d", POINTS)
     fast.used = reader.take_array("d", POINTS)
@@ -237,7 +237,7 @@ def take_fast(reader: Reader, fast: FastGrowth) -> None:
     fast.exhaustion_seconds = exhaustion if exhaustion >= 0 else None
 
 
-def put_growth(writer: Writer, growth: Growth) -> None:
+def write_growth(writer: Writer, growth: Growth) -> None:
     """The last word of the slow judgement."""
     evidence = _EVIDENCE.index(growth.evidence) | (_CONFIRMED if growth.driver_confirms else 0)
     evidence |= (_SUSPECTED if growth.suspected else 0) | _STATES[growth.state]
@@ -249,8 +249,8 @@ def put_growth(writer: Writer, growth: Growth) -> None:
         writer.put_array(array("B", reason.encode()))
 
 
-def take_growth(reader: Reader) -> Growth:
-    """The same."""
+def read_growth(reader: Reader) -> Growth:
+    """Return the same."""
     verdict, evidence, since = reader.take("BBd")
     flags, evidence = evidence, evidence & ~(_CONFIRMED | _SUSPECTED | _STATE_BITS)
     slope, exhaustion = Range(*reader.take("ddd")), Range(*reader.take("ddd"))
@@ -271,10 +271,10 @@ def take_growth(reader: Reader) -> Growth:
 
 
 def or_nan(value: float | None) -> float:
-    """A number for one that may be missing."""
+    """Return a number for one that may be missing."""
     return math.nan if value is None else value
 
 
 def or_none(value: float) -> float | None:
-    """The inverse."""
+    """Return the inverse."""
     return None if math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""The verdict on a process, of the alarms that are on and of what came before."""
+"""The verdict on a process, of the alarms that are on and of what came before, with its reasons in words."""
 
 from __future__ import annotations
 
@@ -6,8 +6,10 @@ from dataclasses import replace
 from operator import itemgetter
 from typing import Final, NamedTuple
 
-from gpuagent.growth import Evidence, Growth, GrowthState, Range, Verdict
+from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
+from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES
+from gpuagent_alerts.leak.criterion import Alarm, Ending, Rejection, RejectReason
 from gpuagent_alerts.leak.forecast import (
     HIGH_FACTOR,
     LOW_FACTOR,
@@ -17,10 +19,61 @@ from gpuagent_alerts.leak.forecast import (
     slope_of,
 )
 from gpuagent_alerts.leak.settings import SENSITIVITIES, SUSPECTED, Sensitivity
-from gpuagent_alerts.leak.signal import Signal
-from gpuagent_alerts.leak.signals import OWN_NAMES, USED_NAME, Signals
-from gpuagent_alerts.leak.standard import Alarm, Ending
-from gpuagent_alerts.leak.words import GOES_ON, cache_of, end_of, rejection_of, rise_of
+from gpuagent_alerts.leak.signals import OWN_NAMES, USED_NAME, ProcessSignals, Signal
+
+_REJECTIONS = {
+    RejectReason.GAPS: "too much of that time has no reading",
+    RejectReason.UNEVEN: "but in a few jumps, not evenly",
+    RejectReason.STOPPED: "but hardly any of it in the last quarter",
+    RejectReason.SLOWS_DOWN: "but slows down, and would end before the GPU is full",
+    RejectReason.LESS_FOR_ITS_WORK: "but ever less for the same work, as a cache does",
+    RejectReason.HELD_BEFORE: "but has held as much before",
+    RejectReason.YOUNG: "but has run for hardly longer than that",
+}
+
+GOES_ON = ("it rises evenly, and has not taken enough yet to tell a leak from a cache",)
+"""Why it grows, where nothing more is known than that it does."""
+
+
+def format_pages(count: float) -> str:
+    """Return an amount in words: `1.9 GiB`."""
+    return format_bytes(max(count, 0) * PAGE_BYTES)
+
+
+def describe_rise(alarm: Alarm, what: str) -> tuple[str, ...]:
+    """Return why it grows, or leaks."""
+    curve = "it slows down, yet not enough to end before the GPU is full" if alarm.slows_down else "did not slow down"
+    lasted = format_duration(alarm.window_seconds)
+    return (
+        f"floor of {what} rose in {alarm.even_eighths} of 8 parts of {lasted}, {curve}",
+        f"+{format_pages(alarm.growth)} while {format_pages(alarm.free)} were free",
+    )
+
+
+def describe_end(ending: Ending, held: int, free_bytes: float | None) -> tuple[str, ...]:
+    """Return why it leaks no more; `held` and `free_bytes` are what it held, in pages, and what was free then."""
+    alarm = ending.alarm
+    rise = f"it had risen by {format_pages(alarm.growth)} in {format_duration(alarm.window_seconds)}"
+    if ending.released:
+        return ("gave back more than half of what it had grown by", rise)
+    room = "" if free_bytes is None else f" with {format_bytes(free_bytes)} free"
+    waited = format_duration(max(alarm.window_seconds, 1800.0))
+    return (f"growth stopped at {format_pages(max(ending.high, held))}{room}: no new high for {waited}", rise)
+
+
+def describe_rejection(rejection: Rejection) -> tuple[str, ...]:
+    """Return why growth that was large enough is no leak."""
+    lasted = format_duration(rejection.window_seconds)
+    return (f"rose by {format_pages(rejection.growth)} in {lasted}, {_REJECTIONS[rejection.stop]}",)
+
+
+def describe_cache(alarm: Alarm, slack_bytes: float) -> tuple[str, ...]:
+    """Return why growth is the allocator's cache."""
+    return (
+        f"rose by {format_pages(alarm.growth)} in {format_duration(alarm.window_seconds)}; its tensors did not",
+        f"{format_bytes(slack_bytes)} of it is the allocator's cache, which it can give back",
+    )
+
 
 LEARNING_BLOCKS: Final = 16
 """Blocks before the first window exists."""
@@ -43,7 +96,7 @@ STILL: Final = Range(0.0, 0.0, 0.0)
 LEARNING: Final = Growth(Verdict.LEARNING)
 
 
-class Room(NamedTuple):
+class Headroom(NamedTuple):
     """What there is to grow into. Memory in bytes."""
 
     total_bytes: float
@@ -54,7 +107,9 @@ class Room(NamedTuple):
     """What the allocator holds beyond its tensors."""
 
 
-def tell(signals: Signals, sensitivity: Sensitivity, now_seconds: float, room: Room, before: Growth) -> Growth:
+def judge_signals(
+    signals: ProcessSignals, sensitivity: Sensitivity, now_seconds: float, room: Headroom, before: Growth
+) -> Growth:
     """Return the verdict with its figures. `before` is the last one: growth that stops keeps its pace and its begin."""
     leak, evidence, what = _leak(signals, sensitivity)
     suspicion, suspected = _suspicion(signals)
@@ -72,21 +127,21 @@ def tell(signals: Signals, sensitivity: Sensitivity, now_seconds: float, room: R
             slope,
             min(onsets),
             _exhaustion(state, room, slope),
-            rise_of(alarm, what or suspected),
+            describe_rise(alarm, what or suspected),
             driver_confirms=confirms or (stopped and leak is not None and before.driver_confirms),
             suspected=leak is None,
             state=state,
         )
     slope = _slope(signals, USUAL_SECONDS)
-    cache = signals.used.standards[-1].alarm
+    cache = signals.used.criteria[-1].alarm
     if cache is not None:  # while there is a client; without one this is a suspicion
-        return Growth(Verdict.CACHED, slope=slope, reasons=cache_of(cache, room.slack_bytes))
+        return Growth(Verdict.CACHED, slope=slope, reasons=describe_cache(cache, room.slack_bytes))
     judged = (signals.own or (signals.used,))[0]
     if _learns(judged):
         return LEARNING
-    rejection = judged.standards[-1].rejection
+    rejection = judged.criteria[-1].rejection
     recent = rejection is not None and now_seconds - rejection.seconds <= rejection.window_seconds / 2
-    against = rejection_of(rejection) if rejection and recent else ()
+    against = describe_rejection(rejection) if rejection and recent else ()
     if slope is not None and _rises(judged, room.total_bytes):
         seen = min(USUAL_SECONDS, judged.store.base_count * BLOCK_SECONDS)
         since = before.since_seconds if before.verdict is Verdict.GROWING else now_seconds - seen
@@ -96,12 +151,14 @@ def tell(signals: Signals, sensitivity: Sensitivity, now_seconds: float, room: R
     still = None if slope is None else STILL
     ending, held = _ending(signals, sensitivity, now_seconds)
     if ending is not None:
-        known = before.reasons if before.verdict is Verdict.LEVELLED_OFF else end_of(ending, held, room.free_bytes)
+        known = (
+            before.reasons if before.verdict is Verdict.LEVELLED_OFF else describe_end(ending, held, room.free_bytes)
+        )
         return Growth(Verdict.LEVELLED_OFF, slope=still, reasons=known)
     return Growth(Verdict.STEADY, slope=still, reasons=against)
 
 
-def with_fast(slow: Growth, seconds: float | None, free_bytes: float | None) -> Growth:
+def add_fast_growth(slow: Growth, seconds: float | None, free_bytes: float | None) -> Growth:
     """Return the verdict with growth that would fill the memory within so many seconds: one pace and one forecast.
 
     Where the slow judgement has a forecast that comes sooner, that one holds for both.
@@ -122,8 +179,8 @@ def with_fast(slow: Growth, seconds: float | None, free_bytes: float | None) -> 
     )
 
 
-def _pace(signals: Signals, alarm: Alarm, room: Room, before: Growth) -> tuple[GrowthState, Range | None]:
-    """Whether it still rises, and how fast; of what has stopped, how fast it did."""
+def _pace(signals: ProcessSignals, alarm: Alarm, room: Headroom, before: Growth) -> tuple[GrowthState, Range | None]:
+    """Return whether it still rises, and how fast; of what has stopped, how fast it did."""
     slope = _slope(signals, forecast_window(alarm.window_seconds))
     rises = slope is not None and slope.value > 0
     if rises and not room.full:
@@ -136,7 +193,7 @@ def _pace(signals: Signals, alarm: Alarm, room: Room, before: Growth) -> tuple[G
     return GrowthState.FULL if room.full else GrowthState.STOPPED, slope
 
 
-def _exhaustion(state: GrowthState, room: Room, slope: Range | None) -> Range | None:
+def _exhaustion(state: GrowthState, room: Headroom, slope: Range | None) -> Range | None:
     if state is GrowthState.FULL:
         return Range(0.0, 0.0, 0.0)
     if state is GrowthState.STOPPED or slope is None or room.free_bytes is None:
@@ -145,48 +202,48 @@ def _exhaustion(state: GrowthState, room: Room, slope: Range | None) -> Range | 
 
 
 def _rises(signal: Signal, total_bytes: float) -> bool:
-    """Whether memory rises now, evenly and by an amount that counts: a jump of a while ago is over."""
+    """Return whether memory rises now, evenly and by an amount that counts: a jump of a while ago is over."""
     slope, late = slope_of(signal.store, USUAL_SECONDS), slope_of(signal.store, USUAL_SECONDS / 2)
     if slope is None or late is None or slope.low <= 0:
         return False
     return slope.value * USUAL_SECONDS >= SUSPECTED.least_growth(total_bytes) and late.value >= LATE_SHARE * slope.value
 
 
-def _leak(signals: Signals, sensitivity: Sensitivity) -> tuple[Alarm | None, Evidence | None, str]:
-    """The alarm that counts at this sensitivity, and the strictest standard that has one."""
+def _leak(signals: ProcessSignals, sensitivity: Sensitivity) -> tuple[Alarm | None, Evidence | None, str]:
+    """Return the alarm that counts at this sensitivity, and the strictest criterion that has one."""
     for signal, what in zip(signals.own or (), OWN_NAMES, strict=False):
-        alarm = signal.standards[0].alarm
+        alarm = signal.criteria[0].alarm
         if alarm is not None:
             return alarm, Evidence.ALLOCATOR, what
-    for name, standard in zip(SENSITIVITIES, signals.used.standards, strict=False):
-        if standard.alarm is not None:
-            return standard.alarm, Evidence(name), USED_NAME
+    for name, criterion in zip(SENSITIVITIES, signals.used.criteria, strict=False):
+        if criterion.alarm is not None:
+            return criterion.alarm, Evidence(name), USED_NAME
         if name == sensitivity:
             break
     return None, None, ""
 
 
-def _suspicion(signals: Signals) -> tuple[Alarm | None, str]:
-    """The alarm of a lower standard."""
+def _suspicion(signals: ProcessSignals) -> tuple[Alarm | None, str]:
+    """Return the alarm of a lower criterion."""
     for signal, what in zip(signals.own or (), OWN_NAMES, strict=False):
-        alarm = signal.standards[-1].alarm
+        alarm = signal.criteria[-1].alarm
         if alarm is not None:
             return alarm, what
     if signals.own is None:
-        for standard in reversed(signals.used.standards):
-            if standard.alarm is not None:
-                return standard.alarm, USED_NAME
+        for criterion in reversed(signals.used.criteria):
+            if criterion.alarm is not None:
+                return criterion.alarm, USED_NAME
     return None, ""
 
 
-def _slope(signals: Signals, seconds: float) -> Range | None:
-    """The steepest of what the driver and what the allocator tells."""
+def _slope(signals: ProcessSignals, seconds: float) -> Range | None:
+    """Return the steepest of what the driver and what the allocator tells."""
     stores = [signals.used.store] if signals.own is None else [signals.used.store, signals.own[0].store]
     slopes = (slope_of(store, seconds) for store in stores)
     return max((slope for slope in slopes if slope is not None), default=None)
 
 
-def _driver_confirms(signals: Signals, leak: Alarm, evidence: Evidence | None) -> bool:
+def _driver_confirms(signals: ProcessSignals, leak: Alarm, evidence: Evidence | None) -> bool:
     """Return whether the driver's figures rise at least half as fast as what the client says of its allocator."""
     if evidence is not Evidence.ALLOCATOR or signals.own is None:
         return True
@@ -207,11 +264,11 @@ def _learns(signal: Signal) -> bool:
     return True
 
 
-def _ending(signals: Signals, sensitivity: Sensitivity, now_seconds: float) -> tuple[Ending | None, int]:
-    """How the last leak ended, while that is worth telling, and how many pages it holds."""
-    judged = [(signals.used.standards[SENSITIVITIES.index(sensitivity)], signals.used)]
-    judged += [(signal.standards[0], signal) for signal in signals.own or ()]
-    endings = [(standard.ending, signal.store) for standard, signal in judged if standard.ending is not None]
+def _ending(signals: ProcessSignals, sensitivity: Sensitivity, now_seconds: float) -> tuple[Ending | None, int]:
+    """Return how the last leak ended, while that is worth telling, and how many pages it holds."""
+    judged = [(signals.used.criteria[SENSITIVITIES.index(sensitivity)], signals.used)]
+    judged += [(signal.criteria[0], signal) for signal in signals.own or ()]
+    endings = [(criterion.ending, signal.store) for criterion, signal in judged if criterion.ending is not None]
     if not endings:
         return None, 0
     last, store = max(endings, key=itemgetter(0))

@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.alert import Alert, Message, Status
 from gpuagent_alerts.notify.outbox.entry import OUTBOX, DroppedMessage, Occasion, OutboxEntry, QueuedMessage, message_id
 from gpuagent_alerts.notify.outbox.queue import Outbox

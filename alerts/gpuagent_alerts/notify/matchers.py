@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from gpuagent.matchers import Matcher, MatchOperator, compile_pattern
+from gpuagent.core.matchers import Matcher, MatchOperator, compile_pattern
 
 Labels = Mapping[str, str]
 _Test = Callable[[str], bool]

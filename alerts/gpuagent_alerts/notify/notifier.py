@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.alert import Alert, Briefing, Incident, Message
 from gpuagent_alerts.notify.cause import CauseFacts, NoCauseFacts
 from gpuagent_alerts.notify.decide import by_status, decide

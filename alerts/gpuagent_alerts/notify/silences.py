@@ -13,8 +13,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuagent.clock import Clock
-from gpuagent.matchers import Matcher, parse_matcher
+from gpuagent.core.clock import Clock
+from gpuagent.core.matchers import Matcher, parse_matcher
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.notify.matchers import Matchers
 from gpuagent_alerts.store.database import Store

@@ -8,9 +8,9 @@ from collections.abc import Callable, Hashable, Iterable, Sequence
 from functools import partial, reduce
 from operator import add
 
-from gpuagent.matchers import is_label_name
+from gpuagent.core.matchers import is_label_name
 from gpuagent_alerts.promql.numbers import INFINITY, NAN, decimal_text, floor
-from gpuagent_alerts.promql.plans import Plan, ScalarPlan, StringPlan, Tick, VectorPlan
+from gpuagent_alerts.promql.series import Plan, ScalarPlan, StringPlan, Tick, VectorPlan
 from gpuagent_alerts.promql.syntax import Aggregation
 from gpuagent_alerts.promql.values import (
     METRIC_NAME,

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import TypeVar
 
 from gpuagent_alerts.promql.numbers import ARITHMETIC, COMPARISONS, DROPS_NAME, SET_OPERATORS
-from gpuagent_alerts.promql.plans import Plan, ScalarPlan, StringPlan, Tick, VectorPlan, checked, require_distinct
+from gpuagent_alerts.promql.series import Plan, ScalarPlan, StringPlan, Tick, VectorPlan, checked, require_distinct
 from gpuagent_alerts.promql.syntax import Binary, Cardinality, Matching
 from gpuagent_alerts.promql.values import (
     METRIC_NAME,

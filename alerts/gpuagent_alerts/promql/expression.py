@@ -10,9 +10,8 @@ from gpuagent_alerts.promql.binary import plan_binary, plan_negation
 from gpuagent_alerts.promql.functions import CALENDAR_FUNCTIONS, plan_call
 from gpuagent_alerts.promql.numbers import COMPARISONS
 from gpuagent_alerts.promql.parser import parse
-from gpuagent_alerts.promql.plans import Plan, ScalarPlan, StringPlan, Tick, VectorPlan
 from gpuagent_alerts.promql.selectors import plan_selector
-from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.promql.series import Plan, ScalarPlan, SeriesIndex, StringPlan, Tick, VectorPlan
 from gpuagent_alerts.promql.syntax import (
     Aggregation,
     Binary,

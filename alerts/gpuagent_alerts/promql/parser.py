@@ -14,7 +14,7 @@ from typing import NoReturn
 
 import promql_parser
 
-from gpuagent.matchers import Matcher, MatchOperator
+from gpuagent.core.matchers import Matcher, MatchOperator
 from gpuagent_alerts.promql.lexer import (
     Kind,
     Token,

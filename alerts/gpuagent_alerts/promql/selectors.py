@@ -5,9 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 
-from gpuagent.matchers import Matcher, MatchOperator
-from gpuagent.regexes import RegexError, compile_regex
-from gpuagent_alerts.promql.plans import Tick, VectorPlan
+from gpuagent.core.matchers import Matcher, MatchOperator, RegexError, compile_regex
+from gpuagent_alerts.promql.series import Tick, VectorPlan
 from gpuagent_alerts.promql.syntax import Selector
 from gpuagent_alerts.promql.values import METRIC_NAME, Element, ExpressionError
 

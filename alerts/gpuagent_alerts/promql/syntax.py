@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 
-from gpuagent.matchers import Matcher
+from gpuagent.core.matchers import Matcher
 
 
 @dataclass(frozen=True, slots=True)

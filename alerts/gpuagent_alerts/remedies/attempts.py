@@ -6,8 +6,8 @@ import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
-from gpuagent.identity import ProcessId
-from gpuagent.units import format_time
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.units import format_time
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.refusals import passes_in
 

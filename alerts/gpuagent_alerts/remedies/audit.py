@@ -17,7 +17,7 @@ from contextlib import suppress
 from operator import itemgetter
 from typing import Any, NamedTuple
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.remedies.limits import Past
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.outstanding import Outstanding, find_outstanding

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from gpuagent.identity import ProcessId
-from gpuagent.units import format_duration
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.units import format_duration
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.attempts import Attempts
 from gpuagent_alerts.remedies.steps import Step

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.core.units import format_bytes, format_duration
 
 
 @dataclass(frozen=True, slots=True)

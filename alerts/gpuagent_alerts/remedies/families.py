@@ -5,16 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from gpuagent.catalogue import FAMILIES
-from gpuagent.catalogue.alerting import ALERTING_FAMILIES
-from gpuagent.catalogue.clients import CLIENT_FAMILIES
-from gpuagent.catalogue.family import Family
-from gpuagent.catalogue.frameworks import FRAMEWORK_FAMILIES
-from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
-from gpuagent.catalogue.process import PROCESS_FAMILIES
-from gpuagent.catalogue.remedies import REMEDY_FAMILIES
-from gpuagent.catalogue.sources import SOURCE_FAMILIES
-from gpuagent.catalogue.torch import TORCH_FAMILIES
+from gpuagent.core.metrics import FAMILIES
+from gpuagent.core.metrics.alerting import ALERTING_FAMILIES
+from gpuagent.core.metrics.clients import CLIENT_FAMILIES, SOURCE_FAMILIES, TORCH_FAMILIES
+from gpuagent.core.metrics.family import Family
+from gpuagent.core.metrics.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
+from gpuagent.core.metrics.process import FRAMEWORK_FAMILIES, PROCESS_FAMILIES
+from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
 
 
 def _names(*groups: Sequence[Family[Any]]) -> frozenset[str]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gpuagent.units import format_duration
+from gpuagent.core.units import format_duration
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds
 

@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Collection
 from dataclasses import replace
 
-from gpuagent.identity import ProcessId
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, NotRecorded
 from gpuagent_alerts.remedies.groups import groups_of
 from gpuagent_alerts.remedies.limits import cooldown_key

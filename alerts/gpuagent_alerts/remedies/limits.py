@@ -9,8 +9,8 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from gpuagent.naming import format_container
-from gpuagent.units import format_duration
+from gpuagent.core.identity import format_container
+from gpuagent.core.units import format_duration
 from gpuagent_alerts.remedies.refusals import Passing
 from gpuagent_alerts.remedies.target import Target
 

@@ -8,8 +8,8 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
-from gpuagent.identity import ProcessId
-from gpuagent.units import format_duration, format_time
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.units import format_duration, format_time
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.attempts import Attempts
 from gpuagent_alerts.remedies.choice import Firing, LadderRule, choose

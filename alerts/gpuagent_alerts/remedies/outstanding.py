@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent.identity import ProcessId
-from gpuagent.units import format_time
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.units import format_time
 from gpuagent_alerts.remedies.record import BEGIN, INTENT, RESULT, Event
 
 _ENDING_STEPS = frozenset({"SIGTERM", "SIGKILL", "restart_unit"})

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from gpuagent.identity import ProcessId
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.target import Facts, Identity, Target, Ties, changes
 from gpuagent_alerts.remedies.world import Done, Gone, Hands, Held, NotPermitted, Sight
 

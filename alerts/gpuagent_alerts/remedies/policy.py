@@ -7,8 +7,8 @@ import signal
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
-from gpuagent.doubt import SHUFFLED_LIST
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.core.units import format_bytes, format_duration
+from gpuagent.core.wording import SHUFFLED_LIST
 from gpuagent_alerts.remedies.groups import wrong_scope
 from gpuagent_alerts.remedies.never_list import NEVER, NEVER_UNITS, SHARED_UNITS, UNKILLABLE_SCORE, find_listed
 from gpuagent_alerts.remedies.refusals import (

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpuagent.identity import ProcessId
-from gpuagent.units import format_bytes
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.units import format_bytes
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.steps import Step

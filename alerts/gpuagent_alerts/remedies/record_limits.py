@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
-from gpuagent.identity import ProcessId
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.limits import Limits, broken, refusals
 from gpuagent_alerts.remedies.outstanding import in_the_way

@@ -11,9 +11,8 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 
-from gpuagent.growth import MemoryKey
-from gpuagent.identity import JobSign, ProcessId
-from gpuagent.naming import SHORT_ID, format_container
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.identity import SHORT_ID, JobSign, ProcessId, format_container
 
 NO_SIGNALS = 0
 _LIKE_AN_ID = re.compile(rf"[0-9a-f]{{{SHORT_ID},}}")

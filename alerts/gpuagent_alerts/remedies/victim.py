@@ -8,8 +8,8 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple
 
-from gpuagent.identity import ProcessId
-from gpuagent.units import format_bytes, format_duration, format_rate
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.units import format_bytes, format_duration, format_rate
 from gpuagent_alerts.remedies.target import Target
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Any, Protocol
 
-from gpuagent.identity import ProcessId
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.never_list import find_listed
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Facts, Target, Ties

@@ -11,7 +11,7 @@ import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
-from gpuagent.regular_files import read_regular_file
+from gpuagent.core.regular_files import read_regular_file
 from gpuagent_alerts.promql.expression import Expression, compile_expression
 from gpuagent_alerts.promql.values import ExpressionError
 from gpuagent_alerts.rules.model import (

@@ -15,7 +15,7 @@ import re
 from collections.abc import Callable
 from decimal import Decimal
 
-from gpuagent.units import MAX_SECONDS, format_bytes, format_duration, format_ratio
+from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration, format_ratio
 
 _DURATION = re.compile(r"(?:(\d+)y)?(?:(\d+)w)?(?:(\d+)d)?(?:(\d+)h)?(?:(\d+)m)?(?:(\d+)s)?(?:(\d+)ms)?", re.ASCII)
 _UNITS = (

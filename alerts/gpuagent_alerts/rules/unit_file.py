@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuagent.regular_files import read_regular_file
+from gpuagent.core.regular_files import read_regular_file
 from gpuagent_alerts.promql.lexer import read_string
 from gpuagent_alerts.promql.values import ExpressionError
 from gpuagent_alerts.rules.model import RuleFileError, quote_text

@@ -10,16 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from gpuagent.catalogue.family import Family
-from gpuagent.catalogue.gpu import GPU_FAMILIES
-from gpuagent.catalogue.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
-from gpuagent.catalogue.mig import MIG_FAMILIES
-from gpuagent.catalogue.node import NODE_FAMILIES
-from gpuagent.catalogue.process import PROCESS_FAMILIES
-from gpuagent.catalogue.remedies import REMEDY_FAMILIES
-from gpuagent.catalogue.torch import TORCH_FAMILIES
-from gpuagent.matchers import Matcher, MatchOperator
-from gpuagent.reading import GpuReading, GpuState, NvmlState, Snapshot
+from gpuagent.core.matchers import Matcher, MatchOperator
+from gpuagent.core.metrics.clients import TORCH_FAMILIES
+from gpuagent.core.metrics.family import Family
+from gpuagent.core.metrics.gpu import GPU_FAMILIES, MIG_FAMILIES
+from gpuagent.core.metrics.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
+from gpuagent.core.metrics.node import NODE_FAMILIES
+from gpuagent.core.metrics.process import PROCESS_FAMILIES
+from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
+from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, Snapshot
 from gpuagent_alerts.promql.selectors import Pattern
 from gpuagent_alerts.promql.syntax import Selector
 from gpuagent_alerts.promql.values import METRIC_NAME

@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Hashable, Mapping
 from typing import TypeVar
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.states.engine import InstanceRecord, RuleEngine
 from gpuagent_alerts.states.instance import load_instance
 from gpuagent_alerts.store.database import Store

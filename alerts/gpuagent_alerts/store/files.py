@@ -23,7 +23,7 @@ from pathlib import Path
 from sys import byteorder
 from typing import BinaryIO, Final
 
-from gpuagent.regular_files import open_regular_file
+from gpuagent.core.regular_files import open_regular_file
 
 _Identity = tuple[int, int] | None
 """Device and inode; None where there is no file."""

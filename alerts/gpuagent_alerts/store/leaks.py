@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from typing import NamedTuple
 
-from gpuagent.growth import Evidence
-from gpuagent.identity import ProcessId
+from gpuagent.core.growth import Evidence
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.leak.state import MOST_STATE_BYTES
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.tables import Column, Table, blob, duration, identifier, integer, text, word

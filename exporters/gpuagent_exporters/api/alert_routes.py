@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
-from gpuagent.units import MAX_SECONDS
+from gpuagent.core.units import MAX_SECONDS
 from gpuagent_exporters.api.answers import Document, Handler, Refusal, answered, json_answer, json_body, not_found
 from gpuagent_exporters.http.peers import peer_of
 
@@ -119,7 +119,7 @@ def _without_names(document: Document) -> Document:
 
 
 def _hiding(row: Document, *keys: str) -> Document:
-    """Whether there is something to tell is seen, and not what."""
+    """Return whether there is something to tell is seen, and not what."""
     return row | {key: "hidden" if row.get(key) else "" for key in keys}
 
 
@@ -150,7 +150,7 @@ def _seconds(value: object) -> float:
 
 
 def _caller(request: Request) -> str:
-    """The user at the other end of the socket."""
+    """Return the user at the other end of the socket."""
     peer = peer_of(request.scope)
     if peer is None:
         return "unknown"

@@ -88,7 +88,7 @@ def not_found(error: KeyError) -> Refusal:
 
 
 def answered(handler: Handler, refusals: Mapping[type[Exception], Callable[[Any], Refusal]]) -> Handler:
-    """A handler whose ValueError is a 400, and each of `refusals` what its function makes of it."""
+    """Return a handler whose ValueError is a 400, and each of `refusals` what its function makes of it."""
 
     async def answer(request: Request) -> Response:
         try:

@@ -29,7 +29,7 @@ class ClientSource(Protocol):
     """What there is to tell of apps, and to ask of them; `gpuagent.clients.commands.ClientCommands` is one."""
 
     def clients(self) -> Document:
-        """The apps that are connected, from memory."""
+        """Return the apps that are connected, from memory."""
         ...
 
     async def command(self, pid: int, name: str, args: Mapping[str, Any]) -> Document:
@@ -38,7 +38,7 @@ class ClientSource(Protocol):
 
 
 def client_routes(source: ClientSource, *, show_commands: bool = True) -> Sequence[BaseRoute]:
-    """The route that only reads."""
+    """Return the route that only reads."""
 
     async def clients(_: Request) -> Response:
         document = source.clients()

@@ -66,7 +66,7 @@ class RemedySource(Protocol):
 
 
 def remedy_routes(source: RemedySource, *, show_commands: bool = True) -> Sequence[BaseRoute]:
-    """The route that only reads. Without `show_commands` it says no more of a process than `/metrics` does."""
+    """Return the route that only reads. Without `show_commands` it says no more of a process than `/metrics` does."""
 
     async def remedies(_: Request) -> Response:
         document = await source.remedies()

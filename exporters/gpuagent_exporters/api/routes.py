@@ -24,7 +24,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gpuagent_exporters import page
 from gpuagent_exporters.api.history_routes import Points, history_routes
-from gpuagent_exporters.api.openapi_routes import openapi_routes
+from gpuagent_exporters.api.openapi import openapi_routes
 from gpuagent_exporters.http import peers
 from gpuagent_exporters.http.middleware import SECURITY_HEADERS, AnswerFaults, CheckPeer, SetHeaders, error_response
 from gpuagent_exporters.http.requests import OPENMETRICS, PLAIN_TEXT, CheckQuery, accepts_gzip, wants_openmetrics
@@ -43,15 +43,15 @@ class Source(Protocol):
     """What there is to tell. Every method answers at once, from memory: the loop waits for it."""
 
     def metrics(self, openmetrics: bool) -> bytes:
-        """The whole exposition; never empty, also before the first measurement."""
+        """Return the whole exposition; never empty, also before the first measurement."""
         ...
 
     def status(self) -> Document:
-        """The node, its problems, GPUs and processes."""
+        """Return the node, its problems, GPUs and processes."""
         ...
 
     def processes(self) -> Document:
-        """The GPU processes alone."""
+        """Return the GPU processes alone."""
         ...
 
     @property
@@ -60,11 +60,11 @@ class Source(Protocol):
         ...
 
     def healthy(self) -> tuple[bool, str]:
-        """Whether the agent does its work, and why not. A broken GPU is no reason."""
+        """Return whether the agent does its work, and why not. A broken GPU is no reason."""
         ...
 
     def ready(self) -> tuple[bool, str]:
-        """Whether there is a fresh measurement to tell of, and why not."""
+        """Return whether there is a fresh measurement to tell of, and why not."""
         ...
 
 
@@ -77,7 +77,7 @@ def build_app(
     hostname: str | None = None,
     same_namespaces: Callable[[int], bool] = peers.same_namespaces,
 ) -> Starlette:
-    """The ASGI app over `source`.
+    """Return the ASGI app over `source`.
 
     Args:
         source: What is told.

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from gpuagent.regular_files import read_regular_file
+from gpuagent.core.regular_files import read_regular_file
 
 MAX_FILE_BYTES = 1024 * 1024
 """Of a web configuration, and of each file that it names: all authorities of a system are some 200 KiB."""

@@ -16,7 +16,7 @@ from typing import Any
 
 from starlette.types import ASGIApp
 
-from gpuagent.clock import Clock, SystemClock
+from gpuagent.core.clock import Clock, SystemClock
 from gpuagent_exporters.http.auth import BasicAuth
 from gpuagent_exporters.http.middleware import SetHeaders
 from gpuagent_exporters.http.tls import TlsError, TlsServerConfig, allowed_san

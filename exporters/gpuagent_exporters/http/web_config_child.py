@@ -1,6 +1,6 @@
 """A child that reads a web configuration: python -m gpuagent_exporters.web_config_child FILE.
 
-`gpuagent.config.apart` starts it, so that pydantic's memory is gone with it.
+`gpuagent.config.child_reader` starts it, so that pydantic's memory is gone with it.
 """
 
 from __future__ import annotations

@@ -14,7 +14,7 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, ValidationError, field_validator, model_validator
 
-from gpuagent.regular_files import read_regular_file
+from gpuagent.core.regular_files import read_regular_file
 from gpuagent_exporters.http.tls import CIPHERS, MAX_FILE_BYTES, TLS13_CIPHERS, TlsServerConfig
 from gpuagent_exporters.http.web_config import WebConfigError, WebSettings
 

@@ -10,8 +10,8 @@ from contextlib import contextmanager
 
 from gpuagent.acting.held import HeldProcess
 from gpuagent.acting.never_entries import NeverEntries
-from gpuagent.clock import SystemClock
-from gpuagent.growth import MemoryKey
+from gpuagent.core.clock import SystemClock
+from gpuagent.core.growth import MemoryKey
 from gpuagent.procfs.files import ProcFiles, RealProc
 from gpuagent.procfs.machine import boot_id, boot_time_seconds, own_namespace
 from gpuagent.procfs.reader import Boot, ProcessReader

@@ -23,14 +23,14 @@ from gpuagent.acting.hands import AgentHands, Apps
 from gpuagent.acting.lookup import LOOK, TableLookup, look_up
 from gpuagent.acting.notes import Notes
 from gpuagent.acting.shown import card_of
-from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
-from gpuagent.identity import SHOWN_FIELDS
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.identity import SHOWN_FIELDS
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import boot_id, boot_time_seconds
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
-from gpuagent.reading import Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.grounds import Grounds, Subject
 from gpuagent_alerts.remedies.judged import Judged

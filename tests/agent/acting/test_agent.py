@@ -12,9 +12,9 @@ import pytest
 from gpuagent.acting.by_hand import NoSuchProcess
 from gpuagent.acting.configured import step_of
 from gpuagent.acting.shown import read_shown
-from gpuagent.catalogue.remedies import REMEDY_FAMILIES
-from gpuagent.clock import ManualClock
-from gpuagent.reading import GpuState
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
+from gpuagent.core.snapshot import GpuState
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import INTENT, Audit
 from gpuagent_alerts.store.database import Store

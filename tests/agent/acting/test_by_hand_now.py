@@ -20,9 +20,9 @@ from gpuagent.acting.held import HeldProcess
 from gpuagent.acting.lookup import FreshProcess, NoLookup, look_up
 from gpuagent.acting.shown import read_shown
 from gpuagent.acting.unreadable import UnreadableGpus
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.snapshot import NvmlState, ProcessState, Snapshot
 from gpuagent.procfs.files import RealProc
-from gpuagent.reading import NvmlState, ProcessState, Snapshot
 from gpuagent_alerts.remedies.world import NotPermitted
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import PLAIN, as_target, reader, running

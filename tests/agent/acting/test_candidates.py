@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from gpuagent.acting.candidates import why_nobody
-from gpuagent.reading import GpuState, Snapshot
+from gpuagent.core.snapshot import GpuState, Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.grounds import Grounds
 from gpuagent_alerts.remedies.judged import Judged

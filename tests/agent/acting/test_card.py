@@ -12,9 +12,9 @@ import pytest
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.lookup import FreshProcess
 from gpuagent.acting.shown import NAMES, card_of, facts_of, read_shown
-from gpuagent.cli import kill_prompt
-from gpuagent.identity import ProcessId
-from gpuagent.reading import ProcessInfo
+from gpuagent.cli import kill as kill_prompt
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import ProcessInfo
 from gpuagent_alerts.remedies.target import CHANGES, Identity, differences
 
 DIGESTS = CommandDigests(b"k" * 32)

@@ -11,8 +11,8 @@ import pytest
 from gpuagent.acting.eyes import SnapshotEyes
 from gpuagent.acting.targets import all_targets, members, target_of, targets_on
 from gpuagent.acting.window import Window
-from gpuagent.clock import ManualClock
-from gpuagent.reading import GpuReading, GpuState, ProcessReading, Snapshot
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.remedies.target import Target

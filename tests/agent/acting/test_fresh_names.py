@@ -14,7 +14,7 @@ import pytest
 from gpuagent.acting.digests import CommandDigests
 from gpuagent.acting.facts import read_facts
 from gpuagent.acting.hands import AgentHands
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.procfs.containers import RunningContainer
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import boot_id, boot_time_seconds

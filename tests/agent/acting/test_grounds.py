@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gpuagent.acting.targets import targets_named
-from gpuagent.growth import MemoryKey
-from gpuagent.identity import ProcessId
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds, Subject
 from gpuagent_alerts.remedies.judged import Judged

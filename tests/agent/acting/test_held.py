@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.acting.held import HeldProcess, ancestors
-from gpuagent.identity import ProcessId
+from gpuagent.core.identity import ProcessId
 from gpuagent.procfs.files import RealProc, parse_stat
 from gpuagent_alerts.remedies.target import Facts, differences, mismatches
 from gpuagent_alerts.remedies.world import Gone, NotPermitted

@@ -15,7 +15,7 @@ import pytest
 
 from gpuagent.acting.job_members import job_members, standing_apart
 from gpuagent.acting.targets import left_apart, members
-from gpuagent.identity import JobSign, SignKind
+from gpuagent.core.identity import JobSign, SignKind
 from gpuagent_alerts.remedies.plan import note_of
 from gpuagent_alerts.remedies.target import Target
 from tests.agent.acting.processes import as_target, reader

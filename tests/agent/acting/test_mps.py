@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.acting.budgets import uses
-from gpuagent.reading import ProcessReading, Snapshot
+from gpuagent.core.snapshot import ProcessReading, Snapshot
 from gpuagent_alerts.store.database import Store
 from tests.agent.acting.processes import PLAIN, as_target, running
 from tests.agent.acting.staging import config, read, stage

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gpuagent.acting.notes import SHOWN_SECONDS, Notes
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 
 UUID = "GPU-00000000"
 

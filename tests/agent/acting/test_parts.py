@@ -12,8 +12,7 @@ from gpuagent.acting.budgets import uses
 from gpuagent.acting.configured import ladders_of, rules_of, signal_number, step_of
 from gpuagent.acting.targets import relatives, target_of
 from gpuagent.config.models import Config
-from gpuagent.embedded import ClientReading
-from gpuagent.reading import ProcessReading, ProcessState, Snapshot
+from gpuagent.core.snapshot import ClientReading, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.remedies.steps import Kind
 from gpuagent_alerts.remedies.victim import VictimPolicy
 from tests.agent.config.loading import faults_of, load, write

@@ -12,7 +12,7 @@ import pytest
 from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.alerting.rules import load_rules
 from gpuagent.assemble import StartError, assemble
-from gpuagent.config.apart import load_config_apart, load_config_here
+from gpuagent.config.child_reader import load_config_apart, load_config_here
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.models import Config
 from gpuagent.remedying import RemediesRefused, check_permissions

@@ -10,7 +10,8 @@ import pytest
 
 from gpuagent.acting.presence import Presence
 from gpuagent.acting.targets import target_of
-from gpuagent.reading import GpuState, Memory, MigInstance, ProcessReading, ProcessState, Snapshot
+from gpuagent.core.hardware import Memory, MigInstance
+from gpuagent.core.snapshot import GpuState, ProcessReading, ProcessState, Snapshot
 from tests.fakes.snapshots import full_snapshot
 
 GIB = 2**30

@@ -12,7 +12,7 @@ import pytest
 
 from gpuagent.acting.commands import RemedyCommands
 from gpuagent.acting.shown import read_shown
-from gpuagent.identity import SHOWN_FIELDS
+from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent_alerts.store.database import Store
 from gpuagent_exporters.api.remedy_routes import NotDone
 from tests.agent.acting.processes import PLAIN, running

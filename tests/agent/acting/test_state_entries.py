@@ -14,7 +14,7 @@ import pytest
 from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.clients.server import client_server
-from gpuagent.config.apart import load_config_here
+from gpuagent.config.child_reader import load_config_here
 from gpuagent.node import simulated_node
 from gpuagent.procfs.containers import docker_container, docker_names
 from gpuagent.remedying import acting_of, state_faults

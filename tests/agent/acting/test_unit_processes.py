@@ -14,7 +14,7 @@ import pytest
 from gpuagent.acting.pty_masters import RealOpenFiles
 from gpuagent.acting.ties import TieFinder
 from gpuagent.acting.unit_processes import UnitProcesses
-from gpuagent.identity import ProcessId
+from gpuagent.core.identity import ProcessId
 from gpuagent.procfs.files import ProcFiles
 from gpuagent_alerts.remedies.never_list import NEVER
 from gpuagent_alerts.remedies.world import Gone

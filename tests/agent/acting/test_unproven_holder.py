@@ -9,7 +9,7 @@ import pytest
 from gpuagent.acting.targets import target_of
 from gpuagent.collector.join import Joiner
 from gpuagent.collector.listings import Holders
-from gpuagent.reading import ProcessState
+from gpuagent.core.snapshot import ProcessState
 from gpuagent_alerts.remedies.policy import Allow, Policy
 from gpuagent_alerts.remedies.refusals import NotMeant
 from gpuagent_alerts.remedies.steps import Kind, Step

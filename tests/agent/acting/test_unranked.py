@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from gpuagent.acting.targets import unranked
-from gpuagent.identity import NO_INSTANCE
-from gpuagent.reading import Memory, MigInstance, ProcessReading, ProcessState, Reconciliation, Snapshot
+from gpuagent.core.hardware import Memory, MigInstance
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.snapshot import ProcessReading, ProcessState, Reconciliation, Snapshot
 from tests.fakes.snapshots import full_snapshot
 
 GIB = 2**30

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 from gpuagent.alerting.alerting import Alerting, NodeIdentity
 from gpuagent.alerting.commands import AlertCommands
-from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
-from gpuagent.reading import GpuState, Snapshot
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.snapshot import GpuState, Snapshot
 from gpuagent_alerts.rules.file import load_rule_text
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.store.database import Store

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from gpuagent.alerting.snapshot_inputs import SnapshotFacts, explainer
-from gpuagent.catalogue.remedies import REMEDY_FAMILIES, About, RemedyFigures, RemedyNote
-from gpuagent.catalogue.series import series
-from gpuagent.growth import Evidence, Growth, MemoryKey, Range, Verdict
-from gpuagent.reading import Snapshot
-from gpuagent.units import GIB
+from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
+from gpuagent.core.metrics.remedies import REMEDY_FAMILIES, RemedyFigures, RemedyNote, RemedyTarget
+from gpuagent.core.metrics.series import series
+from gpuagent.core.snapshot import Snapshot
+from gpuagent.core.units import GIB
 from gpuagent_alerts.alert import Alert, Message, Status
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED
@@ -170,6 +170,6 @@ def grown(seen: Snapshot, pid: int, growth: Growth, gpu: int = 0) -> Snapshot:
 
 def dry_run(pid: int, at: float, process: str = "python3") -> RemedyFigures:
     """A ladder in dry run that has come to its end."""
-    about = About("0", "GPU-00000000", str(pid), process, "alice", "")
+    about = RemedyTarget("0", "GPU-00000000", str(pid), process, "alice", "")
     note = RemedyNote(about, "run-1", "terminate", "dry_run", True, at)
     return RemedyFigures(1, stopped=False, ended=(note,))

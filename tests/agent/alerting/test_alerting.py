@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.notify.outbox.attempt import Reason
 from tests.agent.alerting.bench import BLIND, BUSY, CALM, FULL, Told, alerting, config, rules, run, told
 from tests.alerts.notify.parts import route

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from gpuagent.alerting.briefing import BriefingWriter, Links
-from gpuagent.growth import Growth, MemoryKey, Range, Verdict
-from gpuagent.reading import GpuState, Snapshot
-from gpuagent.units import GIB
+from gpuagent.core.growth import Growth, MemoryKey, Range, Verdict
+from gpuagent.core.snapshot import GpuState, Snapshot
+from gpuagent.core.units import GIB
 from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status
 from tests.fakes.readings import WALL, absent_gpu, gpu, process, snapshot
 

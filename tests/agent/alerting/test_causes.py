@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from gpuagent.alerting.snapshot_inputs import SnapshotFacts, program_of_pod
-from gpuagent.growth import Evidence
-from gpuagent.reading import GpuState, ProcessState
+from gpuagent.core.growth import Evidence
+from gpuagent.core.snapshot import GpuState, ProcessState
 from tests.agent.alerting.stage import grown, leaking
 from tests.fakes.readings import absent_gpu, gpu, process, snapshot
 

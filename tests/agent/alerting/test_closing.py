@@ -6,7 +6,7 @@ import asyncio
 from contextlib import AsyncExitStack
 from pathlib import Path
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from tests.agent.alerting.bench import BUSY, FULL, alerting, config, hanging_disk, rules
 
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.catalogue.alerting import Why
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.metrics.alerting import UndeliveredReason
 from gpuagent_alerts.notify.state import MAX_ALERTS
 from tests.agent.alerting.bench import BUSY, CALM, FULL, alerting, config, rules, run, told
 from tests.alerts.notify.outbox.parts import until
@@ -123,7 +123,7 @@ def test_a_receiver_that_fails_is_told_of_until_it_works(tmp_path: Path) -> None
                 figures = bench.alerting.figures()
                 assert figures is not None
                 (one,) = figures.undelivered
-                assert (one.receiver, one.why, one.messages) == ("hook", Why.FAILING, 1)
+                assert (one.receiver, one.why, one.messages) == ("hook", UndeliveredReason.FAILING, 1)
                 assert "503" in one.reason
                 receiver.behave = always(Reply())
                 await bench.emptied(meanwhile_seconds=60)

@@ -18,9 +18,8 @@ from hypothesis import HealthCheck, given
 from hypothesis import settings as hypothesis_settings
 from hypothesis import strategies as st
 
-from gpuagent.clock import ManualClock
-from gpuagent.leaks.detectors import MemoryLeakDetectors
-from gpuagent.leaks.leaks import Leaks
+from gpuagent.core.clock import ManualClock
+from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.notify.receivers.slack import StoredThreads
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, runs
 from gpuagent_alerts.remedies.limits import Limits, broken, refusals
@@ -96,7 +95,7 @@ def use(path: Path) -> Store:
         clock.advance(100.0)
         async with alerting(settings(path.parent), groups(), clock, path) as bench:
             store = bench.alerting.store
-            leaks = Leaks("balanced", clock, store=store, boot_id=BOOT_ID, make=MemoryLeakDetectors)
+            leaks = LeakDetection("balanced", clock, store=store, boot_id=BOOT_ID)
             leaks.open()
             audit = Audit(store, clock, BOOT_ID)
             audit.close_open()
@@ -157,7 +156,7 @@ def test_a_bad_row_costs_itself(original: Path, tmp_path: Path, table: str, capl
 
     async def start() -> tuple[str, dict[str, int]]:
         async with alerting(settings(tmp_path), groups(), ManualClock(), path) as bench:
-            Leaks("balanced", bench.clock, store=bench.alerting.store, boot_id=BOOT_ID).open()
+            LeakDetection("balanced", bench.clock, store=bench.alerting.store, boot_id=BOOT_ID).open()
             await StoredThreads(bench.alerting.store).find("chat", "C1", "inc-1")
             await bench.show(BUSY)
             figures = bench.alerting.figures()

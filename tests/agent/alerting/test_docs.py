@@ -10,9 +10,9 @@ import yaml
 from typer.main import get_command
 
 from gpuagent.alerting.rules import unknown_metrics
-from gpuagent.catalogue.alerting import ALERTING_FAMILIES
 from gpuagent.cli.app import app
 from gpuagent.config.alerting import Receiver
+from gpuagent.core.metrics.alerting import ALERTING_FAMILIES
 from gpuagent_alerts.notify.outbox.attempt import CAP_SECONDS, MAX_RETRY_AFTER_SECONDS
 from gpuagent_alerts.notify.outbox.eviction import OutboxBounds
 from gpuagent_alerts.notify.receivers.http import DEADLINE_SECONDS

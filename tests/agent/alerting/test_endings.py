@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 
 from gpuagent.alerting.transitions import EndReasons, EvaluatedTick, format_quantity
-from gpuagent.catalogue.series import series
-from gpuagent.clock import ManualClock
-from gpuagent.growth import Growth, MemoryKey, Range, Verdict
-from gpuagent.identity import ProcessId
-from gpuagent.reading import GpuState, NvmlState, ProcessState, Snapshot, XidCount
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.growth import Growth, MemoryKey, Range, Verdict
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.metrics.series import series
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Snapshot, XidCount
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.remedies.ending import RemedyEnding

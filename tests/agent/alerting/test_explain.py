@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from gpuagent.alerting.snapshot_inputs import explainer
-from gpuagent.clock import ManualClock
-from gpuagent.growth import Growth, MemoryKey, Verdict
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.growth import Growth, MemoryKey, Verdict
 from tests.agent.alerting.bench import alerting, config, rules, run
 from tests.alerts.notify.receivers.sink import sink
 from tests.fakes.readings import gpu, process, snapshot

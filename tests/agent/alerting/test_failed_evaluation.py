@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.remedies.judged import Judged
 from gpuagent_alerts.states.engine import RuleEngine
 from tests.agent.alerting.bench import BUSY, FULL, alerting, config, rules, run

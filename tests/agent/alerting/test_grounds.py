@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.remedies.grounds import Grounds
 from gpuagent_alerts.remedies.judged import Judged
 from tests.agent.alerting.bench import BUSY, alerting, config, rules, run

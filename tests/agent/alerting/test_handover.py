@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuagent.alerting.transitions import WORDS
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from tests.agent.alerting.bench import BUSY, CALM, FULL, Bench, alerting, config, rules, run, told
 from tests.alerts.notify.receivers.sink import Reply, Sink, always, sink
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.store.database import Store
 from tests.agent.alerting.bench import BUSY, FULL, alerting, config, rules
 from tests.alerts.notify.outbox.parts import until

@@ -11,7 +11,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.missing import Missing, find_missing

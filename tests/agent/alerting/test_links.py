@@ -8,8 +8,8 @@ import pytest
 
 from gpuagent.alerting.briefing import Links, links_of
 from gpuagent.alerting.rules import load_rules
-from gpuagent.clock import ManualClock
 from gpuagent.config.faults import ConfigError
+from gpuagent.core.clock import ManualClock
 from gpuagent.doors import own_url
 from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.shipped import RUNBOOKS_URL

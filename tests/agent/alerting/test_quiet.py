@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from tests.agent.alerting.bench import BUSY, CALM, FULL, Bench, alerting, config, hanging_disk, rules, run, told
 from tests.alerts.notify.outbox.parts import until
 from tests.alerts.notify.receivers.sink import Reply, always, sink

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gpuagent.alerting.snapshot_inputs import RuleSeries
-from gpuagent.catalogue.series import series
-from gpuagent.reading import Snapshot
+from gpuagent.core.metrics.series import series
+from gpuagent.core.snapshot import Snapshot
 from gpuagent_alerts.promql.series import SeriesIndex
 from tests.fakes.snapshots import full_snapshot, snapshots
 

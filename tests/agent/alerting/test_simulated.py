@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from tests.agent.alerting.bench import alerting, config, rules, run
 from tests.alerts.notify.receivers.sink import sink
 from tests.fakes.readings import gpu, snapshot

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpuagent.catalogue.remedies import RemedyFigures
-from gpuagent.growth import Evidence
-from gpuagent.reading import GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
-from gpuagent.units import GIB
+from gpuagent.core.growth import Evidence
+from gpuagent.core.metrics.remedies import RemedyFigures
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
+from gpuagent.core.units import GIB
 from tests.agent.alerting.stage import Stage, dry_run, grown, leaking
 from tests.alerts.notify.parts import Route
 from tests.fakes.readings import absent_gpu, gpu, process, snapshot

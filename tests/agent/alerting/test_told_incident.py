@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.shipped import RULES_FILE, RUNBOOKS_URL
 from tests.agent.alerting.bench import alerting, bodies, config, run

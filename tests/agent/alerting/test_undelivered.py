@@ -8,11 +8,11 @@ from typing import Any, cast
 import pytest
 
 from gpuagent.alerting.receivers import find_undelivered
-from gpuagent.catalogue.alerting import AlertingFigures, ReceiverCounts, Undelivered, Why
-from gpuagent.catalogue.series import series
 from gpuagent.cli.check import judge
-from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.metrics.alerting import AlertingFigures, ReceiverCounts, Undelivered, UndeliveredReason
+from gpuagent.core.metrics.series import series
 from gpuagent.view import View
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.outbox.delivery import DeliveryWorker
@@ -40,15 +40,19 @@ def counts(*, queued: int = 0, dead: int = 0, oldest: float | None = None) -> Re
     [
         (counts(), lane(), []),
         (counts(queued=1, oldest=59.0), lane(failing_since=NOW - 59), []),
-        (counts(queued=1, oldest=60.0), lane(), [(Why.WAITING, "", NOW - 60, 1)]),
+        (counts(queued=1, oldest=60.0), lane(), [(UndeliveredReason.WAITING, "", NOW - 60, 1)]),
         (
             counts(queued=2, oldest=70.0),
             lane(failing_since=NOW - 10),
-            [(Why.WAITING, "connection refused", NOW - 70, 2)],
+            [(UndeliveredReason.WAITING, "connection refused", NOW - 70, 2)],
         ),
-        (counts(queued=2), lane(failing_since=NOW - 60), [(Why.FAILING, "connection refused", NOW - 60, 2)]),
-        (counts(), lane(off=SimpleNamespace(outcome="HTTP 410")), [(Why.OFF, "HTTP 410", None, 0)]),
-        (counts(dead=3), None, [(Why.DEAD, "", None, 3)]),
+        (
+            counts(queued=2),
+            lane(failing_since=NOW - 60),
+            [(UndeliveredReason.FAILING, "connection refused", NOW - 60, 2)],
+        ),
+        (counts(), lane(off=SimpleNamespace(outcome="HTTP 410")), [(UndeliveredReason.OFF, "HTTP 410", None, 0)]),
+        (counts(dead=3), None, [(UndeliveredReason.DEAD, "", None, 3)]),
     ],
     ids=["nothing", "59 s", "waits", "waits and fails", "fails", "off", "dead"],
 )
@@ -62,15 +66,15 @@ def test_a_heartbeat_that_fails_is_told() -> None:
     """ALERT-11: the dead man's switch is a receiver like the others."""
     beat = cast("Any", SimpleNamespace(name="pulse", failing_since=NOW - 61, last=REFUSED))
     assert find_undelivered((), {}, [beat], NOW) == (
-        Undelivered("pulse", Why.FAILING, "connection refused", NOW - 61),
+        Undelivered("pulse", UndeliveredReason.FAILING, "connection refused", NOW - 61),
     )  # fmt: skip
 
 
 FIGURES = AlertingFigures(
     rules=1, evaluation_seconds=None,
     undelivered=(
-        Undelivered("ops", Why.FAILING, "connection refused", NOW - 125, 2),
-        Undelivered("hook", Why.DEAD, "", None, 1),
+        Undelivered("ops", UndeliveredReason.FAILING, "connection refused", NOW - 125, 2),
+        Undelivered("hook", UndeliveredReason.DEAD, "", None, 1),
     ),
 )  # fmt: skip
 

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from gpuagent import alert_words, growth_words
-from gpuagent.cli import cells, check, gpu_lines
+from gpuagent.cli import cells, check, status
 from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
+from gpuagent.core import wording
 from tests.fakes.any_snapshot import texts
 
 
@@ -32,9 +32,7 @@ class Stream(io.StringIO):
         return self._encoding
 
 
-@pytest.mark.parametrize(
-    "module", [alert_words, cells, check, gpu_lines, growth_words], ids=lambda module: module.__name__
-)
+@pytest.mark.parametrize("module", [cells, check, status, wording], ids=lambda module: module.__name__)
 def test_the_examples_hold(module: ModuleType) -> None:
     """What a docstring shows is what the function does."""
     result = doctest.testmod(module)

@@ -9,7 +9,8 @@ import typer
 from typer.testing import CliRunner
 
 from gpuagent.cli.check import CheckCommand, check
-from gpuagent.reading import Ecc, GpuState, NvmlState, Snapshot
+from gpuagent.core.hardware import Ecc
+from gpuagent.core.snapshot import GpuState, NvmlState, Snapshot
 from tests.fakes.answering import answering, says
 from tests.fakes.documents import document
 from tests.fakes.readings import NOW, absent_gpu, gpu, identity, mig_instance, snapshot

@@ -13,11 +13,11 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from gpuagent.ask import NoAgent
 from gpuagent.cli.ps import ps
 from gpuagent.cli.source import NoData, Source, get_document
 from gpuagent.cli.status import draw_again, status
-from gpuagent.reading import ProcessState
+from gpuagent.core.api_client import AgentUnreachable
+from gpuagent.core.snapshot import ProcessState
 from tests.agent.cli.test_cells import Stream
 from tests.fakes.answering import Answer, answering, says
 from tests.fakes.documents import document
@@ -148,7 +148,7 @@ def test_the_gpus_are_read_directly_if_no_agent_runs() -> None:
     """Without an agent the GPUs are read once, and that is said with the reason."""
 
     def nobody(path: Path | None, url: str | None) -> Any:
-        raise NoAgent("/run/x: No such file or directory")
+        raise AgentUnreachable("/run/x: No such file or directory")
 
     notes: list[str] = []
     assert get_document(Source(), note=notes.append, ask=nobody, read=lambda: {"schema": 1}) == {"schema": 1}
@@ -160,7 +160,7 @@ def test_no_other_source_stands_in(source: Source, fall_back: bool) -> None:
     """These GPUs are not shown as those of the node that was asked for, nor for a check."""
 
     def nobody(path: Path | None, url: str | None) -> Any:
-        raise NoAgent("nobody")
+        raise AgentUnreachable("nobody")
 
     with pytest.raises(NoData, match="no agent answers: nobody"):
         get_document(source, fall_back=fall_back, ask=nobody, read=lambda: pytest.fail("the GPUs were read"))

@@ -14,14 +14,13 @@ import pytest
 import typer
 
 from gpuagent.cli.app import app
-from gpuagent.cli.completion_scripts import completion_scripts
-from gpuagent.cli.manual import manual
+from gpuagent.cli.service import completion_scripts, manual
 
 
 @pytest.fixture(scope="module")
 def page() -> str:
     """The page's source."""
-    return manual(app, date(2026, 1, 2))
+    return manual(typer.main.get_command(app), date(2026, 1, 2))
 
 
 def commands(group: Any, name: str = "gpuagent") -> Iterator[tuple[str, Any]]:

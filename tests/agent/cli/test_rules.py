@@ -6,8 +6,8 @@ from pathlib import Path
 
 from typer.testing import CliRunner
 
-from gpuagent.catalogue.alerting import ALERTING_FAMILIES
 from gpuagent.cli.app import app
+from gpuagent.core.metrics.alerting import ALERTING_FAMILIES
 
 
 def check(*files: Path) -> tuple[int, str, str]:

@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from rich.cells import cell_len
 
 from gpuagent.cli.cells import Paint
-from gpuagent.cli.processes import process_table
-from gpuagent.cli.screen import status_screen
-from gpuagent.growth import Evidence, Growth, MemoryKey, Range, Verdict
-from gpuagent.reading import GpuState, NvmlState, ProcessState, Reconciliation, Snapshot
-from gpuagent.units import GIB
+from gpuagent.cli.ps import process_table
+from gpuagent.cli.status import status_screen
+from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Reconciliation, Snapshot
+from gpuagent.core.units import GIB
 from tests.fakes.any_snapshot import HOSTILE, snapshots, texts
 from tests.fakes.documents import document
 from tests.fakes.golden import assert_golden

@@ -15,11 +15,11 @@ from gpuagent.clients.commands import ClientCommands
 from gpuagent.clients.hub import ClientLimits, Hub
 from gpuagent.clients.listener import SOCKET_NAME
 from gpuagent.clients.server import ClientServer
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.snapshot import Snapshot
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.reader import Boot, ProcessReader
 from gpuagent.procfs.redact import Redactor
-from gpuagent.reading import Snapshot
 from tests.fakes.embedded import FakeApp
 
 T = TypeVar("T")

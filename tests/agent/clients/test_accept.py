@@ -14,8 +14,8 @@ import pytest
 from gpuagent.clients.hub import MOST_WAITING
 from gpuagent.clients.listener import Acceptor, CpuShare
 from gpuagent.clients.server import limits_of
-from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
+from gpuagent.core.clock import ManualClock
 from gpuagent_exporters.http.listeners import UnixListener, open_unix
 from tests.agent.clients.parts import until
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from gpuagent.clients.admission import Allowance, Rate
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 
 RATE = Rate(lines_per_second=10, bytes_per_second=1000, burst_seconds=2)
 

@@ -8,8 +8,8 @@ import os
 from typing import Any
 
 from gpuagent.clients.commands import AutomaticBlame
-from gpuagent.growth import Growth, MemoryKey, Verdict
-from gpuagent.reading import Snapshot
+from gpuagent.core.growth import Growth, MemoryKey, Verdict
+from gpuagent.core.snapshot import Snapshot
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.fakes.embedded import FakeApp
 from tests.fakes.snapshots import full_snapshot

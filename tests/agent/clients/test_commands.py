@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from gpuagent.reading import GpuReading, Memory, ProcessReading, ProcessState, Snapshot
-from gpuagent.units import GIB
+from gpuagent.core.hardware import Memory
+from gpuagent.core.snapshot import GpuReading, ProcessReading, ProcessState, Snapshot
+from gpuagent.core.units import GIB
 from gpuagent_exporters.api.client_routes import CommandFailure
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.fakes.embedded import FakeApp, stats

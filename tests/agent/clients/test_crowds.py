@@ -12,8 +12,8 @@ import pytest
 
 from gpuagent.clients.admission import Rate
 from gpuagent.clients.hub import ClientLimits
-from gpuagent.reading import GpuState, ProcessReading, ProcessState, Snapshot
-from gpuagent.units import GIB
+from gpuagent.core.snapshot import GpuState, ProcessReading, ProcessState, Snapshot
+from gpuagent.core.units import GIB
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.agent.clients.swarm import FLOOD, FOREIGN, SILENT, TALKING, swarm
 from tests.fakes.embedded import stats

@@ -20,10 +20,10 @@ from gpuagent.clients.server import (
     level_message,
     level_of,
 )
-from gpuagent.embedded import AllocatorReading, ClientReading
-from gpuagent.identity import ProcessId
-from gpuagent.reading import Memory, ProcessReading, ProcessState, Snapshot
-from gpuagent.units import GIB
+from gpuagent.core.hardware import Memory
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import AllocatorReading, ClientReading, ProcessReading, ProcessState, Snapshot
+from gpuagent.core.units import GIB
 from tests.agent.clients.parts import Stage, in_thread, stage, until
 from tests.fakes.embedded import stats
 from tests.fakes.snapshots import full_snapshot

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.catalogue.sources import ServerReading
 from gpuagent.clients.model_servers import BadAnswer, read_ollama, read_sglang, read_triton, read_vllm
+from gpuagent.core.metrics.clients import ServerReading
 
 Read = Callable[[str, bytes], ServerReading]
 

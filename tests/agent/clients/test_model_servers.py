@@ -9,11 +9,11 @@ import threading
 
 import pytest
 
-from gpuagent.catalogue.series import series
-from gpuagent.catalogue.sources import SOURCE_FAMILIES
 from gpuagent.clients.model_servers import FetchError, Sources, fetch
 from gpuagent.config.models import Config
 from gpuagent.config.sources import ServerSource
+from gpuagent.core.metrics.clients import SOURCE_FAMILIES
+from gpuagent.core.metrics.series import series
 from tests.agent.clients.test_model_server_answers import VLLM
 from tests.fakes.answering import answering, read_request, says
 

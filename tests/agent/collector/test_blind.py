@@ -9,7 +9,7 @@ import threading
 import pynvml
 import pytest
 
-from gpuagent.reading import GpuState, NvmlState
+from gpuagent.core.snapshot import GpuState, NvmlState
 from gpuagent_simulator.faults import Fault, FaultKind
 from tests.fakes.rig import Rig, at, rig, state
 

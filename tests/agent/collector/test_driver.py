@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.reading import GpuState, NvmlState
+from gpuagent.core.snapshot import GpuState, NvmlState
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, FaultKind
 from tests.fakes.rig import at, rig

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
+from gpuagent.core.snapshot import XidCount
 from gpuagent.procfs.kernel_log import Address
-from gpuagent.reading import XidCount
 from tests.fakes.rig import rig
 
 TWO = """

@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
 from gpuagent.collector.holders import UNLISTED_SECONDS, LastHolders
-from gpuagent.identity import ProcessId
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import ProcessInfo, ProcessReading, ProcessState
+from gpuagent.core.units import GIB
 from gpuagent.procfs.machine import PidMark, PidSpace
-from gpuagent.reading import ProcessInfo, ProcessReading, ProcessState
-from gpuagent.units import GIB
 from tests.fakes.rig import rig
 from tests.integration.waiting import until
 

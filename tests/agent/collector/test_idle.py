@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.collector.join import Idleness
-from gpuagent.driver.backend import IDLE, Collected
-from gpuagent.identity import ProcessId
-from gpuagent.reading import (
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import (
     GpuIdentity,
     GpuReading,
     GpuState,
@@ -23,6 +22,7 @@ from gpuagent.reading import (
     ProcessState,
     ProcessUtilization,
 )
+from gpuagent.driver.backend import IDLE, Collected
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import FaultKind
 from tests.fakes.rig import Rig, rig

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.collector.inventory import IndexMemory
-from gpuagent.reading import GpuIdentity
+from gpuagent.core.snapshot import GpuIdentity
 
 A = GpuIdentity(0, "GPU-a", pci_bus_id="00000000:18:00.0")
 B = GpuIdentity(1, "GPU-b", pci_bus_id="00000000:20:00.0")

@@ -10,8 +10,8 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from gpuagent.collector.inventory import Inventory, count_pci_gpus
+from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState
 from gpuagent.driver.backend import Collected
-from gpuagent.reading import GpuIdentity, GpuReading, GpuState
 
 A = GpuIdentity(index=0, uuid="GPU-a", name="H100", pci_bus_id="00000000:18:00.0")
 B = GpuIdentity(index=1, uuid="GPU-b", name="H100", pci_bus_id="00000000:20:00.0")

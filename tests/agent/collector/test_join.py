@@ -6,19 +6,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.collector.join import Joiner, join_processes, reconcile
-from gpuagent.driver.backend import Collected
-from gpuagent.identity import ProcessId
-from gpuagent.reading import (
+from gpuagent.core.hardware import Memory
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import (
     GpuIdentity,
     GpuProcess,
     GpuReading,
     GpuState,
-    Memory,
     ProcessInfo,
     ProcessReading,
     ProcessState,
     ProcessUtilization,
 )
+from gpuagent.driver.backend import Collected
 
 BUSY = ProcessUtilization(0.5, 0.2, 0.0, 0.0)
 

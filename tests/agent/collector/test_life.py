@@ -15,9 +15,10 @@ from gpuagent.collector.listings import (
     Holders,
     Listings,
 )
+from gpuagent.core.hardware import Memory
+from gpuagent.core.snapshot import GpuProcess, GpuReading, GpuState
+from gpuagent.core.units import GIB
 from gpuagent.driver.backend import Collected
-from gpuagent.reading import GpuProcess, GpuReading, GpuState, Memory
-from gpuagent.units import GIB
 from tests.agent.collector.test_listings import BOOT, GPU, HELD, PID, STRANGER, UNPROVEN, answer, process, seen
 from tests.integration.waiting import until
 

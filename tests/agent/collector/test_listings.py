@@ -10,18 +10,11 @@ from hypothesis import strategies as st
 
 from gpuagent.collector.listings import KNOWN_HOLDERS, TICK_SECONDS, Holders, Listings
 from gpuagent.collector.listings_table import BREAK_SECONDS, MOST_LISTINGS, RETURNED_LISTS
+from gpuagent.core.hardware import Memory
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import GpuIdentity, GpuProcess, GpuReading, GpuState, ProcessInfo, ProcessUtilization
+from gpuagent.core.units import GIB
 from gpuagent.driver.backend import Collected
-from gpuagent.identity import ProcessId
-from gpuagent.reading import (
-    GpuIdentity,
-    GpuProcess,
-    GpuReading,
-    GpuState,
-    Memory,
-    ProcessInfo,
-    ProcessUtilization,
-)
-from gpuagent.units import GIB
 
 BOOT = "boot"
 GPU = GpuIdentity(index=0, uuid="GPU-0", pci_bus_id="0000:01:00.0")

@@ -13,8 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.collector.listings import KNOWN_HOLDERS, SAVE_SECONDS, Holders, Listings
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.procfs.machine import SINCE_BOOT, PidMark, PidSpace
-from gpuagent.reading import GpuIdentity
 from tests.agent.collector.test_listings import BOOT, GPU, HELD, PID, STRANGER, UNPROVEN, process, seen
 from tests.integration.waiting import until
 

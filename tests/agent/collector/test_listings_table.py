@@ -9,7 +9,7 @@ import pytest
 
 from gpuagent.collector.listings import KNOWN_HOLDERS, Holders, Listings
 from gpuagent.collector.listings_table import BREAK_SECONDS, LONG_BREAK_SECONDS, RETURNED_LISTS
-from gpuagent.units import GIB
+from gpuagent.core.units import GIB
 from tests.agent.collector.test_listings import BOOT, HELD, PID, STRANGER, process, seen
 from tests.integration.waiting import until
 

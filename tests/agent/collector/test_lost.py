@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.collector.inventory import Inventory
-from gpuagent.reading import GpuState, NvmlState, Snapshot
+from gpuagent.core.snapshot import GpuState, NvmlState, Snapshot
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, FaultKind
 from tests.fakes.rig import BOOT_ID, Rig, at, rig, state

@@ -7,10 +7,10 @@ from collections.abc import Iterable
 
 import pytest
 
-from gpuagent.catalogue.series import series
+from gpuagent.core.metrics.series import series
+from gpuagent.core.snapshot import GpuState, ProcessInfo, ProcessState
 from gpuagent.driver.nvml.collect import Collector
 from gpuagent.procfs.table import ProcessTable
-from gpuagent.reading import GpuState, ProcessInfo, ProcessState
 from gpuagent_simulator.faults import FaultKind
 from tests.fakes.rig import Rig, at, failing, rig
 

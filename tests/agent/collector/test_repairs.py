@@ -8,10 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
 from gpuagent.collector.repairs import REPAIR_XIDS, DriverSession, RepairMemory, RepairsFile
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.hardware import Ecc, Power
+from gpuagent.core.snapshot import GpuIdentity, GpuReading, GpuState, XidCount
 from gpuagent.driver.nvml.events import XidWatcher
-from gpuagent.reading import Ecc, GpuIdentity, GpuReading, GpuState, Power, XidCount
 from gpuagent_exporters.severity import Severity
 from gpuagent_exporters.xids import explain_xid
 from gpuagent_simulator.faults import FaultKind

@@ -7,12 +7,12 @@ from itertools import pairwise
 
 import pytest
 
-from gpuagent.clock import ManualClock
 from gpuagent.collector.session import NvmlSession
 from gpuagent.collector.workers import ElasticThreadPool, Job, JobOutcome, Worker
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.snapshot import NvmlState
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import LIB_RM_VERSION_MISMATCH, NvmlFailure
-from gpuagent.reading import NvmlState
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, FaultKind
 from gpuagent_simulator.node import SimulatedNode

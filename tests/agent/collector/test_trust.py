@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from gpuagent.collector.inventory import find_conflicts
 from gpuagent.collector.trust import TRUST_AFTER_SECONDS, FigureTrust
-from gpuagent.doubt import SHUFFLED_LIST
-from gpuagent.reading import GpuIdentity, GpuState
+from gpuagent.core.snapshot import GpuIdentity, GpuState
+from gpuagent.core.wording import SHUFFLED_LIST
 from gpuagent_exporters.problems import find_problems
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import FaultKind

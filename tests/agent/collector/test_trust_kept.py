@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from gpuagent.collector.inventory import Inventory
 from gpuagent.collector.trust import TRUST_AFTER_SECONDS, TrustRegistry
-from gpuagent.doubt import MPS_UNKNOWN, NO_PCI_ADDRESS
-from gpuagent.reading import GpuIdentity
+from gpuagent.core.snapshot import GpuIdentity
+from gpuagent.core.wording import MPS_UNKNOWN, NO_PCI_ADDRESS
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, FaultKind
 from tests.fakes.rig import BOOT_ID, rig

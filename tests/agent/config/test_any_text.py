@@ -9,11 +9,10 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.config.describe import Spot
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.models import Config
-from gpuagent.config.render import to_yaml
-from gpuagent.config.section import Section
+from gpuagent.config.reference import to_yaml
+from gpuagent.config.section import Section, Spot
 from tests.agent.config.loading import COMPLETE, load, write
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from gpuagent.catalogue import FAMILIES
 from gpuagent.cli.app import app
+from gpuagent.core.metrics import FAMILIES
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.shipped import RULES_FILE
 from tests.agent.config.loading import load, write

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.config.faults import ConfigError, Fault, nearest, write_path
-from gpuagent.matchers import MATCHER_HELP
+from gpuagent.core.matchers import MATCHER_HELP
 from tests.agent.config.loading import faults_of, lines_of, write
 
 COLON = "this is not YAML: a colon does not fit: is the line indented right, does a text with a colon need quotes?"

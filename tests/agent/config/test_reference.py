@@ -8,9 +8,9 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
-from gpuagent.config.describe import Spot
 from gpuagent.config.models import Config
 from gpuagent.config.reference import EXAMPLE, render
+from gpuagent.config.section import Spot
 from tests.agent.config.loading import load, write
 
 PAGE = Path(__file__).parents[3] / "docs" / "configuration.md"

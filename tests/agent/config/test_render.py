@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 
 from gpuagent.config.models import Config
-from gpuagent.config.render import effective, to_yaml
+from gpuagent.config.reference import effective, to_yaml
 from tests.agent.config.loading import COMPLETE, load, write
 
 

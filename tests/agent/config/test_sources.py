@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.config.faults import ConfigError
-from gpuagent.config.render import to_yaml
+from gpuagent.config.reference import to_yaml
 from tests.agent.config.loading import load, write
 
 

@@ -9,7 +9,7 @@ import yaml
 
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
-from gpuagent.config.starter import starter
+from gpuagent.config.reference import starter
 
 BY_THE_UNIT = {"state_dir", "runtime_dir", "client_dir"}
 

@@ -6,11 +6,11 @@ import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from gpuagent.catalogue.series import series
-from gpuagent.clock import ManualClock
 from gpuagent.collector.tick import Monitor, MonitorContext
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.metrics.series import series
+from gpuagent.core.snapshot import GpuState, Snapshot
 from gpuagent.procfs.table import ProcessTable
-from gpuagent.reading import GpuState, Snapshot
 from gpuagent_simulator.node import SimulatedNode
 from gpuagent_simulator.scenario import load_scenario
 from tests.fakes.driver import TOTAL_BYTES, BareDriver

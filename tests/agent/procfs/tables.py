@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.containers import PodNames
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.table import ProcessTable
-from gpuagent.reading import ProcessInfo
 from tests.fakes.proc import FakeWatcher
 
 BOOT_TIME = 1_700_000_000.0

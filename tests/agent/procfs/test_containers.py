@@ -15,7 +15,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.snapshot import CollectorRun
 from gpuagent.procfs.containers import (
     KNOWN_SECONDS,
     RESCAN_SECONDS,
@@ -24,7 +25,6 @@ from gpuagent.procfs.containers import (
     docker_container,
     docker_names,
 )
-from gpuagent.reading import CollectorRun
 
 ONE, OTHER = "a" * 64, "b" * 64
 

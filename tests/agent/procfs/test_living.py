@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import SystemClock
+from gpuagent.core.clock import SystemClock
 from gpuagent.procfs.cgroup_owner import Name
 from gpuagent.procfs.credentials import read_credentials
 from gpuagent.procfs.files import RealProc, executable_name, living_thread, parse_stat, read_living

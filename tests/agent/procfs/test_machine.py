@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock, SystemClock
+from gpuagent.core.clock import ManualClock, SystemClock
 from gpuagent.procfs.machine import boot_id, boot_time_seconds, raise_descriptor_limit
 from gpuagent.procfs.users import KNOWN_SECONDS, RETRY_SECONDS, UserNames
 

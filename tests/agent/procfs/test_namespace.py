@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import HOST_PID_NAMESPACE, in_host_pid_namespace, namespace_inode, own_namespace
 from gpuagent.procfs.table import ProcessTable
@@ -21,7 +21,7 @@ NAMESPACE = ["unshare", "--user", "--map-root-user", "--fork", "--pid", "--mount
 
 WHO_AM_I = """
 import os
-from gpuagent.clock import SystemClock
+from gpuagent.core.clock import SystemClock
 from gpuagent.procfs import PidfdWatcher, ProcessTable, RealProc
 table = ProcessTable(RealProc(), SystemClock(), watch=PidfdWatcher())
 print(table.host_pid_namespace, table.resolve([os.getpid()])[os.getpid()])
@@ -29,7 +29,7 @@ print(table.host_pid_namespace, table.resolve([os.getpid()])[os.getpid()])
 
 REUSE = """
 import subprocess
-from gpuagent.clock import SystemClock
+from gpuagent.core.clock import SystemClock
 from gpuagent.procfs import PidfdWatcher, ProcessTable, RealProc
 
 def start(*command):

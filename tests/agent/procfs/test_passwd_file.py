@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.procfs.users import UserNames, passwd_doubt
 
 NOT_MOUNTED = "22 1 8:1 / / rw - ext4 /dev/sda1 rw\n"

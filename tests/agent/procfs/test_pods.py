@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.procfs.containers import RESCAN_SECONDS, PodName, PodNames
 
 UID = "2c4b2241-5c01-11e9-8e4e-42010a800002"

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
-from gpuagent.identity import ProcessId
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.containers import PodNames
-from gpuagent.reading import ProcessInfo
 from tests.agent.procfs.tables import BOOT_TIME, CONTAINER, POD_UID, known, table_of
 from tests.fakes.proc import FakeProc, FakeWatcher, stat_text
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import SystemClock
+from gpuagent.core.clock import SystemClock
+from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
-from gpuagent.reading import ProcessInfo
 from tests.agent.procfs.children import (
     ZOMBIE_LEADER,
     answer,

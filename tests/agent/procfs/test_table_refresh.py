@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.procfs.containers import RESCAN_SECONDS, PodNames
 from tests.agent.procfs.tables import CONTAINER, POD_UID, known, table_of
 from tests.fakes.proc import FakeProc, FakeWatcher, stat_text

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
 from gpuagent.collector.tick import Monitor, MonitorContext
+from gpuagent.core.clock import ManualClock
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
 from gpuagent.collector.holders import LastHolders
 from gpuagent.collector.inventory import IndexMemory, Inventory
 from gpuagent.collector.listings_table import load
 from gpuagent.collector.repairs import RepairsFile
 from gpuagent.collector.saved_state import find_traces
 from gpuagent.collector.trust import TrustRegistry
-from gpuagent.reading import GpuIdentity
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.runtime.state_files import MAX_BYTES, read_state, write_state
 
 BOOT = "b8c23df1-820e-4860-8918-e92c9c0ad98a"

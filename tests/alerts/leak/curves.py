@@ -6,8 +6,8 @@ import math
 from collections.abc import Callable
 from typing import NamedTuple
 
-from gpuagent.growth import Growth, Verdict
-from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent.core.growth import Growth, Verdict
+from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.settings import Sensitivity
 
 MIB = 2**20

@@ -6,8 +6,8 @@ import math
 
 import pytest
 
-from gpuagent.growth import Evidence, Growth, Verdict
-from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent.core.growth import Evidence, Growth, Verdict
+from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.settings import SENSITIVITIES, Sensitivity
 from tests.alerts.leak.curves import GIB, HOUR, MIB, TOTAL_BYTES, day, detector, first, leak, plateau, saw_tooth, show
 
@@ -40,7 +40,7 @@ def test_a_leak_of_tensors() -> None:
 
 @pytest.mark.parametrize("sensitivity", SENSITIVITIES)
 def test_without_a_client_the_evidence_is_the_strictest_that_is_met(sensitivity: Sensitivity) -> None:
-    """The verdict waits for the configured standard; the evidence is that or a stricter one, and rises."""
+    """The verdict waits for the configured criterion; the evidence is that or a stricter one, and rises."""
     watched = detector(sensitivity)
     changes = show(watched, leak(2), 15_600)
     last = watched.update(15_600, leak(2)(15_600) * MIB, TOTAL_BYTES - leak(2)(15_600) * MIB)
@@ -241,7 +241,7 @@ def test_a_reading_that_cannot_be_is_missing(nonsense: float) -> None:
 
 
 def test_free_memory_that_nobody_tells() -> None:
-    """Without free memory there is no standard to measure growth by: it grows, and nothing more is said of it."""
+    """Without free memory there is no criterion to measure growth by: it grows, and nothing more is said of it."""
     watched = detector()
     for seconds in range(0, 16_000, 5):
         growth = watched.update(seconds, leak(2)(seconds) * MIB, None)

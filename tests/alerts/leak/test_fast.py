@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.growth import Verdict
+from gpuagent.core.growth import Verdict
 from gpuagent_alerts.leak.blocks import BlockStore
-from gpuagent_alerts.leak.fast import GROWTH_SHARE, FastGrowth
-from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent_alerts.leak.detector import MemoryLeakDetector
+from gpuagent_alerts.leak.forecast import GROWTH_SHARE, FastGrowth
 from tests.alerts.leak.curves import GIB, TOTAL_BYTES, Curve, detector
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from gpuagent.growth import Verdict
+from gpuagent.core.growth import Verdict
 from gpuagent_alerts.leak.settings import EVEN, SETTINGS
 from tests.alerts.leak.curves import HOUR, Curve, detector, first, show
 from tests.alerts.leak.test_vectors import told
@@ -27,7 +27,7 @@ def test_a_few_steps_a_day_are_a_leak() -> None:
 
 
 def test_kills_ask_for_more() -> None:
-    """The strict standard, for which remedies ask, does not take five steps for a trend."""
+    """The strict criterion, for which remedies ask, does not take five steps for a trend."""
     assert first(show(detector("strict"), FIVE, 36 * HOUR, every=15), Verdict.LEAKING) is None
     assert list(told(FIVE, replace(SETTINGS["balanced"], even_long=EVEN))) == []
 

@@ -6,11 +6,11 @@ from collections.abc import Callable
 
 import pytest
 
-from gpuagent.growth import Growth, GrowthState, Range, Verdict
-from gpuagent.units import format_bytes
-from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent.core.growth import Growth, GrowthState, Range, Verdict
+from gpuagent.core.units import format_bytes
+from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.settings import FULL_SHARE
-from gpuagent_alerts.leak.verdict import with_fast
+from gpuagent_alerts.leak.verdict import add_fast_growth
 from tests.alerts.leak.curves import GIB, HOUR, MIB, TOTAL_BYTES, Curve, detector, leak
 
 WALL_MIB = 81_000.0
@@ -172,10 +172,10 @@ def test_every_verdict_agrees_with_its_growth() -> None:
 def test_one_forecast() -> None:
     """Beside the fast judgement the slow one has the same forecast: the sooner of the two."""
     leaks = Growth(Verdict.LEAKING, slope=Range(1, 1, 1), exhaustion=Range(425, 212, 640), state=GrowthState.RISING)
-    sooner, later = with_fast(leaks, 351.0, 10 * GIB), with_fast(leaks, 500.0, 10 * GIB)
+    sooner, later = add_fast_growth(leaks, 351.0, 10 * GIB), add_fast_growth(leaks, 500.0, 10 * GIB)
     assert (sooner.fast_exhaustion_seconds, sooner.forecast_seconds) == (351, 351)
     assert sooner.slope is not None
     assert sooner.slope.value == pytest.approx(10 * GIB / 351)
     assert (later.fast_exhaustion_seconds, later.forecast_seconds, later.slope) == (425, 425, leaks.slope)
-    alone = with_fast(Growth(Verdict.LEARNING), 9.0, 18 * GIB)
+    alone = add_fast_growth(Growth(Verdict.LEARNING), 9.0, 18 * GIB)
     assert (alone.verdict, alone.exhaustion, alone.forecast_seconds) == (Verdict.GROWING, None, 9)

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from gpuagent.growth import Growth, Range, Verdict
+from gpuagent.core.growth import Growth, Range, Verdict
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS
-from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from tests.alerts.leak.curves import GIB, HOUR, MIB, TOTAL_BYTES, Curve, day, detector, first, leak, saw_tooth, show
 
 Reading = tuple[float, float]

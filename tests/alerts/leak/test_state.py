@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent.growth import Verdict
-from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent.core.growth import Verdict
+from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.settings import SENSITIVITIES, Settings
 from gpuagent_alerts.leak.state import MOST_STATE_BYTES
 from tests.alerts.leak.curves import HOUR, MIB, TOTAL_BYTES, detector, leak, show

@@ -16,11 +16,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent_alerts.leak.replay.files import open_trace
-from gpuagent_alerts.leak.replay.json_scan import MOST_VALUE_BYTES, JsonScanner
+from gpuagent_alerts.leak.replay.prometheus_trace import MOST_VALUE_BYTES, JsonScanner
 from gpuagent_alerts.leak.replay.rows import LINE_CHARACTERS, Row, TraceError
-from gpuagent_alerts.leak.replay.run import MOST_PROCESSES, replay_rows
-from gpuagent_alerts.leak.replay.sketch import Sketch
+from gpuagent_alerts.leak.replay.run import MOST_PROCESSES, Sketch, replay_rows
+from gpuagent_alerts.leak.replay.trace_files import open_trace
 
 GIB = 2**30
 

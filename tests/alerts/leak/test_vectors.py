@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from gpuagent_alerts.leak.blocks import PAGE_BYTES, to_pages
+from gpuagent_alerts.leak.criterion import BlockContext
 from gpuagent_alerts.leak.settings import ALLOCATOR_SETTINGS, ALLOCATOR_SUSPECTED, EVEN, Settings
-from gpuagent_alerts.leak.signal import Signal
-from gpuagent_alerts.leak.standard import Now
+from gpuagent_alerts.leak.signals import Signal
 from tests.alerts.leak.curves import MIB, TOTAL_BYTES, Curve, leak, plateau, saw_tooth
 
 IN_APP, SUSPECTED = replace(ALLOCATOR_SETTINGS["balanced"], growth_share=0.6), ALLOCATOR_SUSPECTED
@@ -63,17 +63,19 @@ VECTORS: dict[str, tuple[Curve, list[float | str], list[float | str], list[float
 
 
 def told(curve: Curve, settings: Settings) -> Iterator[float | str]:
-    """When one standard's alarms begin, how and when they end: ticks every 5 s, the process alone."""
+    """When one criterion's alarms begin, how and when they end: ticks every 5 s, the process alone."""
     signal = Signal([settings], TOTAL_BYTES)
-    (standard,) = signal.standards
+    (criterion,) = signal.criteria
     for begin in range(int(settings.blackout_seconds), 100_000, 15):
         readings = [curve(seconds) * MIB for seconds in (begin, begin + 5, begin + 10)]
         if readings[-1] >= TOTAL_BYTES:
             return
         end = float(begin + 15)
-        if signal.close(to_pages(min(readings)), Now(end, (TOTAL_BYTES - readings[-1]) / PAGE_BYTES, end), [standard]):
-            if standard.alarm is None and standard.ending is not None:
-                yield "released" if standard.ending.released else "plateau"
+        if signal.close(
+            to_pages(min(readings)), BlockContext(end, (TOTAL_BYTES - readings[-1]) / PAGE_BYTES, end), [criterion]
+        ):
+            if criterion.alarm is None and criterion.ending is not None:
+                yield "released" if criterion.ending.released else "plateau"
             yield end
 
 
@@ -101,12 +103,12 @@ def test_the_strict_standard(name: str) -> None:
 def test_what_the_first_vector_was_raised_on() -> None:
     """Growth, window and floor are those of the recipe, too."""
     signal = Signal([IN_APP], TOTAL_BYTES)
-    (standard,) = signal.standards
+    (criterion,) = signal.criteria
     curve = leak(2)
     for begin in range(120, 14_040, 15):
         free = (TOTAL_BYTES - curve(begin + 10) * MIB) / PAGE_BYTES
-        signal.close(to_pages(curve(begin) * MIB), Now(begin + 15.0, free, begin + 15.0), [standard])
+        signal.close(to_pages(curve(begin) * MIB), BlockContext(begin + 15.0, free, begin + 15.0), [criterion])
 
-    assert standard.alarm is not None
-    assert (standard.alarm.growth * PAGE_BYTES, standard.alarm.window_seconds) == (22_080 * MIB, 11_040)
-    assert standard.alarm.growth / standard.alarm.free == pytest.approx(0.609, abs=0.001)
+    assert criterion.alarm is not None
+    assert (criterion.alarm.growth * PAGE_BYTES, criterion.alarm.window_seconds) == (22_080 * MIB, 11_040)
+    assert criterion.alarm.growth / criterion.alarm.free == pytest.approx(0.609, abs=0.001)

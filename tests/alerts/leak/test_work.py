@@ -12,15 +12,15 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gpuagent.growth import Growth, Verdict
+from gpuagent.core.growth import Growth, Verdict
 from gpuagent_alerts.leak import signals
 from gpuagent_alerts.leak.blocks import EMPTY, RING
-from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.settings import ALLOCATOR_SETTINGS
-from gpuagent_alerts.leak.work import FLOOR_BLOCKS, LEAST_PAGES, LEVEL, Work, bend_by_work
+from gpuagent_alerts.leak.windows import FLOOR_BLOCKS, LEAST_PAGES, WORK_LEVEL, WorkSignal, bend_by_work
 from tests.alerts.leak.curves import HOUR, MIB, TOTAL_BYTES, detector
 
-BLOCKS = 1 << LEVEL
+BLOCKS = 1 << WORK_LEVEL
 LOADS = [2000.0, 3000.0, 5000.0, 3000.0, 2500.0, 6000.0, 8000.0, 5000.0]
 """Pages in passing in each eighth of a day."""
 PARTS = st.lists(st.floats(0.01, 1), min_size=8, max_size=8).map(lambda parts: [part / sum(parts) for part in parts])
@@ -85,7 +85,7 @@ def test_no_work_is_no_witness() -> None:
 
 def test_what_lies_above_the_lowest_of_eight_minutes() -> None:
     """A block is the mean of what was held beyond the lowest reading; slow growth is hardly in it."""
-    work = Work()
+    work = WorkSignal()
     for block in range(2 * BLOCKS):
         floor = 10_000 + block  # a page in 15 s
         work.push(floor, floor + (400 if block % 4 == 0 else 0) + (1000 if block >= BLOCKS else 0), block + 1)
@@ -96,7 +96,7 @@ def test_what_lies_above_the_lowest_of_eight_minutes() -> None:
 
 def test_a_block_without_a_reading_is_unknown() -> None:
     """LEAK-03: a silent hour says neither work nor rest."""
-    work = Work()
+    work = WorkSignal()
     for block in range(3 * BLOCKS):
         seen = block // BLOCKS != 1
         work.push(100 if seen else EMPTY, 200 if seen else EMPTY, block + 1)
@@ -110,7 +110,7 @@ def test_a_block_without_a_reading_is_unknown() -> None:
 @settings(max_examples=25)
 def test_a_gap_is_the_same_as_block_by_block(steps: list[tuple[bool, int]], draw: random.Random) -> None:
     """LEAK-03: a gap of any length costs the same, and leaves what its blocks one by one would."""
-    leapt, walked, count = Work(), Work(), 0
+    leapt, walked, count = WorkSignal(), WorkSignal(), 0
     for gap, number in steps:
         if gap:
             leapt.skip(count, count + number)
@@ -129,7 +129,7 @@ def test_a_gap_is_the_same_as_block_by_block(steps: list[tuple[bool, int]], draw
 def test_only_a_whole_ring_is_taken_back() -> None:
     """A state that is cut is refused."""
     with pytest.raises(ValueError, match="not the work"):
-        Work().restore(array("f", [1.0]), (0, 0, 0, 0, 0))
+        WorkSignal().restore(array("f", [1.0]), (0, 0, 0, 0, 0))
 
 
 # ---- the verdict -----------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.growth import Verdict
+from gpuagent.core.growth import Verdict
 from gpuagent_alerts.leak.settings import SENSITIVITIES, SETTINGS, Sensitivity
 from tests.alerts.leak.curves import HOUR, MIB, TOTAL_BYTES, Curve, detector, first, leak, show
 from tests.alerts.leak.test_vectors import told
@@ -62,7 +62,7 @@ def test_growth_in_a_young_process_says_why_it_is_not_told() -> None:
 
 
 def test_another_length_of_window_is_a_witness() -> None:
-    """Windows of two lengths that meet the standard at one block save the wait for another, though not all of it."""
+    """Windows of two lengths that meet the criterion at one block save the wait for another, though not all of it."""
     one = replace(SETTINGS["balanced"], most_lengths=1)
     alone, both = (next(told(steps(6.5 * HOUR), settings)) for settings in (one, SETTINGS["balanced"]))
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuagent.matchers import Matcher, parse_matcher
+from gpuagent.core.matchers import Matcher, parse_matcher
 from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from gpuagent.matchers import parse_matcher
+from gpuagent.core.matchers import parse_matcher
 from gpuagent_alerts.notify.matchers import Matchers
 
 LABELS = {"severity": "critical", "gpu": "10", "unit": "a.service\nb"}

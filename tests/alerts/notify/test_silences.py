@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
-from gpuagent.matchers import parse_matcher
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.matchers import parse_matcher
 from gpuagent_alerts.notify.silences import KEPT_SECONDS, MAX_SILENCES, Acks, Silences, SilenceState
 from gpuagent_alerts.store.database import Store
 from tests.alerts.messages import alert

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from gpuagent.catalogue.family import Family, Kind, Sample
-from gpuagent.matchers import Matcher, MatchOperator
+from gpuagent.core.matchers import Matcher, MatchOperator
+from gpuagent.core.metrics.family import Family, MetricType, Sample
 from gpuagent_alerts.promql.expression import Repeated, compile_expression
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import EvaluationError, Row, ValueType, Vector
@@ -25,7 +25,7 @@ class CountingSamples(list[Sample]):
 
 def family(name: str, *labels: str) -> Family[None]:
     """One of the catalogue."""
-    return Family(name, Kind.GAUGE, "", "memory", labels, lambda _part: ())
+    return Family(name, MetricType.GAUGE, "", "memory", labels, lambda _part: ())
 
 
 def test_rows_have_all_labels_and_the_name() -> None:

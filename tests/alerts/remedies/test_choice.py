@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from gpuagent.growth import MemoryKey
-from gpuagent.identity import ProcessId
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.choice import Firing, LadderRule
 from gpuagent_alerts.remedies.ladder import Run

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.growth import MemoryKey
-from gpuagent.identity import ProcessId
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.victim import Choice, VictimPolicy

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from gpuagent.catalogue import FAMILIES
+from gpuagent.core.metrics import FAMILIES
 from gpuagent_alerts.promql.expression import compile_expression
 from gpuagent_alerts.promql.functions import _FUNCTIONS as EVERY_FUNCTION
 from gpuagent_alerts.promql.functions import CALENDAR_FUNCTIONS

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.remedies.audit import BEGIN, END, INTENT, RESET, Audit, NotRecorded
 from gpuagent_alerts.remedies.ladder import Run, Tools
 from gpuagent_alerts.remedies.outcome import Outcome, Result

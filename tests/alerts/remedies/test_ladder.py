@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.growth import MemoryKey
+from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.remedies.audit import BEGIN, END, INTENT, RESULT, Audit
 from gpuagent_alerts.remedies.limits import Limits
 from gpuagent_alerts.remedies.outcome import Result

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent.growth import MemoryKey
+from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import INTENT, Audit
 from gpuagent_alerts.remedies.choice import Firing, LadderRule

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.growth import MemoryKey
-from gpuagent.identity import ProcessId
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.attempts import Attempts
 from gpuagent_alerts.remedies.outcome import Outcome, Result

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.growth import MemoryKey
+from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.remedies.audit import INTENT, Audit
 from gpuagent_alerts.remedies.manager import Remedies
 from gpuagent_alerts.remedies.outcome import Result

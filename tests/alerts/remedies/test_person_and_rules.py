@@ -9,7 +9,7 @@ from typing import Any, SupportsIndex
 
 import pytest
 
-from gpuagent.growth import MemoryKey
+from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.choice import Firing, LadderRule

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.growth import MemoryKey
-from gpuagent.identity import ProcessId
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent.growth import MemoryKey
+from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.choice import Firing, LadderRule

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gpuagent.identity import ProcessId
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.choice import Firing, LadderRule
 from gpuagent_alerts.remedies.manager import Remedies

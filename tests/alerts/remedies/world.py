@@ -9,9 +9,9 @@ from contextlib import AbstractAsyncContextManager
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpuagent.clock import ManualClock
-from gpuagent.growth import MemoryKey
-from gpuagent.identity import ProcessId
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.groups import groups_of
 from gpuagent_alerts.remedies.ladder import Run, Tools

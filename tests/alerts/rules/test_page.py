@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from gpuagent.alerting.rules import load_rules
-from gpuagent.catalogue import FAMILIES
+from gpuagent.core.metrics import FAMILIES
 from gpuagent_alerts.promql.aggregate import FOLDS, RANKINGS
 from gpuagent_alerts.promql.expression import compile_expression
 from gpuagent_alerts.promql.functions import _FUNCTIONS

@@ -9,7 +9,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from gpuagent.cli.rules import rules_app
+from gpuagent.cli.config import rules_app
 from gpuagent_alerts.rules.unit_test import UnitTestResult, run_unit_tests
 from tests.alerts.promql.promtool import is_newer
 from tests.alerts.rules import promtool

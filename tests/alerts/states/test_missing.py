@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent.reading import CollectorRun, GpuState, NodeReading, NvmlState, Snapshot
+from gpuagent.core.snapshot import CollectorRun, GpuState, NodeReading, NvmlState, Snapshot
 from gpuagent_alerts.states.group import GroupRunner
 from gpuagent_alerts.states.missing import Missing, find_missing, select
 from tests.alerts.states.rules import groups

@@ -7,12 +7,11 @@ import sqlite3
 from contextlib import closing
 from pathlib import Path
 
-from gpuagent.clock import ManualClock
 from gpuagent.config.models import Config
-from gpuagent.growth import MemoryKey
-from gpuagent.identity import ProcessId
-from gpuagent.leaks.detectors import Beginning, MemoryLeakDetectors
-from gpuagent.leaks.registry import Histories
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.growth import MemoryKey
+from gpuagent.core.identity import ProcessId
+from gpuagent_alerts.leak.histories import Beginning, Histories
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.slack import StoredThreads, Thread
 from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit
@@ -89,7 +88,7 @@ def act(audit: Audit) -> str:
 
 
 def _remember_leaks(store: Store) -> None:
-    histories = Histories(MemoryLeakDetectors, "balanced")
+    histories = Histories("balanced")
     for pid in (4711, 4712):
         beginning = Beginning(24 * 2**30, 10.0, 0)
         made = histories.begin(ProcessId(BOOT_ID, pid, 1000), MemoryKey("GPU-00000000", pid), beginning)

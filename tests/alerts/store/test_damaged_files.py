@@ -13,7 +13,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.remedies.audit import END, INTENT, Audit, NotRecorded, runs
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.files import KEPT

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.remedies.audit import END, INTENT, Audit, NotRecorded
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import Trouble

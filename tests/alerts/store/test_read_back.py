@@ -12,10 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent.clock import ManualClock
-from gpuagent.growth import Evidence
-from gpuagent.identity import ProcessId
-from gpuagent.matchers import parse_matcher
+from gpuagent.core.clock import ManualClock
+from gpuagent.core.growth import Evidence
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.matchers import parse_matcher
 from gpuagent_alerts.alert import Alert, Message, Status
 from gpuagent_alerts.notify.outbox.entry import Occasion, OutboxEntry
 from gpuagent_alerts.notify.outbox.queue import Outbox

@@ -10,7 +10,7 @@ import random
 import time
 from typing import Any, NamedTuple
 
-from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from tests.bench.leak.allocator import MIB
 from tests.bench.leak.workload import GIB
 

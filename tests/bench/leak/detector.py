@@ -6,8 +6,8 @@ import math
 import time
 from dataclasses import dataclass, field
 
-from gpuagent.growth import Growth, Verdict
-from gpuagent_alerts.leak.history import MemoryLeakDetector
+from gpuagent.core.growth import Growth, Verdict
+from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.settings import Sensitivity
 from tests.bench.leak.alarms import Alarm
 from tests.bench.leak.trace import Trace

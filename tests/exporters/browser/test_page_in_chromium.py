@@ -9,8 +9,8 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
+from gpuagent.core.units import GIB
 from gpuagent.history import History
-from gpuagent.units import GIB
 from tests.agent.test_history_document import after, process, tick
 from tests.exporters.browser.chromium import Tab, axe
 from tests.exporters.browser.served import served

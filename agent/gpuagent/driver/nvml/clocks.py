@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpuagent.core.hardware import Clocks
 from gpuagent.driver.nvml.device import NvmlDevice
-from gpuagent.reading import Clocks
 
 _DOMAINS = (("graphics", 0), ("sm", 1), ("memory", 2), ("video", 3))
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, TypeVar
 
-from gpuagent.doubt import WITHHELD
+from gpuagent.core.hardware import Memory, Utilization
+from gpuagent.core.snapshot import CollectorRun, GpuProcess, GpuReading, GpuState, ProcessUtilization
+from gpuagent.core.wording import WITHHELD
 from gpuagent.driver.backend import NOT_BELIEVED, Collected
 from gpuagent.driver.nvml import (
     clocks,
@@ -27,7 +29,6 @@ from gpuagent.driver.nvml import (
 from gpuagent.driver.nvml.device import NvmlDevice
 from gpuagent.driver.nvml.library import IMPOSSIBLE, Handle, NvmlFailure
 from gpuagent.driver.nvml.memory import check_figures
-from gpuagent.reading import CollectorRun, GpuProcess, GpuReading, GpuState, Memory, ProcessUtilization, Utilization
 
 T = TypeVar("T")
 

@@ -9,10 +9,10 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any, TypeVar, cast
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.driver.backend import LONGEST_GAP_SECONDS
 from gpuagent.driver.nvml.library import INVALID_ARGUMENT, Handle, Library, NvmlFailure
-from gpuagent.reading import GpuIdentity
 
 NOT_AVAILABLE_U64 = 2**64 - 1
 NO_INSTANCE_U32 = 2**32 - 1

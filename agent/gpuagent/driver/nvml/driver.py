@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent.driver.backend import Versions
 from gpuagent.driver.nvml.collect import COLLECTORS, Collector
 from gpuagent.driver.nvml.events import XidWatcher

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
+from gpuagent.core.hardware import Ecc
 from gpuagent.driver.nvml.device import Field, NvmlDevice, count
-from gpuagent.reading import Ecc
 
 _VOLATILE_CORRECTED, _VOLATILE_UNCORRECTED, _AGGREGATE_CORRECTED, _AGGREGATE_UNCORRECTED = 3, 4, 5, 6
 _RETIRED_SINGLE, _RETIRED_DOUBLE, _RETIRED_PENDING = 29, 30, 31

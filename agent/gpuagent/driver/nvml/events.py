@@ -11,7 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import CollectorRun, GpuReading, GpuState, XidCount
 from gpuagent.driver.backend import WatchedGpu
 from gpuagent.driver.nvml.library import (
     FUNCTION_NOT_FOUND,
@@ -22,7 +23,6 @@ from gpuagent.driver.nvml.library import (
     Library,
     NvmlFailure,
 )
-from gpuagent.reading import CollectorRun, GpuReading, GpuState, XidCount
 
 log = logging.getLogger(__name__)
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.driver.nvml.device import NvmlDevice
 from gpuagent.driver.nvml.library import GET_HANDLE, NOT_SUPPORTED, UNKNOWN, Library, NvmlFailure
-from gpuagent.reading import GpuIdentity
 
 _BRANDS = {
     1: "Quadro", 2: "Tesla", 3: "NVS", 4: "GRID", 5: "GeForce", 6: "Titan", 7: "vApps", 8: "vPC", 9: "vCS",

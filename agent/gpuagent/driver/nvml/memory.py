@@ -11,11 +11,12 @@ from collections import defaultdict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
+from gpuagent.core.hardware import Memory, MigInstance
+from gpuagent.core.snapshot import GpuProcess
+from gpuagent.core.units import format_bytes
 from gpuagent.driver.backend import NOT_BELIEVED
 from gpuagent.driver.nvml.device import NvmlDevice, count, possible_memory
 from gpuagent.driver.nvml.library import IMPOSSIBLE, UNKNOWN, NvmlFailure
-from gpuagent.reading import GpuProcess, Memory, MigInstance
-from gpuagent.units import format_bytes
 
 
 def collect(device: NvmlDevice) -> Memory:

@@ -9,11 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from functools import partial
 
+from gpuagent.core.hardware import Memory, MigInstance, Profile
 from gpuagent.driver.backend import NOT_BELIEVED
 from gpuagent.driver.nvml import identity, profile
 from gpuagent.driver.nvml.device import NvmlDevice, count, possible_memory
 from gpuagent.driver.nvml.library import IMPOSSIBLE, INVALID_ARGUMENT, NOT_FOUND, Handle, Library, NvmlFailure
-from gpuagent.reading import Memory, MigInstance, Profile
 
 
 @dataclass(frozen=True, slots=True)

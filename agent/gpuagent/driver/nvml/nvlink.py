@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpuagent.core.hardware import NvLink
 from gpuagent.driver.nvml.device import NvmlDevice, count
-from gpuagent.reading import NvLink
 
 _LINK_COUNT = 91
 _TRANSMIT_KIB, _RECEIVE_KIB = 138, 139

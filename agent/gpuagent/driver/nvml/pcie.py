@@ -6,8 +6,8 @@ fields 197 and 198 cost one call and give an exact rate; where a GPU lacks them,
 
 from __future__ import annotations
 
+from gpuagent.core.hardware import Pcie
 from gpuagent.driver.nvml.device import NvmlDevice, count
-from gpuagent.reading import Pcie
 
 _TRANSMIT_BYTES, _RECEIVE_BYTES, _REPLAYS = 197, 198, 94
 _WRAP = 2**32

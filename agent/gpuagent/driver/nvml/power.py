@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpuagent.core.hardware import Power
 from gpuagent.driver.nvml.device import NvmlDevice, count, watts
-from gpuagent.reading import Power
 
 _AVERAGE, _INSTANT, _MIN_LIMIT, _MAX_LIMIT, _DEFAULT_LIMIT, _LIMIT = 185, 186, 187, 188, 189, 190
 _UNKNOWN_PERFORMANCE_STATE = 32

@@ -11,10 +11,10 @@ import ctypes
 from collections.abc import Collection, Iterable, Mapping
 from struct import Struct
 
+from gpuagent.core.snapshot import ProcessUtilization
 from gpuagent.driver.backend import IDLE, LONGEST_GAP_SECONDS
 from gpuagent.driver.nvml.device import NvmlDevice
 from gpuagent.driver.nvml.library import INSUFFICIENT_SIZE, NOT_FOUND, SUCCESS, NvmlFailure
-from gpuagent.reading import ProcessUtilization
 
 _OLD = "nvmlDeviceGetProcessUtilization"
 _NEW = "nvmlDeviceGetProcessesUtilizationInfo"

@@ -16,11 +16,11 @@ from itertools import chain
 from struct import Struct
 from typing import NamedTuple
 
-from gpuagent.doubt import WITHHELD
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.snapshot import GpuProcess
+from gpuagent.core.wording import WITHHELD
 from gpuagent.driver.nvml.device import NO_INSTANCE_U32, NOT_AVAILABLE_U64, NvmlDevice
 from gpuagent.driver.nvml.library import IMPOSSIBLE, INSUFFICIENT_SIZE, NO_PERMISSION, SUCCESS, Handle, NvmlFailure
-from gpuagent.identity import NO_INSTANCE
-from gpuagent.reading import GpuProcess
 
 _ENTRY = Struct("<IxxxxQII")  # nvmlProcessInfo_v2_t: pid, usedGpuMemory, gpuInstanceId, computeInstanceId
 _ROOM_PER_ENTRY = 32

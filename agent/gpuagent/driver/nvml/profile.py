@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gpuagent.core.hardware import Profile
 from gpuagent.driver.nvml.device import NvmlDevice, is_blank
 from gpuagent.driver.nvml.library import SUCCESS, NvmlFailure
-from gpuagent.reading import Profile
 
 _PERCENT = {
     "graphics_active_ratio": 1,

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpuagent.core.hardware import Thermal
 from gpuagent.driver.nvml.device import NvmlDevice, celsius, ratio
-from gpuagent.reading import Thermal
 
 _SENSOR_GPU = 0
 _THRESHOLD_SHUTDOWN, _THRESHOLD_SLOWDOWN, _THRESHOLD_MEMORY_MAX, _THRESHOLD_GPU_MAX = range(4)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpuagent.core.hardware import Utilization
 from gpuagent.driver.nvml.device import NvmlDevice, ratio
-from gpuagent.reading import Utilization
 
 _MEDIA = tuple(f"nvmlDeviceGet{engine}Utilization" for engine in ("Encoder", "Decoder", "Jpg", "Ofa"))
 

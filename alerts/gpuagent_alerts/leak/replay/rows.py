@@ -28,7 +28,7 @@ class TraceError(ValueError):
 
 
 def number(cell: str, most: float = MOST_BYTES) -> float | None:
-    """The number in a cell, None for an empty one. Raises ValueError for what is none, or cannot be meant."""
+    """Return the number in a cell, None for an empty one. Raises ValueError for what is none, or cannot be meant."""
     if not cell or cell.isspace():
         return None
     value = float(cell)
@@ -45,7 +45,7 @@ class Leftover:
         self._held: dict[str, tuple[float, float]] = {}
 
     def after(self, seconds: float, process: str, used: float | None) -> float:
-        """Bytes that are free once this reading of a process is known; None tells nothing new."""
+        """Return bytes that are free once this reading of a process is known; None tells nothing new."""
         if used is not None:
             self._held[process] = (seconds, used)
         # Of one process after another, the next begins long before the last one's end.

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Protocol
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.alert import Message
 
 

@@ -15,7 +15,7 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, ParamSpec, TypeVar
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.alert import Message
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, MessageContext, Reason, Sender
 from gpuagent_alerts.notify.outbox.entry import QueuedMessage

@@ -9,7 +9,7 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.alert import Message
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, WallSteps, wait_seconds
 from gpuagent_alerts.notify.outbox.entry import (

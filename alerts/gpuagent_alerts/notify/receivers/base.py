@@ -18,7 +18,7 @@ from gpuagent_alerts.notify.routes import Recipient
 from gpuagent_alerts.secret import HiddenText, Misconfigured, Secret
 
 if TYPE_CHECKING:  # Apprise's own process needs neither the HTTP client nor the store
-    from gpuagent.clock import Clock
+    from gpuagent.core.clock import Clock
     from gpuagent_alerts.notify.receivers.http import HttpClient
     from gpuagent_alerts.store.database import Store
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from gpuagent.clock import Clock
+from gpuagent.core.clock import Clock
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverConfig, ReceiverKind, UrlConfig, url_of
 from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest

@@ -25,7 +25,7 @@ from datetime import UTC
 from email.utils import parsedate_to_datetime
 from itertools import groupby
 
-from gpuagent.clock import Clock, SystemClock
+from gpuagent.core.clock import Clock, SystemClock
 from gpuagent_alerts.masker import HIDDEN, Masker
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.addresses import ForbiddenAddressError, Resolve, Resolver, allowed_addresses

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
-from gpuagent.units import format_bytes
+from gpuagent.core.units import format_bytes
 from gpuagent_alerts.alert import Alert, Message, Status, shown_annotations
 from gpuagent_alerts.notify.outbox.attempt import DAY_SECONDS, DeliveryOutcome, DeliveryPace, MessageContext
 from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverConfig, ReceiverKind

@@ -11,7 +11,7 @@ import re
 from typing import Any
 from urllib.parse import quote
 
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.alert import Alert, Incident, Message, News, Status
 from gpuagent_alerts.notify.outbox.attempt import MessageContext
 from gpuagent_alerts.notify.receivers.text import (

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.alert import Alert, Briefing, Holder, Message, Status, shown_annotations
 from gpuagent_alerts.notify.outbox.attempt import MessageContext
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.driver.backend import Collected
 from gpuagent.driver.nvml.collect import Collector
 from gpuagent.driver.nvml.device import NvmlDevice

@@ -6,9 +6,9 @@ import dataclasses
 
 import pytest
 
+from gpuagent.core.snapshot import GpuReading, GpuState
 from gpuagent.driver.nvml.collect import COLLECTORS, FAST, SLOW
 from gpuagent.driver.nvml.library import NvmlFailure
-from gpuagent.reading import GpuReading, GpuState
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import FaultKind
 from tests.agent.driver.nvml.conftest import Open

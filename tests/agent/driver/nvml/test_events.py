@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent.driver.nvml.events import XidWatcher
 from gpuagent.driver.nvml.library import Library
 

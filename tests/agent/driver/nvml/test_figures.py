@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gpuagent.doubt import WITHHELD
+from gpuagent.core.hardware import Memory, MigInstance
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.snapshot import GpuProcess, GpuState
+from gpuagent.core.wording import WITHHELD
 from gpuagent.driver.backend import Collected
 from gpuagent.driver.nvml.memory import POSSIBLE, SLACK_BYTES, check_figures
-from gpuagent.identity import NO_INSTANCE
-from gpuagent.reading import GpuProcess, GpuState, Memory, MigInstance
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.driver.nvml.conftest import Bench, Open

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from gpuagent.core.snapshot import GpuIdentity
 from gpuagent.driver.nvml.identity import open_device, refresh_mig_mode, refresh_pci_address
 from gpuagent.driver.nvml.library import NvmlFailure
-from gpuagent.reading import GpuIdentity
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.driver.nvml.conftest import Open

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpuagent.core.hardware import Memory
 from gpuagent.driver.nvml import memory
-from gpuagent.reading import Memory
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.driver.nvml.conftest import Bench, Open

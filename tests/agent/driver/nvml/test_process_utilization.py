@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuagent.core.snapshot import ProcessUtilization
 from gpuagent.driver.backend import IDLE, LONGEST_GAP_SECONDS
 from gpuagent.driver.nvml.process_utilization import (
     HOLD_SECONDS,
@@ -17,7 +18,6 @@ from gpuagent.driver.nvml.process_utilization import (
     collect,
     worked_at,
 )
-from gpuagent.reading import ProcessUtilization
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.driver.nvml.conftest import Bench, Open

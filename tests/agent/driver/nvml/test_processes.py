@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.snapshot import GpuProcess
 from gpuagent.driver.nvml import mig
 from gpuagent.driver.nvml.device import NO_INSTANCE_U32, NOT_AVAILABLE_U64
 from gpuagent.driver.nvml.processes import Entry, ProcessList, _merge, collect
-from gpuagent.identity import NO_INSTANCE
-from gpuagent.reading import GpuProcess
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import Fault, FaultKind
 from tests.agent.driver.nvml.conftest import Bench, Open

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from gpuagent.core.hardware import Profile
 from gpuagent.driver.nvml import profile
-from gpuagent.reading import Profile
 from gpuagent_simulator.abi import Code
 from gpuagent_simulator.faults import FaultKind
 from tests.agent.driver.nvml.conftest import Bench, Open

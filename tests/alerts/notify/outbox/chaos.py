@@ -6,7 +6,7 @@ import asyncio
 import sys
 from pathlib import Path
 
-from gpuagent.clock import SystemClock
+from gpuagent.core.clock import SystemClock
 from gpuagent_alerts.notify.outbox.delivery import Delivery, MessageOrigin
 from gpuagent_alerts.notify.outbox.queue import Outbox
 from gpuagent_alerts.notify.receivers.base import Receiver

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.alert import Message
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED, DeliveryOutcome, DeliveryPace, MessageContext
 from gpuagent_alerts.notify.outbox.delivery import DeliveryWorker, DisabledReceivers, MessageOrigin

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from gpuagent.clock import ScaledClock, SystemClock
+from gpuagent.core.clock import ScaledClock, SystemClock
 from gpuagent_alerts.alert import Message
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, MessageContext, Reason
 from gpuagent_alerts.notify.outbox.delivery import Delivery, MessageOrigin

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock
+from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest

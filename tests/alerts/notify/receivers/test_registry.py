@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.clock import ManualClock, ScaledClock
 from gpuagent.config.alerting import Receiver as ReceiverModel
+from gpuagent.core.clock import ManualClock, ScaledClock
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, Reason
 from gpuagent_alerts.notify.receivers.base import Dependencies, Receiver, ReceiverConfig
 from gpuagent_alerts.notify.receivers.heartbeat import Heartbeat

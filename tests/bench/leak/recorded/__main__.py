@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from contextlib import ExitStack
 from pathlib import Path
 
-from gpuagent.clock import SystemClock
+from gpuagent.core.clock import SystemClock
 from gpuagent.procfs.files import RealProc
 from gpuagent.recording.family import Family
 from gpuagent.recording.recorder import Recorder

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from gpuagent import __version__
 from gpuagent.clients.server import ClientServer, client_server
-from gpuagent.clock import SystemClock
 from gpuagent.collector.tick import Monitor, MonitorContext, TickTimeouts
 from gpuagent.config.models import Config
+from gpuagent.core.clock import SystemClock
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc

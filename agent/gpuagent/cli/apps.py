@@ -1,0 +1,184 @@
+"""`gpuagent blame` and `gpuagent release`: what apps with the embedded client are asked for."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator
+from typing import Annotated, Any
+
+import typer
+
+from gpuagent.cli.cells import clean
+from gpuagent.cli.control import ABSENT, Refused, ask_app
+from gpuagent.cli.kill import advice
+from gpuagent.cli.process_identity import Unidentified, choose, fetch_identified, read_pid
+from gpuagent.cli.progress import Request, attend
+from gpuagent.cli.source import Socket, tell
+from gpuagent.core.units import format_bytes, format_duration, parse_duration
+
+_SHOWN = 5
+_BEYOND_WINDOW_SECONDS = 150.0
+"""What the agent gives a census and a recording beyond their window, and some more."""
+
+
+def blame(
+    pid: Annotated[int, typer.Argument(help="The process, as `gpuagent ps` shows it")],
+    window: Annotated[str, typer.Option(metavar="DURATION", help="How long to watch it grow")] = "60s",
+    census: Annotated[
+        bool, typer.Option(help="Look who holds tensors: the app forks for it, some milliseconds")
+    ] = True,
+    lines: Annotated[bool, typer.Option(help="Record which lines allocate on the GPU, for the window's time")] = True,
+    show_keys: Annotated[bool, typer.Option("--show-keys", help="Show keys of dicts: they may be your users'")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Everything found, as a JSON document")] = False,
+    socket: Socket = None,
+) -> None:
+    """Ask an app with the embedded client which line of its code holds the growing memory, and say so in words.
+
+    The app must be at work meanwhile: what does not grow within the window is not blamed. Exit status: 0 something was
+    found out, 1 the app could not be asked, or refused.
+    """
+    try:
+        seconds = parse_duration(window)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--window") from None
+    args = {"window_seconds": seconds, "census": census, "lines": lines, "show_keys": show_keys}
+    if sys.stderr.isatty():
+        tell(f"watching process {pid} for {format_duration(seconds)} ...")
+    looks = census + lines
+    timeout_seconds = looks * (seconds + _BEYOND_WINDOW_SECONDS)
+    answer = ask_app(pid, "blame", args, socket, timeout_seconds=timeout_seconds)
+    typer.echo(json.dumps(answer, indent=1) if as_json else "\n".join(report_blame(answer)))
+
+
+def report_blame(answer: dict[str, Any]) -> list[str]:
+    """Return the verdict first, then what it rests on."""
+    found = [clean(answer["verdict"]) or "nothing was found that holds growing memory"]
+    if answer["groups"]:
+        found += ["", "held by"]
+        found += [line for group in answer["groups"][:_SHOWN] for line in _group(group)]
+    if answer["lines"]:
+        found += ["", "allocated at"]
+        found += [_line(line) for line in answer["lines"][:_SHOWN]]
+    if answer["notes"]:
+        found += ["", *(f"note: {clean(note)}" for note in answer["notes"])]
+    if answer["stall_seconds"] is not None:
+        found += ["", f"the app stood still for {answer['stall_seconds'] * 1000:.0f} ms"]
+    return found
+
+
+def _group(group: dict[str, Any]) -> Iterator[str]:
+    length = group["container_length"]
+    what = clean(group["container"] or group["path"] or group["key"] or group["kind"] or "something without a name")
+    size = f" of {length} items" if length is not None else ""
+    kind = f" ({clean(group['kind'])}{size})" if group["kind"] else ""
+    yield f"  {_size(group):>20}  {_count(group['count'])} tensors  {what}{kind}{_where(group)}"
+    made = {key: group.get(f"allocated_{key}") for key in ("file", "line", "function")}
+    if made["file"]:
+        yield f"  {'':20}  allocated {_where(made).strip()}"
+    cause, remedy = clean(group["cause"]), clean(group["remedy"])
+    if cause or remedy:
+        yield f"  {'':20}  {': '.join(text for text in (cause, remedy) if text)}"
+
+
+def _line(line: dict[str, Any]) -> str:
+    return f"  {_size(line):>20}  {_count(line['count'])} allocations{_where(line)}"
+
+
+def _size(row: dict[str, Any]) -> str:
+    """Return what has come, else what there is."""
+    growth, size = row.get("growth_bytes"), row.get("bytes")
+    if growth is not None:
+        return f"{'+' if growth >= 0 else '-'}{format_bytes(abs(growth))}"
+    return "?" if size is None else format_bytes(abs(size))
+
+
+def _count(count: int | None) -> str:
+    return "?" if count is None else str(count)
+
+
+def _where(row: dict[str, Any]) -> str:
+    if not row["file"]:
+        return ""
+    place = clean(row["file"]) + (f":{row['line']}" if row["line"] is not None else "")
+    return f"  at {place}" + (f" in {clean(row['function'])}" if row["function"] else "")
+
+
+_WAIT_SECONDS = 30.0
+"""As long as the agent waits for the app."""
+_NOT_DONE = frozenset({"refused", "failed", "interrupted"})
+
+
+def release(
+    pid: Annotated[int, typer.Argument(metavar="PID", parser=read_pid, help="The process, as `gpuagent ps` shows it")],
+    collect: Annotated[
+        bool, typer.Option("--collect", help="Run Python's garbage collector first: the app stands still for it")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Decide and record, but do not ask the app")] = False,
+    force: Annotated[
+        bool, typer.Option("--force", help="Ignore the allow list. The never-list still applies.")
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="What was before and after, as a JSON document")] = False,
+    socket: Socket = None,
+) -> None:
+    """Ask an app with the embedded client to empty its cache, and say how much memory came back.
+
+    Memory that tensors hold stays. The app needs `gpuagent-client`, and does it between requests, at most once a
+    minute. It is a remedy: refused where there is doubt about the process or `remedies.allow` names others, and
+    recorded with your name (see `gpuagent remedies`).
+
+    Exit status: 0 done, 1 not done, 130 Ctrl-C.
+    """
+    try:
+        chosen = choose(fetch_identified(socket), pid)
+    except Unidentified as error:
+        tell(str(error))
+        raise typer.Exit(1) from None
+    body = {"collect": collect, "dry_run": dry_run, "force": force, **chosen.identity}
+    (answer,) = attend([Request(pid, f"/api/v1/clients/{pid}/release", body)], socket, [_WAIT_SECONDS])
+    if isinstance(answer, Refused):
+        tell(str(answer))
+        raise typer.Exit(1)
+    if as_json:
+        typer.echo(json.dumps(answer, indent=1))
+    elif (why := refusal(answer)) is not None:
+        tell("\n".join([why, *advice(answer)]))
+    else:
+        typer.echo("\n".join(report_release(answer)))
+    if answer.get("result") in _NOT_DONE:
+        raise typer.Exit(1)
+
+
+def refusal(answer: dict[str, Any]) -> str | None:
+    """Return why nothing was asked of the app, or nothing done by it; None if it was."""
+    if answer.get("result") not in _NOT_DONE:
+        return None
+    if answer.get("reason") == "absent":
+        return ABSENT.format(pid=answer["pid"])
+    said = "the app did not do it" if answer["result"] == "failed" else "the agent did not ask the app"
+    return f"{said}: {clean(answer.get('detail') or answer['result'])}"
+
+
+def report_release(answer: dict[str, Any]) -> list[str]:
+    """In words; what is not known is not said."""
+    if answer.get("dry_run"):
+        return ["dry run: the app would be asked, and was not"]
+    returned, before, after = (
+        answer.get(key) for key in ("returned_bytes", "reserved_before_bytes", "reserved_after_bytes")
+    )
+    took = f" in {answer['took_ms']:.0f} ms" if answer.get("took_ms") is not None else ""
+    if before is not None and after is not None:
+        gave = f"the allocator gave back {format_bytes(max(0, before - after))}{took}"
+        lines = [f"{gave}: {format_bytes(before)} reserved before, {format_bytes(after)} now"]
+    else:
+        lines = [f"the app has emptied its cache{took}, and does not say what it held"]
+    if returned is not None:
+        change = "came back" if returned >= 0 else "more is used than before"
+        lines.append(f"by the driver's count {format_bytes(abs(returned))} {change}")
+    for device in answer.get("after") or ():
+        if device.get("allocated_bytes") is not None:
+            lines.append(
+                f"GPU {device['gpu']}: tensors hold {format_bytes(device['allocated_bytes'])}, "
+                f"cached {format_bytes(device['cached_bytes'] or 0)}"
+            )
+    return lines

@@ -1,0 +1,121 @@
+"""`gpuagent doctor`, `pause`, `resume` and `demo`: what is wrong here, letting go of the driver, and a tour."""
+
+from __future__ import annotations
+
+import json
+import signal
+import tempfile
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Annotated
+
+import typer
+
+from gpuagent.cli.control import ask_agent
+from gpuagent.cli.source import Socket
+from gpuagent.core.units import format_duration, parse_duration
+
+_MARKS = {"ok": "ok     ", "info": "info   ", "warning": "WARNING", "failure": "FAILURE"}
+
+
+def doctor(
+    config: Annotated[Path | None, typer.Option("--config", "-c", help="Configuration file to look at")] = None,
+    simulate: Annotated[
+        str | None, typer.Option(help="Examine a simulated node instead of this one", metavar="SCENARIO")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON array instead of lines")] = False,
+) -> None:
+    """Look at configuration, driver, permissions, namespaces, sockets and clock; say what to do about what is missing.
+
+    Exit status: 0 the agent can work here, 1 it cannot.
+    """
+    from gpuagent.doctor.examine import examine
+    from gpuagent.doctor.finding import Level
+    from gpuagent.node import NoSuchNode
+
+    findings = []
+    try:
+        for finding in examine(config, simulate):
+            findings.append(finding)
+            if not as_json:
+                typer.echo(f"{_MARKS[finding.level]}  {finding.subject}: {finding.text}")
+                if finding.advice and finding.level is not Level.OK:
+                    typer.echo(f"           -> {finding.advice}")
+    except NoSuchNode as error:
+        typer.echo(error, err=True)
+        raise typer.Exit(1) from None
+    if as_json:
+        typer.echo(json.dumps([finding._asdict() for finding in findings], indent=1))
+    if any(finding.level is Level.FAILURE for finding in findings):
+        raise typer.Exit(1)
+
+
+_RELEASED_WITHIN_SECONDS = 10.0
+
+
+def pause(
+    duration: Annotated[str, typer.Option("--for", help="Resume by itself after this long")] = "10m",
+    socket: Socket = None,
+) -> None:
+    """Close NVML, so that the driver can be reloaded, a GPU reset or MIG changed. Nothing is measured meanwhile.
+
+    Exit status: 0 every handle is closed, 1 the agent could not be told, or did not let go in time.
+    """
+    try:
+        seconds = parse_duration(duration)
+    except ValueError as error:
+        raise typer.BadParameter(str(error), param_hint="--for") from None
+    answer = ask_agent("POST", f"/api/v1/pause?seconds={seconds}", socket)
+    deadline = time.monotonic() + _RELEASED_WITHIN_SECONDS
+    while not answer.get("released"):
+        if time.monotonic() > deadline:
+            typer.echo("the agent has not let go of the driver yet: a call is stuck in it", err=True)
+            raise typer.Exit(1)
+        time.sleep(0.1)
+        answer = ask_agent("GET", "/api/v1/pause", socket)
+    typer.echo(f"paused for {format_duration(seconds)}: the GPUs are released. `gpuagent resume` ends it sooner.")
+
+
+def resume(socket: Socket = None) -> None:
+    """Measure again after `gpuagent pause`."""
+    ask_agent("POST", "/api/v1/resume", socket)
+    typer.echo("resumed")
+
+
+def demo() -> None:
+    """Show a leak found, told of and ended, on a simulated GPU with real processes, in about a minute.
+
+    Three processes are started; one of them leaks (simulated) GPU memory. The agent finds it, a webhook is delivered to
+    a receiver on this machine, the process gets a real SIGTERM, its memory comes back, and the alert resolves.
+
+    Exit status: 0 every step was seen, 1 one was not, 130 interrupted.
+    """
+    from gpuagent.demo.stage import StageError, running
+    from gpuagent.demo.story import NotSeen, tell
+
+    def say(text: str) -> None:
+        typer.echo(f"demo: {text}")
+
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    signal.signal(signal.SIGHUP, interrupt)
+    # Below /tmp, whatever TMPDIR says: the path of a socket has room for 107 bytes.
+    with tempfile.TemporaryDirectory(prefix="gpuagent-demo-", dir="/tmp") as name:
+        folder = Path(name)
+        try:
+            with running(folder) as stage:
+                tell(stage, say)
+        except KeyboardInterrupt:
+            say("interrupted; everything that was started has ended")
+            raise typer.Exit(130) from None
+        except (NotSeen, StageError) as error:
+            say(f"FAILED: {error}")
+            log = folder / "agent.log"
+            if log.exists():
+                say("the agent said:")
+                typer.echo(log.read_text(errors="replace"))
+            raise typer.Exit(1) from None
+    say("every step was seen")

@@ -1,0 +1,68 @@
+"""What names a process, a container and this node: pids are reused, identities are not."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import NamedTuple
+
+SHOWN_FIELDS = ("start_ticks", "boot_id", "pid_namespace", "card")
+"""What a request about a process has to carry of what was shown of it: its pid goes to another one sooner or later."""
+
+NO_INSTANCE = -1
+"""`gpu_instance_id` and `compute_instance_id` of a process or GPU without MIG."""
+
+
+class ProcessId(NamedTuple):
+    """Identity of a process: pids are reused, this is not. `start_ticks` is field 22 of /proc/<pid>/stat."""
+
+    boot_id: str
+    pid: int
+    start_ticks: int
+
+
+class SignKind(StrEnum):
+    """What shows that processes are one job."""
+
+    RANK = "rank"
+    """Their environment counts them, for one address."""
+    LAUNCHER = "launcher"
+    """Their parent launches the ranks of one job, and nothing else."""
+    WORKERS = "workers"
+    """They are workers of `multiprocessing` of one parent."""
+    FORK = "fork"
+    """A copy of its parent, which has executed no program since."""
+
+
+class JobSign(NamedTuple):
+    """A sign that a process is part of a job."""
+
+    kind: SignKind
+    group: str
+    """The same for all of one job: pid and start of the parent, or what the environment says."""
+    rank: int = 0
+    """Its number among them, where they are counted."""
+    parent_names: tuple[str, ...] = ()
+    """What its parent is called: who is on the never-list has no job."""
+
+
+NODE_VARIABLE = "GPUAGENT_NODE"
+_CONTAINER_ID = re.compile(r"((?:unproven/)?)([0-9a-f]{64})")
+SHORT_ID = 12
+"""Digits of a container's id that runtimes show."""
+SIMULATED_NAME = "gpuagent-simulated"
+"""Of the directories of a simulated node: what is made up is kept beside what is real."""
+
+
+def node_name(environ: Mapping[str, str] = os.environ) -> str:
+    """The host's name, or `$GPUAGENT_NODE`: in a pod the host's name is the pod's, and says nothing about the node."""
+    return environ.get(NODE_VARIABLE, "").strip() or platform.node()
+
+
+def format_container(container_id: str) -> str:
+    """Shorten an id of a container to the digits that runtimes show; a name stays whole."""
+    found = _CONTAINER_ID.fullmatch(container_id)
+    return container_id if found is None else f"{found[1]}{found[2][:SHORT_ID]}"

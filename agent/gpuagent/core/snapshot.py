@@ -1,0 +1,304 @@
+"""What was measured: frozen data that every other part reads and none may change.
+
+A `Snapshot` is all that others see of a tick. Units are in the names; `None` is unknown, never 0. Ratios: 0 to 1.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import NamedTuple
+
+from gpuagent.core.growth import Growth, MemoryKey
+from gpuagent.core.hardware import Clocks, Ecc, Memory, MigInstance, NvLink, Pcie, Power, Profile, Thermal, Utilization
+from gpuagent.core.identity import NO_INSTANCE, JobSign, ProcessId
+
+
+class GpuState(StrEnum):
+    """What can be said of a GPU at a tick."""
+
+    OK = "ok"
+    STARTING = "starting"
+    """Known by its index, not yet read."""
+    LOST = "lost"
+    """The driver says that it has lost the GPU (GPU_IS_LOST, or no handle where one was)."""
+    BLIND = "blind"
+    """A call into the driver has not come back: nothing is known."""
+    FAILED = "failed"
+    """The driver answers, but the memory of this GPU could not be read in this tick."""
+    GONE = "gone"
+    """Seen before, no longer enumerated."""
+
+
+class ProcessState(StrEnum):
+    """How far a process of the driver's list could be found in /proc."""
+
+    LIVE = "live"
+    DEAD = "dead"
+    """Listed by the driver, unknown to /proc: no signal frees its memory."""
+    UNRESOLVED = "unresolved"
+    """The agent sees another pid namespace than the driver: the pid means nothing here."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessInfo:
+    """What /proc tells of one process, started at a Unix time. Strings are bounded and redacted; "" is unknown."""
+
+    id: ProcessId
+    name: str
+    uid: int
+    user: str
+    command: str = ""
+    state: str = "?"  # the kernel's letter: R, S, D (uninterruptible), Z (zombie), T...
+    parent_pid: int = 0
+    pid_namespace: int = 0  # its inode; 0 where it may not be read
+    start_time_seconds: float = 0.0
+    resident_bytes: int | None = None
+    cgroup: str = ""
+    unit: str = ""
+    container_id: str = ""
+    container_runtime: str = ""
+    container_name: str = ""  # chosen by whoever started it; `namespace/pod/container` in Kubernetes
+    pod_uid: str = ""
+    pod: str = ""
+    namespace: str = ""
+    slurm_job: str = ""
+    proven_names: frozenset[str] = frozenset()
+    """Which of `unit`, `container` (its id), `job` and `pod` only root can have chosen: see `procfs.cgroup_owner`."""
+    process_group: int = 0  # 0 is unknown
+    job_signs: tuple[JobSign, ...] = ()
+    on_host: bool = False  # not in a container by the kernel's word, so its user is an account: `procfs.credentials`
+
+
+class GpuProcess(NamedTuple):
+    """One process on one GPU (or GPU instance) as the driver lists it. `kinds`: C compute, G graphics, M MPS."""
+
+    pid: int
+    used_bytes: int | None
+    kinds: str
+    gpu_instance_id: int = NO_INSTANCE
+    compute_instance_id: int = NO_INSTANCE
+
+
+class ProcessUtilization(NamedTuple):
+    """Newest accepted utilisation sample of one process on one GPU, or 0 throughout on a GPU observed at 0 %."""
+
+    sm_ratio: float
+    memory_ratio: float
+    encoder_ratio: float
+    decoder_ratio: float
+
+
+class ProcessReading(NamedTuple):
+    """A process on a GPU, joined with what /proc knows of it (`info` is None unless `state` is live)."""
+
+    gpu_index: int
+    gpu_uuid: str
+    pid: int
+    state: ProcessState
+    info: ProcessInfo | None
+    used_bytes: int | None
+    kinds: str
+    utilization: ProcessUtilization | None
+    gpu_instance_id: int = NO_INSTANCE
+    compute_instance_id: int = NO_INSTANCE
+    idle_since_seconds: float | None = None
+    """Clock (CLOCK_BOOTTIME) since which every reading has found this process at 0 % everywhere; None if unknown."""
+    holder_unproven: bool = False
+    """Whether somebody before it may have held this memory (see `collector.listings`): it is not acted on."""
+    former: ProcessInfo | None = None  # of a dead one, what it was while it lived: to be read, never acted on
+
+    @property
+    def key(self) -> MemoryKey:
+        """Whose memory this is, within its snapshot."""
+        return MemoryKey(self.gpu_uuid, self.pid, self.gpu_instance_id)
+
+
+@dataclass(frozen=True, slots=True)
+class GpuIdentity:
+    """What a GPU is. `index` is NVML's, and may change over a driver reload; `uuid` may not."""
+
+    index: int
+    uuid: str
+    name: str = ""
+    serial: str = ""
+    pci_bus_id: str = ""
+    vbios_version: str = ""
+    brand: str = ""
+    compute_capability: str = ""
+    mig_enabled: bool | None = None
+    unified_memory: bool = False
+    """The GPU has no memory of its own (GB10, Jetson): the host's RAM serves both."""
+
+
+@dataclass(frozen=True, slots=True)
+class Reconciliation:
+    """Where the used memory of one GPU is: used = processes + dead_processes + unattributed."""
+
+    processes_bytes: int
+    dead_processes_bytes: int
+    unattributed_bytes: int
+
+
+class CollectorRun(NamedTuple):
+    """How one collector fared. `reason` is "" on success."""
+
+    collector: str
+    ok: bool
+    duration_seconds: float
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class XidCount:
+    """Xid events of one code on one GPU: the number since the agent started, the last one since the boot."""
+
+    gpu_index: int
+    gpu_uuid: str
+    xid: int
+    count: int
+    last_time_seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class GpuReading:
+    """Everything known of one GPU at a tick. Parts that were not read, or not in time, are None."""
+
+    identity: GpuIdentity
+    state: GpuState
+    reason: str = ""
+    time_seconds: float = 0.0
+    """Clock of the collection (CLOCK_BOOTTIME), not of the tick."""
+    since_seconds: float | None = None
+    """Clock at which `state` began, `lost_since_seconds` where it is lost or gone."""
+    lost_since_seconds: float | None = None  # until it answers in a session that began after that
+    unrepaired_xids: tuple[XidCount, ...] = ()  # take a reset or reboot that the driver has not shown to be done
+    measured_seconds: float | None = None
+    """Clock at which this GPU was last read with success; grows old while the GPU is blind or lost."""
+    memory: Memory | None = None
+    reconciliation: Reconciliation | None = None
+    utilization: Utilization | None = None
+    profile: Profile | None = None
+    thermal: Thermal | None = None
+    power: Power | None = None
+    clocks: Clocks | None = None
+    pcie: Pcie | None = None
+    ecc: Ecc | None = None
+    nvlinks: tuple[NvLink, ...] = ()
+    mig: tuple[MigInstance, ...] = ()
+    processes_known: bool = False
+    """The process list was read in this tick: a process that is not in it has gone."""
+    processes_trusted: bool = True  # False where the driver shuffles its list (535.43 to 535.98): show, never act
+    act_refusal: str = ""
+    """Why nobody is acted on by these figures, the same text for as long as its cause; "" if nothing forbids it."""
+    runs: tuple[CollectorRun, ...] = ()
+    unsupported: tuple[tuple[str, str], ...] = ()
+    """NVML calls that this GPU does not answer, each with the driver's reason."""
+
+    @property
+    def read_seconds(self) -> float:
+        """Clock of the figures: of the last reading with success, of this one where there was none."""
+        return self.time_seconds if self.measured_seconds is None else self.measured_seconds
+
+
+@dataclass(frozen=True, slots=True)
+class AllocatorReading:
+    """A caching allocator's figures on one GPU, in bytes or counts. What it does not tell is None, never 0.
+
+    Keys and their meaning: https://docs.pytorch.org/docs/stable/generated/torch.cuda.memory.memory_stats.html
+    """
+
+    allocated_bytes: int | None = None
+    """Handed out to tensors."""
+    allocated_peak_bytes: int | None = None
+    reserved_bytes: int | None = None
+    """Taken from the driver."""
+    reserved_peak_bytes: int | None = None
+    active_bytes: int | None = None
+    inactive_split_bytes: int | None = None
+    """Free pieces of segments that are partly in use: cannot go back."""
+    segments: int | None = None
+    alloc_retries: int | None = None
+    ooms: int | None = None
+    limit_ratio: float | None = None
+    """Share of the GPU that the process may take, where it has been limited."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientReading:
+    """One app with an embedded client that is connected now. Its identity is the kernel's word, never the app's."""
+
+    id: ProcessId
+    app: str
+    client_version: str = ""
+    torch_version: str = ""
+    python_version: str = ""
+    backend: str = ""
+    """Name of the allocator: native, cudaMallocAsync, pluggable; "" before CUDA is up."""
+    capabilities: tuple[str, ...] = ()
+    """Commands that the app obeys."""
+    measured_seconds: float | None = None
+    """CLOCK_BOOTTIME of the last figures; None before the first."""
+    devices: Mapping[str, AllocatorReading] = field(default_factory=dict)
+    """By NVML's UUID of the GPU; figures on a MIG device are under its GPU's, as its processes are.
+
+    Empty once the figures are too old to be believed.
+    """
+    problem: str = ""
+    """Why there are no figures although CUDA is up, such as an allocator that keeps none."""
+    declared_minimum_bytes: int | None = None
+    declared_typical_bytes: int | None = None
+    frameworks: Mapping[str, bool] = field(default_factory=dict)
+    """Those that use the GPU beside torch, and whether they took most of it when they came up."""
+
+
+class NvmlState(StrEnum):
+    """Where the agent stands with the driver's library."""
+
+    STARTING = "starting"
+    READY = "ready"
+    FAILED = "failed"
+    PAUSED = "paused"
+    """Closed on request, so that the driver can be reloaded or a GPU reset."""
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReading:
+    """What holds for the node as a whole."""
+
+    nvml_state: NvmlState
+    nvml_reason: str = ""
+    driver_version: str = ""
+    nvml_version: str = ""
+    cuda_version: str = ""
+    boot_id: str = ""
+    host_pid_namespace: bool = True
+    gpus_expected: int = 0
+    """The most GPUs seen since the start, or on the PCI bus, whichever is more."""
+    gpus_doubt: str = ""
+    """Why a GPU may be missing, or an index mean another GPU than it did; "" if nothing says so."""
+    pci_gpus: int | None = None
+    nvml_initializations: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One tick, whole. `time_seconds` is Unix time, `clock_seconds` CLOCK_BOOTTIME: for ages and holds."""
+
+    time_seconds: float
+    clock_seconds: float
+    node: NodeReading
+    gpus: tuple[GpuReading, ...] = ()
+    processes: tuple[ProcessReading, ...] = ()
+    xids: tuple[XidCount, ...] = ()
+    measured_seconds: float | None = None  # clock of the last tick in which a GPU was read, or that there is none
+    runs: tuple[CollectorRun, ...] = ()  # collectors of the node itself, not of a GPU
+    simulated: str = ""  # name of the scenario; "" on a real node
+    ticks: int = 0
+    ticks_late: int = 0
+    processes_seen: int = 0  # since the start, by identity
+    clients: Mapping[int, ClientReading] = field(default_factory=dict)
+    """Apps with an embedded client, by pid: joined by the kernel's word on who is connected."""
+    growth: Mapping[MemoryKey, Growth] = field(default_factory=dict)
+    """What the leak detector says; empty until it has seen the snapshot."""

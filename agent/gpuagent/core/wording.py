@@ -1,0 +1,134 @@
+"""What every surface says in the same words: of growth, of alerts, and of figures that are not believed.
+
+`Document` is a part of the status document, where null is not known.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from gpuagent.core.growth import GrowthState, Verdict
+from gpuagent.core.units import MAX_SECONDS, format_duration, format_forecast, format_rate
+
+Document = Mapping[str, Any]
+
+_STOPPED = frozenset({GrowthState.STOPPED.value, GrowthState.FULL.value})
+
+
+def verdict_words(part: Document) -> str:
+    """Return the verdict with its evidence, and why it has stopped where it has.
+
+    >>> verdict_words({"verdict": "leaking", "evidence": "strict", "growth_state": "stopped: GPU full"})
+    'leaking (strict), stopped: GPU full'
+    >>> verdict_words({"verdict": "cached"}), verdict_words({"verdict": None})
+    ('cached, not leaked', '')
+    """
+    verdict = part.get("verdict")
+    if not verdict:
+        return ""
+    words = "cached, not leaked" if verdict == Verdict.CACHED.value else str(verdict)
+    words += f" ({part['evidence']})" if part.get("evidence") else ""
+    state = part.get("growth_state")
+    return f"{words}, {state}" if state in _STOPPED else words
+
+
+def growth_words(part: Document) -> str:
+    """Return the pace now: `+1.2 GiB/h`, `stopped`, `0 B/h`.
+
+    >>> growth_words({"growth_bytes_per_second": 350_000}), growth_words({"growth_bytes_per_second": None})
+    ('+1.2 GiB/h', '')
+    >>> growth_words({"growth_bytes_per_second": 0}), growth_words({"growth_bytes_per_second": -5})
+    ('0 B/h', '0 B/h')
+    >>> growth_words({"growth_bytes_per_second": 350_000, "growth_state": "stopped"})
+    'stopped'
+    """
+    pace = part.get("growth_bytes_per_second")
+    if pace is None:
+        return ""
+    if part.get("growth_state") in _STOPPED:
+        return "stopped"
+    return f"+{format_rate(pace)}" if pace * 3600 >= 1 else format_rate(0)
+
+
+def pace_words(part: Document) -> str:
+    """Return the pace in a sentence, in the past where it is over; empty while it cannot be said.
+
+    >>> pace_words({"growth_bytes_per_second": 350_000, "growth_state": "stopped: GPU full"})
+    '1.2 GiB/h until it stopped: GPU full'
+    """
+    pace = part.get("growth_bytes_per_second")
+    if not pace or pace <= 0:
+        return ""
+    state = part.get("growth_state")
+    return f"{format_rate(pace)} until it {state}" if state in _STOPPED else format_rate(pace)
+
+
+def forecast_words(part: Document) -> str:
+    """When the memory is full: `full in 8 min 15 s`, `full now`; empty where that will not come.
+
+    >>> forecast_words({"exhaustion_seconds": 495.0}), forecast_words({"exhaustion_seconds": 0.0})
+    ('full in 8 min 15 s', 'full now')
+    >>> forecast_words({"exhaustion_seconds": None})
+    ''
+    """
+    seconds = part.get("exhaustion_seconds")
+    return format_forecast(seconds) if seconds is not None and seconds <= MAX_SECONDS else ""
+
+
+def full_in_words(part: Document) -> str:
+    """Return the same for a column that is called so.
+
+    >>> full_in_words({"exhaustion_seconds": 495.0}), full_in_words({"exhaustion_seconds": 0.0})
+    ('8 min 15 s', 'full now')
+    """
+    return forecast_words(part).removeprefix("full in ")
+
+
+def since_words(part: Document, now_seconds: float | None) -> str:
+    """For how long it has been growing: `2 h 10 min`; empty where that is not known. `now_seconds` is Unix time.
+
+    >>> since_words({"growth_since_seconds": 1000.0}, 8800.0), since_words({}, 8800.0)
+    ('2 h 10 min', '')
+    """
+    since = part.get("growth_since_seconds")
+    if since is None or now_seconds is None:
+        return ""
+    return format_duration(max(0.0, now_seconds - since))
+
+
+def summary_of(alert: Document) -> str:
+    """The rule's own text for the alert's state; for a pending one without it, a sentence that is true of any rule.
+
+    >>> summary_of({"state": "firing", "annotations": {"summary": "GPU 0 is full"}})
+    'GPU 0 is full'
+    >>> summary_of({"state": "pending", "name": "GpuMemoryFull", "annotations": {}, "fires_in_seconds": 280.0})
+    'GpuMemoryFull is true, fires in 4 min 40 s if it stays so'
+    """
+    annotations = alert.get("annotations") or {}
+    if alert.get("state") != "pending":
+        return str(annotations.get("summary") or "")
+    if annotations.get("pending_summary"):
+        return str(annotations["pending_summary"])
+    left = alert.get("fires_in_seconds")
+    when = f"fires in {format_duration(left)}" if left is not None else "fires"
+    return f"{alert.get('name')} is true, {when} if it stays so"
+
+
+def since_of(alert: Document) -> str:
+    """For how long it has been in its state: `firing for 4 min 27 s`.
+
+    >>> since_of({"state": "pending", "active_seconds": 20.0})
+    'pending for 20 s'
+    """
+    return f"{alert.get('state') or 'active'} for {format_duration(max(0.0, alert.get('active_seconds') or 0.0))}"
+
+
+WITHHELD = "cannot be true; withheld"
+"""Part of the reason of a collector run whose answer was not believed; `GpuReading.act_refusal` says why."""
+SHUFFLED_LIST = "this driver is known to shuffle its process list (535.43 to 535.98)"
+"""Refusal to act where `GpuReading.processes_trusted` is False."""
+MPS_UNKNOWN = "the MPS list may not be read: clients of MPS cannot be told"
+"""Refusal to act where a process without "M" among its kinds may be a client of MPS all the same."""
+NO_PCI_ADDRESS = "the driver has not told the GPU's PCI address: which GPU this is, is not certain"
+"""Refusal to act on a GPU that is known by its UUID alone."""

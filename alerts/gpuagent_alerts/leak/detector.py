@@ -1,0 +1,259 @@
+"""The leak detector of one process on one GPU, or of a GPU as a whole: readings in, a verdict out."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+from gpuagent.core.growth import Growth, GrowthState
+from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, to_pages
+from gpuagent_alerts.leak.criterion import BlockContext
+from gpuagent_alerts.leak.forecast import FastGrowth
+from gpuagent_alerts.leak.settings import FULL_SHARE, SENSITIVITIES, SETTINGS, Sensitivity
+from gpuagent_alerts.leak.signals import Lows, ProcessSignals
+from gpuagent_alerts.leak.state import (
+    Reader,
+    Writer,
+    or_nan,
+    or_none,
+    read_fast,
+    read_growth,
+    read_signals,
+    write_fast,
+    write_growth,
+    write_signals,
+)
+from gpuagent_alerts.leak.verdict import GROWS, LEARNING, Headroom, add_fast_growth, judge_signals
+
+LEAST_BYTES: Final = 2**20
+"""A reading of 1 MiB or less is a process that comes or goes, not a measurement."""
+MOST_BYTES: Final = 2.0**44
+"""A reading of 16 TiB or more is no measurement either: NVML has 2^64 - 1 for "not available"."""
+MOST_SECONDS: Final = 1e12
+FIRST_BLACKOUT_SECONDS: Final = 120.0
+"""Nothing is kept so long after the first reading: what is seen first may be loading, however old it is."""
+FIGURES_BLOCKS: Final = 4
+"""Slope and forecast are renewed every minute."""
+_JUDGED_GAP: Final = 64
+"""Blocks without a reading that are judged one by one; what follows them is only noted."""
+_NO_LOWS: Final = Lows(EMPTY, EMPTY, EMPTY)
+
+
+class MemoryLeakDetector:
+    """Judges one process identity on one GPU. A new identity needs a new detector: nothing is inherited."""
+
+    __slots__ = (
+        "_block",
+        "_block_end",
+        "_fast",
+        "_free",
+        "_growth",
+        "_held",
+        "_held_times",
+        "_keeps",
+        "_keeps_from",
+        "_last_seconds",
+        "_low_allocated",
+        "_low_outside",
+        "_low_used",
+        "_phase",
+        "_sensitivity",
+        "_signals",
+        "_slack",
+        "_slow",
+        "_started",
+        "_total_bytes",
+    )
+
+    def __init__(
+        self,
+        *,
+        total_bytes: int,
+        started_seconds: float | None,
+        sensitivity: Sensitivity = "balanced",
+        phase: int = 0,
+    ) -> None:
+        """Raises ValueError for a size or sensitivity that cannot be."""
+        if not 0 < total_bytes < MOST_BYTES:
+            raise ValueError(f"{total_bytes} is not the memory of a GPU")
+        if sensitivity not in SETTINGS:
+            raise ValueError(f"{sensitivity} is none of {', '.join(SENSITIVITIES)}")
+        self._total_bytes = total_bytes
+        self._sensitivity = sensitivity
+        self._phase = phase % BLOCK_SECONDS
+        self._started = started_seconds
+
+        self._signals = ProcessSignals(total_bytes, sensitivity)
+        self._fast = FastGrowth()
+        self._last_seconds = -math.inf
+        self._keeps_from: float | None = None
+        """End of the first blackout; None before the first reading."""
+        self._keeps = False
+        self._block = 0
+        self._block_end = -math.inf
+        self._low_used = self._low_allocated = self._low_outside = MOST_BYTES
+        self._held = 0.0
+        self._held_times = 0
+        """What was allocated at the block's readings, together, and how many they are."""
+        self._free: float | None = None
+        self._slack = 0.0
+        self._slow = self._growth = LEARNING
+        """The verdict without and with the fast tier."""
+
+    def update(
+        self,
+        time_seconds: float,
+        used_bytes: float | None,
+        free_bytes: float | None,
+        allocated_bytes: float | None = None,
+        reserved_bytes: float | None = None,
+        declared_bytes: float | None = None,
+    ) -> Growth:
+        """Take a reading, None where there is none; the same object as before while nothing has changed.
+
+        `declared_bytes` is what the app says it usually needs: for the fast tier alone, for a leak has no size.
+
+        Time must go on in suspend and not go backwards: a reading from the past is ignored. A value that no GPU can
+        have counts as missing. The allocator's figures count together. Raises ValueError for a time that is none.
+        """
+        if time_seconds >= self._block_end:
+            self._end_block(time_seconds)
+        elif not time_seconds >= self._last_seconds:
+            if math.isnan(time_seconds):
+                raise ValueError("the time of a reading is not a number")
+            return self._growth
+        self._last_seconds = time_seconds
+        if free_bytes is not None and 0 <= free_bytes < MOST_BYTES:
+            self._free = free_bytes
+        if not self._keeps:
+            return self._growth
+        if used_bytes is not None and LEAST_BYTES < used_bytes < MOST_BYTES:
+            self._low_used = min(self._low_used, used_bytes)
+            if self._free is not None:
+                on = self._fast.update(time_seconds, used_bytes, self._free, self._signals.used.store, declared_bytes)
+                if on or self._growth.fast:
+                    self._add_fast_growth()
+        else:
+            used_bytes = None
+        if allocated_bytes is not None and reserved_bytes is not None:
+            self._note_allocator(used_bytes, allocated_bytes, reserved_bytes)
+        return self._growth
+
+    def _note_allocator(self, used_bytes: float | None, allocated_bytes: float, reserved_bytes: float) -> None:
+        """What the process tells of its allocator; used memory, where it is known, tells what it does not."""
+        if not 0 <= allocated_bytes <= reserved_bytes < MOST_BYTES:
+            return
+        self._slack = reserved_bytes - allocated_bytes
+        if allocated_bytes > LEAST_BYTES:
+            self._low_allocated = min(self._low_allocated, allocated_bytes)
+            self._held += allocated_bytes
+            self._held_times += 1
+        if used_bytes is not None and used_bytes - reserved_bytes > LEAST_BYTES:
+            self._low_outside = min(self._low_outside, used_bytes - reserved_bytes)
+
+    def use(self, sensitivity: Sensitivity) -> None:
+        """Judge by another criterion from now on; history and alarms stay. Raises ValueError for one that is none."""
+        if sensitivity not in SETTINGS:
+            raise ValueError(f"{sensitivity} is none of {', '.join(SENSITIVITIES)}")
+        self._sensitivity = sensitivity
+        self._signals.use(sensitivity)
+
+    def dump(self) -> bytes:
+        """Return the whole state, at most 8 KiB, for `load`."""
+        writer = Writer()
+        writer.put(
+            "BBdd?dqddddqddd",
+            self._phase,
+            SENSITIVITIES.index(self._sensitivity),
+            *(or_nan(self._started), self._last_seconds, self._keeps, or_nan(self._keeps_from), self._block),
+            *(self._block_end, self._low_used, self._low_allocated, self._low_outside),
+            *(self._held_times, self._held, or_nan(self._free), self._slack),
+        )
+        write_signals(writer, self._signals)
+        write_fast(writer, self._fast)
+        write_growth(writer, self._slow)
+        return writer.seal()
+
+    @classmethod
+    def load(
+        cls, data: bytes, *, total_bytes: int, sensitivity: Sensitivity = "balanced", phase: int = 0
+    ) -> MemoryLeakDetector:
+        """Go on where `dump` was called, after a gap of any length; ValueError for anything but a dump.
+
+        With the sensitivity and phase of then it goes on exactly; with others, alarms that are on keep their criterion.
+        """
+        reader = Reader(data)
+        made = cls(total_bytes=total_bytes, started_seconds=None, sensitivity=sensitivity, phase=phase)
+        _, _, started, made._last_seconds, made._keeps, keeps_from, made._block = reader.take("BBdd?dq")
+        made._block_end, made._low_used, made._low_allocated, made._low_outside = reader.take("dddd")
+        made._held_times, made._held, free, made._slack = reader.take("qddd")
+        made._started, made._keeps_from, made._free = or_none(started), or_none(keeps_from), or_none(free)
+        read_signals(reader, made._signals)
+        read_fast(reader, made._fast)
+        made._slow = read_growth(reader)
+        reader.end()
+        if not (made._last_seconds < MOST_SECONDS and made._block_end < MOST_SECONDS):  # nor NaN
+            raise ValueError("state of a leak detector: a time that cannot be")
+        made._add_fast_growth()
+        return made
+
+    def _end_block(self, time_seconds: float) -> None:
+        """The first reading at or after the end of the current block has come."""
+        if not abs(time_seconds) < MOST_SECONDS:
+            raise ValueError(f"{time_seconds} is not the time of a reading")
+        if self._keeps_from is None:
+            if self._started is None or not self._started <= time_seconds:
+                self._started = time_seconds
+            self._keeps_from = self._block_end = time_seconds + FIRST_BLACKOUT_SECONDS
+            return
+        block = math.floor((time_seconds - self._phase) / BLOCK_SECONDS)
+        if self._keeps:
+            self._close(block)
+        else:
+            self._keeps = True
+            self._signals.begin(block, self._started or 0.0, self._phase)
+        self._block = block
+        self._block_end = float((block + 1) * BLOCK_SECONDS + self._phase)
+        self._low_used = self._low_allocated = self._low_outside = MOST_BYTES
+        self._held, self._held_times = 0.0, 0
+
+    def _close(self, block: int) -> None:
+        """Judge the block that ended, and note what passed without any reading until `block`."""
+        end = float((self._block + 1) * BLOCK_SECONDS + self._phase)
+        signals = self._signals
+        held = to_pages(self._held / self._held_times) if self._held_times else EMPTY
+        lows = Lows(_pages(self._low_used), _pages(self._low_allocated), _pages(self._low_outside), held)
+        free = None if self._free is None else self._free / PAGE_BYTES
+        full = self._free is not None and self._free < FULL_SHARE * self._total_bytes
+        now = BlockContext(end, free, end - (self._started or 0.0), full)
+        changed = signals.close(lows, now, self._slack)
+        gap = block - self._block - 1
+        for _ in range(min(gap, _JUDGED_GAP)):  # as readings every 60 s leave them: levels above have some
+            end += BLOCK_SECONDS
+            now = now._replace(end_seconds=end, age_seconds=end - (self._started or 0.0))
+            changed |= signals.close(_NO_LOWS, now, self._slack)
+        if gap > _JUDGED_GAP:
+            end += (gap - _JUDGED_GAP) * BLOCK_SECONDS
+            signals.skip(gap - _JUDGED_GAP, end)
+        if self._slow.verdict in GROWS and full is not (self._slow.state is GrowthState.FULL):
+            changed = True
+        if changed or gap > 0 or signals.used.store.base_count % FIGURES_BLOCKS == 0:
+            room = Headroom(self._total_bytes, self._free, full, self._slack)
+            growth = judge_signals(signals, self._sensitivity, end, room, self._slow)
+            if growth != self._slow:
+                self._slow = growth
+                self._add_fast_growth()
+        if self._growth.fast:
+            self._add_fast_growth()
+
+    def _add_fast_growth(self) -> None:
+        """Add the fast tier's word, if it has one."""
+        growth = self._slow
+        if self._last_seconds < self._fast.until_seconds:
+            growth = add_fast_growth(growth, self._fast.exhaustion_seconds, self._free)
+        if growth != self._growth:
+            self._growth = growth
+
+
+def _pages(low: float) -> int:
+    return EMPTY if low == MOST_BYTES else to_pages(low)

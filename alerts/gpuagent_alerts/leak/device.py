@@ -1,0 +1,149 @@
+"""A GPU or MIG instance as a whole: what is free there, and what the memory of its processes amounts to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
+from gpuagent.core.identity import NO_INSTANCE
+from gpuagent.core.snapshot import GpuReading, GpuState
+
+
+class MemoryPool(NamedTuple):
+    """Where memory comes from."""
+
+    total_bytes: int
+    free_bytes: int | None
+    device_uuids: Mapping[int, str]
+    """NVML's UUIDs by compute instance id: under them a client tells the allocator's figures."""
+
+
+def is_readable(gpu: GpuReading) -> bool:
+    """Return whether this tick says something of the processes' memory on this GPU.
+
+    A list that the driver is known to shuffle is shown, and never judged.
+    """
+    return gpu.state is GpuState.OK and gpu.processes_known and gpu.processes_trusted
+
+
+def memory_pools(gpu: GpuReading) -> dict[int, MemoryPool]:
+    """By GPU instance id; `NO_INSTANCE` is the GPU as a whole. Empty where the GPU has no memory of its own."""
+    return dict(_memory_pools(gpu))
+
+
+def _memory_pools(gpu: GpuReading) -> Iterator[tuple[int, MemoryPool]]:
+    memory = gpu.memory
+    if memory is not None and memory.total_bytes:
+        yield NO_INSTANCE, MemoryPool(memory.total_bytes, memory.free_bytes, {NO_INSTANCE: gpu.identity.uuid})
+    devices: dict[int, dict[int, str]] = {}
+    for instance in gpu.mig:
+        devices.setdefault(instance.gpu_instance_id, {})[instance.compute_instance_id] = instance.uuid
+        memory = instance.memory
+        if memory.total_bytes:
+            uuids = devices[instance.gpu_instance_id]
+            yield instance.gpu_instance_id, MemoryPool(memory.total_bytes, memory.free_bytes, uuids)
+
+
+def unowned_bytes(gpu: GpuReading) -> int | None:
+    """Memory of no living process: of the dead, of the driver, of whatever the driver does not list."""
+    split = gpu.reconciliation
+    return None if split is None else split.dead_processes_bytes + split.unattributed_bytes
+
+
+_STRICTEST_FIRST = tuple(Evidence)
+_MOST_REASONS = 4
+_DOUBT = 0.5
+"""A forecast is shown as a range of half to one and a half times its value."""
+
+
+class GrowingPart(NamedTuple):
+    """Memory that grows, and whose it is, in words."""
+
+    whose: str
+    growth: Growth
+    shares_free: bool = True
+    """It grows into the device's free memory, and not into a MIG instance's own."""
+
+
+def sum_up_device(
+    unowned: Growth | None, growing: Sequence[GrowingPart], free_bytes: int | None, *, settled: bool = False
+) -> Growth | None:
+    """Return what is said of the GPU; `unowned` is the verdict where nothing grows.
+
+    `growing` are the parts that grow, leak, or grow fast. Once `settled` there is a verdict on some part; nobody's
+    memory may be too little to ever have one. The forecast is of those that share `free_bytes`: an instance that is
+    full leaves the room of its GPU as it is.
+    """
+    quiet = unowned.verdict if unowned is not None else Verdict.LEARNING
+    if settled and quiet is Verdict.LEARNING:
+        quiet = Verdict.STEADY
+    if not growing:
+        return unowned if unowned is not None and unowned.verdict is quiet else Growth(quiet)
+    grows = [part.growth for part in growing]
+    leaking = [growth for growth in grows if growth.verdict is Verdict.LEAKING]
+    evidence = [growth.evidence for growth in leaking if growth.evidence is not None]
+    slow = [part for part in growing if part.growth.verdict in (Verdict.GROWING, Verdict.LEAKING)]
+    slopes = [part.growth.slope for part in slow if part.growth.slope is not None]
+    sharing = [part for part in growing if part.shares_free]
+    exhaustion = _exhaustion(sharing, free_bytes)
+    fast = _fast(sharing, exhaustion)
+    if fast is not None and exhaustion is not None:
+        exhaustion = _around(fast)
+    return Growth(
+        verdict=Verdict.LEAKING if leaking else Verdict.GROWING if slow else quiet,
+        evidence=min(evidence, key=_STRICTEST_FIRST.index, default=None),
+        slope=_sum(slopes),
+        since_seconds=_earliest(part.growth.since_seconds for part in slow),
+        exhaustion=exhaustion,
+        reasons=tuple(_reasons(growing))[:_MOST_REASONS],
+        fast=any(part.growth.fast for part in sharing),
+        fast_exhaustion_seconds=fast,
+        suspected=not leaking and any(part.growth.suspected for part in slow),
+        state=_state(slow),
+    )
+
+
+def _sum(slopes: Sequence[Range]) -> Range | None:
+    if not slopes:
+        return None
+    return Range(*(sum(figures) for figures in zip(*slopes, strict=True)))
+
+
+def _earliest(times: Iterable[float | None]) -> float | None:
+    return min((time for time in times if time is not None), default=None)
+
+
+def _exhaustion(sharing: Sequence[GrowingPart], free_bytes: int | None) -> Range | None:
+    """One part's own forecast if it comes first; several that share what is free fill it sooner than each by itself."""
+    known = [part.growth for part in sharing if part.growth.exhaustion is not None]
+    forecasts = [growth.exhaustion for growth in known if growth.exhaustion is not None]
+    together = [growth.slope.value for growth in known if growth.slope is not None]
+    if len(together) > 1 and sum(together) > 0 and free_bytes is not None:
+        forecasts.append(_around(free_bytes / sum(together)))
+    return min(forecasts, default=None)
+
+
+def _fast(sharing: Sequence[GrowingPart], exhaustion: Range | None) -> float | None:
+    """Return the shortest time that is left to fast growth, or less where the slow judgement says so."""
+    fast = [part.growth.fast_exhaustion_seconds for part in sharing if part.growth.fast_exhaustion_seconds is not None]
+    return min((*fast, exhaustion.value) if exhaustion is not None else fast) if fast else None
+
+
+def _around(seconds: float) -> Range:
+    return Range(seconds, (1 - _DOUBT) * seconds, (1 + _DOUBT) * seconds)
+
+
+def _state(slow: Sequence[GrowingPart]) -> GrowthState | None:
+    """It rises while one of them does; where all have stopped, a full GPU is the reason of all."""
+    states = {part.growth.state for part in slow}
+    return next(
+        (state for state in (GrowthState.RISING, GrowthState.FULL, GrowthState.STOPPED) if state in states), None
+    )
+
+
+def _reasons(growing: Sequence[GrowingPart]) -> Iterable[str]:
+    """Yield the leaks first."""
+    for part in sorted(growing, key=lambda part: part.growth.verdict is not Verdict.LEAKING):
+        said = part.growth.reasons[0] if part.growth.reasons else str(part.growth.verdict)
+        yield f"{part.whose}: {said}"

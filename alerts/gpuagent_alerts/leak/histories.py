@@ -1,0 +1,290 @@
+"""The memory histories of processes: a bounded number, some of them taken over from the agent before.
+
+A history is a process's memory on one GPU over time, or memory that no process owns: a detector, its last reading, and
+its last verdict. Most readings are what the last one was. To give each of them to the detector was a fifth of what the
+agent cost, so of those it is given the first in each `AGAIN_SECONDS`. It judges blocks of time by their lowest reading,
+and of each block it has the first one: no verdict differs, nor comes later. When the memory changes, it is first given
+the last reading that it was spared: it knows since when.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from operator import attrgetter
+from typing import Final, NamedTuple
+
+from gpuagent.core.growth import DetectorLoad, Evidence, Growth, MemoryKey, Verdict
+from gpuagent.core.identity import ProcessId
+from gpuagent_alerts.leak.detector import FIRST_BLACKOUT_SECONDS, MemoryLeakDetector
+from gpuagent_alerts.leak.settings import Sensitivity
+from gpuagent_alerts.store.leaks import LeakHistory, LeakKey
+
+log = logging.getLogger(__name__)
+
+BLOCK_TICKS = 15
+"""A detector works at the end of a block of 15 s, and compares in between: `phase` spreads the ends over the ticks."""
+
+
+class Beginning(NamedTuple):
+    """What a detector has to know before the first reading."""
+
+    total_bytes: int
+    started_seconds: float | None
+    """Of the process, on the detector's clock; None: unknown, or no process."""
+    phase: int
+
+
+AGAIN_SECONDS: Final = 5
+"""A third of a detector's block, which begins with one of these."""
+
+
+@dataclass(slots=True, eq=False)
+class History:
+    """Mutable, and for the sensor alone; `growth` is what others get."""
+
+    id: ProcessId
+    key: MemoryKey
+    beginning: Beginning
+    detector: MemoryLeakDetector
+    evidence_told: tuple[Evidence, ...] = ()
+    detected: Growth | None = None
+    """The detector's own object, to be compared by identity."""
+    growth: Growth | None = None
+    shown: bool = False
+    over: bool = False
+    """Forgotten, to make room for another."""
+    seen_seconds: float = 0.0
+    """Of the last reading in which its process was listed; 0 for none."""
+    given_seconds: float = 0.0
+    """Of the last reading that the detector was given, which are the two figures."""
+    used_bytes: int | None = None
+    free_bytes: int | None = None
+    again_seconds: float = 0.0
+    """A reading before this that is as the last one tells the detector nothing."""
+    all_until_seconds: float = math.inf
+    """Until then it is given every reading: its blocks have not begun."""
+    kept_seconds: float = 0.0
+    """When it was last written down; 0 for never."""
+    begin_anew: Callable[[], MemoryLeakDetector] | None = None
+    """Makes a new detector in place of one that was restored and fails; None for a detector that was not restored."""
+
+    @property
+    def address(self) -> LeakKey:
+        """Whose it is: a pid that is used again is another address."""
+        return LeakKey(self.id, self.key.gpu_uuid, self.key.gpu_instance_id)
+
+    def update(
+        self, time_seconds: float, used_bytes: int | None, free_bytes: int | None, figures: tuple[int | None, ...] = ()
+    ) -> Growth:
+        """Give the detector a reading. `figures` are allocated, reserved and declared bytes, of a process that tells.
+
+        The same object as before while nothing has changed.
+        """
+        try:
+            said = self._give(time_seconds, used_bytes, free_bytes, figures)
+        except Exception as error:  # noqa: BLE001  raised again, unless the detector was restored
+            self._restart(error)
+            said = self._give(time_seconds, used_bytes, free_bytes, figures)
+        if not self.given_seconds:
+            self.all_until_seconds = time_seconds + FIRST_BLACKOUT_SECONDS
+        self.seen_seconds = self.given_seconds = time_seconds
+        self.used_bytes, self.free_bytes = used_bytes, free_bytes
+        if figures or said.fast or time_seconds < self.all_until_seconds:
+            self.again_seconds = 0.0
+        else:
+            phase = self.beginning.phase
+            self.again_seconds = (math.floor((time_seconds - phase) / AGAIN_SECONDS) + 1) * AGAIN_SECONDS + phase
+        return said
+
+    def _give(
+        self, time_seconds: float, used_bytes: int | None, free_bytes: int | None, figures: tuple[int | None, ...]
+    ) -> Growth:
+        if self.seen_seconds > self.given_seconds and used_bytes != self.used_bytes:
+            self.detector.update(self.seen_seconds, self.used_bytes, self.free_bytes)
+        return self.detector.update(time_seconds, used_bytes, free_bytes, *figures)
+
+    def _restart(self, error: Exception) -> None:
+        """Go on with a new detector: a dump may be well formed and hold what no history comes to."""
+        if self.begin_anew is None:
+            raise error
+        log.error(
+            "the restored history of pid %d on %s fails and begins anew: %r", self.id.pid, self.key.gpu_uuid, error
+        )
+        self.detector, self.begin_anew = self.begin_anew(), None
+        self.given_seconds = self.seen_seconds = 0.0
+
+    def hide(self) -> None:
+        """Nothing is said of it until the next reading, whatever that is."""
+        self.shown = False
+        self.again_seconds = 0.0
+
+    def publish(self, said: Growth, to_unix_seconds: float) -> Growth:
+        """What the detector says now, for others: in Unix time, and with every standard that this leak has met."""
+        self.detected = said
+        self.shown = True
+        since = said.since_seconds
+        if said.verdict is not Verdict.LEAKING or said.evidence is None:
+            self.evidence_told = ()
+        elif said.evidence not in self.evidence_told:
+            self.evidence_told = (*self.evidence_told, said.evidence)
+        self.growth = replace(
+            said, since_seconds=None if since is None else since + to_unix_seconds, evidence_told=self.evidence_told
+        )
+        return self.growth
+
+    def kept(self, clock_seconds: float) -> LeakHistory:
+        """For a restart."""
+        evidence = tuple(str(one) for one in self.evidence_told)
+        try:
+            dump = self.detector.dump()
+        except Exception as error:  # noqa: BLE001  likewise
+            self._restart(error)
+            dump = self.detector.dump()
+        return LeakHistory(self.address, clock_seconds, evidence, dump)
+
+
+MOST_HISTORIES = 8192
+"""About 100 MiB: more GPU processes than any node has been seen with, and an end for a fork bomb."""
+UNCLAIMED_SECONDS = 3600.0
+"""What was kept over a restart waits this long for its process: its GPU may be out of reach when the agent starts."""
+
+
+class Histories:
+    """Begins and ends histories, each with a detector of one sensitivity."""
+
+    def __init__(
+        self,
+        sensitivity: Sensitivity,
+        most: int = MOST_HISTORIES,
+        detector_type: type[MemoryLeakDetector] = MemoryLeakDetector,
+    ) -> None:
+        self._sensitivity = sensitivity
+        self._most = most
+        self._detector_type = detector_type
+        self._all: dict[LeakKey, History] = {}
+        self._restored: dict[LeakKey, LeakHistory] = {}
+        self._restored_seconds: float | None = None
+        self._gone: set[LeakKey] = set()
+        self._broken: dict[LeakKey, str] = {}
+        """Histories that were restored and are no dumps of a detector, and why."""
+        self._full = False
+        """No history can be spared, as of the last look."""
+        self._refused: set[ProcessId] = set()
+        self._refused_count = 0
+
+    @property
+    def watching(self) -> DetectorLoad:
+        """How much is remembered."""
+        return DetectorLoad(len(self._all), self._refused_count)
+
+    def begin(self, who: ProcessId, key: MemoryKey, beginning: Beginning) -> History | None:
+        """Return a new history, or what is kept of it; None where there is no room, or no GPU has that much memory."""
+        address = LeakKey(who, key.gpu_uuid, key.gpu_instance_id)
+        if len(self._all) >= self._most and not self._make_room():
+            if who not in self._refused:
+                self._refused.add(who)
+                self._refused_count += 1
+            return None
+        kept = self._restored.pop(address, None)
+        history = None if kept is None else self._resume(kept, who, key, beginning)
+        if history is None:
+            try:
+                history = History(who, key, beginning, self._new_detector(beginning))
+            except ValueError as error:
+                log.debug("no history of pid %d on %s: %s", who.pid, key.gpu_uuid, error)
+                return None
+        self._all[address] = history
+        self._gone.discard(address)
+        return history
+
+    def end(self, history: History) -> None:
+        """Forget it, here and where it is kept."""
+        history.over = True
+        if self._all.pop(history.address, None) is not None:
+            self._full = False
+            self._gone.add(history.address)
+
+    def use(self, sensitivity: Sensitivity) -> None:
+        """Judge by another standard from now on: the histories stay."""
+        if sensitivity == self._sensitivity:
+            return
+        self._sensitivity = sensitivity
+        for history in self._all.values():
+            history.detector.use(sensitivity)
+
+    def restore(self, rows: Iterable[LeakHistory], clock_seconds: float) -> None:
+        """Go on with what was kept. What is of a later time is of another clock, and is dropped."""
+        self._restored_seconds = clock_seconds
+        for row in rows:
+            if row.clock_seconds <= clock_seconds:
+                self._restored[row.key] = row
+            else:
+                self._gone.add(row.key)
+
+    def sweep(self, clock_seconds: float) -> None:
+        """Now and then: forget what was kept and has found no process for long, and look for room again."""
+        self._full = False
+        if len(self._refused) > MOST_HISTORIES:
+            self._refused.clear()
+        since = self._restored_seconds
+        if self._restored and since is not None and clock_seconds - since > UNCLAIMED_SECONDS:
+            self._gone |= self._restored.keys()
+            self._restored.clear()
+
+    def to_keep(self, clock_seconds: float, most: int | None = None) -> list[LeakHistory]:
+        """Dumps of the histories that were written down longest ago; a pid without an identity is never kept."""
+        known = [history for history in self._all.values() if history.id.boot_id]
+        due = sorted(known, key=attrgetter("kept_seconds"))[:most]
+        for history in due:
+            history.kept_seconds = clock_seconds
+        return [history.kept(clock_seconds) for history in due]
+
+    def take_gone(self) -> set[LeakKey]:
+        """Return what need not be kept any more, told once."""
+        gone, self._gone = self._gone, set()
+        return gone
+
+    def take_broken(self) -> dict[LeakKey, str]:
+        """Return what was restored and could not be resumed, and why; told once."""
+        broken, self._broken = self._broken, {}
+        return broken
+
+    def __iter__(self) -> Iterator[History]:
+        return iter(self._all.values())
+
+    def _new_detector(self, beginning: Beginning) -> MemoryLeakDetector:
+        return self._detector_type(
+            total_bytes=beginning.total_bytes,
+            started_seconds=beginning.started_seconds,
+            sensitivity=self._sensitivity,
+            phase=beginning.phase,
+        )
+
+    def _make_room(self) -> bool:
+        """At the cost of the process that has been gone for longest, if there is one."""
+        if self._full:  # a look at all of them for each of thousands would cost the tick
+            return False
+        gone = (history for history in self._all.values() if not history.shown)
+        longest = min(gone, key=attrgetter("seen_seconds"), default=None)
+        if longest is None:
+            self._full = True
+            return False
+        self.end(longest)
+        return True
+
+    def _resume(self, kept: LeakHistory, who: ProcessId, key: MemoryKey, beginning: Beginning) -> History | None:
+        try:
+            detector = self._detector_type.load(
+                kept.dump, total_bytes=beginning.total_bytes, sensitivity=self._sensitivity, phase=beginning.phase
+            )
+            told = tuple(Evidence(text) for text in kept.evidence)
+        except Exception as error:  # noqa: BLE001  bytes that nobody foresaw must not cost the other histories
+            log.warning("the history of pid %d on %s begins anew: %s", who.pid, key.gpu_uuid, error)
+            self._broken[kept.key] = str(error)
+            return None
+        anew = partial(self._new_detector, beginning)
+        return History(who, key, beginning, detector, told, begin_anew=anew)

@@ -1,0 +1,240 @@
+"""One verdict, one forecast, one severity: every surface says the same at the same tick."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from gpuagent.core.growth import Growth, GrowthState, Verdict
+from gpuagent.core.units import format_bytes
+from gpuagent_alerts.leak.sensor import LeakDetection
+from gpuagent_alerts.states.machine import Change
+from gpuagent_alerts.store.database import Store
+from gpuagent_simulator.abi import Code
+from gpuagent_simulator.faults import FaultKind
+from gpuagent_simulator.scenario import shipped_scenarios
+from tests.alerts.leak.node import HOUR, Node, node, run
+from tests.alerts.leak.surfaces import Told, disagreements, told
+from tests.fakes.rig import BOOT_ID
+
+PID = 5_000_000
+FORECAST = "GpuMemoryExhaustionSoon"
+"""It hands over to GpuMemoryFull."""
+ABOUT_MEMORY = {"GpuProcessMemoryLeak", "GpuMemoryLeak", FORECAST, "GpuMemoryFull"}
+
+
+def scenario(memory: str, more: str = "") -> str:
+    """One process on one GPU of 80 GiB, and whoever else."""
+    return f"""\
+gpus:
+  - model: h100
+    memory: {{total: 80GiB, base_used: 400MiB}}
+    processes:
+      - {{name: serve, user: ml, cgroup: /system.slice/serve.service, pid: {PID}, age: 0s, memory: {memory}}}
+{more}
+"""
+
+
+def compare(one: Node) -> Told:
+    """Ask every surface, and fail where two differ."""
+    assert one.snapshot is not None
+    said = told(one.snapshot, one.engine, one.stage.clock.now())
+    differ = disagreements(said, one.snapshot)
+    assert not differ, f"after {one.seconds:.0f} s:\n" + "\n".join(differ)
+    return said
+
+
+async def walk(one: Node, seconds: float, step: float = 15.0, every: int = 4) -> Told:
+    """Let the story go on until then, and compare now and then, and at its end."""
+    ticks = 0
+    while one.seconds < seconds - 0.001:
+        await one.tick(min(step, seconds - one.seconds))
+        ticks += 1
+        if ticks % every == 0:
+            compare(one)
+    return compare(one)
+
+
+@pytest.mark.parametrize("name", [name for name in shipped_scenarios() if name != "hang"])
+def test_every_scenario(name: str) -> None:
+    """Whatever happens in it, at every tick of its first minutes: when which event shows makes no difference."""
+
+    async def test() -> None:
+        async with node(name) as one:
+            for _ in range(40 if name != "crowd" else 8):
+                await one.tick(5.0)
+                compare(one)
+
+    run(test)
+
+
+def test_a_gpu_that_hangs() -> None:
+    """While nothing is known of a GPU, every surface says so."""
+
+    async def test() -> None:
+        async with node("hang") as one:
+            for _ in range(12):
+                one.judge(await one.stage.hasty_tick(5.0, well=()))
+                compare(one)
+
+    run(test)
+
+
+@pytest.mark.slow
+def test_the_leak_that_is_shipped() -> None:
+    """Beside a cache that is emptied and a job that levels off: from the first evidence until the GPU is full."""
+
+    async def test() -> None:
+        async with node("leak") as one:
+            await walk(one, 1.5 * HOUR)
+            assert Verdict.LEAKING in one.verdicts_of(next(iter(_pids(one, "embed-server"))))
+
+    run(test)
+
+
+@pytest.mark.slow
+def test_to_the_wall_and_back(tmp_path: Path) -> None:
+    """Before, during, full, after a restart of the agent, and with room again."""
+    memory = "{shape: ramp, start: 20GiB, rate: 8MiB, after: 10m, cap: 50GiB}"
+    beside = "      - {name: batch, user: bob, pid: 5000001, memory: {shape: steps, points: [%s]}}"
+    others = beside % "[0, 1GiB], [4500, 28.9GiB], [13000, 1GiB]"
+
+    async def test() -> None:
+        store = Store(tmp_path / "state.sqlite")
+        async with node(scenario(memory, others), store=store) as one:
+            await walk(one, 4400)
+            before = _growth(one)
+            assert (before.verdict, before.state) == (Verdict.LEAKING, GrowthState.RISING)
+
+            said = await walk(one, 6000)
+            full = _growth(one)
+            assert (full.verdict, full.state, full.forecast_seconds) == (Verdict.LEAKING, GrowthState.FULL, 0.0)
+            assert full.since_seconds == before.since_seconds
+            assert "stopped: GPU full" in said.screen
+            assert "full now" in said.screen
+            assert said.check[0] == 2
+
+            await one.leaks.close()
+            one.leaks = LeakDetection("balanced", one.stage.clock, store=store, boot_id=BOOT_ID)
+            one.leaks.open()
+            said = await walk(one, 12_900, every=20)
+            after = _growth(one)
+            assert replace(after, reasons=()) == replace(full, reasons=())
+            ended = [each.alert for each in one.told if each.change is Change.ENDED]
+            assert not [alert for alert in ended if alert.name in ABOUT_MEMORY - {FORECAST}]
+            assert "GpuMemoryFull" in {each.alert.name for each in one.told if each.change is Change.STARTED}
+
+            said = await walk(one, 18_000, 30.0, every=20)
+            over = _growth(one)
+            assert over.verdict is Verdict.LEVELLED_OFF
+            (gpu,), serve = said.status["gpus"], said.status["processes"][0]
+            held, free = format_bytes(serve["memory_used_bytes"]), format_bytes(gpu["memory_free_bytes"])
+            assert over.reasons[0].startswith(f"growth stopped at {held} with {free} free: no new high")
+            assert "GpuProcessMemoryLeak" in {each.alert.name for each in one.told if each.change is Change.ENDED}
+        store.close()
+
+    run(test)
+
+
+@pytest.mark.slow
+def test_since_survives_what_happens_to_the_driver() -> None:
+    """A driver that is loaded again, and a list that fails for minutes, begin no leak anew: on no surface."""
+
+    async def test() -> None:
+        async with node(scenario("{shape: ramp, start: 20GiB, rate: 8MiB, after: 10m}")) as one:
+            await walk(one, 4200, every=40)
+            before = _growth(one)
+            assert before.verdict is Verdict.LEAKING
+
+            one.stage.fail(FaultKind.DRIVER_RELOAD, down=60.0)
+            await one.tick()
+            while one.growth(PID) is None:
+                await one.tick()
+                compare(one)
+            reloaded = _growth(one)
+            assert (reloaded.verdict, reloaded.since_seconds) == (Verdict.LEAKING, before.since_seconds)
+
+            one.stage.fail(FaultKind.ERROR, calls=("nvmlDeviceGetComputeRunningProcesses_v3",), code=Code.UNKNOWN)
+            await walk(one, one.seconds + 120, every=2)
+            assert one.growth(PID) is None
+            await one.stage.mend()
+            said = await walk(one, one.seconds + 120, every=2)
+            assert _growth(one).since_seconds == before.since_seconds
+            assert said.status["processes"][0]["leak_since_seconds"] == before.since_seconds
+
+    run(test)
+
+
+@pytest.mark.slow
+def test_a_mig_instance_that_fills() -> None:
+    """An instance has room of its own: its forecast, its alert and its wall are not those of its GPU."""
+    text = f"""\
+gpus:
+  - model: h100
+    mig:
+      - {{gpu_instance: 3, compute_instance: 0, profile: 2g.20gb, memory: 19968MiB, multiprocessors: 32, slices: 2}}
+      - {{gpu_instance: 1, compute_instance: 0, profile: 3g.40gb, memory: 40192MiB, multiprocessors: 16, slices: 3}}
+    processes:
+      - name: serve
+        pid: {PID}
+        age: 0s
+        user: ml
+        gpu_instance: 3
+        memory: {{shape: ramp, start: 5GiB, rate: 2MiB, after: 10m, cap: 19.3GiB}}
+"""
+
+    async def test() -> None:
+        async with node(text) as one:
+            await walk(one, 5400)
+            said = compare(one)
+            (gpu,) = said.status["gpus"]
+            instances = {each["gpu_instance_id"]: each for each in gpu["mig"]}
+            (process,) = said.status["processes"]
+            assert process["verdict"] == instances[3]["verdict"] == "leaking"
+            assert instances[3]["exhaustion_seconds"] == process["exhaustion_seconds"]
+            assert (instances[1]["verdict"], instances[1]["exhaustion_seconds"]) == ("steady", None)
+            assert gpu["exhaustion_seconds"] is None
+            left = instances[3]["memory_free_bytes"] / (2 * 2**20)
+            assert process["exhaustion_seconds"] == pytest.approx(left, rel=0.1)
+            await walk(one, 9000)
+            soon = one.alerts("GpuMemoryExhaustionSoon")
+            assert soon
+            assert {each.alert.labels["gpu_instance_id"] for each in soon} == {"3"}
+            said = compare(one)
+            assert said.status["processes"][0]["growth_state"] == "stopped: GPU full"
+            assert not one.alerts("GpuProcessMemoryLeak", Change.ENDED)
+
+    run(test)
+
+
+@pytest.mark.slow
+def test_a_collapse() -> None:
+    """Growth that would fill the GPU within minutes has one forecast, and is no leak and no `steady`."""
+    memory = "{shape: sum, of: [20GiB, {shape: ramp, rate: 600MiB, after: 10m, cap: 59GiB}]}"
+
+    async def test() -> None:
+        async with node(scenario(memory)) as one:
+            await walk(one, 590)
+            seen = set()
+            for _ in range(110):
+                await one.tick(1.0)
+                said = compare(one)
+                process = said.status["processes"][0]
+                if process["fast_exhaustion_seconds"] is not None:
+                    seen.add((process["verdict"], process["growth_state"]))
+            assert seen == {("growing", "rising")}
+
+    run(test)
+
+
+def _growth(one: Node) -> Growth:
+    growth = one.growth(PID)
+    assert growth is not None
+    return growth
+
+
+def _pids(one: Node, name: str) -> set[int]:
+    assert one.snapshot is not None
+    return {each.pid for each in one.snapshot.processes if each.info is not None and each.info.name == name}

@@ -1,0 +1,106 @@
+"""A GPU as a whole: the sum of what grows on it."""
+
+from __future__ import annotations
+
+from gpuagent.core.growth import Evidence, Growth, GrowthState, Range, Verdict
+from gpuagent_alerts.leak.device import GrowingPart, sum_up_device
+
+STEADY, LEARNING = Growth(Verdict.STEADY), Growth(Verdict.LEARNING)
+
+
+def growing(slope: float, seconds: float | None = None, **changes: object) -> Growth:
+    """A part that grows by so many bytes a second, and fills the GPU by itself in so many seconds."""
+    exhaustion = None if seconds is None else Range(seconds, seconds / 2, seconds * 1.5)
+    plain = {"slope": Range(slope, slope - 1, slope + 1), "exhaustion": exhaustion, "reasons": ("it rose",), **changes}
+    return Growth(**{"verdict": Verdict.GROWING, **plain})  # type: ignore[arg-type]
+
+
+def test_nothing_grows() -> None:
+    """What is said of nobody's memory is said of the GPU; a part that is judged is enough to have learnt."""
+    assert sum_up_device(STEADY, [], 10) is STEADY
+    assert sum_up_device(LEARNING, [], 10) is LEARNING
+    assert sum_up_device(LEARNING, [], 10, settled=True) == STEADY
+    assert sum_up_device(None, [], 10) == LEARNING
+
+
+def test_several_fill_it_sooner_than_each() -> None:
+    """LEAK-02: slopes add up, and the forecast is that of all together; the earliest begin counts."""
+    parts = [
+        GrowingPart("a", growing(10.0, 100.0, since_seconds=5.0)),
+        GrowingPart("b", growing(30.0, 33.0, since_seconds=3.0)),
+    ]
+    said = sum_up_device(STEADY, parts, 1000)
+    assert said is not None
+    assert said.slope == Range(40.0, 38.0, 42.0)
+    assert said.exhaustion == Range(25.0, 12.5, 37.5)
+    assert said.since_seconds == 3.0
+    assert (said.verdict, said.evidence) == (Verdict.GROWING, None)
+
+
+def test_a_mig_instance_is_full_by_itself() -> None:
+    """LEAK-02: it grows into its own memory, and says nothing of when its GPU is full."""
+    parts = [GrowingPart("a", growing(10.0, 100.0)), GrowingPart("b", growing(30.0, 50.0), shares_free=False)]
+    said = sum_up_device(STEADY, parts, 10)
+    assert said is not None
+    assert said.exhaustion is not None
+    assert said.exhaustion.value == 100.0
+    assert said.slope is not None
+    assert said.slope.value == 40.0
+
+
+def test_one_forecast_for_what_grows_fast() -> None:
+    """LEAK-04: fast and slow judgement name the same time, the sooner one."""
+    parts = [
+        GrowingPart("a", growing(10.0, 425.0)),
+        GrowingPart("b", Growth(Verdict.GROWING, fast=True, fast_exhaustion_seconds=351.0)),
+    ]
+    said = sum_up_device(STEADY, parts, None)
+    assert said is not None
+    assert (said.fast_exhaustion_seconds, said.exhaustion) == (351.0, Range(351.0, 175.5, 526.5))
+    slow = sum_up_device(STEADY, [parts[1], GrowingPart("a", growing(10.0, 99.0))], None)
+    assert slow is not None
+    assert (slow.fast_exhaustion_seconds, slow.forecast_seconds) == (99.0, 99.0)
+
+
+def test_a_part_that_is_not_suspected_has_no_forecast() -> None:
+    """LEAK-02: even growth of which no more is known fills nothing yet, not even together with others."""
+    said = sum_up_device(STEADY, [GrowingPart("a", growing(10.0)), GrowingPart("b", growing(30.0))], 1000)
+    assert said is not None
+    assert (said.verdict, said.exhaustion, said.suspected) == (Verdict.GROWING, None, False)
+
+
+def test_it_rises_while_a_part_does() -> None:
+    """LEAK-02: where all have stopped, it is because the GPU is full, if that is so."""
+
+    def state(*states: GrowthState) -> GrowthState | None:
+        said = sum_up_device(STEADY, [GrowingPart("a", growing(1.0, state=one)) for one in states], 1000)
+        return None if said is None else said.state
+
+    assert state(GrowthState.FULL, GrowthState.RISING) is GrowthState.RISING
+    assert state(GrowthState.STOPPED, GrowthState.FULL) is GrowthState.FULL
+    assert state(GrowthState.STOPPED) is GrowthState.STOPPED
+
+
+def test_one_leak_is_enough() -> None:
+    """LEAK-02: the GPU leaks where a part does, by the strictest evidence; the leak's reason comes first."""
+    parts = [
+        GrowingPart("a", growing(10.0)),
+        GrowingPart("b", growing(1.0, verdict=Verdict.LEAKING, evidence=Evidence.SENSITIVE)),
+        GrowingPart("c", growing(1.0, verdict=Verdict.LEAKING, evidence=Evidence.STRICT)),
+    ]
+    said = sum_up_device(STEADY, parts, 1000)
+    assert said is not None
+    assert (said.verdict, said.evidence) == (Verdict.LEAKING, Evidence.STRICT)
+    assert said.reasons == ("b: it rose", "c: it rose", "a: it rose")
+
+
+def test_fast_growth_is_no_verdict() -> None:
+    """LEAK-04: it is told beside the verdict, with the shortest time that is left."""
+    parts = [
+        GrowingPart("a", Growth(Verdict.LEARNING, fast=True, fast_exhaustion_seconds=9.0)),
+        GrowingPart("b", Growth(Verdict.STEADY, fast=True, fast_exhaustion_seconds=7.0)),
+    ]
+    said = sum_up_device(STEADY, parts, 1000)
+    assert said is not None
+    assert (said.verdict, said.fast, said.fast_exhaustion_seconds) == (Verdict.STEADY, True, 7.0)
+    assert (said.slope, said.exhaustion) == (None, None)
