@@ -321,12 +321,17 @@ def _busy(order: Order, target: Target, idle_for_seconds: float) -> Iterator[str
 
 
 def _out_of_reach(step: Step, facts: Facts) -> Iterator[str]:
-    """Yield that it is stopped, or sleeps in state D: SIGKILL ends it, where its wait is killable (vfork, NFS).
+    """Yield that it is stopped, frozen, or sleeps in state D: SIGKILL ends it, where its wait is killable (vfork, NFS).
 
     Any other signal would stay pending, and reach it when nobody knows any more whether there is a reason.
     """
     if facts.state in {"T", "t"} and step.sends not in {None, signal.SIGKILL}:
         yield OnlyKill(f"it is stopped (state {facts.state}): only SIGKILL reaches it now, and not {step}")
+    if facts.frozen_by and step.disrupts and step.sends != signal.SIGKILL:
+        yield OnlyKill(
+            f"it is frozen by its cgroup {facts.frozen_by} (as by docker pause): only SIGKILL reaches it now, and not"
+            f" {step}"
+        )
     if facts.state == "D" and step.disrupts and step.sends != signal.SIGKILL:
         where = f" in {facts.wait_channel}" if facts.wait_channel not in {"", "0"} else ""
         yield OnlyKill(

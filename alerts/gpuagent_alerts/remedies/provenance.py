@@ -89,6 +89,7 @@ FACTS: Final = (
     Fact("Facts.caught_signals", Writer.TARGET, "withholds, and shortens a wait"),
     Fact("Facts.pending_signals", Writer.KERNEL, "is shown"),
     Fact("Facts.wait_channel", Writer.KERNEL, "is shown"),
+    Fact("Facts.frozen_by", Writer.KERNEL, "withholds all but SIGKILL: a signal would stay pending until it is thawed"),
     Fact("Facts.switches", Writer.KERNEL, "withholds: it has run since it slept where only SIGKILL could reach it"),
     Fact("Identity.id", Writer.KERNEL, "withholds: another process now"),
     Fact("Identity.uid", Writer.KERNEL, "withholds: another user now"),
