@@ -1,8 +1,8 @@
 """Whether a process is frozen by its cgroup: `docker pause`, `systemctl freeze`, or a user's own cgroup.
 
 A process that the freezer of cgroups of version 2 holds looks asleep (state S), and a signal stays pending until it is
-thawed. Only SIGKILL ends it at once (Documentation/admin-guide/cgroup-v2.rst, `cgroup.freeze`). The freezer of version 1
-puts it into state D.
+thawed. Only SIGKILL ends it at once (Documentation/admin-guide/cgroup-v2.rst, `cgroup.freeze`). The freezer of version
+1 puts it into state D.
 """
 
 from __future__ import annotations

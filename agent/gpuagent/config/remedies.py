@@ -335,7 +335,8 @@ class Remedies(Section):
     idle_for: Duration = Field(
         default=300.0,
         ge=1,
-        description="How long every reading must have observed a process at 0 % before `victim: idle` may choose it. "
+        description="How long every reading must have observed a process at 0 %, with the same memory, before "
+        "`victim: idle` may choose it. "
         "A process of which the driver does not tell is never idle; this starts anew "
         "after readings more than 10 s (or 2.5 times `poll_interval`) apart, and while any GPU of the node cannot be "
         "read.",
