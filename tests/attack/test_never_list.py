@@ -48,3 +48,28 @@ def test_links_to_what_is_spared(arena: Arena, way: str) -> None:
         arena.driver.hold(one.pid, 30)
     arena.start(remedies={"never": [entry]}, users=[str(uid)])
     arena.judge()
+
+
+DISPLAY = """
+one = socket.socket(socket.AF_UNIX)
+one.bind(sys.argv[1])
+one.listen()
+"""
+
+
+@pytest.mark.parametrize("display", [".X11-unix/X7", "wayland-1"])
+def test_a_display_of_any_name(arena: Arena, display: str) -> None:
+    """KILL-03: who serves a display is spared whatever it is called; a server of anything else is ended."""
+    uid = next(arena.uids)
+    folder = arena.folder / "runtime"
+    (folder / ".X11-unix").mkdir(parents=True)
+    for each in (folder, folder / ".X11-unix"):
+        os.chown(each, uid, uid)
+    cast = [arena.crowd.python(DISPLAY + READY, uid, words=[str(folder / each)]) for each in (display, "service")]
+    arena.innocent(cast[0])
+    arena.culprit(cast[1])
+    for one in cast:
+        arena.driver.hold(one.pid, 30)
+    arena.start(users=[str(uid)])
+    assert "would lose the session" in arena.refused(cast[0])
+    arena.judge()

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from gpuagent.acting.displays import Displays
 from gpuagent.acting.links import Bounds, Link, TooMuch, is_pattern, links_of, spellings
 from gpuagent.procfs.program_names import Program
 from gpuagent.procfs.script_arguments import INTERPRETER
@@ -59,9 +60,18 @@ class NeverLook:
         self._paths = tuple(each for each in entries if "/" in each)
         self._bounds = bounds
         self._links: dict[str, tuple[Link, ...]] = {}
+        self._displays = Displays()
 
-    def reason(self, program: Program) -> str:
-        """Return which entry means a process, or why that cannot be told; "" where none does. It may hang."""
+    def reason(self, program: Program, pid: int) -> str:
+        """Return why no remedy may end a process, beside its names; "" where nothing says so. It may hang.
+
+        It serves a display, or an entry means it, or that cannot be told.
+        """
+        if display := self._displays.served_by(pid):
+            return f"it serves {display}: whoever works there would lose the session"
+        return self._listed(program)
+
+    def _listed(self, program: Program) -> str:
         if listed := find_listed(program.words, self._names):
             return str(listed)
         if not self._paths:
