@@ -66,7 +66,10 @@ def launched(arguments: Sequence[str], *, interprets: bool) -> Iterator[str]:
             return
         first = last[0] + 1
     for argument in arguments[first:]:
-        word = argument.partition("=")[2] if argument.startswith("-") else argument
+        word = argument
+        if argument.startswith("-"):
+            word = argument.partition("=")[2] or argument[2:]  # `-d/opt/prod`
+            word = word if "=" in argument or word.startswith("/") else ""
         if 0 < len(word) <= _LONGEST_WORD and not word.startswith("-"):
             yield word
 
