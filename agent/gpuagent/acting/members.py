@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gpuagent.acting.never_entries import NOTHING, NeverLook
 from gpuagent.acting.own_work import read_place
-from gpuagent.acting.process_scan import ProcessScan, UnseenProcesses
+from gpuagent.acting.process_scan import ProcessRow, ProcessScan, UnseenProcesses
 from gpuagent.acting.ties import Tie, TieFinder
 from gpuagent.core.snapshot import ProcessInfo
 from gpuagent.procfs.credentials import read_uids
@@ -17,6 +17,7 @@ from gpuagent.procfs.programs import read_program
 from gpuagent.procfs.reader import ProcessRecord
 from gpuagent_alerts.remedies.target import MAX_TIED, TiedProcess, Ties
 
+_ROOT = 0
 _GONE = (FileNotFoundError, ProcessLookupError)
 
 
@@ -77,7 +78,9 @@ def _read_tied(files: ProcFiles, reader: Reader, tie: Tie, of: Sequence[ProcessI
     score = None
     with suppress(OSError, ValueError):
         score = int(files.read(pid, "oom_score_adj"))
-    belongs = tie.may_be_own and any(is_own_work(files, reader, pid, each) for each in of)
+    belongs = tie.may_be_own and any(
+        is_own_work(files, reader, pid, each) and not _is_anothers_session(reader, tie.row, each) for each in of
+    )
     program = read_program(files, pid)
     return TiedProcess(
         pid,
@@ -88,8 +91,18 @@ def _read_tied(files: ProcFiles, reader: Reader, tie: Tie, of: Sequence[ProcessI
         tie.certain,
         score,
         tie.why,
-        never.reason(program),
+        never.reason(program, pid),
     )
+
+
+def _is_anothers_session(reader: Reader, row: ProcessRow, of: ProcessInfo) -> bool:
+    """Return whether it was started into a container from outside, as by `docker exec`, for a person or another user.
+
+    What the container itself has started is its own, as which users ever.
+    """
+    container = of.container_id if "container" in of.proven_names else ""
+    entered = bool(container) and reader.proven_container(row.parent_pid) != container
+    return entered and (row.terminal != 0 or not row.uids <= {of.uid, _ROOT})
 
 
 def is_own_work(files: ProcFiles, reader: Reader, pid: int, of: ProcessInfo) -> bool:

@@ -8,10 +8,12 @@ may only withhold here, as everything may.
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
+from gpuagent.acting.displays import Displays
 from gpuagent.acting.links import Bounds, Link, TooMuch, is_pattern, links_of, spellings
 from gpuagent.procfs.programs import INTERPRETER, ProcessProgram
 from gpuagent_alerts.remedies.never_list import find_listed, show_name
@@ -21,6 +23,9 @@ MAX_WORDS = 1024
 NO_ANSWER = "/proc, or a path of remedies.never, does not answer"
 """What a refusal says where a look did not come back: it reads both."""
 _COMM_BYTES = 15
+_MODULE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(:.*)?")
+"""A module of Python, alone (`-m app`) or with what is taken from it (`uvicorn app:main`)."""
+_MOST_FOLDERS = 16
 
 
 class _Place(NamedTuple):
@@ -58,9 +63,18 @@ class NeverLook:
         self._paths = tuple(each for each in entries if "/" in each)
         self._bounds = bounds
         self._links: dict[str, tuple[Link, ...]] = {}
+        self._displays = Displays()
 
-    def reason(self, program: ProcessProgram) -> str:
-        """Return which entry means a process, or why that cannot be told; "" where none does. It may hang."""
+    def reason(self, program: ProcessProgram, pid: int) -> str:
+        """Return why no remedy may end a process, beside its names; "" where nothing says so. It may hang.
+
+        It serves a display, or an entry means it, or that cannot be told.
+        """
+        if display := self._displays.served_by(pid):
+            return f"it serves {display}: whoever works there would lose the session"
+        return self._listed(program)
+
+    def _listed(self, program: ProcessProgram) -> str:
         if listed := find_listed(program.words, self._names):
             return str(listed)
         if not self._paths:
@@ -81,6 +95,9 @@ class NeverLook:
         for place in process.places:
             if any(fnmatchcase(each, entry) for each in place.spellings):
                 return _words(place.written, entry, place.file)
+        for place in process.folders:
+            if any(fnmatchcase(each, entry) for each in place.spellings):
+                return f"it may run what lies in {_words(place.written, entry, '')}"
         for written in process.unplaced:
             if fnmatchcase(f"/{written}", f"*/{entry.rpartition('/')[2]}"):
                 return _words(written, entry, "", may_be=True)
@@ -102,6 +119,8 @@ class _Process:
     def __init__(self, program: ProcessProgram) -> None:
         self._program = program
         self.places: list[_Place] = []
+        self.folders: list[_Place] = []
+        """Its working directory and those among its arguments, each as a file in there: it may run any of them."""
         self.unplaced: list[str] = []
         """Relative paths, where the working directory is unknown."""
         if program.executable:
@@ -114,6 +133,8 @@ class _Process:
         for each in program.words:
             if "/" in each or os.path.lexists(os.path.join(program.folder, each)):  # noqa: PTH118
                 self._place(each)
+        self._place_folders()
+        self._place_modules()
         if self._start is not None and program.executable and self._start.file != program.executable:
             # An argument that has been written over, or the program has been replaced: a title is no relative path.
             self.places = [each for each in self.places if each is not self._start or each.written.startswith("/")]
@@ -127,6 +148,32 @@ class _Process:
         place = _Place(path, spellings(whole))
         self.places.append(place)
         return place
+
+    def _place_folders(self) -> None:
+        """Take note of directories; one that an interpreter is given is run by its `__main__.py`."""
+        named = [each for each in self.places if os.path.isdir(each.file)]  # noqa: PTH112
+        for each in named:
+            self._place(f"{each.written}/__main__.py")
+        for written in [self._program.folder, *(each.written for each in named)][:_MOST_FOLDERS]:
+            if written:
+                whole = os.path.join(self._program.folder, written, "_")  # noqa: PTH118
+                self.folders.append(_Place(written, spellings(whole)))
+
+    def _place_modules(self) -> None:
+        """Find the files of modules that it may run: below its directories, and those of PYTHONPATH."""
+        program = self._program
+        found = [_MODULE.fullmatch(each) for each in (*program.scripts, *program.words)]
+        modules = [each for each in found if each is not None]
+        folders = [each.written for each in self.folders] + program.python_path.split(":")[:_MOST_FOLDERS]
+        for module in modules:
+            path = module[1].replace(".", "/")
+            for folder in folders:
+                for file in (f"{path}.py", f"{path}/__init__.py", f"{path}/__main__.py"):
+                    written = os.path.join(folder, file)  # noqa: PTH118
+                    if os.path.lexists(os.path.join(program.folder, written)):  # noqa: PTH118
+                        self._place(written)
+            if not program.folder and (module[2] or module[0] in program.scripts):
+                self.unplaced.append(f"{path}.py")
 
     def runs_in(self, folder: str, names: set[str], interpreter: str) -> bool:
         """Return whether it runs, or may run, the interpreter of the virtual environment with this `bin` directory.
@@ -169,7 +216,7 @@ def _by_link(process: _Process, entry: str, link: Link) -> str:
     names = {os.path.basename(link.name)}  # noqa: PTH119
     if environment := _environment(link.name, link.target):
         return process.started_words(entry, link.target) if process.runs_in(environment, names, link.target) else ""
-    for place in process.places:
+    for place in (*process.places, *process.folders):
         inside = place.file == link.target or place.file.startswith(link.target.rstrip("/") + "/")
         if inside and fnmatchcase(link.name + place.file[len(link.target) :], entry):
             return _words(place.written, entry, place.file, by=link.name)
