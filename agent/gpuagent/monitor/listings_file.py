@@ -23,6 +23,8 @@ RETRY_SECONDS = 10.0
 BEFORE_ALL = -1.0
 """A time before every process."""
 _SCHEMA = 3
+_LONGEST_FORGOTTEN_SECONDS = 600.0
+"""A listing is over after as long without its number."""
 
 
 class StoredListing(NamedTuple):
@@ -43,7 +45,8 @@ class StoredTable(NamedTuple):
     """The listings of one UUID or PCI address."""
 
     read_seconds: float | None
-    forgot: bool
+    forgotten_seconds: float
+    """For how long of complete lists numbers matter that were dropped before their listings were over."""
     used_bytes: int | None
     listings: Mapping[int, StoredListing]
 
@@ -66,7 +69,7 @@ def to_document(boot_id: str, tables: Mapping[str, StoredTable], mark: PidMark) 
         "tables": {
             key: {
                 "read": table.read_seconds,
-                "forgot": table.forgot,
+                "forgot": table.forgotten_seconds,
                 "used": table.used_bytes,
                 "numbers": table.listings,
             }
@@ -105,7 +108,14 @@ def _table(stored: Mapping[str, object], now_seconds: float) -> StoredTable:
             since_seconds, sure_seconds, _whole(used), _whole(highest) or 0, _whole(rest), _whole(proven)
         )
     read_seconds = None if read is None else _time(read, now_seconds)
-    return StoredTable(read_seconds, bool(stored["forgot"]), _whole(stored["used"]), listings)
+    return StoredTable(read_seconds, _left(stored["forgot"]), _whole(stored["used"]), listings)
+
+
+def _left(value: object) -> float:
+    """Agents before wrote whether any were dropped: such a time was over after ten minutes at the most."""
+    if value is True:
+        return _LONGEST_FORGOTTEN_SECONDS
+    return _time(value, _LONGEST_FORGOTTEN_SECONDS)
 
 
 def _time(value: object, latest: float) -> float:

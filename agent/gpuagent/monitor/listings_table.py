@@ -10,10 +10,14 @@ memory that came back.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 
+from gpuagent.monitor.forgotten_numbers import Absent, ForgottenNumbers, choose_to_drop
 from gpuagent.monitor.listings_file import BEFORE_ALL, StoredListing, StoredTable
+
+log = logging.getLogger(__name__)
 
 BREAK_SECONDS = 60.0
 """Time of complete lists without a number, its memory having come back, before its listing is over."""
@@ -23,7 +27,11 @@ one gives back, the figures never tell, and a driver that lists a number again a
 RETURNED_LISTS = 3
 """Memory has come back once so many lists have shown it: one figure may be off."""
 MOST_LISTINGS = 4096
-"""Numbers that are remembered per table; beyond, numbers that are not listed now are forgotten."""
+"""Numbers that are remembered per table; beyond, of those that are not listed now some are dropped
+(`forgotten_numbers`)."""
+_KEPT_LISTINGS = MOST_LISTINGS * 7 // 8
+"""As many stay then: to choose costs more than to drop."""
+_NOBODY = -1
 _LONGEST_STEP_SECONDS = 5.0
 """The most that one list without a number counts for: nobody looked between two lists, however far apart they are."""
 _GAP_STEPS = 2.5
@@ -39,10 +47,12 @@ class Listing:
 
     __slots__ = (
         "absent_seconds", "gone_seconds", "highest_bytes", "proven_ticks", "rest_bytes", "returned_lists",
-        "since_seconds", "sure_seconds", "used_bytes",
+        "since_seconds", "sure_seconds", "uid", "used_bytes",
     )  # fmt: skip
 
-    def __init__(self, stored: StoredListing) -> None:
+    def __init__(self, stored: StoredListing, uid: int = _NOBODY) -> None:
+        """`uid` is the user of the process that had the number, where that is known."""
+        self.uid = uid
         self.since_seconds, self.sure_seconds, self.used_bytes, self.highest_bytes, self.rest_bytes = stored[:5]
         self.proven_ticks = stored.proven_ticks
         self.returned_lists = 0
@@ -78,7 +88,9 @@ class Table:
     def __init__(self, stored: StoredTable | None = None) -> None:
         self.listings = {} if stored is None else {pid: Listing(each) for pid, each in stored.listings.items()}
         self.read_seconds = None if stored is None else stored.read_seconds
-        self.forgot = stored is not None and stored.forgot
+        self._forgotten = ForgottenNumbers(0.0 if stored is None else stored.forgotten_seconds)
+        self._list_seconds = 0.0
+        """Time of complete lists, as an absent number counts it."""
         self.inherited = stored is not None
         """The last complete list was read by an agent before this one."""
         self._used_bytes = None if stored is None else stored.used_bytes
@@ -88,7 +100,8 @@ class Table:
     def stored(self) -> StoredTable:
         """Return what the file keeps of it."""
         numbers = {pid: one.stored() for pid, one in self.listings.items()}
-        return StoredTable(self.read_seconds, self.forgot, self._used_bytes, numbers)
+        left = self._forgotten.seconds_left(self._list_seconds)
+        return StoredTable(self.read_seconds, left, self._used_bytes, numbers)
 
     def copy(self) -> Table:
         """Return another that knows the same."""
@@ -103,6 +116,7 @@ class Table:
                 return
             if not self.inherited:
                 self._steps.append(read_seconds - self.read_seconds)
+            self._list_seconds += self._step(read_seconds)
         self.read_seconds, self.inherited = read_seconds, False
 
     def sure_at(
@@ -118,7 +132,7 @@ class Table:
         After a gap a number proves nothing only if the kernel may have given it twice in that time.
         """
         last = self.read_seconds
-        if self.forgot or (last is None and not believe_first()):
+        if last is None and not believe_first():
             return BEFORE_ALL
         if last is None:
             return read_seconds
@@ -127,6 +141,12 @@ class Table:
         if is_gap and may_have_wrapped():
             return min(last, read_seconds)
         return read_seconds
+
+    def begin(self, pid: int, read_seconds: float, sure_seconds: float, uid: int | None) -> None:
+        """Note that a number is listed that was not; one that was dropped may be listed for who had it before."""
+        sure = BEFORE_ALL if self._forgotten.may_have(pid, self._list_seconds) else sure_seconds
+        stored = StoredListing(read_seconds, sure, None, 0, None, None)
+        self.listings[pid] = Listing(stored, _NOBODY if uid is None else uid)
 
     def remember_bytes(self, held: Mapping[int, int | None], gpu_used_bytes: int | None) -> None:
         """Keep what each number, and the whole GPU, had on the last complete list."""
@@ -144,9 +164,7 @@ class Table:
         if not gone:
             return False
         self._count_rest(held)
-        step = 0.0
-        if self.read_seconds is not None and not self.inherited:
-            step = min(max(read_seconds - self.read_seconds, 0.0), _LONGEST_STEP_SECONDS)
+        step = self._step(read_seconds)
         over = [pid for pid in gone if self.listings[pid].be_absent(gpu_used_bytes, step)]
         for pid in over:
             del self.listings[pid]
@@ -168,9 +186,22 @@ class Table:
             others = 0 if self._used_bytes is None else min(listed, self._used_bytes) - own
             listing.rest_bytes = max(others - (freed - own), 0)
 
-    def forget_absent(self, pids: frozenset[int]) -> None:
-        """Keep the table small. What is forgotten may come back: from then on no new number proves anything."""
-        if len(self.listings) > MOST_LISTINGS and (absent := self.listings.keys() - pids):
-            self.forgot = True
-            for pid in absent:
-                del self.listings[pid]
+    def _step(self, read_seconds: float) -> float:
+        """Return for how long a complete list counts for the numbers that it lacks."""
+        if self.read_seconds is None or self.inherited:
+            return 0.0
+        return min(max(read_seconds - self.read_seconds, 0.0), _LONGEST_STEP_SECONDS)
+
+    def drop_absent(self, pids: frozenset[int]) -> None:
+        """Keep the table small. A number that is dropped proves nothing until its listing would be over."""
+        if len(self.listings) <= MOST_LISTINGS:
+            return
+        absent = [Absent(pid, one.uid, one.gone_seconds) for pid, one in self.listings.items() if pid not in pids]
+        if absent and not self._forgotten.seconds_left(self._list_seconds):
+            log.warning(
+                "more than %d numbers of processes are to be remembered for one GPU: those that are dropped prove"
+                " nothing for %.0f min if they are listed again", MOST_LISTINGS, LONG_BREAK_SECONDS / 60,
+            )  # fmt: skip
+        for each in choose_to_drop(absent, len(self.listings) - _KEPT_LISTINGS):
+            self._forgotten.add(each.pid, self._list_seconds + LONG_BREAK_SECONDS - each.gone_seconds)
+            del self.listings[each.pid]
