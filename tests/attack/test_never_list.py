@@ -48,3 +48,53 @@ def test_links_to_what_is_spared(arena: Arena, way: str) -> None:
         arena.driver.hold(one.pid, 30)
     arena.start(remedies={"never": [entry]}, users=[str(uid)])
     arena.judge()
+
+
+WORKERS = """
+import ctypes, multiprocessing, os, sys, time
+def work():
+    stat = open('/proc/self/stat').read().rpartition(')')[2].split()
+    begin, end = int(stat[45]), int(stat[46])
+    ctypes.memset(begin, 0, end - begin)
+    ctypes.memmove(begin, b'VLLM::Worker', 12)
+    print(os.getpid(), flush=True)
+    time.sleep(1000)
+if __name__ == '__main__':
+    multiprocessing.get_context(sys.argv[1]).Process(target=work).start()
+    time.sleep(1000)
+"""
+
+
+@pytest.mark.parametrize("way", ["spawn", "forkserver", "fork"])
+@pytest.mark.parametrize("entry", ["prodserver", "{folder}/prodserver"])
+def test_workers_of_what_is_spared(arena: Arena, way: str, entry: str) -> None:
+    """KILL-01: workers that are called otherwise hold the memory; those of the like of it elsewhere are ended."""
+    for name in ("prodserver", "otherserver"):
+        script = arena.folder / name
+        script.write_text(WORKERS, encoding="utf-8")
+        command = [os.path.realpath(sys.executable), "-u", str(script), way]
+        living = arena.crowd.worker(command)
+        (arena.innocent if name == "prodserver" else arena.culprit)(living)
+        arena.driver.hold(living.pid, 30)
+    arena.start(remedies={"never": [entry.format(folder=arena.folder)]}, users=["root"])
+    arena.judge()
+
+
+def test_a_release_that_a_deployment_has_left(arena: Arena) -> None:
+    """KILL-01: the old release of what is spared lives on while its link leads to the new one already."""
+    uid = next(arena.uids)
+    living = []
+    for name in ("spared", "other"):
+        for release in ("1", "2"):
+            (arena.folder / name / release).mkdir(parents=True)
+            shutil.copy("/bin/sh", arena.folder / name / release / "serve")
+        (arena.folder / name / "current").symlink_to("1")
+        living.append(arena.crowd.run([f"{arena.folder}/{name}/1/serve", "-c", "echo ready; read _"], uid))
+        (arena.folder / name / "current").unlink()
+        (arena.folder / name / "current").symlink_to("2")
+    arena.innocent(living[0])
+    arena.culprit(living[1])
+    for one in living:
+        arena.driver.hold(one.pid, 30)
+    arena.start(remedies={"never": [f"{arena.folder}/spared/current/serve"]}, users=[str(uid)])
+    arena.judge()

@@ -20,7 +20,7 @@ def with_judged(facts: Facts, files: ProcFiles, pid: int, never: NeverLook) -> F
     never_listed = ""
     try:
         program = read_program(files, pid)
-        names, never_listed = program.names, never.reason(program)
+        names, never_listed = program.names, never.reason(files, pid, program)
     except (FileNotFoundError, ProcessLookupError):
         raise
     except (OSError, ValueError):

@@ -89,7 +89,7 @@ def _read_tied(files: ProcFiles, reader: Reader, tie: Tie, of: Sequence[ProcessI
         tie.certain,
         score,
         tie.why,
-        never.reason(program),
+        never.reason(files, pid, program),
     )
 
 

@@ -8,14 +8,20 @@ may only withhold here, as everything may.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
 from typing import NamedTuple
 
-from gpuagent.acting.links import Bounds, Link, TooMuch, is_pattern, links_of, spellings
-from gpuagent.procfs.program_names import Program
+from gpuagent.acting.links import Bounds, Link, TooMuch, Unread, is_pattern, links_of, spellings
+from gpuagent.acting.never_descent import own_ancestors
+from gpuagent.acting.never_memory import Meant, NeverMemory
+from gpuagent.acting.never_releases import links_on, other_release, same_name
+from gpuagent.identity import ProcessId
+from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.program_names import Program, read_program
 from gpuagent.procfs.script_arguments import INTERPRETER
-from gpuagent_alerts.remedies.never_list import find_listed, show_name
+from gpuagent.procfs.stat import parse_stat, parse_status
+from gpuagent_alerts.remedies.never_list import NEVER, find_listed, show_name
 
 MAX_WORDS = 1024
 """Arguments that are looked up as paths: more than any launcher is given by people."""
@@ -35,12 +41,137 @@ class _Place(NamedTuple):
         return self.spellings[-1]
 
 
+class NeverLook:
+    """The entries at one moment: each is looked up once, when it is first needed."""
+
+    def __init__(
+        self, entries: Iterable[str] = (), bounds: Bounds | None = None, memory: NeverMemory | None = None
+    ) -> None:
+        self.entries = tuple(entries)
+        self._memory = memory
+        self._ancestors: dict[tuple[int, int], Meant | None] = {}
+        self._names = tuple(each for each in self.entries if "/" not in each)
+        self._paths = tuple(each for each in self.entries if "/" in each)
+        self._bounds = bounds or Bounds()
+        self._links: dict[str, tuple[Link, ...]] = {}
+        self._unread: dict[str, list[Unread]] = {}
+
+    def reason(self, files: ProcFiles, pid: int, program: Program) -> str:
+        """Return which entry means a process, or why that cannot be told; "" for none. Names are compared elsewhere.
+
+        By links, arguments, what it was when it was first seen, or an ancestor. It may hang. Raises FileNotFoundError
+        or ProcessLookupError (gone), OSError and ValueError (not to be read).
+        """
+        if not self.entries:
+            return ""
+        if found := self._find(program, parse_status(files.read(pid, "status")).uids):
+            return found.why
+        found = self._by_ancestor(files, pid)
+        return found.why if found else self.remembered(files, pid)
+
+    def remembered(self, files: ProcFiles, pid: int) -> str:
+        """Return which entry meant a process when it was first seen; "" for none. Raises as `reason`."""
+        if self._memory is None:
+            return ""
+        return self._memory.meant((pid, parse_stat(files.read(pid, "stat")).start_ticks), self.entries)
+
+    def find_all(self, files: ProcFiles, pid: int) -> Meant | None:
+        """Return which entry means a process by what is to be seen of it now, its names too. Raises as `reason`."""
+        program = read_program(files, pid)
+        found = self._find_named(program) or self._find(program, parse_status(files.read(pid, "status")).uids)
+        return found or self._by_ancestor(files, pid)
+
+    def _by_ancestor(self, files: ProcFiles, pid: int) -> Meant | None:
+        for above in own_ancestors(files, pid):
+            key = above.pid, above.start_ticks
+            if key not in self._ancestors:
+                self._ancestors[key] = self._of_ancestor(files, above.pid)
+            if found := self._ancestors[key]:
+                return found
+        return None
+
+    def _of_ancestor(self, files: ProcFiles, pid: int) -> Meant | None:
+        """Return which entry means an ancestor: not what is built in, which runs everybody's work."""
+        try:
+            program = read_program(files, pid)
+            if find_listed(program.names, NEVER):
+                return None
+            uids = parse_status(files.read(pid, "status")).uids
+            found = self._find_named(program) or self._find(program, uids, guess=False)
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        except (OSError, ValueError) as error:
+            return Meant("", f"it cannot be told whether pid {pid}, which started it, is on the never-list: {error}")
+        return None if found is None else Meant(found.entry, f"pid {pid} started it: {found.why}")
+
+    def _find_named(self, program: Program) -> Meant | None:
+        listed = find_listed(program.names, self.entries)
+        return None if listed is None else Meant(listed.pattern, str(listed))
+
+    def _find(self, program: Program, uids: Collection[int], *, guess: bool = True) -> Meant | None:
+        """Return which entry means it by links and arguments.
+
+        What one of its users (`uids`; none is unknown) keeps from being looked into may mean it. Where its program
+        cannot be read, it is taken for whatever it may be only with `guess`.
+        """
+        if listed := find_listed(program.words, self._names):
+            return Meant(listed.pattern, str(listed))
+        if not self._paths:
+            return None
+        if len(program.words) > MAX_WORDS:
+            why = f"it has more than {MAX_WORDS} arguments: it cannot be told whether one is on the never-list"
+            return Meant("", why)
+        process = _Process(program, guess=guess)
+        for entry in self._paths:
+            try:
+                why = self._of_pattern(process, entry, uids) if is_pattern(entry) else _of_path(process, entry)
+            except TooMuch as error:
+                return Meant("", f"it cannot be told whether it is on the never-list ({show_name(entry)}): {error}")
+            if why := why or self._by_name(process, entry):
+                return Meant(entry, why)
+        return None
+
+    def _of_pattern(self, process: _Process, entry: str, uids: Collection[int]) -> str:
+        for place in process.places:
+            if any(fnmatchcase(each, entry) for each in place.spellings):
+                return _words(place.written, entry, place.file)
+        for written in process.unplaced:
+            if fnmatchcase(f"/{written}", f"*/{entry.rpartition('/')[2]}"):
+                return _words(written, entry, "", may_be=True)
+        links = self._links_of(entry)
+        if found := next(filter(None, (_by_link(process, entry, link) for link in links)), ""):
+            return found
+        own = next((each for each in self._unread[entry] if not uids or each.uid in uids), None)
+        if own is not None:
+            raise TooMuch(f"{own.folder} of its user cannot be read ({own.why})")
+        return ""
+
+    def _by_name(self, process: _Process, entry: str) -> str:
+        """Return why an entry means a process whose release it does not lead to any more, or which is called alike."""
+        for link in self._links_of(entry):
+            if file := other_release(entry, link, process.spellings):
+                return _words(file, entry, "", may_be=True, by=link.name)
+        name = same_name(entry, (*process.names, *process.spellings))
+        return _words(name, entry, "", may_be=True) if name else ""
+
+    def _links_of(self, entry: str) -> tuple[Link, ...]:
+        if entry not in self._links:
+            unread: list[Unread] = []
+            found = links_of(entry, self._bounds, unread) if is_pattern(entry) else links_on(entry)
+            self._links[entry], self._unread[entry] = tuple(found), unread
+        return self._links[entry]
+
+
 class NeverEntries:
     """The operator's entries that are in force."""
 
-    def __init__(self, entries: Iterable[str] = (), bounds: Bounds | None = None) -> None:
+    def __init__(
+        self, entries: Iterable[str] = (), bounds: Bounds | None = None, *, files: ProcFiles | None = None
+    ) -> None:
+        """With `files` what `follow` is told of is remembered as it was first seen."""
         self._bounds = bounds or Bounds()
         self._entries = tuple(entries)
+        self._memory = None if files is None else NeverMemory(files)
 
     def use(self, entries: Iterable[str]) -> None:
         """Put others in force."""
@@ -48,60 +179,24 @@ class NeverEntries:
 
     def look(self) -> NeverLook:
         """Return what the entries lead to from now on: for one judgement."""
-        return NeverLook(self._entries, self._bounds)
+        return NeverLook(self._entries, self._bounds, self._memory)
+
+    def follow(self, ids: Iterable[ProcessId]) -> None:
+        """Remember of the processes that are new which entry means them. It does not wait."""
+        if self._memory is not None and self._entries:
+            self._memory.follow(ids, self.look())
 
 
-class NeverLook:
-    """The entries at one moment: each is looked up once, when it is first needed."""
-
-    def __init__(self, entries: tuple[str, ...], bounds: Bounds) -> None:
-        self._names = tuple(each for each in entries if "/" not in each)
-        self._paths = tuple(each for each in entries if "/" in each)
-        self._bounds = bounds
-        self._links: dict[str, tuple[Link, ...]] = {}
-
-    def reason(self, program: Program) -> str:
-        """Return which entry means a process, or why that cannot be told; "" where none does. It may hang."""
-        if listed := find_listed(program.words, self._names):
-            return str(listed)
-        if not self._paths:
-            return ""
-        if len(program.words) > MAX_WORDS:
-            return f"it has more than {MAX_WORDS} arguments: it cannot be told whether one is on the never-list"
-        process = _Process(program)
-        for entry in self._paths:
-            try:
-                found = self._of_pattern(process, entry) if is_pattern(entry) else _of_path(process, entry)
-            except TooMuch as error:
-                return f"it cannot be told whether it is on the never-list ({show_name(entry)}): {error}"
-            if found:
-                return found
-        return ""
-
-    def _of_pattern(self, process: _Process, entry: str) -> str:
-        for place in process.places:
-            if any(fnmatchcase(each, entry) for each in place.spellings):
-                return _words(place.written, entry, place.file)
-        for written in process.unplaced:
-            if fnmatchcase(f"/{written}", f"*/{entry.rpartition('/')[2]}"):
-                return _words(written, entry, "", may_be=True)
-        return next(filter(None, (_by_link(process, entry, link) for link in self._links_of(entry))), "")
-
-    def _links_of(self, entry: str) -> tuple[Link, ...]:
-        if entry not in self._links:
-            self._links[entry] = tuple(links_of(entry, self._bounds))
-        return self._links[entry]
-
-
-NOTHING = NeverEntries().look()
+NOTHING = NeverLook()
 """No entries of the operator's: for whom nobody judges."""
 
 
 class _Process:
     """What a process runs, with the paths looked up."""
 
-    def __init__(self, program: Program) -> None:
+    def __init__(self, program: Program, *, guess: bool) -> None:
         self._program = program
+        self._guess = guess
         self.places: list[_Place] = []
         self.unplaced: list[str] = []
         """Relative paths, where the working directory is unknown."""
@@ -119,6 +214,16 @@ class _Process:
             # An argument that has been written over, or the program has been replaced: a title is no relative path.
             self.places = [each for each in self.places if each is not self._start or each.written.startswith("/")]
             self._start = None
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """What it is called."""
+        return self._program.names
+
+    @property
+    def spellings(self) -> list[str]:
+        """Its paths, as they are written and as they lead on."""
+        return [each for place in self.places for each in place.spellings]
 
     def _place(self, path: str) -> _Place | None:
         if not (path.startswith("/") or self._program.folder):
@@ -149,7 +254,7 @@ class _Process:
         The name that the kernel knows and the first argument are the process's own: where they differ, neither tells.
         """
         program = self._program
-        if program.executable or self._start is not None:
+        if program.executable or self._start is not None or not self._guess:
             return False
         called = {program.names[0] if program.names else "", os.path.basename(program.first_argument)}  # noqa: PTH119
         known = {_cut(each) for each in (*names, os.path.basename(file))}  # noqa: PTH119
@@ -182,7 +287,8 @@ def _of_path(process: _Process, entry: str) -> str:
     try:
         os.stat(entry)  # noqa: PTH116
     except (FileNotFoundError, NotADirectoryError):
-        return ""  # it means its words alone, which are compared elsewhere
+        written = next((each.written for each in process.places if entry in each.spellings), "")
+        return _words(written, entry, "") if written else ""
     except (OSError, ValueError) as error:
         raise TooMuch(f"it cannot be read ({getattr(error, 'strerror', None) or error})") from error
     led = spellings(entry)

@@ -109,7 +109,7 @@ class UnitProcesses:
                 return f"it cannot be seen what pid {pid} of {unit} is: {error}"
             if score == UNKILLABLE_SCORE:
                 return f"pid {pid} of {unit} is protected from the kernel's own killer (oom_score_adj -1000)"
-            if reason := never.reason(program):
+            if reason := never.reason(self._files, pid, program):
                 return f"pid {pid} runs in {unit}: {reason}"
             if listed := find_listed(program.names, patterns):
                 return f"{listed.shown} runs in {unit} (pid {pid}), and is on the never-list ({listed.pattern})"

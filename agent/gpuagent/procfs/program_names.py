@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.living import LivingThread, read_living
+from gpuagent.procfs.module_names import module_names
 from gpuagent.procfs.printable import decode
 from gpuagent.procfs.script_arguments import is_interpreter, launched, scripts
 from gpuagent.procfs.stat import parse_stat
@@ -60,9 +61,11 @@ def read_program(files: ProcFiles, pid: int) -> Program:
     relative = names[3:] if program and " " in names[2] else names[2:]  # a title that was written over it is no path
     in_folder = [f"{folder}/{each}" for each in relative if folder and _is_relative(each) and _is_file(each, names[2])]
     names += [os.path.normpath(each) for each in (*names, *in_folder) if "/" in each]
-    words = tuple(dict.fromkeys(launched(told, interprets=interpreter is not None)))
+    words = list(launched(told, interprets=interpreter is not None))
+    words += [name for each in words for name in module_names(each)]
+    words += [name for each in run for name in module_names(each, may_be_plain=True)]
     named = tuple(dict.fromkeys(each for each in names if each))
-    return Program(named, words, arguments[0], program, run, folder, home)
+    return Program(named, tuple(dict.fromkeys(words)), arguments[0], program, run, folder, home)
 
 
 def read_program_names(files: ProcFiles, pid: int) -> tuple[str, ...]:
