@@ -41,6 +41,8 @@ class Entry:
     """The driver lists the line on after the end of its process."""
     sm: int = 0
     """Share of the multiprocessors in percent. 0 gives no sample, as with the real driver."""
+    encoder: int = 0
+    """Share of the video encoder in percent."""
     kind: str = "C"
     instance: int | None = None
     """GPU instance that the line names; None where it names none."""
@@ -181,7 +183,7 @@ def _row(entry: Entry, gpu: int) -> Row:
     spec = ProcessSpec.model_validate(
         {"name": "listed", "memory": memory, "kind": entry.kind, "gpu_instance": entry.instance}
     )
-    return Row(Process(spec, gpu, 0, entry.pid), entry.pid, used, Load(entry.sm, 0, 0, 0, 0, 0))
+    return Row(Process(spec, gpu, 0, entry.pid), entry.pid, used, Load(entry.sm, 0, entry.encoder, 0, 0, 0))
 
 
 def _mig(gpu: ListedGpu) -> dict[str, Any]:

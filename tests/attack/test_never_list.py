@@ -98,3 +98,51 @@ def test_a_release_that_a_deployment_has_left(arena: Arena) -> None:
         arena.driver.hold(one.pid, 30)
     arena.start(remedies={"never": [f"{arena.folder}/spared/current/serve"]}, users=[str(uid)])
     arena.judge()
+
+
+@pytest.mark.parametrize("way", ["its working directory", "an option"])
+def test_an_application_of_a_launcher(arena: Arena, way: str) -> None:
+    """KILL-01: what a launcher loads from a spared directory lives; what it loads from elsewhere is ended."""
+    uid = next(arena.uids)
+    launcher = arena.folder / "uvicorn"
+    launcher.write_text("#!/bin/sh\necho ready; read _\n", encoding="utf-8")
+    launcher.chmod(0o755)
+    cast = []
+    for name in ("prod", "other"):
+        folder = arena.folder / name
+        folder.mkdir()
+        (folder / "app.py").write_text("", encoding="utf-8")
+        option = [] if way == "its working directory" else ["--app-dir", str(folder)]
+        there = ["env", "-C", str(folder)] if not option else []
+        cast.append(arena.crowd.run([*there, str(launcher), *option, "app:main"], uid))
+    arena.innocent(cast[0])
+    arena.culprit(cast[1])
+    for one in cast:
+        arena.driver.hold(one.pid, 30)
+    arena.start(remedies={"never": [f"{arena.folder}/prod/*"]}, users=[str(uid)])
+    arena.judge()
+
+
+DISPLAY = """
+one = socket.socket(socket.AF_UNIX)
+one.bind(sys.argv[1])
+one.listen()
+"""
+
+
+@pytest.mark.parametrize("display", [".X11-unix/X7", "wayland-1"])
+def test_a_display_of_any_name(arena: Arena, display: str) -> None:
+    """KILL-03: who serves a display is spared whatever it is called; a server of anything else is ended."""
+    uid = next(arena.uids)
+    folder = arena.folder / "runtime"
+    (folder / ".X11-unix").mkdir(parents=True)
+    for each in (folder, folder / ".X11-unix"):
+        os.chown(each, uid, uid)
+    cast = [arena.crowd.python(DISPLAY + READY, uid, words=[str(folder / each)]) for each in (display, "service")]
+    arena.innocent(cast[0])
+    arena.culprit(cast[1])
+    for one in cast:
+        arena.driver.hold(one.pid, 30)
+    arena.start(users=[str(uid)])
+    assert "would lose the session" in arena.refused(cast[0])
+    arena.judge()

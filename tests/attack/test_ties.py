@@ -52,6 +52,18 @@ os.close(slave)
 done(mine)
 """
 """It serves a terminal on which its own user works, as tmux and a notebook server do."""
+SLAVE = """
+master, slave = pty.openpty()
+def works():
+    os.close(master)
+    os.setsid()
+    os.dup2(slave, 0)
+    drop(others)
+begin(works)
+os.close(slave)
+done(mine)
+"""
+"""It serves a terminal that another user's program reads, and that is nobody's controlling terminal."""
 FOREGROUND = """
 master, slave = pty.openpty()
 os.setsid()
@@ -91,7 +103,8 @@ done(mine)
 """
 """It has started another user's program, which asked for SIGKILL at the end of its parent."""
 TIES = {
-    "at a terminal": TERMINAL, "in the foreground": FOREGROUND, "stopped": STOPPED, "traced": TRACED,
+    "at a terminal": TERMINAL, "with a terminal open": SLAVE,
+    "in the foreground": FOREGROUND, "stopped": STOPPED, "traced": TRACED,
     "with a signal at its end": SIGNALLED,
 }  # fmt: skip
 KILL = {"kill": {"wait": "5s"}}

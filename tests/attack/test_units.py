@@ -41,7 +41,7 @@ class Units:
         (programs / "systemctl").chmod(0o755)
         arena.search_path = str(programs)
 
-    def add(self, unit: str, uid: int) -> str:
+    def add(self, unit: str, uid: int, **more: str) -> str:
         """Add an active unit that runs as this user."""
         known = {
             "Id": unit, "Names": unit, "LoadState": "loaded", "ActiveState": "active", "Job": "", "UID": str(uid),
@@ -50,7 +50,8 @@ class Units:
             "DynamicUser": "no", "ControlGroup": f"/system.slice/{unit}", "RequiredBy": "", "RequisiteOf": "",
             "BoundBy": "", "ConsistsOf": "", "Requires": "", "BindsTo": "", "Wants": "", "Conflicts": "",
             "ConflictedBy": "", "SuccessAction": "none", "FailureAction": "none",
-        }  # fmt: skip
+            "OnFailure": "",
+        } | more  # fmt: skip
         shown = "".join(f"{key}={value}\n" for key, value in known.items())
         (self._arena.folder / f"unit.{unit}").write_text(shown, encoding="utf-8")
         return unit
@@ -107,6 +108,22 @@ def test_a_unit_in_which_others_work(arena: Arena, other: Other, when: str) -> N
         arena.step_of(greedy.pid)
         arena.innocent(other(arena, units, shared, uid))
     assert shared in arena.refused(greedy)
+    guilty = arena.culprit(units.start(own, uid))
+    arena.driver.hold(guilty.pid, 25)
+    arena.judge()
+
+
+def test_a_unit_that_stops_another(arena: Arena) -> None:
+    """KILL-03: a unit whose stop is passed on to another one is not restarted, as nobody would start that again."""
+    uid, units = next(arena.uids), Units(arena)
+    other = units.add(f"other-{uid}.service", next(arena.uids))
+    stops = units.add(f"stops-{uid}.service", uid, PropagatesStopTo=other)
+    own = units.add(f"own-{uid}.service", uid)
+    greedy = arena.innocent(units.start(stops, uid))
+    arena.innocent(units.start(other, next(arena.uids)))
+    arena.driver.hold(greedy.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", RESTART)], units=[stops, own])
+    assert f"stops, for good, {other}" in arena.refused(greedy)
     guilty = arena.culprit(units.start(own, uid))
     arena.driver.hold(guilty.pid, 25)
     arena.judge()

@@ -197,6 +197,7 @@ class Acting:
             nobody="" if candidates else why_nobody(judged, snapshot, disrupts=self._disrupts(judged.alert)),
             newcomers=self._newcomers(judged, candidates),
             gpu_used_ratio=used_ratio(snapshot, judged.result_labels.get("uuid", "")),
+            idle_for_seconds=judged.for_seconds if judged.grounds.about_idleness else None,
         )  # fmt: skip
 
     def _newcomers(self, judged: Judged, candidates: Sequence[Target]) -> Mapping[ProcessId, str]:

@@ -7,6 +7,7 @@ from typing import Protocol
 
 from gpuagent.acting import members
 from gpuagent.acting.digests import CommandDigests
+from gpuagent.acting.freezer import frozen_by
 from gpuagent.acting.identities import read_identity
 from gpuagent.acting.judged_facts import with_judged
 from gpuagent.acting.never_entries import NOTHING, NeverLook
@@ -41,6 +42,7 @@ def read_facts(
     seen = read_identity(files, reader, pid, handle_inode, digests)
     stat, status, info = seen.stat, seen.status, seen.info
     told = parse_status(status)
+    wait_channel = _text(files, pid, "wchan")
     facts = Facts(
         identity=seen.identity,
         state=stat.state,
@@ -57,7 +59,8 @@ def read_facts(
         ignored_signals=_mask(status, b"SigIgn"),
         caught_signals=_mask(status, b"SigCgt"),
         pending_signals=_mask(status, b"SigPnd") | _mask(status, b"ShdPnd"),
-        wait_channel=_text(files, pid, "wchan"),
+        wait_channel=wait_channel,
+        frozen_by=frozen_by(seen.identity.cgroups, wait_channel),
         switches=_switches(status),
     )
     return with_judged(facts, files, pid, never)

@@ -13,9 +13,11 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from gpuagent.acting.descriptor_tables import other_tables
 from gpuagent.acting.process_scan import ProcessRow
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.living import living_thread
@@ -27,6 +29,7 @@ _INDEX = re.compile(rb"^tty-index:\s*(\d+)", re.MULTILINE)
 _MOUNT = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
 _MOST_DESCRIPTORS = 65536
 _MASTER = "ptmx"
+_SLAVE = re.compile(r"/(\d+)$")
 
 
 class Master(NamedTuple):
@@ -83,8 +86,28 @@ class PtyMasters:
         self._open = open_files
 
     def held_by(self, pid: int) -> frozenset[Master]:
-        """Return all masters that a process has open; none of one that has ended. Raises OSError, ValueError."""
-        return frozenset(self._find(pid, lambda path: path.startswith("/")))
+        """Return all masters that any thread of a process has open; none of one that has ended.
+
+        Raises OSError, ValueError.
+        """
+        found = set(self._find(pid, lambda path: path.startswith("/")))
+        for thread in other_tables(self._files, pid):
+            found.update(self._find(pid, lambda path: path.startswith("/"), f"task/{thread}/"))
+        return frozenset(found)
+
+    def open_slaves(self, pid: int, numbers: Collection[int]) -> frozenset[int]:
+        """Return which of these numbers are the names of files that a process has open, be they terminals or not.
+
+        None where that may not be seen: what it works on is told by its controlling terminal alone then.
+        """
+        found: set[int] = set()
+        with suppress(OSError, ValueError):
+            folder = self._folder(pid)
+            for descriptor in self._open.list(pid, folder) if folder is not None else ():
+                number = _SLAVE.search(self._open.path(pid, folder or "", descriptor))
+                if number is not None and int(number[1]) in numbers:
+                    found.add(int(number[1]))
+        return frozenset(found)
 
     def is_held_elsewhere(self, master: Master, pids: Collection[int]) -> bool:
         """Return whether any of these processes has this very master open too: then it is not closed.
@@ -101,17 +124,18 @@ class PtyMasters:
         return False
 
     def is_on(self, row: ProcessRow, master: Master) -> bool:
-        """Return whether a process has this terminal, by its number: of another devpts it is another terminal.
+        """Return whether a process has this terminal, as the controlling one or open and no more.
 
-        Which devpts it is on says a descriptor for the terminal; without one it may be any.
+        Its number alone does not tell: of another devpts it is another terminal, and a file may be called so. Which
+        devpts it is on says a descriptor for the terminal; without one the controlling terminal may be of any.
         """
-        if pty_number(row.terminal) != master.number:
-            return False
-        file_system = self._file_system_of_slave(row.pid, master.number)
-        return not (file_system and master.file_system) or file_system == master.file_system
+        devices = self._devices_of_slave(row.pid, master.number)
+        if pty_number(row.terminal) == master.number:
+            return not (devices and master.file_system) or master.file_system in devices
+        return bool(devices) and (not master.file_system or bool(devices & {master.file_system, ""}))
 
-    def _find(self, pid: int, is_candidate: Callable[[str], bool]) -> Iterator[Master]:
-        folder = self._folder(pid)
+    def _find(self, pid: int, is_candidate: Callable[[str], bool], folder: str | None = None) -> Iterator[Master]:
+        folder = self._folder(pid) if folder is None else folder
         if folder is None:
             return
         descriptors = self._open.list(pid, folder)
@@ -149,20 +173,21 @@ class PtyMasters:
         found = {each.device for each in near if each.is_devpts}
         return found.pop() if len(found) == 1 else ""
 
-    def _file_system_of_slave(self, pid: int, number: int) -> str:
-        try:
+    def _devices_of_slave(self, pid: int, number: int) -> frozenset[str]:
+        """Return the devpts of each descriptor for a terminal of this number; "" for one that is not told."""
+        found: set[str] = set()
+        with suppress(OSError, ValueError):
             folder = self._folder(pid)
-            if folder is None:
-                return ""
-            for descriptor in self._open.list(pid, folder):
-                if self._open.path(pid, folder, descriptor).endswith(f"/{number}"):
-                    own = _mount_id(self._open.info(pid, folder, descriptor))
-                    for mount in _mounts(self._open.mounts(pid, folder)):
-                        if mount.is_devpts and mount.mount_id == own:
-                            return mount.device
-        except (OSError, ValueError):
-            return ""
-        return ""
+            for descriptor in self._open.list(pid, folder) if folder is not None else ():
+                path = self._open.path(pid, folder or "", descriptor)
+                if not path.endswith(f"/{number}"):
+                    continue
+                own = _mount_id(self._open.info(pid, folder or "", descriptor))
+                mounts = [each for each in _mounts(self._open.mounts(pid, folder or "")) if each.mount_id == own]
+                if not mounts and path.endswith(f"/pts/{number}"):
+                    found.add("")  # it was opened in another mount namespace
+                found.update(each.device for each in mounts if each.is_devpts)
+        return frozenset(found)
 
 
 def pty_number(device: int) -> int | None:

@@ -113,27 +113,40 @@ class TieFinder:
 
     def _sessions_held(self, scan: ProcessScan, ended: Collection[int], masters_of: MastersOf) -> Iterator[Tie]:
         """Yield who works on a terminal whose other side nobody but these has open."""
-        at_terminals = [
-            row for row in scan.rows.values() if pty_number(row.terminal) is not None and row.pid not in ended
-        ]
-        if not at_terminals:
-            return
         family = {pid for pid, _ in scan.descendants(ended)}.union(ended)
+        held: list[tuple[int, Master]] = []
         for pid in ended:
             try:
-                masters = masters_of(pid)
+                held += [(pid, master) for master in masters_of(pid)]
             except PermissionError:
-                yield from _perhaps_held(scan, at_terminals, scan.rows[pid])
-                continue
+                yield from _perhaps_held(scan, _at_terminals(scan, ended), scan.rows[pid])
             except (OSError, ValueError) as error:
                 raise UnseenProcesses(f"the open files of pid {pid} cannot be read: {error}") from error
-            for master in masters:
-                there = [row for row in at_terminals if self._masters.is_on(row, master)]
-                # One that was forked by them may have the master too, and end with its parent.
-                if there and not self._masters.is_held_elsewhere(master, scan.rows.keys() - family):
-                    for row in there:
-                        why = f"on the terminal pts/{master.number}, whose other side pid {pid} has open"
-                        yield Tie(row, why, may_be_own=False)
+        if not held:
+            return
+        users = self._terminal_users(scan, ended, {master.number for _, master in held})
+        for pid, master in held:
+            there = [row for row in users.get(master.number, ()) if self._masters.is_on(row, master)]
+            # One that was forked by them may have the master too, and end with its parent.
+            if there and not self._masters.is_held_elsewhere(master, scan.rows.keys() - family):
+                for row in there:
+                    why = f"on the terminal pts/{master.number}, whose other side pid {pid} has open"
+                    # What it has started with a terminal in the place of a pipe is no session.
+                    yield Tie(row, why, may_be_own=not row.terminal and row.pid in family)
+
+    def _terminal_users(
+        self, scan: ProcessScan, ended: Collection[int], numbers: Collection[int]
+    ) -> Mapping[int, Collection[ProcessRow]]:
+        """Return who has terminals of these numbers: as the controlling one, or open and no more."""
+        found: dict[int, list[ProcessRow]] = {number: [] for number in numbers}
+        for row in scan.rows.values():
+            if row.pid in ended:
+                continue
+            own = pty_number(row.terminal)
+            on = self._masters.open_slaves(row.pid, numbers)
+            for number in on if own is None or own not in found else on | {own}:
+                found[number].append(row)
+        return found
 
     def _others_work(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
         """Yield descendants of another user, cgroup or login."""
@@ -155,6 +168,10 @@ class TieFinder:
                 continue
             except (OSError, ValueError) as error:
                 raise UnseenProcesses(f"where pid {pid} runs cannot be read: {error}") from error
+
+
+def _at_terminals(scan: ProcessScan, ended: Collection[int]) -> list[ProcessRow]:
+    return [row for row in scan.rows.values() if pty_number(row.terminal) is not None and row.pid not in ended]
 
 
 def _perhaps_held(scan: ProcessScan, at_terminals: Collection[ProcessRow], holder: ProcessRow) -> Iterator[Tie]:

@@ -103,13 +103,14 @@ class UnitProcesses:
             try:
                 program = read_program(self._files, pid)
                 score = int(self._files.read(pid, "oom_score_adj"))
+                reason = never.reason(self._files, pid, program)
             except (FileNotFoundError, ProcessLookupError):
                 continue
             except (OSError, ValueError) as error:
                 return f"it cannot be seen what pid {pid} of {unit} is: {error}"
             if score == UNKILLABLE_SCORE:
                 return f"pid {pid} of {unit} is protected from the kernel's own killer (oom_score_adj -1000)"
-            if reason := never.reason(self._files, pid, program):
+            if reason:
                 return f"pid {pid} runs in {unit}: {reason}"
             if listed := find_listed(program.names, patterns):
                 return f"{listed.shown} runs in {unit} (pid {pid}), and is on the never-list ({listed.pattern})"

@@ -19,15 +19,27 @@ _PULLED = ("Requires", "BindsTo", "Wants")
 newer, starts them whether or not this one is restarted."""
 _CONFLICTS = ("Conflicts", "ConflictedBy")
 """Units that a start of this one stops."""
+_STARTED_AT_ITS_END = ("OnSuccess", "OnFailure")
+"""Units that its end starts, a restart included."""
+_STOPPED = ("PropagatesStopTo",)
+"""Units that a stop of this one stops, a restart included, and that nobody starts again."""
+_ISOLATING = ("OnSuccessJobMode", "OnFailureJobMode")
+_SINCE_249 = frozenset({"OnSuccess", "OnSuccessJobMode", *_STOPPED})
+"""What an older systemd has not, and does not tell."""
 _END_ACTIONS = ("SuccessAction", "FailureAction")
+_LATER_ACTIONS = ("StartLimitAction", "JobTimeoutAction")
+"""Likewise of a start that fails, or takes too long."""
 _UNSET_UIDS = frozenset({"", "[not set]", str(2**32 - 1)})
 PROPERTIES = (
     "Id", "Names", "LoadState", "ActiveState", "Job", "RefuseManualStart", "RefuseManualStop",
     "StartLimitBurst", "StartLimitIntervalUSec", "NRestarts", "ActiveEnterTimestampMonotonic",
-    *_END_ACTIONS, "UID", "User", "DynamicUser", "ControlGroup", *_DEPENDENTS, *_PULLED, *_CONFLICTS,
+    *_END_ACTIONS, *_LATER_ACTIONS, "UID", "User", "DynamicUser", "ControlGroup", *_DEPENDENTS, *_PULLED, *_CONFLICTS,
+    *_STARTED_AT_ITS_END, *_ISOLATING, *_STOPPED,
 )  # fmt: skip
 STARTED_PROPERTIES = ("Id", "ActiveState", *_PULLED, *_CONFLICTS)
 """Of units that are started with another one."""
+STOPPED_PROPERTIES = ("Id", "ActiveState", *_DEPENDENTS, *_STOPPED)
+"""Of units that are restarted with another one."""
 
 
 class UnitState:
@@ -64,6 +76,16 @@ class UnitState:
         return self._units(_PULLED)
 
     @property
+    def started_at_its_end(self) -> frozenset[str] | None:
+        """Units that its end may start; None where systemd did not tell."""
+        return self._units(_STARTED_AT_ITS_END)
+
+    @property
+    def stopped(self) -> frozenset[str] | None:
+        """Units that are stopped with it, for good; None where systemd did not tell."""
+        return self._units(_STOPPED)
+
+    @property
     def conflicts(self) -> frozenset[str] | None:
         """Units that a start of it stops; None where systemd did not tell."""
         return self._units(_CONFLICTS)
@@ -91,7 +113,7 @@ class UnitState:
             return None
 
     def _units(self, properties: Sequence[str]) -> frozenset[str] | None:
-        found = [_words(self._known.get(name)) for name in properties]
+        found = [_words(self._known.get(name, "" if name in _SINCE_249 else None)) for name in properties]
         return None if None in found else frozenset(unit for units in found for unit in units or ())
 
     def refusal(self, monotonic_seconds: float, own_restarts: Sequence[float]) -> str:
@@ -115,7 +137,13 @@ class UnitState:
     def _against_machine(self) -> str:
         """What its end may do to the whole machine: reboot it, or power it off (systemd.unit(5))."""
         found = {name: self._known.get(name) for name in _END_ACTIONS}
+        found |= {name: self._known.get(name, "") for name in _LATER_ACTIONS}
         refused = [f"{name}={value or '?'}" for name, value in found.items() if value not in {"", "none"}]
+        refused += [
+            f"{mode}=isolate"
+            for mode in _ISOLATING
+            if self._known.get(mode, "") == "isolate" and self._known.get(mode.removesuffix("JobMode"))
+        ]
         return f"{self.id} has {refused[0]}: its end could set that off for the whole machine" if refused else ""
 
     def _against_start_limit(self, monotonic_seconds: float, own: Sequence[float]) -> str:

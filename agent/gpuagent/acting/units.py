@@ -14,7 +14,15 @@ from collections.abc import Callable, Sequence
 from gpuagent.acting.never_entries import NO_ANSWER
 from gpuagent.acting.programs import ProgramCheck
 from gpuagent.acting.unit_processes import UnitProcesses
-from gpuagent.acting.unit_state import PROPERTIES, STARTED_PROPERTIES, UNIT, UnitState, active_units, states
+from gpuagent.acting.unit_state import (
+    PROPERTIES,
+    STARTED_PROPERTIES,
+    STOPPED_PROPERTIES,
+    UNIT,
+    UnitState,
+    active_units,
+    states,
+)
 from gpuagent.runtime.background import in_daemon_thread
 from gpuagent_alerts.receivers.program import SEARCH_PATH
 from gpuagent_alerts.remedies.party import Doubt
@@ -99,6 +107,7 @@ class Systemctl:
         if not refusal and not permission.shared:
             sharing = await self._against_dependents(state) or await self._in_thread(lambda: self._shared(state))
             refusal = f"{sharing}; {SHARED_WAY_OUT}" if sharing else ""
+        refusal = refusal or await self._against_stops(state)
         if not refusal:
             never, shared = permission.never_processes, permission.shared
             refusal = await self._in_thread(
@@ -124,7 +133,9 @@ class Systemctl:
     async def _against_conflicts(self, state: UnitState) -> str:
         """Return which other units a restart would stop: those that conflict with it, or with one that it starts."""
         unseen = f"it cannot be seen which units are stopped when {state.id} is started"
-        conflicts, wanted = state.conflicts, state.pulled
+        conflicts, wanted, at_its_end = state.conflicts, state.pulled, state.started_at_its_end
+        if wanted is not None:
+            wanted = None if at_its_end is None else wanted | at_its_end
         known = {state.id}
         while conflicts is not None and wanted is not None and (new := wanted - known):
             known |= new
@@ -141,6 +152,27 @@ class Systemctl:
         if conflicts is None or wanted is None:
             return unseen
         return await self._named_active(conflicts - {state.id}, f"starting {state.id} stops", unseen)
+
+    async def _against_stops(self, state: UnitState) -> str:
+        """Return which other units a restart would stop for good: its own, and those of units restarted with it."""
+        unseen = f"it cannot be seen which units are stopped together with {state.id}"
+        stopped, reached, known = state.stopped, state.dependents, {state.id}
+        while stopped is not None and reached is not None and (new := (reached | stopped) - known):
+            known |= new
+            if len(known) > _MOST_STARTED:
+                return unseen
+            output, failure = await self._show(STOPPED_PROPERTIES, *sorted(new))
+            if failure:
+                return f"{unseen}: {failure}"
+            for other in states(output):
+                if other.is_down:  # a unit that is not up is not restarted
+                    continue
+                if other.stopped is None or other.dependents is None:
+                    return unseen
+                stopped, reached = stopped | other.stopped, reached | other.dependents
+        if stopped is None or reached is None:
+            return unseen
+        return await self._named_active(stopped - {state.id}, f"restarting {state.id} stops, for good,", unseen)
 
     async def _named_active(self, units: frozenset[str], what: str, unseen: str) -> str:
         """Return `what` with the names of those that are active; "" if none is."""

@@ -32,6 +32,11 @@ _LEAST_BYTES = 2**20
 """Less is a number without its unit: 20 is 20 bytes."""
 _PLACEHOLDER = re.compile(r"(?<![{$])\{[a-z_]+\}(?!\})")
 _SIGNALS = frozenset(each.name.removeprefix("SIG") for each in signal.Signals)
+_REQUESTS = frozenset(
+    {"ABRT", "HUP", "INT", "KILL", "QUIT", "RTMAX", "RTMIN", "TERM", "USR1", "USR2", "WINCH", "XCPU"}
+)  # fmt: skip
+"""Signals by which programs are asked to end, or to give something back."""
+_STANDSTILLS = frozenset({"STOP", "TSTP", "TTIN", "TTOU"})
 
 
 class BudgetMatch(Section):
@@ -165,14 +170,23 @@ class ResetStep(Section):
 class SignalStep(Section):
     """Send a signal that the app knows what to do with."""
 
-    name: Text = Field(description="The signal, such as USR1.")
+    name: Text = Field(
+        description="The signal, such as USR1: one by which programs are asked to end, or to give something back."
+    )
     wait: Duration = Field(default=30.0, description="Time for the memory to come back.")
 
     @classmethod
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
         name = given.get("name")
-        if isinstance(name, str) and name.upper().removeprefix("SIG") not in _SIGNALS:
-            yield Problem(("name",), f"there is no signal {shown(name)}", "a name such as USR1, HUP or INT")
+        number = name.upper().removeprefix("SIG") if isinstance(name, str) else "USR1"
+        wanted = f"one of {', '.join(sorted(_REQUESTS))}"
+        if number not in _SIGNALS and isinstance(name, str):
+            yield Problem(("name",), f"there is no signal {shown(name)}", wanted)
+        elif number in _STANDSTILLS:
+            stays = "it keeps its memory, and nothing continues it"
+            yield Problem(("name",), f"{name} may stop the process for good: {stays}", wanted)
+        elif number not in _REQUESTS:
+            yield Problem(("name",), f"{name} asks no program to end or to give memory back", wanted)
 
 
 class TerminateStep(Section):
@@ -335,7 +349,8 @@ class Remedies(Section):
     idle_for: Duration = Field(
         default=300.0,
         ge=1,
-        description="How long every reading must have observed a process at 0 % before `victim: idle` may choose it. "
+        description="How long every reading must have observed a process at 0 %, with the same memory, before "
+        "`victim: idle` may choose it. "
         "A process of which the driver does not tell is never idle; this starts anew "
         "after readings more than 10 s (or 2.5 times `poll_interval`) apart, and while any GPU of the node cannot be "
         "read.",

@@ -1,4 +1,4 @@
-"""Since when each process has done nothing on any GPU: by observations of 0 %, and by nothing else."""
+"""Since when each process has done nothing on any GPU: by observations of 0 % and of the same memory."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ class _Rest(NamedTuple):
     """An idle time of one process that goes on."""
 
     since: float
-    places: frozenset[_Place]
-    """Where every reading of this time has listed it."""
+    places: frozenset[tuple[_Place, int | None]]
+    """Where every reading of this time has listed it, and with how much memory: what loads a model is at 0 %."""
 
 
 class Idleness:
     """Follows every process over the whole node, reading after reading.
 
     A process is idle since the first of the readings that have all observed it at 0 % wherever it was listed. Any of
-    these begins its time anew: work or no observation on any GPU, a GPU that it enters or leaves, and for everybody a
-    GPU of the node that could not be read, or whose readings are too far apart: anybody may have worked there.
+    these begins its time anew: work or no observation on any GPU, memory that it takes or gives back, a GPU that it
+    enters or leaves, and for everybody a GPU of the node that could not be read, or whose readings are too far apart:
+    anybody may have worked there.
     """
 
     def __init__(self) -> None:
@@ -97,7 +98,7 @@ def _at_rest(
         worked = max(worked_at.get(_gpu(each), {}).get(each.pid, 0.0) for each in readings)
         if any(each.utilization != IDLE or worked >= read_at[_gpu(each)] for each in readings):
             continue
-        places = frozenset(map(_place, readings))
+        places = frozenset((_place(each), each.used_bytes) for each in readings)
         rest = before.get(process_id)
         if rest is None or rest.places != places or worked >= rest.since:
             rest = _Rest(max(read_at[_gpu(each)] for each in readings), places)

@@ -37,6 +37,8 @@ class Program(NamedTuple):
     """Its working directory; "" where it may not be read."""
     python_home: str = ""
     """What it was started with as PYTHONHOME; "" for nothing, or where that may not be read."""
+    python_path: str = ""
+    """Likewise as PYTHONPATH."""
 
 
 def read_program(files: ProcFiles, pid: int) -> Program:
@@ -50,7 +52,7 @@ def read_program(files: ProcFiles, pid: int) -> Program:
     if stat.state == "D":
         raise ValueError("it is in uninterruptible sleep: its command line cannot be read")
     living = read_living(files, stat, _read_thread)  # none of a zombie
-    program, line, folder, home = living or ("", b"", "", "")
+    program, line, folder, home, path = living or ("", b"", "", "", "")
     arguments = [decode(each) for each in line.removesuffix(b"\0").split(b"\0")]
     names = [decode(stat.name), program, arguments[0]]
     # A title that was written over the first argument tells nothing of what the others mean.
@@ -65,7 +67,7 @@ def read_program(files: ProcFiles, pid: int) -> Program:
     words += [name for each in words for name in module_names(each)]
     words += [name for each in run for name in module_names(each, may_be_plain=True)]
     named = tuple(dict.fromkeys(each for each in names if each))
-    return Program(named, tuple(dict.fromkeys(words)), arguments[0], program, run, folder, home)
+    return Program(named, tuple(dict.fromkeys(words)), arguments[0], program, run, folder, home, path)
 
 
 def read_program_names(files: ProcFiles, pid: int) -> tuple[str, ...]:
@@ -82,18 +84,19 @@ def _is_relative(name: str) -> bool:
     return bool(name) and not name.startswith("/")
 
 
-def _read_thread(thread: LivingThread) -> tuple[str, bytes, str, str]:
-    """Return the path of the program, the command line, the working directory, and PYTHONHOME."""
+def _read_thread(thread: LivingThread) -> tuple[str, bytes, str, str, str]:
+    """Return the path of the program, the command line, the working directory, PYTHONHOME and PYTHONPATH."""
     program = _link(thread, "exe").removesuffix(_DELETED)
-    return program, thread.read("cmdline"), _link(thread, "cwd"), _variable(thread, b"PYTHONHOME")
-
-
-def _variable(thread: LivingThread, name: bytes) -> str:
     try:
-        found = thread.read("environ")
+        environment = thread.read("environ")
     except OSError:
-        return ""
-    values = (each.partition(b"=")[2] for each in found.split(b"\0") if each.startswith(name + b"="))
+        environment = b""
+    home, path = (_variable(environment, each) for each in (b"PYTHONHOME", b"PYTHONPATH"))
+    return program, thread.read("cmdline"), _link(thread, "cwd"), home, path
+
+
+def _variable(environment: bytes, name: bytes) -> str:
+    values = (each.partition(b"=")[2] for each in environment.split(b"\0") if each.startswith(name + b"="))
     return decode(next(values, b""))
 
 

@@ -71,7 +71,10 @@ def launched(arguments: Sequence[str], *, interprets: bool) -> Iterator[str]:
             return
         first, plain = last[0] + 1, _is_plain_script(last[1], is_python=_is_python(arguments))
     for argument in arguments[first:]:
-        word = argument.partition("=")[2] if argument.startswith("-") else argument
+        word = argument
+        if argument.startswith("-"):
+            word = argument.partition("=")[2] or argument[2:]  # `-d/opt/prod`
+            word = word if "=" in argument or word.startswith("/") else ""
         if 0 < len(word) <= _LONGEST_WORD and not word.startswith("-") and (not plain or is_script(word)):
             yield word
 

@@ -76,7 +76,7 @@ def compile_expression(text: str) -> Expression:
 
     Raises ExpressionError: no PromQL, too large, or more than the agent evaluates. The text says what and the way out.
     """
-    return _compiled(text, parse(text))
+    return compile_tree(text, parse(text))
 
 
 def compile_measured_side(expression: Expression) -> Expression | None:
@@ -87,14 +87,15 @@ def compile_measured_side(expression: Expression) -> Expression | None:
     node = expression.tree
     while isinstance(node, Binary):
         if node.operator in COMPARISONS and not node.returns_bool:
-            return _compiled(f"left side of {expression.text}", node.left)
+            return compile_tree(f"left side of {expression.text}", node.left)
         if node.operator not in {"and", "unless"}:
             return None
         node = node.left
     return None
 
 
-def _compiled(text: str, tree: Node) -> Expression:
+def compile_tree(text: str, tree: Node) -> Expression:
+    """Compile a tree that was made out of another one; `text` is for people. Raises as `compile_expression`."""
     plan = _plan(tree)
     if isinstance(plan, StringPlan):
         raise ExpressionError("a rule needs an instant vector or a scalar, and this expression is a string")

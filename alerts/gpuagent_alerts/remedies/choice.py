@@ -39,6 +39,8 @@ class Firing:
     values: tuple[float, ...] = ()
     about_growth: bool = False
     """The rule goes by what the leak detector says."""
+    idle_for_seconds: float | None = None
+    """How long a process must have been at rest, where the rule is true because it does not work."""
     objection: str = ""
     """Why it is no reason to act now; "" if it is one."""
     nobody: str = ""

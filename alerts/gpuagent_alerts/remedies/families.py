@@ -41,6 +41,8 @@ PROCESSES = _names(PROCESS_FAMILIES, GROWTH_FAMILIES)
 """Families of processes."""
 GROWTH = _names(GROWTH_FAMILIES, GPU_GROWTH_FAMILIES, MIG_GROWTH_FAMILIES)
 """Families of the leak detector: who acts on them acts on a leak."""
+UTILIZATION = frozenset(family.name for family in PROCESS_FAMILIES if family.collector == "process_utilization")
+"""Families that tell how busy a process is, each in one engine."""
 FORECASTS = frozenset(name for name in GROWTH if name.endswith("exhaustion_seconds"))
 """Families that tell what would be if growth went on: whatever loads a model looks the same until it stops."""
 UNIX_TIMES = frozenset(
@@ -56,7 +58,7 @@ WITHHOLDING = frozenset({"gpuagent_gpu_memory_preallocated", "gpuagent_gpu_memor
 NARROWER = frozenset(name for name, labels in LABELS.items() if "gpu_instance_id" in labels) - PROCESSES
 """Families of parts of a GPU."""
 CAN_BE_MISSING = (
-    frozenset(family.name for family in PROCESS_FAMILIES if family.collector == "process_utilization")
+    UTILIZATION
     | {"gpuagent_process_resident_memory_bytes", "gpuagent_process_start_time_seconds"}
     | _names(GROWTH_FAMILIES)
 )

@@ -49,6 +49,7 @@ from gpuagent_alerts.remedies.families import (
     VERDICT,
     WITHHOLDING,
 )
+from gpuagent_alerts.remedies.sampling import findings
 from gpuagent_alerts.rules.model import AlertRule
 
 _CHOOSING = frozenset({"pid", "budget", *PLACE, *OWNER_LABELS})
@@ -65,6 +66,10 @@ _FUNCTIONS = frozenset(
 """Functions that may stand in a rule which chooses a process; any other is refused."""
 _OF_THE_CLOCK = frozenset({"time", *CALENDAR_FUNCTIONS})
 _BY_THE_KERNEL = "remedies.allow.min_age and `for` go by the kernel's clock"
+_ALWAYS_TRUE = (
+    "it is true whatever a process or the memory of its GPU comes to, as far as it was tried: compare a figure with an"
+    " amount that some are above and others below"
+)
 _NOT_ABOUT = "what it compares is no memory that the end of a process would give back, and no figure of a process"
 
 
@@ -86,6 +91,8 @@ class Grounds:
     """Labels that the results may have; None where that is not known, as of what is refused."""
     about_growth: bool = False
     """The expression reads what the leak detector says: who acts on it acts on a leak, and needs its evidence."""
+    about_idleness: bool = False
+    """The expression is true of a process because that does not work: who acts on it must find it at rest."""
 
 
 UNKNOWN = Grounds("the rule behind the alert is not known")
@@ -145,12 +152,16 @@ def grounds_of(expression: Expression) -> Grounds:
             raise _RefusedError(_NOT_ABOUT)
         if shape.read & NARROWER and "gpu_instance_id" not in shape.labels:
             raise _RefusedError("it drops the label gpu_instance_id: keep it, so that the instance's own are chosen")
+        found = findings(expression)
+        if not found.tests_figures:
+            raise _RefusedError(_ALWAYS_TRUE)
     except _RefusedError as refused:
         return Grounds(str(refused))
     return Grounds(
         subject=Subject.PROCESS if shape.per_process else Subject.GPU,
         labels=shape.labels,
         about_growth=bool(expression.metric_names & GROWTH),
+        about_idleness=found.about_idleness,
     )
 
 

@@ -291,4 +291,5 @@ def _order(firing: Firing, victim: str, passed_over: frozenset[ProcessId]) -> Or
         passed_over=passed_over,
         values=firing.values,
         about_growth=firing.about_growth,
+        idle_for_seconds=firing.idle_for_seconds,
     )

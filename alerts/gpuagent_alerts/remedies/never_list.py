@@ -12,9 +12,22 @@ from typing import NamedTuple
 NEVER = (
     # What the machine stands on
     "init", "systemd", "systemd-*", "(sd-*", "dbus-daemon", "dbus-broker*", "sshd", "sshd-*", "agetty", "login",
-    # Displays: ending one ends a person's session
-    "Xorg", "X", "Xwayland", "gnome-shell", "gnome-session*", "gdm*", "kwin_*", "plasmashell", "sddm*", "lightdm*",
-    "weston", "sway", "mutter*", "cosmic-comp",
+    # Displays: ending one ends a person's session. What listens as one is known without its name where that can be
+    # seen (acting/displays.py)
+    "X", "Xorg*", "Xwayland*", "Xvnc*", "Xtigervnc", "Xtightvnc", "Xrealvnc", "Xkasm*", "Xvfb", "Xephyr", "Xnest",
+    "Xdcv", "Xspice", "Xdummy", "Xwin", "Xquartz",
+    # Compositors and window managers, most of which lead the session
+    "gnome-shell*", "gnome-session*", "mutter*", "kwin*", "plasmashell", "startplasma*", "ksmserver", "cinnamon*",
+    "muffin", "xfwm4", "xfce4-session", "marco", "mate-session", "compiz*", "cosmic-*", "enlightenment*",
+    "budgie-wm", "gala", "deepin-kwin*", "lxqt-session", "lxsession", "weston*", "sway", "Hyprland*", "hyprland*",
+    "labwc", "wayfire", "niri", "river", "cage", "gamescope*", "dwl", "phoc", "mir_*", "miriway*", "openbox*",
+    "fluxbox", "i3", "awesome", "bspwm", "dwm", "xmonad*", "qtile", "herbstluftwm", "icewm*", "fvwm*",
+    # Logins at a display
+    "gdm*", "sddm*", "lightdm*", "lxdm*", "xdm", "greetd", "nodm", "xinit",
+    # Remote desktops
+    "dcv*", "nxagent", "nxserver*", "nxnode*", "x2go*", "xpra*", "Xpra", "xrdp*", "x11vnc", "x0vnc*", "vncserver*",
+    "wayvnc", "krfb", "krdp*", "vino-server", "gnome-remote-d*", "chrome-remote-*", "rustdesk*", "anydesk*",
+    "teamviewer*", "sunshine", "selkies*",
     # Container runtimes and what runs jobs
     "dockerd", "containerd*", "docker-init", "runc*", "crun*", "conmon*", "crio", "podman", "buildkitd", "kubelet",
     "kube-*", "slurmd", "slurmstepd*", "slurmctld", "raylet", "gcs_server",

@@ -8,8 +8,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 from gpuagent.doubt import SHUFFLED_LIST
-from gpuagent.units import format_bytes, format_duration
+from gpuagent.units import format_bytes
 from gpuagent_alerts.remedies.groups import wrong_scope
+from gpuagent_alerts.remedies.idleness import not_at_rest
 from gpuagent_alerts.remedies.never_list import NEVER, NEVER_UNITS, SHARED_UNITS, UNKILLABLE_SCORE, find_listed
 from gpuagent_alerts.remedies.refusals import (
     NotMeant,
@@ -122,7 +123,7 @@ class Policy:
                 is_not_meant = is_not_meant or isinstance(refusal, NotMeant)
                 yield refusal
         yield from self._evidence(step, order, target)
-        yield from _busy(order, target, self.idle_for_seconds)
+        yield from not_at_rest(step, order, target, self.idle_for_seconds, judges_chosen=self.judges_chosen)
         if sight.choice is not None and (
             objection := sight.choice.objection(VictimPolicy(order.victim), target, order.passed_over)
         ):
@@ -309,24 +310,18 @@ def _in_doubt(sight: Sight) -> Iterator[str]:
         yield SHUFFLED_LIST
 
 
-def _busy(order: Order, target: Target, idle_for_seconds: float) -> Iterator[str]:
-    """Whoever was chosen for being idle must be so still; of whom it is not known is not."""
-    if order.victim != VictimPolicy.IDLE:
-        return
-    idle, wanted = target.idle_seconds, format_duration(idle_for_seconds)
-    if idle is None:
-        yield f"it is no longer idle, or that cannot be told: victim idle needs {wanted} at 0 % (remedies.idle_for)"
-    elif idle < idle_for_seconds:
-        yield f"it has not been idle for {wanted} (remedies.idle_for)"
-
-
 def _out_of_reach(step: Step, facts: Facts) -> Iterator[str]:
-    """Yield that it is stopped, or sleeps in state D: SIGKILL ends it, where its wait is killable (vfork, NFS).
+    """Yield that it is stopped, frozen, or sleeps in state D: SIGKILL ends it, where its wait is killable (vfork, NFS).
 
     Any other signal would stay pending, and reach it when nobody knows any more whether there is a reason.
     """
     if facts.state in {"T", "t"} and step.sends not in {None, signal.SIGKILL}:
         yield OnlyKill(f"it is stopped (state {facts.state}): only SIGKILL reaches it now, and not {step}")
+    if facts.frozen_by and step.disrupts and step.sends != signal.SIGKILL:
+        yield OnlyKill(
+            f"it is frozen by its cgroup {facts.frozen_by} (as by docker pause): only SIGKILL reaches it now, and not"
+            f" {step}"
+        )
     if facts.state == "D" and step.disrupts and step.sends != signal.SIGKILL:
         where = f" in {facts.wait_channel}" if facts.wait_channel not in {"", "0"} else ""
         yield OnlyKill(

@@ -66,7 +66,11 @@ FACTS: Final = (
         "Target.driver_confirms", Writer.DRIVER, "permits: the driver's own figures of the process rise with the leak"
     ),
     Fact("Target.gpu_pci", Writer.DRIVER, "withholds: with the UUID it says which GPU that is"),
-    Fact("Target.idle_seconds", Writer.DRIVER, "permits `victim: idle`: every reading of that time has observed 0 %"),
+    Fact(
+        "Target.idle_seconds",
+        Writer.DRIVER,
+        "permits `victim: idle`, and rules on idleness: every reading of that time found 0 % and the same memory",
+    ),
     Fact("Target.holder_proven", Writer.DRIVER, "permits: the number was not listed before this process was there"),
     Fact("Target.identity", Writer.KERNEL, "withholds: what a person was shown is compared when it is held, too"),
     Fact("Target.proven_names", Writer.ROOT, "permits: root owns the cgroups, and the host's managers made their path"),
@@ -89,6 +93,7 @@ FACTS: Final = (
     Fact("Facts.caught_signals", Writer.TARGET, "withholds, and shortens a wait"),
     Fact("Facts.pending_signals", Writer.KERNEL, "is shown"),
     Fact("Facts.wait_channel", Writer.KERNEL, "is shown"),
+    Fact("Facts.frozen_by", Writer.KERNEL, "withholds all but SIGKILL: a signal would stay pending until it is thawed"),
     Fact("Facts.switches", Writer.KERNEL, "withholds: it has run since it slept where only SIGKILL could reach it"),
     Fact("Identity.id", Writer.KERNEL, "withholds: another process now"),
     Fact("Identity.uid", Writer.KERNEL, "withholds: another user now"),
@@ -139,6 +144,7 @@ FACTS: Final = (
     Fact("Order.victim", Writer.OPERATOR, "chooses where the alert names nobody"),
     Fact("Order.passed_over", Writer.AGENT, "names those before it that the allow list does not mean"),
     Fact("Order.values", Writer.AGENT, "is recorded"),
+    Fact("Order.idle_for_seconds", Writer.OPERATOR, "withholds: the process must have been at rest for so long"),
     Fact("Order.about_growth", Writer.OPERATOR, "withholds: the process must leak itself, with the evidence asked for"),
     Fact("Order.shown", Writer.OPERATOR, "with `forced`, permits that these end together with the process"),
 )

@@ -146,6 +146,8 @@ class Facts:
     pending_signals: int = NO_SIGNALS
     wait_channel: str = ""
     """Where in the kernel it waits; for the report on one that cannot be killed."""
+    frozen_by: str = ""
+    """The cgroup that freezes it, which looks like a sleep; "" where none does."""
     switches: int | None = None
     """How often it began to run (context switches): the same number again means the same sleep. None is unknown."""
 

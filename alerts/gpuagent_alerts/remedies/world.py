@@ -250,6 +250,9 @@ class Order:
     """What the expression gave over the window, oldest first."""
     about_growth: bool = False
     """The rule goes by what the leak detector says: the process must have a leak of its own, with the evidence."""
+    idle_for_seconds: float | None = None
+    """How long the process must have been at rest by the agent's own observation, where the rule is true because it
+    does not work: the `for` of the rule. None where the rule is about something else."""
     shown: frozenset[tuple[int, int]] = frozenset()
     """Pid and start of those that the person was shown as ending together with the process."""
 

@@ -208,9 +208,9 @@ def test_the_refusal_names_the_entry_and_where_it_leads(tmp_path: Path) -> None:
 
 
 def test_code_is_no_path(tmp_path: Path) -> None:
-    """What stands behind `-c` is code, whatever paths are in it, and wherever it runs."""
+    """What stands behind `-c` is code, whatever paths are in it."""
     code = f"echo ready; read _; : {tmp_path}/serve.py"
-    with started(("sh", "-c", code), tmp_path) as pid:
+    with started(("sh", "-c", code), Path("/")) as pid:
         assert withheld(pid, f"{tmp_path}/*", "serve.py") == []
 
 
@@ -235,7 +235,7 @@ def test_links_are_looked_up_anew(folder: Path) -> None:
 def test_a_pattern_that_means_too_much(folder: Path, bounds: Bounds, words: str) -> None:
     """Where not every link that a pattern means can be looked up, nobody is acted on, and the refusal says which."""
     entries = NeverEntries((f"{folder}/*",), bounds)
-    with started(("sh", "-c", WAITS), folder) as pid:
+    with started(("sh", "-c", WAITS), Path("/")) as pid:
         found = [each for each in refusals_of(pid, entries=entries) if "never-list" in each]
     assert len(found) == 1
     assert words in found[0]
@@ -247,7 +247,7 @@ def test_a_link_to_everything_means_nothing(tmp_path: Path) -> None:
     (tmp_path / "z:").symlink_to("/")
     (tmp_path / "loop").symlink_to(tmp_path)
     assert list(links_of(f"{tmp_path}/*")) == []
-    with started(("sh", "-c", WAITS), tmp_path) as pid:
+    with started(("sh", "-c", WAITS), Path("/")) as pid:
         assert withheld(pid, f"{tmp_path}/*") == []
 
 
@@ -298,7 +298,7 @@ def test_everybody_who_ends_with_it(folder: Path) -> None:
 def test_a_title_is_no_path(folder: Path) -> None:
     """What a program has written over its first argument, slashes in it, is no file of its working directory."""
     with started(("serve /x --port 1", "-c", WAITS), folder, program="/bin/sh") as pid:
-        assert withheld(pid, f"{folder}/*", f"{folder}/serve*") == []
+        assert withheld(pid, f"{folder}/s*", f"{folder}/serve*") == []
 
 
 def test_a_pattern_of_names_anywhere(folder: Path) -> None:
@@ -307,3 +307,54 @@ def test_a_pattern_of_names_anywhere(folder: Path) -> None:
     with started(tool(f"{folder}/links/twice"), folder) as pid:
         assert withheld(pid, "*/links/tool")
         assert withheld(pid, "*/other/tool") == []
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """`prod/app.py`, `prod/package/__main__.py`, `prod/__main__.py`, and a launcher elsewhere."""
+    for name in ("prod/package", "other/package", "tools"):
+        (tmp_path / name).mkdir(parents=True)
+    for name in ("prod", "other"):
+        for file in ("app.py", "__main__.py", "package/__main__.py"):
+            (tmp_path / name / file).write_text(PLAIN, encoding="utf-8")
+    launcher = tmp_path / "tools" / "uvicorn"
+    launcher.write_text(f"#!{sys.executable}\n{PLAIN}\n", encoding="utf-8")
+    launcher.chmod(0o755)
+    return tmp_path
+
+
+APPS: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "by its working directory": ("{}", ("tools/uvicorn", "app:main"), ""),
+    "by an option": ("tools", ("tools/uvicorn", "--app-dir", "{}", "app:main"), ""),
+    "by an option with its value": ("tools", ("tools/uvicorn", "--chdir={}", "app:main"), ""),
+    "by an option that is glued to it": ("tools", ("tools/uvicorn", "-d{}", "app:main"), ""),
+    "by a relative option": ("{}/package", ("tools/uvicorn", "--app-dir", "..", "app:main"), ""),
+    "by PYTHONPATH": ("tools", (sys.executable, "-m", "app"), "{}"),
+    "a package by PYTHONPATH": ("tools", (sys.executable, "-m", "package"), "/nowhere:{}"),
+    "a module in its directory": ("{}", (sys.executable, "-m", "package"), ""),
+    "a directory": ("tools", (sys.executable, "{}"), ""),
+}
+
+
+@pytest.mark.parametrize(("place", "command", "path"), APPS.values(), ids=APPS)
+@pytest.mark.parametrize("exact", [False, True], ids=["pattern", "file"])
+def test_an_application_that_lies_there(
+    app: Path, monkeypatch: pytest.MonkeyPatch, place: str, command: tuple[str, ...], path: str, *, exact: bool
+) -> None:
+    """KILL-01: an entry means what is loaded from there by a module's name, in all ways of naming its directory."""
+    prod, other = str(app / "prod"), str(app / "other")
+    file = "__main__.py" if command[-1] == "{}" else "package/__main__.py" if command[-1] == "package" else "app.py"
+    entry = f"{prod}/{file}" if exact else f"{prod}/*"
+    for folder, is_meant in ((prod, True), (other, False)):
+        monkeypatch.setenv("PYTHONPATH", path.format(folder))
+        words = [str(app / each) if each.startswith("tools/") else each.format(folder) for each in command]
+        with started(words, app / place.format(folder)) as pid:
+            assert bool(withheld(pid, entry)) is is_meant
+
+
+def test_a_module_in_a_directory_that_cannot_be_seen(app: Path) -> None:
+    """KILL-01: where the working directory may not be read, a module may be the one that an entry means."""
+    with started([str(app / "tools" / "uvicorn"), "app:main"], app / "prod") as pid:
+        assert withheld(pid, f"{app}/prod/*", denied=True)
+        assert withheld(pid, f"{app}/prod/app.py", denied=True)
+        assert not withheld(pid, f"{app}/prod/serve.py", denied=True)

@@ -211,3 +211,12 @@ def test_relatives() -> None:
         assert relatives(inside, [inside, beside]) == (beside,)
         claims = replace(beside, proven_names=frozenset())
         assert relatives(inside, [claims]) == relatives(claims, [inside]) == ()
+
+
+@pytest.mark.parametrize("name", ["STOP", "SIGTSTP", "TTIN", "ttou", "CHLD", "CONT", "URG", "SEGV", "ALRM", "PWR"])
+def test_a_signal_that_asks_for_nothing(tmp_path: Path, name: str) -> None:
+    """CFG-01: a signal that stops a process for good, or asks it for nothing, is refused with those that do."""
+    text = f"remedies:\n  ladders:\n    - match: ['a=\"b\"']\n      steps: [{{signal: {{name: {name}}}}}]\n"
+    (fault,) = faults_of(write(tmp_path, text))
+    assert fault.line == 4
+    assert "one of ABRT, HUP, INT" in f"{fault.problem} {fault}"

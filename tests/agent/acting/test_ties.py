@@ -115,6 +115,67 @@ def test_another_terminal_with_its_number() -> None:
         ]  # fmt: skip
 
 
+def test_who_works_on_a_terminal_without_leading_a_session() -> None:
+    """KILL-03: whoever has the terminal open gets the end of a file, be it nobody's controlling terminal."""
+    code = """
+master, slave = open_pty()
+def works():
+    os.close(master)
+    os.setsid()
+    os.dup2(slave, 0)
+    become(BOB)
+other = started(works)
+os.close(slave)
+become(ALICE)
+ready(other)
+"""
+    with running(code) as server:
+        ((pid, belongs, why),) = told(server.pid)
+        assert (pid, belongs) == (server.others[0], False)
+        assert f"whose other side pid {server.pid} has open" in why
+        os.kill(server.pid, signal.SIGKILL)
+        assert ends(server.others[0])
+
+
+def test_a_terminal_in_the_place_of_a_pipe() -> None:
+    """What it has started with a terminal of its own for its output is its own work."""
+    code = """
+master, slave = open_pty()
+def works():
+    os.close(master)
+    become(ALICE)
+own = started(works)
+become(ALICE)
+ready(own)
+"""
+    with running(code) as server:
+        ((pid, belongs, _),) = told(server.pid)
+        assert (pid, belongs) == (server.others[0], True)
+
+
+def test_a_terminal_whose_other_side_one_thread_has_open() -> None:
+    """KILL-03: a thread may have open files of its own: those end with its process as well."""
+    code = """
+import time
+holds = threading.Event()
+def serve():
+    assert LIBC.unshare(0x400) == 0  # CLONE_FILES
+    master, slave = open_pty()
+    global session
+    session = started(at_terminal(master, slave, BOB))
+    os.close(slave)
+    holds.set()
+    time.sleep(1000)
+threading.Thread(target=serve, daemon=True).start()
+assert holds.wait(30)
+ready(session)
+"""
+    with running(code) as server:
+        assert [pid for pid, _, _ in told(server.pid)] == [server.others[0]]
+        os.kill(server.pid, signal.SIGKILL)
+        assert ends(server.others[0])
+
+
 def _terminal(pid: int) -> int:
     return int(RealProc().read(pid, "stat").rpartition(b") ")[2].split()[4])
 

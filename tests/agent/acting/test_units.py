@@ -32,7 +32,9 @@ def shown(started_ago: float = 86_400, /, **changes: str | None) -> str:
         "ActiveEnterTimestampMonotonic": f"{(NOW - started_ago) * 1e6:.0f}", "UID": "1000", "User": "svc",
         "DynamicUser": "no", "ControlGroup": CGROUP, "RequiredBy": "", "RequisiteOf": "", "BoundBy": "",
         "ConsistsOf": "", "Requires": "", "BindsTo": "", "Wants": "", "Conflicts": "", "ConflictedBy": "",
-        "SuccessAction": "none", "FailureAction": "none",
+        "SuccessAction": "none", "FailureAction": "none", "StartLimitAction": "none", "JobTimeoutAction": "none",
+        "OnSuccess": "", "OnFailure": "", "OnSuccessJobMode": "fail", "OnFailureJobMode": "replace",
+        "PropagatesStopTo": "",
     }  # fmt: skip
     return "\n".join(f"{key}={value}" for key, value in (known | changes).items() if value is not None)
 
@@ -89,7 +91,14 @@ class Machine:
         *((shown(ActiveState=state), state) for state in ("inactive", "activating", "deactivating", "reloading")),
         (shown(ActiveState=None), "unknown state"),
         (shown(Job="417"), "job"),
-        *((shown(**{key: "reboot"}), f"{key}=reboot") for key in ("SuccessAction", "FailureAction")),
+        *(
+            (shown(**{key: "reboot"}), f"{key}=reboot")
+            for key in ("SuccessAction", "FailureAction", "StartLimitAction", "JobTimeoutAction")
+        ),
+        *(
+            (shown(**{f"On{end}": "rescue.target", f"On{end}JobMode": "isolate"}), f"On{end}JobMode=isolate")
+            for end in ("Success", "Failure")
+        ),
         (shown(FailureAction=None), "FailureAction="),
         *((shown(Names=names), "names") for names in (None, "", "a b;c", '"open', "other.service")),
         (shown(Id=None), "names"),
@@ -296,6 +305,8 @@ PULLS_A_CONFLICT = (
         ({"Wants": "b.service"}, PULLS_A_CONFLICT),
         ({"Requires": "b.service"}, PULLS_A_CONFLICT),
         ({"BindsTo": "b.service"}, PULLS_A_CONFLICT),
+        ({"OnSuccess": "b.service"}, PULLS_A_CONFLICT),
+        ({"OnFailure": "b.service"}, PULLS_A_CONFLICT),
     ],
 )
 def test_what_its_start_would_stop(tmp_path: Path, changes: dict[str, str], started: str) -> None:
@@ -305,6 +316,31 @@ def test_what_its_start_would_stop(tmp_path: Path, changes: dict[str, str], star
         assert machine.refusal(permission) == "starting whisper.service stops c.service"
     (tmp_path / "others").write_text(STOPPED.replace("ActiveState=active", "ActiveState=inactive"))
     assert machine.refusal() == ""
+
+
+@pytest.mark.parametrize("way", ["directly", "by one that is restarted with it"])
+def test_what_is_stopped_with_it(tmp_path: Path, way: str) -> None:
+    """A unit that is stopped with it, and not started again, would be down for good: no permission lifts that."""
+    changes = {"PropagatesStopTo": "shutdown.target c.service"} if way == "directly" else {"RequiredBy": "b.service"}
+    others = STOPPED if way == "directly" else f"Id=b.service\nActiveState=active\n\n{STOPPED}"
+    started = "Id=b.service\nActiveState=active\nRequiredBy=\nRequisiteOf=\nBoundBy=\nConsistsOf=\nPropagatesStopTo=c.service\n"
+    machine = Machine(tmp_path, shown(**changes), others=others, started=started if way != "directly" else "")
+    assert "restarting whisper.service stops, for good, " in machine.refusal(SHARED)
+    assert "c.service" in machine.refusal(SHARED)
+    assert machine.refusal() != ""
+    (tmp_path / "others").write_text(STOPPED.replace("ActiveState=active", "ActiveState=inactive"))
+    assert machine.refusal(SHARED) == ""
+
+
+def test_a_systemd_that_stops_nothing_with_a_unit(tmp_path: Path) -> None:
+    """Before version 249 systemd has no such properties, and does not tell them: it stops nobody by them."""
+    missing = dict.fromkeys(("PropagatesStopTo", "OnSuccess", "OnSuccessJobMode"))
+    assert Machine(tmp_path, shown(**missing)).refusal() == ""
+
+
+def test_what_its_end_starts_cannot_be_seen(tmp_path: Path) -> None:
+    """Every systemd tells what it starts when the unit has failed."""
+    assert "cannot be seen" in Machine(tmp_path, shown(OnFailure=None)).refusal()
 
 
 def test_what_is_up_already_stops_nothing(tmp_path: Path) -> None:

@@ -78,7 +78,9 @@ def refusals(
 @pytest.mark.parametrize(
     "name",
     ["systemd", "systemd-journal", "sshd", "Xorg", "gnome-shell", "dockerd", "containerd-shim", "kubelet", "slurmstepd",
-     "nvidia-persiste", "nv-fabricmanage", "nv-hostengine", "nvidia-cuda-mps", "dcgm-exporter", "gpuagent", "init"],
+     "nvidia-persiste", "nv-fabricmanage", "nv-hostengine", "nvidia-cuda-mps", "dcgm-exporter", "gpuagent", "init",
+     "Xvnc", "Xtigervnc", "Xvfb", "Xdcv", "dcvserver", "nxagent", "xpra", "gamescope-wl", "Hyprland", "labwc",
+     "kwin_wayland", "cinnamon", "xfwm4", "marco", "compiz", "gnome-remote-desktop-daemon", "gnome-remote-de"],
 )  # fmt: skip
 def test_never(name: str) -> None:
     """KILL-03: what a node stands on is never acted on, whatever is allowed."""

@@ -146,3 +146,16 @@ def test_a_dry_run_by_hand_of_state_d(store: Store) -> None:
     assert "only SIGKILL may reach it now" in run["steps"][0]["note"]
     assert world.clock.now() - began < TERMINATE.wait_seconds
     assert world.log == []
+
+
+@pytest.mark.parametrize("step", [TERMINATE, Step(Kind.SIGNAL, 1.0, signal_number=10), Step(Kind.RESET, 1.0)], ids=str)
+def test_a_frozen_process_gets_sigkill_alone(store: Store, step: Step) -> None:
+    """PROC-02: a step would reach a paused container when it goes on, and the reason has long gone."""
+    world = World()
+    world.bodies[100].facts_changes = {"frozen_by": "/docker/1", "switches": 5}
+    outcome = climb(world, plan(step), store)
+    assert outcome.result is Result.REFUSED
+    assert f"only SIGKILL reaches it now, and not {step}" in outcome.detail
+    assert world.log == []
+    assert climb(world, plan(step, KILL), store).result is Result.RELEASED
+    assert world.log == [("SIGKILL", 100)]

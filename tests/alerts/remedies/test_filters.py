@@ -24,6 +24,7 @@ TOTAL = "gpuagent_gpu_memory_total_bytes"
 HOT = "gpuagent_gpu_temperature_celsius > 80"
 SUSPECTED = "gpuagent_process_memory_leak_suspected"
 INFO = "gpuagent_process_info"
+SM = "gpuagent_process_sm_utilization_ratio"
 PID = "on (gpu, uuid, pid)"
 GPU = "on (gpu, uuid)"
 
@@ -91,6 +92,39 @@ FILTERS = [
     "gpuagent_process_memory_leak_evidence",
     "3600 * gpuagent_process_memory_leak_evidence",
     "gpuagent_budget_used_bytes > gpuagent_budget_limit_bytes",
+]
+
+ALWAYS_TRUE = [
+    f"clamp_min({USED}, 30e9) > 20e9",
+    f"{USED} / {USED} == 1",
+    f"1 <= {USED} / {USED}",
+    f"{USED} > {USED} - 1",
+    f"exp({USED} * 0) == 1",
+    f"({USED} > 1) * 0 == 0",
+    f"{USED} atan2 {USED} > 0",
+    f"{USED} < Inf",
+    f"{USED} * -1 < 0",
+    f"{USED} > 0",
+    f"{USED} >= 0 or {USED} < 0",
+    f"{RATIO} >= 0",
+    f"{RATIO} <= 1",
+    f"{USED} <= {GPU} group_left () {TOTAL}",
+    f"gpuagent_gpu_memory_used_bytes <= {TOTAL}",
+    f"{SM} >= 0",
+    f"clamp({SM}, 0.5, 1) > 0.4",
+    f"round({USED} / 1e15) == 0",
+    f"{USED} > 1 and {GPU} {HOT}",
+    f"{USED} > 1 and {PID} {INFO} == 1",
+]
+"""They compare something that a process is measured by, and are true whatever it comes to."""
+ABOUT_REST = [
+    f"{SM} == 0",
+    f"{SM} < 0.05",
+    f"0.1 > {SM}",
+    f"1 - {SM} > 0.9",
+    f"{USED} > 20e9 and {PID} {SM} == 0",
+    f"{USED} > 70e9 or {SM} < 0.05",
+    f"gpuagent_process_encoder_utilization_ratio + {SM} == 0",
 ]
 
 
@@ -166,6 +200,27 @@ def test_what_is_about_growth(text: str, about_growth: bool) -> None:
     assert (found.refusal, found.about_growth) == ("", about_growth)
 
 
+@pytest.mark.parametrize("text", ALWAYS_TRUE)
+def test_what_is_always_true(text: str) -> None:
+    """A comparison that holds whatever a process, or the memory of its GPU, comes to is no finding."""
+    assert "it is true whatever a process or the memory of its GPU comes to" in refusal(text)
+
+
+@pytest.mark.parametrize("text", ABOUT_REST)
+def test_what_is_about_idleness(text: str) -> None:
+    """A rule that is true of a process because that does not work is told from its figures, however it is written."""
+    assert grounds_of(compile_expression(text)).about_idleness
+
+
+@pytest.mark.parametrize(
+    "text", [f"{SM} > 0.9", f"{USED} > 1e9", f"{USED} > 1e9 and {PID} {SM} > 0.5", f"{RATIO} > 0.9"]
+)
+def test_what_is_not_about_idleness(text: str) -> None:
+    """A rule on memory, or on work, asks nobody to be at rest."""
+    found = grounds_of(compile_expression(text))
+    assert (found.refusal, found.about_idleness) == ("", False)
+
+
 def test_moments_of_the_wall_clock() -> None:
     """Every family whose value is Unix time is known as one, also those to come."""
     assert {each.name for each in FAMILIES if each.help.startswith("Unix time")} == families.UNIX_TIMES
@@ -179,7 +234,7 @@ def test_functions_are_refused_until_they_are_known(monkeypatch: pytest.MonkeyPa
     assert "it uses abs(), which no rule that chooses a process may use" in refusal(f"abs({USED}) > 5e9")
 
 
-VECTORS = [USED, SUSPECTED, INFO, "gpuagent_process_sm_utilization_ratio"]
+VECTORS = [USED, SUSPECTED, INFO, SM]
 GPUS = [RATIO, TOTAL, "gpuagent_gpu_memory_used_bytes", "gpuagent_gpu_temperature_celsius"]
 
 
@@ -201,15 +256,25 @@ EXPRESSIONS = st.one_of(
 )
 
 
+def true_of(text: str, figure: float) -> bool:
+    """Return whether a rule is true where every series has this value."""
+    labels = {"gpu": "0", "uuid": "a", "pid": "1"}
+    series = SeriesIndex((name, labels, figure) for name in (*VECTORS, *GPUS))
+    with suppress(EvaluationError):
+        return bool(compile_expression(text).rows(series, 0))
+    return False
+
+
 @given(EXPRESSIONS)
 @example(f"({USED}) and {PID} ({SUSPECTED})")
 @example(f"({RATIO} > 5) unless {GPU} ({RATIO} > 1e9)")
 @example(f"({RATIO} > 5) or ({RATIO} <= 1)")
+@example(f"({RATIO} > 0.5) or ({RATIO} <= 0.5)")
+@example(f"({USED}) <= {PID} ({USED})")
 def test_no_accepted_rule_is_true_of_every_figure(text: str) -> None:
-    """Where no comparison holds (nothing is above or below NaN), a rule that may choose a process has no result."""
+    """Where nothing compares (NaN), a rule that may choose a process has no result; nor is it true of all figures."""
     if refusal(text):
         return
-    labels = {"gpu": "0", "uuid": "a", "pid": "1"}
-    series = SeriesIndex((name, labels, math.nan) for name in (*VECTORS, *GPUS))
-    with suppress(EvaluationError):
-        assert compile_expression(text).rows(series, 0) == ()
+    assert not true_of(text, math.nan)
+    if compile_expression(text).metric_names == {USED}:
+        assert not all(true_of(text, figure) for figure in (4096, 1e7, 1e9, 1e10, 1e11, 1e12))

@@ -181,7 +181,8 @@ def of(text: str) -> Grounds:
 @pytest.mark.parametrize(("text", "subject"), ACCEPTED)
 def test_who_it_is_about(text: str, subject: Subject) -> None:
     """An expression over what is measured is about the process that its labels keep, or else about the GPU."""
-    assert of(text) == Grounds("", subject)
+    found = of(text)
+    assert (found.refusal, found.subject) == ("", subject)
 
 
 @pytest.mark.parametrize(("text", "words"), REFUSED)
@@ -195,9 +196,10 @@ def test_shipped_rules() -> None:
     rules = [rule for group in load_rule_file(RULES_FILE) for rule in group.rules if isinstance(rule, AlertRule)]
     assert {rule.name for rule in rules} >= SENSIBLE.keys()
     found = {(rule.name, grounds_of_rule(rule)) for rule in rules if rule.name in SENSIBLE}
-    about_growth = {"GpuProcessMemoryLeak"}
+    about_growth, about_idleness = {"GpuProcessMemoryLeak"}, {"GpuProcessIdleHoldingMemory"}
     assert found == {
-        (name, Grounds("", subject, about_growth=name in about_growth)) for name, subject in SENSIBLE.items()
+        (name, Grounds("", subject, about_growth=name in about_growth, about_idleness=name in about_idleness))
+        for name, subject in SENSIBLE.items()
     }
     forecasts = [grounds_of_rule(rule).refusal for rule in rules if rule.name == "GpuMemoryExhaustionSoon"]
     assert len(forecasts) == 6
@@ -207,12 +209,12 @@ def test_shipped_rules() -> None:
 @pytest.mark.parametrize(
     ("text", "label", "value", "words"),
     [
-        (f"{USED} > 1", "pid", "{{ $labels.process }}", "is a template"),
-        (f"{USED} > 1", "unit", "{{ $labels.process }}", "is a template"),
-        (f"{USED} > 1", "pid", "1", "in the place"),
+        (f"{USED} > 1e9", "pid", "{{ $labels.process }}", "is a template"),
+        (f"{USED} > 1e9", "unit", "{{ $labels.process }}", "is a template"),
+        (f"{USED} > 1e9", "pid", "1", "in the place"),
         (FULL, "uuid", "GPU-1", "in the place"),
         (FULL, "budget", "all", "in the place"),
-        (f"{USED} > 1", "user", "alice", ""),
+        (f"{USED} > 1e9", "user", "alice", ""),
         (FULL, "unit", "gpu-team", ""),
         (FULL, "team", "{{ $labels.gpu }}", ""),
     ],
