@@ -21,31 +21,36 @@ _MOST_ANCESTORS = 256
 _ROOT = frozenset({0})
 
 
-def own_ancestors(files: ProcFiles, pid: int) -> Iterator[Stat]:
+Row = tuple[Stat, frozenset[int], Place]
+"""A process, its users, and where it runs."""
+
+
+def own_ancestors(files: ProcFiles, pid: int, known: dict[int, Row]) -> Iterator[Stat]:
     """Yield each ancestor that may answer for a process, the nearest first; none of one that has ended since.
 
-    Raises FileNotFoundError or ProcessLookupError (the process has gone), OSError and ValueError (not to be read).
+    `known` are those that were read for others at this moment. Raises FileNotFoundError or ProcessLookupError (the
+    process has gone), OSError and ValueError (not to be read).
     """
-    stat, uids, place = parse_stat(files.read(pid, "stat")), _uids(files, pid), read_place(files, pid)
+    stat, uids, place = _read(files, pid)
     for _ in range(_MOST_ANCESTORS):
         if stat.parent_pid <= _HOST_INIT:
             return
         try:
-            above = parse_stat(files.read(stat.parent_pid, "stat"))
-            if above.start_ticks > stat.start_ticks:  # its number has changed hands
-                return
-            others, where = _uids(files, above.pid), read_place(files, above.pid)
+            if stat.parent_pid not in known:
+                known[stat.parent_pid] = _read(files, stat.parent_pid)
         except _GONE:
             return
-        if where.difference(place):
+        above, others, where = known[stat.parent_pid]
+        if above.start_ticks > stat.start_ticks or where.difference(place):  # its number has changed hands, or a border
             return
         if others == uids or (others == _ROOT and _is_supervised(place)):
             yield above
         stat = above
 
 
-def _uids(files: ProcFiles, pid: int) -> frozenset[int]:
-    return frozenset(parse_status(files.read(pid, "status")).uids)
+def _read(files: ProcFiles, pid: int) -> Row:
+    stat = parse_stat(files.read(pid, "stat"))
+    return stat, frozenset(parse_status(files.read(pid, "status")).uids), read_place(files, pid)
 
 
 def _is_supervised(place: Place) -> bool:

@@ -13,7 +13,7 @@ from fnmatch import fnmatchcase
 
 from gpuagent.acting.displays import Displays
 from gpuagent.acting.links import Bounds, Link, TooMuch, Unread, is_pattern, links_of, spellings
-from gpuagent.acting.never_descent import own_ancestors
+from gpuagent.acting.never_descent import Row, own_ancestors
 from gpuagent.acting.never_memory import Meant, NeverMemory
 from gpuagent.acting.never_paths import ProgramPaths, environment_of, words
 from gpuagent.acting.never_releases import links_on, other_release, same_name
@@ -39,6 +39,7 @@ class NeverLook:
         self.entries = tuple(entries)
         self._memory = memory
         self._ancestors: dict[tuple[int, int], Meant | None] = {}
+        self._rows: dict[int, Row] = {}
         self._displays = Displays()
         self._names = tuple(each for each in self.entries if "/" not in each)
         self._paths = tuple(each for each in self.entries if "/" in each)
@@ -75,7 +76,7 @@ class NeverLook:
         return found or self._by_ancestor(files, pid)
 
     def _by_ancestor(self, files: ProcFiles, pid: int) -> Meant | None:
-        for above in own_ancestors(files, pid):
+        for above in own_ancestors(files, pid, self._rows):
             key = above.pid, above.start_ticks
             if key not in self._ancestors:
                 self._ancestors[key] = self._of_ancestor(files, above.pid)
@@ -87,15 +88,15 @@ class NeverLook:
         """Return which entry means an ancestor: not what is built in, which runs everybody's work."""
         try:
             program = read_program(files, pid)
-            if find_listed(program.names, NEVER):
-                return None
             uids = parse_status(files.read(pid, "status")).uids
             found = self._find_named(program) or self._find(program, uids, guess=False)
         except (FileNotFoundError, ProcessLookupError):
             return None
         except (OSError, ValueError) as error:
             return Meant("", f"it cannot be told whether pid {pid}, which started it, is on the never-list: {error}")
-        return None if found is None else Meant(found.entry, f"pid {pid} started it: {found.why}")
+        if found is None or find_listed(program.names, NEVER):
+            return None
+        return Meant(found.entry, f"pid {pid} started it: {found.why}")
 
     def _find_named(self, program: Program) -> Meant | None:
         listed = find_listed(program.names, self.entries)

@@ -83,7 +83,7 @@ def test_another_user_is_another_program(tmp_path: Path) -> None:
     if os.geteuid():
         pytest.skip("needs root to be another user")
     with worker(tmp_path, "together", str(OTHER)) as (pid, process):
-        assert process.pid not in [each.pid for each in own_ancestors(RealProc(), pid)]
+        assert process.pid not in [each.pid for each in own_ancestors(RealProc(), pid, {})]
 
 
 def test_a_parent_that_has_ended_is_remembered(tmp_path: Path) -> None:

@@ -204,7 +204,6 @@ def test_without_the_right_to_see_open_files() -> None:
 ADOPTED = """
 LIBC.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER, as a user's manager has it
 master, slave = open_pty()
-become(ALICE)
 told, tell = os.pipe()
 def serve():
     if os.fork() == 0:
@@ -214,6 +213,7 @@ def serve():
             live()
         os._exit(0)
     os.wait()
+    become(ALICE)
 holder = started(serve)
 ready(holder, int(os.read(told, 20)))
 """
