@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import shutil
 import sys
@@ -146,3 +147,27 @@ def test_a_display_of_any_name(arena: Arena, display: str) -> None:
     arena.start(users=[str(uid)])
     assert "would lose the session" in arena.refused(cast[0])
     arena.judge()
+
+
+def test_a_file_system_of_a_user_below_a_wildcard(arena: Arena) -> None:
+    """KILL-01: whoever mounts what root may not read withholds acts on their own processes, and on nobody else's."""
+    mallory, uid = next(arena.uids), next(arena.uids)
+    mount = arena.folder / "home" / "mallory"
+    mount.mkdir(parents=True)
+    try:
+        device = os.open("/dev/fuse", os.O_RDWR)
+    except OSError as error:
+        pytest.skip(f"/dev/fuse cannot be opened: {error.strerror}")
+    options = f"fd={device},rootmode=40000,user_id={mallory},group_id={mallory}".encode()
+    libc = ctypes.CDLL(None, use_errno=True)
+    try:
+        if libc.mount(b"sshfs", str(mount).encode(), b"fuse", 0, options) != 0:
+            pytest.skip(f"FUSE cannot be mounted here: {os.strerror(ctypes.get_errno())}")
+        living = arena.innocent(arena.crowd.start(mallory)), arena.culprit(arena.crowd.start(uid))
+        for one in living:
+            arena.driver.hold(one.pid, 30)
+        arena.start(remedies={"never": [f"{arena.folder}/home/*/serve"]}, users=[str(mallory), str(uid)])
+        arena.judge()
+    finally:
+        os.close(device)
+        libc.umount2(str(mount).encode(), 2)  # MNT_DETACH
