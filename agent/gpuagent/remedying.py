@@ -63,7 +63,7 @@ def acting_of(
     `faults` are those of the state. It may grow: what could have been forged once is not trusted until the next start.
     """
     socket = config.processes.container_socket
-    never = NeverEntries()
+    never = NeverEntries(files=node.files)
     digests = kept_digests(state_file(config, COMMAND_KEY_FILE) if durable else None)
 
     def hands(notes: Notes) -> Hands:

@@ -182,6 +182,15 @@ class Crowd:
         )
         return self._ready(process, None)
 
+    def worker(self, command: Sequence[str]) -> Living:
+        """Start a program as root, and return the process that it starts and that prints its own pid."""
+        process = subprocess.Popen(command, stdout=subprocess.PIPE, stdin=subprocess.PIPE)
+        self._add(process, None)
+        assert process.stdout is not None
+        living = Living(process, int(process.stdout.readline()))
+        self._living.insert(0, living)  # it ends after its parent, as children do
+        return living
+
     def child_of(self, parent: Living, cgroup: Path | None = None) -> Living:
         """Return the one child that a process has, moved to a cgroup."""
         (living,) = self.children_of(parent)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -75,3 +76,27 @@ def test_a_container_is_entered_meanwhile(arena: Arena) -> None:
     guilty = arena.culprit(arena.crowd.start(uid, cgroup=arena.cgroups.make(scope(third))))
     arena.driver.hold(guilty.pid, 25)
     arena.judge()
+
+
+def test_threads_in_another_container(arena: Arena) -> None:
+    """KILL-03: by version 1 the first thread is in a container that is allowed, and all others are in another one."""
+    base = Path("/sys/fs/cgroup/pids")
+    if not (base / "tasks").exists():
+        pytest.skip("there is no hierarchy of version 1")
+    uid, allowed, other = next(arena.uids), container_id(), container_id()
+    folders = [base / "docker" / each for each in (allowed, other)]
+    for folder in folders:
+        folder.mkdir(parents=True)
+    try:
+        code = "import threading, time\nfor _ in range(4): threading.Thread(target=time.sleep, args=(1e6,)).start()\n"
+        scattered = arena.innocent(arena.crowd.python(code + "print('ready', flush=True); signal.pause()", uid))
+        (folders[1] / "cgroup.procs").write_text(str(scattered.pid), encoding="ascii")
+        (folders[0] / "tasks").write_text(str(scattered.pid), encoding="ascii")
+        arena.driver.hold(scattered.pid, 30)
+        arena.start(containers=[allowed[:12]])
+        arena.judge()
+        (base / "cgroup.procs").write_text(str(scattered.pid), encoding="ascii")
+    finally:
+        for folder in (*folders, base / "docker"):
+            with suppress(OSError):  # another one's containers are there too
+                folder.rmdir()

@@ -171,6 +171,7 @@ class Acting:
         """A tick has come."""
         self._snapshot = snapshot
         self._unreadable.see(snapshot)
+        self._never_entries.follow(each.info.id for each in snapshot.processes if each.info is not None)
         if self.remedies.ladders:
             self._presence.see(snapshot, longest_gap(self.config.poll_interval, self._clock.speed))
         self.remedies.forget_ended()

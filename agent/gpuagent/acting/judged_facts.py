@@ -8,11 +8,12 @@ from gpuagent.acting.never_entries import NeverLook
 from gpuagent.procfs.credentials import read_uids
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.programs import read_program
+from gpuagent.procfs.thread_places import thread_elsewhere
 from gpuagent_alerts.remedies.target import Facts
 
 
 def with_judged(facts: Facts, files: ProcFiles, pid: int, never: NeverLook) -> Facts:
-    """Return the facts with the users of all threads, the names of the program, and which entry of `never` means it.
+    """Return the facts with users and places of all threads, the program's names, and which entry of `never` means it.
 
     Raises FileNotFoundError or ProcessLookupError (gone).
     """
@@ -20,7 +21,7 @@ def with_judged(facts: Facts, files: ProcFiles, pid: int, never: NeverLook) -> F
     never_listed = ""
     try:
         program = read_program(files, pid)
-        names, never_listed = program.names, never.reason(program, pid)
+        names, never_listed = program.names, never.reason(files, pid, program)
     except (FileNotFoundError, ProcessLookupError):
         raise
     except (OSError, ValueError):
@@ -28,6 +29,7 @@ def with_judged(facts: Facts, files: ProcFiles, pid: int, never: NeverLook) -> F
     return replace(
         facts,
         uids=read_uids(files, pid, facts.uids) if facts.uids else (),
+        thread_elsewhere=thread_elsewhere(files, pid, facts.identity.cgroups) if facts.identity.cgroups else "",
         program_names=names,
         never_listed=never_listed,
     )

@@ -7,10 +7,13 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
 from typing import NamedTuple
 
+from gpuagent.acting.mounts import fuse_of_users
 from gpuagent.acting.path_walk import MAX_LINKS
 
 _MAGIC = frozenset("*?[")
@@ -39,6 +42,14 @@ class Link(NamedTuple):
     """Absolute, with all links followed."""
 
 
+class Unread(NamedTuple):
+    """A user's directory that a pattern may mean, and that could not be looked into."""
+
+    folder: str
+    uid: int
+    why: str
+
+
 def is_pattern(path: str) -> bool:
     """Return whether fnmatch takes any character of it for more than itself."""
     return not _MAGIC.isdisjoint(path)
@@ -63,11 +74,12 @@ def spellings(path: str) -> tuple[str, ...]:
     return (*(each for each in dict.fromkeys(found) if each != file), file)
 
 
-def links_of(pattern: str, bounds: Bounds | None = None) -> Iterator[Link]:
+def links_of(pattern: str, bounds: Bounds | None = None, unread: list[Unread] | None = None) -> Iterator[Link]:
     """Yield each link that a pattern of absolute paths means, or that lies on the way to what it means.
 
     `*` stands for any text, slashes too, as in fnmatch: everything below the first directory with one is searched, also
-    through links, but for those that lead back to where the search began. Raises TooMuch.
+    through links, but for those that lead back to where the search began. What a user keeps from being looked into is
+    added to `unread`: a FUSE file system of theirs is not even asked, as it may not answer. Raises TooMuch.
     """
     if not pattern.startswith("/"):
         return  # it means whatever is called so, wherever it lies: its words are all that can be compared
@@ -77,12 +89,13 @@ def links_of(pattern: str, bounds: Bounds | None = None) -> Iterator[Link]:
     real = os.path.realpath(base)
     if real != base:
         yield Link(base, real)
-    search = _Search(pattern, literal, real, bounds)
+    search = _Search(pattern, literal, real, bounds, [] if unread is None else unread)
     yield from search.run(base)
 
 
 class _Search:
-    def __init__(self, pattern: str, literal: str, real: str, bounds: Bounds) -> None:
+    def __init__(self, pattern: str, literal: str, real: str, bounds: Bounds, unread: list[Unread]) -> None:
+        self._unread = unread
         self._pattern = pattern
         self._literal = literal
         self._real = real
@@ -91,9 +104,12 @@ class _Search:
         self._end = time.monotonic() + bounds.seconds
 
     def run(self, base: str) -> Iterator[Link]:
-        waiting, visited = [base], {self._real}
+        waiting, visited = [(base, self._real)], {self._real}
         while waiting:
-            folder = waiting.pop()
+            folder, real = waiting.pop()
+            if (uid := self._fuse_user(real)) is not None:
+                self._unread.append(Unread(folder, uid, "a FUSE file system"))
+                continue
             try:
                 with os.scandir(folder) as entries:
                     for entry in entries:
@@ -102,19 +118,41 @@ class _Search:
                         if not self._may_fit(path):
                             continue
                         if not entry.is_symlink():
-                            waiting += [path] if entry.is_dir(follow_symlinks=False) else []
+                            below = f"{real.rstrip('/')}/{entry.name}"
+                            waiting += [(path, below)] if entry.is_dir(follow_symlinks=False) else []
                         elif link := self._link(path):
                             yield link
                             if link.target not in visited and os.path.isdir(link.target):  # noqa: PTH112
                                 visited.add(link.target)
-                                waiting.append(path)
+                                waiting.append((path, link.target))
             except (FileNotFoundError, NotADirectoryError):
                 continue
             except OSError as error:
-                raise TooMuch(f"{folder} cannot be read ({error.strerror})") from error
+                self._unread.append(Unread(folder, _user_of(folder, error), f"{error.strerror}"))
+
+    @cached_property
+    def _fuse(self) -> Mapping[str, int]:
+        try:
+            return fuse_of_users(Path("/proc/self/mountinfo").read_bytes())
+        except (OSError, ValueError):
+            return {}
+
+    def _fuse_user(self, path: str) -> int | None:
+        """Return whose FUSE file system a path without links lies on; None for none of a user."""
+        return next((uid for each, uid in self._fuse.items() if path == each or path.startswith(f"{each}/")), None)
+
+    def _led_to(self, path: str) -> str:
+        """Return the path that a link names; "" where it cannot be read."""
+        try:
+            return os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))  # noqa: PTH115, PTH118, PTH120
+        except OSError:
+            return ""
 
     def _link(self, path: str) -> Link | None:
         """Return a link that the pattern means, or that leads to a directory below which it may; None for any other."""
+        if self._fuse and (uid := self._fuse_user(self._led_to(path))) is not None:
+            self._unread.append(Unread(path, uid, "it leads to a FUSE file system"))
+            return None
         target = os.path.realpath(path)
         if os.path.isdir(target):  # noqa: PTH112
             if self._leads_back(target):
@@ -142,3 +180,14 @@ class _Search:
             raise TooMuch(f"there are more than {self._bounds.entries} files below it")
         if self._seen % _CHECK_CLOCK_EVERY == 0 and time.monotonic() > self._end:
             raise TooMuch(f"it takes more than {self._bounds.seconds:g} s to look through what is below it")
+
+
+def _user_of(folder: str, error: OSError) -> int:
+    """Return which user keeps a directory from being read. Raises TooMuch where that is root, or cannot be told."""
+    try:
+        uid = os.lstat(folder).st_uid
+    except OSError:
+        uid = 0
+    if not uid:
+        raise TooMuch(f"{folder} cannot be read ({error.strerror})") from error
+    return uid

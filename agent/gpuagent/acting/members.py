@@ -91,7 +91,7 @@ def _read_tied(files: ProcFiles, reader: Reader, tie: Tie, of: Sequence[ProcessI
         tie.certain,
         score,
         tie.why,
-        never.reason(program, pid),
+        never.reason(files, pid, program),
     )
 
 

@@ -5,13 +5,16 @@ from __future__ import annotations
 import ctypes
 import functools
 import os
-from collections.abc import Collection
+import re
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 # linux/magic.h
 FUSE_SUPER_MAGIC = 0x65735546
 PROC_SUPER_MAGIC = 0x9FA0
 
+_OCTAL = re.compile(rb"\\([0-7]{3})")
+_MOUNT_POINT, _HEAD_FIELDS, _TAIL_FIELDS = 4, 6, 3
 _STATFS_BYTES = 512
 """More than any struct statfs has; `f_type`, a long, is its first field on Linux."""
 
@@ -64,6 +67,23 @@ def fuse_user(mountinfo: bytes, mount_id: int) -> int | None:
             users = [option for option in fields[-1].split(b",") if option.startswith(b"user_id=")]
             return int(users[0].removeprefix(b"user_id=")) if users and users[0][8:].isdigit() else None
     return None
+
+
+def fuse_of_users(mountinfo: bytes) -> Mapping[str, int]:
+    """Return the mount point of each FUSE file system that is not root's, and who has mounted it (proc(5)).
+
+    Its program answers whom it likes, with what it likes, or never; to root it usually answers EACCES.
+    """
+    found = {}
+    for line in mountinfo.splitlines():
+        head, _, tail = (part.split(b" ") for part in line.partition(b" - "))
+        if len(head) < _HEAD_FIELDS or len(tail) < _TAIL_FIELDS or not tail[0].startswith(b"fuse"):
+            continue
+        user = fuse_user(line, int(head[0]))
+        if user:
+            point = _OCTAL.sub(lambda octal: bytes([int(octal[1], 8)]), head[_MOUNT_POINT])
+            found[os.fsdecode(point)] = user
+    return found
 
 
 def _magic(descriptor: int) -> int:

@@ -8,43 +8,165 @@ may only withhold here, as everything may.
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from fnmatch import fnmatchcase
-from typing import NamedTuple
 
 from gpuagent.acting.displays import Displays
-from gpuagent.acting.links import Bounds, Link, TooMuch, is_pattern, links_of, spellings
-from gpuagent.procfs.programs import INTERPRETER, ProcessProgram
-from gpuagent_alerts.remedies.never_list import find_listed, show_name
+from gpuagent.acting.links import Bounds, Link, TooMuch, Unread, is_pattern, links_of, spellings
+from gpuagent.acting.never_descent import Row, own_ancestors
+from gpuagent.acting.never_memory import Meant, NeverMemory
+from gpuagent.acting.never_paths import ProgramPaths, environment_of, words
+from gpuagent.acting.never_releases import links_on, other_release, same_name
+from gpuagent.core.identity import ProcessId
+from gpuagent.procfs.files import ProcFiles, parse_stat, parse_status
+from gpuagent.procfs.programs import INTERPRETER, ProcessProgram, read_program
+from gpuagent_alerts.remedies.never_list import NEVER, find_listed, show_name
 
 MAX_WORDS = 1024
 """Arguments that are looked up as paths: more than any launcher is given by people."""
 NO_ANSWER = "/proc, or a path of remedies.never, does not answer"
 """What a refusal says where a look did not come back: it reads both."""
-_COMM_BYTES = 15
-_MODULE = re.compile(r"([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)(:.*)?")
-"""A module of Python, alone (`-m app`) or with what is taken from it (`uvicorn app:main`)."""
-_MOST_FOLDERS = 16
 
 
-class _Place(NamedTuple):
-    """A path of a process: as it is written, and what it leads to."""
+class NeverLook:
+    """The entries at one moment: each is looked up once, when it is first needed."""
 
-    written: str
-    spellings: tuple[str, ...]
+    def __init__(
+        self, entries: Iterable[str] = (), bounds: Bounds | None = None, memory: NeverMemory | None = None
+    ) -> None:
+        self.entries = tuple(entries)
+        self._memory = memory
+        self._ancestors: dict[tuple[int, int], Meant | None] = {}
+        self._rows: dict[int, Row] = {}
+        self._displays = Displays()
+        self._names = tuple(each for each in self.entries if "/" not in each)
+        self._paths = tuple(each for each in self.entries if "/" in each)
+        self._bounds = bounds or Bounds()
+        self._links: dict[str, tuple[Link, ...]] = {}
+        self._unread: dict[str, list[Unread]] = {}
 
-    @property
-    def file(self) -> str:
-        return self.spellings[-1]
+    def reason(self, files: ProcFiles, pid: int, program: ProcessProgram) -> str:
+        """Return why no remedy may end a process, beside its names; "" where nothing says so.
+
+        It serves a display, or an entry means it by links, arguments, what it was when it was first seen, or an
+        ancestor, or that cannot be told. It may hang. Raises FileNotFoundError or ProcessLookupError (gone), OSError
+        and ValueError (not to be read).
+        """
+        if display := self._displays.served_by(pid):
+            return f"it serves {display}: whoever works there would lose the session"
+        if not self.entries:
+            return ""
+        if found := self._find(program, parse_status(files.read(pid, "status")).uids):
+            return found.why
+        found = self._by_ancestor(files, pid)
+        return found.why if found else self.remembered(files, pid)
+
+    def remembered(self, files: ProcFiles, pid: int) -> str:
+        """Return which entry meant a process when it was first seen; "" for none. Raises as `reason`."""
+        if self._memory is None:
+            return ""
+        return self._memory.meant((pid, parse_stat(files.read(pid, "stat")).start_ticks), self.entries)
+
+    def find_all(self, files: ProcFiles, pid: int) -> Meant | None:
+        """Return which entry means a process by what is to be seen of it now, its names too. Raises as `reason`."""
+        program = read_program(files, pid)
+        found = self._find_named(program) or self._find(program, parse_status(files.read(pid, "status")).uids)
+        return found or self._by_ancestor(files, pid)
+
+    def _by_ancestor(self, files: ProcFiles, pid: int) -> Meant | None:
+        for above in own_ancestors(files, pid, self._rows):
+            key = above.pid, above.start_ticks
+            if key not in self._ancestors:
+                self._ancestors[key] = self._of_ancestor(files, above.pid)
+            if found := self._ancestors[key]:
+                return found
+        return None
+
+    def _of_ancestor(self, files: ProcFiles, pid: int) -> Meant | None:
+        """Return which entry means an ancestor: not what is built in, which runs everybody's work."""
+        try:
+            program = read_program(files, pid)
+            uids = parse_status(files.read(pid, "status")).uids
+            found = self._find_named(program) or self._find(program, uids, guess=False)
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        except (OSError, ValueError) as error:
+            return Meant("", f"it cannot be told whether pid {pid}, which started it, is on the never-list: {error}")
+        if found is None or find_listed(program.names, NEVER):
+            return None
+        return Meant(found.entry, f"pid {pid} started it: {found.why}")
+
+    def _find_named(self, program: ProcessProgram) -> Meant | None:
+        listed = find_listed(program.names, self.entries)
+        return None if listed is None else Meant(listed.pattern, str(listed))
+
+    def _find(self, program: ProcessProgram, uids: Collection[int], *, guess: bool = True) -> Meant | None:
+        """Return which entry means it by links and arguments.
+
+        What one of its users (`uids`; none is unknown) keeps from being looked into may mean it. Where its program
+        cannot be read, it is taken for whatever it may be only with `guess`.
+        """
+        if listed := find_listed(program.words, self._names):
+            return Meant(listed.pattern, str(listed))
+        if not self._paths:
+            return None
+        if len(program.words) > MAX_WORDS:
+            why = f"it has more than {MAX_WORDS} arguments: it cannot be told whether one is on the never-list"
+            return Meant("", why)
+        process = ProgramPaths(program, guess=guess)
+        for entry in self._paths:
+            try:
+                why = self._of_pattern(process, entry, uids) if is_pattern(entry) else _of_path(process, entry)
+            except TooMuch as error:
+                return Meant("", f"it cannot be told whether it is on the never-list ({show_name(entry)}): {error}")
+            if why := why or self._by_name(process, entry):
+                return Meant(entry, why)
+        return None
+
+    def _of_pattern(self, process: ProgramPaths, entry: str, uids: Collection[int]) -> str:
+        for place in process.places:
+            if any(fnmatchcase(each, entry) for each in place.spellings):
+                return words(place.written, entry, place.file)
+        for place in process.folders:
+            if any(fnmatchcase(each, entry) for each in place.spellings):
+                return f"it may run what lies in {words(place.written, entry, '')}"
+        for written in process.unplaced:
+            if fnmatchcase(f"/{written}", f"*/{entry.rpartition('/')[2]}"):
+                return words(written, entry, "", may_be=True)
+        links = self._links_of(entry)
+        if found := next(filter(None, (_by_link(process, entry, link) for link in links)), ""):
+            return found
+        own = next((each for each in self._unread[entry] if not uids or each.uid in uids), None)
+        if own is not None:
+            raise TooMuch(f"{own.folder} of its user cannot be read ({own.why})")
+        return ""
+
+    def _by_name(self, process: ProgramPaths, entry: str) -> str:
+        """Return why an entry means a process whose release it does not lead to any more, or which is called alike."""
+        for link in self._links_of(entry):
+            if file := other_release(entry, link, process.spellings):
+                return words(file, entry, "", may_be=True, by=link.name)
+        name = same_name(entry, (*process.names, *process.spellings))
+        return words(name, entry, "", may_be=True) if name else ""
+
+    def _links_of(self, entry: str) -> tuple[Link, ...]:
+        if entry not in self._links:
+            unread: list[Unread] = []
+            found = links_of(entry, self._bounds, unread) if is_pattern(entry) else links_on(entry)
+            self._links[entry], self._unread[entry] = tuple(found), unread
+        return self._links[entry]
 
 
 class NeverEntries:
     """The operator's entries that are in force."""
 
-    def __init__(self, entries: Iterable[str] = (), bounds: Bounds | None = None) -> None:
+    def __init__(
+        self, entries: Iterable[str] = (), bounds: Bounds | None = None, *, files: ProcFiles | None = None
+    ) -> None:
+        """With `files` what `follow` is told of is remembered as it was first seen."""
         self._bounds = bounds or Bounds()
         self._entries = tuple(entries)
+        self._memory = None if files is None else NeverMemory(files)
 
     def use(self, entries: Iterable[str]) -> None:
         """Put others in force."""
@@ -52,197 +174,51 @@ class NeverEntries:
 
     def look(self) -> NeverLook:
         """Return what the entries lead to from now on: for one judgement."""
-        return NeverLook(self._entries, self._bounds)
+        return NeverLook(self._entries, self._bounds, self._memory)
+
+    def follow(self, ids: Iterable[ProcessId]) -> None:
+        """Remember of the processes that are new which entry means them. It does not wait."""
+        if self._memory is not None and self._entries:
+            self._memory.follow(ids, self.look())
 
 
-class NeverLook:
-    """The entries at one moment: each is looked up once, when it is first needed."""
-
-    def __init__(self, entries: tuple[str, ...], bounds: Bounds) -> None:
-        self._names = tuple(each for each in entries if "/" not in each)
-        self._paths = tuple(each for each in entries if "/" in each)
-        self._bounds = bounds
-        self._links: dict[str, tuple[Link, ...]] = {}
-        self._displays = Displays()
-
-    def reason(self, program: ProcessProgram, pid: int) -> str:
-        """Return why no remedy may end a process, beside its names; "" where nothing says so. It may hang.
-
-        It serves a display, or an entry means it, or that cannot be told.
-        """
-        if display := self._displays.served_by(pid):
-            return f"it serves {display}: whoever works there would lose the session"
-        return self._listed(program)
-
-    def _listed(self, program: ProcessProgram) -> str:
-        if listed := find_listed(program.words, self._names):
-            return str(listed)
-        if not self._paths:
-            return ""
-        if len(program.words) > MAX_WORDS:
-            return f"it has more than {MAX_WORDS} arguments: it cannot be told whether one is on the never-list"
-        process = _Process(program)
-        for entry in self._paths:
-            try:
-                found = self._of_pattern(process, entry) if is_pattern(entry) else _of_path(process, entry)
-            except TooMuch as error:
-                return f"it cannot be told whether it is on the never-list ({show_name(entry)}): {error}"
-            if found:
-                return found
-        return ""
-
-    def _of_pattern(self, process: _Process, entry: str) -> str:
-        for place in process.places:
-            if any(fnmatchcase(each, entry) for each in place.spellings):
-                return _words(place.written, entry, place.file)
-        for place in process.folders:
-            if any(fnmatchcase(each, entry) for each in place.spellings):
-                return f"it may run what lies in {_words(place.written, entry, '')}"
-        for written in process.unplaced:
-            if fnmatchcase(f"/{written}", f"*/{entry.rpartition('/')[2]}"):
-                return _words(written, entry, "", may_be=True)
-        return next(filter(None, (_by_link(process, entry, link) for link in self._links_of(entry))), "")
-
-    def _links_of(self, entry: str) -> tuple[Link, ...]:
-        if entry not in self._links:
-            self._links[entry] = tuple(links_of(entry, self._bounds))
-        return self._links[entry]
-
-
-NOTHING = NeverEntries().look()
+NOTHING = NeverLook()
 """No entries of the operator's: for whom nobody judges."""
 
 
-class _Process:
-    """What a process runs, with the paths looked up."""
-
-    def __init__(self, program: ProcessProgram) -> None:
-        self._program = program
-        self.places: list[_Place] = []
-        self.folders: list[_Place] = []
-        """Its working directory and those among its arguments, each as a file in there: it may run any of them."""
-        self.unplaced: list[str] = []
-        """Relative paths, where the working directory is unknown."""
-        if program.executable:
-            self.places.append(_Place(program.executable, (program.executable,)))
-        self._start: _Place | None = None
-        if "/" in program.first_argument:
-            self._start = self._place(program.first_argument)
-        for each in program.scripts:
-            self._place(each)
-        for each in program.words:
-            if "/" in each or os.path.lexists(os.path.join(program.folder, each)):  # noqa: PTH118
-                self._place(each)
-        self._place_folders()
-        self._place_modules()
-        if self._start is not None and program.executable and self._start.file != program.executable:
-            # An argument that has been written over, or the program has been replaced: a title is no relative path.
-            self.places = [each for each in self.places if each is not self._start or each.written.startswith("/")]
-            self._start = None
-
-    def _place(self, path: str) -> _Place | None:
-        if not (path.startswith("/") or self._program.folder):
-            self.unplaced.append(path)
-            return None
-        whole = os.path.join(self._program.folder, path)  # noqa: PTH118  an absolute path stays one
-        place = _Place(path, spellings(whole))
-        self.places.append(place)
-        return place
-
-    def _place_folders(self) -> None:
-        """Take note of directories; one that an interpreter is given is run by its `__main__.py`."""
-        named = [each for each in self.places if os.path.isdir(each.file)]  # noqa: PTH112
-        for each in named:
-            self._place(f"{each.written}/__main__.py")
-        for written in [self._program.folder, *(each.written for each in named)][:_MOST_FOLDERS]:
-            if written:
-                whole = os.path.join(self._program.folder, written, "_")  # noqa: PTH118
-                self.folders.append(_Place(written, spellings(whole)))
-
-    def _place_modules(self) -> None:
-        """Find the files of modules that it may run: below its directories, and those of PYTHONPATH."""
-        program = self._program
-        found = [_MODULE.fullmatch(each) for each in (*program.scripts, *program.words)]
-        modules = [each for each in found if each is not None]
-        folders = [each.written for each in self.folders] + program.python_path.split(":")[:_MOST_FOLDERS]
-        for module in modules:
-            path = module[1].replace(".", "/")
-            for folder in folders:
-                for file in (f"{path}.py", f"{path}/__init__.py", f"{path}/__main__.py"):
-                    written = os.path.join(folder, file)  # noqa: PTH118
-                    if os.path.lexists(os.path.join(program.folder, written)):  # noqa: PTH118
-                        self._place(written)
-            if not program.folder and (module[2] or module[0] in program.scripts):
-                self.unplaced.append(f"{path}.py")
-
-    def runs_in(self, folder: str, names: set[str], interpreter: str) -> bool:
-        """Return whether it runs, or may run, the interpreter of the virtual environment with this `bin` directory.
-
-        The interpreter itself is the same file for all of them: what counts is the path by which it was started.
-        """
-        home = self._program.python_home
-        if home and os.path.realpath(home) == os.path.dirname(folder):  # noqa: PTH120
-            return True
-        if self._start is not None:
-            return any(os.path.dirname(each) == folder for each in self._start.spellings)  # noqa: PTH120
-        if self._program.executable:  # started by its name alone, which may be found in any directory
-            return self._program.executable == interpreter
-        return self.may_run(interpreter, names)
-
-    def may_run(self, file: str, names: set[str]) -> bool:
-        """Return whether it may run this file, where its program cannot be read and its first argument has no place.
-
-        The name that the kernel knows and the first argument are the process's own: where they differ, neither tells.
-        """
-        program = self._program
-        if program.executable or self._start is not None:
-            return False
-        called = {program.names[0] if program.names else "", os.path.basename(program.first_argument)}  # noqa: PTH119
-        known = {_cut(each) for each in (*names, os.path.basename(file))}  # noqa: PTH119
-        cut = {_cut(each) for each in called}
-        return len(cut) > 1 or not cut.isdisjoint(known)
-
-    def started_words(self, entry: str, target: str) -> str:
-        """Return the refusal of one that runs what an entry leads to, or may do so."""
-        program = self._program
-        if self._start is not None:
-            return _words(program.first_argument, entry, target)
-        name = program.executable or program.first_argument or program.names[0]
-        return _words(name, entry, target, may_be=True)
-
-
-def _by_link(process: _Process, entry: str, link: Link) -> str:
+def _by_link(process: ProgramPaths, entry: str, link: Link) -> str:
     """Return why an entry with `*` means a process by one of the links that it means."""
     names = {os.path.basename(link.name)}  # noqa: PTH119
-    if environment := _environment(link.name, link.target):
+    if environment := environment_of(link.name, link.target):
         return process.started_words(entry, link.target) if process.runs_in(environment, names, link.target) else ""
     for place in (*process.places, *process.folders):
         inside = place.file == link.target or place.file.startswith(link.target.rstrip("/") + "/")
         if inside and fnmatchcase(link.name + place.file[len(link.target) :], entry):
-            return _words(place.written, entry, place.file, by=link.name)
+            return words(place.written, entry, place.file, by=link.name)
     return process.started_words(entry, link.target) if process.may_run(link.target, names) else ""
 
 
-def _of_path(process: _Process, entry: str) -> str:
+def _of_path(process: ProgramPaths, entry: str) -> str:
     """Return why an entry without `*` means a process. Raises TooMuch."""
     try:
         os.stat(entry)  # noqa: PTH116
     except (FileNotFoundError, NotADirectoryError):
-        return ""  # it means its words alone, which are compared elsewhere
+        written = next((each.written for each in process.places if entry in each.spellings), "")
+        return words(written, entry, "") if written else ""
     except (OSError, ValueError) as error:
         raise TooMuch(f"it cannot be read ({getattr(error, 'strerror', None) or error})") from error
     led = spellings(entry)
     target = led[-1]
     names = {os.path.basename(each) for each in led}  # noqa: PTH119
-    if environment := next(filter(None, (_environment(each, target) for each in led)), ""):
+    if environment := next(filter(None, (environment_of(each, target) for each in led)), ""):
         return process.started_words(entry, target) if process.runs_in(environment, names, target) else ""
     if os.path.isdir(target):  # noqa: PTH112
         return ""
     for place in process.places:
         if place.file == target or _same_file(place.file, target):
-            return _words(place.written, entry, target)
+            return words(place.written, entry, target)
     if any(target.endswith(f"/{os.path.normpath(each)}") or entry.endswith(f"/{each}") for each in process.unplaced):
-        return _words(process.unplaced[0], entry, target, may_be=True)
+        return words(process.unplaced[0], entry, target, may_be=True)
     return process.started_words(entry, target) if process.may_run(target, names) else ""
 
 
@@ -252,20 +228,6 @@ def _same_file(one: str, other: str) -> bool:
         return os.path.samefile(one, other)  # noqa: PTH121
     except (OSError, ValueError):
         return False
-
-
-def _environment(path: str, target: str) -> str:
-    """Return the `bin` directory of the virtual environment of which a link is the interpreter; "" for any other.
-
-    https://docs.python.org/3/library/site.html: pyvenv.cfg lies beside the interpreter as called, or one above.
-    """
-    folder = os.path.realpath(os.path.dirname(path))  # noqa: PTH120
-    if target.startswith(f"{folder}/") or not INTERPRETER.fullmatch(os.path.basename(target)):  # noqa: PTH119
-        return ""
-    for place in (folder, os.path.dirname(folder)):  # noqa: PTH120
-        if os.path.exists(os.path.join(place, "pyvenv.cfg")):  # noqa: PTH110, PTH118
-            return folder
-    return ""
 
 
 def meant_interpreters(entries: Iterable[str]) -> Iterator[tuple[int, str, str, bool]]:
@@ -279,7 +241,7 @@ def meant_interpreters(entries: Iterable[str]) -> Iterator[tuple[int, str, str, 
             continue
         led = spellings(entry)
         if INTERPRETER.fullmatch(os.path.basename(led[-1])) and os.path.isfile(led[-1]):  # noqa: PTH113, PTH119
-            yield index, entry, led[-1], any(_environment(each, led[-1]) for each in led)
+            yield index, entry, led[-1], any(environment_of(each, led[-1]) for each in led)
 
 
 def endless_patterns(entries: Iterable[str], bounds: Bounds | None = None) -> Iterator[tuple[int, str, str]]:
@@ -292,14 +254,3 @@ def endless_patterns(entries: Iterable[str], bounds: Bounds | None = None) -> It
                 pass
         except TooMuch as error:
             yield index, entry, str(error)
-
-
-def _words(name: str, entry: str, target: str, *, may_be: bool = False, by: str = "") -> str:
-    verb = "may be" if may_be else "is"
-    leads = f", which leads to {show_name(target)}" if target and target != entry else ""
-    way = f" by {show_name(by)}" if by else ""
-    return f"{show_name(name)} {verb} on the never-list ({show_name(entry)}{leads}{way})"
-
-
-def _cut(name: str) -> str:
-    return name.encode("utf-8", "surrogateescape")[:_COMM_BYTES].decode("utf-8", "surrogateescape")

@@ -177,17 +177,35 @@ def _at_terminals(scan: ProcessScan, ended: Collection[int]) -> list[ProcessRow]
 def _perhaps_held(scan: ProcessScan, at_terminals: Collection[ProcessRow], holder: ProcessRow) -> Iterator[Tie]:
     """Yield who may be on a terminal of a process whose open files may not be read, by descent.
 
-    A terminal program starts the leader of the session itself. What a manager starts (`systemd-run --pty`) descends
-    from the first process: of that, whatever is of the same user may be meant.
+    A terminal program starts the leader of the session itself. One that was started by a process that has ended since,
+    or by a manager (`systemd-run --pty`), descends from an ancestor of the holder that adopts orphans, the first
+    process or another (PR_SET_CHILD_SUBREAPER, which /proc does not tell): of those, whatever is of the same user and
+    began after the holder may be meant.
     """
-    leaders = {row.pid for row in at_terminals if row.pid == row.session}
+    above = set(_ancestors(scan, holder))
     meant = {
-        pid
-        for pid in leaders
-        if scan.rows[pid].parent_pid == holder.pid
-        or (scan.rows[pid].parent_pid == 1 and scan.rows[pid].uids & holder.uids)
+        row.pid
+        for row in at_terminals
+        if row.pid == row.session
+        and row.pid not in above
+        and (row.parent_pid == holder.pid or _may_be_adopted(row, holder, above))
     }
     for row in at_terminals:
         if row.session in meant:
             why = f"on a terminal whose other side pid {holder.pid} may have open, which takes CAP_SYS_PTRACE to see"
             yield Tie(row, why, certain=False, may_be_own=False)
+
+
+def _may_be_adopted(row: ProcessRow, holder: ProcessRow, above: Collection[int]) -> bool:
+    """Return whether a process may have been started by the holder or its children, by parent, user and start."""
+    if not row.uids & holder.uids:
+        return False
+    return row.parent_pid == 1 or (row.parent_pid in above and row.start_ticks >= holder.start_ticks)
+
+
+def _ancestors(scan: ProcessScan, row: ProcessRow) -> Iterator[int]:
+    met: set[int] = set()
+    while row.parent_pid in scan.rows and row.parent_pid not in met:
+        met.add(row.parent_pid)
+        row = scan.rows[row.parent_pid]
+    yield from met

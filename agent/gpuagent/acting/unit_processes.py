@@ -99,7 +99,7 @@ class UnitProcesses:
             try:
                 program = read_program(self._files, pid)
                 score = int(self._files.read(pid, "oom_score_adj"))
-                reason = never.reason(program, pid)
+                reason = never.reason(self._files, pid, program)
             except (FileNotFoundError, ProcessLookupError):
                 continue
             except (OSError, ValueError) as error:

@@ -20,7 +20,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.collector.listings_table import ListingTable, PidListing, Stored, StoredListing, load, to_document
+from gpuagent.collector.listings_table import ListingTable, Stored, load, to_document
 from gpuagent.collector.saved_state import RETRY_SECONDS, LatestWriter
 from gpuagent.core.snapshot import GpuIdentity, GpuProcess, ProcessInfo, ProcessUtilization
 from gpuagent.driver.backend import Collected
@@ -217,7 +217,7 @@ class Listings:
         newer = complete and (gpu.complete is None or at > gpu.complete.listed_seconds)
         changed = False
         for table in gpu.tables:
-            changed |= self._take_in(table, collected, newer=newer)
+            changed |= self._take_in(table, collected, infos, newer=newer)
         gpu.complete = collected if newer else gpu.complete
         gpu.pids, gpu.infos = pids, infos
         gpu.absent = any(table.listings.keys() - pids for table in gpu.tables)
@@ -244,20 +244,24 @@ class Listings:
             self._gpus[key] = _Gpu(tuple(self._tables[name] for name in key))
         return self._gpus[key]
 
-    def _take_in(self, table: ListingTable, collected: Collected, *, newer: bool) -> bool:
+    def _take_in(
+        self, table: ListingTable, collected: Collected, infos: Mapping[int, ProcessInfo | None], *, newer: bool
+    ) -> bool:
         """Return whether listings have begun or ended; `newer` is a complete list that was not taken in before."""
         at, ended = collected.listed_seconds, False
         if newer:
             held = sum_bytes(collected.processes)
             ended = table.end_listings(held, _gpu_used_bytes(collected), at)
-        begun = self._begin_listings(table, collected.pids, at)
+        begun = self._begin_listings(table, collected.pids, infos, at)
         if newer:
             table.read(at)
             table.remember_bytes(held, _gpu_used_bytes(collected))
-            table.forget_absent(collected.pids)
+            table.drop_absent(collected.pids)
         return ended or begun
 
-    def _begin_listings(self, table: ListingTable, pids: frozenset[int], read_seconds: float) -> bool:
+    def _begin_listings(
+        self, table: ListingTable, pids: frozenset[int], infos: Mapping[int, ProcessInfo | None], read_seconds: float
+    ) -> bool:
         for pid in pids & table.listings.keys():
             table.listings[pid].be_listed()
         new = pids - table.listings.keys()
@@ -267,7 +271,8 @@ class Listings:
                 believe_first=self._believe_first, may_have_wrapped=self._may_have_wrapped,
             )  # fmt: skip
             for pid in new:
-                table.listings[pid] = PidListing(StoredListing(read_seconds, sure, None, 0, None, None))
+                info = infos.get(pid)
+                table.begin(pid, read_seconds, sure, None if info is None else info.uid)
         return bool(new)
 
     def _judge(self, gpu: _Gpu, pids: frozenset[int], infos: Mapping[int, ProcessInfo | None]) -> Holders:

@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import NamedTuple
 
+from gpuagent.collector.forgotten_numbers import Absent, ForgottenNumbers, choose_to_drop
 from gpuagent.procfs.machine import PidMark
 from gpuagent.runtime.state_files import read_state
 
@@ -27,6 +28,8 @@ log = logging.getLogger(__name__)
 BEFORE_ALL = -1.0
 """A time before every process."""
 _SCHEMA = 3
+_LONGEST_FORGOTTEN_SECONDS = 600.0
+"""A listing is over after as long without its number."""
 
 
 class StoredListing(NamedTuple):
@@ -47,7 +50,8 @@ class StoredTable(NamedTuple):
     """The listings of one UUID or PCI address."""
 
     read_seconds: float | None
-    forgot: bool
+    forgotten_seconds: float
+    """For how long of complete lists numbers matter that were dropped before their listings were over."""
     used_bytes: int | None
     listings: Mapping[int, StoredListing]
 
@@ -70,7 +74,7 @@ def to_document(boot_id: str, tables: Mapping[str, StoredTable], mark: PidMark) 
         "tables": {
             key: {
                 "read": table.read_seconds,
-                "forgot": table.forgot,
+                "forgot": table.forgotten_seconds,
                 "used": table.used_bytes,
                 "numbers": table.listings,
             }
@@ -109,7 +113,14 @@ def _table(stored: Mapping[str, object], now_seconds: float) -> StoredTable:
             since_seconds, sure_seconds, _whole(used), _whole(highest) or 0, _whole(rest), _whole(proven)
         )
     read_seconds = None if read is None else _time(read, now_seconds)
-    return StoredTable(read_seconds, bool(stored["forgot"]), _whole(stored["used"]), listings)
+    return StoredTable(read_seconds, _left(stored["forgot"]), _whole(stored["used"]), listings)
+
+
+def _left(value: object) -> float:
+    """Agents before wrote whether any were dropped: such a time was over after ten minutes at the most."""
+    if value is True:
+        return _LONGEST_FORGOTTEN_SECONDS
+    return _time(value, _LONGEST_FORGOTTEN_SECONDS)
 
 
 def _time(value: object, latest: float) -> float:
@@ -124,6 +135,8 @@ def _whole(value: object) -> int | None:
     return value
 
 
+log = logging.getLogger(__name__)
+
 BREAK_SECONDS = 60.0
 """Time of complete lists without a number, its memory having come back, before its listing is over."""
 LONG_BREAK_SECONDS = 600.0
@@ -132,7 +145,11 @@ one gives back, the figures never tell, and a driver that lists a number again a
 RETURNED_LISTS = 3
 """Memory has come back once so many lists have shown it: one figure may be off."""
 MOST_LISTINGS = 4096
-"""Numbers that are remembered per table; beyond, numbers that are not listed now are forgotten."""
+"""Numbers that are remembered per table; beyond, of those that are not listed now some are dropped
+(`forgotten_numbers`)."""
+_KEPT_LISTINGS = MOST_LISTINGS * 7 // 8
+"""As many stay then: to choose costs more than to drop."""
+_NOBODY = -1
 _LONGEST_STEP_SECONDS = 5.0
 """The most that one list without a number counts for: nobody looked between two lists, however far apart they are."""
 _GAP_STEPS = 2.5
@@ -148,10 +165,12 @@ class PidListing:
 
     __slots__ = (
         "absent_seconds", "gone_seconds", "highest_bytes", "proven_ticks", "rest_bytes", "returned_lists",
-        "since_seconds", "sure_seconds", "used_bytes",
+        "since_seconds", "sure_seconds", "uid", "used_bytes",
     )  # fmt: skip
 
-    def __init__(self, stored: StoredListing) -> None:
+    def __init__(self, stored: StoredListing, uid: int = _NOBODY) -> None:
+        """`uid` is the user of the process that had the number, where that is known."""
+        self.uid = uid
         self.since_seconds, self.sure_seconds, self.used_bytes, self.highest_bytes, self.rest_bytes = stored[:5]
         self.proven_ticks = stored.proven_ticks
         self.returned_lists = 0
@@ -187,7 +206,9 @@ class ListingTable:
     def __init__(self, stored: StoredTable | None = None) -> None:
         self.listings = {} if stored is None else {pid: PidListing(each) for pid, each in stored.listings.items()}
         self.read_seconds = None if stored is None else stored.read_seconds
-        self.forgot = stored is not None and stored.forgot
+        self._forgotten = ForgottenNumbers(0.0 if stored is None else stored.forgotten_seconds)
+        self._list_seconds = 0.0
+        """Time of complete lists, as an absent number counts it."""
         self.inherited = stored is not None
         """The last complete list was read by an agent before this one."""
         self._used_bytes = None if stored is None else stored.used_bytes
@@ -197,7 +218,8 @@ class ListingTable:
     def stored(self) -> StoredTable:
         """Return what the file keeps of it."""
         numbers = {pid: one.stored() for pid, one in self.listings.items()}
-        return StoredTable(self.read_seconds, self.forgot, self._used_bytes, numbers)
+        left = self._forgotten.seconds_left(self._list_seconds)
+        return StoredTable(self.read_seconds, left, self._used_bytes, numbers)
 
     def copy(self) -> ListingTable:
         """Return another that knows the same."""
@@ -212,6 +234,7 @@ class ListingTable:
                 return
             if not self.inherited:
                 self._steps.append(read_seconds - self.read_seconds)
+            self._list_seconds += self._step(read_seconds)
         self.read_seconds, self.inherited = read_seconds, False
 
     def sure_at(
@@ -227,7 +250,7 @@ class ListingTable:
         After a gap a number proves nothing only if the kernel may have given it twice in that time.
         """
         last = self.read_seconds
-        if self.forgot or (last is None and not believe_first()):
+        if last is None and not believe_first():
             return BEFORE_ALL
         if last is None:
             return read_seconds
@@ -236,6 +259,12 @@ class ListingTable:
         if is_gap and may_have_wrapped():
             return min(last, read_seconds)
         return read_seconds
+
+    def begin(self, pid: int, read_seconds: float, sure_seconds: float, uid: int | None) -> None:
+        """Note that a number is listed that was not; one that was dropped may be listed for who had it before."""
+        sure = BEFORE_ALL if self._forgotten.may_have(pid, self._list_seconds) else sure_seconds
+        stored = StoredListing(read_seconds, sure, None, 0, None, None)
+        self.listings[pid] = PidListing(stored, _NOBODY if uid is None else uid)
 
     def remember_bytes(self, held: Mapping[int, int | None], gpu_used_bytes: int | None) -> None:
         """Keep what each number, and the whole GPU, had on the last complete list."""
@@ -253,9 +282,7 @@ class ListingTable:
         if not gone:
             return False
         self._count_rest(held)
-        step = 0.0
-        if self.read_seconds is not None and not self.inherited:
-            step = min(max(read_seconds - self.read_seconds, 0.0), _LONGEST_STEP_SECONDS)
+        step = self._step(read_seconds)
         over = [pid for pid in gone if self.listings[pid].be_absent(gpu_used_bytes, step)]
         for pid in over:
             del self.listings[pid]
@@ -277,9 +304,22 @@ class ListingTable:
             others = 0 if self._used_bytes is None else min(listed, self._used_bytes) - own
             listing.rest_bytes = max(others - (freed - own), 0)
 
-    def forget_absent(self, pids: frozenset[int]) -> None:
-        """Keep the table small. What is forgotten may come back: from then on no new number proves anything."""
-        if len(self.listings) > MOST_LISTINGS and (absent := self.listings.keys() - pids):
-            self.forgot = True
-            for pid in absent:
-                del self.listings[pid]
+    def _step(self, read_seconds: float) -> float:
+        """Return for how long a complete list counts for the numbers that it lacks."""
+        if self.read_seconds is None or self.inherited:
+            return 0.0
+        return min(max(read_seconds - self.read_seconds, 0.0), _LONGEST_STEP_SECONDS)
+
+    def drop_absent(self, pids: frozenset[int]) -> None:
+        """Keep the table small. A number that is dropped proves nothing until its listing would be over."""
+        if len(self.listings) <= MOST_LISTINGS:
+            return
+        absent = [Absent(pid, one.uid, one.gone_seconds) for pid, one in self.listings.items() if pid not in pids]
+        if absent and not self._forgotten.seconds_left(self._list_seconds):
+            log.warning(
+                "more than %d numbers of processes are to be remembered for one GPU: those that are dropped prove"
+                " nothing for %.0f min if they are listed again", MOST_LISTINGS, LONG_BREAK_SECONDS / 60,
+            )  # fmt: skip
+        for each in choose_to_drop(absent, len(self.listings) - _KEPT_LISTINGS):
+            self._forgotten.add(each.pid, self._list_seconds + LONG_BREAK_SECONDS - each.gone_seconds)
+            del self.listings[each.pid]

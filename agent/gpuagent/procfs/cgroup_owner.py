@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import re
 import stat
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from enum import StrEnum
 from functools import lru_cache
@@ -123,6 +123,11 @@ class CgroupOwners:
         except OSError:
             return None
 
+    def absolute(self, level: CgroupLevel) -> tuple[str, ...] | None:
+        """Return the names from the root of the host's hierarchy on; None where they cannot be told."""
+        base = self._base(level.controllers)
+        return self._absolute(level, base) if base else None
+
     def _base(self, controllers: str) -> str:
         if not controllers:
             return self._unified
@@ -188,7 +193,7 @@ def read_membership(
     tree_of = {leaf.controllers: leaf for leaf in leaves(data)}
 
     def is_proven(level: CgroupLevel | None, parents: re.Pattern[str], *, whole: bool = False) -> bool:
-        if level is None or not _stands_below(level, parents):
+        if level is None or not _stands_below(level, owner, parents):
             return False
         return bool(owner(tree_of[level.controllers], whole=True) if level.controllers else owner(level, whole=whole))
 
@@ -204,8 +209,14 @@ def read_membership(
     return _marked(membership, proven, named_by_user=manager is not None and is_proven(manager, _ABOVE_UNIT)), proven
 
 
-def _stands_below(level: CgroupLevel, above: re.Pattern[str]) -> bool:
-    parents = level.segments[:-1]
+def _stands_below(level: CgroupLevel, owner: CgroupOwner, above: re.Pattern[str]) -> bool:
+    """Return whether the way from the root of the host's hierarchy is one that its managers make.
+
+    From inside a cgroup namespace /proc tells paths relative to the agent's own cgroup: root of its container could
+    make any way below that. An owner without `absolute` tells of none.
+    """
+    absolute: Callable[[CgroupLevel], tuple[str, ...] | None] | None = getattr(owner, "absolute", None)
+    parents = (level.segments if absolute is None else absolute(level) or ("..", ""))[:-1]
     return not containers_on(parents) and above.fullmatch("".join(f"{segment}/" for segment in parents)) is not None
 
 

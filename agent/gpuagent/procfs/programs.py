@@ -28,6 +28,7 @@ from gpuagent.procfs.files import (
     parse_status,
     read_living,
 )
+from gpuagent.procfs.module_names import is_script, module_names
 
 INTERPRETER = re.compile(
     r"(?:python|pypy|perl|ruby|node|nodejs|deno|bun|lua|luajit|php|tclsh|expect|[gmn]?awk|R|Rscript|julia|java|guile"
@@ -39,12 +40,14 @@ _PYTHON = re.compile(r"(?:python|pypy)[0-9.]*t?")
 _PYTHON_OPTION = re.compile(r"-[^-WXQmc]*([WXQmc])(.*)", re.DOTALL)
 """Options of Python that have a value, in the same argument or in the next one. Of other interpreters any may."""
 _PYTHON_LONG_OPTION = "--check-hash-based-pycs"
-_FILE = re.compile(r"--file=(.+)")
+_VALUE = re.compile(r"(?:--[^=]+=|-[A-Za-z])([^=]*[./][^=]*|(?<=--file=).+)", re.DOTALL)
+"""An option with its value in the same argument, where that may be a file: `-fprod.awk`, `--file=train.R`."""
 _CODE_OPTIONS = tuple(
     (re.compile(program), re.compile(option))
     for program, option in (
         (r"(?:ba|da|a|z|k|mk|fi|c|tc|ya)?sh[0-9.]*", r"-[a-zA-Z]*c[a-zA-Z]*"),
-        (r"(?:perl|ruby)[0-9.]*", r"-[a-zA-Z0-9]*[eE]"),
+        (r"perl[0-9.]*", r"-[acflnpsStTuUvwWX0-9]*[eE]"),
+        (r"ruby[0-9.]*", r"-[acdhlnpsSvwy]*e"),
         (r"(?:node|nodejs)[0-9.]*", r"-p?e|-p|--eval|--print"),
         (r"php[0-9.]*", r"-[rBRE]|--run"),
         (r"(?:lua|luajit|R|Rscript|julia)[0-9.]*", r"-[eE]|--eval|--print"),
@@ -77,21 +80,22 @@ def launched(arguments: Sequence[str], *, interprets: bool) -> Iterator[str]:
 
     `interprets` says that the program is an interpreter. Of one whose arguments are known, these are the arguments of a
     module (`python3 -m debugpy serve.py`) and of a script without a suffix, as installed commands are (`ipython x.py`):
-    such a script may be a launcher. Of any other program every argument counts.
+    such a script may be a launcher. Of one with a suffix (`node bin.js serve.ts`) those count that look like a script.
+    Of any other program every argument counts.
     """
-    first = 1
+    first, plain = 1, False
     if interprets and not any(_LAUNCHES_BY_WORDS.fullmatch(_name(each)) for each in arguments[:1]):
         found = list(_scripts(arguments))
         last = next(reversed(found), None)
-        if last is None or _is_plain_script(last[1], is_python=_is_python(arguments)):
+        if last is None:
             return
-        first = last[0] + 1
+        first, plain = last[0] + 1, _is_plain_script(last[1], is_python=_is_python(arguments))
     for argument in arguments[first:]:
         word = argument
         if argument.startswith("-"):
             word = argument.partition("=")[2] or argument[2:]  # `-d/opt/prod`
             word = word if "=" in argument or word.startswith("/") else ""
-        if 0 < len(word) <= _LONGEST_WORD and not word.startswith("-"):
+        if 0 < len(word) <= _LONGEST_WORD and not word.startswith("-") and (not plain or is_script(word)):
             yield word
 
 
@@ -115,8 +119,8 @@ def _scripts(arguments: Sequence[str]) -> Iterator[tuple[int, str]]:
         if code_option is not None and code_option.fullmatch(argument):
             return
         if argument.startswith("-"):
-            if file := _FILE.fullmatch(argument):  # R
-                yield number, file[1]
+            if value := _VALUE.fullmatch(argument):
+                yield number, value[1]
             may_be_value = "=" not in argument
         else:
             yield number, argument
@@ -212,9 +216,11 @@ def read_program(files: ProcFiles, pid: int) -> ProcessProgram:
     relative = names[3:] if program and " " in names[2] else names[2:]  # a title that was written over it is no path
     in_folder = [f"{folder}/{each}" for each in relative if folder and _is_relative(each) and _is_file(each, names[2])]
     names += [os.path.normpath(each) for each in (*names, *in_folder) if "/" in each]
-    words = tuple(dict.fromkeys(launched(told, interprets=interpreter is not None)))
+    words = list(launched(told, interprets=interpreter is not None))
+    words += [name for each in words for name in module_names(each)]
+    words += [name for each in run for name in module_names(each, may_be_plain=True)]
     named = tuple(dict.fromkeys(each for each in names if each))
-    return ProcessProgram(named, words, arguments[0], program, run, folder, home, path)
+    return ProcessProgram(named, tuple(dict.fromkeys(words)), arguments[0], program, run, folder, home, path)
 
 
 def read_program_names(files: ProcFiles, pid: int) -> tuple[str, ...]:

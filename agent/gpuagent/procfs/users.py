@@ -79,8 +79,10 @@ class UserNames:
         clock: Clock,
         database: Callable[[int], pwd.struct_passwd] = pwd.getpwuid,
         doubt: Callable[[], str] = passwd_doubt,
+        by_name: Callable[[str], pwd.struct_passwd] = pwd.getpwnam,
     ) -> None:
         """`doubt` returns why no name may be believed for a decision, "" if one may."""
+        self._by_name = by_name
         self._clock = clock
         self._doubt = doubt
         self._database = database
@@ -88,7 +90,10 @@ class UserNames:
         """Name by uid, and until when it is believed."""
 
     def __call__(self, uid: int) -> str:
-        """Name of the user, or the uid as text; "" for one below zero, which is "not known"."""
+        """Name of the user, or the uid as text; "" for one below zero, which is "not known".
+
+        Where an account is called like the uid, it is `uid:1001`: no account can have a colon in its name.
+        """
         if uid < 0:
             return ""
         known = self._names.get(uid)
@@ -105,13 +110,22 @@ class UserNames:
         return "" if uid < 0 or self._doubt() else self._read(uid)
 
     def _read(self, uid: int) -> str:
-        had_name = uid in self._names and self._names[uid][0] != str(uid)
+        had_name = uid in self._names and self._names[uid][0] not in {str(uid), f"uid:{uid}"}
         if uid not in self._names and len(self._names) >= _MOST_USERS:
             self._names.clear()
         try:
             name = printable(self._database(uid).pw_name, NAME_LIMIT_BYTES)
             seconds = KNOWN_SECONDS
         except (KeyError, OverflowError, OSError):
-            name, seconds = str(uid), KNOWN_SECONDS if had_name else RETRY_SECONDS
+            name, seconds = self._nameless(uid), KNOWN_SECONDS if had_name else RETRY_SECONDS
         self._names[uid] = (name, self._clock.now() + seconds)
         return name
+
+    def _nameless(self, uid: int) -> str:
+        try:
+            self._by_name(str(uid))
+        except KeyError:
+            return str(uid)
+        except OSError:  # it cannot be told
+            pass
+        return f"uid:{uid}"

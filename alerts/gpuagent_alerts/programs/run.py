@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import os
+import secrets
 import signal
 import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+from gpuagent_alerts.notify.receivers.leftovers import VARIABLE, end_marked
 
 _CONFINE = str(Path(__file__).with_name("confine.py"))
 _CONTAIN = str(Path(__file__).with_name("contain.py"))
@@ -42,8 +45,10 @@ async def run_program(
 ) -> ProgramResult:
     """Run a command to its end, or kill it and all of its process group. Raises OSError if Python cannot be started.
 
-    Where it is `contained`, nothing that it starts outlives it, whichever group or session that is in.
+    Where it is `contained`, nothing that it starts outlives it, whichever group or session that is in, and should it
+    kill what contains it: then all that has kept its environment is ended.
     """
+    word = secrets.token_hex()
     python = (sys.executable, "-I", "-S")
     container = (*python, _CONTAIN, str(os.getpid())) if contained else ()
     transport, watch = await asyncio.get_running_loop().subprocess_exec(
@@ -53,7 +58,7 @@ async def run_program(
         stdout=asyncio.subprocess.DEVNULL,
         stderr=asyncio.subprocess.PIPE,
         cwd=WORKING_DIRECTORY,
-        env=_ENVIRONMENT,
+        env={**_ENVIRONMENT, VARIABLE: word} if contained else _ENVIRONMENT,
         start_new_session=True,
     )
     try:
@@ -78,6 +83,8 @@ async def run_program(
                 os.killpg(transport.get_pid(), signal.SIGKILL)
             await asyncio.shield(watch.exited.wait())
         transport.close()
+        if contained and (status is None or status < 0):
+            await asyncio.shield(asyncio.to_thread(end_marked, word))
     return ProgramResult(status, watch.tail.decode("utf-8", "replace"), watch.whole)
 
 

@@ -106,8 +106,7 @@ class Policy:
         yield from changes(target, facts)  # what is judged is what is held
         if facts.end:
             return
-        if step.disrupts and not facts.identity.cgroup:
-            yield "its cgroup cannot be read: it cannot be told in which unit or container it runs"
+        yield from _unplaced(step, facts)
         if not target.holder_proven and not (order.by_hand and order.forced):  # a person has confirmed the process
             yield (
                 "it has not been shown to hold this memory: its number was first listed while nobody looked"
@@ -308,6 +307,14 @@ def _in_doubt(sight: Sight) -> Iterator[str]:
         yield Passing(sight.act_refusal)
     elif not sight.trusted:
         yield SHUFFLED_LIST
+
+
+def _unplaced(step: Step, facts: Facts) -> Iterator[str]:
+    """Yield that it is not known where it runs, or that its threads run in more than one place."""
+    if step.disrupts and not facts.identity.cgroup:
+        yield "its cgroup cannot be read: it cannot be told in which unit or container it runs"
+    if step.disrupts and facts.thread_elsewhere:
+        yield facts.thread_elsewhere
 
 
 def _out_of_reach(step: Step, facts: Facts) -> Iterator[str]:

@@ -84,6 +84,7 @@ FACTS: Final = (
     Fact("Facts.oom_score_adjust", Writer.TARGET, "withholds"),
     Fact("Facts.uids", Writer.KERNEL, "withholds where they differ: it runs with the rights of more than one user"),
     Fact("Facts.program_names", Writer.TARGET, "withholds: the never-list"),
+    Fact("Facts.thread_elsewhere", Writer.AGENT, "withholds: a thread in another unit, container or job"),
     Fact("Facts.never_listed", Writer.AGENT, "withholds: an entry of `never` means it by a link or an argument"),
     Fact("Facts.root_user_namespace", Writer.KERNEL, "lets the next in a ranking follow: its user is not its choice"),
     Fact("Facts.own_root", Writer.KERNEL, "withholds: a container, or not to be told"),

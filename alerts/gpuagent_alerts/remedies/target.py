@@ -132,6 +132,8 @@ class Facts:
     never_listed: str = ""
     """Which entry of the operator's means it by a link, an argument or a virtual environment, or why that cannot be
     told; "" where none does."""
+    thread_elsewhere: str = ""
+    """That a thread of it is in another unit, container or job, or that this cannot be told; "" where none is."""
     root_user_namespace: bool | None = None
     """Whether its user ids are the host's own; None where that cannot be seen."""
     own_root: bool | None = None

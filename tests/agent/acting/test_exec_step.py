@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import select
+import signal
 import subprocess
 import sys
 import time
@@ -22,6 +23,7 @@ from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.world import UnitPermission
 from tests.agent.acting.processes import as_target, reader
+from tests.integration.waiting import until
 
 
 class _NoApps:
@@ -83,6 +85,15 @@ def _daemon(note: Path) -> int:
     while not note.exists():
         time.sleep(0.01)
     return os.pidfd_open(int(note.read_text()))
+
+
+def test_what_is_left_of_a_program_that_kills_what_contains_it(tmp_path: Path) -> None:
+    """KILL-06: a step's program that ends, or has ended, what contains it leaves nothing behind, daemons neither."""
+    code = DAEMON.replace("time.sleep(600 if", "os.kill(os.getppid(), 9)\ntime.sleep(600 if")
+    command = (sys.executable, "-c", code, str(tmp_path / "pid"), "outlives")
+    finished = asyncio.run(run_program(command, b"", 30.0, contained=True))
+    assert finished.status == -signal.SIGKILL
+    until(lambda: not Path(f"/proc/{(tmp_path / 'pid.done').read_text()}/exe").exists(), "the daemon has ended")
 
 
 @pytest.mark.parametrize(("way", "seconds"), [("ends", 30.0), ("outlives", 5.0)])

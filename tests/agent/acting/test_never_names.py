@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from gpuagent.procfs.module_names import module_names
 from gpuagent.procfs.programs import launched, scripts
 from tests.agent.acting.processes import PLAIN, refusals_of
 
@@ -58,6 +59,9 @@ COMMANDS: dict[str, tuple[tuple[str, ...], str]] = {
     "a script in the working directory": ((sys.executable, "important.py"), "{folder}/important.py"),
     "a script on a detour": ((sys.executable, "./../{folder.name}/important.py"), "{folder}/imp*.py"),
     "a module": ((sys.executable, "-um", "important"), "important"),
+    "a module by its file": ((sys.executable, "-um", "important"), "{folder}/important.py"),
+    "a module of a server": ((sys.executable, "important.py", "prod.wsgi:app"), "prod"),
+    "a module of a server by its file": ((sys.executable, "important.py", "prod.wsgi:app"), "{folder}/prod/wsgi.py"),
     "a program by its whole path": (("{folder}/abs", "-c", "echo ready; read _"), "{folder}/abs"),
     "a program by its name": (("{folder}/abs", "-c", "echo ready; read _"), "abs"),
 }
@@ -69,7 +73,7 @@ def test_what_is_on_the_list_is_left_alone(folder: Path, command: tuple[str, ...
     wanted = pattern.format(folder=folder)
     with started([each.format(folder=folder) for each in command], folder) as pid:
         assert refusals(pid, ("another", wanted)), Path(f"/proc/{pid}/cmdline").read_bytes()
-        assert refusals(pid, ("another", "unimportant.py", "/important.py", f"x{LONG}", f"{folder}")) == []
+        assert refusals(pid, ("another", "unimportant.py", "/srv/other.py", f"x{LONG}", f"{folder}")) == []
 
 
 def test_a_program_with_an_argument_of_that_name(folder: Path) -> None:
@@ -101,6 +105,12 @@ SCRIPTS: dict[str, list[str]] = {
     "node --eval code a.js": [],
     "node -r x a.js": ["x", "a.js"],
     "php -r code a.php": [],
+    "ruby -E UTF-8 a.rb": ["UTF-8", "a.rb"],
+    "ruby -Ilibe a.rb": ["a.rb"],
+    "ruby -ne code a.rb": [],
+    "mawk -fa.awk data": ["a.awk", "data"],
+    "gawk --file=a.awk": ["a.awk"],
+    "php -f./a": ["./a"],
 }
 
 
@@ -108,6 +118,21 @@ SCRIPTS: dict[str, list[str]] = {
 def test_which_argument_is_the_script(command: str) -> None:
     """The first that is no option; where an option may have a value, that one too."""
     assert list(scripts(command.split())) == SCRIPTS[command]
+
+
+MODULES: dict[str, list[str]] = {
+    "prod:app": ["prod", "prod.py", "prod/__init__.py", "prod/__main__.py"],
+    "prod.wsgi:make(1)": ["prod.wsgi", "prod", "prod/wsgi.py", "prod/wsgi/__init__.py", "prod/wsgi/__main__.py"],
+    "prod.wsgi": ["prod.wsgi", "prod", "prod/wsgi.py", "prod/wsgi/__init__.py", "prod/wsgi/__main__.py"],
+    "prod.py": [], "prod": [], "0.5": [], "host:80": ["host", "host.py", "host/__init__.py", "host/__main__.py"],
+    "/srv/prod.ts": [],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("argument", MODULES)
+def test_what_a_module_is_called(argument: str) -> None:
+    """By its own name, by its packages, and by its file: servers take `module:app`."""
+    assert list(module_names(argument)) == MODULES[argument]
 
 
 LAUNCHED: dict[str, list[str]] = {
@@ -118,18 +143,20 @@ LAUNCHED: dict[str, list[str]] = {
     "uv run --with x serve.py": ["run", "x", "serve.py"],
     "python3 -m debugpy --listen 1 serve.py": ["1", "serve.py"],
     "python3 /usr/bin/ipython serve.py": ["serve.py"],
-    "python3 train.py --out serve.py": [],
+    "python3 train.py --out serve.py x": ["serve.py"],
+    "python3 launcher.py serve.py": ["serve.py"],
+    "python3 train.py --data set.csv serve": [],
     "python3 -c pass serve.py": [],
     "sh -c code serve.py": [],
     "node /usr/bin/tsx serve.ts": ["serve.ts"],
-    "node app.js serve.ts": [],
-    "bash run.sh serve.py": [],
+    "node bin.js serve.ts": ["serve.ts"],
+    "bash run.sh serve.py vllm": ["serve.py"],
 }
 
 
 @pytest.mark.parametrize("command", LAUNCHED)
 def test_which_arguments_may_be_launched(command: str) -> None:
-    """All of a program that is no known interpreter, and of a script that may be a launcher; none of a plain one."""
+    """All of a program that is no known interpreter, and of a launcher; of a plain script those that look like one."""
     first = command.split(maxsplit=1)[0].rpartition("/")[2]
     known = first in {"python3", "deno", "sh", "bash", "node"}
     assert list(launched(command.split(), interprets=known)) == LAUNCHED[command]

@@ -201,6 +201,32 @@ def test_without_the_right_to_see_open_files() -> None:
         assert read_ties(RealProc(), reader(), [alone.pid], finder=finder) == Ties()
 
 
+ADOPTED = """
+LIBC.prctl(36, 1)  # PR_SET_CHILD_SUBREAPER, as a user's manager has it
+master, slave = open_pty()
+told, tell = os.pipe()
+def serve():
+    if os.fork() == 0:
+        if os.fork() == 0:
+            at_terminal(master, slave, ALICE)()
+            os.write(tell, b'%d' % os.getpid())
+            live()
+        os._exit(0)
+    os.wait()
+    become(ALICE)
+holder = started(serve)
+ready(holder, int(os.read(told, 20)))
+"""
+
+
+def test_an_orphan_that_a_manager_has_adopted() -> None:
+    """Without the right to see open files, who began later below the same manager may be served by the holder."""
+    finder = TieFinder(RealProc(), open_files=NoOpenFiles())
+    with running(ADOPTED) as manager:
+        holder, shell = manager.others
+        assert [each.pid for each in read_ties(RealProc(), reader(), [holder], finder=finder).processes] == [shell]
+
+
 @pytest.mark.parametrize("uid", [ALICE, BOB])
 def test_a_stopped_job(uid: int) -> None:
     """A stopped job that it alone could continue is hung up; while another one can, it is not."""

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gpuagent.collector.listings import KNOWN_HOLDERS, TICK_SECONDS, Holders, Listings
-from gpuagent.collector.listings_table import BREAK_SECONDS, MOST_LISTINGS, RETURNED_LISTS
+from gpuagent.collector.listings_table import BREAK_SECONDS, RETURNED_LISTS
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import GpuIdentity, GpuProcess, GpuReading, GpuState, ProcessInfo, ProcessUtilization
@@ -139,16 +139,6 @@ def test_the_same_object_while_nothing_changes() -> None:
     calm = Listings(None, BOOT)
     holders = calm.classify(answer(200.0, {PID: HELD}), infos)
     assert calm.classify(answer(201.0, {PID: HELD + 1}), infos) is holders
-
-
-def test_numbers_that_are_forgotten_prove_nothing() -> None:
-    """However many numbers come and go beside full memory, the table stays small and nobody becomes a holder by it."""
-    listings = Listings(None, BOOT)
-    seen(listings, 100.0, held={PID: HELD})
-    many = dict.fromkeys(range(1000, 1001 + MOST_LISTINGS), GIB)
-    seen(listings, 101.0, held=many, used=HELD)
-    seen(listings, 102.0, held={1000: GIB}, used=HELD)
-    assert seen(listings, 103.0, process(101.0)) == UNPROVEN
 
 
 class Story:

@@ -296,6 +296,27 @@ def test_from_inside_a_cgroup_namespace(hierarchy: Path, owner: int, told: str) 
     assert (done.stdout.strip(), done.returncode) == (told, 0), done.stderr
 
 
+def test_below_the_agents_own_cgroup_namespace(hierarchy: Path) -> None:
+    """PROC-06: root of the agent's container makes any path below it, and none of them is one of the host's."""
+    own = hierarchy / f"docker-{'7' * 64}.scope"
+    inner = own / "system.slice" / f"docker-{ID}.scope"
+    inner.mkdir(parents=True)
+    with subprocess.Popen(["sleep", "1000"]) as process:
+        try:
+            (inner / "cgroup.procs").write_text(str(process.pid))
+            enter = f"import os; open({str(own / 'cgroup.procs')!r}, 'w').write(str(os.getpid()))\n"
+            code = enter + _INSIDE.replace('assert b"/../" in data, data', 'assert b"/../" not in data, data')
+            done = subprocess.run(
+                [sys.executable, "-c", code, str(process.pid)], capture_output=True, text=True, check=False
+            )
+        finally:
+            process.kill()
+            process.wait()
+            for folder in (inner, inner.parent, own):
+                folder.rmdir()
+    assert (done.stdout.strip(), done.returncode) == (f"unproven/{ID}", 0), done.stderr
+
+
 _SEGMENTS = st.sampled_from([
     "user.slice", "user-6501.slice", "user@6501.service", "app.slice", "system.slice", f"docker-{ID}.scope", "docker",
     ID, "slurm", "job_7", "slurmstepd.scope", "whisper.service", "lxc.payload.web", "x", "kubepods",

@@ -56,6 +56,14 @@ def test_a_user_has_a_name_and_a_stranger_a_number() -> None:
     assert users(-1) == ""
 
 
+def test_a_uid_is_never_taken_for_an_account_that_is_called_like_it() -> None:
+    """KILL-02: `allow.users: ['77001']` means the account of that name, and no process of the uid 77001."""
+    account = pwd.struct_passwd(("77001", "x", 77002, 77002, "", "/", "/bin/sh"))
+    users = UserNames(ManualClock(), {77002: account}.__getitem__, by_name={"77001": account}.__getitem__)
+    assert [users.fresh(uid) for uid in (77001, 77002, 77003)] == ["uid:77001", "77001", "77003"]
+    assert users(77001) == "uid:77001"
+
+
 def test_the_user_database_is_asked_once_and_again_only_for_strangers() -> None:
     """A slow directory server is not asked in every tick, and may come back."""
     clock = ManualClock()
