@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from gpuagent.alerting.briefing import BriefingWriter, links_of
 from gpuagent.alerting.receivers import ReceiverFactory, count_alerts, count_messages, find_undelivered
-from gpuagent.alerting.rules import unknown_metrics
+from gpuagent.alerting.rules import unknown_metrics, with_external_url
 from gpuagent.alerting.snapshot_inputs import RuleSeries, SnapshotFacts, explainer, subjects_of, with_remedy
 from gpuagent.alerting.transitions import EndReasons, EvaluatedTick, close_for_handover, log_transitions
 from gpuagent.catalogue.alerting import AlertingFigures, ReceiverCounts
@@ -91,7 +91,8 @@ class Alerting:
         self.store = Store(
             where.state_file, owner=Owner(where.machine, simulated=bool(where.simulated)), lost=where.lost
         )
-        self.engine = RuleEngine(tuple(groups), longest_gap_seconds=longest_gap(config.poll_interval, clock.speed))
+        rules = with_external_url(groups, links_of(config, where.url).page)
+        self.engine = RuleEngine(rules, longest_gap_seconds=longest_gap(config.poll_interval, clock.speed))
         self.outbox = Outbox(self.store, clock)
         self.origin = MessageOrigin(where.node, simulated=bool(where.simulated))
         self.silences = Silences(self.store, clock)
@@ -181,7 +182,8 @@ class Alerting:
             is_measured_alike = (config.budgets, config.processes) == (self.config.budgets, self.config.processes)
             self.config = config
             self.engine.longest_gap_seconds = longest_gap(config.poll_interval, self._clock.speed)
-            self._note_ended(self.engine.reload(tuple(groups), self._clock.wall()))
+            rules = with_external_url(groups, links_of(config, self._where.url).page)
+            self._note_ended(self.engine.reload(rules, self._clock.wall()))
             if not is_measured_alike:
                 self.engine.interrupt()
             self._keeper.forget()
@@ -306,10 +308,10 @@ class Alerting:
                 for key, problem in result.failures:
                     log.debug("rule %s of group %s: %s", key.rule, key.group, problem)
                 self._evaluation_seconds = time.perf_counter() - started
+                self.briefings.snapshot = snapshot
                 due = self._is_due()
                 if due:
                     self._facts = SnapshotFacts(snapshot)
-                    self.briefings.snapshot = snapshot
                     alerts = (*self._ended.values(), *self.firing())
                     told = [with_remedy(each, self.remedy_of(each)) for each in alerts]
             except Exception:
@@ -375,6 +377,7 @@ class Alerting:
         for task in self._beating:
             task.cancel()
         self.briefings.links = links_of(self.config, self._where.url)
+        self.briefings.budgets = {budget.label: budget.memory for budget in self.config.budgets}
         self.origin.external_url = self.briefings.links.page
         await self.delivery.use(self._receivers.senders(self.config.receivers))
         self.heartbeats = self._receivers.heartbeats(self.config.receivers, alive)

@@ -15,9 +15,11 @@ from gpuagent.alerting.snapshot_inputs import with_remedy
 from gpuagent.catalogue.alerting import ReceiverCounts
 from gpuagent.clock import Clock
 from gpuagent.matchers import MatchOperator, parse_matcher
+from gpuagent.units import format_duration
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.notify.incidents import IncidentRecord
+from gpuagent_alerts.notify.incidents import REOPEN_SECONDS, IncidentRecord
 from gpuagent_alerts.notify.inhibition import muted_by, outranked_by
+from gpuagent_alerts.notify.matchers import Matchers
 from gpuagent_alerts.notify.outbox.entry import QueuedMessage
 from gpuagent_alerts.notify.receivers.base import send_test_message
 from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Ack, Silence
@@ -33,6 +35,7 @@ if TYPE_CHECKING:  # it loads the HTTP client, which a node without receivers ne
 
 Document = dict[str, Any]
 T = TypeVar("T")
+_REOPENS = format_duration(REOPEN_SECONDS)
 
 
 class AlertCommands:
@@ -59,10 +62,13 @@ class AlertCommands:
     async def add_silence(self, matchers: Sequence[str], seconds: float, comment: str, creator: str) -> Document:
         """Silence what matches for a while. Raises ValueError."""
         parsed = [parse_matcher(text) for text in matchers]
-        silences = self._alerting.silences
-        async with self._alerting.lock:
-            silence = await self._in_store(lambda: silences.add(parsed, seconds, comment=comment, creator=creator))
-        return silence_document(self._alerting, silence, self._clock.wall())
+        alerting = self._alerting
+        async with alerting.lock:
+            silence = await self._in_store(
+                lambda: alerting.silences.add(parsed, seconds, comment=comment, creator=creator)
+            )
+            found = silence_document(alerting, silence, self._clock.wall())
+            return found | {"note": found["note"] or note_of_silence(alerting, silence)}
 
     async def expire_silence(self, silence_id: str) -> Document:
         """End a silence. Raises KeyError."""
@@ -241,6 +247,26 @@ def silence_document(alerting: Alerting, silence: Silence, wall_seconds: float) 
         f"there is no rule {name}; {suggest(name, names)}".removesuffix("; ") for name in wanted if name not in names
     ]
     return _silence(silence, wall_seconds) | {"note": "; ".join(notes)}
+
+
+def note_of_silence(alerting: Alerting, silence: Silence) -> str:
+    """Return what a person should know who has just added this: that it silences nothing now; "" if it does."""
+    keys = [m.value for m in silence.matchers if m.name == INCIDENT_LABEL and m.op is MatchOperator.EQUAL]
+    for key in keys:
+        incident = alerting.incidents.get(key)
+        if incident is None:
+            return f"there is no incident {key}: `gpuagent alerts` shows the keys"
+        if incident.ends_at is not None:
+            return f"the incident {key} has ended; this silences it if it begins again within {_REOPENS}"
+    keys_of = {fingerprint: one.key for one in alerting.incidents.values() for fingerprint in one.members}
+    matches = Matchers(silence.matchers)
+    for running in alerting.engine.rules():
+        for instance in running.states.instances if running.states is not None else ():
+            if instance.state is not State.INACTIVE:
+                labels = instance.as_alert(Status.FIRING).labels
+                if matches({**labels, INCIDENT_LABEL: keys_of.get(instance.fingerprint, "")}):
+                    return ""
+    return "it matches no alert that is firing or pending now"
 
 
 def _fires_in(instance: Instance, states: AlertStates | None, now_seconds: float) -> float | None:

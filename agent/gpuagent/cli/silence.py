@@ -22,13 +22,17 @@ silence_app = typer.Typer(no_args_is_help=True, help="Do not tell of some alerts
 @silence_app.command()
 def add(
     duration: Annotated[str, typer.Option("--for", help="It ends by itself after this long")],
-    comment: Annotated[str, typer.Option(help="Why, for those who see it too")],
     matchers: Annotated[
         list[str] | None,
         typer.Argument(help=f"All must hold of an alert's labels: {MATCHER_HELP}; NAME is short for alertname=NAME"),
     ] = None,
+    comment: Annotated[str, typer.Option(help="Why, for those who see it too")] = "",
     incident: Annotated[
-        str, typer.Option(metavar="KEY", help="All alerts of this incident, as `gpuagent alerts` shows its key")
+        str,
+        typer.Option(
+            metavar="KEY",
+            help="All alerts of this incident, also those that join it later; `gpuagent alerts` shows its key",
+        ),
     ] = "",
     socket: Socket = None,
 ) -> None:

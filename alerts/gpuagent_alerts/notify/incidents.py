@@ -137,7 +137,7 @@ class _Update:
         self._records[found.key] = replace(
             found,
             kind=_kind(found, cause),
-            identities=(*found.identities, *brought)[:MOST_IDENTITIES],
+            identities=(*(one for one in found.identities if one not in cause.replaces), *brought)[:MOST_IDENTITIES],
             labels=dict(found.labels) if foreign else _labels(found, cause),
             members={**found.members, fingerprint: not did_nothing(alert.labels)},
         )

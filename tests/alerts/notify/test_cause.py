@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -31,8 +31,8 @@ class Known(NoCauseFacts):
     def dead_pids(self, uuid: str) -> Sequence[int]:
         return self.dead.get(uuid, [])
 
-    def lost_uuids(self) -> Sequence[str]:
-        return self.lost
+    def lost_gpus(self) -> Sequence[Mapping[str, str]]:
+        return [{"gpu": "0", "uuid": uuid} for uuid in self.lost]
 
     def is_blind(self) -> bool:
         return self.blind
