@@ -330,7 +330,7 @@ class Alerting:
         """Return whether something has to be written down or told, or may have changed at the receivers."""
         figures = self._figures
         waits = figures is None or any(receiver.queued for receiver in figures.receivers)  # its age is a figure
-        firing = [instance.fingerprint for instance in self._firing()] if self.notifies else []
+        firing = [instance.fingerprint for instance in self._firing()]
         return waits or self._keeper.is_due() or self._notifier.is_due(firing)
 
     def _write_down(self, told: Sequence[Alert] | None) -> AlertingFigures:
@@ -347,11 +347,12 @@ class Alerting:
     def _keep(self, alerts: Sequence[Alert]) -> None:
         """Save the states, and the messages that follow from them, in one transaction."""
         wall = self._clock.wall()
-        if not self.notifies:
+        others = None if self.notifies else [one for one in alerts if one.status is Status.FIRING]
+        if others is not None:
             alerts = [close_for_handover(one, wall) if one.status is Status.FIRING else one for one in alerts]
         with self.store.transaction():
             self._keeper.save_if_due()
-            self._notifier.notify(alerts, self._pending(), self._facts, closing=not self.notifies)
+            self._notifier.notify(alerts, self._pending(), self._facts, handed_over=others)
         self._ended = {name: alert for name, alert in self._ended.items() if self._notifier.is_open(name)}
 
     def _note_ended(self, transitions: Iterable[Transition]) -> None:

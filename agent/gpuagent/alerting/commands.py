@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuagent.alerting.alerting import Alerting
@@ -16,8 +17,8 @@ from gpuagent.catalogue.alerting import ReceiverCounts
 from gpuagent.clock import Clock
 from gpuagent.matchers import MatchOperator, parse_matcher
 from gpuagent.units import format_duration
-from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.notify.incidents import REOPEN_SECONDS, IncidentRecord
+from gpuagent_alerts.alert import Alert, News, Status
+from gpuagent_alerts.notify.incidents import REOPEN_SECONDS, IncidentRecord, incident_of
 from gpuagent_alerts.notify.inhibition import muted_by, outranked_by
 from gpuagent_alerts.notify.matchers import Matchers
 from gpuagent_alerts.notify.outbox.entry import QueuedMessage
@@ -178,7 +179,7 @@ def alerts_document(
                     "silenced_by": [silence.id for silence in alerting.silences.silencing(labels)],
                     "muted_by": muted(alert.labels) or outranked(alert.labels),
                     "acknowledged_by": ack.creator if ack else "",
-                    "receivers": [one.recipient.name for one in alerting.routes.of(alert.labels)],
+                    "receivers": [one.recipient.name for one in alerting.routes.of(alert.labels) if alerting.notifies],
                 }
             )
     return {
@@ -187,7 +188,7 @@ def alerts_document(
         "simulated": alerting.origin.simulated,
         "alerting": alerting.config.alerting,
         "alerts": sorted(alerts, key=lambda alert: (alert["state"] != "firing", alert["name"], alert["fingerprint"])),
-        "incidents": incident_rows(alerting.incidents.values(), acks),
+        "incidents": incident_rows(alerting.incidents.values(), acks, partial(headline_of_record, alerting)),
         "silences": [silence_document(alerting, silence, wall_seconds) for silence in alerting.silences.all()],
         "receivers": _receivers(alerting, receivers),
         "held_back": _held_back(alerting),
@@ -202,12 +203,23 @@ def alerts_document(
     }
 
 
-def incident_rows(incidents: Iterable[IncidentRecord], acks: Mapping[str, Ack]) -> list[Document]:
+def headline_of_record(alerting: Alerting, one: IncidentRecord) -> str:
+    """Return an incident in one line: of one that goes on, as a message would tell it now; "" if nothing is known."""
+    if one.ends_at is not None:
+        return one.headline
+    firing = [alert for alert in alerting.firing() if alert.fingerprint in one.members]
+    return alerting.briefings.headline(incident_of(one, News.BEGAN), firing) if firing else ""
+
+
+def incident_rows(
+    incidents: Iterable[IncidentRecord], acks: Mapping[str, Ack], headline_of: Callable[[IncidentRecord], str]
+) -> list[Document]:
     """Return the incidents, those that go on first and the worst of them at the top; then the latest to end."""
     rows = [
         {
             "key": one.key,
             "kind": str(one.kind),
+            "headline": headline_of(one),
             "labels": {name: value for name, value in one.labels.items() if value},
             "severity": one.severity,
             "starts_at_seconds": one.starts_at,
@@ -217,7 +229,6 @@ def incident_rows(incidents: Iterable[IncidentRecord], acks: Mapping[str, Ack]) 
             "acknowledged_by": acks[one.key].creator if one.key in acks else "",
         }
         for one in sorted(incidents, key=lambda one: (-severity_rank(one.severity), one.starts_at, one.key))
-        if one.identities  # what was handed over to others is theirs to tell of
     ]
     return sorted(rows, key=lambda row: (row["ends_at_seconds"] is not None, -(row["ends_at_seconds"] or 0.0)))
 

@@ -27,11 +27,11 @@ def list_receivers(
     ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
     socket: Socket = None,
 ) -> None:
-    """Show each receiver: what waits for it, what came of the last attempt, and whether it is switched off."""
+    """Show each receiver: what waits for it or is held back, the last attempt, and whether it is switched off."""
     document = ask_agent("GET", "/api/v1/alerts", socket)
     if as_json:
-        keys = ("schema", "time_seconds", "alerting", "receivers", "heartbeats")
-        typer.echo(json.dumps({key: document[key] for key in keys}, indent=1))
+        keys = ("schema", "time_seconds", "alerting", "receivers", "held_back", "heartbeats")
+        typer.echo(json.dumps({key: document.get(key) for key in keys}, indent=1))
         return
     paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
     for line in receiver_lines(document, width_of(sys.stdout), paint):

@@ -58,6 +58,7 @@ ALERT_SCHEMAS: dict[str, Schema] = {
     "Incident": record(
         "Alerts of one cause.",
         key=text("Stands for it everywhere, also in messages."),
+        headline=text("What happened in one line; empty where nothing is known, and where commands are not shown."),
         kind=one_of(["process", "group", "gpu", "node", "receiver", "rule"]),
         labels=mapping(text(), "Of what it happened to."),
         severity=text("The worst of its alerts."),
@@ -76,7 +77,10 @@ ALERT_SCHEMAS: dict[str, Schema] = {
         ends_at_seconds=number("Unix time."),
         comment=text("Empty where commands are not shown."),
         creator=text("The user at the other end of the control socket; empty where commands are not shown."),
-        note=text("Where it names an alert that no rule has: which, and what was probably meant."),
+        note=text(
+            "Where it names an alert that no rule has: which, and what was probably meant. When it is added, also that "
+            "it silences nothing now."
+        ),
     ),
     "Receiver": record(
         "One receiver, and its messages.",
