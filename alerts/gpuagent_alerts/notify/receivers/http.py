@@ -88,8 +88,10 @@ class Http:
             return Outcome(Reason.TIMED_OUT, "it did not answer in time"), b""
         except ForbiddenAddressError:
             return Outcome(Reason.MISCONFIGURED, "it has a link-local address: nothing is sent there"), b""
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError) as error:
-            why = f"its address or headers cannot be used ({type(error).__name__})"
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError):
+            why = (
+                "its address is no URL that begins with http:// or https:// and names a host, or a header is not ASCII"
+            )
             return Outcome(Reason.MISCONFIGURED, why), b""
         except (httpx.TransportError, OSError) as error:
             return Outcome(Reason.UNREACHABLE, _why(error)), b""
