@@ -19,7 +19,7 @@ BRIEFING = Briefing(
     numbers="process holds 44.1 GiB · 60.0 GiB of 80.0 GiB in use (75 %) · +84.4 GiB/h",
     holders=(Holder(81204, "whisper-api", "svc-ml", 47_352_014_438), Holder(7, "python3", "ann", 9 * 2**30)),
     culprit="server.py:41 holds 43.0 GiB in `cache`",
-    remedies=("SIGTERM: dry run (dry run: nothing was done)",),
+    remedies=("SIGTERM: dry run, nothing was done",),
     next_command="gpuagent blame 81204",
     links=LINKS,
     silence_command="gpuagent silence add 'gpu=\"0\"' 'pid=\"81204\"' --for 2h --comment 'being looked at'",

@@ -96,6 +96,7 @@ class BriefingWriter:
             board = board.replace(name, quote(text, safe=""))
         decisive = decisive_alert(seen, main) or main
         runbook = "" if decisive is None else decisive.annotations.get("runbook_url", "")
+        runbook = runbook if runbook.startswith(("https://", "http://")) else ""  # a rule may have any text
         found = {"page": self.links.page, "grafana": board, "runbook": runbook}
         return {name: url for name, url in found.items() if url}
 

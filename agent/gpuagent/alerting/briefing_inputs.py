@@ -116,7 +116,7 @@ class BriefingInputs:
     def members(self) -> list[Grower]:
         """Its processes that grow, and others of the same program that do, wherever they are; the fastest first.
 
-        Without a process in its labels, the program of the one that grows most on its GPUs.
+        Where no leak is told of, and none of the processes in its labels grows, the program of the one that grows most.
         """
         if self.snapshot is None or self.incident.is_over or not self._is_about_memory:
             return []
@@ -124,7 +124,7 @@ class BriefingInputs:
         texts = {labels.get("pid", "") for labels in self._labels} - {""}
         here = [each for each in growers if each.process.gpu_uuid in uuids and self._is_inside(each.process)]
         seeds = [each for each in here if str(each.process.pid) in texts]
-        if not texts:
+        if not seeds and all(one.name != LEAK for one in self.alerts):
             seeds = here[:1]
         shared = {group for each in seeds for group in _groups(each.process)}
         pids = {each.process.pid for each in seeds}

@@ -232,7 +232,7 @@ def _xid(case: EndedAlert) -> str:
 def _lost(case: EndedAlert) -> str:
     if not case.alert.labels.get("uuid"):
         found = (gpu.identity for gpu in case.snapshot.gpus if str(gpu.identity.index) == case.alert.labels.get("gpu"))
-        return next((f"the driver names it again: {identity.uuid}" for identity in found if identity.uuid), "")
+        return next((f"the GPU answers again, as {identity.uuid}" for identity in found if identity.uuid), "")
     gpu = case.gpu
     if gpu is None or gpu.state is not GpuState.OK:
         return ""

@@ -209,7 +209,8 @@ def _without_place(text: str) -> str:
 def _subject(seen: BriefingInputs, main: Alert) -> str:
     """Return who it is: one process with its user and pid, or several by what they have in common."""
     labels = main.labels if main.labels.get("pid") else _first_labels(seen) or main.labels
-    pids = seen.pids | {each.process.pid for each in seen.members}
+    told = {int(text) for one in seen.alerts if (text := one.labels.get("pid", "")).isdecimal()}
+    pids = told | {each.process.pid for each in seen.members} or seen.pids
     if len(pids) < 2:
         return _named(labels)
     users = {one.labels.get("user", "") for one in seen.alerts if one.labels.get("pid")}

@@ -9,7 +9,7 @@ from typing import Any
 from rich.cells import cell_len
 
 from gpuagent.cli.cells import Paint, cut, fit
-from gpuagent.growth_words import forecast_words, pace_words, verdict_words
+from gpuagent.growth_words import assessment_words
 from gpuagent.units import GIB, format_duration, format_ratio
 
 _FULL_CRITICAL, _FULL_WARNING = 0.98, 0.90
@@ -140,7 +140,7 @@ def _unusual(gpu: Document) -> str:
 def _growth(part: Document, whose: str) -> Iterator[str]:
     """What is said of memory as a whole, where it grows."""
     if part.get("verdict") in {"growing", "leaking"}:
-        yield whose + ", ".join(filter(None, (verdict_words(part), pace_words(part), forecast_words(part))))
+        yield whose + assessment_words(part)
 
 
 def _gib(value: float | None) -> str:

@@ -7,7 +7,7 @@ from typing import Any
 
 from gpuagent.cli.cells import clean, cut, wrap
 from gpuagent.cli.identified import Chosen
-from gpuagent.growth_words import forecast_words, pace_words, verdict_words
+from gpuagent.growth_words import assessment_words
 from gpuagent.naming import format_container
 from gpuagent.units import format_bytes, format_duration
 
@@ -110,7 +110,7 @@ def _shortened(lines: list[str]) -> list[str]:
 
 
 def _leak(row: Document) -> str:
-    return ", ".join(filter(None, (verdict_words(row), pace_words(row), forecast_words(row))))
+    return assessment_words(row)
 
 
 def _name(row: Document) -> str:

@@ -32,7 +32,7 @@ def rise_of(alarm: Alarm, what: str) -> tuple[str, ...]:
     lasted = format_duration(alarm.window_seconds)
     return (
         f"floor of {what} rose in {alarm.even_eighths} of 8 parts of {lasted}, {curve}",
-        f"+{pages(alarm.growth)} while {pages(alarm.free)} were free",
+        f"+{pages(alarm.growth)}, with {pages(alarm.free)} left",
     )
 
 

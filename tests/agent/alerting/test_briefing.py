@@ -195,8 +195,8 @@ def test_links_lead_to_this_gpu() -> None:
 
 def test_what_a_remedy_did_is_told_once() -> None:
     """The words of the remedy for an alert of this incident; no more than once."""
-    done = replace(LEAK, annotations={**LEAK.annotations, "remedy": "SIGTERM: dry run (dry run: nothing was done)"})
-    assert brief(done, done).remedies == ("SIGTERM: dry run (dry run: nothing was done)",)
+    done = replace(LEAK, annotations={**LEAK.annotations, "remedy": "SIGTERM: dry run, nothing was done"})
+    assert brief(done, done).remedies == ("SIGTERM: dry run, nothing was done",)
 
 
 @pytest.mark.parametrize("kind", list(CauseKind))

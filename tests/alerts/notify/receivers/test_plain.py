@@ -24,7 +24,7 @@ def test_an_incident_reads_like_a_colleagues_note() -> None:
         "Holds memory: whisper-api (svc-ml, pid 81204) 44.1 GiB",
         "Holds memory: python3 (ann, pid 7) 9.0 GiB",
         "Line: server.py:41 holds 43.0 GiB in `cache`",
-        "Remedy: SIGTERM: dry run (dry run: nothing was done)",
+        "Remedy: SIGTERM: dry run, nothing was done",
         "Next: gpuagent blame 81204",
         f"Silence: {BRIEFING.silence_command}",
         "Page: http://node7:9837/",
