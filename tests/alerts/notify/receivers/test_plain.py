@@ -40,7 +40,7 @@ def test_the_end_says_nothing_of_the_time_before() -> None:
     text = plain_text(about(incident(News.ENDED)), CONTEXT)
 
     assert text.startswith(
-        "RESOLVED node7 GPU 0: whisper-api (pid 81204, svc-ml) was leaking memory: the process ended"
+        "RESOLVED node7 GPU 0: whisper-api (svc-ml, pid 81204) was leaking memory: the process ended"
     )
     assert "Drain" not in text
 
