@@ -89,6 +89,17 @@ class Incident:
         return self.news is News.ENDED or self.ends_at is not None
 
 
+@dataclass(frozen=True, slots=True)
+class DigestLine:
+    """What a digest says of one incident, or of one alert that belongs to none."""
+
+    headline: str
+    """As the last message that was held back has it."""
+    messages: int
+    """Number of messages that it stands for."""
+    is_over: bool
+
+
 class Status(StrEnum):
     """State of an alert as a receiver is told of it."""
 
@@ -141,7 +152,9 @@ class Message:
     alerts: tuple[Alert, ...]
     group_labels: Mapping[str, str] = field(default_factory=dict)
     incident: Incident | None = None
-    """Incident that all its alerts belong to; None where a route groups by labels."""
+    """Incident that all its alerts belong to; None where a route groups by labels, and of a digest."""
+    digest: tuple[DigestLine, ...] = ()
+    """Of a message that stands for those that were held back: what they were about."""
 
     @property
     def status(self) -> Status:

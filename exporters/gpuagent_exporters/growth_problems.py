@@ -110,4 +110,5 @@ def _of_nobody(gpu: GpuReading, growth: Growth, said: Assessments) -> Problem:
 
 def _figures(document: Document) -> str:
     """`, 1.2 GiB/h, full in 2 h 14 min`, as far as it is known."""
-    return "".join(f", {words}" for words in (pace_words(document), forecast_words(document)) if words)
+    forecast = "" if document.get("growth_state") == GrowthState.FULL.value else forecast_words(document)
+    return "".join(f", {words}" for words in (pace_words(document), forecast) if words)

@@ -144,6 +144,7 @@ def _held(stuck: _Stuck, holders: Sequence[ProcessReading], gpus: Sequence[int])
         stuck.advice,
         gpu=gpus[0] if len(gpus) == 1 else None,
         pid=next(iter(named)) if len(named) == 1 else None,
+        gpus=tuple(gpus) if len(gpus) > 1 else (),
     )
 
 

@@ -1,26 +1,38 @@
-"""Alerts and remedies on the page: what fires, who was told, and what was done about it."""
+"""Alerts and remedies on the page: incidents with their alerts, who was told, and what was done about it."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import chain
 
 from gpuagent.core.wording import since_of, summary_of
 from gpuagent_exporters.page_html import SEVERITIES, Document, ago, attribute, chapter, count, duration, size, text
 
 _MOST = 100
 _MOST_REMEDIES = 20
+_MOST_ENDED = 20
 
 
 def alerts(document: Document, *, hidden: bool) -> str:
-    """What fires, gravest first, after what is wrong with alerting itself.
+    """Incidents with their alerts, gravest first, after what is wrong with alerting itself; then those that ended.
 
     `hidden`: the text of an alert and who acknowledged it may name users, so an open address is not shown them.
     """
     told = document.get("alerts") or ()
     found = sorted((alert for alert in told if not _always(alert)), key=_urgency)
-    items = "".join(_alert(alert, hidden=hidden) for alert in found[:_MOST])
+    incidents = document.get("incidents") or ()
+    going_on = [one for one in incidents if one.get("ends_at_seconds") is None]
+    by_key: dict[str, list[Document]] = {}
+    for alert in found[:_MOST]:
+        by_key.setdefault(str(alert.get("incident") or ""), []).append(alert)
+    items = "".join(
+        _incident(one, by_key.pop(str(one.get("key")), ()), document.get("time_seconds"), hidden=hidden)
+        for one in going_on[:_MOST]
+    )
+    items += "".join(_alert(alert, hidden=hidden) for alert in sorted(chain(*by_key.values()), key=_urgency))
     body = "".join(f'<p class="banner">{trouble}</p>' for trouble in _troubles(document))
     body += f'<ul class="list">{items}</ul>' if items else "<p>None.</p>"
+    body += _ended([one for one in incidents if one.get("ends_at_seconds") is not None], document.get("time_seconds"))
     always = sorted({str(alert.get("name")) for alert in told if _always(alert)})
     if always:
         body += f'<p class="quiet">{text(", ".join(always))} fires for nobody, which shows that alerting works.</p>'
@@ -69,6 +81,55 @@ def _always(alert: Document) -> bool:
 def _urgency(alert: Document) -> tuple[bool, int]:
     severity = alert.get("severity")
     return alert.get("state") != "firing", SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+
+
+def _incident(incident: Document, alerts: Sequence[Document], now: object, *, hidden: bool) -> str:
+    """One incident: what happened, since when, who is at it; below it its alerts."""
+    severity = str(incident.get("severity") or "")
+    kind = severity if severity in SEVERITIES else "calm"
+    who = incident.get("acknowledged_by")
+    facts = [
+        str(incident.get("key") or ""),
+        severity or "no severity",
+        f"began {ago(incident.get('starts_at_seconds'), now)}",
+        f"began again {count(incident['reopened'], 'time')}" if incident.get("reopened") else "",
+        ("acknowledged" if hidden else f"acknowledged by {who}") if who else "",
+    ]
+    items = "".join(_alert(alert, hidden=hidden) for alert in alerts)
+    return (
+        f'<li class="{kind}" data-key="{attribute(incident.get("key"))}"><b>{text(_headline(incident))}</b>'
+        f'<br><span class="quiet">{text(" · ".join(filter(None, facts)))}</span>'
+        + (f'<ul class="list">{items}</ul>' if items else "")
+        + "</li>"
+    )
+
+
+def _headline(incident: Document) -> str:
+    """The line that a message would have; where it is not told, what it happened to."""
+    labels = incident.get("labels") or {}
+    shown = " ".join(f"{name} {labels[name]}" for name in ("gpu", "pid", "receiver") if labels.get(name))
+    return str(incident.get("headline") or f"incident of a {incident.get('kind') or 'rule'} {shown}".rstrip())
+
+
+def _ended(incidents: Sequence[Document], now: object) -> str:
+    """Those of the last day that are over, a line for each, the latest first."""
+    if not incidents:
+        return ""
+    items = "".join(
+        f'<li class="calm" data-key="{attribute(one.get("key"))}">{text(_headline(one))} '
+        f'<span class="quiet">{text(_when_it_ended(one, now))}</span></li>'
+        for one in incidents[:_MOST_ENDED]
+    )
+    more = (
+        f'<p class="quiet">{len(incidents) - _MOST_ENDED} more in /api/v1/alerts</p>' if incidents[_MOST_ENDED:] else ""
+    )
+    return f'<p class="quiet">Ended in the last day:</p><ul class="list">{items}</ul>{more}'
+
+
+def _when_it_ended(incident: Document, now: object) -> str:
+    ends = incident.get("ends_at_seconds") or 0.0
+    lasted = duration(max(0.0, ends - (incident.get("starts_at_seconds") or ends)))
+    return f"ended {ago(ends, now)}, lasted {lasted}"
 
 
 def _alert(alert: Document, *, hidden: bool) -> str:

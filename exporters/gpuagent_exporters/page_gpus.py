@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from gpuagent.core.wording import forecast_words, pace_words, verdict_words
+from gpuagent.core.wording import assessment_words
 from gpuagent_exporters.page_html import (
     SEVERITIES,
     UNKNOWN,
@@ -90,8 +90,7 @@ def _growth(gpu: Document) -> str:
     """What is said of the memory as a whole: the verdict, how fast, and when it is full."""
     if gpu.get("verdict") not in {"leaking", "growing"}:
         return ""
-    words = (verdict_words(gpu), pace_words(gpu), forecast_words(gpu))
-    return f"<p>{text(', '.join(filter(None, words)))}</p>"
+    return f"<p>{text(assessment_words(gpu))}</p>"
 
 
 def _facts(gpu: Document) -> str:

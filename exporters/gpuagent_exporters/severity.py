@@ -32,6 +32,12 @@ class Problem:
     advice: str = ""
     gpu: int | None = None
     pid: int | None = None
+    gpus: tuple[int, ...] = ()
+    """NVML indices of several GPUs, where it is about no single one: none of them is well."""
+
+    def is_about(self, index: int) -> bool:
+        """Return whether the GPU of this NVML index has it."""
+        return index == self.gpu or index in self.gpus
 
     @property
     def sentence(self) -> str:
@@ -39,6 +45,7 @@ class Problem:
         return self.text if self.gpu is None else f"GPU {self.gpu}: {self.text}"
 
 
+_ABOUT_TELLING = frozenset({"undelivered"})
 _RANK = {severity: rank for rank, severity in enumerate(Severity)}
 
 
@@ -48,11 +55,13 @@ def gravest(severities: Iterable[Severity]) -> Severity | None:
 
 
 def most_severe_first(problems: Iterable[Problem]) -> list[Problem]:
-    """By severity, then the node before its GPUs, then as found."""
+    """By severity, then the node before its GPUs, then as found; who is not told of it comes after what is wrong."""
     return sorted(
         problems,
-        key=lambda problem: (_RANK[problem.severity], -1 if problem.gpu is None else problem.gpu),
-    )
+        key=lambda problem: (
+            _RANK[problem.severity], problem.kind in _ABOUT_TELLING, -1 if problem.gpu is None else problem.gpu,
+        ),
+    )  # fmt: skip
 
 
 def joined(parts: Iterable[object], most: int = 5) -> str:

@@ -19,13 +19,13 @@ BRIEFING = Briefing(
     numbers="process holds 44.1 GiB · 60.0 GiB of 80.0 GiB in use (75 %) · +84.4 GiB/h",
     holders=(Holder(81204, "whisper-api", "svc-ml", 47_352_014_438), Holder(7, "python3", "ann", 9 * 2**30)),
     culprit="server.py:41 holds 43.0 GiB in `cache`",
-    remedies=("SIGTERM: dry run (dry run: nothing was done)",),
+    remedies=("SIGTERM: dry run, nothing was done",),
     next_command="gpuagent blame 81204",
     links=LINKS,
-    silence_command="gpuagent silence add 'gpu=\"0\"' 'pid=\"81204\"' --for 2h --comment 'being looked at'",
+    silence_command="gpuagent silence add --incident inc-0123456789ab --for 2h",
 )
 ENDED = Briefing(
-    headline="RESOLVED node7 GPU 0: whisper-api (pid 81204, svc-ml) was leaking memory: the process ended; 44.1 GiB "
+    headline="RESOLVED node7 GPU 0: whisper-api (svc-ml, pid 81204) was leaking memory: the process ended; 44.1 GiB "
     "came back",
     numbers="16.0 GiB of 80.0 GiB in use (20 %)",
     links=LINKS,

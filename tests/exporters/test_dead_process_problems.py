@@ -29,12 +29,13 @@ def test_a_dead_process_is_called_what_it_was() -> None:
 
 
 def test_a_dead_process_on_two_gpus_is_one() -> None:
-    """PROC-01: one problem with the sum, and both GPUs in it."""
+    """PROC-01: one problem with the sum, and both GPUs in it; neither of them is well."""
     dead = [process(99, gpu_index=index, state=ProcessState.DEAD, used_gib=3.0) for index in (0, 1)]
     problem = only(snapshot([gpu(0), gpu(1)], dead))
 
     assert (problem.gpu, problem.pid) == (None, 99)
     assert "6.0 GiB on GPUs 0, 1: pid 99" in problem.text
+    assert [problem.is_about(index) for index in (0, 1, 2)] == [True, True, False]
 
 
 def test_many_dead_processes_are_one_problem() -> None:

@@ -142,8 +142,7 @@ def test_a_leak_at_the_wall_in_words() -> None:
     (problem,) = (one for one in find_problems(seen(FULL), NOW) if one.kind == "leak")
     assert problem.severity is Severity.CRITICAL
     assert problem.text.startswith(
-        "python3 (pid 4242) has been leaking memory for 2 h 10 min, 1.2 GiB/h until it stopped: GPU full, full now "
-        "(evidence: strict)"
+        "python3 (pid 4242) has been leaking memory for 2 h 10 min, 1.2 GiB/h until the GPU was full (evidence: strict)"
     )
 
 

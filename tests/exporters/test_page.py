@@ -237,7 +237,7 @@ def test_a_gpu_that_fills_up_says_when_it_is_full() -> None:
     )
     assert "growing, full in 1 min 30 s" in shown(gpus=gpu(verdict="growing", exhaustion_seconds=90.0)).text
     full = gpu(verdict="leaking", growth_state="stopped: GPU full", growth_bytes_per_second=1e6, exhaustion_seconds=0.0)
-    assert "leaking, stopped: GPU full, 3.4 GiB/h until it stopped: GPU full, full now" in shown(gpus=full).text
+    assert "leaking, 3.4 GiB/h until the GPU was full" in shown(gpus=full).text
     assert "ull in" not in shown(gpus=gpu()).text.partition("Processes")[0].partition("GPUs")[2]
 
 

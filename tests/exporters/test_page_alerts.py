@@ -159,3 +159,36 @@ def test_long_lists_are_cut_and_counted() -> None:
 
     assert "3 more in /api/v1/alerts" in text
     assert "2 more in /api/v1/remedies" in text
+
+
+def incident(**changes: Any) -> Document:
+    """An incident of one alert, with `changes`."""
+    return {
+        "key": "inc-1", "kind": "process", "headline": "WARNING node7 GPU 0: python3 (alice) leaking 9.0 GiB/h",
+        "labels": {"gpu": "0", "pid": "4242"}, "severity": "warning", "starts_at_seconds": NOW - 600,
+        "ends_at_seconds": None, "reopened": 0, "alerts": ["f00d"], "acknowledged_by": "",
+    } | changes  # fmt: skip
+
+
+def test_alerts_stand_below_their_incident() -> None:
+    """Its line, its key and since when; what belongs to none follows; what ended in the last day has a line each."""
+    over = incident(
+        key="inc-2", headline="RESOLVED node7 GPU 1: memory was full: memory back to 2.0 GiB (3 %)",
+        ends_at_seconds=NOW - 60,
+    )  # fmt: skip
+    alone = alert(fingerprint="beef", name="Mine", labels={})
+    text = drawn([alone, alert(incident="inc-1")], incidents=[incident(), over]).text
+
+    begins = text.index("WARNING node7 GPU 0: python3 (alice) leaking 9.0 GiB/h")
+    assert "inc-1 · warning · began 10 min ago" in text
+    assert begins < text.index("FIRING GpuProcessMemoryLeak") < text.index("FIRING Mine") < text.index("Ended in the")
+    assert "memory back to 2.0 GiB (3 %) ended 1 min ago, lasted 9 min" in text
+
+
+def test_an_incident_without_its_line_names_nobody() -> None:
+    """An open address is not told the headline, which may name a user: the kind and the GPU are left."""
+    shown = incident(headline="", acknowledged_by="hidden")
+    text = drawn([alert(incident="inc-1")], incidents=[shown], hidden=True).text
+    assert "incident of a process gpu 0 pid 4242" in text
+    assert "acknowledged" in text
+    assert "alice" not in text

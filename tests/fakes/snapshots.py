@@ -99,7 +99,7 @@ def full_growth() -> Growth:
         exhaustion=Range(7200.0, 3600.0, 10_800.0),
         reasons=(
             "floor of memory rose in 8 of 8 parts of 34 min, did not slow down",
-            "+1.9 GiB while 3.1 GiB were free",
+            "+1.9 GiB, with 3.1 GiB left",
         ),
         fast=True,
         fast_exhaustion_seconds=12.0,

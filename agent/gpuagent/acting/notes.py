@@ -52,7 +52,9 @@ class Notes:
         step = run.name_of_step
         took, wall = run.has_taken_a_step, self._clock.wall()
         note = RemedyNote(about(plan.target), run.id, step, outcome.result, plan.dry_run, wall, took)
-        words = said(step, outcome.result, outcome.released_bytes, outcome.seconds, dry_run=plan.dry_run)
+        words = said(
+            step, outcome.result, outcome.released_bytes, outcome.seconds, dry_run=plan.dry_run, detail=outcome.detail
+        )
         freed, seconds = outcome.released_bytes, outcome.seconds
         self._add(_Kept(note, plan.order.alert, words, self._clock.now(), freed, seconds))
 
@@ -79,7 +81,10 @@ class Notes:
             )
             dry_run = bool(run["dry_run"])
             note = RemedyNote(found, run["id"], step, end["result"], dry_run, end["time_seconds"], took)
-            words = said(step, end["result"], end.get("released_bytes"), end.get("seconds"), dry_run=dry_run)
+            words = said(
+                step, end["result"], end.get("released_bytes"), end.get("seconds"),
+                dry_run=dry_run, detail=str(end.get("detail", "")),
+            )  # fmt: skip
             age = max(wall - end["time_seconds"], 0.0)  # another agent's clock: the wall's has to do
             freed, seconds = end.get("released_bytes"), end.get("seconds")
             self._add(_Kept(note, str(run.get("fingerprint", "")), words, now - age, freed, seconds))
@@ -138,12 +143,16 @@ def waited_for(one: Outstanding) -> OutstandingStep:
     return OutstandingStep(RemedyTarget(*names), one.step, one.wall_seconds)
 
 
-def said(step: str, result: str, released_bytes: int | None, seconds: float | None, *, dry_run: bool) -> str:
-    """The end of a remedy in a few words."""
+def said(
+    step: str, result: str, released_bytes: int | None, seconds: float | None, *, dry_run: bool, detail: str = ""
+) -> str:
+    """The end of a remedy in a few words, with the reason of a refusal."""
     freed = f", {format_bytes(released_bytes)} came back" if released_bytes is not None and released_bytes > 0 else ""
     took = f" in {format_duration(seconds)}" if freed and seconds is not None else ""
-    dry = " (dry run: nothing was done)" if dry_run else ""
-    return f"{step}: {result.replace('_', ' ')}{freed}{took}{dry}"
+    if result == Result.DRY_RUN:
+        return f"{step}: dry run, nothing was done"
+    why = f": {detail}" if detail and result == Result.REFUSED else ""
+    return f"{step}: {result.replace('_', ' ')}{' (dry run)' if dry_run else ''}{freed}{took}{why}"
 
 
 def about(target: Target) -> RemedyTarget:

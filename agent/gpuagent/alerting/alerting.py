@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 
 from gpuagent.alerting.briefing import BriefingWriter, links_of
 from gpuagent.alerting.receivers import ReceiverFactory, count_alerts, count_messages, find_undelivered
-from gpuagent.alerting.rules import unknown_metrics
+from gpuagent.alerting.rules import unknown_metrics, with_external_url
 from gpuagent.alerting.snapshot_inputs import RuleSeries, SnapshotFacts, explainer, subjects_of, with_remedy
 from gpuagent.alerting.transitions import EndReasons, EvaluatedTick, close_for_handover, log_transitions
 from gpuagent.core.clock import Clock
@@ -91,7 +91,8 @@ class Alerting:
         self.store = Store(
             where.state_file, owner=StateOwner(where.machine, simulated=bool(where.simulated)), lost=where.lost
         )
-        self.engine = RuleEngine(tuple(groups), longest_gap_seconds=longest_gap(config.poll_interval, clock.speed))
+        rules = with_external_url(groups, links_of(config, where.url).page)
+        self.engine = RuleEngine(rules, longest_gap_seconds=longest_gap(config.poll_interval, clock.speed))
         self.outbox = Outbox(self.store, clock)
         self.origin = MessageOrigin(where.node, simulated=bool(where.simulated))
         self.silences = Silences(self.store, clock)
@@ -181,7 +182,8 @@ class Alerting:
             is_measured_alike = (config.budgets, config.processes) == (self.config.budgets, self.config.processes)
             self.config = config
             self.engine.longest_gap_seconds = longest_gap(config.poll_interval, self._clock.speed)
-            self._note_ended(self.engine.reload(tuple(groups), self._clock.wall()))
+            rules = with_external_url(groups, links_of(config, self._where.url).page)
+            self._note_ended(self.engine.reload(rules, self._clock.wall()))
             if not is_measured_alike:
                 self.engine.interrupt()
             self._keeper.forget()
@@ -306,10 +308,10 @@ class Alerting:
                 for key, problem in result.failures:
                     log.debug("rule %s of group %s: %s", key.rule, key.group, problem)
                 self._evaluation_seconds = time.perf_counter() - started
+                self.briefings.snapshot = snapshot
                 due = self._is_due()
                 if due:
                     self._facts = SnapshotFacts(snapshot)
-                    self.briefings.snapshot = snapshot
                     alerts = (*self._ended.values(), *self.firing())
                     told = [with_remedy(each, self.remedy_of(each)) for each in alerts]
             except Exception:
@@ -328,7 +330,7 @@ class Alerting:
         """Return whether something has to be written down or told, or may have changed at the receivers."""
         figures = self._figures
         waits = figures is None or any(receiver.queued for receiver in figures.receivers)  # its age is a figure
-        firing = [instance.fingerprint for instance in self._firing()] if self.notifies else []
+        firing = [instance.fingerprint for instance in self._firing()]
         return waits or self._keeper.is_due() or self._notifier.is_due(firing)
 
     def _write_down(self, told: Sequence[Alert] | None) -> AlertingFigures:
@@ -345,11 +347,12 @@ class Alerting:
     def _keep(self, alerts: Sequence[Alert]) -> None:
         """Save the states, and the messages that follow from them, in one transaction."""
         wall = self._clock.wall()
-        if not self.notifies:
+        others = None if self.notifies else [one for one in alerts if one.status is Status.FIRING]
+        if others is not None:
             alerts = [close_for_handover(one, wall) if one.status is Status.FIRING else one for one in alerts]
         with self.store.transaction():
             self._keeper.save_if_due()
-            self._notifier.notify(alerts, self._pending(), self._facts, closing=not self.notifies)
+            self._notifier.notify(alerts, self._pending(), self._facts, handed_over=others)
         self._ended = {name: alert for name, alert in self._ended.items() if self._notifier.is_open(name)}
 
     def _note_ended(self, transitions: Iterable[Transition]) -> None:
@@ -375,6 +378,7 @@ class Alerting:
         for task in self._beating:
             task.cancel()
         self.briefings.links = links_of(self.config, self._where.url)
+        self.briefings.budgets = {budget.label: budget.memory for budget in self.config.budgets}
         self.origin.external_url = self.briefings.links.page
         await self.delivery.use(self._receivers.senders(self.config.receivers))
         self.heartbeats = self._receivers.heartbeats(self.config.receivers, alive)

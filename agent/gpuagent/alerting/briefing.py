@@ -6,26 +6,26 @@ alert is said of one that has ended.
 
 from __future__ import annotations
 
-import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from gpuagent.alerting.headline import BriefingInputs, headline_of, main_alert
+from gpuagent.alerting.briefing_inputs import BriefingInputs
+from gpuagent.alerting.headline import decisive_alert, headline_of, labels_of, main_alert
 from gpuagent.core.growth import MemoryKey
-from gpuagent.core.snapshot import GpuReading, ProcessReading, Snapshot
+from gpuagent.core.hardware import Memory
+from gpuagent.core.snapshot import ProcessReading, Snapshot
 from gpuagent.core.units import format_bytes, format_ratio
-from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, CauseKind, Holder, Incident
+from gpuagent_alerts.alert import UNKNOWN_END, Alert, Briefing, Holder, Incident
 from gpuagent_exporters.xids import explain_xid
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
 
 _MOST_HOLDERS = 3
-_DEAD = "[dead]"
 _XIDS = frozenset({"GpuXidCritical", "GpuXidWarning"})
-_KERNEL_LOG = "dmesg | grep -i xid"
+_KERNEL_LOG = "sudo dmesg | grep -i xid"
 _COMMANDS = {
     "GpuLost": _KERNEL_LOG,
     "GpuXidCritical": _KERNEL_LOG,
@@ -59,10 +59,17 @@ class BriefingWriter:
     node: str
     links: Links = field(default_factory=Links)
     snapshot: Snapshot | None = None
+    budgets: Mapping[str, int] = field(default_factory=dict)
+    """Bytes that each budget allows, by its label."""
+
+    def headline(self, incident: Incident, alerts: Sequence[Alert]) -> str:
+        """Return the one line that a message about an incident would have now."""
+        seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
+        return headline_of(seen, main_alert(seen), self.node)
 
     def write(self, incident: Incident, alerts: Sequence[Alert]) -> Briefing:
         """Return what is said of an incident in a message with these alerts."""
-        seen = BriefingInputs(incident, tuple(alerts), self.snapshot)
+        seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
         main = main_alert(seen)
         over = incident.is_over
         reason = "" if not over else (main.end_reason if main is not None else "") or UNKNOWN_END
@@ -74,7 +81,7 @@ class BriefingWriter:
             remedies=tuple(dict.fromkeys(text for one in alerts if (text := one.annotations.get("remedy", "")))),
             next_command="" if over else _next_command(seen, main),
             links=self._links(seen, main),
-            silence_command="" if over else _silence_command(seen, main),
+            silence_command="" if over else f"gpuagent silence add --incident {incident.key} --for 2h",
             end_reason=reason,
         )
 
@@ -88,7 +95,9 @@ class BriefingWriter:
             ("{pid}", str(next(iter(seen.pids))) if len(seen.pids) == 1 else ""),
         ):
             board = board.replace(name, quote(text, safe=""))
-        runbook = "" if main is None else main.annotations.get("runbook_url", "")
+        decisive = decisive_alert(seen, main) or main
+        runbook = "" if decisive is None else decisive.annotations.get("runbook_url", "")
+        runbook = runbook if runbook.startswith(("https://", "http://")) else ""  # a rule may have any text
         found = {"page": self.links.page, "grafana": board, "runbook": runbook}
         return {name: url for name, url in found.items() if url}
 
@@ -100,20 +109,18 @@ def _numbers(seen: BriefingInputs, main: Alert | None) -> str:
     processes = seen.processes
     if not seen.incident.is_over and processes:
         held = sum(process.used_bytes or 0 for process in processes)
-        who = f"{len(processes)} processes hold" if len(processes) > 1 else "process holds"
+        many = len({process.pid for process in processes})
+        who = f"{many} processes hold" if many > 1 else "process holds"
         parts += [f"{who} {format_bytes(held)}"] if held else []
-    memory = _memory(seen.gpus)
+    memory = _memory(seen.memories)
     if memory:
         parts.append(memory)
-    grower = seen.grower
-    pace = seen.pace or (0.0 if grower is None else grower[2])
-    if pace and not seen.incident.is_over and not seen.is_full:
-        parts.append(f"+{format_bytes(pace)}/h")
+    if seen.pace and not seen.incident.is_over and not seen.is_full:
+        parts.append(f"+{format_bytes(seen.pace)}/h")
     return " · ".join(parts)
 
 
-def _memory(gpus: Sequence[GpuReading]) -> str:
-    found = [gpu.memory for gpu in gpus if gpu.memory is not None]
+def _memory(found: Sequence[Memory]) -> str:
     used = sum(memory.used_bytes or 0 for memory in found)
     total = sum(memory.total_bytes or 0 for memory in found)
     if not total:
@@ -136,23 +143,16 @@ def _what_is_needed(seen: BriefingInputs, main: Alert) -> str:
 
 
 def _holders(seen: BriefingInputs) -> list[Holder]:
-    """Return who holds memory of the incident's GPUs, the largest first."""
-    if seen.snapshot is None:
-        return []
-    uuids = {gpu.identity.uuid for gpu in seen.gpus}
+    """Return who holds memory of the incident's GPUs or of its MIG instance, the largest first."""
     held: dict[int, list[ProcessReading]] = {}
-    for process in seen.snapshot.processes:
-        if process.gpu_uuid in uuids and process.used_bytes:
+    for process in seen.listed:
+        if process.used_bytes:
             held.setdefault(process.pid, []).append(process)
-    found = [
-        Holder(
-            pid,
-            parts[0].info.name if parts[0].info is not None else _DEAD,
-            parts[0].info.user if parts[0].info is not None else "",
-            sum(part.used_bytes or 0 for part in parts),
-        )
-        for pid, parts in held.items()
-    ]
+    found = []
+    for pid, parts in held.items():
+        labels = labels_of(parts[0])
+        used = sum(part.used_bytes or 0 for part in parts)
+        found.append(Holder(pid, labels["process"], labels.get("user", ""), used))
     return sorted(found, key=lambda one: (-one.used_bytes, one.pid))
 
 
@@ -176,28 +176,6 @@ def _next_command(seen: BriefingInputs, main: Alert | None) -> str:
     if not indices:
         return "gpuagent alerts"
     return f"gpuagent ps --gpu {indices[0]}" if len(indices) == 1 else "gpuagent ps"
-
-
-def _silence_command(seen: BriefingInputs, main: Alert | None) -> str:
-    labels = seen.incident.labels
-    chosen: Iterable[tuple[str, str]] = ()
-    if seen.incident.kind in {CauseKind.PROCESS, CauseKind.GROUP}:
-        names = ("gpu", "pid") if labels.get("pid") else ("slurm_job", "pod_name", "unit", "container_id", "process")
-        given = [(name, labels[name]) for name in names if labels.get(name)]
-        chosen = given if labels.get("pid") else given[:1]
-    elif labels.get("gpu"):
-        chosen = [("gpu", labels["gpu"])]
-    if not chosen:
-        if main is None:
-            return ""
-        chosen = [("alertname", main.name)]
-    matchers = " ".join(shlex.quote(f"{name}={_quoted(value)}") for name, value in chosen)
-    return f"gpuagent silence add {matchers} --for 2h --comment 'being looked at'"
-
-
-def _quoted(value: str) -> str:
-    escaped = value.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'
 
 
 def links_of(config: Config, own_url: str) -> Links:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuagent.alerting.alerting import Alerting
@@ -15,9 +16,11 @@ from gpuagent.alerting.snapshot_inputs import with_remedy
 from gpuagent.core.clock import Clock
 from gpuagent.core.matchers import MatchOperator, parse_matcher
 from gpuagent.core.metrics.alerting import ReceiverCounts
-from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.notify.incidents import IncidentRecord
+from gpuagent.core.units import format_duration
+from gpuagent_alerts.alert import Alert, News, Status
+from gpuagent_alerts.notify.incidents import REOPEN_SECONDS, IncidentRecord, incident_of
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
+from gpuagent_alerts.notify.matchers import Matchers
 from gpuagent_alerts.notify.outbox.entry import QueuedMessage
 from gpuagent_alerts.notify.receivers.base import send_test_message
 from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Ack, Silence
@@ -33,6 +36,7 @@ if TYPE_CHECKING:  # it loads the HTTP client, which a node without receivers ne
 
 Document = dict[str, Any]
 T = TypeVar("T")
+_REOPENS = format_duration(REOPEN_SECONDS)
 
 
 class AlertCommands:
@@ -59,10 +63,13 @@ class AlertCommands:
     async def add_silence(self, matchers: Sequence[str], seconds: float, comment: str, creator: str) -> Document:
         """Silence what matches for a while. Raises ValueError."""
         parsed = [parse_matcher(text) for text in matchers]
-        silences = self._alerting.silences
-        async with self._alerting.lock:
-            silence = await self._in_store(lambda: silences.add(parsed, seconds, comment=comment, creator=creator))
-        return silence_document(self._alerting, silence, self._clock.wall())
+        alerting = self._alerting
+        async with alerting.lock:
+            silence = await self._in_store(
+                lambda: alerting.silences.add(parsed, seconds, comment=comment, creator=creator)
+            )
+            found = silence_document(alerting, silence, self._clock.wall())
+            return found | {"note": found["note"] or note_of_silence(alerting, silence)}
 
     async def expire_silence(self, silence_id: str) -> Document:
         """End a silence. Raises KeyError."""
@@ -172,7 +179,7 @@ def alerts_document(
                     "silenced_by": [silence.id for silence in alerting.silences.silencing(labels)],
                     "muted_by": by_loss(alert.labels) or by_tier(alert.labels),
                     "acknowledged_by": ack.creator if ack else "",
-                    "receivers": [one.recipient.name for one in alerting.routes.of(alert.labels)],
+                    "receivers": [one.recipient.name for one in alerting.routes.of(alert.labels) if alerting.notifies],
                 }
             )
     return {
@@ -181,7 +188,7 @@ def alerts_document(
         "simulated": alerting.origin.simulated,
         "alerting": alerting.config.alerting,
         "alerts": sorted(alerts, key=lambda alert: (alert["state"] != "firing", alert["name"], alert["fingerprint"])),
-        "incidents": incident_rows(alerting.incidents.values(), acks),
+        "incidents": incident_rows(alerting.incidents.values(), acks, partial(headline_of_record, alerting)),
         "silences": [silence_document(alerting, silence, wall_seconds) for silence in alerting.silences.all()],
         "receivers": _receivers(alerting, receivers),
         "held_back": _held_back(alerting),
@@ -196,12 +203,23 @@ def alerts_document(
     }
 
 
-def incident_rows(incidents: Iterable[IncidentRecord], acks: Mapping[str, Ack]) -> list[Document]:
+def headline_of_record(alerting: Alerting, one: IncidentRecord) -> str:
+    """Return an incident in one line: of one that goes on, as a message would tell it now; "" if nothing is known."""
+    if one.ends_at is not None:
+        return one.headline
+    firing = [alert for alert in alerting.firing() if alert.fingerprint in one.members]
+    return alerting.briefings.headline(incident_of(one, News.BEGAN), firing) if firing else ""
+
+
+def incident_rows(
+    incidents: Iterable[IncidentRecord], acks: Mapping[str, Ack], headline_of: Callable[[IncidentRecord], str]
+) -> list[Document]:
     """Return the incidents, those that go on first and the worst of them at the top; then the latest to end."""
     rows = [
         {
             "key": one.key,
             "kind": str(one.kind),
+            "headline": headline_of(one),
             "labels": {name: value for name, value in one.labels.items() if value},
             "severity": one.severity,
             "starts_at_seconds": one.starts_at,
@@ -211,7 +229,6 @@ def incident_rows(incidents: Iterable[IncidentRecord], acks: Mapping[str, Ack]) 
             "acknowledged_by": acks[one.key].creator if one.key in acks else "",
         }
         for one in sorted(incidents, key=lambda one: (-severity_rank(one.severity), one.starts_at, one.key))
-        if one.identities  # what was handed over to others is theirs to tell of
     ]
     return sorted(rows, key=lambda row: (row["ends_at_seconds"] is not None, -(row["ends_at_seconds"] or 0.0)))
 
@@ -241,6 +258,26 @@ def silence_document(alerting: Alerting, silence: Silence, wall_seconds: float) 
         f"there is no rule {name}; {suggest(name, names)}".removesuffix("; ") for name in wanted if name not in names
     ]
     return _silence(silence, wall_seconds) | {"note": "; ".join(notes)}
+
+
+def note_of_silence(alerting: Alerting, silence: Silence) -> str:
+    """Return what a person should know who has just added this: that it silences nothing now; "" if it does."""
+    keys = [m.value for m in silence.matchers if m.name == INCIDENT_LABEL and m.op is MatchOperator.EQUAL]
+    for key in keys:
+        incident = alerting.incidents.get(key)
+        if incident is None:
+            return f"there is no incident {key}: `gpuagent alerts` shows the keys"
+        if incident.ends_at is not None:
+            return f"the incident {key} has ended; this silences it if it begins again within {_REOPENS}"
+    keys_of = {fingerprint: one.key for one in alerting.incidents.values() for fingerprint in one.members}
+    matches = Matchers(silence.matchers)
+    for running in alerting.engine.rules():
+        for instance in running.states.instances if running.states is not None else ():
+            if instance.state is not State.INACTIVE:
+                labels = instance.as_alert(Status.FIRING).labels
+                if matches({**labels, INCIDENT_LABEL: keys_of.get(instance.fingerprint, "")}):
+                    return ""
+    return "it matches no alert that is firing or pending now"
 
 
 def _fires_in(instance: Instance, states: AlertStates | None, now_seconds: float) -> float | None:

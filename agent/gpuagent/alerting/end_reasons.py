@@ -231,6 +231,9 @@ def _xid(case: EndedAlert) -> str:
 
 
 def _lost(case: EndedAlert) -> str:
+    if not case.alert.labels.get("uuid"):
+        found = (gpu.identity for gpu in case.snapshot.gpus if str(gpu.identity.index) == case.alert.labels.get("gpu"))
+        return next((f"the GPU answers again, as {identity.uuid}" for identity in found if identity.uuid), "")
     gpu = case.gpu
     if gpu is None or gpu.state is not GpuState.OK:
         return ""
@@ -306,7 +309,7 @@ _REASONS: dict[frozenset[str], Callable[[EndedAlert], str]] = {
     frozenset({"GpuRowRemapPending"}): _remap_pending,
     frozenset({"GpuRecoveryAction"}): _recovery,
     frozenset({"GpuThrottledThermal", "GpuThrottledPower"}): _throttled,
-    frozenset({"GpuRemedy"}): _constant("a remedy is told for 15 min"),
+    frozenset({"GpuRemedy"}): _constant("that was 15 min ago"),
     frozenset({"GpuRemedyAnnounced"}): _constant("the remedy acted, or was called off"),
     frozenset({"GpuProcessUnkillable"}): _constant("the process has ended"),
     frozenset({"GpuRemediesStopped"}): _constant("remedies go on"),

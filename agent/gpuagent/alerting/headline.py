@@ -6,19 +6,17 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
-from gpuagent.core.growth import Growth, MemoryKey, Verdict
+from gpuagent.alerting.briefing_inputs import DEAD, FULL, LEAK, SOON, BriefingInputs
+from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.identity import format_container
-from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Snapshot
+from gpuagent.core.snapshot import ProcessReading
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
-from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, Incident, Status, resolved_summary, shown_annotations
+from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, Status, resolved_summary, shown_annotations
+from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
 from gpuagent_exporters.xids import explain_xid
 
-LEAK = "GpuProcessMemoryLeak"
-FULL = frozenset({"GpuMemoryFull", "GpuInstanceMemoryFull"})
-SOON = "GpuMemoryExhaustionSoon"
 _SEVERITIES = ("critical", "error", "warning", "info", "none")
 _ORDER = (
     "GpuLost", "GpuXidCritical", "GpuProcessUnkillable", LEAK, *sorted(FULL), SOON, "GpuMemoryLeak", "GpuMemoryHigh",
@@ -27,107 +25,6 @@ _ORDER = (
 """Alerts in the order in which they name an incident. The leak comes before the full GPU that it led to."""
 _NOTES = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
 """Alerts that tell what is done about an incident, and never name one that has something else."""
-_FULL_RATIO = 0.98
-_CAN_BLAME = frozenset({"census", "lines"})
-
-
-@dataclass(frozen=True, slots=True)
-class BriefingInputs:
-    """Facts known of an incident when a message about it is made."""
-
-    incident: Incident
-    alerts: tuple[Alert, ...]
-    snapshot: Snapshot | None
-
-    @property
-    def gpus(self) -> list[GpuReading]:
-        """The GPUs that it happened on, as they were read last, by index."""
-        if self.snapshot is None:
-            return []
-        uuids = {labels.get("uuid", "") for labels in (self.incident.labels, *(one.labels for one in self.alerts))}
-        return sorted(
-            (gpu for gpu in self.snapshot.gpus if gpu.identity.uuid in uuids), key=lambda gpu: gpu.identity.index
-        )
-
-    @property
-    def indices(self) -> list[str]:
-        """Indices of its GPUs as the labels have them, in order; of a GPU that was never read, too."""
-        found = {labels.get("gpu", "") for labels in (self.incident.labels, *(one.labels for one in self.alerts))}
-        return sorted(found - {""}, key=lambda text: (not text.isdecimal(), len(text), text))
-
-    @property
-    def pids(self) -> set[int]:
-        """Processes that its alerts name."""
-        texts = {one.labels.get("pid", "") for one in self.alerts} | {self.incident.labels.get("pid", "")}
-        return {int(text) for text in texts if text.isdecimal()}
-
-    @property
-    def processes(self) -> list[ProcessReading]:
-        """The processes that its alerts name, as the driver lists them on its GPUs."""
-        uuids, pids = {gpu.identity.uuid for gpu in self.gpus}, self.pids
-        listed = () if self.snapshot is None else self.snapshot.processes
-        return [process for process in listed if process.pid in pids and process.gpu_uuid in uuids]
-
-    @property
-    def xids(self) -> list[int]:
-        """Codes of the Xids that its alerts name."""
-        return sorted({int(text) for one in self.alerts if (text := one.labels.get("xid", "")).isdecimal()})
-
-    @property
-    def pace(self) -> float:
-        """Bytes an hour by which its processes grow together; 0 where no alert that is true says so."""
-        found: dict[tuple[str, str, str], float] = {}
-        for alert in self.alerts:
-            labels = alert.labels
-            if alert.name == LEAK and alert.status is Status.FIRING and alert.true_until is None:
-                key = labels.get("uuid", ""), labels.get("pid", ""), labels.get("gpu_instance_id", "")
-                found[key] = max(found.get(key, 0.0), alert.value)  # one alert for each standard, with one pace
-        return sum(value for value in found.values() if value > 0)
-
-    @property
-    def grower(self) -> tuple[ProcessReading, Growth, float] | None:
-        """The process on its GPUs that grows most, and by how many bytes an hour; None where none is known to grow."""
-        if self.snapshot is None:
-            return None
-        uuids = {gpu.identity.uuid for gpu in self.gpus}
-        found = [
-            (process, growth, growth.slope.value * 3600)
-            for process in self.snapshot.processes
-            if process.gpu_uuid in uuids
-            and (growth := self.snapshot.growth.get(process.key)) is not None
-            and growth.slope is not None
-            and growth.verdict in {Verdict.GROWING, Verdict.LEAKING}
-            and growth.slope.value > 0
-        ]
-        return max(found, key=lambda one: one[2], default=None)
-
-    @property
-    def is_full(self) -> bool:
-        """Whether one of its GPUs has no room."""
-        if any(one.name in FULL and one.status is Status.FIRING and one.true_until is None for one in self.alerts):
-            return True
-        ratios = (gpu.memory.used_ratio for gpu in self.gpus if gpu.memory is not None and gpu.state is GpuState.OK)
-        return any(ratio is not None and ratio >= _FULL_RATIO for ratio in ratios)
-
-    @property
-    def seconds_to_full(self) -> float | None:
-        """Seconds until the first of its GPUs is full; None where no forecast is true now."""
-        found = [
-            one.value
-            for one in self.alerts
-            if one.name == SOON and one.status is Status.FIRING and one.true_until is None and one.value >= 0
-        ]
-        growth = {} if self.snapshot is None else self.snapshot.growth
-        for gpu in self.gpus:
-            whole = growth.get(MemoryKey(gpu.identity.uuid))
-            if whole is not None and whole.exhaustion is not None:
-                found.append(whole.exhaustion.value)
-        return min(found, default=None)
-
-    def can_blame(self, pid: int) -> bool:
-        """Return whether the app of this process can be asked which line of Python holds its memory."""
-        client = None if self.snapshot is None else self.snapshot.clients.get(pid)
-        return client is not None and bool(_CAN_BLAME & set(client.capabilities))
 
 
 def main_alert(seen: BriefingInputs) -> Alert | None:
@@ -153,7 +50,7 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
         )
 
 
-_PLACE = re.compile(r"GPU \d+(?: \(GPU-[^)]*\))?(?::| )\s*")
+_PLACE = re.compile(r"GPU \d+(?: \(GPU-[^)]*\))?(?:, MIG instance \d+(?: \([^)]*\))?)?(?::| )\s*")
 """Beginning of a rule's text that the headline says by itself."""
 _COARSE_SECONDS = 120.0
 """Time above which a forecast is told in whole minutes."""
@@ -162,6 +59,19 @@ _COARSE_SECONDS = 120.0
 def headline_of(seen: BriefingInputs, main: Alert | None, node: str) -> str:
     """Return the line: severity, node and GPU, what happened, and what comes of it as long as that is true."""
     return f"{_severity(seen)} {_place(seen, node)}: {_what(seen, main)}"
+
+
+def decisive_alert(seen: BriefingInputs, main: Alert | None) -> Alert | None:
+    """Return the alert that makes an incident as bad as it is, where that is worse than the one that names it."""
+    if main is None or seen.incident.is_over:
+        return None
+    true_now = [one for one in seen.alerts if _is_true(one) and not did_nothing(one.labels)]
+    found = max(true_now, key=lambda one: urgency_of(one.labels), default=main)
+    return found if urgency_of(found.labels).rises_above(urgency_of(main.labels)) else None
+
+
+def _is_true(alert: Alert) -> bool:
+    return alert.status is Status.FIRING and alert.true_until is None
 
 
 def _severity(seen: BriefingInputs) -> str:
@@ -183,29 +93,44 @@ def _what(seen: BriefingInputs, main: Alert | None) -> str:
     if seen.incident.is_over:
         return _what_was(seen, main)
     write = _WRITERS.get(main.name)
-    return _summary(main) if write is None else write(seen, main)
+    said = _summary(main) if write is None else write(seen, main)
+    decisive = decisive_alert(seen, main)
+    if decisive is None or decisive.name in _SAID_BY.get(main.name, ()):
+        return said
+    return f"{said}; {_clause(decisive)}"
+
+
+_FORECASTS = frozenset({SOON, *FULL})
+_SAID_BY = dict.fromkeys((LEAK, SOON, *FULL), _FORECASTS) | {"GpuLost": frozenset({"GpuXidCritical"})}
+"""What the text of an alert tells of others already."""
+
+
+def _clause(alert: Alert) -> str:
+    """Return what an alert adds to a headline that names the process already."""
+    step, result = alert.labels.get("step", ""), alert.labels.get("result", "").replace("_", " ")
+    if alert.name == "GpuRemedy" and step and result:
+        return f"remedy {step}: {result}"
+    return "a remedy is about to act" if alert.name == "GpuRemedyAnnounced" else _summary(alert)
 
 
 def _leak(seen: BriefingInputs, main: Alert) -> str:
+    states = {each.growth.state for each in seen.members}
+    paces = sum(each.bytes_per_hour for each in seen.members)
+    past = f" {format_bytes(paces)}/h" if paces else ""
+    if states == {GrowthState.FULL}:
+        return f"{_subject(seen, main)} leaked{past} until there was no room{_forecast(seen)}"
+    if states == {GrowthState.STOPPED}:
+        return f"{_subject(seen, main)} leaked{past} and has stopped{_forecast(seen)}"
     pace = f" {format_bytes(seen.pace)}/h" if seen.pace else ""
     return f"{_subject(seen, main)} leaking{pace}{_forecast(seen)}"
 
 
-def _soon(seen: BriefingInputs, _: Alert) -> str:
-    """Return who grows most, where somebody does: whoever is woken asks that first."""
-    grower = seen.grower
-    if grower is None:
+def _soon(seen: BriefingInputs, main: Alert) -> str:
+    """Return who grows, where somebody does: whoever is woken asks that first."""
+    if not seen.members:
         return f"memory running out{_forecast(seen)}"
-    process, growth, pace = grower
-    verb = "leaking" if growth.verdict is Verdict.LEAKING else "growing"
-    return f"{_name(process)} {verb} {format_bytes(pace)}/h{_forecast(seen)}"
-
-
-def _name(process: ProcessReading) -> str:
-    info = process.info
-    user = "" if info is None else info.user
-    who = ", ".join(part for part in (user, f"pid {process.pid}") if part)
-    return f"{'a process' if info is None else info.name} ({who})"
+    verb = "leaking" if any(one.growth.verdict is Verdict.LEAKING for one in seen.members) else "growing"
+    return f"{_subject(seen, main)} {verb} {format_bytes(seen.pace)}/h{_forecast(seen)}"
 
 
 def _full(seen: BriefingInputs, main: Alert) -> str:
@@ -220,20 +145,57 @@ def _xid(seen: BriefingInputs, main: Alert) -> str:
     return ", ".join(f"Xid {xid}: {explain_xid(xid).meaning}" for xid in seen.xids) or _summary(main)
 
 
+def _blind(seen: BriefingInputs, main: Alert) -> str:
+    if seen.incident.kind is CauseKind.NODE or not seen.indices:
+        return "the agent cannot read any GPU"
+    return "the agent cannot read these GPUs" if len(seen.indices) > 1 else _summary(main).replace("it", "the GPU")
+
+
+def _dead(seen: BriefingInputs, _: Alert) -> str:
+    who, held = _of_the_dead(seen.alerts)
+    verb = "has ended and still holds" if len(who) == 1 else "have ended and still hold"
+    return f"{_dead_subject(who)} {verb} {format_bytes(held)}"
+
+
+def _budget(seen: BriefingInputs, main: Alert) -> str:
+    limit = seen.budgets.get(main.labels.get("budget", ""))
+    return _summary(main) + (f" of {format_bytes(limit)}" if limit else "")
+
+
 _WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
     LEAK: _leak,
     SOON: _soon,
     **dict.fromkeys(FULL, _full),
+    DEAD: _dead,
     "GpuLost": _lost,
     "GpuXidCritical": _xid,
     "GpuXidWarning": _xid,
+    "GpuMonitorBlind": _blind,
+    "GpuBudgetExceeded": _budget,
 }
 
 
 def _what_was(seen: BriefingInputs, main: Alert) -> str:
     if main.name == LEAK and len(seen.pids) > 1:
         return f"{_subject(seen, main)} was leaking memory: {main.end_reason or UNKNOWN_END}"
+    if main.name == DEAD and (many := [one for one in seen.alerts if one.name == DEAD])[1:]:
+        who, held = _of_the_dead(many)
+        gone = [one for one in many if one.end_reason.endswith("came back")]
+        back = f"; {format_bytes(_of_the_dead(gone)[1])} came back" if gone else ""
+        reason = main.end_reason.partition(";")[0] or UNKNOWN_END
+        return f"{_dead_subject(who)} had ended and held {format_bytes(held)}: {reason}{back}"
     return _without_place(resolved_summary(main))
+
+
+def _of_the_dead(alerts: Sequence[Alert]) -> tuple[dict[str, str], float]:
+    """Return the ended processes by pid, each with its name and user, and how much they hold on all GPUs."""
+    dead = [one for one in alerts if one.name == DEAD]
+    who = {one.labels.get("pid", ""): _named(one.labels) for one in dead}
+    return who, sum(one.value for one in dead if one.value > 0)
+
+
+def _dead_subject(who: Mapping[str, str]) -> str:
+    return next(iter(who.values()), "a process") if len(who) < 2 else f"{len(who)} processes"
 
 
 def _summary(alert: Alert) -> str:
@@ -246,20 +208,46 @@ def _without_place(text: str) -> str:
 
 def _subject(seen: BriefingInputs, main: Alert) -> str:
     """Return who it is: one process with its user and pid, or several by what they have in common."""
-    labels = main.labels
-    user = labels.get("user", "")
-    if len(seen.pids) < 2:
-        who = ", ".join(part for part in (user, f"pid {labels.get('pid', '?')}") if part)
-        return f"{labels.get('process', 'a process')} ({who})"
-    users = {one.labels.get("user", "") for one in seen.alerts if one.labels.get("pid")} - {""}
-    is_job = bool(labels.get("slurm_job"))
-    many = f"{len(seen.pids)} {'ranks' if is_job else 'processes'}"
-    return f"{_group(seen, main)} ({', '.join([many, *sorted(users)])})"
+    labels = main.labels if main.labels.get("pid") else _first_labels(seen) or main.labels
+    told = {int(text) for one in seen.alerts if (text := one.labels.get("pid", "")).isdecimal()}
+    pids = told | {each.process.pid for each in seen.members} or seen.pids
+    if len(pids) < 2:
+        return _named(labels)
+    users = {one.labels.get("user", "") for one in seen.alerts if one.labels.get("pid")}
+    users |= {each.process.info.user for each in seen.members if each.process.info is not None}
+    many = f"{len(pids)} {'ranks' if labels.get('slurm_job') else 'processes'}"
+    return f"{_group(seen, labels)} ({', '.join([many, *sorted(users - {''})])})"
 
 
-def _group(seen: BriefingInputs, main: Alert) -> str:
+def _first_labels(seen: BriefingInputs) -> dict[str, str]:
+    """Return what the labels of an alert would say of the process that grows most."""
+    if not seen.members:
+        return {}
+    return labels_of(seen.members[0].process)
+
+
+def labels_of(process: ProcessReading) -> dict[str, str]:
+    """Return what an alert's labels say of a process, and of one that has ended what it was."""
+    info = process.info or process.former
+    if info is None:
+        return {"pid": str(process.pid), "process": "[dead]"}
+    labels = {
+        "pid": str(process.pid), "process": info.name, "user": info.user, "slurm_job": info.slurm_job,
+        "pod_namespace": info.namespace, "pod_name": info.pod, "unit": info.unit, "container_id": info.container_id,
+    }  # fmt: skip
+    return {name: value for name, value in labels.items() if value}
+
+
+def _named(labels: Mapping[str, str]) -> str:
+    """Return `whisper-api (svc-ml, pid 81204)`, a rank with its job."""
+    job = f"Slurm job {labels['slurm_job']}" if labels.get("slurm_job") else ""
+    who = ", ".join(part for part in (labels.get("user", ""), job, f"pid {labels.get('pid', '?')}") if part)
+    return f"{labels.get('process', 'a process')} ({who})"
+
+
+def _group(seen: BriefingInputs, labels: Mapping[str, str]) -> str:
     """Return what several processes have in common, the narrowest first."""
-    labels = {**main.labels, **{name: text for name, text in seen.incident.labels.items() if text}}
+    labels = {**labels, **{name: text for name, text in seen.incident.labels.items() if text}}
     if labels.get("slurm_job"):
         return f"Slurm job {labels['slurm_job']}"
     if labels.get("pod_name"):
@@ -273,19 +261,20 @@ def _group(seen: BriefingInputs, main: Alert) -> str:
 
 def _forecast(seen: BriefingInputs) -> str:
     if seen.is_full:
-        return ", GPU full now"
+        return ", GPU full now" if seen.instance is None else ", MIG instance full now"
     seconds = seen.seconds_to_full
     if seconds is None or not 0 <= seconds <= MAX_SECONDS:
         return ""
+    if seconds < 1:
+        return ", full now"
     return f", full in {format_duration(round(seconds / 60) * 60 if seconds >= _COARSE_SECONDS else seconds)}"
 
 
 def _largest(seen: BriefingInputs) -> str:
-    """Return who holds most of a full GPU."""
-    uuids = {gpu.identity.uuid for gpu in seen.gpus}
-    listed = [] if seen.snapshot is None else seen.snapshot.processes
-    held = [one for one in listed if one.gpu_uuid in uuids and one.used_bytes and one.info is not None]
+    """Return who holds most of a full GPU: of an incident about processes, which of those."""
+    about = seen.processes if seen.incident.kind in {CauseKind.PROCESS, CauseKind.GROUP} else []
+    held = [one for one in about or seen.listed if one.used_bytes and one.info is not None]
     if not held:
         return ""
     most = max(held, key=lambda one: one.used_bytes or 0)
-    return f", {format_bytes(most.used_bytes or 0)} of it held by {_name(most)}"
+    return f", {format_bytes(most.used_bytes or 0)} of it held by {_named(labels_of(most))}"

@@ -80,3 +80,18 @@ def _with_runbook(rule: Rule, base: str) -> Rule:
         return rule
     url = base + found.text.removeprefix(RUNBOOKS_URL)
     return replace(rule, annotations={**rule.annotations, RUNBOOK_ANNOTATION: Template(url, (url,))})
+
+
+def with_external_url(groups: Iterable[RuleGroup], page: str) -> tuple[RuleGroup, ...]:
+    """Return the groups with the address of the agent's page in place of `{{ externalURL }}`."""
+    url = page.rstrip("/")  # as Prometheus has its own: https://prometheus.example.org
+    return tuple(
+        replace(group, rules=tuple(_at(rule, url) if isinstance(rule, AlertRule) else rule for rule in group.rules))
+        for group in groups
+    )
+
+
+def _at(rule: AlertRule, url: str) -> AlertRule:
+    labels = {name: template.with_external_url(url) for name, template in rule.labels.items()}
+    annotations = {name: template.with_external_url(url) for name, template in rule.annotations.items()}
+    return replace(rule, labels=labels, annotations=annotations)

@@ -136,10 +136,11 @@ class SnapshotFacts:
         return [each.pid for each in self._snapshot.processes
                 if each.gpu_uuid == uuid and each.state is ProcessState.DEAD]  # fmt: skip
 
-    def lost_uuids(self) -> Sequence[str]:
-        """Return the GPUs that are lost or gone."""
+    def lost_gpus(self) -> Sequence[Mapping[str, str]]:
+        """Return the labels `gpu` and `uuid` of the GPUs that are lost or gone."""
         gone = (GpuState.LOST, GpuState.GONE)
-        return [gpu.identity.uuid for gpu in self._snapshot.gpus if gpu.state in gone and gpu.identity.uuid]
+        lost = (gpu.identity for gpu in self._snapshot.gpus if gpu.state in gone)
+        return [{"gpu": str(identity.index), "uuid": identity.uuid} for identity in lost]
 
     def is_blind(self) -> bool:
         """Return whether no GPU of the node can be read."""
@@ -167,10 +168,10 @@ def _program(reading: ProcessReading, info: ProcessInfo) -> CauseProcess:
     }  # fmt: skip
     identity = f"{info.id.boot_id}:{info.id.pid}:{info.id.start_ticks}"
     known = {name: value for name, value in labels.items() if value}
-    return CauseProcess(identity, reading.pid, tuple(_groups(info)), known)
+    return CauseProcess(identity, reading.pid, tuple(groups_of(info)), known)
 
 
-def _groups(info: ProcessInfo) -> Iterator[str]:
+def groups_of(info: ProcessInfo) -> Iterator[str]:
     """Yield what the process shares with others of its program. Each has the user: nobody joins another's incident."""
     if info.slurm_job:
         yield f"job:{info.slurm_job}:{info.uid}"

@@ -16,6 +16,7 @@ _NARROWEST, _WIDEST = 40, 160
 _INDENT = 9
 _SHOWN_LABELS = ("gpu", "process", "pid", "user", "unit", "slurm_job", "pod_name", "receiver")
 _SEVERITIES = ("critical", "warning", "info")
+_MOST_NAMES = 4
 _WORDS = {"": "no severity", "none": "for no one"}
 
 
@@ -69,6 +70,7 @@ def receiver_lines(document: Document, width: int, paint: Paint) -> list[str]:
     if not document["receivers"] and not document["heartbeats"]:
         return [cut("no receiver is configured: this agent tells nobody", width)]
     lines = []
+    held = {one["receiver"]: one for one in document.get("held_back", ())}
     for counts in document["receivers"]:
         head = f"{counts['receiver']}, {counts['kind'] or 'no longer configured'}"
         facts = [f"{counts['sent']} sent", f"{counts['queued']} queued"]
@@ -78,6 +80,8 @@ def receiver_lines(document: Document, width: int, paint: Paint) -> list[str]:
             facts.append(_count(counts["failed"], "failed attempt"))
         facts += [f"{counts[key]} {key}" for key in ("dead", "dropped") if counts[key]]
         lines += [paint(cut(head, width), "bold"), *_indented(", ".join(facts), width)]
+        if counts["receiver"] in held:
+            lines += _indented(_held_back(held[counts["receiver"]], _now(document)), width)
         if counts["off"]:
             ago = format_duration(max(0.0, _now(document) - counts["off_since_seconds"]))
             text = f"switched off {ago} ago: {counts['off']}. gpuagent receivers test switches it on"
@@ -125,20 +129,35 @@ def _incidents(document: Document, width: int, paint: Paint) -> list[str]:
         if incident["ends_at_seconds"] is not None:
             continue
         age = format_duration(max(0.0, _now(document) - incident["starts_at_seconds"]))
-        labels = incident["labels"]
-        shown = " ".join(f"{name} {labels[name]}" for name in _SHOWN_LABELS if labels.get(name))
         severity = str(incident["severity"])
-        told = (_WORDS.get(severity, severity), f"{incident['kind']} {shown}".rstrip(), f"for {age}")
         ack = f", acknowledged by {incident['acknowledged_by']}" if incident["acknowledged_by"] else ""
         below = ", ".join(dict.fromkeys(names[one] for one in incident["alerts"] if one in names))
-        lines.append(paint(cut(incident["key"], width), severity))
-        lines += [*_indented(", ".join(told) + ack, width), *(paint(one, "dim") for one in _indented(below, width))]
+        lines.append(paint(cut(f"{incident['key']}  for {age}{ack}", width), severity))
+        lines += [*_indented(_what(incident), width), *(paint(one, "dim") for one in _indented(below, width))]
     held = [
-        cut(f"{one['receiver']}: {_count(one['messages'], 'message')} held back, a digest follows", width)
-        for one in document.get("held_back", ())
+        cut(f"{one['receiver']}: {_held_back(one, _now(document))}", width) for one in document.get("held_back", ())
     ]
     title = [paint(cut("Incidents", width), "bold")] if lines else []
     return [*title, *lines, *held, *([""] if lines or held else [])]
+
+
+def _what(incident: Document) -> str:
+    """Return the line that a message has; an older agent tells what it happened to."""
+    if incident.get("headline"):
+        return str(incident["headline"])
+    labels, severity = incident["labels"], str(incident["severity"])
+    shown = " ".join(f"{name} {labels[name]}" for name in _SHOWN_LABELS if labels.get(name))
+    return f"{_WORDS.get(severity, severity)}, {incident['kind']} {shown}".rstrip()
+
+
+def _held_back(held: Document, now: float) -> str:
+    """Return what the cap holds back from a receiver, and since when."""
+    names = list(held.get("alerts", ()))
+    about = f" about {', '.join(names[:_MOST_NAMES])}" if names else ""
+    more = f" and {len(names) - _MOST_NAMES} more" if names[_MOST_NAMES:] else ""
+    since = format_duration(max(0.0, now - held["since_seconds"]))
+    messages = _count(held["messages"], "message")
+    return f"{messages}{about}{more} held back by max_messages_per_hour, the first {since} ago"
 
 
 def _alerts(document: Document, width: int, paint: Paint) -> list[str]:
@@ -147,8 +166,9 @@ def _alerts(document: Document, width: int, paint: Paint) -> list[str]:
     rules = _count(document["rules"], "rule")
     head = f"{firing} firing, {len(alerts) - firing} pending, {rules}"
     lines = [paint(cut(head, width), "bold")]
+    elsewhere = "" if document["alerting"] == "node" else f"{document['alerting'].capitalize()} tells of it"
     for alert in alerts:
-        lines += _alert(alert, width, paint)
+        lines += _alert(alert, width, paint, elsewhere)
     return lines
 
 
@@ -157,7 +177,7 @@ def _urgency(alert: Document) -> tuple[bool, int]:
     return alert["state"] != "firing", _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)
 
 
-def _alert(alert: Document, width: int, paint: Paint) -> list[str]:
+def _alert(alert: Document, width: int, paint: Paint, elsewhere: str) -> list[str]:
     severity, labels = str(alert["severity"]), alert["labels"]
     state = paint(fit(str(alert["state"]).upper(), _INDENT), severity if alert["state"] == "firing" else "dim")
     parts = (
@@ -166,7 +186,7 @@ def _alert(alert: Document, width: int, paint: Paint) -> list[str]:
         f"pid {labels['pid']}" if labels.get("pid") else "",
         _value(alert["value"]),
     )
-    told = _told(alert)
+    told = _told(alert, elsewhere)
     lines = [
         state + cut(f"{alert['name']}, {_WORDS.get(severity, severity)}", width - _INDENT),
         *_indented(", ".join(part for part in parts if part), width),
@@ -186,8 +206,8 @@ def _value(value: float | None) -> str:
     return f"value {value:.0f}" if whole else f"value {value:.6g}"
 
 
-def _told(alert: Document) -> str:
-    """Who hears of it, or why nobody does."""
+def _told(alert: Document, elsewhere: str) -> str:
+    """Who hears of it, or why nobody does. `elsewhere` is who tells of alerts where this agent does not."""
     why = []
     if alert["silenced_by"]:
         why.append(f"silenced by {' '.join(alert['silenced_by'])}")
@@ -196,6 +216,7 @@ def _told(alert: Document) -> str:
     if alert["acknowledged_by"]:
         why.append(f"acknowledged by {alert['acknowledged_by']}, not repeated")
     receivers = f"goes to {', '.join(alert['receivers'])}" if alert["receivers"] else "no receiver"
+    receivers = elsewhere or receivers
     return ", ".join([receivers, *why])
 
 

@@ -89,13 +89,17 @@ silence_app = typer.Typer(no_args_is_help=True, help="Do not tell of some alerts
 @silence_app.command()
 def add(
     duration: Annotated[str, typer.Option("--for", help="It ends by itself after this long")],
-    comment: Annotated[str, typer.Option(help="Why, for those who see it too")],
     matchers: Annotated[
         list[str] | None,
         typer.Argument(help=f"All must hold of an alert's labels: {MATCHER_HELP}; NAME is short for alertname=NAME"),
     ] = None,
+    comment: Annotated[str, typer.Option(help="Why, for those who see it too")] = "",
     incident: Annotated[
-        str, typer.Option(metavar="KEY", help="All alerts of this incident, as `gpuagent alerts` shows its key")
+        str,
+        typer.Option(
+            metavar="KEY",
+            help="All alerts of this incident, also those that join it later; `gpuagent alerts` shows its key",
+        ),
     ] = "",
     socket: Socket = None,
 ) -> None:
@@ -164,11 +168,11 @@ def list_receivers(
     ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
     socket: Socket = None,
 ) -> None:
-    """Show each receiver: what waits for it, what came of the last attempt, and whether it is switched off."""
+    """Show each receiver: what waits for it or is held back, the last attempt, and whether it is switched off."""
     document = ask_agent("GET", "/api/v1/alerts", socket)
     if as_json:
-        keys = ("schema", "time_seconds", "alerting", "receivers", "heartbeats")
-        typer.echo(json.dumps({key: document[key] for key in keys}, indent=1))
+        keys = ("schema", "time_seconds", "alerting", "receivers", "held_back", "heartbeats")
+        typer.echo(json.dumps({key: document.get(key) for key in keys}, indent=1))
         return
     paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
     for line in receiver_lines(document, width_of(sys.stdout), paint):

@@ -19,6 +19,7 @@ from gpuagent.cli.progress import EXIT_INTERRUPTED, Answer, Request, attend
 from gpuagent.cli.source import Socket, tell
 from gpuagent.core.identity import format_container
 from gpuagent.core.units import format_bytes, format_duration
+from gpuagent.core.wording import assessment_words
 from gpuagent.core.wording import forecast_words, pace_words, verdict_words
 
 Document = dict[str, Any]
@@ -120,7 +121,7 @@ def _shortened(lines: list[str]) -> list[str]:
 
 
 def _leak(row: Document) -> str:
-    return ", ".join(filter(None, (verdict_words(row), pace_words(row), forecast_words(row))))
+    return assessment_words(row)
 
 
 def _name(row: Document) -> str:

@@ -128,6 +128,8 @@ def lines(run: dict[str, Any], width: int) -> list[str]:
         return [*told, "    is under way"]
     freed = f", {format_bytes(end['released_bytes'])} came back" if (end.get("released_bytes") or 0) > 0 else ""
     took = f" in {format_duration(end['seconds'])}" if freed and end.get("seconds") is not None else ""
+    if end["result"] == "dry_run" and end.get("detail"):  # which says so
+        return [*told, *_indented(clean(end["detail"]), width, 4)]
     detail = f": {clean(end['detail'])}" if end.get("detail") else ""
     return [*told, *_indented(f"{str(end['result']).replace('_', ' ')}{freed}{took}{detail}", width, 4)]
 

@@ -17,6 +17,7 @@ from gpuagent.cli.cells import Paint, clean, cut, fit, width_of, wrap
 from gpuagent.cli.ps import process_table
 from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.core.units import GIB, format_duration, format_ratio
+from gpuagent.core.wording import assessment_words
 from gpuagent.core.wording import forecast_words, pace_words, verdict_words
 
 _CLEAR = "\x1b[H\x1b[J"
@@ -306,7 +307,7 @@ def _unusual(gpu: Document) -> str:
 def _growth(part: Document, whose: str) -> Iterator[str]:
     """Yield what is said of memory as a whole, where it grows."""
     if part.get("verdict") in {"growing", "leaking"}:
-        yield whose + ", ".join(filter(None, (verdict_words(part), pace_words(part), forecast_words(part))))
+        yield whose + assessment_words(part)
 
 
 def _gib(value: float | None) -> str:

@@ -13,7 +13,8 @@ from gpuagent.core.units import MAX_SECONDS, format_duration, format_forecast, f
 
 Document = Mapping[str, Any]
 
-_STOPPED = frozenset({GrowthState.STOPPED.value, GrowthState.FULL.value})
+_UNTIL = {GrowthState.STOPPED.value: " until it stopped", GrowthState.FULL.value: " until the GPU was full"}
+_STOPPED = frozenset(_UNTIL)
 
 
 def verdict_words(part: Document) -> str:
@@ -55,13 +56,29 @@ def pace_words(part: Document) -> str:
     """Return the pace in a sentence, in the past where it is over; empty while it cannot be said.
 
     >>> pace_words({"growth_bytes_per_second": 350_000, "growth_state": "stopped: GPU full"})
-    '1.2 GiB/h until it stopped: GPU full'
+    '1.2 GiB/h until the GPU was full'
     """
     pace = part.get("growth_bytes_per_second")
     if not pace or pace <= 0:
         return ""
     state = part.get("growth_state")
-    return f"{format_rate(pace)} until it {state}" if state in _STOPPED else format_rate(pace)
+    return format_rate(pace) + _UNTIL.get(str(state), "")
+
+
+def assessment_words(part: Document) -> str:
+    """Verdict, pace and forecast in one line, each once.
+
+    >>> assessment_words({"verdict": "leaking", "evidence": "strict", "growth_state": "stopped: GPU full",
+    ...                   "growth_bytes_per_second": 350_000, "exhaustion_seconds": 0.0})
+    'leaking (strict), 1.2 GiB/h until the GPU was full'
+    >>> assessment_words({"verdict": "growing", "growth_bytes_per_second": 350_000, "exhaustion_seconds": 495.0})
+    'growing, 1.2 GiB/h, full in 8 min 15 s'
+    """
+    pace, forecast = pace_words(part), forecast_words(part)
+    if pace and part.get("growth_state") in _STOPPED:  # the pace says so
+        forecast = "" if part["growth_state"] == GrowthState.FULL.value else forecast
+        part = {**part, "growth_state": None}
+    return ", ".join(filter(None, (verdict_words(part), pace, forecast)))
 
 
 def forecast_words(part: Document) -> str:

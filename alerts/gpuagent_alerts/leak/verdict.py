@@ -46,7 +46,7 @@ def describe_rise(alarm: Alarm, what: str) -> tuple[str, ...]:
     lasted = format_duration(alarm.window_seconds)
     return (
         f"floor of {what} rose in {alarm.even_eighths} of 8 parts of {lasted}, {curve}",
-        f"+{format_pages(alarm.growth)} while {format_pages(alarm.free)} were free",
+        f"+{format_pages(alarm.growth)}, with {format_pages(alarm.free)} left",
     )
 
 

@@ -16,10 +16,10 @@ from gpuagent_alerts.notify.urgency import did_nothing
 
 _LEAK = "GpuProcessMemoryLeak"
 _MEMORY = frozenset({
-    "GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull", "GpuMemoryExhaustionSoon", "GpuMemoryLeak",
+    "GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull", "GpuMemoryExhaustionSoon",
 })  # fmt: skip
 _FORECAST = "GpuMemoryExhaustionSoon"
-_NOBODYS = "GpuMemoryLeak"
+_NOBODYS = frozenset({"GpuMemoryLeak", "GpuMemoryUnattributed"})
 """Memory that no process owns: whoever leaks beside it is no part of that."""
 _HEALTH = frozenset({
     "GpuLost", "GpuXidCritical", "GpuXidWarning", "GpuEccUncorrectable", "GpuRowRemapFailed", "GpuRowRemapPending",
@@ -64,8 +64,8 @@ class CauseFacts(Protocol):
         """Return the processes that have ended and hold memory of a GPU."""
         ...
 
-    def lost_uuids(self) -> Sequence[str]:
-        """Return the GPUs that are lost or gone."""
+    def lost_gpus(self) -> Sequence[Mapping[str, str]]:
+        """Return the labels `gpu` and `uuid` of the GPUs that are lost or gone; a UUID that is not known is ""."""
         ...
 
     def is_blind(self) -> bool:
@@ -88,7 +88,7 @@ class NoCauseFacts:
         """Return nothing."""
         return ()
 
-    def lost_uuids(self) -> Sequence[str]:
+    def lost_gpus(self) -> Sequence[Mapping[str, str]]:
         """Return nothing."""
         return ()
 
@@ -111,6 +111,8 @@ class Cause:
     labels: Mapping[str, str] | None = None
     begins: bool = True
     """False: without an incident to join, there is none. A dry run is no incident."""
+    replaces: tuple[str, ...] = ()
+    """Identities that an incident has no more once this alert has joined it."""
 
     @property
     def identity(self) -> str:
@@ -128,6 +130,8 @@ def cause_of(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
 
 def _about_gpu(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     name = labels.get("alertname", "")
+    if name in _NOBODYS:
+        return _of_nobody(labels)
     if name in _MEMORY:
         return _of_memory(labels, facts)
     if name == _DEAD:
@@ -139,11 +143,11 @@ def _about_gpu(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
 
 def _about_neither(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     name = labels.get("alertname", "")
-    lost = facts.lost_uuids() if name == _COUNT else ()
+    lost = facts.lost_gpus() if name == _COUNT else ()
     if lost:
         # Fewer GPUs are what a lost one looks like from the driver's list.
-        gpus = tuple(f"health:{uuid}" for uuid in lost)
-        return Cause(CauseKind.GPU, gpus, gpus[:1], labels={"uuid": lost[0]})
+        gpus = tuple(_gpu_identities("health", labels)[0] for labels in lost)
+        return Cause(CauseKind.GPU, gpus, gpus[:1], labels=_some(lost[0], ("uuid",)))
     if name in _NODE or labels.get("scope") == "node":
         return _of_node(name)
     if receiver := labels.get("receiver", ""):
@@ -175,13 +179,20 @@ def _of_process(labels: Mapping[str, str], facts: CauseFacts, pid: int) -> Cause
 def _of_memory(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     name, uuid = labels.get("alertname", ""), labels.get("uuid", "")
     memory = _memory(labels)
-    program = None if name == _NOBODYS else facts.grower(uuid, leaking=name != _FORECAST)
+    program = facts.grower(uuid, leaking=name != _FORECAST)
     if program is None:
         return Cause(CauseKind.GPU, memory[:1], memory[:1], labels=_some(labels, _OF_GPU))
     own, groups = _identities(program, program.pid, "memory")
     shown = {**(program.labels or {}), **_some(labels, _OF_GPU)}
     pid = f"pid:{program.pid}"
     return Cause(CauseKind.PROCESS, (own, *groups, *memory), (own, pid, *groups, *memory), labels=shown)
+
+
+def _of_nobody(labels: Mapping[str, str]) -> Cause:
+    """Memory without an owner: that there is some, and that it grows, is one thing. It is also why the GPU fills up."""
+    unowned = f"unowned:{labels.get('uuid', '') or labels.get('gpu', '')}"
+    memory = _memory(labels)[:1] if labels.get("alertname") == "GpuMemoryLeak" else ()
+    return Cause(CauseKind.GPU, (unowned, *memory), (unowned, *memory), labels=_some(labels, _OF_GPU))
 
 
 def _of_dead(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
@@ -192,8 +203,13 @@ def _of_dead(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
 
 
 def _of_gpu(labels: Mapping[str, str], what: str) -> Cause:
+    """A GPU that is lost before it has told its UUID is unnamed; once it has, what happened to it is its own."""
     identities = _gpu_identities(what, labels)
-    return Cause(CauseKind.GPU, identities[:1], identities, labels=_some(labels, _OF_GPU))
+    unnamed = (f"{what}:unnamed-{labels.get('gpu', '')}",)
+    shown = _some(labels, _OF_GPU)
+    if not labels.get("uuid"):
+        return Cause(CauseKind.GPU, identities[:1], (*identities, *unnamed), labels=shown)
+    return Cause(CauseKind.GPU, (*identities[:1], *unnamed), identities, labels=shown, replaces=unnamed)
 
 
 def _identities(program: CauseProcess | None, pid: int, what: str) -> tuple[str, tuple[str, ...]]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpuagent_alerts.alert import Alert, CauseKind
+from gpuagent_alerts.alert import Alert, CauseKind, Incident, News
 from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of
 from gpuagent_alerts.notify.urgency import (
     CALM,
@@ -49,6 +49,10 @@ _GONE_LABELS = ("pid", "gpu", "uuid", "gpu_instance_id", "profile", "container_i
 """Labels in which the processes of one group differ: where they do, the incident has none of them."""
 
 
+Describe = Callable[["IncidentRecord", Collection[str]], str]
+"""Says in one line what an incident was that has just ended, with the fingerprints of its last alerts."""
+
+
 class IncidentBook:
     """All incidents that go on or ended within a day."""
 
@@ -69,18 +73,20 @@ class IncidentBook:
         pending: Collection[str],
         facts: CauseFacts,
         now: float,
-        *,
-        closing: bool = False,
+        describe: Describe = lambda _record, _members: "",
     ) -> Mapping[str, IncidentRecord]:
         """Return the incidents as they are while these alerts fire, by fingerprint; keep them if the transaction holds.
 
         `pending` are fingerprints of alerts that lost their state in a restart and are still true: they have not ended.
-        With `closing` nothing that ended begins again: it was closed, and did not end by itself. Raises StoreFailure.
+        Raises StoreFailure.
         """
         before = self._records
-        after = _Update(self._node, before, firing, pending, now).result(facts)
-        if closing:
-            after = {key: replace(one, identities=()) for key, one in after.items()}
+        after = {
+            key: replace(one, headline=describe(one, before[key].members))
+            if _has_just_ended(before.get(key), one)
+            else one
+            for key, one in _Update(self._node, before, firing, pending, now).result(facts).items()
+        }
         with self._store.transaction():
             save_records(self._store, before, after)
             self._store.after_commit(lambda: self._adopt(after))
@@ -130,14 +136,14 @@ class _Update:
                 return
             found = IncidentRecord(_key(self._node, cause, alert), cause.kind, (), {}, alert.starts_at)
         if cause.begins and found.ends_at is not None:
-            found = replace(found, ends_at=None, reopened=found.reopened + 1)
+            found = replace(found, ends_at=None, reopened=found.reopened + 1, headline="")
         # A GPU's alert that joins a process must not make it the incident of all that happens to that GPU.
         foreign = found.kind in _PROCESS_KINDS and cause.kind not in _PROCESS_KINDS
         brought = () if foreign else tuple(one for one in cause.brings if one not in found.identities)
         self._records[found.key] = replace(
             found,
             kind=_kind(found, cause),
-            identities=(*found.identities, *brought)[:MOST_IDENTITIES],
+            identities=(*(one for one in found.identities if one not in cause.replaces), *brought)[:MOST_IDENTITIES],
             labels=dict(found.labels) if foreign else _labels(found, cause),
             members={**found.members, fingerprint: not did_nothing(alert.labels)},
         )
@@ -177,6 +183,10 @@ class _Update:
                 if ended > _MOST_ENDED or self._now - one.ends_at >= _KEPT_SECONDS:
                     continue
             yield one
+
+
+def _has_just_ended(before: IncidentRecord | None, after: IncidentRecord) -> bool:
+    return before is not None and before.ends_at is None and after.ends_at is not None
 
 
 def _by_weight(item: tuple[str, Alert]) -> tuple[int, float, int, str]:
@@ -245,6 +255,14 @@ class IncidentRecord:
     worst: Urgency = CALM
     reopened: int = 0
     """Number of times it began again."""
+    headline: str = ""
+    """Of one that has ended: what happened and why it is over, in one line."""
+
+
+def incident_of(record: IncidentRecord, news: News) -> Incident:
+    """Return a record as it is told of."""
+    labels = {name: value for name, value in record.labels.items() if value}
+    return Incident(record.key, record.kind, labels, record.severity, record.starts_at, record.ends_at, news)
 
 
 def save_records(store: Store, before: Mapping[str, IncidentRecord], after: Mapping[str, IncidentRecord]) -> None:
@@ -277,6 +295,7 @@ def _dump(one: IncidentRecord) -> dict[str, Any]:
         "severity": one.severity,
         "worst": list(one.worst),
         "reopened": one.reopened,
+        "headline": one.headline,
     }
 
 
@@ -294,6 +313,7 @@ def _load(key: str, dump: str) -> IncidentRecord:
         text(member(found, "severity")),
         Urgency(integer(severity, -1, 100), integer(stage, -1, 100)),
         integer(member(found, "reopened")),
+        text(found.get("headline", "")),
     )
 
 

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from gpuagent.core.clock import Clock
-from gpuagent_alerts.alert import Alert, Message, Status
+from gpuagent_alerts.alert import SUMMARY, Alert, DigestLine, Message, Status, shown_annotations
 from gpuagent_alerts.notify.outbox.entry import OUTBOX, DroppedMessage, Occasion, OutboxEntry, QueuedMessage, message_id
 from gpuagent_alerts.notify.outbox.queue import Outbox
 from gpuagent_alerts.notify.routes import Recipient
@@ -98,7 +98,7 @@ class HeldMessages:
         receiver = held[0].message.receiver
         labels = {"digest": f"{len(held)} messages that were held back"}
         news = dict.fromkeys(name for one in held for name in one.news)
-        message = Message(name, receiver, group, tuple(alerts), labels)
+        message = Message(name, receiver, group, tuple(alerts), labels, digest=tuple(_lines(held)))
         ended = any(alert.status is Status.RESOLVED for alert in alerts)
         return OutboxEntry(message, Occasion.RESOLVED if ended else Occasion.FIRING, tuple(news))
 
@@ -126,6 +126,22 @@ def fit_digest(held: Sequence[QueuedMessage]) -> list[QueuedMessage]:
             break
         chosen.append(one)
     return chosen
+
+
+def _lines(held: Sequence[QueuedMessage]) -> Iterator[DigestLine]:
+    """Yield what these messages are about: each incident, or group of alerts, once, as its last message has it."""
+    by_group: defaultdict[str, list[Message]] = defaultdict(list)
+    for one in held:
+        incident = one.message.incident
+        by_group[one.message.group if incident is None else incident.key].append(one.message)
+    for messages in by_group.values():
+        last = messages[-1]
+        if last.incident is not None and last.incident.briefing.headline:
+            yield DigestLine(last.incident.briefing.headline, len(messages), last.incident.is_over)
+        else:
+            said = [shown_annotations(one).get(SUMMARY) or one.name for one in last.alerts[:1]]
+            more = f" and {len(last.alerts) - 1} more" if len(last.alerts) > 1 else ""
+            yield DigestLine("".join(said) + more, len(messages), last.status is Status.RESOLVED)
 
 
 def _latest(held: Sequence[QueuedMessage]) -> list[Alert]:

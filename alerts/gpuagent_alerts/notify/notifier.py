@@ -7,10 +7,10 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from gpuagent.core.clock import Clock
-from gpuagent_alerts.alert import Alert, Briefing, Incident, Message
+from gpuagent_alerts.alert import Alert, Briefing, Incident, Message, News
 from gpuagent_alerts.notify.cause import CauseFacts, NoCauseFacts
 from gpuagent_alerts.notify.decide import by_status, decide
-from gpuagent_alerts.notify.incidents import IncidentBook, IncidentRecord
+from gpuagent_alerts.notify.incidents import IncidentBook, IncidentRecord, incident_of
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
 from gpuagent_alerts.notify.limiter import HeldSummary, MessageLimiter, Offer
 from gpuagent_alerts.notify.outbox.attempt import WallSteps
@@ -98,14 +98,15 @@ class Notifier:
 
     def notify(
         self, alerts: Iterable[Alert], pending: Collection[str] = frozenset(), facts: CauseFacts | None = None,
-        *, closing: bool = False,
+        *, handed_over: Iterable[Alert] | None = None,
     ) -> int:  # fmt: skip
         """Queue what is to be told; returns how many messages that were.
 
         Needs every alert that fires now, on every call: what is missing counts as ended. Those that ended lately tell
         when they did. `pending` are fingerprints of instances that are true and have not held for long enough: one of
         them that was told and has not ended has lost its state, and is not told again. `facts` tell which alerts have
-        one cause. With `closing` no end waits: nobody would tell of it later.
+        one cause. `handed_over` are the alerts that fire where others tell of them: `alerts` ends them for receivers
+        then, and no end waits, as nobody would tell of it later.
 
         All of it is one transaction, or part of the one under way. Raises StoreFailure; the next call then makes up for
         it.
@@ -116,19 +117,23 @@ class Notifier:
         now = self._clock.wall()
         with self._store.transaction():
             still_pending = {fingerprint for fingerprint in pending if fingerprint not in ended}
-            incidents = self._book.update(firing, still_pending, facts or NoCauseFacts(), now, closing=closing)
-            view = replace(self._view(now, firing, ended, pending, incidents), closing=closing)
+            going_on = firing if handed_over is None else {one.fingerprint: one for one in handed_over}
+            incidents = self._book.update(
+                going_on, still_pending, facts or NoCauseFacts(), now,
+                describe=lambda record, members: self._headline_of_end(record, members, ended),
+            )  # fmt: skip
+            view = replace(self._view(now, firing, ended, pending, incidents), closing=handed_over is not None)
             decisions, next_at = decide(view, self._told)
             offers = [Offer(self._entry(decision, now), decision.urgent) for decision in decisions if decision.alerts]
             losses = self._limiter.send(offers, self.routes.recipients)
             losses = _of_digests(losses, self._limiter.digest_group, self._told)
             changes = _with_losses({decision.key: decision.told for decision in decisions}, self._told, losses)
             save_notification_states(self._store, changes)
-            self._quiet.acks.keep({*firing, *(key for key, one in incidents.items() if one.ends_at is None)})
+            self._quiet.acks.keep({*going_on, *(key for key, one in incidents.items() if one.ends_at is None)})
             self._store.after_commit(lambda: self._apply(changes))
         if not decisions:
             self._idle = _Idle(
-                self._circumstances(firing), min(next_at, self._limiter.next_at(), self._quiet.silences.next_change())
+                self._circumstances(going_on), min(next_at, self._limiter.next_at(), self._quiet.silences.next_change())
             )
         return sum(bool(decision.alerts) for decision in decisions)
 
@@ -151,6 +156,12 @@ class Notifier:
             incidents=incidents,
             inhibited=lambda alert: bool(by_tier(alert.labels)),
         )
+
+    def _headline_of_end(
+        self, record: IncidentRecord, members: Collection[str], ended: Mapping[str, Alert]
+    ) -> str:  # fmt: skip
+        alerts = [ended[fingerprint] for fingerprint in members if fingerprint in ended]
+        return self.brief(incident_of(record, News.ENDED), alerts).headline if alerts else ""
 
     def is_open(self, fingerprint: str) -> bool:
         """Return whether some receiver takes the alert for firing."""

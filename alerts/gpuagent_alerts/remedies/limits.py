@@ -71,7 +71,9 @@ def refusals(
     for name, limit, window in (("per_hour", limits.per_hour, HOUR), ("per_day", limits.per_day, DAY)):
         ages = [each.age_seconds for each in past if each.age_seconds < window]
         if len(ages) >= limit:
-            text = f"{len(ages)} actions in the last {format_duration(window)}: remedies.limits.{name} is {limit}"
+            many = "1 action" if len(ages) == 1 else f"{len(ages)} actions"
+            span = "hour" if window == HOUR else "day"
+            text = f"{many} in the last {span}: remedies.limits.{name} is {limit}"
             yield _until_room(text, ages, limit, window)
     if unit:
         ages = [one.age_seconds for one in past if (one.unknown or one.unit == unit) and one.age_seconds < HOUR]

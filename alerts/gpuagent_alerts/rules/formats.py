@@ -193,7 +193,10 @@ def _percentage(value: float, _: str) -> str | None:
 
 
 def _duration(value: float, _: str) -> str | None:
-    return format_duration(value) if 0 <= value <= MAX_SECONDS else None
+    """Return no milliseconds: what a rule tells in them is a forecast, or has just happened."""
+    if not 0 <= value <= MAX_SECONDS:
+        return None
+    return format_duration(value) if value >= 1 else "less than 1 s"
 
 
 HOUSE_FORMATS: dict[str, HouseFormat] = {

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import zip_longest
 
 from gpuagent_alerts.rules.formats import (
@@ -37,10 +37,24 @@ _FUNCTIONS: dict[str, _Number] = {
     "humanizePercentage": humanize_percentage,
     "humanizeDuration": humanize_duration,
 }
-_WAYS = "here are $labels.NAME, $value, humanize, humanize1024, humanizePercentage, humanizeDuration and printf"
+_WAYS = (
+    "here are $labels.NAME, $value, externalURL, humanize, humanize1024, humanizePercentage, humanizeDuration and "
+    "printf"
+)
+_URL = "externalURL"
+_MESSAGES_OWN = "every message of an incident tells it by itself, and Prometheus does not know it"
+_NOT_HERE = {
+    "$external_url": "Prometheus calls it {{ externalURL }}, which is filled in here too",
+    "$holders": _MESSAGES_OWN,
+    "$incident": _MESSAGES_OWN,
+}
+"""What somebody may try, with what there is instead."""
+_WORDS_OF_A_LIST = frozenset({"result"})
+"""Labels whose values are words of a list, such as `dry_run`, which people read as `dry run`."""
 _SPACE = " \t\r\n"
 _TOKEN = re.compile(
     r"[ \t\r\n]+|(?P<label>(?:\$labels|\.Labels)\.(?P<name>[a-zA-Z_][a-zA-Z0-9_]*))|(?P<value>\$value|\.Value)"
+    r"|(?P<url>\$externalURL)"
     r'|(?P<word>[a-zA-Z_][a-zA-Z0-9_]*)|(?P<string>"[^"\\\n]*"|`[^`\n]*`)|(?P<pipe>\|)',
     re.ASCII,
 )
@@ -80,9 +94,40 @@ class Template:
                 texts.append(part)
             elif house_format and isinstance(part, _Quantity):
                 texts.append(part.in_house_format(value, following if isinstance(following, str) else ""))
+            elif house_format and isinstance(part, _Label):
+                texts.append(part.in_house_format(labels))
             else:
                 texts.append(part(labels, value))
         return "".join(texts)
+
+    def with_external_url(self, url: str) -> Template:
+        """Return the template with this in place of `{{ externalURL }}`."""
+        return replace(self, parts=tuple(url if isinstance(part, _ExternalUrl) else part for part in self.parts))
+
+
+@dataclass(frozen=True, slots=True)
+class _ExternalUrl:
+    """The address of whoever evaluates the rule: of Prometheus there, of the agent's page here."""
+
+    def __call__(self, _labels: Mapping[str, str], _value: float) -> str:
+        """Return nothing: nobody has told the address."""
+        return ""
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """One label of the row; nothing where it has none of this name."""
+
+    name: str
+
+    def __call__(self, labels: Mapping[str, str], _: float) -> str:
+        """Return what Prometheus prints."""
+        return labels.get(self.name, "")
+
+    def in_house_format(self, labels: Mapping[str, str]) -> str:
+        """Return what people read."""
+        text = labels.get(self.name, "")
+        return text.replace("_", " ") if self.name in _WORDS_OF_A_LIST else text
 
 
 @dataclass(frozen=True, slots=True)
@@ -200,7 +245,7 @@ def _commands(body: str) -> list[_Command]:
 def _check_function(name: str) -> None:
     if name in _KEYWORDS:
         raise TemplateFault(f"{{{{ {name} }}}} is not available in the agent: {_WAYS}")
-    if name != "printf" and name not in _FUNCTIONS:
+    if name not in {"printf", _URL} and name not in _FUNCTIONS:
         raise TemplateFault(f"the function {name} is not available in the agent: {_WAYS}")
 
 
@@ -214,6 +259,10 @@ def _command(words: list[re.Match[str]], piped: re.Match[str] | Part | None) -> 
             raise TemplateFault(f"{first[0]} {what}")
         return first
     operands = [*arguments, piped] if piped is not None else arguments
+    if first["word"] == _URL:
+        if operands:
+            raise TemplateFault(f"{_URL} takes nothing, and nothing takes it: write {{{{ {_URL} }}}}")
+        return _ExternalUrl()
     if first["word"] == "printf":
         return _printf(operands)
     if len(operands) != 1 or not operands[0]["value"]:
@@ -227,8 +276,7 @@ def _operand(token: re.Match[str]) -> Part:
     if token["string"]:
         constant = token["string"][1:-1]
         return lambda _labels, _value: constant
-    name = token["name"]
-    return lambda labels, _: labels.get(name, "")
+    return _ExternalUrl() if token["url"] else _Label(token["name"])
 
 
 def _printf(operands: list[re.Match[str]]) -> Part:
@@ -255,6 +303,8 @@ def _printf(operands: list[re.Match[str]]) -> Part:
 
 def _verb(verb: re.Match[str], operand: re.Match[str]) -> Part:
     letter, precision = verb["verb"], verb["precision"]
+    if operand["url"]:
+        raise TemplateFault(f"{operand[0]} cannot be printed with printf: write {{{{ {_URL} }}}}")
     if letter in {"s", "v"} and not precision and not operand["value"]:
         return _operand(operand)
     if operand["value"]:
@@ -271,6 +321,8 @@ def _verb(verb: re.Match[str], operand: re.Match[str]) -> Part:
 def _refused(rest: str) -> str:
     variable = _VARIABLE.match(rest)
     shown = variable[0] if variable else rest[:20].strip()
+    if shown in _NOT_HERE:
+        return f"{shown} is not available in the agent: {_NOT_HERE[shown]}"
     if shown == "$labels":
         return "$labels alone is not available in the agent: name a label, such as $labels.gpu"
     return f"{shown} is not available in the agent: {_WAYS}"

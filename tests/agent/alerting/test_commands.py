@@ -95,13 +95,21 @@ def test_a_receiver_that_is_off_is_shown_over_a_restart(tmp_path: Path) -> None:
 
 
 def test_a_silence_on_a_rule_that_is_none_says_so(tmp_path: Path) -> None:
-    """CONF-09: it is taken, for a rule may come, with what was probably meant; one that exists has no note."""
+    """CONF-09: it is taken, for a rule may come, with what was probably meant; of one that exists, if nothing is so."""
 
     async def test() -> None:
         async with alerting(config(tmp_path, None), rules(FULL), ManualClock(), tmp_path / "s") as bench:
             wrong = await bench.commands.add_silence(["alertname=Ful"], 60.0, "", "alice")
             right = await bench.commands.add_silence(["alertname=Full"], 60.0, "", "alice")
-            assert (wrong["note"], right["note"]) == ("there is no rule Ful; did you mean Full?", "")
+            assert wrong["note"] == "there is no rule Ful; did you mean Full?"
+            assert right["note"] == "it matches no alert that is firing or pending now"
+            await bench.show(BUSY)
+            fires = await bench.commands.add_silence(["alertname=Full"], 60.0, "", "alice")
+            (key,) = bench.alerting.incidents
+            known = await bench.commands.add_silence([f"incident={key}"], 60.0, "", "alice")
+            assert (fires["note"], known["note"]) == ("", "")
+            unknown = await bench.commands.add_silence(["incident=inc-nosuch"], 60.0, "", "alice")
+            assert unknown["note"] == "there is no incident inc-nosuch: `gpuagent alerts` shows the keys"
 
     run(test)
 

@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from gpuagent.core.growth import Evidence
 from gpuagent.core.metrics.remedies import RemedyFigures
-from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
+from gpuagent.core.growth import Evidence, MemoryKey
+from gpuagent.core.matchers import parse_matcher
+from gpuagent.core.snapshot import GpuIdentity, GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
 from gpuagent.core.units import GIB
 from tests.agent.alerting.stage import Stage, dry_run, grown, leaking
 from tests.alerts.notify.parts import Route
@@ -217,3 +218,52 @@ def test_an_acknowledgement_stops_reminders_and_not_a_higher_severity(tmp_path: 
     stage.show(leak(22, Evidence.BALANCED, full_in=20 * MINUTE), 5 * MINUTE)
     stage.show(leak(23.9, Evidence.BALANCED, full_in=1.0), 5 * MINUTE)
     assert [f"{one.news} {one.severity}" for one in stage.heard] == ["began warning", "worsened critical"]
+
+
+def test_a_silence_of_an_incident_silences_all_of_it_and_nothing_else(tmp_path: Path) -> None:
+    """By the command that its message offers: what joins it later is silent too, another GPU's loss is not."""
+    stage = Stage(tmp_path / "state", routes=[Route(("slack",), repeat_interval=5 * MINUTE)])
+    stage.show(leak(12, Evidence.BALANCED), 2 * MINUTE)
+    stage.silences.add([parse_matcher(f"incident={stage.heard[0].key}")], 2 * HOUR, comment="", creator="alice")
+    stage.show(leak(22, Evidence.BALANCED, full_in=20 * MINUTE), 20 * MINUTE)
+    full = leak(23.9, Evidence.BALANCED, full_in=1.0)
+    stage.show(full, 20 * MINUTE)
+    assert [one.news for one in stage.heard] == ["began"]
+
+    lost = replace(full, gpus=(*full.gpus, absent_gpu(1, GpuState.LOST, "GPU is lost")))
+    stage.show(lost, 2 * MINUTE)
+    assert [one.alerts for one in stage.heard[1:]] == ["Lost/1"]
+
+
+def test_a_gpu_that_is_lost_before_it_has_told_its_name(tmp_path: Path) -> None:
+    """One incident from the first tick to the end, whatever it is called meanwhile; `()` stands nowhere."""
+    stage = Stage(tmp_path / "state")
+    unnamed = replace(absent_gpu(1, GpuState.LOST, "GPU is lost"), identity=GpuIdentity(1, ""))
+    node_facts = {"gpus_expected": 2, "pci_gpus": 2}
+    stage.show(snapshot([gpu(0), unnamed], node=node_facts), 5 * MINUTE)
+    named = replace(gpu(1), lost_since_seconds=1.0)
+    stage.show(snapshot([gpu(0), named], node=node_facts), 5 * MINUTE)
+    stage.show(snapshot([gpu(0), gpu(1)], node=node_facts), 20 * MINUTE)
+
+    assert [f"{one.news} {one.severity}" for one in stage.heard] == ["began critical", "ended critical"]
+    assert len(stage.keys()) == 1
+    incident = stage.messages[-1].incident
+    assert incident is not None
+    assert incident.labels == {"node": "node7", "gpu": "1", "uuid": "GPU-00000001"}
+    texts = [alert.annotations["summary"] for message in stage.messages for alert in message.alerts]
+    assert not [text for text in texts if "()" in text]
+
+
+def test_memory_without_an_owner_is_one_incident(tmp_path: Path) -> None:
+    """That there is some, that it grows, and that it fills the GPU: one cause, which ends once."""
+    stage = Stage(tmp_path / "state")
+    rest = Reconciliation(0, 0, 8 * GIB)
+    some = snapshot([gpu(0, used_gib=8.0, reconciliation=rest)], [])
+    grows = replace(some, growth={MemoryKey("GPU-00000000"): leaking(Evidence.BALANCED)})
+    stage.show(some, 15 * MINUTE)
+    stage.show(grows, 10 * MINUTE)
+    stage.show(some, 10 * MINUTE)
+    stage.show(snapshot([gpu(0, used_gib=0.5)], []), 30 * MINUTE)
+
+    assert len(stage.keys()) == 1
+    assert [one.news for one in stage.heard] == ["began", "worsened", "ended"]

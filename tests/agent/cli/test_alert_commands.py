@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.cells import cell_len
 
-from gpuagent.cli.alert_screen import alert_screen
+from gpuagent.cli.alert_screen import alert_screen, receiver_lines
 from gpuagent.cli.cells import Paint
 from tests.agent.cli.alerts_document import ALERT, LETTER, NOW, RECEIVER, SILENCE, asked, document, run
 from tests.fakes.answering import answering, says
@@ -92,9 +92,26 @@ def test_incidents_come_with_their_alerts() -> None:
     shown = "\n".join(alert_screen(document(incidents=[incident, over], held_back=held), 100, Paint()))
 
     assert "inc-1" in shown
-    assert "critical, group user alice slurm_job 77, for 10min, acknowledged by bob" in shown.replace("10 min", "10min")
-    assert "chat: 3 messages held back, a digest follows" in shown
+    assert "inc-1  for 10 min, acknowledged by bob" in shown
+    assert "critical, group user alice slurm_job 77" in shown
+    assert "chat: 3 messages about A held back by max_messages_per_hour, the first 0 s ago" in shown
     assert "inc-2" not in shown
+    told = document(incidents=[incident | {"headline": "CRITICAL node7 GPU 0: api leaking"}])
+    assert "CRITICAL node7 GPU 0: api leaking" in "\n".join(alert_screen(told, 100, Paint()))
+
+
+def test_receivers_show_what_is_held_back() -> None:
+    """How much, of what and since when: who waits for a message learns why it does not come."""
+    held = [{"receiver": "pager", "messages": 1, "since_seconds": NOW - 120, "alerts": ["A", "B", "C", "D", "E"]}]
+    shown = "\n".join(receiver_lines(document(receivers=[RECEIVER], held_back=held), 120, Paint()))
+    assert "1 message about A, B, C, D and 1 more held back by max_messages_per_hour, the first 2 min ago" in shown
+
+
+def test_where_prometheus_tells_no_receiver_is_promised() -> None:
+    """What routes would choose is not told to anybody by this agent."""
+    shown = "\n".join(alert_screen(document(alerting="prometheus", alerts=[ALERT]), 100, Paint()))
+    assert "Prometheus tells of it" in shown
+    assert "goes to" not in shown
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])

@@ -34,7 +34,7 @@ def test_a_leak_of_tensors() -> None:
     assert growth.exhaustion == pytest.approx((left, left / 2, left * 1.5), rel=0.01)
     assert growth.reasons == (
         "floor of tensors rose in 8 of 8 parts of 3 h 4 min, did not slow down",
-        "+21.6 GiB while 35.6 GiB were free",  # with half of the allocator's cache
+        "+21.6 GiB, with 35.6 GiB left",  # with half of the allocator's cache
     )
 
 

@@ -56,7 +56,7 @@ def test_a_leak_is_told_once_with_its_reasons() -> None:
             assert labels["pid"] == str(PID)
             assert (labels["unit"], labels["user"], labels["process"]) == ("serve.service", "ml", "serve")
             assert "rose in 8 of 8 parts" in told[-1].alert.annotations["reasons"]
-            assert "is leaking 28.1 GiB/h" in told[-1].alert.annotations["summary"]
+            assert "has been leaking 28.1 GiB/h" in told[-1].alert.annotations["summary"]
             growth = stage.growth(PID)
             assert growth is not None
             assert growth.verdict is Verdict.LEAKING

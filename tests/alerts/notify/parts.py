@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from gpuagent.core.matchers import Matcher, parse_matcher
-from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.alert import Alert, Message
 from gpuagent_alerts.notify.notifier import Notifier, Suppressions
 from gpuagent_alerts.notify.outbox.attempt import DELIVERED
 from gpuagent_alerts.notify.outbox.eviction import OutboxBounds
@@ -48,6 +48,7 @@ class Desk:
     node: str = "node7"
 
     def __post_init__(self) -> None:
+        self.messages: list[Message] = []
         self.open()
 
     def open(self) -> None:
@@ -85,6 +86,7 @@ class Desk:
             while self.outbox.seconds_until_due(receiver) is not None:
                 taken = self.outbox.take_due(receiver, 1)
                 self.outbox.record_outcome(taken, DELIVERED)
+                self.messages += [one.message for one in taken]
                 told += [f"{receiver}: {' '.join(_written(alert) for alert in one.message.alerts)}" for one in taken]
         return told
 

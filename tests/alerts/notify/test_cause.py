@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -31,8 +31,8 @@ class Known(NoCauseFacts):
     def dead_pids(self, uuid: str) -> Sequence[int]:
         return self.dead.get(uuid, [])
 
-    def lost_uuids(self) -> Sequence[str]:
-        return self.lost
+    def lost_gpus(self) -> Sequence[Mapping[str, str]]:
+        return [{"gpu": "0", "uuid": uuid} for uuid in self.lost]
 
     def is_blind(self) -> bool:
         return self.blind
@@ -128,3 +128,21 @@ def test_the_worst_severity_is_written_as_a_rule_has_it() -> None:
     assert worst_severity(found) == "critical"
     assert worst_severity(found[:2]) == "page"
     assert worst_severity([]) == ""
+
+
+def test_a_gpu_without_a_name_becomes_the_one_that_answers_at_its_index() -> None:
+    """Its incident is handed to the UUID once, and is then no other GPU's at that index."""
+    unnamed = cause_of({"alertname": "GpuLost", "gpu": "0"}, NoCauseFacts())
+    named = cause_of(labels("GpuLost"), NoCauseFacts())
+    assert set(named.joins) & set(unnamed.brings) == set(named.replaces)
+    assert not set(named.replaces) & set(named.brings)
+
+
+def test_memory_without_an_owner_is_one_cause() -> None:
+    """That there is some, and that it grows; a process that leaks beside it is none of it."""
+    some, grows = (
+        cause_of(labels(name), Known(growing={"a": RANK})) for name in ("GpuMemoryUnattributed", "GpuMemoryLeak")
+    )
+    assert some.joins[0] == grows.joins[0]
+    leak = cause_of(labels("GpuProcessMemoryLeak", pid="7"), Known(programs={("a", 7): RANK}))
+    assert not set(leak.joins) & set(some.brings)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.alert import Alert, Briefing
 from gpuagent_alerts.notify.routes import Recipient
 from tests.alerts.messages import alert
 from tests.alerts.notify.parts import Desk
@@ -102,3 +102,19 @@ def test_a_cap_that_is_lifted_lets_all_go() -> None:
     desk.begin()
 
     assert desk.tick(*many) == ["hook: +Mine/3", "hook: +Mine/4"]
+
+
+def test_a_digest_has_a_line_for_each_incident() -> None:
+    """Beginning and end of one are one line, as the last message has it, with how many it stands for."""
+    desk = Desk(recipients=[CAPPED])
+    desk.notifier.brief = lambda incident, _: Briefing(f"{incident.news} {incident.labels['gpu']}")
+    for number in range(3):
+        desk.tick(*(own(each) for each in range(number + 1)))
+    desk.tick(*(own(each) for each in range(6)))
+    desk.tick(*(own(each) for each in range(5)), own(5, ended=True))
+    desk.tick(*(own(each) for each in range(5)), seconds=3600.0)
+
+    (digest,) = [one.digest for one in desk.messages if one.digest]
+    assert [(one.headline, one.messages, one.is_over) for one in digest] == [
+        ("began 3", 1, False), ("began 4", 1, False), ("ended 5", 2, True),
+    ]  # fmt: skip

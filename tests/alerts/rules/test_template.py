@@ -47,7 +47,12 @@ def test_what_is_filled_in(text: str, filled: str) -> None:
         ("{{ if $value }}x{{ end }}", "if"),
         ("{{ range $labels }}{{ end }}", "range"),
         ("{{ $externalLabels.site }}", r"\$externalLabels"),
-        ("{{ $externalURL }}", r"\$externalURL"),
+        ("{{ $external_url }}", r"Prometheus calls it \{\{ externalURL \}\}"),
+        ("{{ $holders }}", r"\$holders is not available .* every message"),
+        ("{{ $incident }}", r"\$incident is not available .* every message"),
+        ("{{ externalURL | humanize }}", "takes a number"),
+        ("{{ externalURL $value }}", "externalURL takes nothing"),
+        ('{{ printf "%s" $externalURL }}', "cannot be printed"),
         ("{{ $labels }}", "name a label"),
         ("{{ humanize $labels.gpu }}", "humanize takes one number"),
         ("{{ humanize }}", "humanize takes one number"),
@@ -92,3 +97,18 @@ def test_any_text_fills_or_is_refused(text: str, value: float) -> None:
     except TemplateFault:
         return
     assert isinstance(template.fill(LABELS, value), str)
+
+
+def test_the_address_of_the_page_is_filled_in_once_it_is_known() -> None:
+    """Prometheus has `externalURL` as a function and as a variable, and prints its own address."""
+    template = parse_template("{{ externalURL }}/a {{ $externalURL }}/b {{ $value }}")
+    assert template.fill({}, 1.0) == "/a /b 1"
+    assert template.with_external_url("https://node7").fill({}, 1.0) == "https://node7/a https://node7/b 1"
+
+
+def test_people_read_words() -> None:
+    """No digits below a second, and no underscore in a result; the same template prints Prometheus' own there."""
+    template = parse_template("in {{ $value | humanizeDuration }}: {{ $labels.result }} of {{ $labels.process }}")
+    labels = {"result": "dry_run", "process": "a_b"}
+    assert template.fill(labels, 0.5) == "in 500ms: dry_run of a_b"
+    assert template.fill(labels, 0.5, house_format=True) == "in less than 1 s: dry run of a_b"

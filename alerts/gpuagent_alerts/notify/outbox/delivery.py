@@ -221,16 +221,20 @@ class DeliveryWorker:
 
 
 def _fitting(taken: Sequence[QueuedMessage]) -> Sequence[QueuedMessage]:
-    """Return as many as make one message of a sensible size; an incident is sent by itself, in its own words."""
-    if taken[0].message.incident is not None:
+    """Return as many as make one message of a sensible size; incidents and digests go alone, in words of their own."""
+    if _goes_alone(taken[0].message):
         return taken[:1]
-    taken = [one for one in taken if one.message.incident is None]
+    taken = [one for one in taken if not _goes_alone(one.message)]
     count = 0
     for origin, entry in enumerate(taken):
         count += len(entry.message.alerts)
         if origin and count > _MAX_ALERTS:
             return taken[:origin]
     return taken
+
+
+def _goes_alone(message: Message) -> bool:
+    return message.incident is not None or bool(message.digest)
 
 
 def _together(messages: Sequence[Message]) -> Message:

@@ -12,7 +12,7 @@ from enum import StrEnum
 from functools import partial
 from typing import Any
 
-from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Holder, Incident, Message, News, Status
+from gpuagent_alerts.alert import Alert, Briefing, CauseKind, DigestLine, Holder, Incident, Message, News, Status
 from gpuagent_alerts.notify.outbox.attempt import MAX_RETRY_AFTER_SECONDS
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.tables import (
@@ -20,6 +20,7 @@ from gpuagent_alerts.store.tables import (
     Table,
     array,
     document,
+    flag,
     integer,
     labels,
     measured,
@@ -132,6 +133,11 @@ def dump_message(message: Message) -> str:
             "group_labels": dict(message.group_labels),
             "alerts": [dump_alert(alert) for alert in message.alerts],
             **({} if message.incident is None else {"incident": dump_incident(message.incident)}),
+            **(
+                {"digest": [[one.headline, one.messages, one.is_over] for one in message.digest]}
+                if message.digest
+                else {}
+            ),
         }
     )
 
@@ -141,7 +147,13 @@ def load_message(text: str, *, message_id: str, receiver: str, group: str) -> Me
     found = document(parsed(text))
     alerts = tuple(load_alert(alert) for alert in array(member(found, "alerts")))
     incident = load_incident(found["incident"]) if "incident" in found else None
-    return Message(message_id, receiver, group, alerts, texts(member(found, "group_labels")), incident)
+    digest = tuple(_digest_line(one) for one in array(found.get("digest", [])))
+    return Message(message_id, receiver, group, alerts, texts(member(found, "group_labels")), incident, digest)
+
+
+def _digest_line(value: object) -> DigestLine:
+    headline, messages, is_over = array(value)
+    return DigestLine(text(headline), integer(messages), flag(is_over))
 
 
 def dump_alert(alert: Alert) -> dict[str, Any]:

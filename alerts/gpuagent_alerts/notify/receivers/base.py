@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar
 
-from gpuagent_alerts.alert import Alert, Message, Status
+from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, Message, News, Status
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, DeliveryPace, MessageContext, Reason, Sender
 from gpuagent_alerts.notify.outbox.entry import message_id
@@ -151,11 +151,20 @@ async def send_test_message(receiver: Sender, context: MessageContext) -> Delive
     annotations = {
         "summary": "A test of this receiver by gpuagent.",
         "description": "Somebody asked for it. Nothing is wrong, and nothing is to be done.",
+        "resolved_summary": "The test of this receiver",
     }
     fires = Alert(labels, annotations, Status.FIRING, context.now, None, 1.0)
     group = f'{{instance="{context.node}"}}:{TEST_ALERTNAME}'
-    outcome = await receiver.send(Message(message_id(context.now), receiver.name, group, (fires,), labels), context)
+    name = message_id(context.now)
+    begun = Briefing(f"INFO {context.node}: a test of this receiver by gpuagent: nothing is wrong")
+    incident = Incident(f"test-{name}", CauseKind.RECEIVER, labels, "info", context.now, briefing=begun)
+    outcome = await receiver.send(Message(name, receiver.name, group, (fires,), labels, incident), context)
     if not outcome.ok:
         return outcome
-    ended = replace(fires, status=Status.RESOLVED, ends_at=context.now)
-    return await receiver.send(Message(message_id(context.now), receiver.name, group, (ended,), labels), context)
+    ended = replace(fires, status=Status.RESOLVED, ends_at=context.now, end_reason="nothing was wrong")
+    over = Briefing(
+        f"RESOLVED {context.node}: the test of this receiver is over: nothing was wrong", end_reason=ended.end_reason
+    )
+    incident = replace(incident, ends_at=context.now, news=News.ENDED, briefing=over)
+    name = message_id(context.now)
+    return await receiver.send(Message(name, receiver.name, group, (ended,), labels, incident), context)

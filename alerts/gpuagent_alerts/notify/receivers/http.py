@@ -95,8 +95,10 @@ class HttpClient:
             return DeliveryOutcome(Reason.TIMED_OUT, "it did not answer in time"), b""
         except ForbiddenAddressError:
             return DeliveryOutcome(Reason.MISCONFIGURED, "it has a link-local address: nothing is sent there"), b""
-        except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError) as error:
-            why = f"its address or headers cannot be used ({type(error).__name__})"
+        except (httpx.InvalidURL, httpx.UnsupportedProtocol, httpx.LocalProtocolError, ValueError):
+            why = (
+                "its address is no URL that begins with http:// or https:// and names a host, or a header is not ASCII"
+            )
             return DeliveryOutcome(Reason.MISCONFIGURED, why), b""
         except (httpx.TransportError, OSError) as error:
             return DeliveryOutcome(Reason.UNREACHABLE, _why(error)), b""

@@ -8,6 +8,7 @@ are below them. Blocks in an attachment have a bar of its colour (https://docs.s
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 from urllib.parse import quote
 
@@ -16,8 +17,11 @@ from gpuagent_alerts.alert import Alert, Incident, Message, News, Status
 from gpuagent_alerts.notify.outbox.attempt import MessageContext
 from gpuagent_alerts.notify.receivers.text import (
     LINK_NAMES,
+    SHOWS_ALL,
     alert_texts,
     condition_times,
+    digest_lines,
+    distinct_alerts,
     format_holder,
     format_timestamp,
     headline,
@@ -46,7 +50,9 @@ def payload(message: Message, context: MessageContext) -> dict[str, Any]:
     """Return what is posted. `text` is what notifications show, and screen readers read."""
     incident = message.incident
     if incident is not None and incident.briefing.headline:
-        texts = [*_briefing(incident), *_alert_lines(message.alerts)]
+        texts = [*_briefing(incident), *_alert_lines(distinct_alerts(message.alerts))]
+    elif message.digest:
+        texts = _digest(message)
     else:
         texts = _sections(message.alerts)
     blocks: list[dict[str, Any]] = [
@@ -97,7 +103,20 @@ def _footer(message: Message, context: MessageContext) -> str:
     return " · ".join([*where, *(fit(part, _MAX_FOOTER // len(parts)) for part in parts)])
 
 
-def _alert_lines(alerts: tuple[Alert, ...]) -> list[str]:
+def _digest(message: Message) -> list[str]:
+    """Return a line for each incident that was held back, and the command that shows what there is now."""
+    lines, left = [], MAX_SECTION - 60
+    for place, line in enumerate(digest_lines(message)):
+        shown = "• " + fit(line, _MAX_LINE)
+        if length_of(shown) + 1 > left:
+            lines.append(f"… and {len(message.digest) - place} more")
+            break
+        left -= length_of(shown) + 1
+        lines.append(shown)
+    return ["\n".join(lines), f"*Next* {code(SHOWS_ALL, _MAX_LINE)}"]
+
+
+def _alert_lines(alerts: Sequence[Alert]) -> list[str]:
     """Return the alerts of an incident, a line for each, where there is more than the one of the headline."""
     return [_lines(alerts, MAX_SECTION // 2, _MOST_ALERTS)] if len(alerts) > 1 else []
 
@@ -142,7 +161,7 @@ def _head(alert: Alert, most: int) -> str:
     return f"*{alert.status.upper()}* " + fit(f"{alert.name} · {severity}" if severity else alert.name, most)
 
 
-def _lines(alerts: tuple[Alert, ...], most: int, most_lines: int) -> str:
+def _lines(alerts: Sequence[Alert], most: int, most_lines: int) -> str:
     lines: list[str] = []
     left = most - 60  # for the last line
     for place, alert in enumerate(alerts):

@@ -8,6 +8,7 @@ from datetime import UTC, datetime
 from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.alert import Alert, Briefing, Holder, Message, Status, shown_annotations
 from gpuagent_alerts.notify.outbox.attempt import MessageContext
+from gpuagent_alerts.notify.urgency import severity_rank
 
 SEVERITIES = ("critical", "error", "warning", "info", "none")
 """The worst first."""
@@ -47,12 +48,11 @@ def is_over(message: Message) -> bool:
 
 
 def severity_of(message: Message) -> str:
-    """Return the worst severity of what fires, or of what ended if nothing does; "" where no alert has one we know."""
+    """Return the worst severity of what fires, or of what ended if nothing does; "" where no alert has one."""
     if message.incident is not None:
         return message.incident.severity
     firing = [alert for alert in message.alerts if alert.status is Status.FIRING] or message.alerts
-    found = {alert.labels.get("severity", "") for alert in firing}
-    return next((one for one in SEVERITIES if one in found), "")
+    return max((alert.labels.get("severity", "") for alert in firing), key=severity_rank, default="")
 
 
 def _state(message: Message) -> str:
@@ -62,12 +62,42 @@ def _state(message: Message) -> str:
 
 
 def _gist(message: Message) -> str:
+    if message.digest:
+        return _digest_gist(message)
     if len(message.alerts) == 1:
         (alert,) = message.alerts
         return next(iter(alert_texts(alert)), alert.name)
     names = list(dict.fromkeys(alert.name for alert in message.alerts))
     shown = ", ".join(names[:_MOST_NAMES]) + (f" and {len(names) - _MOST_NAMES} more" if names[_MOST_NAMES:] else "")
     return f"{len(message.alerts)} alerts: {shown}"
+
+
+def _digest_gist(message: Message) -> str:
+    messages, over = sum(one.messages for one in message.digest), sum(one.is_over for one in message.digest)
+    number = len(message.digest)
+    states = [f"{number - over} {'goes' if number - over == 1 else 'go'} on"] if number > over else []
+    states += [f"{over} {'has' if over == 1 else 'have'} ended"] if over else []
+    about = "1 incident" if number == 1 else f"{number} incidents"
+    held = "1 message was" if messages == 1 else f"{messages} messages were"
+    return f"{held} held back by max_messages_per_hour, about {about}: {', '.join(states)}"
+
+
+def digest_lines(message: Message) -> list[str]:
+    """Return what was held back, a line for each incident: what is the case, how often it was to be told, its state."""
+    return [
+        f"{one.headline} ({'1 message' if one.messages == 1 else f'{one.messages} messages'}, "
+        f"{'ended' if one.is_over else 'goes on'})"
+        for one in message.digest
+    ]
+
+
+SHOWS_ALL = "gpuagent alerts"
+"""Command that shows all that a digest stands for."""
+
+
+def distinct_alerts(alerts: Sequence[Alert]) -> list[Alert]:
+    """Return the alerts without those that say the same as another: a leak has one for each standard it has met."""
+    return list({(one.name, one.status, *alert_texts(one)[:1]): one for one in reversed(alerts)}.values())[::-1]
 
 
 def alert_period(alert: Alert) -> str:
@@ -132,7 +162,9 @@ def plain_text(message: Message, context: MessageContext) -> str:
     parts = []
     if incident is not None and incident.briefing.headline:
         parts.append("\n".join([headline(message, context), *briefing_lines(incident.briefing)]))
-    for alert in message.alerts:
+    if message.digest:
+        parts.append("\n".join([headline(message, context), *digest_lines(message), f"All of it: {SHOWS_ALL}"]))
+    for alert in distinct_alerts(message.alerts):
         severity = alert.labels.get("severity", "")
         head = f"{made_up}{alert.status.upper()}: {alert.name}" + (f" ({severity})" if severity else "")
         labels = ", ".join(f"{name}={value}" for name, value in other_labels(alert).items())

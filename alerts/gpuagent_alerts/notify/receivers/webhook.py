@@ -107,6 +107,14 @@ def version_4(message: Message, context: MessageContext) -> dict[str, Any]:
         "simulated": context.simulated,
         "headline": headline(message, context),
         "incident": None if message.incident is None else incident_document(message.incident),
+        "digest": [
+            {
+                "headline": one.headline,
+                "messages": one.messages,
+                "status": str(Status.RESOLVED if one.is_over else Status.FIRING),
+            }
+            for one in message.digest
+        ],
         "groupKey": message.group,
         "truncatedAlerts": 0,
         "status": str(message.status),

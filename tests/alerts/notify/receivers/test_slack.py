@@ -143,9 +143,9 @@ def test_below_it_stands_what_helps_to_decide() -> None:
         "• whisper-api (svc-ml, pid 81204) 44.1 GiB",
         "• python3 (ann, pid 7) 9.0 GiB",
         "*Line* `server.py:41 holds 43.0 GiB in 'cache'`",
-        "*Remedy* SIGTERM: dry run (dry run: nothing was done)",
+        "*Remedy* SIGTERM: dry run, nothing was done",
         "*Next* `gpuagent blame 81204`",
-        "*Silence* `gpuagent silence add 'gpu=\"0\"' 'pid=\"81204\"' --for 2h --comment 'being looked at'`",
+        "*Silence* `gpuagent silence add --incident inc-0123456789ab --for 2h`",
         f"<http://node7:9837/|Page> · {grafana} · <https://example.org/runbooks/GpuProcessMemoryLeak|Runbook>",
         "<http://node7:9837/|gpuagent> · node7 · inc-0123456789ab · gpa_began",
     ]

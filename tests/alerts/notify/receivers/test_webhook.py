@@ -108,6 +108,7 @@ def test_the_document_is_alertmanagers() -> None:
         "simulated": False,
         "headline": "CRITICAL node7: 2 alerts: GpuLost",
         "incident": None,
+        "digest": [],
         "groupKey": "g",
         "truncatedAlerts": 0,
         "status": "firing",
