@@ -62,3 +62,25 @@ def test_who_else_is_in_there(arena: Arena, other: Other, group: str) -> None:
     culprit.end()  # as the program would
     arena.judge()
     assert arena.executed("program") == [line]
+
+
+def test_who_uses_the_network_of_a_container(arena: Arena) -> None:
+    """KILL-03: a container whose network another one uses is not handed to a program that restarts it."""
+    uid = next(arena.uids)
+    ids = [container_id() for _ in range(3)]
+    shared, other, own = (arena.cgroups.make(CONTAINER.format(each)) for each in ids)
+    wait = "print('ready', flush=True)\nsignal.pause()"
+    apart = ("unshare", "--net")
+    greedy = arena.innocent(arena.crowd.python(wait, uid, cgroup=shared, before=apart))
+    enters = ("nsenter", "--target", str(greedy.pid), "--net")
+    arena.innocent(arena.crowd.python(wait, next(arena.uids), cgroup=other, before=enters))
+    step = {"exec": {"command": [str(arena.stand_in("program")), "{container_id}"], "wait": "5s"}}
+    arena.driver.hold(greedy.pid, 30)
+    arena.start(ladders=[ladder("TooMuch", step, scope="container")], containers=ids)
+    assert "uses its network namespace" in arena.refused(greedy)
+    culprit = arena.culprit(arena.crowd.python(wait, uid, cgroup=own, before=apart))
+    arena.driver.hold(culprit.pid, 25)
+    (line,) = until(lambda: arena.executed("program"), "the program was run")
+    assert line == ids[2]
+    culprit.end()  # as the program would
+    arena.judge()

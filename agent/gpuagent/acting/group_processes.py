@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable
 
 from gpuagent.acting.members import Reader
 from gpuagent.acting.process_scan import list_pids
+from gpuagent.acting.shared_namespaces import used_by_others
 from gpuagent.acting.unit_processes import UnitProcesses
 from gpuagent.naming import format_container
 from gpuagent.procfs.cgroup import Level, Membership, leaves, parse_cgroup
@@ -50,6 +51,10 @@ class GroupProcesses:
                 return f"pid {target.pid} is not in {name} any more"
             if group is Group.CONTAINER and (nested := self._nested(target, processes, inside[target.pid])):
                 return f"{name} runs containers: pid {nested} is in one of its own, or others than root put it there"
+            if group is Group.CONTAINER and not own.pod_uid:  # in a pod these outlive the container
+                other, what = used_by_others(self._files, target.pid, inside, self._pids())
+                if other:
+                    return f"pid {other} outside of {name} uses its {what} namespace, and would be cut off"
         except (OSError, ValueError, MissingFact) as error:
             return f"it cannot be seen whose processes {name} runs: {error}"
         patterns = [each for each in never if each not in _OWN_PARTS[group]]

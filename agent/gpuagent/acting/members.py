@@ -8,7 +8,7 @@ from typing import Protocol
 
 from gpuagent.acting.never_entries import NOTHING, NeverLook
 from gpuagent.acting.own_work import read_place
-from gpuagent.acting.process_scan import ProcessScan, UnseenProcesses
+from gpuagent.acting.process_scan import ProcessRow, ProcessScan, UnseenProcesses
 from gpuagent.acting.ties import Tie, TieFinder
 from gpuagent.procfs.files import ProcFiles
 from gpuagent.procfs.program_names import read_program
@@ -18,6 +18,7 @@ from gpuagent.procfs.thread_uids import read_uids
 from gpuagent.reading import ProcessInfo
 from gpuagent_alerts.remedies.target import MAX_TIED, TiedProcess, Ties
 
+_ROOT = 0
 _GONE = (FileNotFoundError, ProcessLookupError)
 
 
@@ -78,7 +79,9 @@ def _read_tied(files: ProcFiles, reader: Reader, tie: Tie, of: Sequence[ProcessI
     score = None
     with suppress(OSError, ValueError):
         score = int(files.read(pid, "oom_score_adj"))
-    belongs = tie.may_be_own and any(is_own_work(files, reader, pid, each) for each in of)
+    belongs = tie.may_be_own and any(
+        is_own_work(files, reader, pid, each) and not _is_anothers_session(reader, tie.row, each) for each in of
+    )
     program = read_program(files, pid)
     return TiedProcess(
         pid,
@@ -91,6 +94,16 @@ def _read_tied(files: ProcFiles, reader: Reader, tie: Tie, of: Sequence[ProcessI
         tie.why,
         never.reason(files, pid, program),
     )
+
+
+def _is_anothers_session(reader: Reader, row: ProcessRow, of: ProcessInfo) -> bool:
+    """Return whether it was started into a container from outside, as by `docker exec`, for a person or another user.
+
+    What the container itself has started is its own, as which users ever.
+    """
+    container = of.container_id if "container" in of.proven_names else ""
+    entered = bool(container) and reader.proven_container(row.parent_pid) != container
+    return entered and (row.terminal != 0 or not row.uids <= {of.uid, _ROOT})
 
 
 def is_own_work(files: ProcFiles, reader: Reader, pid: int, of: ProcessInfo) -> bool:

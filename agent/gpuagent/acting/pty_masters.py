@@ -29,7 +29,8 @@ _INDEX = re.compile(rb"^tty-index:\s*(\d+)", re.MULTILINE)
 _MOUNT = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
 _MOST_DESCRIPTORS = 65536
 _MASTER = "ptmx"
-_SLAVE = re.compile(r"/(\d+)$")
+_ENDED = frozenset({"Z", "X"})
+"""States of a first thread that may have ended before others of its process."""
 
 
 class Master(NamedTuple):
@@ -95,18 +96,19 @@ class PtyMasters:
             found.update(self._find(pid, lambda path: path.startswith("/"), f"task/{thread}/"))
         return frozenset(found)
 
-    def open_slaves(self, pid: int, numbers: Collection[int]) -> frozenset[int]:
+    def open_slaves(self, row: ProcessRow, numbers: Collection[int]) -> frozenset[int]:
         """Return which of these numbers are the names of files that a process has open, be they terminals or not.
 
         None where that may not be seen: what it works on is told by its controlling terminal alone then.
         """
+        ends = tuple(f"/{number}" for number in numbers)
         found: set[int] = set()
         with suppress(OSError, ValueError):
-            folder = self._folder(pid)
-            for descriptor in self._open.list(pid, folder) if folder is not None else ():
-                number = _SLAVE.search(self._open.path(pid, folder or "", descriptor))
-                if number is not None and int(number[1]) in numbers:
-                    found.add(int(number[1]))
+            folder = self._folder(row.pid) if row.state in _ENDED else ""
+            for descriptor in self._open.list(row.pid, folder) if folder is not None else ():
+                path = self._open.path(row.pid, folder or "", descriptor)
+                if path.endswith(ends):
+                    found.add(int(path.rpartition("/")[2]))
         return frozenset(found)
 
     def is_held_elsewhere(self, master: Master, pids: Collection[int]) -> bool:

@@ -143,7 +143,7 @@ class TieFinder:
             if row.pid in ended:
                 continue
             own = pty_number(row.terminal)
-            on = self._masters.open_slaves(row.pid, numbers)
+            on = self._masters.open_slaves(row, numbers)
             for number in on if own is None or own not in found else on | {own}:
                 found[number].append(row)
         return found

@@ -186,7 +186,7 @@ def _growth_now(growth: Growth | None, used: int, free: int) -> str:
 
 def _idle(case: Case) -> str:
     now = case.process
-    if now is not None and now.utilization is not None and now.utilization.sm_ratio > 0:
+    if now is not None and now.utilization is not None and any(ratio > 0 for ratio in now.utilization):
         return "it is computing again"
     return _process_memory_level(case)
 

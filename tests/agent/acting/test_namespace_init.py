@@ -186,13 +186,42 @@ def in_containers(pid: int, names: dict[int, str], files: RealProc) -> list[str]
 
 
 def test_containers() -> None:
-    """The same container belongs together, whoever its users are; another one does not, whoever its user is."""
+    """Who was started into a container as another user is not its own work; nor is who is in another container."""
+    with init() as pid, entered(pid, BOB) as bob, entered(pid, ALICE) as alice:
+        assert in_containers(pid, {pid: "a", bob: "a", alice: "a"}, RealProc()) == [named(bob, BOB, pid)]
     with init() as pid, entered(pid, BOB) as bob:
-        assert in_containers(pid, {pid: "a", bob: "a"}, RealProc()) == []
         for elsewhere in ({pid: "a", bob: "b"}, {pid: "a"}):
             assert in_containers(pid, elsewhere, RealProc()) == [named(bob, BOB, pid)]
     with init() as pid, entered(pid, ALICE) as neighbour:
         assert in_containers(pid, {pid: "a", neighbour: "b"}, RealProc()) == [named(neighbour, ALICE, pid)]
+
+
+STARTS_BOB = f"""
+import os, signal
+if not os.fork():
+    os.setresuid({BOB}, {BOB}, {BOB})
+    signal.pause()
+print('ready', flush=True)
+signal.pause()
+"""
+
+
+def test_what_a_container_has_started_as_another_user() -> None:
+    """An entrypoint of root's that starts its server as another user is one container's own work."""
+    with started(*UNSHARE, depth=1, program=STARTS_BOB) as pid:
+        (child,) = map(int, Path(f"/proc/{pid}/task/{pid}/children").read_text().split())
+        while reader().read(child).info.uid != BOB:
+            pass
+        assert in_containers(pid, {pid: "a", child: "a"}, RealProc()) == []
+
+
+def test_a_session_at_a_terminal_in_a_container() -> None:
+    """Who was started into it at a terminal of their own is a person (`docker exec -it`), as which user ever."""
+    at_terminal = (
+        "import fcntl, os, pty, termios; _, s = pty.openpty(); os.setsid(); fcntl.ioctl(s, termios.TIOCSCTTY, 0)"
+    )
+    with init() as pid, entered(pid, ALICE, program=f"{at_terminal}\n{PLAIN}") as alice:
+        assert in_containers(pid, {pid: "a", alice: "a"}, RealProc()) == [named(alice, ALICE, pid)]
 
 
 def test_a_session_in_another_container() -> None:

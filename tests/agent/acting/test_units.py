@@ -321,10 +321,12 @@ def test_what_its_start_would_stop(tmp_path: Path, changes: dict[str, str], star
 @pytest.mark.parametrize("way", ["directly", "by one that is restarted with it"])
 def test_what_is_stopped_with_it(tmp_path: Path, way: str) -> None:
     """A unit that is stopped with it, and not started again, would be down for good: no permission lifts that."""
-    changes = {"PropagatesStopTo": "shutdown.target c.service"} if way == "directly" else {"RequiredBy": "b.service"}
-    others = STOPPED if way == "directly" else f"Id=b.service\nActiveState=active\n\n{STOPPED}"
-    started = "Id=b.service\nActiveState=active\nRequiredBy=\nRequisiteOf=\nBoundBy=\nConsistsOf=\nPropagatesStopTo=c.service\n"
-    machine = Machine(tmp_path, shown(**changes), others=others, started=started if way != "directly" else "")
+    directly = way == "directly"
+    changes = {"PropagatesStopTo": "shutdown.target c.service"} if directly else {"RequiredBy": "b.service"}
+    others = STOPPED if directly else f"Id=b.service\nActiveState=active\n\n{STOPPED}"
+    none = "".join(f"{key}=\n" for key in ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf"))
+    started = f"Id=b.service\nActiveState=active\n{none}PropagatesStopTo=c.service\n"
+    machine = Machine(tmp_path, shown(**changes), others=others, started="" if directly else started)
     assert "restarting whisper.service stops, for good, " in machine.refusal(SHARED)
     assert "c.service" in machine.refusal(SHARED)
     assert machine.refusal() != ""
