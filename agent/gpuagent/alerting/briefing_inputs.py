@@ -8,9 +8,9 @@ from typing import NamedTuple
 
 from gpuagent.alerting.snapshot_inputs import groups_of
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
+from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Snapshot
-from gpuagent.core.hardware import Memory
 from gpuagent_alerts.alert import Alert, CauseKind, Incident, Status
 
 LEAK = "GpuProcessMemoryLeak"

@@ -20,7 +20,6 @@ from gpuagent.cli.source import Socket, tell
 from gpuagent.core.identity import format_container
 from gpuagent.core.units import format_bytes, format_duration
 from gpuagent.core.wording import assessment_words
-from gpuagent.core.wording import forecast_words, pace_words, verdict_words
 
 Document = dict[str, Any]
 

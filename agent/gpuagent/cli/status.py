@@ -18,7 +18,6 @@ from gpuagent.cli.ps import process_table
 from gpuagent.cli.source import EXIT_NO_DATA, Direct, NoData, Socket, Source, Url, get_document, tell
 from gpuagent.core.units import GIB, format_duration, format_ratio
 from gpuagent.core.wording import assessment_words
-from gpuagent.core.wording import forecast_words, pace_words, verdict_words
 
 _CLEAR = "\x1b[H\x1b[J"
 _ENTER, _LEAVE = "\x1b[?1049h\x1b[?25l", "\x1b[?25h\x1b[?1049l"

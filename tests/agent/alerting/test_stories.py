@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from gpuagent.core.metrics.remedies import RemedyFigures
 from gpuagent.core.growth import Evidence, MemoryKey
 from gpuagent.core.matchers import parse_matcher
+from gpuagent.core.metrics.remedies import RemedyFigures
 from gpuagent.core.snapshot import GpuIdentity, GpuState, NvmlState, ProcessState, Reconciliation, Snapshot, XidCount
 from gpuagent.core.units import GIB
 from tests.agent.alerting.stage import Stage, dry_run, grown, leaking
