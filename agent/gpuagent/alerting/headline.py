@@ -13,7 +13,7 @@ from gpuagent.growth import Growth, MemoryKey, Verdict
 from gpuagent.naming import format_container
 from gpuagent.reading import GpuReading, GpuState, ProcessReading, Snapshot
 from gpuagent.units import MAX_SECONDS, format_bytes, format_duration
-from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, Incident, Status, resolved_summary, shown_annotations
+from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, Incident, resolved_summary, shown_annotations
 from gpuagent_exporters.xids import explain_xid
 
 LEAK = "GpuProcessMemoryLeak"
@@ -79,7 +79,7 @@ class BriefingInputs:
         found: dict[tuple[str, str, str], float] = {}
         for alert in self.alerts:
             labels = alert.labels
-            if alert.name == LEAK and alert.status is Status.FIRING and alert.true_until is None:
+            if alert.name == LEAK and alert.holds:
                 key = labels.get("uuid", ""), labels.get("pid", ""), labels.get("gpu_instance_id", "")
                 found[key] = max(found.get(key, 0.0), alert.value)  # one alert for each standard, with one pace
         return sum(value for value in found.values() if value > 0)
@@ -104,7 +104,7 @@ class BriefingInputs:
     @property
     def is_full(self) -> bool:
         """Whether one of its GPUs has no room."""
-        if any(one.name in FULL and one.status is Status.FIRING and one.true_until is None for one in self.alerts):
+        if any(one.name in FULL and one.holds for one in self.alerts):
             return True
         ratios = (gpu.memory.used_ratio for gpu in self.gpus if gpu.memory is not None and gpu.state is GpuState.OK)
         return any(ratio is not None and ratio >= _FULL_RATIO for ratio in ratios)
@@ -112,11 +112,7 @@ class BriefingInputs:
     @property
     def seconds_to_full(self) -> float | None:
         """Seconds until the first of its GPUs is full; None where no forecast is true now."""
-        found = [
-            one.value
-            for one in self.alerts
-            if one.name == SOON and one.status is Status.FIRING and one.true_until is None and one.value >= 0
-        ]
+        found = [one.value for one in self.alerts if one.name == SOON and one.holds and one.value >= 0]
         growth = {} if self.snapshot is None else self.snapshot.growth
         for gpu in self.gpus:
             whole = growth.get(MemoryKey(gpu.identity.uuid))
@@ -142,8 +138,9 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
         severity = alert.labels.get("severity", "")
         yield (
             (
-                not over and alert.status is not Status.FIRING,
+                not over and not alert.holds,
                 alert.name in _NOTES,
+                over and not alert.end_is_certain,
                 named,
                 over and alert.end_reason in {"", UNKNOWN_END},
                 _SEVERITIES.index(severity) if severity in _SEVERITIES else 1,
