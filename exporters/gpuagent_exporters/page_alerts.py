@@ -18,7 +18,8 @@ def alerts(document: Document, *, hidden: bool) -> str:
     """
     told = document.get("alerts") or ()
     found = sorted((alert for alert in told if not _always(alert)), key=_urgency)
-    items = "".join(_alert(alert, hidden=hidden) for alert in found[:_MOST])
+    now = float(document.get("time_seconds") or 0.0)
+    items = "".join(_alert(alert, now, hidden=hidden) for alert in found[:_MOST])
     body = "".join(f'<p class="banner">{trouble}</p>' for trouble in _troubles(document))
     body += f'<ul class="list">{items}</ul>' if items else "<p>None.</p>"
     always = sorted({str(alert.get("name")) for alert in told if _always(alert)})
@@ -66,17 +67,18 @@ def _always(alert: Document) -> bool:
     return alert.get("severity") == "none"
 
 
-def _urgency(alert: Document) -> tuple[bool, int]:
-    severity = alert.get("severity")
-    return alert.get("state") != "firing", SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+def _urgency(alert: Document) -> tuple[bool, bool, int]:
+    severity, state = alert.get("severity"), alert.get("state")
+    rank = SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+    return state != "firing", state == "pending", rank
 
 
-def _alert(alert: Document, *, hidden: bool) -> str:
+def _alert(alert: Document, now: float, *, hidden: bool) -> str:
     severity, labels = str(alert.get("severity") or ""), alert.get("labels") or {}
     kind = severity if alert.get("state") == "firing" and severity in SEVERITIES else "calm"
     facts = [
         severity or "no severity",
-        since_of(alert),
+        since_of(alert, now),
         f"GPU {labels['gpu']}" if labels.get("gpu") else "",
         f"pid {labels['pid']}" if labels.get("pid") else "",
         *_quieted(alert, hidden=hidden),

@@ -7,15 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.snapshot_inputs import with_remedy
-from gpuagent.catalogue.alerting import ReceiverCounts
+from gpuagent.catalogue.alerting import ENDING, ReceiverCounts
 from gpuagent.clock import Clock
 from gpuagent.matchers import MatchOperator, parse_matcher
-from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.alert import SUMMARY, Alert, Status, resolved_summary
 from gpuagent_alerts.notify.incidents import IncidentRecord
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
 from gpuagent_alerts.notify.outbox.entry import QueuedMessage
@@ -143,6 +143,8 @@ class AlertCommands:
 
 
 SCHEMA = 1
+_STATES = ("firing", ENDING, "pending")
+"""In the order in which they are listed."""
 
 
 def alerts_document(
@@ -158,7 +160,7 @@ def alerts_document(
         for instance in running.states.instances if running.states is not None else ():
             if instance.state is State.INACTIVE:
                 continue
-            alert = instance.as_alert(Status.FIRING)
+            alert = alerting.endings.with_reason(instance.as_alert(Status.FIRING))
             alert = with_remedy(alert, alerting.remedy_of(alert))
             incident = incidents.get(alert.fingerprint)
             key = incident.key if incident is not None else ""
@@ -180,8 +182,10 @@ def alerts_document(
         "time_seconds": wall_seconds,
         "simulated": alerting.origin.simulated,
         "alerting": alerting.config.alerting,
-        "alerts": sorted(alerts, key=lambda alert: (alert["state"] != "firing", alert["name"], alert["fingerprint"])),
-        "incidents": incident_rows(alerting.incidents.values(), acks),
+        "alerts": sorted(alerts, key=lambda one: (_STATES.index(one["state"]), one["name"], one["fingerprint"])),
+        "incidents": incident_rows(
+            alerting.incidents.values(), acks, {one["fingerprint"] for one in alerts if one["state"] == "firing"}
+        ),
         "silences": [silence_document(alerting, silence, wall_seconds) for silence in alerting.silences.all()],
         "receivers": _receivers(alerting, receivers),
         "held_back": _held_back(alerting),
@@ -196,8 +200,13 @@ def alerts_document(
     }
 
 
-def incident_rows(incidents: Iterable[IncidentRecord], acks: Mapping[str, Ack]) -> list[Document]:
-    """Return the incidents, those that go on first and the worst of them at the top; then the latest to end."""
+def incident_rows(
+    incidents: Iterable[IncidentRecord], acks: Mapping[str, Ack], present: Collection[str]
+) -> list[Document]:
+    """Return the incidents, those that go on first and the worst of them at the top; then the latest to end.
+
+    `present` are fingerprints of alerts whose conditions are true now.
+    """
     rows = [
         {
             "key": one.key,
@@ -206,6 +215,7 @@ def incident_rows(incidents: Iterable[IncidentRecord], acks: Mapping[str, Ack]) 
             "severity": one.severity,
             "starts_at_seconds": one.starts_at,
             "ends_at_seconds": one.ends_at,
+            "ending": one.ends_at is None and not any(name in present for name in one.members),
             "reopened": one.reopened,
             "alerts": sorted(one.members),
             "acknowledged_by": acks[one.key].creator if one.key in acks else "",
@@ -253,14 +263,17 @@ def _fires_in(instance: Instance, states: AlertStates | None, now_seconds: float
 def _alert(instance: Instance, alert: Alert, now_seconds: float) -> Document:
     return {
         "name": alert.name,
-        "state": str(instance.state),
+        "state": ENDING if instance.is_kept else str(instance.state),
         "severity": alert.labels.get("severity", ""),
         "fingerprint": alert.fingerprint,
         "labels": dict(alert.labels),
-        "annotations": dict(alert.annotations),
+        "annotations": {**alert.annotations, **({SUMMARY: resolved_summary(alert)} if alert.is_kept else {})},
         "value": alert.value if math.isfinite(alert.value) else None,
         "active_seconds": max(0.0, now_seconds - instance.active_clock),
         "starts_at_seconds": instance.starts_at,
+        "not_true_since_seconds": instance.ceased_at if instance.is_kept else None,
+        "kept_until_seconds": alert.kept_until,
+        "end_reason": alert.end_reason,
     }
 
 

@@ -10,7 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from gpuagent.catalogue.alerting import AlertCount, AlertingFigures, ReceiverCounts, RuleFailures, Undelivered, Why
+from gpuagent.catalogue.alerting import (
+    ENDING,
+    AlertCount,
+    AlertingFigures,
+    ReceiverCounts,
+    RuleFailures,
+    Undelivered,
+    Why,
+)
 from gpuagent.clock import Clock
 from gpuagent_alerts.notify.outbox.attempt import Sender
 from gpuagent_alerts.notify.outbox.delivery import Delivery, DeliveryWorker
@@ -95,7 +103,8 @@ def count_alerts(
     for running in engine.rules():
         for instance in running.states.instances if running.states is not None else ():
             if instance.state is not State.INACTIVE:
-                key = (running.rule.name, str(instance.state), instance.labels.get("severity", ""))
+                state = ENDING if instance.is_kept else str(instance.state)
+                key = (running.rule.name, state, instance.labels.get("severity", ""))
                 states[key] = states.get(key, 0) + 1
     return AlertingFigures(
         rules=sum(1 for _ in engine.rules()),

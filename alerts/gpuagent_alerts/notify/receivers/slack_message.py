@@ -12,12 +12,11 @@ from typing import Any
 from urllib.parse import quote
 
 from gpuagent.units import format_bytes, format_duration
-from gpuagent_alerts.alert import Alert, Incident, Message, News, Status
+from gpuagent_alerts.alert import Alert, Incident, Message, News, condition_times
 from gpuagent_alerts.notify.outbox.attempt import MessageContext
 from gpuagent_alerts.notify.receivers.text import (
     LINK_NAMES,
     alert_texts,
-    condition_times,
     format_holder,
     format_timestamp,
     headline,
@@ -139,7 +138,7 @@ def _span(begins: float, ends: float) -> str:
 
 def _head(alert: Alert, most: int) -> str:
     severity = alert.labels.get("severity", "")
-    return f"*{alert.status.upper()}* " + fit(f"{alert.name} · {severity}" if severity else alert.name, most)
+    return f"*{alert.state.upper()}* " + fit(f"{alert.name} · {severity}" if severity else alert.name, most)
 
 
 def _lines(alerts: tuple[Alert, ...], most: int, most_lines: int) -> str:
@@ -148,7 +147,7 @@ def _lines(alerts: tuple[Alert, ...], most: int, most_lines: int) -> str:
     for place, alert in enumerate(alerts):
         line = "• " + _head(alert, 100) + " " + fit(", ".join(alert_texts(alert)[:1]), 160)
         if length_of(line) + 1 > left or place >= most_lines:
-            firing = sum(other.status is Status.FIRING for other in alerts[place:])
+            firing = sum(other.holds for other in alerts[place:])
             lines.append(f"… and {len(alerts) - place} more, {firing} of them firing")
             break
         left -= length_of(line) + 1
