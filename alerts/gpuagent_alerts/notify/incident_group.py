@@ -224,13 +224,23 @@ class IncidentGroup:
             fingerprint: one.alert if not one.firing else self._view.as_ended(fingerprint, one.alert)
             for fingerprint, one in self._known.items()
         }
-        ended |= {name: self._view.as_ended(name, self._view.as_told(alert)) for name, alert in self._notes.items()}
+        untold = {**self._left_with_it(), **self._notes}
+        ended |= {name: self._view.as_ended(name, self._view.as_told(alert)) for name, alert in untold.items()}
         chosen = tuple(ended.values())[: self._view.most_alerts]
         ends_at = max((end for alert in chosen if (end := condition_times(alert)[1]) is not None), default=now)
         starts_at = self._starts_at(told)
         incident = self._incident(News.ENDED, told.severity, starts_at, max(ends_at, starts_at))
         closed = NotificationState(now, {}, {}, replace(told, is_closed=True)) if self._has_rest() else None
         return NotificationDecision(self._key, closed, chosen, occasion=Occasion.RESOLVED, incident=incident)
+
+    def _left_with_it(self) -> dict[str, Alert]:
+        """Return alerts that ended with the incident, and of which this receiver has not heard yet."""
+        left = () if self._record is None else self._record.left
+        found = {name: self._view.ended[name] for name in left if name in self._view.ended and name not in self._known}
+        return {
+            name: alert for name, alert in found.items()
+            if any(one.recipient == self._recipient for one in self._view.destinations(alert.labels))
+        }  # fmt: skip
 
     def _has_rest(self) -> bool:
         """Return whether alerts of the incident still fire after its end."""

@@ -121,7 +121,9 @@ class _Update:
         self._now = now
         self._before = before
         self._records = {
-            key: replace(one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending})
+            key: replace(
+                one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending}, left=()
+            )
             for key, one in before.items()
         }
 
@@ -188,7 +190,8 @@ class _Update:
         is_pending = any(name in self._pending and name not in self._firing for name in keeping)  # after a restart
         if one.ends_at is not None or is_pending or one.gravest in firing:
             return one
-        return replace(one, ends_at=max(self._end_of(one), one.starts_at))
+        left = tuple(self._before.get(one.key, one).members)
+        return replace(one, ends_at=max(self._end_of(one), one.starts_at), left=left)
 
     def _end_of(self, one: IncidentRecord) -> float:
         """Return when the last of its conditions ceased to hold."""
@@ -277,6 +280,8 @@ class IncidentRecord:
     gravest: str = ""
     """Fingerprint of the worst of its alerts while something was true: nothing being true, it lasts as long as this."""
     worst: Urgency = CALM
+    left: tuple[str, ...] = ()
+    """Fingerprints of the alerts that it had until its end, at the moment of that. Never written down."""
     reopened: int = 0
     """Number of times it began again."""
 
@@ -329,7 +334,7 @@ def _load(key: str, dump: str) -> IncidentRecord:
         text(member(found, "severity")),
         text(found.get("gravest", "")),
         Urgency(integer(severity, -1, 100), integer(stage, -1, 100)),
-        integer(member(found, "reopened")),
+        reopened=integer(member(found, "reopened")),
     )
 
 
