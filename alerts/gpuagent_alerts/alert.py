@@ -1,7 +1,8 @@
 """An alert, its incident and a message about both: the vocabulary of everything between a rule and a receiver.
 
 Of a rule's annotations `summary`, `description` and `reasons` describe an alert that fires, `pending_summary` one that
-is pending, and `resolved_summary` one that has ended, in the past tense and with the reason of its end.
+is pending, and `resolved_summary` one that has ended, in the past tense and with the reason of its end. So it is said
+of one that is only kept firing (`keep_firing_for`), too.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from enum import StrEnum
 from typing import Final
 
@@ -124,8 +126,12 @@ class Alert:
     """Unix time at which the condition began to hold, before `for` had passed; None if that is not known."""
     true_until: float | None = None
     """Unix time at which the condition ceased to hold, before `keep_firing_for` had passed; None while it holds."""
+    kept_until: float | None = None
+    """Unix time until which `keep_firing_for` keeps it; None while the condition holds, and where that is not known."""
     end_reason: str = ""
-    """Why it ended, in the past tense; "" while it fires, and where nothing is known."""
+    """Why its condition ceased to hold, in the past tense; "" while it holds, and where nothing is known."""
+    end_is_certain: bool = False
+    """Whether that is a fact which does not undo itself: a process that ended, a driver that was initialized again."""
 
     @property
     def fingerprint(self) -> str:
@@ -136,6 +142,26 @@ class Alert:
     def name(self) -> str:
         """The rule's."""
         return self.labels.get("alertname", "")
+
+    @property
+    def state(self) -> str:
+        """What it is called before a reader: `firing`, `ending` while it is only kept, or `resolved`."""
+        return "ending" if self.is_kept else str(self.status)
+
+    @property
+    def begins_at(self) -> float:
+        """Unix time at which its condition began to hold, as far as that is known."""
+        return self.starts_at if self.true_from is None else min(self.true_from, self.starts_at)
+
+    @property
+    def holds(self) -> bool:
+        """Whether its condition is true now: only then is it spoken of in the present tense."""
+        return self.status is Status.FIRING and self.true_until is None
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it fires only because of `keep_firing_for`: its condition is not true now."""
+        return self.status is Status.FIRING and self.true_until is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,11 +203,13 @@ RESOLVED_SUMMARY: Final = "resolved_summary"
 _OF_OTHER_STATES: Final = frozenset({PENDING_SUMMARY, RESOLVED_SUMMARY})
 _OF_FIRING: Final = frozenset({SUMMARY, "description", "reasons"})
 UNKNOWN_END: Final = "no longer true"
+_LATEST: Final = 253402300799.0
+"""The end of the year 9999: datetime knows no later time."""
 
 
 def shown_annotations(alert: Alert) -> dict[str, str]:
     """Return the annotations that are true of an alert in its state, for a receiver."""
-    if alert.status is Status.FIRING:
+    if alert.holds:
         return {name: text for name, text in alert.annotations.items() if name not in _OF_OTHER_STATES}
     others = {
         name: text
@@ -192,11 +220,26 @@ def shown_annotations(alert: Alert) -> dict[str, str]:
 
 
 def resolved_summary(alert: Alert) -> str:
-    """Return what was and why it is over: `GPU 0: memory was full: memory back to 31.0 GiB`."""
+    """Return what was and why it is over: `GPU 0: memory was full: memory back to 31.0 GiB`.
+
+    Of an alert that is only kept also when its end is told, if it does not come back before that.
+    """
     what = alert.annotations.get(RESOLVED_SUMMARY) or f"{alert.name} has ended"
-    return f"{what}: {alert.end_reason or UNKNOWN_END}"
+    kept = f"; its end is told at {_clock_time(alert.kept_until)}" if alert.is_kept and alert.kept_until else ""
+    return f"{what}: {alert.end_reason or UNKNOWN_END}{kept}"
+
+
+def _clock_time(unix_seconds: float) -> str:
+    return f"{datetime.fromtimestamp(min(max(unix_seconds, 0.0), _LATEST), UTC):%H:%M:%S} UTC"
 
 
 def pending_summary(name: str, annotations: Mapping[str, str]) -> str:
     """Return what is true of an alert that does not fire yet."""
     return annotations.get(PENDING_SUMMARY) or f"{name} is true, and fires if it stays so"
+
+
+def condition_times(alert: Alert) -> tuple[float, float | None]:
+    """Return the Unix times between which the condition held; None for the end of one that still holds."""
+    begins = alert.begins_at
+    ends = min((time for time in (alert.true_until, alert.ends_at) if time is not None), default=None)
+    return begins, None if alert.holds or ends is None else max(begins, ends)

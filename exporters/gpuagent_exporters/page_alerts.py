@@ -20,16 +20,14 @@ def alerts(document: Document, *, hidden: bool) -> str:
     """
     told = document.get("alerts") or ()
     found = sorted((alert for alert in told if not _always(alert)), key=_urgency)
+    now = float(document.get("time_seconds") or 0.0)
     incidents = document.get("incidents") or ()
     going_on = [one for one in incidents if one.get("ends_at_seconds") is None]
     by_key: dict[str, list[Document]] = {}
     for alert in found[:_MOST]:
         by_key.setdefault(str(alert.get("incident") or ""), []).append(alert)
-    items = "".join(
-        _incident(one, by_key.pop(str(one.get("key")), ()), document.get("time_seconds"), hidden=hidden)
-        for one in going_on[:_MOST]
-    )
-    items += "".join(_alert(alert, hidden=hidden) for alert in sorted(chain(*by_key.values()), key=_urgency))
+    items = "".join(_incident(one, by_key.pop(str(one.get("key")), ()), now, hidden=hidden) for one in going_on[:_MOST])
+    items += "".join(_alert(alert, now, hidden=hidden) for alert in sorted(chain(*by_key.values()), key=_urgency))
     body = "".join(f'<p class="banner">{trouble}</p>' for trouble in _troubles(document))
     body += f'<ul class="list">{items}</ul>' if items else "<p>None.</p>"
     body += _ended([one for one in incidents if one.get("ends_at_seconds") is not None], document.get("time_seconds"))
@@ -78,12 +76,13 @@ def _always(alert: Document) -> bool:
     return alert.get("severity") == "none"
 
 
-def _urgency(alert: Document) -> tuple[bool, int]:
-    severity = alert.get("severity")
-    return alert.get("state") != "firing", SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+def _urgency(alert: Document) -> tuple[bool, bool, int]:
+    severity, state = alert.get("severity"), alert.get("state")
+    rank = SEVERITIES.index(severity) if severity in SEVERITIES else len(SEVERITIES)
+    return state != "firing", state == "pending", rank
 
 
-def _incident(incident: Document, alerts: Sequence[Document], now: object, *, hidden: bool) -> str:
+def _incident(incident: Document, alerts: Sequence[Document], now: float, *, hidden: bool) -> str:
     """One incident: what happened, since when, who is at it; below it its alerts."""
     severity = str(incident.get("severity") or "")
     kind = severity if severity in SEVERITIES else "calm"
@@ -95,7 +94,7 @@ def _incident(incident: Document, alerts: Sequence[Document], now: object, *, hi
         f"began again {count(incident['reopened'], 'time')}" if incident.get("reopened") else "",
         ("acknowledged" if hidden else f"acknowledged by {who}") if who else "",
     ]
-    items = "".join(_alert(alert, hidden=hidden) for alert in alerts)
+    items = "".join(_alert(alert, now, hidden=hidden) for alert in alerts)
     return (
         f'<li class="{kind}" data-key="{attribute(incident.get("key"))}"><b>{text(_headline(incident))}</b>'
         f'<br><span class="quiet">{text(" · ".join(filter(None, facts)))}</span>'
@@ -132,12 +131,12 @@ def _when_it_ended(incident: Document, now: object) -> str:
     return f"ended {ago(ends, now)}, lasted {lasted}"
 
 
-def _alert(alert: Document, *, hidden: bool) -> str:
+def _alert(alert: Document, now: float, *, hidden: bool) -> str:
     severity, labels = str(alert.get("severity") or ""), alert.get("labels") or {}
     kind = severity if alert.get("state") == "firing" and severity in SEVERITIES else "calm"
     facts = [
         severity or "no severity",
-        since_of(alert),
+        since_of(alert, now),
         f"GPU {labels['gpu']}" if labels.get("gpu") else "",
         f"pid {labels['pid']}" if labels.get("pid") else "",
         *_quieted(alert, hidden=hidden),

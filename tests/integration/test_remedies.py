@@ -95,7 +95,7 @@ def end(agent: Agent, number: int = 0) -> dict[str, Any]:
 
 
 def test_a_ladder_from_the_rule_to_the_message(folder: Path) -> None:
-    """KILL-06, KILL-07: SIGTERM is ignored, SIGKILL is not; record, series, screens and both messages tell of it."""
+    """KILL-06, KILL-07: SIGTERM is ignored, SIGKILL is not; record, series, screens and the last message tell of it."""
     what = remedies({"terminate": {"wait": "5s"}}, {"kill": {"wait": "5s"}})
     with sink() as receiver:
         hook = {"name": "hook", "webhook": {"url": f"{receiver.url}/hook"}}
@@ -113,8 +113,10 @@ def test_a_ladder_from_the_rule_to_the_message(folder: Path) -> None:
 
             (resolved,) = until(lambda: told("TooMuch", "resolved")[:1], "the resolved message")
             assert resolved["annotations"]["remedy"].startswith("SIGKILL: ")
-            (remedy,) = until(lambda: told("GpuRemedy", "firing")[:1], "the message about the remedy")
-            assert (remedy["labels"]["result"], remedy["labels"]["dry_run"]) == ("released", "false")
+            bodies = [json.loads(each.body) for each in receiver.processed]
+            (over,) = (each["incident"] for each in bodies if each["incident"]["news"] == "ended")
+            assert over["end_reason"].startswith("gpuagent killed it (SIGKILL); 40.0 GiB came back")
+            assert over["remedies"], "what was done is told with the end of what it was done for"
             shown = agent.command("remedies").stdout
             assert re.search(r"SIGTERM +\(the process ignores this signal", shown)
             assert "released, 40.0 GiB came back" in shown

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 import yaml
 
+from gpuagent.core.units import parse_duration
 from gpuagent_alerts.notify.inhibition import alertmanager_rules
 from gpuagent_alerts.shipped import RULES_FILE
 from tests.alerts.notify.receivers.sink import Sink, sink
 from tests.integration.agent import running_agent
 from tests.integration.alertmanager import NAMES, configured_alertmanager
-from tests.integration.prometheus import configured_prometheus
+from tests.integration.prometheus import Prometheus, configured_prometheus
 from tests.integration.waiting import until
 
 SHIPPED = Path(__file__).parents[2] / "grafana/prometheus/alertmanager.yml"
@@ -32,6 +33,17 @@ faults:
   - {kind: xid, gpu: 1, xid: 79, at: 5s}
   - {kind: lost, gpu: 1, at: 6s}
 """
+TO_THE_WALL = """\
+description: a process fills its GPU within seconds, stays for a while, and ends
+gpus:
+  - model: h100
+    processes:
+      - name: server
+        user: alice
+        memory: {shape: ramp, start: 50GiB, rate: 2GiB, after: 5s, cap: 79.4GiB}
+        until: 65s
+"""
+FULL, MUTED = "GpuMemoryFull", frozenset({"GpuMemoryExhaustionSoon", "GpuMemoryHigh"})
 Picture = dict[str, set[str]]
 
 
@@ -71,6 +83,62 @@ def test_who_is_told_what(folder: Path) -> None:
 
     both = {"GpuLost", "GpuXidCritical"}
     assert picture(told) == {"pager": both, "chat": both}
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(240)
+@pytest.mark.needs(*NAMES)
+@pytest.mark.needs("prometheus")
+def test_the_end_of_a_full_gpu_pages_for_nothing_else(folder: Path) -> None:
+    """What it muted ends with it: through the agent's Alertmanager receiver, and through Prometheus and Alertmanager.
+
+    Prometheus has the shipped rules with a tenth of their waits.
+    """
+    for name in ("own", "direct", "behind", "prometheus"):
+        (folder / name).mkdir()
+    scenario, rules = folder / "scenario.yaml", folder / "rules.yaml"
+    scenario.write_text(TO_THE_WALL, encoding="utf-8")
+    rules.write_text(json.dumps(hastened(yaml.safe_load(RULES_FILE.read_text(encoding="utf-8")))), encoding="utf-8")
+    with (
+        sink() as from_agent,
+        sink() as from_prometheus,
+        configured_alertmanager(folder / "direct", quick(from_agent), from_agent) as direct,
+        configured_alertmanager(folder / "behind", quick(from_prometheus), from_prometheus) as behind,
+        running_agent(
+            folder / "own", scenario, poll_interval="500ms",
+            receivers=[{"name": "fleet", "alertmanager": {"url": direct.url}}],
+        ) as agent,
+    ):  # fmt: skip
+        agent.wait_until_ready()
+        document = scraping(agent.port, behind.url) | {"rule_files": [str(rules)]}
+        with configured_prometheus(folder / "prometheus", document) as prometheus:
+            until(lambda: (FULL, "resolved") in states(from_agent), "its end is told directly", seconds=120)
+            until(lambda: (FULL, "resolved") in states(from_prometheus), "its end is told behind it", seconds=120)
+            until(lambda: not {FULL, *MUTED} & firing(prometheus), "nothing of it fires in Prometheus")
+            until(lambda: not {FULL, *MUTED} & {*direct.alerts(), *behind.alerts()}, "nothing of it fires anywhere")
+
+    for each in (from_agent, from_prometheus):
+        told = states(each)
+        assert [one for one in told[told.index((FULL, "resolved")) :] if one[0] in MUTED and one[1] == "firing"] == []
+
+
+def firing(prometheus: Prometheus) -> set[str]:
+    """Names of what is pending or fires there."""
+    return {one["labels"]["alertname"] for one in prometheus.alerts()}
+
+
+def states(receiver: Sink) -> list[tuple[str, str]]:
+    """What an Alertmanager told of each alert, in order."""
+    bodies = [json.loads(request.body) for request in receiver.processed]
+    return [(one["labels"]["alertname"], one["status"]) for body in bodies for one in body["alerts"]]
+
+
+def hastened(document: dict[str, Any]) -> dict[str, Any]:
+    """Rules that wait a tenth of what they do."""
+    for rule in (each for group in document["groups"] for each in group["rules"]):
+        for key in {"for", "keep_firing_for"} & rule.keys():
+            rule[key] = f"{parse_duration(rule[key]) * 100:.0f}ms"
+    return document
 
 
 def quick(receiver: Sink) -> dict[str, Any]:

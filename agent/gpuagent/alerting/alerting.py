@@ -237,8 +237,8 @@ class Alerting:
         await asyncio.to_thread(self.store.heal)
 
     def firing(self) -> list[Alert]:
-        """Return every alert that fires now."""
-        return [instance.as_alert(Status.FIRING) for instance in self._firing()]
+        """Return every alert that fires now; one that is only kept with the reason for that."""
+        return [self.endings.with_reason(instance.as_alert(Status.FIRING)) for instance in self._firing()]
 
     def _firing(self) -> Iterator[Instance]:
         return (
@@ -300,9 +300,11 @@ class Alerting:
                     snapshot, now, self.engine.metric_names(now),
                     alerting=self._figures, preallocates=self.config.preallocates, further=self._further(),
                 )  # fmt: skip
-                result = self.engine.evaluate(index, now, wall, find_missing(snapshot), explainer(snapshot))
+                tick = EvaluatedTick(snapshot, index, wall)
+                is_over = partial(self.endings.is_over, seen=tick)
+                result = self.engine.evaluate(index, now, wall, find_missing(snapshot), explainer(snapshot), is_over)
                 applied = True
-                transitions = self.endings.explain(result.transitions, EvaluatedTick(snapshot, index, wall))
+                transitions = self.endings.explain(result.transitions, tick)
                 log_transitions(transitions)
                 self._note_ended(transitions)
                 for key, problem in result.failures:
@@ -330,7 +332,7 @@ class Alerting:
         """Return whether something has to be written down or told, or may have changed at the receivers."""
         figures = self._figures
         waits = figures is None or any(receiver.queued for receiver in figures.receivers)  # its age is a figure
-        firing = [instance.fingerprint for instance in self._firing()]
+        firing = {one.fingerprint: not one.is_kept for one in self._firing()}
         return waits or self._keeper.is_due() or self._notifier.is_due(firing)
 
     def _write_down(self, told: Sequence[Alert] | None) -> AlertingFigures:

@@ -69,9 +69,11 @@ class BriefingWriter:
 
     def write(self, incident: Incident, alerts: Sequence[Alert]) -> Briefing:
         """Return what is said of an incident in a message with these alerts."""
-        seen = BriefingInputs(incident, tuple(alerts), self.snapshot, self.budgets)
-        main = main_alert(seen)
         over = incident.is_over
+        present = tuple(one for one in alerts if one.holds)
+        told = tuple(alerts) if over or not present else present
+        seen = BriefingInputs(incident, told, self.snapshot, self.budgets)
+        main = main_alert(seen)
         reason = "" if not over else (main.end_reason if main is not None else "") or UNKNOWN_END
         return Briefing(
             headline=headline_of(seen, main, self.node),

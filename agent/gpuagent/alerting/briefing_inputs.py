@@ -11,7 +11,7 @@ from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Verdict
 from gpuagent.core.hardware import Memory
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Snapshot
-from gpuagent_alerts.alert import Alert, CauseKind, Incident, Status
+from gpuagent_alerts.alert import Alert, CauseKind, Incident
 
 LEAK = "GpuProcessMemoryLeak"
 FULL = frozenset({"GpuMemoryFull", "GpuInstanceMemoryFull"})
@@ -107,7 +107,7 @@ class BriefingInputs:
         }
         stopped = {each.process.key for each in self.members} - set(paces)
         for alert in self.alerts:  # what the detector does not tell any more
-            if alert.name == LEAK and alert.status is Status.FIRING and alert.true_until is None:
+            if alert.name == LEAK and alert.holds:
                 key = _key(alert.labels)
                 if key not in stopped and not paces.get(key):
                     paces[key] = alert.value  # one alert for each standard, with one pace
@@ -134,7 +134,7 @@ class BriefingInputs:
     @property
     def is_full(self) -> bool:
         """Whether one of its GPUs, or its MIG instance, has no room."""
-        if any(one.name in FULL and one.status is Status.FIRING and one.true_until is None for one in self.alerts):
+        if any(one.name in FULL and one.holds for one in self.alerts):
             return True
         if self.instance is None:
             ratios = [gpu.memory.used_ratio for gpu in self.gpus if gpu.memory and gpu.state is GpuState.OK]
@@ -145,11 +145,7 @@ class BriefingInputs:
     @property
     def seconds_to_full(self) -> float | None:
         """Seconds until the first of its GPUs, or its MIG instance, is full; None where no forecast is true now."""
-        found = [
-            one.value
-            for one in self.alerts
-            if one.name == SOON and one.status is Status.FIRING and one.true_until is None and one.value >= 0
-        ]
+        found = [one.value for one in self.alerts if one.name == SOON and one.holds and one.value >= 0]
         growth = {} if self.snapshot is None else self.snapshot.growth
         instance = self.instance
         for gpu in self.gpus:

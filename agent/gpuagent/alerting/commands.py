@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -15,9 +15,9 @@ from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.snapshot_inputs import with_remedy
 from gpuagent.core.clock import Clock
 from gpuagent.core.matchers import MatchOperator, parse_matcher
-from gpuagent.core.metrics.alerting import ReceiverCounts
+from gpuagent.core.metrics.alerting import ENDING, ReceiverCounts
 from gpuagent.core.units import format_duration
-from gpuagent_alerts.alert import Alert, News, Status
+from gpuagent_alerts.alert import SUMMARY, Alert, News, Status, resolved_summary
 from gpuagent_alerts.notify.incidents import REOPEN_SECONDS, IncidentRecord, incident_of
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
 from gpuagent_alerts.notify.matchers import Matchers
@@ -150,6 +150,8 @@ class AlertCommands:
 
 
 SCHEMA = 1
+_STATES = ("firing", ENDING, "pending")
+"""In the order in which they are listed."""
 
 
 def alerts_document(
@@ -165,7 +167,7 @@ def alerts_document(
         for instance in running.states.instances if running.states is not None else ():
             if instance.state is State.INACTIVE:
                 continue
-            alert = instance.as_alert(Status.FIRING)
+            alert = alerting.endings.with_reason(instance.as_alert(Status.FIRING))
             alert = with_remedy(alert, alerting.remedy_of(alert))
             incident = incidents.get(alert.fingerprint)
             key = incident.key if incident is not None else ""
@@ -187,8 +189,13 @@ def alerts_document(
         "time_seconds": wall_seconds,
         "simulated": alerting.origin.simulated,
         "alerting": alerting.config.alerting,
-        "alerts": sorted(alerts, key=lambda alert: (alert["state"] != "firing", alert["name"], alert["fingerprint"])),
-        "incidents": incident_rows(alerting.incidents.values(), acks, partial(headline_of_record, alerting)),
+        "alerts": sorted(alerts, key=lambda one: (_STATES.index(one["state"]), one["name"], one["fingerprint"])),
+        "incidents": incident_rows(
+            alerting.incidents.values(),
+            acks,
+            {one["fingerprint"] for one in alerts if one["state"] == "firing"},
+            partial(headline_of_record, alerting),
+        ),
         "silences": [silence_document(alerting, silence, wall_seconds) for silence in alerting.silences.all()],
         "receivers": _receivers(alerting, receivers),
         "held_back": _held_back(alerting),
@@ -212,9 +219,15 @@ def headline_of_record(alerting: Alerting, one: IncidentRecord) -> str:
 
 
 def incident_rows(
-    incidents: Iterable[IncidentRecord], acks: Mapping[str, Ack], headline_of: Callable[[IncidentRecord], str]
+    incidents: Iterable[IncidentRecord],
+    acks: Mapping[str, Ack],
+    present: Collection[str],
+    headline_of: Callable[[IncidentRecord], str],
 ) -> list[Document]:
-    """Return the incidents, those that go on first and the worst of them at the top; then the latest to end."""
+    """Return the incidents, those that go on first and the worst of them at the top; then the latest to end.
+
+    `present` are fingerprints of alerts whose conditions are true now.
+    """
     rows = [
         {
             "key": one.key,
@@ -224,6 +237,7 @@ def incident_rows(
             "severity": one.severity,
             "starts_at_seconds": one.starts_at,
             "ends_at_seconds": one.ends_at,
+            "ending": one.ends_at is None and not any(name in present for name in one.members),
             "reopened": one.reopened,
             "alerts": sorted(one.members),
             "acknowledged_by": acks[one.key].creator if one.key in acks else "",
@@ -290,14 +304,17 @@ def _fires_in(instance: Instance, states: AlertStates | None, now_seconds: float
 def _alert(instance: Instance, alert: Alert, now_seconds: float) -> Document:
     return {
         "name": alert.name,
-        "state": str(instance.state),
+        "state": ENDING if instance.is_kept else str(instance.state),
         "severity": alert.labels.get("severity", ""),
         "fingerprint": alert.fingerprint,
         "labels": dict(alert.labels),
-        "annotations": dict(alert.annotations),
+        "annotations": {**alert.annotations, **({SUMMARY: resolved_summary(alert)} if alert.is_kept else {})},
         "value": alert.value if math.isfinite(alert.value) else None,
         "active_seconds": max(0.0, now_seconds - instance.active_clock),
         "starts_at_seconds": instance.starts_at,
+        "not_true_since_seconds": instance.ceased_at if instance.is_kept else None,
+        "kept_until_seconds": alert.kept_until,
+        "end_reason": alert.end_reason,
     }
 
 

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable
+from typing import NamedTuple
 
-from gpuagent.core.growth import Growth, MemoryKey, Verdict
-from gpuagent.core.hardware import Memory
-from gpuagent.core.identity import NO_INSTANCE, ProcessId
-from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, ProcessState, Snapshot
+from gpuagent.alerting.end_facts import EndedAlert
+from gpuagent.core.growth import Growth, Verdict
+from gpuagent.core.snapshot import GpuState, NvmlState, ProcessReading, ProcessState
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
-from gpuagent_alerts.alert import Alert
 from gpuagent_alerts.remedies.ending import RemedyEnding
 
 _XID_SECONDS = 900.0
@@ -23,98 +21,65 @@ _ABOUT_A_REMEDY = frozenset({"GpuRemedy", "GpuRemedyAnnounced"})
 """Alerts that name a process and tell of a remedy, which is over when it is, whatever became of the process."""
 
 
-@dataclass(frozen=True, slots=True)
-class MeasuredFacts:
-    """Measurements that an alert was about, when its condition held last."""
-
-    boot_id: str
-    nvml_initializations: int
-    process: ProcessReading | None = None
-    memory: Memory | None = None
-    """Memory of the GPU, or of the MIG instance that the alert names."""
-    grower: ProcessReading | None = None
-    """The process on that GPU that grew most, by the leak detector."""
+_ABOUT_READING = frozenset({"GpuMonitorBlind", "GpuCountDropped"})
+_OF_MEMORY = frozenset({
+    "GpuMemoryHigh", "GpuMemoryFull", "GpuInstanceMemoryFull", "GpuMemoryLeak", "GpuMemoryExhaustionSoon",
+})  # fmt: skip
+_LEFT = "the process left the GPU"
+_BACK = " came back"
+_MOST_OF_THE_FALL = 0.5
+"""Of the memory that came back: processes that held less of it than this did not end the alert by ending."""
 
 
-@dataclass(frozen=True, slots=True)
-class EndedAlert:
-    """An alert that ended, what was, and what is."""
+class EndReason(NamedTuple):
+    """Why an alert's condition ceased to hold."""
 
-    alert: Alert
-    before: MeasuredFacts | None
-    snapshot: Snapshot
-    wall_seconds: float
-    is_alive: Callable[[ProcessId], bool | None]
-
-    @property
-    def gpu(self) -> GpuReading | None:
-        """The GPU that the alert names, now."""
-        return _gpu(self.alert.labels, self.snapshot)
-
-    @property
-    def memory(self) -> Memory | None:
-        """Its memory now, or that of its MIG instance; None while it cannot be read."""
-        gpu = self.gpu
-        return None if gpu is None or gpu.state is not GpuState.OK else _memory(self.alert.labels, gpu)
-
-    @property
-    def process(self) -> ProcessReading | None:
-        """The process that the alert names, as the driver lists it now."""
-        return _process(self.alert.labels, self.snapshot)
-
-    @property
-    def growth(self) -> Growth | None:
-        """What the leak detector says now of the memory that the alert names."""
-        key = _key(self.alert.labels)
-        return None if key is None else self.snapshot.growth.get(key)
+    text: str = ""
+    """In the past tense; "" where the measurements do not show it."""
+    is_certain: bool = False
+    """Whether it is a fact that does not undo itself, and not a level that may rise again."""
 
 
-def facts_of(labels: Mapping[str, str], snapshot: Snapshot) -> MeasuredFacts | None:
-    """Return what an alert with these labels is about; None while its GPU cannot be read."""
-    gpu = _gpu(labels, snapshot)
-    if gpu is not None and gpu.state in {GpuState.BLIND, GpuState.FAILED, GpuState.STARTING}:
-        return None
-    node = snapshot.node
-    memory = None if gpu is None else _memory(labels, gpu)
-    process = _process(labels, snapshot)
-    return MeasuredFacts(node.boot_id, node.nvml_initializations, process, memory, _grower(labels, snapshot))
+_UNKNOWN = EndReason()
 
 
-def reason_of_process(case: EndedAlert, remedy: RemedyEnding | None) -> str:
-    """Return what became of the process that the alert names; "" while it is there, and where it names none."""
+def reason_of_process(case: EndedAlert, remedy: RemedyEnding | None) -> EndReason:
+    """Return what became of the process that the alert names; nothing while it is there, and where it names none."""
     gpu, before = case.gpu, None if case.before is None else case.before.process
     if case.alert.name in _ABOUT_A_REMEDY:
-        return ""
+        return _UNKNOWN
     if not case.alert.labels.get("pid") or gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
-        return ""
+        return _UNKNOWN
     now = case.process
     if now is not None and not _is_other(before, now):
         if now.state is ProcessState.DEAD and (before is None or before.state is not ProcessState.DEAD):
             held = f": the driver still counts {format_bytes(now.used_bytes)} for it" if now.used_bytes else ""
-            return f"the process ended{held}"
+            return EndReason(f"the process ended{held}")
         # The only step that frees memory while its process goes on.
-        return str(remedy) if remedy is not None and remedy.step == "release_cache" else ""
+        return EndReason(str(remedy)) if remedy is not None and remedy.step == "release_cache" else _UNKNOWN
     if remedy is not None and remedy.step != "release_cache":
-        return str(remedy)
-    return f"{_how_it_left(case, before)}{_came_back(case, before)}"
+        return EndReason(str(remedy), is_certain=bool(remedy.released_bytes))
+    back = _came_back(case, before)
+    return EndReason(f"{_how_it_left(case, before)}{back}", is_certain=back.endswith(_BACK))
 
 
-def reason_by_name(case: EndedAlert) -> str:
-    """Return why a shipped rule's condition ended; "" for other rules, and where the measurements do not show it."""
-    gpu = case.gpu
+def reason_by_name(case: EndedAlert) -> EndReason:
+    """Return why a shipped rule's condition ended; nothing of other rules, and what the measurements do not show."""
+    gpu, name = case.gpu, case.alert.name
     if case.alert.labels.get("uuid") and (gpu is None or gpu.state is GpuState.GONE):
-        return "the driver no longer lists the GPU"
-    for names, reason in _REASONS.items():
-        if case.alert.name in names:
-            return reason(case)
-    return ""
+        return EndReason("the driver no longer lists the GPU")
+    if name in _OF_MEMORY and (left := _who_left(case)):
+        return EndReason(left, is_certain=True)
+    text = next((reason(case) for names, reason in _REASONS.items() if name in names), "")
+    is_back = name in _ABOUT_READING or (name == "GpuLost" and bool(_since_initialized(case)))
+    return EndReason(text, is_certain=bool(text) and is_back)
 
 
 def _how_it_left(case: EndedAlert, before: ProcessReading | None) -> str:
     if before is not None and before.state is ProcessState.DEAD:
         return "the driver no longer lists the ended process"
     alive = None if before is None or before.info is None else case.is_alive(before.info.id)
-    return "the process ended" if alive is False else "the process left the GPU"
+    return "the process ended" if alive is False else _LEFT
 
 
 def _came_back(case: EndedAlert, before: ProcessReading | None) -> str:
@@ -125,7 +90,7 @@ def _came_back(case: EndedAlert, before: ProcessReading | None) -> str:
     if was is None or now is None or was.used_bytes is None or now.used_bytes is None:
         return f"; it held {held}"
     if was.used_bytes - now.used_bytes >= _MOST_CAME_BACK * before.used_bytes:
-        return f"; {held} came back"
+        return f"; {held}{_BACK}"
     return f"; it held {held}, and {format_bytes(now.used_bytes)} is in use now"
 
 
@@ -147,38 +112,48 @@ def _process_memory_level(case: EndedAlert) -> str:
 
 
 def _growth(case: EndedAlert) -> str:
-    if not case.alert.labels.get("pid") and (left := _grower_left(case)):
-        return left
     memory, used, was = case.memory, _used(case), _used_before(case)
     if memory is None or used is None or memory.used_bytes is None or not memory.total_bytes:
         return ""
     if was is not None and used < _FELL * was:
         return f"memory back to {format_bytes(used)}"
     if memory.used_bytes >= _FULL * memory.total_bytes:
-        return "the GPU is full"
+        return "the GPU became full"
     free = memory.free_bytes if memory.free_bytes is not None else memory.total_bytes - memory.used_bytes
     return _growth_now(case.growth, used, max(0, free))
 
 
-def _grower_left(case: EndedAlert) -> str:
-    """Return that the process which grew has gone, where its memory came back with that."""
-    before, gpu = None if case.before is None else case.before.grower, case.gpu
-    if before is None or before.info is None or gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
+def _who_left(case: EndedAlert) -> str:
+    """Return which processes have gone, where most of what came back was theirs, or was the grower's; "" else."""
+    before, gpu, memory = case.before, case.gpu, case.memory
+    if before is None or gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
         return ""
-    if any(one.pid == before.pid and one.gpu_uuid == before.gpu_uuid for one in case.snapshot.processes):
+    was, now = before.memory, memory
+    if was is None or now is None or was.used_bytes is None or now.used_bytes is None:
         return ""
-    back = _came_back(case, before)
-    how = _how_it_left(case, before).removeprefix("the process")
-    return f"{before.info.name} (pid {before.pid}){how}{back}" if back.endswith("came back") else ""
+    listed = {one.pid for one in case.snapshot.processes if one.gpu_uuid == gpu.identity.uuid}
+    gone = [one for one in before.processes if one.pid not in listed]
+    held, fell = sum(one.used_bytes or 0 for one in gone), was.used_bytes - now.used_bytes
+    did_grow = before.grower is not None and before.grower.pid in {one.pid for one in gone}
+    if not held or fell < _MOST_CAME_BACK * held or (held < _MOST_OF_THE_FALL * fell and not did_grow):
+        return ""
+    most = max(gone, key=lambda one: one.used_bytes or 0)
+    name = "a process" if most.info is None else most.info.name
+    others = len({one.pid for one in gone}) - 1
+    ended = all(_how_it_left(case, one) != _LEFT for one in gone)
+    return (
+        f"{name} (pid {most.pid}){f' and {others} more' if others else ''} {'ended' if ended else 'left the GPU'}; "
+        f"{format_bytes(held)}{_BACK}"
+    )
 
 
 def _growth_now(growth: Growth | None, used: int, free: int) -> str:
     if growth is None:
         return ""
     if growth.exhaustion is not None:
-        return f"it would now be full in {format_duration(growth.exhaustion.value)}"
+        return f"it would then have been full in {format_duration(growth.exhaustion.value)}"
     if growth.verdict is Verdict.CACHED:
-        return "its tensors no longer grow: what it holds beyond them is cache"
+        return "its tensors stopped growing: what it held beyond them was cache"
     if growth.verdict in {Verdict.STEADY, Verdict.LEVELLED_OFF}:
         return f"growth stopped at {format_bytes(used)} with {format_bytes(free)} free"
     return ""
@@ -334,50 +309,3 @@ def _used_before(case: EndedAlert) -> int | None:
     if case.alert.labels.get("pid"):
         return None if before.process is None else before.process.used_bytes
     return None if before.memory is None else before.memory.used_bytes
-
-
-def _gpu(labels: Mapping[str, str], snapshot: Snapshot) -> GpuReading | None:
-    uuid = labels.get("uuid")
-    return next((gpu for gpu in snapshot.gpus if uuid and gpu.identity.uuid == uuid), None)
-
-
-def _memory(labels: Mapping[str, str], gpu: GpuReading) -> Memory | None:
-    instance = labels.get("gpu_instance_id")
-    if not instance or instance == str(NO_INSTANCE):
-        return gpu.memory
-    return next((one.memory for one in gpu.mig if str(one.gpu_instance_id) == instance), None)
-
-
-def _key(labels: Mapping[str, str]) -> MemoryKey | None:
-    try:
-        pid, instance = int(labels.get("pid") or 0), int(labels.get("gpu_instance_id") or NO_INSTANCE)
-    except ValueError:  # a rule may set any label to any text
-        return None
-    return MemoryKey(labels.get("uuid", ""), pid, instance)
-
-
-def _grower(labels: Mapping[str, str], snapshot: Snapshot) -> ProcessReading | None:
-    """Return the process that grows most on an alert's GPU; None for an alert that names a process by itself."""
-    if labels.get("pid"):
-        return None
-    paces = {
-        key: growth.slope.value
-        for key, growth in snapshot.growth.items()
-        if key.pid
-        and key.gpu_uuid == labels.get("uuid")
-        and growth.slope is not None
-        and growth.verdict in {Verdict.GROWING, Verdict.LEAKING}
-    }
-    most = max(paces, key=lambda one: paces[one], default=None)
-    return None if most is None else next((one for one in snapshot.processes if one.key == most), None)
-
-
-def _process(labels: Mapping[str, str], snapshot: Snapshot) -> ProcessReading | None:
-    def matches() -> Iterator[ProcessReading]:
-        for process in snapshot.processes:
-            if str(process.pid) == labels.get("pid") and process.gpu_uuid == labels.get("uuid"):
-                instance = labels.get("gpu_instance_id")
-                if not instance or instance == str(process.gpu_instance_id):
-                    yield process
-
-    return next(matches(), None) if labels.get("pid") else None

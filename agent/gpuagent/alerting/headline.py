@@ -39,8 +39,9 @@ def _candidates(seen: BriefingInputs) -> Iterator[tuple[tuple[object, ...], Aler
         severity = alert.labels.get("severity", "")
         yield (
             (
-                not over and alert.status is not Status.FIRING,
+                not over and not alert.holds,
                 alert.name in _NOTES,
+                over and not alert.end_is_certain,
                 named,
                 over and alert.end_reason in {"", UNKNOWN_END},
                 _SEVERITIES.index(severity) if severity in _SEVERITIES else 1,

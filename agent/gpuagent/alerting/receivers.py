@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from gpuagent.core.clock import Clock
 from gpuagent.core.metrics.alerting import (
+    ENDING,
     AlertCount,
     AlertingFigures,
     ReceiverCounts,
@@ -102,7 +103,8 @@ def count_alerts(
     for running in engine.rules():
         for instance in running.states.instances if running.states is not None else ():
             if instance.state is not State.INACTIVE:
-                key = (running.rule.name, str(instance.state), instance.labels.get("severity", ""))
+                state = ENDING if instance.is_kept else str(instance.state)
+                key = (running.rule.name, state, instance.labels.get("severity", ""))
                 states[key] = states.get(key, 0) + 1
     return AlertingFigures(
         rules=sum(1 for _ in engine.rules()),

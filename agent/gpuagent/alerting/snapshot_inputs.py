@@ -66,11 +66,11 @@ def explainer(snapshot: Snapshot) -> Callable[[Mapping[str, str]], str]:
 
 
 def subjects_of(engine: RuleEngine) -> Iterator[FiringAlert]:
-    """Return what each alert that fires is about."""
+    """Return what each alert that fires, and whose condition is true now, is about."""
     for running in engine.rules():
         about_growth = bool(running.rule.expression.metric_names & GROWTH)
         for instance in running.states.instances if running.states is not None else ():
-            if instance.state is State.FIRING:
+            if instance.state is State.FIRING and not instance.is_kept:
                 yield subject_of(instance.labels, about_growth=about_growth)
 
 

@@ -12,11 +12,12 @@ import math
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from gpuagent.alerting.end_reasons import EndedAlert, MeasuredFacts, facts_of, reason_by_name, reason_of_process
+from gpuagent.alerting.end_facts import EndedAlert, MeasuredFacts, facts_of
+from gpuagent.alerting.end_reasons import EndReason, reason_by_name, reason_of_process
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
-from gpuagent_alerts.alert import UNKNOWN_END, Alert, Status, shown_annotations
+from gpuagent_alerts.alert import UNKNOWN_END, Alert, Status, fingerprint, shown_annotations
 from gpuagent_alerts.promql.expression import compile_measured_side
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import EvaluationError
@@ -43,36 +44,63 @@ class EvaluatedTick:
 
 
 class EndReasons:
-    """Remembers what each firing alert is about, and says why it ended. For one event loop."""
+    """Remembers what each firing alert is about, and says why its condition ceased to hold. For one event loop."""
 
     def __init__(self, rules: Callable[[], Iterable[RunningRule]]) -> None:
         self._remedy_of: RemedyOf = no_remedy
         self._is_alive: IsAlive = _unknown
         self._rules = rules
         self._facts: dict[str, MeasuredFacts] = {}
+        self._reasons: dict[str, EndReason] = {}
+        """Of alerts that are only kept, and of those that have just ended for certain."""
 
     def ask(self, remedy_of: RemedyOf, is_alive: IsAlive) -> None:
         """Ask these from now on: what a remedy did to a process, and whether a process runs."""
         self._remedy_of, self._is_alive = remedy_of, is_alive
 
     def explain(self, transitions: Iterable[Transition], seen: EvaluatedTick) -> tuple[Transition, ...]:
-        """Return the transitions of an evaluation; those that ended have the reason."""
+        """Return the transitions of an evaluation; those whose condition does not hold any more have the reason."""
         explained = []
-        for change, alert in transitions:
-            if change is Change.ENDED:
-                facts = self._facts.pop(alert.fingerprint, None)
-                reason = alert.end_reason or self._reason(alert, facts, seen)
-                explained.append(Transition(change, replace(alert, end_reason=reason)))
+        for change, told in transitions:
+            alert, name = told, told.fingerprint
+            if alert.holds:
+                self._reasons.pop(name, None)
+                if (facts := facts_of(alert.labels, seen.snapshot)) is not None:
+                    self._facts[name] = facts
+                explained.append(Transition(change, alert))
                 continue
-            if alert.true_until is None and (facts := facts_of(alert.labels, seen.snapshot)) is not None:
-                self._facts[alert.fingerprint] = facts
+            if not alert.end_reason:
+                reason = self._reason(alert, seen)
+                text = reason.text or self._value_now(alert, seen)
+                self._reasons[name] = reason._replace(text=text)
+                alert = replace(alert, end_reason=text, end_is_certain=reason.is_certain)
+            if change is Change.ENDED:
+                self._facts.pop(name, None)
+                self._reasons.pop(name, None)
             explained.append(Transition(change, alert))
         return tuple(explained)
 
-    def _reason(self, alert: Alert, before: MeasuredFacts | None, seen: EvaluatedTick) -> str:
-        case = EndedAlert(alert, before, seen.snapshot, seen.wall_seconds, self._is_alive)
+    def is_over(self, labels: Mapping[str, str], seen: EvaluatedTick) -> bool:
+        """Return whether what the alert of these labels was about is over for certain: nobody has to wait and see."""
+        reason = self._reason(Alert(labels, {}, Status.FIRING, 0.0), seen)
+        if reason.is_certain:
+            self._reasons[fingerprint(labels)] = reason
+        return reason.is_certain
+
+    def with_reason(self, alert: Alert) -> Alert:
+        """Return an alert with why its condition ceased to hold, if it is only kept."""
+        reason = self._reasons.get(alert.fingerprint) if alert.is_kept else None
+        return alert if reason is None else replace(alert, end_reason=reason.text, end_is_certain=reason.is_certain)
+
+    def _reason(self, alert: Alert, seen: EvaluatedTick) -> EndReason:
+        name = alert.fingerprint
+        known = self._reasons.get(name)
+        if known is not None and known.is_certain:
+            return known
+        case = EndedAlert(alert, self._facts.get(name), seen.snapshot, seen.wall_seconds, self._is_alive)
         remedy = self._remedy_of(alert.labels.get("pid", ""), alert.labels.get("uuid", ""))
-        return reason_of_process(case, remedy) or reason_by_name(case) or self._value_now(alert, seen)
+        of_process = reason_of_process(case, remedy)
+        return of_process if of_process.text else reason_by_name(case)
 
     def _value_now(self, alert: Alert, seen: EvaluatedTick) -> str:
         for running in self._rules():

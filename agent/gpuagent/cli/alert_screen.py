@@ -132,7 +132,10 @@ def _incidents(document: Document, width: int, paint: Paint) -> list[str]:
         severity = str(incident["severity"])
         ack = f", acknowledged by {incident['acknowledged_by']}" if incident["acknowledged_by"] else ""
         below = ", ".join(dict.fromkeys(names[one] for one in incident["alerts"] if one in names))
-        lines.append(paint(cut(f"{incident['key']}  for {age}{ack}", width), severity))
+        since = "ending: nothing of it is true now" if incident.get("ending") else f"for {age}"
+        lines.append(
+            paint(cut(f"{incident['key']}  {since}{ack}", width), "dim" if incident.get("ending") else severity)
+        )
         lines += [*_indented(_what(incident), width), *(paint(one, "dim") for one in _indented(below, width))]
     held = [
         cut(f"{one['receiver']}: {_held_back(one, _now(document))}", width) for one in document.get("held_back", ())
@@ -162,29 +165,31 @@ def _held_back(held: Document, now: float) -> str:
 
 def _alerts(document: Document, width: int, paint: Paint) -> list[str]:
     alerts = sorted(document["alerts"], key=_urgency)
-    firing = sum(alert["state"] == "firing" for alert in alerts)
+    states = [str(alert["state"]) for alert in alerts]
+    ending = f", {states.count('ending')} ending" if "ending" in states else ""
     rules = _count(document["rules"], "rule")
-    head = f"{firing} firing, {len(alerts) - firing} pending, {rules}"
+    head = f"{states.count('firing')} firing{ending}, {states.count('pending')} pending, {rules}"
     lines = [paint(cut(head, width), "bold")]
     elsewhere = "" if document["alerting"] == "node" else f"{document['alerting'].capitalize()} tells of it"
     for alert in alerts:
-        lines += _alert(alert, width, paint, elsewhere)
+        lines += _alert(alert, _now(document), width, paint, elsewhere)
     return lines
 
 
-def _urgency(alert: Document) -> tuple[bool, int]:
-    severity = alert["severity"]
-    return alert["state"] != "firing", _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)
+def _urgency(alert: Document) -> tuple[bool, bool, int]:
+    severity, state = alert["severity"], alert["state"]
+    rank = _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)
+    return state != "firing", state == "pending", rank
 
 
-def _alert(alert: Document, width: int, paint: Paint, elsewhere: str) -> list[str]:
+def _alert(alert: Document, now: float, width: int, paint: Paint, elsewhere: str) -> list[str]:
     severity, labels = str(alert["severity"]), alert["labels"]
     state = paint(fit(str(alert["state"]).upper(), _INDENT), severity if alert["state"] == "firing" else "dim")
     parts = (
-        since_of(alert),
+        since_of(alert, now),
         f"GPU {labels['gpu']}" if labels.get("gpu") else "",
         f"pid {labels['pid']}" if labels.get("pid") else "",
-        _value(alert["value"]),
+        "" if alert["state"] == "ending" else _value(alert["value"]),
     )
     told = _told(alert, elsewhere)
     lines = [

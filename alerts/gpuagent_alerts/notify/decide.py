@@ -72,12 +72,19 @@ def _group(
 def _groups(view: NotificationInputs, told: Mapping[GroupKey, NotificationState]) -> dict[GroupKey, AlertGroup]:
     groups: dict[GroupKey, AlertGroup] = {}
     node = format_labels(view.node_labels)
+    known = _known_groups(told)
     incidents = {fingerprint: one for one in view.incidents.values() for fingerprint in one.members}
     for fingerprint, alert in view.firing.items():
         suppressed = view.suppressed(alert)
         for destination in view.destinations(alert.labels):
             incident = incidents.get(fingerprint)
             key, empty = alert_group(fingerprint, alert, destination, node, incident)
+            before = known.get((key.receiver, fingerprint), ())
+            if before and key not in before:
+                # An upgrade, or a reload with other routes: it goes on where its receiver was told of it.
+                key, empty = before[0], AlertGroup(destination, told[before[0]].group_labels)
+            if alert.is_kept and not _is_known(told.get(key), fingerprint):
+                continue  # what is not true now is no news
             if destination.group_by and view.inhibited(alert) and not _is_known(told.get(key), fingerprint):
                 continue
             if incident is None and did_nothing(alert.labels) and not destination.recipient.one_by_one:
@@ -86,6 +93,16 @@ def _groups(view: NotificationInputs, told: Mapping[GroupKey, NotificationState]
                 continue
             groups.setdefault(key, empty).alerts[fingerprint] = alert
     return groups
+
+
+def _known_groups(told: Mapping[GroupKey, NotificationState]) -> dict[tuple[str, str], list[GroupKey]]:
+    """Return the groups in which a receiver takes an alert for firing, by receiver and fingerprint."""
+    found: dict[tuple[str, str], list[GroupKey]] = {}
+    for key in sorted(told):
+        for fingerprint, one in told[key].alerts.items():
+            if one.firing:
+                found.setdefault((key.receiver, fingerprint), []).append(key)
+    return found
 
 
 def _is_known(told: NotificationState | None, fingerprint: str) -> bool:
@@ -172,9 +189,10 @@ class _Group:
     def _repeat_is_due(self) -> bool:
         if self._repeat_seconds is None or self._view.now - self._told_at < self._repeat_seconds:
             return False
-        if self._recipient.has_to_be_refreshed:  # an acknowledgement is no end
+        if self._recipient.has_to_be_refreshed:  # an acknowledgement is no end, and nor is a condition that ceased
             return bool(self._still_firing() or self._recently_ended())
-        return any(f not in self._view.acknowledged for f in self._still_firing()) or bool(self._recently_ended())
+        present = (name for name, alert in self._still_firing().items() if alert.holds)
+        return any(name not in self._view.acknowledged for name in present) or bool(self._recently_ended())
 
     def _repeat(self) -> NotificationDecision:
         chosen = dict(list((self._still_firing() | self._recently_ended()).items())[:MAX_ALERTS])
@@ -192,7 +210,9 @@ class _Group:
                 self._known[fingerprint] = NotifiedAlert(alert, ended_at=now if before is None else before)
             else:
                 del self._known[fingerprint]
-        urgent = any(self._is_critical(alert) and alert.fingerprint in news for alert in chosen.values())
+        urgent = any(
+            self._is_critical(alert) and alert.holds and alert.fingerprint in news for alert in chosen.values()
+        )
         return NotificationDecision(
             self._key, self._after(now), tuple(chosen.values()), self._labels, occasion, news, urgent=urgent
         )  # fmt: skip

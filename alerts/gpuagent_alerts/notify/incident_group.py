@@ -1,6 +1,7 @@
 """When one receiver is told of one incident: as it begins, each time it worsens, from time to time, and as it ends.
 
 What joins it without making it worse, ends while others go on, or changes its evidence is seen with the next message.
+Only what is true now begins it, makes it worse or is reminded of: an alert that is kept firing is none of that.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
-from gpuagent_alerts.alert import Alert, CauseKind, Incident, News
+from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, condition_times
 from gpuagent_alerts.notify.incidents import IncidentRecord
 from gpuagent_alerts.notify.outbox.entry import Occasion
 from gpuagent_alerts.notify.routes import Recipient
@@ -21,11 +22,21 @@ from gpuagent_alerts.notify.state import (
     NotifiedAlert,
     NotifiedIncident,
 )
-from gpuagent_alerts.notify.urgency import CRITICAL, Urgency, did_nothing, urgency_of, worst, worst_severity
+from gpuagent_alerts.notify.urgency import (
+    CRITICAL,
+    Urgency,
+    did_nothing,
+    is_remedy_note,
+    urgency_of,
+    worst,
+    worst_severity,
+)
 
 LONGEST_CRITICAL_WAIT_SECONDS = 5.0
 LOWERED_SECONDS = 1800.0
 """Time after which a severity that was told and is no longer true counts as forgotten: its return is sent again."""
+_LOOK_AGAIN_SECONDS = 60.0
+"""While what flaps is true again, and does not fire yet."""
 _HOLDS_SECONDS = (0.0, 600.0, 1800.0)
 """For so long nothing must fire before the end is told, by how often the incident began again: one that flaps would be
 told without end."""
@@ -47,17 +58,33 @@ class IncidentGroup:
         self._recipient = recipient
         self._wait_seconds = group.destination.wait_seconds if group else 0.0
         self._repeat_seconds = group.destination.repeat_seconds if group else recipient.repeat_seconds
+        self._record = self._find_record(group, told.incident if told else None)
+        goes_on = self._record is not None and self._record.ends_at is None
+        self._is_closed = told is not None and told.incident is not None and told.incident.is_closed
+        if self._is_closed and goes_on:
+            told = None  # it has begun again
         self._told = told.incident if told else None
         self._told_at = told.told_at if told else view.now
         self._known = dict(told.alerts) if told else {}
-        self._record = self._find_record(group)
-        goes_on = self._record is not None and self._record.ends_at is None
-        self._audible = group.alerts if group and goes_on else {}
-        self._live = any(not did_nothing(alert.labels) for alert in self._audible.values())
-        self._current = worst(alert.labels for alert in self._audible.values())
+        self._only_notes = all(is_remedy_note(one.alert.labels) for one in self._known.values()) and not self._is_closed
+        alerts = group.alerts if group else {}
+        self._notes = {
+            name: one for name, one in alerts.items()
+            if name not in self._known and is_remedy_note(one.labels) and not did_nothing(one.labels)
+        }  # fmt: skip
+        """What was done, and this receiver has not heard."""
+        self._audible = {
+            name: one for name, one in alerts.items()
+            if goes_on or (self._only_notes and is_remedy_note(one.labels))
+        }  # fmt: skip
+        self._present = [alert for alert in self._audible.values() if alert.holds]
+        self._live = any(not did_nothing(alert.labels) for alert in self._present)
+        self._current = worst(alert.labels for alert in self._present)
 
     def decide(self) -> NotificationDecision | None:
         """Return what is to be told or to be noted now; None for nothing."""
+        if self._told is not None and self._told.is_closed:
+            return None if self._record is not None and self._record.members else NotificationDecision(self._key, None)
         before = dict(self._known)
         self._note_ends()
         if self._told is None:
@@ -74,6 +101,8 @@ class IncidentGroup:
 
     def times(self) -> Iterator[float]:
         """Yield Unix times at which there may be something to tell although nothing else has changed."""
+        if self._told is not None and self._told.is_closed:
+            return
         told = None if self._told is None else self._with_lowered_since(self._told)
         if self._live:
             oldest = self._oldest(told.urgency if told is not None else None)
@@ -85,11 +114,13 @@ class IncidentGroup:
             yield told.lowered_at + LOWERED_SECONDS
         if told is not None and told.calm_at is not None:
             yield told.calm_at + self._hold_seconds()
+            if self._is_coming_back():
+                yield self._view.now + _LOOK_AGAIN_SECONDS
 
-    def _find_record(self, group: AlertGroup | None) -> IncidentRecord | None:
+    def _find_record(self, group: AlertGroup | None, told: NotifiedIncident | None) -> IncidentRecord | None:
         if group is not None and group.incident is not None:
             return group.incident
-        return self._view.incidents.get(self._told.key) if self._told is not None else None
+        return self._view.incidents.get(told.key) if told is not None else None
 
     def _note_ends(self) -> None:
         """Keep with what was told that an alert has ended, until the next message says so."""
@@ -125,14 +156,24 @@ class IncidentGroup:
         )
 
     def _is_past(self, fingerprint: str) -> bool:
-        """Return whether an alert that fires speaks of what is over: what a remedy did, after the incident's end."""
+        """Return whether an alert that fires speaks of what is over: its incident has ended, and it does not hold."""
         record = self._record
-        return record is not None and record.ends_at is not None and not record.members.get(fingerprint, True)
+        if record is None or record.ends_at is None:
+            return False
+        alert = self._view.firing.get(fingerprint)
+        is_note = not record.members.get(fingerprint, True) and not self._only_notes
+        return is_note or (alert is not None and not alert.holds)
 
     def _hold_is_over(self, told: NotifiedIncident) -> bool:
         if self._view.closing:
             return True
-        return told.calm_at is not None and self._view.now - told.calm_at >= self._hold_seconds()
+        if told.calm_at is None or self._view.now - told.calm_at < self._hold_seconds():
+            return False
+        return not self._is_coming_back()
+
+    def _is_coming_back(self) -> bool:
+        """Return whether it has begun again before, and is true again, though not yet for as long as its rule asks."""
+        return self._hold_seconds() > 0 and any(name in self._view.pending for name in self._known)
 
     def _hold_seconds(self) -> float:
         reopened = self._record.reopened if self._record is not None else 0
@@ -162,7 +203,7 @@ class IncidentGroup:
         """Return when the first alert began to fire that makes a message of it; None if none does."""
         news = (
             alert.starts_at
-            for alert in self._audible.values()
+            for alert in self._present
             if not did_nothing(alert.labels) and (told is None or urgency_of(alert.labels).rises_above(told))
         )
         return min(news, default=None)
@@ -183,10 +224,27 @@ class IncidentGroup:
             fingerprint: one.alert if not one.firing else self._view.as_ended(fingerprint, one.alert)
             for fingerprint, one in self._known.items()
         }
+        untold = {**self._left_with_it(), **self._notes}
+        ended |= {name: self._view.as_ended(name, self._view.as_told(alert)) for name, alert in untold.items()}
         chosen = tuple(ended.values())[: self._view.most_alerts]
-        ends_at = max((alert.ends_at for alert in chosen if alert.ends_at is not None), default=now)
-        incident = self._incident(News.ENDED, told.severity, told.starts_at, ends_at)
-        return NotificationDecision(self._key, None, chosen, occasion=Occasion.RESOLVED, incident=incident)
+        ends_at = max((end for alert in chosen if (end := condition_times(alert)[1]) is not None), default=now)
+        starts_at = self._starts_at(told)
+        incident = self._incident(News.ENDED, told.severity, starts_at, max(ends_at, starts_at))
+        closed = NotificationState(now, {}, {}, replace(told, is_closed=True)) if self._has_rest() else None
+        return NotificationDecision(self._key, closed, chosen, occasion=Occasion.RESOLVED, incident=incident)
+
+    def _left_with_it(self) -> dict[str, Alert]:
+        """Return alerts that ended with the incident, and of which this receiver has not heard yet."""
+        left = () if self._record is None else self._record.left
+        found = {name: self._view.ended[name] for name in left if name in self._view.ended and name not in self._known}
+        return {
+            name: alert for name, alert in found.items()
+            if any(one.recipient == self._recipient for one in self._view.destinations(alert.labels))
+        }  # fmt: skip
+
+    def _has_rest(self) -> bool:
+        """Return whether alerts of the incident still fire after its end."""
+        return self._record is not None and self._record.ends_at is not None and bool(self._record.members)
 
     def _message(self, news: News, told: NotifiedIncident | None) -> NotificationDecision:
         ended = {fingerprint: one for fingerprint, one in self._known.items() if not one.firing}
@@ -207,7 +265,7 @@ class IncidentGroup:
             **{fingerprint: one for fingerprint, one in self._known.items() if fingerprint not in told_ends},
             **{fingerprint: NotifiedAlert(alert) for fingerprint, alert in chosen.items()},
         }
-        severity = worst_severity(alert.labels for alert in self._audible.values())
+        severity = worst_severity(alert.labels for alert in self._present)
         starts_at = self._starts_at(told)
         urgency = self._current if told is None else told.urgency.highest(self._current)
         key = self._record.key if self._record is not None else ""
@@ -222,9 +280,10 @@ class IncidentGroup:
         )  # fmt: skip
 
     def _starts_at(self, told: NotifiedIncident | None) -> float:
-        if told is not None:
-            return told.starts_at
-        return self._record.starts_at if self._record is not None else self._view.now
+        """Return since when it goes on for this receiver: not later than was told before."""
+        times = [told.starts_at] if told is not None else []
+        times += [self._record.starts_at] if self._record is not None else []
+        return min(times, default=self._view.now)
 
     def _incident(self, news: News, severity: str, starts_at: float, ends_at: float | None) -> Incident:
         record = self._record
@@ -241,8 +300,8 @@ class IncidentGroup:
         return NotificationDecision(self._key, NotificationState(self._told_at, {}, self._known, told))
 
 
-def _by_urgency(item: tuple[str, Alert]) -> tuple[int, int, float, str, str, str]:
+def _by_urgency(item: tuple[str, Alert]) -> tuple[bool, int, int, float, str, str, str]:
     fingerprint, alert = item
     urgency = urgency_of(alert.labels)
     gpu = alert.labels.get("gpu", "")
-    return -urgency.severity, -urgency.stage, alert.starts_at, alert.name, gpu, fingerprint
+    return not alert.holds, -urgency.severity, -urgency.stage, alert.starts_at, alert.name, gpu, fingerprint

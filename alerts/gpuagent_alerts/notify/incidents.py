@@ -1,7 +1,9 @@
-"""The incidents of this node: alerts join the one of their cause, and it ends when nothing of it fires.
+"""The incidents of this node: alerts join the one of their cause, and it ends when nothing of it is true any more.
 
 An alert stays with its incident for as long as it fires, whatever is learned of its cause meanwhile: a receiver that
-was told of it under one key must not find it under another.
+was told of it under one key must not find it under another. One that is only kept (`keep_firing_for`) begins nothing.
+It keeps its incident open if it was the worst when the last condition ceased to hold: it may come back, and how long to
+wait for that is said by its rule, not by that of the longest forecast.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from gpuagent_alerts.alert import Alert, CauseKind, Incident, News
+from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, condition_times
 from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of
 from gpuagent_alerts.notify.urgency import (
     CALM,
@@ -20,6 +22,7 @@ from gpuagent_alerts.notify.urgency import (
     did_nothing,
     is_remedy_note,
     severity_rank,
+    urgency_of,
     worst,
     worst_severity,
 )
@@ -73,19 +76,22 @@ class IncidentBook:
         pending: Collection[str],
         facts: CauseFacts,
         now: float,
+        *,
+        ended: Mapping[str, Alert] | None = None,
         describe: Describe = lambda _record, _members: "",
     ) -> Mapping[str, IncidentRecord]:
         """Return the incidents as they are while these alerts fire, by fingerprint; keep them if the transaction holds.
 
-        `pending` are fingerprints of alerts that lost their state in a restart and are still true: they have not ended.
-        Raises StoreFailure.
+        `ended` are alerts that ended lately, which know when their conditions ceased to hold. `pending` are
+        fingerprints of alerts that lost their state in a restart and are still true: they have not ended. Raises
+        StoreFailure.
         """
         before = self._records
         after = {
             key: replace(one, headline=describe(one, before[key].members))
             if _has_just_ended(before.get(key), one)
             else one
-            for key, one in _Update(self._node, before, firing, pending, now).result(facts).items()
+            for key, one in _Update(self._node, before, firing, ended or {}, pending, now).result(facts).items()
         }
         with self._store.transaction():
             save_records(self._store, before, after)
@@ -111,21 +117,27 @@ class _Update:
         node: str,
         before: Mapping[str, IncidentRecord],
         firing: Mapping[str, Alert],
+        ended: Mapping[str, Alert],
         pending: Collection[str],
         now: float,
     ) -> None:
         self._node = node
         self._firing = firing
+        self._ended = ended
+        self._pending = pending
         self._now = now
+        self._before = before
         self._records = {
-            key: replace(one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending})
+            key: replace(
+                one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending}, left=()
+            )
             for key, one in before.items()
         }
 
     def result(self, facts: CauseFacts) -> Mapping[str, IncidentRecord]:
         members = {fingerprint for one in self._records.values() for fingerprint in one.members}
         for fingerprint, alert in sorted(self._firing.items(), key=_by_weight):
-            if fingerprint not in members:
+            if fingerprint not in members and alert.holds:
                 self._add(fingerprint, alert, cause_of(alert.labels, facts))
         return {one.key: one for one in self._kept(self._settled(one) for one in self._records.values())}
 
@@ -134,9 +146,11 @@ class _Update:
         if found is None:
             if not cause.begins:
                 return
-            found = IncidentRecord(_key(self._node, cause, alert), cause.kind, (), {}, alert.starts_at)
-        if cause.begins and found.ends_at is not None:
-            found = replace(found, ends_at=None, reopened=found.reopened + 1, headline="")
+            found = IncidentRecord(_key(self._node, cause, alert), cause.kind, (), {}, alert.begins_at)
+        # What a remedy did is told with what it was done about, and neither begins that again nor keeps it open.
+        is_note = is_remedy_note(alert.labels) and bool(found.identities)
+        if cause.begins and found.ends_at is not None and not is_note:
+            found = _reopened(found, alert)
         # A GPU's alert that joins a process must not make it the incident of all that happens to that GPU.
         foreign = found.kind in _PROCESS_KINDS and cause.kind not in _PROCESS_KINDS
         brought = () if foreign else tuple(one for one in cause.brings if one not in found.identities)
@@ -145,7 +159,8 @@ class _Update:
             kind=_kind(found, cause),
             identities=(*(one for one in found.identities if one not in cause.replaces), *brought)[:MOST_IDENTITIES],
             labels=dict(found.labels) if foreign else _labels(found, cause),
-            members={**found.members, fingerprint: not did_nothing(alert.labels)},
+            starts_at=min(found.starts_at, alert.begins_at) if cause.begins else found.starts_at,
+            members={**found.members, fingerprint: not is_note and not did_nothing(alert.labels)},
         )
 
     def _find(self, cause: Cause) -> IncidentRecord | None:
@@ -168,12 +183,28 @@ class _Update:
 
     def _settled(self, one: IncidentRecord) -> IncidentRecord:
         """Return it with what follows from its members: whether it goes on, and how bad it is."""
-        if not any(one.members.values()):
-            return one if one.ends_at is not None else replace(one, ends_at=max(self._now, one.starts_at))
-        labels = [self._firing[fingerprint].labels for fingerprint in one.members if fingerprint in self._firing]
-        if not labels:  # all of them are pending after a restart
+        keeping = [fingerprint for fingerprint, keeps in one.members.items() if keeps]
+        firing = {name: self._firing[name] for name in keeping if name in self._firing}
+        present = {name: alert for name, alert in firing.items() if alert.holds}
+        if present:
+            if one.ends_at is not None:
+                one = _reopened(one, min(present.values(), key=lambda alert: alert.begins_at))
+            labels = [alert.labels for alert in present.values()]
+            gravest = max(firing, key=lambda name: (urgency_of(firing[name].labels), firing[name].holds, name))
+            return replace(
+                one, severity=worst_severity(labels), worst=one.worst.highest(worst(labels)), gravest=gravest
+            )
+        is_pending = any(name in self._pending and name not in self._firing for name in keeping)  # after a restart
+        if one.ends_at is not None or is_pending or one.gravest in firing:
             return one
-        return replace(one, severity=worst_severity(labels), worst=one.worst.highest(worst(labels)))
+        left = tuple(self._before.get(one.key, one).members)
+        return replace(one, ends_at=max(self._end_of(one), one.starts_at), left=left)
+
+    def _end_of(self, one: IncidentRecord) -> float:
+        """Return when the last of its conditions ceased to hold."""
+        found = ((self._firing.get(name) or self._ended.get(name)) for name in self._before.get(one.key, one).members)
+        times = [condition_times(alert)[1] for alert in found if alert is not None]
+        return min(max((time for time in times if time is not None), default=self._now), self._now)
 
     def _kept(self, records: Iterator[IncidentRecord]) -> Iterator[IncidentRecord]:
         ended = 0
@@ -187,6 +218,11 @@ class _Update:
 
 def _has_just_ended(before: IncidentRecord | None, after: IncidentRecord) -> bool:
     return before is not None and before.ends_at is None and after.ends_at is not None
+
+
+def _reopened(one: IncidentRecord, alert: Alert) -> IncidentRecord:
+    """Return an incident that ended as this alert begins it again: since then, and not since its first beginning."""
+    return replace(one, ends_at=None, reopened=one.reopened + 1, starts_at=alert.begins_at, headline="")
 
 
 def _by_weight(item: tuple[str, Alert]) -> tuple[int, float, int, str]:
@@ -245,14 +281,18 @@ class IncidentRecord:
     """Identities by which later alerts find it; see `cause`."""
     labels: Mapping[str, str]
     starts_at: float
-    """Unix time."""
+    """Unix time at which the first of its conditions began to hold; of one that began again, since its last end."""
     ends_at: float | None = None
-    """Unix time at which nothing of it fired any more; None while something does."""
+    """Unix time at which the last of its conditions ceased to hold; None while it goes on."""
     members: Mapping[str, bool] = field(default_factory=dict)
-    """Fingerprints of its firing alerts; whether each keeps it open."""
+    """Fingerprints of its alerts that fire or are kept; whether each keeps it open."""
     severity: str = ""
-    """The worst of its firing alerts; of one that has ended, the worst that it had last."""
+    """The worst of what is true of it; while nothing is, the worst that it had last."""
+    gravest: str = ""
+    """Fingerprint of the worst of its alerts while something was true: nothing being true, it lasts as long as this."""
     worst: Urgency = CALM
+    left: tuple[str, ...] = ()
+    """Fingerprints of the alerts that it had until its end, at the moment of that. Never written down."""
     reopened: int = 0
     """Number of times it began again."""
     headline: str = ""
@@ -294,6 +334,7 @@ def _dump(one: IncidentRecord) -> dict[str, Any]:
         "members": dict(one.members),
         "severity": one.severity,
         "worst": list(one.worst),
+        "gravest": one.gravest,
         "reopened": one.reopened,
         "headline": one.headline,
     }
@@ -311,9 +352,10 @@ def _load(key: str, dump: str) -> IncidentRecord:
         unix_time_or_none(member(found, "ends_at")),
         {word(name): flag(value) for name, value in document(member(found, "members")).items()},
         text(member(found, "severity")),
+        text(found.get("gravest", "")),
         Urgency(integer(severity, -1, 100), integer(stage, -1, 100)),
-        integer(member(found, "reopened")),
-        text(found.get("headline", "")),
+        reopened=integer(member(found, "reopened")),
+        headline=text(found.get("headline", "")),
     )
 
 

@@ -50,18 +50,19 @@ TIER_RULES: tuple[InhibitRule, ...] = (
 )
 """Higher tiers of one incident over lower ones."""
 
-_LOSS_RULES: tuple[InhibitRule, ...] = (
+LOSS_RULES: tuple[InhibitRule, ...] = (
     InhibitRule((f'alertname="{LOST}"',), (_NOT_A_CAUSE, 'uuid!=""'), _GPU),
     InhibitRule((f'alertname="{BLIND}"', 'scope="gpu"'), (f'alertname!="{BLIND}"', _NOT_A_CAUSE, 'uuid!=""'), _GPU),
     InhibitRule((f'alertname="{BLIND}"', 'scope="node"'), (_NOT_A_CAUSE, 'uuid!=""'), _NODE),
 )
+"""What takes the data of others away, over those."""
 
 
 def alertmanager_rules() -> list[dict[str, list[str]]]:
     """Return all of them as `inhibit_rules` of an Alertmanager's configuration."""
     return [
         {"source_matchers": list(rule.source), "target_matchers": list(rule.target), "equal": list(rule.equal)}
-        for rule in (*_LOSS_RULES, *TIER_RULES)
+        for rule in (*LOSS_RULES, *TIER_RULES)
     ]
 
 

@@ -1,6 +1,7 @@
 """Limit how many messages a receiver gets in an hour; what is too much is held back, and a digest tells of it.
 
-What is critical and begins, or becomes critical, goes out in any case, and never waits for a warning.
+What is critical and begins, or becomes critical, goes out in any case, and never waits for a warning. So does the end
+of what the receiver was told of. Reminders take what room is left, and take none away from anything else.
 
 A message that is held back lies in the outbox in a state of its own: what it tells of counts as told, and survives the
 process. Later one message tells of all of them, each alert as it was last. Where a receiver has to hear of each group
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 from gpuagent.core.clock import Clock
-from gpuagent_alerts.alert import SUMMARY, Alert, DigestLine, Message, Status, shown_annotations
+from gpuagent_alerts.alert import SUMMARY, Alert, DigestLine, Message, News, Status, shown_annotations
 from gpuagent_alerts.notify.outbox.entry import OUTBOX, DroppedMessage, Occasion, OutboxEntry, QueuedMessage, message_id
 from gpuagent_alerts.notify.outbox.queue import Outbox
 from gpuagent_alerts.notify.routes import Recipient
@@ -56,6 +57,11 @@ class HeldMessages:
     def waiting(self, receiver: str) -> list[QueuedMessage]:
         """Return what is held back, the oldest first."""
         return self._store.read(OUTBOX, _HELD, (receiver,))
+
+    def untold_groups(self, receiver: str) -> frozenset[str]:
+        """Return the groups of whose beginning the receiver has not been told."""
+        held = self.waiting(receiver)
+        return frozenset(one.message.group for one in held if _begins(one))
 
     def is_digest_queued(self, receiver: str, group: str) -> bool:
         """Return whether the last digest has not been delivered yet."""
@@ -116,6 +122,11 @@ class HeldMessages:
         self._store.execute_many(_DROP, [(why, now, one.seq) for one in held])
 
 
+def _begins(one: QueuedMessage) -> bool:
+    incident = one.message.incident
+    return bool(one.news) if incident is None else incident.news is News.BEGAN
+
+
 def fit_digest(held: Sequence[QueuedMessage]) -> list[QueuedMessage]:
     """Return as many of these, the oldest first, as one digest has room for; at least one."""
     chosen: list[QueuedMessage] = []
@@ -160,6 +171,17 @@ class Offer(NamedTuple):
     urgent: bool
     """No cap holds it back."""
 
+    @property
+    def is_reminder(self) -> bool:
+        """Whether it is sent because time has passed, and not because of something new."""
+        incident = self.entry.message.incident
+        return self.entry.occasion is Occasion.REPEAT if incident is None else incident.news is News.REMINDER
+
+    @property
+    def is_end(self) -> bool:
+        """Whether all that it tells of has ended."""
+        return self.entry.message.status is Status.RESOLVED
+
 
 class MessageLimiter:
     """Between what is to be told and the outbox. Its calls raise StoreFailure."""
@@ -171,18 +193,21 @@ class MessageLimiter:
         self._digest_group = f"{node}:digest"
         self._holding = HeldMessages(store)
         self._sent: defaultdict[str, deque[float]] = defaultdict(deque)
+        """When each receiver was sent messages, without reminders."""
+        self._reminded: defaultdict[str, deque[float]] = defaultdict(deque)
         now, wall = clock.now(), clock.wall()
         nothing: list[tuple[Any, ...]] = []
         rows = store.at_start(
             lambda: store.execute(
-                "SELECT receiver, created FROM outbox"
+                "SELECT receiver, created, reason FROM outbox"
                 " WHERE state IN ('queued', 'sent', 'dead') AND created > ? ORDER BY created",
                 (wall - _HOUR_SECONDS,),
             ),
             nothing,
         )
-        for receiver, created in rows:
-            self._sent[receiver].append(now - max(wall - created, 0.0))
+        for receiver, created, reason in rows:
+            times = self._reminded if reason == Occasion.REPEAT else self._sent
+            times[receiver].append(now - max(wall - created, 0.0))
 
     @property
     def digest_group(self) -> str:
@@ -220,8 +245,12 @@ class MessageLimiter:
             if has_held:  # it has no cap any more, or is no receiver any more
                 self._release(name, math.inf)
             return self._enqueue(name, [offer.entry for offer in offers])
-        urgent = [offer.entry for offer in offers if offer.urgent]
-        normal = [offer.entry for offer in offers if not offer.urgent]
+        untold = self._holding.untold_groups(name) if has_held else frozenset()
+        free = [each.urgent or (each.is_end and each.entry.message.group not in untold) for each in offers]
+        urgent = [offer.entry for offer, is_free in zip(offers, free, strict=True) if is_free]
+        held_up = [offer for offer, is_free in zip(offers, free, strict=True) if not is_free]
+        normal = [offer.entry for offer in held_up if not offer.is_reminder]
+        reminders = [offer.entry for offer in held_up if offer.is_reminder]
         room = max(recipient.max_messages_per_hour - len(self._recent(name)) - len(urgent), 0)
         if has_held:
             now = self._clock.wall()
@@ -229,15 +258,26 @@ class MessageLimiter:
         if has_held and self._holding.is_digest_queued(name, self._digest_group):
             room = 0
         if not has_held and len(normal) <= room:
-            return self._enqueue(name, [*urgent, *normal])
+            losses = self._enqueue(name, [*urgent, *normal])
+            return losses + self._remind(recipient, reminders, room - len(normal))
         # The last place of the hour is the digest's.
         alone = normal[: max(room - 1, 0)] if recipient.digests and not has_held else []
         losses = self._enqueue(name, [*urgent, *alone])
         losses += self._hold(name, normal[len(alone) :])
+        losses += self._remind(recipient, reminders, 0)
         left = room - len(alone)
         if left > 0:
             losses += self._tell_of_held(recipient, left)
         return losses
+
+    def _remind(self, recipient: Recipient, entries: Sequence[OutboxEntry], room: int) -> list[DroppedMessage]:
+        """Send as many reminders as there is room for. Of the others only those are held back that have some news."""
+        left = max(room - len(self._recent(recipient.name, self._reminded)), 0)
+        sent, others = entries[:left], entries[left:]
+        if sent:
+            self._note(recipient.name, len(sent), self._reminded)
+        losses = self._outbox.enqueue(sent)
+        return losses + self._hold(recipient.name, [one for one in others if one.occasion is not Occasion.REPEAT])
 
     def _tell_of_held(self, recipient: Recipient, room: int) -> list[DroppedMessage]:
         held = fit_digest(self._holding.waiting(recipient.name))
@@ -266,13 +306,14 @@ class MessageLimiter:
         self._note(name, len(chosen))
         self._store.after_commit(lambda: self._outbox.on_queued({name}))
 
-    def _note(self, name: str, count: int) -> None:
+    def _note(self, name: str, count: int, times: defaultdict[str, deque[float]] | None = None) -> None:
         now = self._clock.now()
-        self._store.after_commit(lambda: self._sent[name].extend([now] * count))
+        sent = self._sent if times is None else times
+        self._store.after_commit(lambda: sent[name].extend([now] * count))
 
-    def _recent(self, name: str) -> deque[float]:
+    def _recent(self, name: str, times: defaultdict[str, deque[float]] | None = None) -> deque[float]:
         """Return when it was sent messages within the last hour, as it was on the monotonic clock."""
-        sent, now = self._sent[name], self._clock.now()
+        sent, now = (self._sent if times is None else times)[name], self._clock.now()
         while sent and now - sent[0] >= _HOUR_SECONDS:
             sent.popleft()
         return sent

@@ -23,6 +23,7 @@ from gpuagent_alerts.notify.state import (
     NotificationDecision,
     NotificationInputs,
     NotificationState,
+    as_ended,
     format_labels,
     load_notification_states,
     save_notification_states,
@@ -76,9 +77,13 @@ class Notifier:
         # While it still fires, it is told again, under the same id.
         self._told = {key: one for key, one in told.items() if key not in outbox.lost}
         self._idle: _Idle | None = None
+        self._muted: frozenset[str] = frozenset()
+        """Fingerprints of alerts that something muted the last time, or that are withheld since."""
 
-    def is_due(self, firing: Collection[str]) -> bool:
-        """Return whether `notify` may have something to do while these fire, by fingerprint; if not, it need not run.
+    def is_due(self, firing: Mapping[str, bool]) -> bool:
+        """Return whether `notify` may have something to do while these fire; if not, it need not run.
+
+        `firing` tells of each, by fingerprint, whether its condition is true now.
 
         What is told follows from who fires, from routes, from the time, and from what the store has: what was told, and
         silences and acknowledgements. It costs no query.
@@ -114,12 +119,14 @@ class Notifier:
         self._follow_clock()
         self._idle = None
         firing, ended = by_status(alerts)
+        going_on = firing if handed_over is None else {one.fingerprint: one for one in handed_over}
+        holding = {name: alert.holds for name, alert in going_on.items()}
         now = self._clock.wall()
+        muted = self._withhold(firing, ended, now)
         with self._store.transaction():
             still_pending = {fingerprint for fingerprint in pending if fingerprint not in ended}
-            going_on = firing if handed_over is None else {one.fingerprint: one for one in handed_over}
             incidents = self._book.update(
-                going_on, still_pending, facts or NoCauseFacts(), now,
+                going_on, still_pending, facts or NoCauseFacts(), now, ended=ended,
                 describe=lambda record, members: self._headline_of_end(record, members, ended),
             )  # fmt: skip
             view = replace(self._view(now, firing, ended, pending, incidents), closing=handed_over is not None)
@@ -130,11 +137,10 @@ class Notifier:
             changes = _with_losses({decision.key: decision.told for decision in decisions}, self._told, losses)
             save_notification_states(self._store, changes)
             self._quiet.acks.keep({*going_on, *(key for key, one in incidents.items() if one.ends_at is None)})
-            self._store.after_commit(lambda: self._apply(changes))
+            self._store.after_commit(lambda: self._apply(changes, muted))
         if not decisions:
-            self._idle = _Idle(
-                self._circumstances(going_on), min(next_at, self._limiter.next_at(), self._quiet.silences.next_change())
-            )
+            next_at = min(next_at, self._limiter.next_at(), self._quiet.silences.next_change())
+            self._idle = _Idle(self._circumstances(holding), next_at)
         return sum(bool(decision.alerts) for decision in decisions)
 
     def _view(
@@ -167,15 +173,33 @@ class Notifier:
         """Return whether some receiver takes the alert for firing."""
         return any(told.alerts[fingerprint].firing for told in tuple(self._told.values()) if fingerprint in told.alerts)
 
-    def _apply(self, changes: Mapping[GroupKey, NotificationState | None]) -> None:
+    def _withhold(self, firing: dict[str, Alert], ended: dict[str, Alert], now: float) -> frozenset[str]:
+        """Move what was muted, and is only kept, to what has ended as soon as nothing mutes it any more.
+
+        Its receivers would otherwise be told, as news, of what is over. Returns what is muted or withheld now.
+        """
+        found: set[str] = set()
+        while True:  # what is withheld mutes nothing any more
+            by_loss, by_tier = inhibited_by_loss(firing.values()), inhibited_by_tier(firing.values())
+            now_muted = {name for name, one in firing.items() if by_loss(one.labels) or by_tier(one.labels)}
+            released = {name for name in (self._muted | found) - now_muted if name in firing and firing[name].is_kept}
+            found |= now_muted | released
+            for name in released:
+                alert = firing.pop(name)
+                ended[name] = as_ended(alert, alert, now)
+            if not released:
+                return frozenset(found)
+
+    def _apply(self, changes: Mapping[GroupKey, NotificationState | None], muted: frozenset[str]) -> None:
+        self._muted = muted
         for key, told in changes.items():
             if told is None:
                 self._told.pop(key, None)
             else:
                 self._told[key] = told
 
-    def _circumstances(self, firing: Collection[str]) -> tuple[object, ...]:
-        return frozenset(firing), self.routes, self._store.changes
+    def _circumstances(self, firing: Mapping[str, bool]) -> tuple[object, ...]:
+        return frozenset(firing.items()), self.routes, self._store.changes
 
     def _entry(self, decision: NotificationDecision, now: float) -> OutboxEntry:
         receiver, group = decision.key

@@ -69,7 +69,9 @@ class NotifiedIncident:
     lowered_at: float | None = None
     """Unix time since which it is less urgent than that; None while it is not."""
     calm_at: float | None = None
-    """Unix time since which nothing of it fires; None while something does."""
+    """Unix time since which its end could be told; None while it goes on."""
+    is_closed: bool = False
+    """Its end was told. That is kept while alerts of it still fire, which say no more than that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ def _dump_incident(one: NotifiedIncident) -> dict[str, Any]:
         "urgency": list(one.urgency),
         "lowered_at": one.lowered_at,
         "calm_at": one.calm_at,
+        "is_closed": one.is_closed,
     }
 
 
@@ -134,6 +137,7 @@ def _load_incident(value: object) -> NotifiedIncident:
         Urgency(integer(severity, -1, 100), integer(stage, -1, 100)),
         unix_time_or_none(member(found, "lowered_at")),
         unix_time_or_none(member(found, "calm_at")),
+        flag(found.get("is_closed", False)),
     )
 
 
@@ -274,13 +278,14 @@ class NotificationInputs:
         return fingerprint not in self.firing and (fingerprint not in self.pending or fingerprint in self.ended)
 
     def as_ended(self, fingerprint: str, told: Alert) -> Alert:
-        """Return an alert that was told, and fires no more."""
-        return as_ended(told, self.ended.get(fingerprint), self.now)
+        """Return an alert that was told, and fires no more, or is only kept while its incident is over."""
+        return as_ended(told, self.ended.get(fingerprint) or self.firing.get(fingerprint), self.now)
 
     def as_told(self, alert: Alert, known: NotifiedAlert | None = None) -> Alert:
         """Return an alert that fires as it is told: under the labels and with the beginning that were told before."""
         if known is not None and known.firing:
-            return replace(known.alert, annotations=alert.annotations, value=alert.value, true_until=alert.true_until)
+            told = known.alert
+            return replace(alert, labels=told.labels, starts_at=told.starts_at, true_from=told.true_from)
         return replace(alert, labels={**self.node_labels, **alert.labels})
 
 
@@ -311,5 +316,7 @@ def as_ended(told: Alert, ended: Alert | None, now: float) -> Alert:
         ends_at=max(ends_at, told.starts_at),
         value=last.value,
         true_until=last.true_until,
+        kept_until=None,
         end_reason=last.end_reason,
+        end_is_certain=last.end_is_certain,
     )

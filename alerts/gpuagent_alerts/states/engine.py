@@ -14,7 +14,16 @@ from gpuagent_alerts.promql.values import Element
 from gpuagent_alerts.rules.model import RuleGroup
 from gpuagent_alerts.states.group import GroupResult, GroupRunner, RuleKey, RunningRule
 from gpuagent_alerts.states.instance import State, load_instance
-from gpuagent_alerts.states.machine import RULE_REMOVED, Change, Explain, Frozen, Transition, no_explanation
+from gpuagent_alerts.states.machine import (
+    RULE_REMOVED,
+    Change,
+    EndTest,
+    Explain,
+    Frozen,
+    Transition,
+    no_explanation,
+    nothing_certain,
+)
 from gpuagent_alerts.states.missing import ALERT_SERIES, Missing, Selection, select
 
 DEFAULT_INTERVAL_SECONDS = 5.0
@@ -110,8 +119,9 @@ class RuleEngine:
         wall_seconds: float,
         missing: Missing,
         explain: Explain = no_explanation,
+        is_over: EndTest = nothing_certain,
     ) -> GroupResult:
-        """Evaluate the groups that are due, in order. `explain` knows reasons that are no series."""
+        """Evaluate the groups that are due, in order. `explain` and `is_over` know what is no series."""
         transitions: list[Transition] = []
         failures: list[tuple[RuleKey, str]] = []
         storage = _Storage(measured, self._recorded, now_seconds)
@@ -123,8 +133,9 @@ class RuleEngine:
             if self._is_due(runner, now_seconds):
                 self._set_due(runner, now_seconds)
                 result = runner.evaluate(
-                    storage, now_seconds, wall_seconds, frozen_of, with_alert_series=self._reads_alerts, explain=explain
-                )
+                    storage, now_seconds, wall_seconds, frozen_of,
+                    with_alert_series=self._reads_alerts, explain=explain, is_over=is_over,
+                )  # fmt: skip
                 transitions += result.transitions
                 failures += result.failures
         return GroupResult(tuple(transitions), tuple(failures))

@@ -15,11 +15,13 @@ from gpuagent_alerts.rules.model import AlertRule, Rule, RuleGroup
 from gpuagent_alerts.states.machine import (
     MAX_INSTANCES,
     AlertStates,
+    EndTest,
     Explain,
     Frozen,
     RuleFailure,
     Transition,
     no_explanation,
+    nothing_certain,
 )
 
 log = logging.getLogger(__name__)
@@ -109,6 +111,7 @@ class GroupRunner:
         *,
         with_alert_series: bool = True,
         explain: Explain = no_explanation,
+        is_over: EndTest = nothing_certain,
     ) -> GroupResult:
         """Evaluate all rules in order. One that fails keeps its state, and costs the others nothing.
 
@@ -122,8 +125,9 @@ class GroupRunner:
                 rows = running.repeated.rows(storage.index(), wall_seconds)
                 if running.states is not None:
                     transitions += running.states.evaluate(
-                        now_seconds, rows, frozen_of(running.key), wall_seconds=wall_seconds, explain=explain
-                    )
+                        now_seconds, rows, frozen_of(running.key),
+                        wall_seconds=wall_seconds, explain=explain, is_over=is_over,
+                    )  # fmt: skip
                     elements = running.states.series(now_seconds, wall_seconds) if with_alert_series else []
                 else:
                     elements = _record(running.rule, running.limit, rows)

@@ -73,11 +73,18 @@ class Instance:
     """Unix time at which it began to be true."""
     ceased_at: float | None = None
     """Unix time at which it ceased to be true, while `keep_firing_for` holds it and after its end."""
+    kept_until: float | None = None
+    """Unix time until which `keep_firing_for` holds it, as of the last evaluation; None where it does not."""
 
     @property
     def annotations(self) -> Mapping[str, str]:
         """The texts, those that are reserved among them."""
         return self.write()
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether it fires only because of `keep_firing_for`: its condition is not true now."""
+        return self.state is State.FIRING and self.ceased_at is not None
 
     @property
     def fingerprint(self) -> str:
@@ -98,7 +105,7 @@ class Instance:
     def wait_again(self) -> None:
         """Go back to pending: it fires, but has not held for as long as it now has to."""
         self.state = State.PENDING
-        self.starts_at = self.kept_clock = None
+        self.starts_at = self.kept_clock = self.kept_until = None
 
     def end(self, now_seconds: float, wall_seconds: float) -> None:
         """End it."""
@@ -113,6 +120,7 @@ class Instance:
         return Alert(
             self.labels, told, status, starts_at, ends_at, self.value,
             true_from=self.began_at, true_until=ends_at if self.ceased_at is None else self.ceased_at,
+            kept_until=self.kept_until if status is Status.FIRING else None,
         )  # fmt: skip
 
     def dump(self, now_seconds: float) -> InstanceDump:

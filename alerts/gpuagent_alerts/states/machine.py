@@ -31,6 +31,8 @@ Labels = Mapping[str, str]
 Frozen = Callable[[Labels], bool]
 Explain = Callable[[Labels], str]
 """Why an alert with these labels is true, in words; "" where nothing is known."""
+EndTest = Callable[[Labels], bool]
+"""Whether what an alert with these labels was about is over for certain: then nothing is kept firing."""
 _Key = frozenset[tuple[str, str]]
 
 
@@ -65,6 +67,11 @@ def nothing_missing(_: Labels) -> bool:
 def no_explanation(_: Labels) -> str:
     """Return "", the default explanation: nothing is known."""
     return ""
+
+
+def nothing_certain(_: Labels) -> bool:
+    """Return False, the default test: no end is certain, and every alert is kept for as long as its rule says."""
+    return False
 
 
 class AlertStates:
@@ -103,12 +110,14 @@ class AlertStates:
         *,
         wall_seconds: float,
         explain: Explain = no_explanation,
+        is_over: EndTest = nothing_certain,
     ) -> list[Transition]:
         """Take the rows for which the expression is true now; returns every alert that began, goes on or ended.
 
         `frozen` tells of a label set whether its data is missing: such an instance neither begins, nor ends, nor
-        counts the time. `explain` is asked for the words of rules that have a place for them. Raises RuleFailure: for
-        two rows with the same labels nothing has changed; beyond the limit all instances are gone, as in Prometheus.
+        counts the time. `explain` is asked for the words of rules that have a place for them, and `is_over` whether
+        `keep_firing_for` has to be waited for. Raises RuleFailure: for two rows with the same labels nothing has
+        changed; beyond the limit all instances are gone, as in Prometheus.
         """
         found = self._found(rows)
         self._resume(now_seconds)
@@ -132,7 +141,7 @@ class AlertStates:
                 if instance.state is State.FIRING:
                     transitions.append(_told(Change.CONTINUES, instance))
             else:
-                counts = self._advance(key, instance, key in found, now_seconds, wall_seconds, transitions)
+                counts = self._advance(key, instance, key in found, now_seconds, wall_seconds, is_over, transitions)
             count += counts
         if self._limit and count > self._limit:
             ended = [
@@ -287,14 +296,14 @@ class AlertStates:
 
     def _advance(
         self, key: _Key, instance: Instance, is_true: bool, now_seconds: float, wall_seconds: float,
-        transitions: list[Transition],
+        is_over: EndTest, transitions: list[Transition],
     ) -> bool:  # fmt: skip
         """Advance one instance by one step; return whether it is pending or firing."""
         if not is_true:
             instance.true_clock = None
         if is_true and instance.state is not State.INACTIVE:
-            instance.kept_clock = instance.ceased_at = None
-        elif not self._is_kept(instance, now_seconds, wall_seconds):
+            instance.kept_clock = instance.ceased_at = instance.kept_until = None
+        elif not self._is_kept(instance, now_seconds, wall_seconds, is_over):
             if instance.state is State.FIRING:
                 instance.end(now_seconds, wall_seconds)
                 transitions.append(_told(Change.ENDED, instance))
@@ -314,7 +323,7 @@ class AlertStates:
             instance.wait_again()
         return True
 
-    def _is_kept(self, instance: Instance, now_seconds: float, wall_seconds: float) -> bool:
+    def _is_kept(self, instance: Instance, now_seconds: float, wall_seconds: float, is_over: EndTest) -> bool:
         """Return whether `keep_firing_for` holds it though it is no longer true."""
         if instance.state is State.FIRING and instance.ceased_at is None:
             instance.ceased_at = wall_seconds
@@ -323,7 +332,9 @@ class AlertStates:
             return False
         if instance.kept_clock is None:
             instance.kept_clock = now_seconds
-        return now_seconds - instance.kept_clock < keep - _TOLERANCE_SECONDS
+        left = keep - (now_seconds - instance.kept_clock)
+        instance.kept_until = wall_seconds + max(left, 0.0)
+        return left > _TOLERANCE_SECONDS and not is_over(instance.labels)
 
 
 def _annotations(rule: AlertRule, row: Row, reasons: str, house_format: bool) -> dict[str, str]:

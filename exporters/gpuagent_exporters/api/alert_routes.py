@@ -109,7 +109,8 @@ def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
 
 def _without_names(document: Document) -> Document:
     """An alert's labels are those of `/metrics`; its text, who is at it and what receivers answered are not told."""
-    alerts = [{**_hiding(alert, "acknowledged_by"), "annotations": {}} for alert in document.get("alerts", ())]
+    hidden: Document = {"annotations": {}, "end_reason": ""}
+    alerts = [{**_hiding(alert, "acknowledged_by"), **hidden} for alert in document.get("alerts", ())]
     incidents = [{**_hiding(incident, "acknowledged_by"), "headline": ""} for incident in document.get("incidents", ())]
     silences = [{**silence, "comment": "", "creator": ""} for silence in document.get("silences", ())]
     receivers = [_hiding(receiver, "last", "off") for receiver in document.get("receivers", ())]

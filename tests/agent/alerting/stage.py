@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
+from gpuagent.alerting.briefing import BriefingWriter
 from gpuagent.alerting.snapshot_inputs import SnapshotFacts, explainer
+from gpuagent.alerting.transitions import EndReasons, EvaluatedTick
 from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES, RemedyFigures, RemedyNote, RemedyTarget
 from gpuagent.core.metrics.series import series
@@ -19,7 +22,9 @@ from gpuagent_alerts.notify.outbox.attempt import DELIVERED
 from gpuagent_alerts.notify.outbox.queue import Outbox
 from gpuagent_alerts.notify.routes import Recipient, Routes
 from gpuagent_alerts.notify.silences import Acks, Silences
+from gpuagent_alerts.notify.urgency import worst_severity
 from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.remedies.ending import no_remedy
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.shipped import RULES_FILE
 from gpuagent_alerts.states.engine import RuleEngine
@@ -41,7 +46,7 @@ class Heard(NamedTuple):
     news: str
     severity: str
     alerts: str
-    """`Full/0 -High/0`: names without `GpuMemory`, `GpuProcessMemory` or `Gpu`, and GPUs; `-` has ended."""
+    """`Full/0 -High/0`: names without `Gpu`, and GPUs; `-` has ended, `~` is only kept."""
     key: str
 
 
@@ -75,6 +80,10 @@ class Stage:
             self.store, self.outbox, self.clock, Suppressions(self.silences, self.acks),
             routes=Routes(self.routes, self.recipients), node_labels={"node": "node7"},
         )  # fmt: skip
+        self.briefings = BriefingWriter("node7")
+        self.notifier.brief = self.briefings.write
+        self.endings = EndReasons(self.engine.rules)
+        self.endings.ask(no_remedy, lambda _: False)
         self.ended: dict[str, Alert] = {}
 
     def kill(self) -> None:
@@ -94,13 +103,16 @@ class Stage:
         snapshot = replace(seen, clock_seconds=now, measured_seconds=now, time_seconds=wall)
         further = [(REMEDY_FAMILIES, self.further)]
         index = SeriesIndex.of(series(snapshot, now, further=further), None)
-        result = self.engine.evaluate(index, now, wall, find_missing(snapshot), explainer(snapshot))
+        tick = EvaluatedTick(snapshot, index, wall)
+        is_over = partial(self.endings.is_over, seen=tick)
+        result = self.engine.evaluate(index, now, wall, find_missing(snapshot), explainer(snapshot), is_over)
         assert not result.failures
-        for change, alert in result.transitions:
+        for change, alert in self.endings.explain(result.transitions, tick):
             if change is Change.ENDED:
                 self.ended[alert.fingerprint] = alert
+        self.briefings.snapshot = snapshot
         firing = self._instances(State.FIRING)
-        if self.notifier.is_due(firing) or self.keeper.is_due():
+        if self.notifier.is_due({name: alert.holds for name, alert in firing.items()}) or self.keeper.is_due():
             with self.store.transaction():
                 self.keeper.save_if_due()
                 pending = set(self._instances(State.PENDING))
@@ -112,7 +124,7 @@ class Stage:
 
     def _instances(self, state: State) -> dict[str, Alert]:
         return {
-            each.fingerprint: each.as_alert(Status.FIRING)
+            each.fingerprint: self.endings.with_reason(each.as_alert(Status.FIRING))
             for running in self.engine.rules()
             if running.states is not None
             for each in running.states.instances
@@ -131,6 +143,10 @@ class Stage:
         """`began warning: ProcessMemoryLeak/0` for every message so far, without keys."""
         return [f"{one.news} {one.severity}: {one.alerts}" for one in self.heard]
 
+    def headlines(self) -> list[str]:
+        """What a phone shows of every message so far."""
+        return ["" if one.incident is None else one.incident.briefing.headline for one in self.messages]
+
     def keys(self) -> set[str]:
         """The keys of all incidents that somebody was told of."""
         return {one.key for one in self.heard}
@@ -142,13 +158,16 @@ def _heard(message: Message) -> Heard:
     if incident is None:
         return Heard(str(message.status), "", alerts, "")
     assert (message.status is Status.RESOLVED) == (incident.ends_at is not None)
+    present = [alert.labels for alert in message.alerts if alert.holds]
+    assert bool(present) == (incident.ends_at is None), "nothing but an end is told of what is not true"
+    assert not present or incident.severity == worst_severity(present)
     return Heard(str(incident.news), incident.severity, alerts, incident.key)
 
 
 def _written(alert: Alert) -> str:
     tier = alert.labels.get("tier") or alert.labels.get("evidence") or alert.labels.get("xid")
     name = alert.name + (f"[{tier}]" if tier else "")
-    mark = "" if alert.status is Status.FIRING else "-"
+    mark = "" if alert.holds else "~" if alert.is_kept else "-"
     return f"{mark}{name.removeprefix('Gpu')}/{alert.labels.get('gpu', '')}"
 
 

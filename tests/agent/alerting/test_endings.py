@@ -94,7 +94,7 @@ def test_what_a_remedy_did() -> None:
     assert reason(LEAK, WITH, WITHOUT, pid="4242", remedy=ended) == words
     other = seen(gpu(0, used_gib=23.0), processes=[process(7, used_gib=20.0)])
     assert reason(LEAK, other, WITHOUT, pid="7", remedy=ended) == "the process ended; 20.0 GiB came back"
-    assert reason("GpuMemoryHigh", WITH, WITHOUT, remedy=ended) == "memory back to 3.0 GiB (12 %)"
+    assert reason("GpuMemoryHigh", WITH, WITHOUT, remedy=ended) == "python3 (pid 4242) ended; 20.0 GiB came back"
 
 
 @pytest.mark.parametrize(
@@ -123,10 +123,10 @@ def test_a_cache_that_was_released() -> None:
     [
         (12.0, Growth(Verdict.STEADY), "memory back to 12.0 GiB"),
         (20.0, Growth(Verdict.LEVELLED_OFF), "growth stopped at 20.0 GiB with 3.8 GiB free"),
-        (20.0, Growth(Verdict.GROWING, exhaustion=Range(18000.0, 1.0, 2.0)), "it would now be full in 5 h"),
+        (20.0, Growth(Verdict.GROWING, exhaustion=Range(18000.0, 1.0, 2.0)), "it would then have been full in 5 h"),
         (20.0, Growth(Verdict.GROWING), "no longer true"),
-        (20.0, Growth(Verdict.CACHED), "its tensors no longer grow: what it holds beyond them is cache"),
-        (23.9, Growth(Verdict.STEADY), "the GPU is full"),
+        (20.0, Growth(Verdict.CACHED), "its tensors stopped growing: what it held beyond them was cache"),
+        (23.9, Growth(Verdict.STEADY), "the GPU became full"),
         (20.0, None, "no longer true"),
     ],
 )

@@ -37,10 +37,11 @@ def test_a_full_gpu_from_its_beginning_to_its_end(tmp_path: Path) -> None:
         )
         assert [one["pid"] for one in first["incident"]["holders"]] == [81204, 7]
         assert first["incident"]["next_command"] == "gpuagent ps --gpu 0"
-        assert last["headline"] == "RESOLVED node7 GPU 0: memory was full: memory back to 35.4 GiB (44 %)"
+        left = "memory was full: whisper-api (pid 81204) left the GPU; 44.1 GiB came back"
+        assert last["headline"] == f"RESOLVED node7 GPU 0: {left}"
         (ended,) = (one for one in last["alerts"] if one["labels"]["alertname"] == "GpuMemoryFull")
         assert ended["annotations"] == {
-            "summary": "GPU 0: memory was full: memory back to 35.4 GiB (44 %)",
+            "summary": f"GPU 0: {left}",
             "runbook_url": f"{RUNBOOKS_URL}GpuMemoryFull.md",
         }
         assert first["incident"]["links"]["runbook"] == f"{RUNBOOKS_URL}GpuMemoryFull.md"

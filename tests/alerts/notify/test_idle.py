@@ -16,7 +16,7 @@ AM = Recipient("am", one_by_one=True, everything=True, repeat_seconds=60.0, reso
 def due(desk: Desk, *firing: Alert, seconds: float = 0.0) -> bool:
     """After so long, with these firing."""
     desk.clock.advance(seconds)
-    return desk.notifier.is_due([each.fingerprint for each in firing])
+    return desk.notifier.is_due({each.fingerprint: each.holds for each in firing})
 
 
 def settled(desk: Desk, *firing: Alert) -> None:

@@ -10,7 +10,7 @@ import pytest
 from gpuagent_alerts.alert import Alert, Briefing
 from gpuagent_alerts.notify.routes import Recipient
 from tests.alerts.messages import alert
-from tests.alerts.notify.parts import Desk
+from tests.alerts.notify.parts import Desk, route
 
 CAPPED = Recipient("hook", max_messages_per_hour=3)
 PAGER = Recipient("hook", max_messages_per_hour=3, digests=False)
@@ -56,7 +56,7 @@ def test_nobody_looks_until_there_is_room() -> None:
     """What is held back is due when the oldest message of the hour is an hour old, and no sooner."""
     desk = Desk(recipients=[CAPPED])
     six = [own(each) for each in range(6)]
-    names = [each.fingerprint for each in six]
+    names = {each.fingerprint: True for each in six}
     for number in range(1, 4):
         desk.tick(*six[:number])
     desk.tick(*six)
@@ -118,3 +118,35 @@ def test_a_digest_has_a_line_for_each_incident() -> None:
     assert [(one.headline, one.messages, one.is_over) for one in digest] == [
         ("began 3", 1, False), ("began 4", 1, False), ("ended 5", 2, True),
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("restart", [False, True])
+def test_reminders_take_no_room_from_anything_else(tmp_path: Path, restart: bool) -> None:
+    """However many went out: a beginning and an end find the room that they would have had without them."""
+    desk = Desk(recipients=[CAPPED], routes=[route("hook", repeat=60.0)], path=tmp_path / "state")
+    assert desk.tick(own(0)) == ["hook: +Mine/0"]
+    reminders = [told for _ in range(10) for told in desk.tick(own(0), seconds=60.0)]
+    assert reminders == ["hook: +Mine/0"] * 2, "the rest of the cap"
+    if restart:
+        desk.restart()
+
+    assert desk.tick(own(0), own(1)) == ["hook: +Mine/1"]
+    assert desk.tick(own(0, ended=True), own(1)) == ["hook: -Mine/0"]
+    assert desk.notifier.held_back() == []
+
+
+@pytest.mark.parametrize("recipient", [CAPPED, PAGER], ids=["digest", "pager"])
+def test_an_end_is_never_held_back_from_who_was_told_of_the_beginning(recipient: Recipient) -> None:
+    """A page that was cured must not stay open; an end of what is still held back comes after its beginning."""
+    desk = Desk(recipients=[recipient])
+    alerts = [own(number) for number in range(5)]
+    for number in range(1, 4):
+        desk.tick(*alerts[:number])
+    assert desk.tick(*alerts) == []
+
+    assert desk.tick(own(0, ended=True), *alerts[1:]) == ["hook: -Mine/0"]
+    assert desk.tick(own(1, ended=True), *alerts[2:4], own(4, ended=True)) == ["hook: -Mine/1"]
+    later = desk.tick(*alerts[2:4], seconds=3600.0)
+    told = [word for message in later for word in message.split()[1:]]
+    assert told.index("-Mine/4") > told.index("+Mine/3")
+    assert "+Mine/4" not in told[told.index("-Mine/4") :]

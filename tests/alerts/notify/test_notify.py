@@ -26,6 +26,9 @@ def gpu(number: int, *, ended: bool = False, name: str = "GpuMemoryHigh") -> Ale
     return alert(name, gpu=str(number), uuid=f"GPU-{number}", ended=ended)
 
 
+NOTES_AND_HOOK = (Recipient("notes"), Recipient("hook"))
+
+
 def test_once_when_it_begins_and_once_when_it_ends() -> None:
     """Between the two, nothing, until a repeat is due."""
     desk = Desk()
@@ -343,5 +346,18 @@ def test_a_remedy_that_acted_is_told_and_a_dry_run_is_not() -> None:
 
     assert desk.tick(dry) == []
     assert desk.tick(leak, dry) == ["hook: +GpuProcessMemoryLeak/0 +GpuRemedy/0"]
-    assert desk.tick(done) == ["hook: +GpuRemedy/0 -GpuProcessMemoryLeak/0 -GpuRemedy/0"]
-    assert desk.tick() == ["hook: -GpuRemedy/0"]
+    assert desk.tick(done) == ["hook: -GpuProcessMemoryLeak/0 -GpuRemedy/0 -GpuRemedy/0"]
+    assert desk.tick(done) == desk.tick() == []
+
+
+def test_a_receiver_of_remedies_alone_hears_of_each() -> None:
+    """Whoever is told of nothing but what was done is told of it, also when what it was done for is over."""
+    leak = alert("GpuProcessMemoryLeak", pid="7", uuid="GPU-0")
+    done = alert("GpuRemedy", pid="7", uuid="GPU-0", result="released", dry_run="false")
+    notes = route("notes", match=['alertname="GpuRemedy"'])
+    desk = Desk(routes=[notes, route("hook", match=['alertname!="GpuRemedy"'])], recipients=NOTES_AND_HOOK)
+
+    assert desk.tick(leak) == ["hook: +GpuProcessMemoryLeak/0"]
+    assert desk.tick(done) == ["notes: +GpuRemedy/0", "hook: -GpuProcessMemoryLeak/0"]
+    assert desk.tick(done) == []
+    assert desk.tick() == ["notes: -GpuRemedy/0"]

@@ -39,7 +39,7 @@ class Story(RuleBasedStateMachine):
         self.firing = gpus
         self.desk.clock.advance(seconds)
         notifier = self.desk.notifier
-        due = notifier.is_due([each.fingerprint for each in self.alerts() if each.status is Status.FIRING])
+        due = notifier.is_due({each.fingerprint: each.holds for each in self.alerts() if each.status is Status.FIRING})
         before = self.desk.store.changes
         told = notifier.notify(self.alerts())
         assert due or (told, self.desk.store.changes) == (0, before), "nobody would have looked"

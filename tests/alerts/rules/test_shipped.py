@@ -10,6 +10,9 @@ import pytest
 import yaml
 
 from gpuagent.collector.repairs import REPAIR_XIDS
+from gpuagent.core.matchers import parse_matcher
+from gpuagent_alerts.notify.inhibition import LOSS_RULES, TIER_RULES
+from gpuagent_alerts.notify.matchers import Matchers
 from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_file
 from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.rules.unit_test import run_unit_tests
@@ -123,3 +126,31 @@ def test_prometheus_loads_them_and_agrees() -> None:
     lint = subprocess.run(["promtool", "check", "rules", "--lint=all", "--lint-fatal", str(RULES_FILE)], check=False)
     assert lint.returncode == 0
     assert promtool.run_unit_tests([Path(TESTS_FILE)]) == {TESTS_FILE: ""}
+
+
+def sources_and_targets() -> list[tuple[AlertRule, AlertRule, bool]]:
+    """Every pair of rules of which the one mutes the other, and whether it does so as it takes the data away."""
+    rules = [rule for rule in RULES if isinstance(rule, AlertRule)]
+    return [
+        (source, target, each in LOSS_RULES)
+        for each in (*LOSS_RULES, *TIER_RULES)
+        for source in rules
+        for target in rules
+        if source is not target and takes(each.source, source) and takes(each.target, target)
+    ]
+
+
+def takes(matchers: tuple[str, ...], rule: AlertRule) -> bool:
+    """Whether alerts of a rule may match: of labels that its expression writes, anything may be the value."""
+    labels = {"alertname": rule.name, **rule.label_texts}
+    parsed = [parse_matcher(text) for text in matchers]
+    return Matchers(one for one in parsed if one.name in labels)(labels)
+
+
+@pytest.mark.parametrize(
+    ("source", "target", "blinds"), sources_and_targets(), ids=lambda one: str(getattr(one, "line", one))
+)
+def test_what_mutes_is_kept_for_longer_than_what_it_mutes(source: AlertRule, target: AlertRule, blinds: bool) -> None:
+    """Both conditions end with one process: then no target outlives its source, also where groups come in turn."""
+    lasts = source.keep_firing_for_seconds + (source.for_seconds if blinds else 0.0)
+    assert target.keep_firing_for_seconds <= lasts - 30.0 or target.keep_firing_for_seconds == 0.0

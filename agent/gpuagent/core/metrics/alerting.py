@@ -10,6 +10,9 @@ from typing import NamedTuple
 from gpuagent.core.identity import NO_INSTANCE
 from gpuagent.core.metrics.family import Family, LabeledValue, MetricType, Value, single
 
+ENDING = "ending"
+"""State of an alert that fires only because of `keep_firing_for`, on every surface: its condition is not true now."""
+
 
 class AlertCount(NamedTuple):
     """Instances of a rule in one state."""
@@ -125,7 +128,8 @@ def _family(
 _RECEIVER = ("receiver",)
 
 ALERTING_FAMILIES: tuple[AlertingFamily, ...] = (
-    _family("alerts", "Alerts that are pending or firing on this node.", _alerts,
+    _family("alerts", "Alerts of this node by state: pending, firing, or ending, where `keep_firing_for` keeps what is "
+            "not true any more.", _alerts,
             ("alertname", "alertstate", "severity")),
     _family("rules", "Rules in force, shipped ones included.", single(lambda figures: figures.rules)),
     _family("rule_evaluation_duration_seconds", "Duration of the last evaluation of rules.",

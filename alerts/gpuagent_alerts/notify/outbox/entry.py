@@ -167,7 +167,9 @@ def dump_alert(alert: Alert) -> dict[str, Any]:
         "value": alert.value if math.isfinite(alert.value) else str(alert.value),
         "true_from": alert.true_from,
         "true_until": alert.true_until,
+        "kept_until": alert.kept_until,
         "end_reason": alert.end_reason,
+        "end_is_certain": alert.end_is_certain,
     }
 
 
@@ -184,7 +186,9 @@ def load_alert(value: object) -> Alert:
         # Older versions wrote none of these.
         true_from=unix_time_or_none(found.get("true_from")),
         true_until=unix_time_or_none(found.get("true_until")),
+        kept_until=unix_time_or_none(found.get("kept_until")),
         end_reason=checked_text(found.get("end_reason", "")),
+        end_is_certain=flag(found.get("end_is_certain", False)),
     )
 
 

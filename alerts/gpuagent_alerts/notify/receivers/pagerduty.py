@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from gpuagent.core.units import format_bytes
-from gpuagent_alerts.alert import Alert, Message, Status, shown_annotations
+from gpuagent_alerts.alert import Alert, Message, shown_annotations
 from gpuagent_alerts.notify.outbox.attempt import DAY_SECONDS, DeliveryOutcome, DeliveryPace, MessageContext
 from gpuagent_alerts.notify.receivers.base import Dependencies, ReceiverConfig, ReceiverKind
 from gpuagent_alerts.notify.receivers.http import HttpClient, HttpRequest
@@ -110,7 +110,7 @@ def dedup_key(message: Message) -> str:
 
 
 def _payload(message: Message, context: MessageContext) -> dict[str, Any]:
-    firing = [alert for alert in message.alerts if alert.status is Status.FIRING] or list(message.alerts)
+    firing = [alert for alert in message.alerts if alert.holds] or list(message.alerts)
     first = firing[0]
     summary = headline(message, context)
     return {
@@ -149,7 +149,7 @@ def _severity(alert: Alert) -> str:
 
 def _details(alert: Alert) -> dict[str, Any]:
     return {
-        "status": str(alert.status),
+        "status": alert.state,
         "labels": dict(alert.labels),
         "annotations": shown_annotations(alert),
         "starts_at": rfc3339(alert.starts_at),

@@ -13,13 +13,12 @@ from typing import Any
 from urllib.parse import quote
 
 from gpuagent.core.units import format_bytes, format_duration
-from gpuagent_alerts.alert import Alert, Incident, Message, News, Status
+from gpuagent_alerts.alert import Alert, Incident, Message, News, condition_times
 from gpuagent_alerts.notify.outbox.attempt import MessageContext
 from gpuagent_alerts.notify.receivers.text import (
     LINK_NAMES,
     SHOWS_ALL,
     alert_texts,
-    condition_times,
     digest_lines,
     distinct_alerts,
     format_holder,
@@ -158,7 +157,7 @@ def _span(begins: float, ends: float) -> str:
 
 def _head(alert: Alert, most: int) -> str:
     severity = alert.labels.get("severity", "")
-    return f"*{alert.status.upper()}* " + fit(f"{alert.name} · {severity}" if severity else alert.name, most)
+    return f"*{alert.state.upper()}* " + fit(f"{alert.name} · {severity}" if severity else alert.name, most)
 
 
 def _lines(alerts: Sequence[Alert], most: int, most_lines: int) -> str:
@@ -167,7 +166,7 @@ def _lines(alerts: Sequence[Alert], most: int, most_lines: int) -> str:
     for place, alert in enumerate(alerts):
         line = "• " + _head(alert, 100) + " " + fit(", ".join(alert_texts(alert)[:1]), 160)
         if length_of(line) + 1 > left or place >= most_lines:
-            firing = sum(other.status is Status.FIRING for other in alerts[place:])
+            firing = sum(other.holds for other in alerts[place:])
             lines.append(f"… and {len(alerts) - place} more, {firing} of them firing")
             break
         left -= length_of(line) + 1

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
 from gpuagent.core.units import format_bytes, format_duration
-from gpuagent_alerts.alert import Alert, Briefing, Holder, Message, Status, shown_annotations
+from gpuagent_alerts.alert import Alert, Briefing, Holder, Message, Status, condition_times, shown_annotations
 from gpuagent_alerts.notify.outbox.attempt import MessageContext
 from gpuagent_alerts.notify.urgency import severity_rank
 
@@ -48,16 +48,18 @@ def is_over(message: Message) -> bool:
 
 
 def severity_of(message: Message) -> str:
-    """Return the worst severity of what fires, or of what ended if nothing does; "" where no alert has one."""
+    """Return the worst severity of what is true, or of what was if nothing is; "" where no alert has one."""
     if message.incident is not None:
         return message.incident.severity
-    firing = [alert for alert in message.alerts if alert.status is Status.FIRING] or message.alerts
+    firing = [alert for alert in message.alerts if alert.holds] or message.alerts
     return max((alert.labels.get("severity", "") for alert in firing), key=severity_rank, default="")
 
 
 def _state(message: Message) -> str:
     if is_over(message):
         return "RESOLVED"
+    if message.incident is None and not any(alert.holds for alert in message.alerts):
+        return "ENDING"
     return (severity_of(message) or "firing").upper()
 
 
@@ -106,15 +108,6 @@ def alert_period(alert: Alert) -> str:
     if ends is None:
         return f"since {format_timestamp(begins)}"
     return f"from {format_timestamp(begins)} to {format_timestamp(ends)} ({format_duration(max(0.0, ends - begins))})"
-
-
-def condition_times(alert: Alert) -> tuple[float, float | None]:
-    """Return the Unix times between which the condition held; None for the end of an alert that fires."""
-    begins = alert.starts_at if alert.true_from is None else min(alert.true_from, alert.starts_at)
-    if alert.status is Status.FIRING or alert.ends_at is None:
-        return begins, None
-    ends = alert.ends_at if alert.true_until is None else min(alert.true_until, alert.ends_at)
-    return begins, max(begins, ends)
 
 
 def alert_texts(alert: Alert) -> list[str]:
@@ -166,7 +159,7 @@ def plain_text(message: Message, context: MessageContext) -> str:
         parts.append("\n".join([headline(message, context), *digest_lines(message), f"All of it: {SHOWS_ALL}"]))
     for alert in distinct_alerts(message.alerts):
         severity = alert.labels.get("severity", "")
-        head = f"{made_up}{alert.status.upper()}: {alert.name}" + (f" ({severity})" if severity else "")
+        head = f"{made_up}{alert.state.upper()}: {alert.name}" + (f" ({severity})" if severity else "")
         labels = ", ".join(f"{name}={value}" for name, value in other_labels(alert).items())
         parts.append("\n".join([head, *alert_texts(alert), labels, alert_period(alert)]))
     return "\n\n".join(parts) + f"\n\n{context.node}, {message.id}\n"

@@ -161,6 +161,8 @@ def _alert(alert: Alert, context: MessageContext) -> dict[str, Any]:
         "annotations": shown_annotations(alert),
         "startsAt": rfc3339(alert.starts_at),
         "endsAt": _NEVER if alert.ends_at is None else rfc3339(alert.ends_at),
+        "notTrueSince": None if alert.true_until is None else rfc3339(alert.true_until),
+        "keptUntil": None if alert.kept_until is None else rfc3339(alert.kept_until),
         "generatorURL": context.external_url,
         "fingerprint": alert.fingerprint,
     }

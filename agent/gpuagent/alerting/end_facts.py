@@ -1,0 +1,127 @@
+"""What an alert was about when its condition held last, and what is there now: what the reasons for its end compare."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+
+from gpuagent.core.growth import Growth, MemoryKey, Verdict
+from gpuagent.core.hardware import Memory
+from gpuagent.core.identity import NO_INSTANCE, ProcessId
+from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Snapshot
+from gpuagent_alerts.alert import Alert
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredFacts:
+    """Measurements that an alert was about, when its condition held last."""
+
+    boot_id: str
+    nvml_initializations: int
+    process: ProcessReading | None = None
+    memory: Memory | None = None
+    """Memory of the GPU, or of the MIG instance that the alert names."""
+    grower: ProcessReading | None = None
+    """The process on that GPU that grew most, by the leak detector."""
+    processes: tuple[ProcessReading, ...] = ()
+    """All that held memory there, of an alert that names no process."""
+
+
+@dataclass(frozen=True, slots=True)
+class EndedAlert:
+    """An alert that ended, what was, and what is."""
+
+    alert: Alert
+    before: MeasuredFacts | None
+    snapshot: Snapshot
+    wall_seconds: float
+    is_alive: Callable[[ProcessId], bool | None]
+
+    @property
+    def gpu(self) -> GpuReading | None:
+        """The GPU that the alert names, now."""
+        return _gpu(self.alert.labels, self.snapshot)
+
+    @property
+    def memory(self) -> Memory | None:
+        """Its memory now, or that of its MIG instance; None while it cannot be read."""
+        gpu = self.gpu
+        return None if gpu is None or gpu.state is not GpuState.OK else _memory(self.alert.labels, gpu)
+
+    @property
+    def process(self) -> ProcessReading | None:
+        """The process that the alert names, as the driver lists it now."""
+        return _process(self.alert.labels, self.snapshot)
+
+    @property
+    def growth(self) -> Growth | None:
+        """What the leak detector says now of the memory that the alert names."""
+        key = _key(self.alert.labels)
+        return None if key is None else self.snapshot.growth.get(key)
+
+
+def facts_of(labels: Mapping[str, str], snapshot: Snapshot) -> MeasuredFacts | None:
+    """Return what an alert with these labels is about; None while its GPU cannot be read."""
+    gpu = _gpu(labels, snapshot)
+    if gpu is not None and gpu.state in {GpuState.BLIND, GpuState.FAILED, GpuState.STARTING}:
+        return None
+    node = snapshot.node
+    memory = None if gpu is None else _memory(labels, gpu)
+    process = _process(labels, snapshot)
+    holders = () if gpu is None or labels.get("pid") else tuple(_holders(labels, snapshot))
+    return MeasuredFacts(node.boot_id, node.nvml_initializations, process, memory, _grower(labels, snapshot), holders)
+
+
+def _holders(labels: Mapping[str, str], snapshot: Snapshot) -> Iterator[ProcessReading]:
+    instance = labels.get("gpu_instance_id")
+    for process in snapshot.processes:
+        is_here = not instance or instance in {str(NO_INSTANCE), str(process.gpu_instance_id)}
+        if is_here and process.gpu_uuid == labels.get("uuid") and process.used_bytes:
+            yield process
+
+
+def _gpu(labels: Mapping[str, str], snapshot: Snapshot) -> GpuReading | None:
+    uuid = labels.get("uuid")
+    return next((gpu for gpu in snapshot.gpus if uuid and gpu.identity.uuid == uuid), None)
+
+
+def _memory(labels: Mapping[str, str], gpu: GpuReading) -> Memory | None:
+    instance = labels.get("gpu_instance_id")
+    if not instance or instance == str(NO_INSTANCE):
+        return gpu.memory
+    return next((one.memory for one in gpu.mig if str(one.gpu_instance_id) == instance), None)
+
+
+def _key(labels: Mapping[str, str]) -> MemoryKey | None:
+    try:
+        pid, instance = int(labels.get("pid") or 0), int(labels.get("gpu_instance_id") or NO_INSTANCE)
+    except ValueError:  # a rule may set any label to any text
+        return None
+    return MemoryKey(labels.get("uuid", ""), pid, instance)
+
+
+def _grower(labels: Mapping[str, str], snapshot: Snapshot) -> ProcessReading | None:
+    """Return the process that grows most on an alert's GPU; None for an alert that names a process by itself."""
+    if labels.get("pid"):
+        return None
+    paces = {
+        key: growth.slope.value
+        for key, growth in snapshot.growth.items()
+        if key.pid
+        and key.gpu_uuid == labels.get("uuid")
+        and growth.slope is not None
+        and growth.verdict in {Verdict.GROWING, Verdict.LEAKING}
+    }
+    most = max(paces, key=lambda one: paces[one], default=None)
+    return None if most is None else next((one for one in snapshot.processes if one.key == most), None)
+
+
+def _process(labels: Mapping[str, str], snapshot: Snapshot) -> ProcessReading | None:
+    def matches() -> Iterator[ProcessReading]:
+        for process in snapshot.processes:
+            if str(process.pid) == labels.get("pid") and process.gpu_uuid == labels.get("uuid"):
+                instance = labels.get("gpu_instance_id")
+                if not instance or instance == str(process.gpu_instance_id):
+                    yield process
+
+    return next(matches(), None) if labels.get("pid") else None
