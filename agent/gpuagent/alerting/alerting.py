@@ -38,6 +38,7 @@ from gpuagent_alerts.notify.routes import Routes
 from gpuagent_alerts.notify.silences import Acks, Silences
 from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds, grounds_of_rule
 from gpuagent_alerts.remedies.judged import Judged
+from gpuagent_alerts.rules.alert_labels import AlertLabels, labels_of_rules
 from gpuagent_alerts.rules.model import AlertRule, RuleGroup
 from gpuagent_alerts.states.engine import DEFAULT_INTERVAL_SECONDS, RuleEngine
 from gpuagent_alerts.states.group import RuleKey
@@ -91,7 +92,8 @@ class Alerting:
         self.store = Store(
             where.state_file, owner=StateOwner(where.machine, simulated=bool(where.simulated)), lost=where.lost
         )
-        self.engine = RuleEngine(tuple(groups), longest_gap_seconds=longest_gap(config.poll_interval, clock.speed))
+        self._groups = tuple(groups)
+        self.engine = RuleEngine(self._groups, longest_gap_seconds=longest_gap(config.poll_interval, clock.speed))
         self.outbox = Outbox(self.store, clock)
         self.origin = MessageOrigin(where.node, simulated=bool(where.simulated))
         self.silences = Silences(self.store, clock)
@@ -135,6 +137,16 @@ class Alerting:
     def held_back(self) -> list[HeldSummary]:
         """Return what receivers have not been told yet, as it was too much for an hour. Raises StoreFailure."""
         return self._notifier.held_back()
+
+    @property
+    def alert_labels(self) -> list[AlertLabels]:
+        """What the labels of alerts can be, by the rules in force."""
+        return labels_of_rules(self._groups, [budget.label for budget in self.config.budgets])
+
+    @property
+    def node_labels(self) -> Mapping[str, str]:
+        """Labels that each alert carries in messages."""
+        return self._where.labels
 
     @property
     def incidents(self) -> Mapping[str, IncidentRecord]:
@@ -181,7 +193,8 @@ class Alerting:
             is_measured_alike = (config.budgets, config.processes) == (self.config.budgets, self.config.processes)
             self.config = config
             self.engine.longest_gap_seconds = longest_gap(config.poll_interval, self._clock.speed)
-            self._note_ended(self.engine.reload(tuple(groups), self._clock.wall()))
+            self._groups = tuple(groups)
+            self._note_ended(self.engine.reload(self._groups, self._clock.wall()))
             if not is_measured_alike:
                 self.engine.interrupt()
             self._keeper.forget()

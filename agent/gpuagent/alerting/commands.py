@@ -14,7 +14,7 @@ from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.snapshot_inputs import with_remedy
 from gpuagent.catalogue.alerting import ReceiverCounts
 from gpuagent.clock import Clock
-from gpuagent.matchers import MatchOperator, parse_matcher
+from gpuagent.matchers import Matcher, MatchOperator, parse_matchers
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.notify.incidents import IncidentRecord
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
@@ -22,7 +22,7 @@ from gpuagent_alerts.notify.outbox.entry import QueuedMessage
 from gpuagent_alerts.notify.receivers.base import send_test_message
 from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Ack, Silence
 from gpuagent_alerts.notify.urgency import severity_rank
-from gpuagent_alerts.rules.model import suggest
+from gpuagent_alerts.rules.matcher_notes import matcher_note
 from gpuagent_alerts.states.instance import Instance, State
 from gpuagent_alerts.states.machine import AlertStates
 from gpuagent_alerts.store.problem import StoreFailure
@@ -58,7 +58,7 @@ class AlertCommands:
 
     async def add_silence(self, matchers: Sequence[str], seconds: float, comment: str, creator: str) -> Document:
         """Silence what matches for a while. Raises ValueError."""
-        parsed = [parse_matcher(text) for text in matchers]
+        parsed = [matcher for text in matchers for matcher in parse_matchers(text)]
         silences = self._alerting.silences
         async with self._alerting.lock:
             silence = await self._in_store(lambda: silences.add(parsed, seconds, comment=comment, creator=creator))
@@ -235,12 +235,18 @@ def dead_document(alerting: Alerting, wall_seconds: float) -> Document:
 
 def silence_document(alerting: Alerting, silence: Silence, wall_seconds: float) -> Document:
     """Return one silence, with a note where it names an alert that no rule has."""
-    names = {running.rule.name for running in alerting.engine.rules()}
-    wanted = [m.value for m in silence.matchers if m.name == "alertname" and m.op is MatchOperator.EQUAL]
     notes = [
-        f"there is no rule {name}; {suggest(name, names)}".removesuffix("; ") for name in wanted if name not in names
-    ]
+        note
+        for matcher in silence.matchers
+        if (note := matcher_note(matcher, alerting.alert_labels, further=(INCIDENT_LABEL, *alerting.node_labels))
+            or _no_such_incident(matcher, alerting))
+    ]  # fmt: skip
     return _silence(silence, wall_seconds) | {"note": "; ".join(notes)}
+
+
+def _no_such_incident(matcher: Matcher, alerting: Alerting) -> str:
+    is_named = matcher.name == INCIDENT_LABEL and matcher.op is MatchOperator.EQUAL
+    return f"there is no incident {matcher.value}" if is_named and matcher.value not in alerting.incidents else ""
 
 
 def _fires_in(instance: Instance, states: AlertStates | None, now_seconds: float) -> float | None:

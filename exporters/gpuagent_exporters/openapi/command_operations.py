@@ -240,7 +240,10 @@ COMMAND_OPERATIONS = (
     Operation(
         "Agent", "POST", "/api/v1/reload", "reload", "Read the configuration again",
         {
-            200: json_as(record("", reloaded=flag(const=True), error=text(const="")), "It is in force."),
+            200: json_as(
+                record("", reloaded=flag(const=True), error=text(const=""), notes=listing(text())),
+                "It is in force; the notes are those of `gpuagent config check`.",
+            ),
             409: json_as(
                 record("", reloaded=flag(const=False), error=text("Every fault.")), "The old one stays in force."
             ),
