@@ -11,7 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
 from gpuagent.acting.permissions import CheckedFiles
-from gpuagent.alerting.alerting import Alerting, NodeIdentity
+from gpuagent.alerting.alerting import Alerting
+from gpuagent.core.identity import NodeIdentity
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.alerting.rules import load_rules
 from gpuagent.clients.commands import AutomaticBlame, ClientCommands
@@ -84,7 +85,7 @@ class Start:
             raise StartError(str(error)) from None
 
 
-def assemble(
+def assemble(  # noqa: PLR0915  one line for each part
     path: Path | None, *, simulate: str | None = None, speed: float = 1.0, bind: Mapping[str, int] | None = None
 ) -> Start:
     """The agent by its configuration. `bind` gives a scenario real processes.
@@ -107,9 +108,11 @@ def assemble(
         progress.at("compiling rules")
         return config, load_rules(config, read=files.read)
 
+    reload_notes: list[str] = []
+
     def load_again(progress: Progress) -> tuple[Config, tuple[RuleGroup, ...]]:
         loaded = load(progress)
-        _tell_notes(*loaded, path, simulated=bool(simulate))
+        reload_notes[:] = _tell_notes(*loaded, path, simulated=bool(simulate))
         return loaded
 
     try:
@@ -192,6 +195,7 @@ def assemble(
         reserve=reserve,
         alert_commands=AlertCommands(alerting, node.clock),
         load=load_again,
+        notes=reload_notes,
         may_renew=lambda: renewal.due and not node.place.simulated,
     )
     return Start(Service(parts), renewal, lock)
@@ -235,17 +239,19 @@ def _with_places(error: Exception, path: Path | None) -> str:
     return "\n".join(file.place(line) for line in str(error).splitlines())
 
 
-def _tell_notes(config: Config, rules: Iterable[RuleGroup], path: Path | None, *, simulated: bool) -> None:
-    """Log what would be noticed only when it was needed."""
+def _tell_notes(config: Config, rules: Iterable[RuleGroup], path: Path | None, *, simulated: bool) -> list[str]:
+    """Log what would be noticed only when it was needed; return it."""
     acts = config.remedies.ladders or config.budgets or config.remedies.allow.users
     if not (acts or config.receivers or config.routes):
-        return
+        return []
     from gpuagent.acting.user_database import no_user_problems  # noqa: PLC0415  most agents have nothing to check
     from gpuagent.config_notes import ConfigFile, Machine, config_notes  # noqa: PLC0415
 
     machine = Machine(no_user_problems, ()) if simulated else None
-    for note in config_notes(config, rules, ConfigFile(path or DEFAULT_PATH), machine):
+    notes = config_notes(config, rules, ConfigFile(path or DEFAULT_PATH), machine)
+    for note in notes:
         log.warning("%s", note)
+    return notes
 
 
 def _pace(config: Config, clock: Clock) -> TickTimeouts:

@@ -71,6 +71,8 @@ class Parts:
     reserve: Reserve
     load: Callable[[Progress], tuple[Config, tuple[RuleGroup, ...]]]
     """Reads the configuration and the rules again, and notes what it reads; raises ConfigError, RuleFileError."""
+    notes: list[str]
+    """Notes on the configuration that was read last."""
     may_renew: Callable[[], bool]
     """Whether a new process may take over now, if the driver was upgraded underneath."""
 
@@ -143,6 +145,11 @@ class Service:
         """Measure again."""
         self._schedule.cancel("resume")
         self._parts.monitor.resume()
+
+    @property
+    def notes(self) -> list[str]:
+        """Notes on the configuration that was read last."""
+        return list(self._parts.notes)
 
     @property
     def released(self) -> bool:

@@ -58,14 +58,25 @@ def test_a_secret_that_the_service_may_not_read(tmp_path: Path) -> None:
     ("match", "why"),
     [
         ('alertname="GpuLots"', "there is no rule GpuLots; did you mean GpuLost?"),
-        ('alertname=~"Nothing.*"', "there is no rule Nothing.*"),
-        ('severity="fatal"', 'severity="fatal" holds of no alert'),
+        ('alertname=~"Nothing.*"', 'no rule has a name of which alertname=~"Nothing.*" holds'),
+        ('alertname=~"GpuLost|GpuMemoryFul"', "there is no rule GpuMemoryFul; did you mean GpuMemoryFull?"),
+        ('alertname!="GpuLots"', "there is no rule GpuLots; did you mean GpuLost?"),
+        ('alertname!~"(GpuLots|Watchdog)"', "there is no rule GpuLots; did you mean GpuLost?"),
+        ('severity="fatal"', 'severity is never "fatal", only critical or info or none or warning'),
+        ('severity=~"critcal|warning"', 'severity is never "critcal"; did you mean critical?'),
+        ('tier="minute"', 'tier is never "minute"; did you mean minutes?'),
+        ('evidence="stric"', 'evidence is never "stric"; did you mean strict?'),
+        ('severty="critical"', "no alert has a label severty; did you mean severity?"),
+        ('alertnam=~"Gpu.*"', "no alert has a label alertnam; did you mean alertname?"),
+        ('gpu="GPU 0"', 'gpu is a number, as in gpu="0", and never "GPU 0"'),
+        ('uuid="GPU-nonsense"', 'uuid is never "GPU-nonsense": `nvidia-smi -L` shows those of this machine'),
+        ('budget="inference"', 'budget is never "inference": none is configured'),
     ],
 )
 def test_a_route_that_takes_nothing(tmp_path: Path, match: str, why: str) -> None:
     """CONF-09: a name that no rule has is told with what was probably meant."""
     text = HOOK + f"  - {{name: all, webhook: {{url: 'http://127.0.0.1/'}}}}\nroutes:\n  - match: ['{match}']\n"
-    assert notes(tmp_path, text + "    receivers: [hook]\n") == [f"gpuagent.yaml:5: routes[0].match: {why}"]
+    assert notes(tmp_path, text + "    receivers: [hook]\n") == [f"gpuagent.yaml:5: routes[0].match[0]: {why}"]
 
 
 def test_a_disabled_rule_in_a_route(tmp_path: Path) -> None:

@@ -24,7 +24,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
-from gpuagent.alerting.alerting import Alerting, NodeIdentity
+from gpuagent.alerting.alerting import Alerting
+from gpuagent.core.identity import NodeIdentity
 from gpuagent.alerting.rules import load_rules
 from gpuagent.collector.tick import Monitor, MonitorContext, TickTimeouts
 from gpuagent.config.load import load_config

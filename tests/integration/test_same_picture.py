@@ -177,3 +177,23 @@ def picture(receiver: Sink) -> Picture:
         name = request.path.strip("/")
         found[name] |= {one["labels"]["alertname"] for one in body["alerts"] if one["status"] == "firing"}
     return dict(found)
+
+
+@pytest.mark.needs("amtool")
+@pytest.mark.parametrize(
+    ("status", "title"),
+    [("firing", "CRITICAL n1:9837 GPU 1 is lost"), ("resolved", "RESOLVED n1:9837 GPU 1 was lost")],
+)
+def test_the_shipped_template_has_a_past_tense(tmp_path: Path, status: str, title: str) -> None:
+    """What is over is told as over: by the text that the rules have for it."""
+    labels = {"alertname": "GpuLost", "severity": "critical", "instance": "n1:9837"}
+    words = {"summary": "GPU 1 is lost", "resolved_summary": "GPU 1 was lost"}
+    alert = {"status": status, "labels": labels, "annotations": words}
+    data = tmp_path / "data.json"
+    data.write_text(json.dumps({"status": status, "alerts": [alert], "commonLabels": labels}), encoding="utf-8")
+    command = [
+        "amtool", "template", "render", f"--template.glob={SHIPPED.with_name('gpuagent.tmpl')}",
+        f"--template.data={data}", '--template.text={{ template "gpuagent.title" . }}',
+    ]  # fmt: skip
+    rendered = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert rendered.stdout.strip() == title

@@ -24,6 +24,7 @@ from gpuagent.alerting.rules import unknown_metrics, with_external_url
 from gpuagent.alerting.snapshot_inputs import RuleSeries, SnapshotFacts, explainer, subjects_of, with_remedy
 from gpuagent.alerting.transitions import EndReasons, EvaluatedTick, close_for_handover, log_transitions
 from gpuagent.core.clock import Clock
+from gpuagent.core.identity import NodeIdentity
 from gpuagent.core.metrics.alerting import AlertingFigures, ReceiverCounts
 from gpuagent.core.metrics.series import ExtraFamilies
 from gpuagent.core.snapshot import Snapshot
@@ -38,6 +39,7 @@ from gpuagent_alerts.notify.routes import Routes
 from gpuagent_alerts.notify.silences import Acks, Silences
 from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds, grounds_of_rule
 from gpuagent_alerts.remedies.judged import Judged
+from gpuagent_alerts.rules.alert_labels import AlertLabels, labels_of_rules
 from gpuagent_alerts.rules.model import AlertRule, RuleGroup
 from gpuagent_alerts.states.engine import DEFAULT_INTERVAL_SECONDS, RuleEngine
 from gpuagent_alerts.states.group import RuleKey
@@ -64,26 +66,6 @@ _STOP_SECONDS = 1.0
 _HEAL_SECONDS = 5.0
 
 
-@dataclass(frozen=True, slots=True)
-class NodeIdentity:
-    """Identity of the node, and where the agent keeps its state."""
-
-    node: str
-    state_file: Path | None
-    simulated: str = ""
-    machine: str = ""
-    """Identity of the machine: see `procfs.machine.machine_id`."""
-    url: str = ""
-    """The agent's own page, where other machines reach it; "" where they do not."""
-    lost: str = ""
-    """State that was kept here before and is gone: see `node.lost_state`."""
-
-    @property
-    def labels(self) -> dict[str, str]:
-        """Labels that each alert carries in messages."""
-        return {"node": self.node, **({"simulated": "true"} if self.simulated else {})}
-
-
 class Alerting:
     """Fed with snapshots; evaluates, keeps, tells. For one event loop."""
 
@@ -91,8 +73,8 @@ class Alerting:
         self.store = Store(
             where.state_file, owner=StateOwner(where.machine, simulated=bool(where.simulated)), lost=where.lost
         )
-        rules = with_external_url(groups, links_of(config, where.url).page)
-        self.engine = RuleEngine(rules, longest_gap_seconds=longest_gap(config.poll_interval, clock.speed))
+        self._groups = with_external_url(groups, links_of(config, where.url).page)
+        self.engine = RuleEngine(self._groups, longest_gap_seconds=longest_gap(config.poll_interval, clock.speed))
         self.outbox = Outbox(self.store, clock)
         self.origin = MessageOrigin(where.node, simulated=bool(where.simulated))
         self.silences = Silences(self.store, clock)
@@ -136,6 +118,16 @@ class Alerting:
     def held_back(self) -> list[HeldSummary]:
         """Return what receivers have not been told yet, as it was too much for an hour. Raises StoreFailure."""
         return self._notifier.held_back()
+
+    @property
+    def alert_labels(self) -> list[AlertLabels]:
+        """What the labels of alerts can be, by the rules in force."""
+        return labels_of_rules(self._groups, [budget.label for budget in self.config.budgets])
+
+    @property
+    def node_labels(self) -> Mapping[str, str]:
+        """Labels that each alert carries in messages."""
+        return self._where.labels
 
     @property
     def incidents(self) -> Mapping[str, IncidentRecord]:
@@ -182,8 +174,8 @@ class Alerting:
             is_measured_alike = (config.budgets, config.processes) == (self.config.budgets, self.config.processes)
             self.config = config
             self.engine.longest_gap_seconds = longest_gap(config.poll_interval, self._clock.speed)
-            rules = with_external_url(groups, links_of(config, self._where.url).page)
-            self._note_ended(self.engine.reload(rules, self._clock.wall()))
+            self._groups = with_external_url(groups, links_of(config, self._where.url).page)
+            self._note_ended(self.engine.reload(self._groups, self._clock.wall()))
             if not is_measured_alike:
                 self.engine.interrupt()
             self._keeper.forget()

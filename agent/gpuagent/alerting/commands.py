@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.snapshot_inputs import with_remedy
 from gpuagent.core.clock import Clock
-from gpuagent.core.matchers import MatchOperator, parse_matcher
+from gpuagent.core.matchers import MatchOperator, parse_matchers
 from gpuagent.core.metrics.alerting import ENDING, ReceiverCounts
 from gpuagent.core.units import format_duration
 from gpuagent_alerts.alert import SUMMARY, Alert, News, Status, resolved_summary
@@ -25,7 +25,7 @@ from gpuagent_alerts.notify.outbox.entry import QueuedMessage
 from gpuagent_alerts.notify.receivers.base import send_test_message
 from gpuagent_alerts.notify.silences import INCIDENT_LABEL, Ack, Silence
 from gpuagent_alerts.notify.urgency import severity_rank
-from gpuagent_alerts.rules.model import suggest
+from gpuagent_alerts.rules.matcher_notes import matcher_note
 from gpuagent_alerts.states.instance import Instance, State
 from gpuagent_alerts.states.machine import AlertStates
 from gpuagent_alerts.store.problem import StoreFailure
@@ -62,7 +62,7 @@ class AlertCommands:
 
     async def add_silence(self, matchers: Sequence[str], seconds: float, comment: str, creator: str) -> Document:
         """Silence what matches for a while. Raises ValueError."""
-        parsed = [parse_matcher(text) for text in matchers]
+        parsed = [matcher for text in matchers for matcher in parse_matchers(text)]
         alerting = self._alerting
         async with alerting.lock:
             silence = await self._in_store(
@@ -266,10 +266,10 @@ def dead_document(alerting: Alerting, wall_seconds: float) -> Document:
 
 def silence_document(alerting: Alerting, silence: Silence, wall_seconds: float) -> Document:
     """Return one silence, with a note where it names an alert that no rule has."""
-    names = {running.rule.name for running in alerting.engine.rules()}
-    wanted = [m.value for m in silence.matchers if m.name == "alertname" and m.op is MatchOperator.EQUAL]
     notes = [
-        f"there is no rule {name}; {suggest(name, names)}".removesuffix("; ") for name in wanted if name not in names
+        note
+        for matcher in silence.matchers
+        if (note := matcher_note(matcher, alerting.alert_labels, further=(INCIDENT_LABEL, *alerting.node_labels)))
     ]
     return _silence(silence, wall_seconds) | {"note": "; ".join(notes)}
 

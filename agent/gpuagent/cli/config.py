@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from gpuagent.cli.cells import clean
 from gpuagent.cli.control import ask_agent
 from gpuagent.cli.source import Socket
 
@@ -96,12 +97,15 @@ _TIMEOUT_SECONDS = 60.0
 def reload(socket: Socket = None) -> None:
     """Have the running agent read its configuration and rules again. A bad one is refused, and the old one stays.
 
-    Exit status: 0 it is in force, 1 it was refused (its faults are on standard error), or no agent answers.
+    Exit status: 0 it is in force (standard error has the notes on it), 1 it was refused (standard error says why), or
+    no agent answers.
     """
     answer = ask_agent("POST", "/api/v1/reload", socket, timeout_seconds=_TIMEOUT_SECONDS, also=(409,))
     if answer.get("error"):
         typer.echo(f"refused, and the old one stays:\n{answer['error']}", err=True)
         raise typer.Exit(1)
+    for note in answer.get("notes", ()):
+        typer.echo(f"note: {clean(note)}", err=True)
     typer.echo("the configuration was read again")
 
 

@@ -6,7 +6,9 @@ import os
 import platform
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
+from pathlib import Path
 from typing import NamedTuple
 
 SHOWN_FIELDS = ("start_ticks", "boot_id", "pid_namespace", "card")
@@ -66,3 +68,23 @@ def format_container(container_id: str) -> str:
     """Shorten an id of a container to the digits that runtimes show; a name stays whole."""
     found = _CONTAINER_ID.fullmatch(container_id)
     return container_id if found is None else f"{found[1]}{found[2][:SHORT_ID]}"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeIdentity:
+    """Identity of the node, and where the agent keeps its state."""
+
+    node: str
+    state_file: Path | None
+    simulated: str = ""
+    machine: str = ""
+    """Identity of the machine: see `procfs.machine.machine_id`."""
+    url: str = ""
+    """The agent's own page, where other machines reach it; "" where they do not."""
+    lost: str = ""
+    """State that was kept here before and is gone: see `node.lost_state`."""
+
+    @property
+    def labels(self) -> dict[str, str]:
+        """Labels that each alert carries in messages."""
+        return {"node": self.node, **({"simulated": "true"} if self.simulated else {})}

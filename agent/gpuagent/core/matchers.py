@@ -116,6 +116,8 @@ MATCHER_HELP = 'name="value", name!="value", name=~"regex" or name!~"regex"'
 _LABEL = re.compile(r"[a-zA-Z_][a-zA-Z0-9_]*", re.ASCII)
 _HEAD = re.compile(r"([a-zA-Z_][a-zA-Z0-9_]*)\s*(=~|!~|!=|=)", re.ASCII)
 _QUOTED = re.compile(r'"((?:[^"\\]|\\.)*)"', re.DOTALL)
+_PARTS = re.compile(r'(?:[^,"]|"(?:[^"\\]|\\.)*")+', re.DOTALL)
+_SECOND = re.compile(r"[\s,][a-zA-Z_][a-zA-Z0-9_]*\s*(?:=|!)")
 _ESCAPE = re.compile(r"\\(.)", re.DOTALL)
 _UNESCAPED = {"n": "\n", '"': '"', "\\": "\\"}
 
@@ -161,6 +163,20 @@ def parse_matcher(text: str) -> Matcher:
     return Matcher(head[1], MatchOperator(head[2]), _unquote(text[head.end() :].strip()))
 
 
+def parse_matchers(text: str) -> list[Matcher]:
+    """Read one matcher, or several between braces, as `amtool` takes them: `{alertname="GpuLost", gpu="0"}`.
+
+    Raises ValueError, in words for the person who wrote it.
+    """
+    inner = text.strip()
+    if not inner.startswith("{"):
+        return [parse_matcher(text)]
+    if not inner.endswith("}"):
+        raise ValueError("the brace of these matchers is not closed")
+    parts = _PARTS.findall(inner[1:-1])
+    return [parse_matcher(part) for part in parts if part.strip()]
+
+
 def _unquote(value: str) -> str:
     quoted = _QUOTED.fullmatch(value)
     if quoted is not None:
@@ -168,6 +184,8 @@ def _unquote(value: str) -> str:
         return _ESCAPE.sub(lambda escape: _UNESCAPED.get(escape[1], escape[0]), quoted[1])
     if '"' in value:
         raise ValueError(f"the quotes of this matcher do not fit: write {MATCHER_HELP}")
+    if _SECOND.search(value):
+        raise ValueError("these are several matchers in one word: write each as a word of its own, or quote the value")
     return value
 
 

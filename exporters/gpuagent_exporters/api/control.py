@@ -20,6 +20,11 @@ class Commands(Protocol):
     """What the service can be told."""
 
     @property
+    def notes(self) -> list[str]:
+        """Notes on the configuration that was read last."""
+        ...
+
+    @property
     def released(self) -> bool:
         """Nothing of the driver is held."""
         ...
@@ -62,7 +67,9 @@ def control_routes(commands: Commands) -> Sequence[BaseRoute]:
     async def reload(request: Request) -> Response:
         await json_body(request, allowed=())
         fault = await commands.reload()
-        return JSONResponse({"reloaded": not fault, "error": fault}, 409 if fault else 200)
+        if fault:
+            return JSONResponse({"reloaded": False, "error": fault}, 409)
+        return JSONResponse({"reloaded": True, "error": "", "notes": commands.notes})
 
     return (
         # One route for both: of two with one path, a 405 would name the methods of the first alone.

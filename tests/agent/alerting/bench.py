@@ -11,7 +11,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gpuagent.alerting.alerting import Alerting, NodeIdentity
+from gpuagent.alerting.alerting import Alerting
+from gpuagent.core.identity import NodeIdentity
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.config.models import Config
 from gpuagent.core.clock import ManualClock

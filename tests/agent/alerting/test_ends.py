@@ -41,7 +41,7 @@ def test_a_process_that_ends_ends_its_incident_at_once(tmp_path: Path) -> None:
 
     assert [one.news for one in stage.heard[before:]] == ["ended"]
     assert stage.headlines()[-1] == (
-        "RESOLVED node7 GPU 0: serve (pid 4242, alice) was leaking memory: the process ended; 22.9 GiB came back"
+        "RESOLVED node7 GPU 0: serve (alice, pid 4242) was leaking memory: the process ended; 22.9 GiB came back"
     )
 
 

@@ -22,11 +22,11 @@ from gpuagent_alerts.secret import Secret
 
 _TIMEOUT_SECONDS = 30.0
 """A mail server may take its time; loading Apprise alone takes a second."""
-_PROGRAM = "gpuagent_alerts.notify.receivers.apprise"
+PROGRAM = "gpuagent_alerts.notify.receivers.apprise"
 """This module, run as a program, with its request as JSON on its standard input."""
 _NOT_DELIVERED = 3
 _NOT_INSTALLED = 4
-_BAD_ADDRESS = 5
+BAD_ADDRESS = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Apprise:
             "body": plain_text(message, context),
             "type": "success" if is_over(message) else "failure",
         }
-        command = (sys.executable, "-I", "-m", _PROGRAM)
+        command = (sys.executable, "-I", "-m", PROGRAM)
         finished = await run_program(command, json.dumps(request).encode(), self.timeout_seconds)
         if finished.status == 0:
             return DELIVERED
@@ -54,7 +54,7 @@ class Apprise:
             return DeliveryOutcome(
                 Reason.MISCONFIGURED, "the package apprise is not installed: pip install gpuagent[apprise]"
             )
-        if finished.status == _BAD_ADDRESS:
+        if finished.status == BAD_ADDRESS:
             return DeliveryOutcome(Reason.MISCONFIGURED, "Apprise does not know this kind of address")
         return DeliveryOutcome(Reason.FAILED, "Apprise could not deliver it")  # what it says may hold the address
 
@@ -74,7 +74,7 @@ class AppriseKind(ReceiverKind[UrlConfig]):
 
 
 def notify(request: Mapping[str, str]) -> int:
-    """Tell one address through Apprise; return the exit status."""
+    """Tell one address through Apprise, or with `check` only look at it; return the exit status."""
     try:
         import apprise  # noqa: PLC0415 (optional)
     except ImportError:
@@ -84,7 +84,9 @@ def notify(request: Mapping[str, str]) -> int:
     # A redirect would be followed as a GET, and the message lost.
     sender = apprise.Apprise(asset=apprise.AppriseAsset(http_redirects=False))
     if not sender.add(_without_redirects(request["url"])):
-        return _BAD_ADDRESS
+        return BAD_ADDRESS
+    if request.get("check"):
+        return 0
     told = sender.notify(title=request["title"], body=request["body"], notify_type=request["type"])
     return 0 if told else _NOT_DELIVERED
 

@@ -6,27 +6,24 @@ show the notes, the agent logs them at its start.
 
 from __future__ import annotations
 
-import os
-import pwd
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpuagent.acting.alert_labels import KnownAlert, known_alerts
+from gpuagent.acting.alert_labels import known_alerts
 from gpuagent.acting.never_acts import Users, may_end_nobody, never_acts
-from gpuagent.acting.posix_acl import XATTR
 from gpuagent.acting.user_database import user_problems
 from gpuagent.config.document import Document, YamlFault, read_document
 from gpuagent.config.faults import KeyPath
 from gpuagent.config.files import read_file
-from gpuagent_alerts.rules.model import RuleGroup, suggest
-from gpuagent_alerts.secret import Misconfigured, Secret
+from gpuagent.config_notes.receivers import receiver_notes
+from gpuagent.config_notes.routes import Known, route_notes
+from gpuagent_alerts.rules.model import RuleGroup
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
-    from gpuagent.core.matchers import Matcher
 
 SERVICE_USER = "gpuagent"
 _UNIT_FOLDERS = tuple(
@@ -38,8 +35,8 @@ _UNIT_FOLDERS = tuple(
     )
 )  # fmt: skip
 """Where systemd looks for units (systemd.unit(5))."""
-_SECRET_KEYS = {"url_file": "URL", "secret_file": "key", "routing_key_file": "routing key", "token_file": "token"}
-_MOST_NAMED = 5
+_GPUS = Path("/proc/driver/nvidia/gpus")
+_UUID = re.compile(r"^GPU UUID:\s*(GPU-[0-9a-fA-F-]+)\s*$", re.MULTILINE)
 _PATH = re.compile(r"[a-z_]+(?:\.[a-z_]+|\[\d+\])*")
 _PART = re.compile(r"[a-z_]+|\d+")
 
@@ -50,6 +47,8 @@ class Machine(NamedTuple):
     users: Users = user_problems
     unit_folders: Sequence[Path] = _UNIT_FOLDERS
     service_user: str = SERVICE_USER
+    gpus: Path = _GPUS
+    """The driver's folder of the GPUs that it has."""
 
 
 class ConfigFile:
@@ -100,9 +99,8 @@ def config_notes(
     alerts = known_alerts(groups, [budget.label for budget in config.budgets])
     never = never_acts(config, groups, machine.users)
     notes = [
-        *_secrets(config, file, machine.service_user),
-        *_routes(config, alerts),
-        *_told_to_nobody(config, alerts),
+        *receiver_notes(config, file, machine.service_user, asked=asked),
+        *route_notes(config, alerts, _lookups(machine)),
         *_units(config, machine.unit_folders),
         *never,
         *(may_end_nobody(config, never) if asked else ()),
@@ -110,82 +108,56 @@ def config_notes(
     return [file.place(note) for note in dict.fromkeys(notes)]
 
 
-def _secrets(config: Config, file: ConfigFile, service_user: str) -> Iterator[str]:
-    for index, receiver in enumerate(config.receivers):
-        kind = getattr(receiver, receiver.kind)
-        for key, what in _SECRET_KEYS.items():
-            path = getattr(kind, key, None)
-            if path is None:
-                continue
-            where = f"receivers[{index}].{receiver.kind}.{key}"
-            try:
-                Secret(what, None, path).read()
-            except Misconfigured as error:
-                yield f"{where}: {error}: {receiver.name} cannot be told"
-                continue
-            raw = file.written("receivers", index, receiver.kind, key)
-            if isinstance(raw, str) and Path(raw).is_absolute() and os.geteuid() == 0:
-                barrier = _unreadable_for(service_user, path)
-                if barrier is not None:
-                    yield f"{where}: {barrier} may not be read by the user {service_user}, as which the service runs"
+def _lookups(machine: Machine) -> dict[str, Known]:
+    """Return what looks up values of matchers on this machine."""
+
+    def units(names: Iterable[str]) -> dict[str, str]:
+        if not any(folder.is_dir() for folder in machine.unit_folders):  # no systemd here
+            return {}
+        return {
+            name: f"this machine has no unit {name}{_with_suffix(name, machine.unit_folders)}"
+            for name in names
+            if "/" not in name and not _has_unit(name, machine.unit_folders)
+        }
+
+    def uuids(names: Iterable[str]) -> dict[str, str]:
+        known = _gpu_uuids(machine.gpus)
+        return {
+            name: f"this machine has no GPU {name}"
+            for name in names
+            if known and name.startswith("GPU-") and name not in known
+        }
+
+    def indices(names: Iterable[str]) -> dict[str, str]:
+        number = len(_gpu_uuids(machine.gpus))
+        return {
+            name: f"this machine has no GPU {name}: it has {number}"
+            for name in names
+            if number and name.isdecimal() and int(name) >= number
+        }
+
+    def users(names: Iterable[str]) -> dict[str, str]:
+        return dict(machine.users(names))
+
+    return {"user": users, "unit": units, "uuid": uuids, "gpu": indices}
 
 
-def _unreadable_for(name: str, path: Path) -> Path | None:
-    """Return what keeps a user from reading a file, None if nothing is known to: where there are ACLs, they decide."""
-    try:
-        account = pwd.getpwnam(name)
-        groups = set(os.getgrouplist(name, account.pw_gid))
-        for part in (*reversed(path.resolve().parents), path.resolve()):
-            needed = 0o4 if part == path.resolve() else 0o1
-            status = part.stat()
-            if XATTR in os.listxattr(part):
-                continue
-            shift = 6 if status.st_uid == account.pw_uid else 3 if status.st_gid in groups else 0
-            if account.pw_uid and not status.st_mode >> shift & needed:
-                return part
-    except (KeyError, OSError):
-        return None
-    return None
+def _with_suffix(name: str, folders: Sequence[Path]) -> str:
+    suggested = f"{name}.service"
+    return f"; did you mean {suggested}?" if "." not in name and _has_unit(suggested, folders) else ""
 
 
-def _routes(config: Config, alerts: Sequence[KnownAlert]) -> Iterator[str]:
-    told = {receiver.name for receiver in config.receivers if receiver.heartbeat is None}
-    for index, route in enumerate(config.routes):
-        path = f"routes[{index}]"
-        if not told & set(route.receivers):
-            yield f"{path}.receivers: only heartbeats: they take no alerts, so this route leads nowhere"
-        if not any(alert.can_match(route.match) for alert in alerts):
-            yield f"{path}.match: {_why_unmatched(route.match, alerts, config)}"
-
-
-def _why_unmatched(matchers: Sequence[Matcher], alerts: Sequence[KnownAlert], config: Config) -> str:
-    for matcher in matchers:
-        if matcher.name == "alertname" and not any(alert.can_match([matcher]) for alert in alerts):
-            if matcher.value in config.disabled_rules:
-                return f"{matcher.value} is among disabled_rules: there is no such alert"
-            near = suggest(matcher.value, {alert.name for alert in alerts})
-            return f"there is no rule {matcher.value}{near and f'; {near}'}"
-        if not any(alert.can_match([matcher]) for alert in alerts):
-            return f"{matcher} holds of no alert"
-    return "no rule has alerts of which all of these hold"
-
-
-def _told_to_nobody(config: Config, alerts: Sequence[KnownAlert]) -> Iterator[str]:
-    """Alerts for people that no route takes, while every receiver is named by some route."""
-    named = {name for route in config.routes for name in route.receivers}
-    people = {receiver.name for receiver in config.receivers if receiver.heartbeat is None}
-    if not config.routes or people - named:
-        return
-    routes = [route for route in config.routes if people & set(route.receivers)]
-    lost = [
-        alert.name
-        for alert in alerts
-        if alert.values("severity") != frozenset({"none"}) and not any(alert.can_match(route.match) for route in routes)
-    ]
-    if lost:
-        names = list(dict.fromkeys(lost))
-        more = f" and {len(names) - _MOST_NAMED} more" if len(names) > _MOST_NAMED else ""
-        yield f"routes: nobody is told of {', '.join(names[:_MOST_NAMED])}{more}: no route takes them"
+def _gpu_uuids(folder: Path) -> frozenset[str]:
+    """Return the GPUs of which the driver tells; empty where it tells of none, or not of all."""
+    found: set[str] = set()
+    with suppress(OSError):
+        for gpu in folder.iterdir():
+            uuid = _UUID.search((gpu / "information").read_text(encoding="utf-8", errors="replace"))
+            if uuid is None:
+                return frozenset()
+            found.add(uuid[1])
+        return frozenset(found)
+    return frozenset()
 
 
 def _units(config: Config, folders: Sequence[Path]) -> Iterator[str]:

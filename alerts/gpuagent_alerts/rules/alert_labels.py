@@ -1,0 +1,278 @@
+"""Which labels, and which of their values, the alerts of a rule can have: by its expression and its own labels."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from functools import reduce
+from itertools import islice, product
+from types import MappingProxyType
+
+from gpuagent.core.growth import Evidence, Verdict
+from gpuagent.core.matchers import Matcher, MatchOperator
+from gpuagent.core.metrics import FAMILIES
+from gpuagent.core.metrics.alerting import UndeliveredReason
+from gpuagent_alerts.notify.matchers import Matchers
+from gpuagent_alerts.promql.functions import CALENDAR_FUNCTIONS
+from gpuagent_alerts.promql.numbers import SET_OPERATORS
+from gpuagent_alerts.promql.syntax import (
+    Aggregation,
+    Binary,
+    Call,
+    Cardinality,
+    Matching,
+    Negation,
+    Node,
+    Number,
+    Selector,
+    String,
+)
+from gpuagent_alerts.rules.model import AlertRule, RecordRule, Rule, RuleGroup
+
+Values = frozenset[str] | None
+"""What a label can be, "" where it may be missing; None is anything."""
+Labels = Mapping[str, Values]
+"""The labels that results can have; any other is missing."""
+
+_MISSING = frozenset({""})
+_NOTHING: Labels = MappingProxyType({})
+_CLOSED: Mapping[str, frozenset[str]] = {
+    "evidence": frozenset(map(str, Evidence)),
+    "verdict": frozenset(map(str, Verdict)),
+    "why": frozenset(map(str, UndeliveredReason)),
+    "dry_run": frozenset({"true", "false"}),
+}
+"""Labels whose values the agent chooses from a fixed set, of whichever family."""
+_FAMILIES: Mapping[str, Labels] = {
+    family.name: {name: _CLOSED[name] | _MISSING if name in _CLOSED else None for name in family.labels}
+    for family in FAMILIES
+}
+_OF_THE_NODE: Labels = {"simulated": frozenset({"", "true"})}
+"""Labels of every alert on a simulated node."""
+_KEEPING = frozenset({"topk", "bottomk"})
+_ALWAYS_THERE = frozenset({"gpu", "uuid", "pid", "process", "xid"})
+"""Labels of open values that every series has whose family has them."""
+_WITHOUT_LABELS = frozenset({"scalar", "time", "vector"})
+_LITERALS = re.compile(r"[^\\^$.*+?()\[\]{}]*")
+
+
+class _UnknownError(Exception):
+    """The expression reads series of which nothing is known."""
+
+
+class AlertLabels:
+    """What the labels of the alerts of one rule can be."""
+
+    __slots__ = ("labels", "name", "rule")
+
+    def __init__(self, rule: AlertRule, labels: Labels | None) -> None:
+        """`labels` are those of the expression's results; None where they can be any."""
+        self.rule = rule
+        self.name = rule.name
+        self.labels = labels
+
+    def has(self, label: str) -> bool:
+        """Return whether some of the alerts may have this label."""
+        return self.values(label) != _MISSING
+
+    def values(self, label: str) -> Values:
+        """Return what a label can be."""
+        if label == "alertname":
+            return frozenset({self.name})
+        if (own := self.rule.labels.get(label)) is not None:
+            return frozenset({own.text}) if own.is_constant else None
+        if label in _OF_THE_NODE:
+            return _OF_THE_NODE[label]
+        return None if self.labels is None else self.labels.get(label, _MISSING)
+
+    def narrowed(self, label: str, matchers: Iterable[Matcher]) -> Values:
+        """Return what a label can be where all of these matchers hold that are about it."""
+        return narrow(self.values(label), [matcher for matcher in matchers if matcher.name == label])
+
+    def can_match(self, matchers: Sequence[Matcher]) -> bool:
+        """Return whether all of these can hold of an alert."""
+        return all(self.narrowed(matcher.name, matchers) != frozenset() for matcher in matchers)
+
+    def is_taken_by(self, earlier: Sequence[Matcher], later: Sequence[Matcher]) -> bool:
+        """Return whether every alert of which the later matchers hold is one of which the earlier ones do."""
+        return all(self._follows(matcher, later) for matcher in earlier)
+
+    def _follows(self, matcher: Matcher, given: Sequence[Matcher]) -> bool:
+        values = self.narrowed(matcher.name, given)
+        if values is None:
+            return matcher in given
+        return all(Matchers([matcher])({matcher.name: value}) for value in values)
+
+    @property
+    def names(self) -> frozenset[str]:
+        """Every label that is known of them."""
+        return frozenset({"alertname", *self.rule.labels, *_OF_THE_NODE, *(self.labels or ())})
+
+
+def labels_of_rules(groups: Iterable[RuleGroup], budgets: Iterable[str] = ()) -> list[AlertLabels]:
+    """Return what is known of the alerts of all rules; `budgets` are the labels of those that are configured."""
+    known: dict[str, Labels | None] = dict(_FAMILIES)
+    named = frozenset(budgets) | _MISSING
+    for name, family_labels in _FAMILIES.items():
+        if "budget" in family_labels:
+            known[name] = {**family_labels, "budget": named}
+    rules: list[Rule] = [rule for group in groups for rule in group.rules]
+    for rule in rules:
+        if isinstance(rule, RecordRule):
+            labels = _labels(rule.expression.tree, known)
+            own = {name: frozenset({value}) for name, value in rule.labels.items()}
+            before = known.get(rule.name, _NOTHING)
+            known[rule.name] = None if labels is None or before is None else _either(before, {**labels, **own})
+    return [AlertLabels(rule, _labels(rule.expression.tree, known)) for rule in rules if isinstance(rule, AlertRule)]
+
+
+def untaken_example(
+    alert: AlertLabels, routes: Sequence[Sequence[Matcher]], most: int = 4096
+) -> Mapping[str, str] | None:
+    """Return labels that an alert may have and that none of these matchers take; None where no such are found.
+
+    Of a label that may be any text, the values that the matchers name are tried, another one, and that it is missing.
+    """
+    matchers = [matcher for route in routes for matcher in route]
+    tried = {name: _samples(alert, name, matchers) for name in dict.fromkeys(matcher.name for matcher in matchers)}
+    compiled = [Matchers(route) for route in routes]
+    for values in islice(product(*tried.values()), most):
+        labels = dict(zip(tried, values, strict=True))
+        if not any(matches(labels) for matches in compiled):
+            return {name: value for name, value in labels.items() if value}
+    return None
+
+
+def _samples(alert: AlertLabels, label: str, matchers: Iterable[Matcher]) -> list[str]:
+    values = alert.values(label)
+    if values is not None:
+        return sorted(values)
+    named = {value for matcher in matchers if matcher.name == label for value in literals(matcher)}
+    other = next(text for text in ("7", "other", "another one", "8") if text not in named)
+    found = (named | {other, ""}) - ({""} if label in _ALWAYS_THERE else set())
+    return sorted(found)
+
+
+def _labels(node: Node, known: Mapping[str, Labels | None]) -> Labels | None:
+    try:
+        return _of(node, known)
+    except _UnknownError:
+        return None
+
+
+def _of(node: Node, known: Mapping[str, Labels | None]) -> Labels:
+    match node:
+        case Number() | String():
+            return _NOTHING
+        case Selector():
+            return _of_selector(node, known)
+        case Negation(operand):
+            return _of(operand, known)
+        case Aggregation():
+            return _of_aggregation(node, known)
+        case Call():
+            return _of_call(node, known)
+        case Binary():
+            return _of_binary(node, known)
+
+
+def _of_selector(node: Selector, known: Mapping[str, Labels | None]) -> Labels:
+    labels = known.get(node.name) if node.name is not None else None
+    if labels is None:
+        raise _UnknownError
+    found = dict(labels)
+    for matcher in node.matchers:
+        found[matcher.name] = narrow(found.get(matcher.name, _MISSING), [matcher])
+    return found
+
+
+def _of_aggregation(node: Aggregation, known: Mapping[str, Labels | None]) -> Labels:
+    labels = _of(node.operand, known)
+    if node.operator in _KEEPING:
+        return labels
+    kept = {name: values for name, values in labels.items() if (name in node.labels) != node.without}
+    if node.operator == "count_values" and isinstance(node.parameter, String):
+        kept[node.parameter.value] = None
+    return kept
+
+
+def _of_call(node: Call, known: Mapping[str, Labels | None]) -> Labels:
+    if node.function in _WITHOUT_LABELS or (node.function in CALENDAR_FUNCTIONS and not node.arguments):
+        return _NOTHING
+    if node.function == "absent":
+        (operand,) = node.arguments
+        equal = operand.matchers if isinstance(operand, Selector) else ()
+        return {each.name: frozenset({each.value}) for each in equal if each.op is MatchOperator.EQUAL}
+    operands = [each for each in node.arguments if not isinstance(each, Number | String)]
+    labels = _of(operands[0], known) if operands else _NOTHING
+    match node:
+        case Call("label_replace" | "label_join", (_, String(label), *_)):
+            return {**labels, label: None}
+    return labels
+
+
+def _of_binary(node: Binary, known: Mapping[str, Labels | None]) -> Labels:
+    left = _of(node.left, known)
+    if node.operator in SET_OPERATORS and node.operator != "or":
+        return left
+    right = _of(node.right, known)
+    if node.operator == "or":
+        return _either(left, right)
+    if _is_number(node.left) or _is_number(node.right):
+        return right if _is_number(node.left) else left
+    return _joined(node.matching, left, right)
+
+
+def _joined(matching: Matching, left: Labels, right: Labels) -> Labels:
+    if matching.cardinality is Cardinality.ONE_TO_ONE:
+        return {name: values for name, values in left.items() if (name in matching.labels) == matching.on}
+    is_right = matching.cardinality is Cardinality.ONE_TO_MANY
+    many, one = (right, left) if is_right else (left, right)
+    return {**many, **{name: one.get(name, _MISSING) for name in matching.include}}
+
+
+def _either(left: Labels, right: Labels) -> Labels:
+    found: dict[str, Values] = {}
+    for name in {**left, **right}:
+        sides = left.get(name, _MISSING), right.get(name, _MISSING)
+        found[name] = None if None in sides else frozenset().union(*(side for side in sides if side is not None))
+    return found
+
+
+def _is_number(node: Node) -> bool:
+    """Return whether a node is a scalar: it is matched with nothing."""
+    match node:
+        case Number():
+            return True
+        case Negation(operand):
+            return _is_number(operand)
+        case Call(function):
+            return function in {"scalar", "time"}
+        case Binary(_, left, right):
+            return _is_number(left) and _is_number(right)
+    return False
+
+
+def narrow(values: Values, matchers: Sequence[Matcher]) -> Values:
+    """Return what a label can be where all of these hold, which are about it; empty where they cannot hold."""
+    if values is None:
+        equal = [matcher.value for matcher in matchers if matcher.op is MatchOperator.EQUAL]
+        literal = [frozenset(found) for each in matchers if (found := literals(each)) and _is_positive(each)]
+        if not (equal or literal):
+            return None
+        values = reduce(frozenset.intersection, [*literal, *(frozenset({one}) for one in equal)])
+    return frozenset(value for value in values if Matchers(matchers)({matchers[0].name: value})) if matchers else values
+
+
+def literals(matcher: Matcher) -> tuple[str, ...]:
+    """Return the values that a matcher names: one, or the alternatives of a pattern; none of any other pattern."""
+    if not matcher.op.is_pattern:
+        return (matcher.value,)
+    inner = matcher.value
+    if inner.startswith("(") and inner.endswith(")") and inner.count("(") == 1:
+        inner = inner[1:-1].removeprefix("?:")
+    return tuple(inner.split("|")) if _LITERALS.fullmatch(inner) else ()
+
+
+def _is_positive(matcher: Matcher) -> bool:
+    return matcher.op in {MatchOperator.EQUAL, MatchOperator.MATCHES}
