@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, BinaryIO
 
 from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.alerting.alerting import Alerting
-from gpuagent.core.identity import NodeIdentity
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.alerting.rules import load_rules
 from gpuagent.clients.commands import AutomaticBlame, ClientCommands
@@ -23,7 +22,7 @@ from gpuagent.config.child_reader import load_config_apart, load_config_here, re
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.files import DEFAULT_PATH
 from gpuagent.core.clock import Clock
-from gpuagent.core.identity import node_name
+from gpuagent.core.identity import NodeIdentity, node_name
 from gpuagent.core.metrics.clients import CLIENT_FAMILIES, SOURCE_FAMILIES
 from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
 from gpuagent.core.metrics.series import ExtraFamilies

@@ -35,7 +35,9 @@ def config_with(routes: list[tuple[Matcher, ...]]) -> Config:
     """One receiver, which these routes name."""
     return Config.model_construct(
         receivers=(Receiver.model_construct(name="ops", heartbeat=None),),
-        routes=tuple(Route.model_validate({"match": [str(one) for one in match], "receivers": ["ops"]}) for match in routes),
+        routes=tuple(
+            Route.model_validate({"match": [str(one) for one in match], "receivers": ["ops"]}) for match in routes
+        ),
         disabled_rules=(),
     )
 

@@ -25,11 +25,11 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from gpuagent.alerting.alerting import Alerting
-from gpuagent.core.identity import NodeIdentity
 from gpuagent.alerting.rules import load_rules
 from gpuagent.collector.tick import Monitor, MonitorContext, TickTimeouts
 from gpuagent.config.load import load_config
 from gpuagent.core.clock import ManualClock
+from gpuagent.core.identity import NodeIdentity
 from gpuagent.driver.nvml.driver import NvmlDriver
 from gpuagent.driver.nvml.library import Library
 from gpuagent.procfs.files import RealProc

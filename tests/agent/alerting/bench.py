@@ -12,10 +12,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from gpuagent.alerting.alerting import Alerting
-from gpuagent.core.identity import NodeIdentity
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.config.models import Config
 from gpuagent.core.clock import ManualClock
+from gpuagent.core.identity import NodeIdentity
 from gpuagent.core.snapshot import GpuState, Snapshot
 from gpuagent_alerts.rules.file import load_rule_text
 from gpuagent_alerts.rules.model import RuleGroup
