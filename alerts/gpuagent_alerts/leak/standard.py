@@ -158,13 +158,17 @@ class Standard:
         self.rejection = None
         return True
 
+    def bar_now(self, store: BlockStore) -> int:
+        """The height above which growth is new ground; 0 for none."""
+        return self.bar if store.slot - self.bar_slot < SLOTS else 0
+
     def _that_meet(self, store: BlockStore, windows: Windows, now: Now, free: float) -> tuple[Window | None, int]:
         """The shortest window that meets the standard, and how many do, as far as they count."""
         passed: Window | None = None
         count = 0
         ring, level = windows.ring, windows.level
         last = ring[-1]
-        bar = self.bar if store.slot - self.bar_slot < SLOTS else 0
+        bar = self.bar_now(store)
         for blocks in LENGTHS:
             if blocks > len(ring) or store.base_count - (blocks << level) < self.epoch:
                 break

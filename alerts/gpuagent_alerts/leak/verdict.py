@@ -16,7 +16,7 @@ from gpuagent_alerts.leak.forecast import (
     forecast_window,
     slope_of,
 )
-from gpuagent_alerts.leak.settings import SENSITIVITIES, SUSPECTED, Sensitivity
+from gpuagent_alerts.leak.settings import SENSITIVITIES, SUSPECTED, Dial
 from gpuagent_alerts.leak.signal import Signal
 from gpuagent_alerts.leak.signals import OWN_NAMES, USED_NAME, Signals
 from gpuagent_alerts.leak.standard import Alarm, Ending
@@ -54,7 +54,7 @@ class Room(NamedTuple):
     """What the allocator holds beyond its tensors."""
 
 
-def tell(signals: Signals, sensitivity: Sensitivity, now_seconds: float, room: Room, before: Growth) -> Growth:
+def tell(signals: Signals, sensitivity: Dial, now_seconds: float, room: Room, before: Growth) -> Growth:
     """Return the verdict with its figures. `before` is the last one: growth that stops keeps its pace and its begin."""
     leak, evidence, what = _leak(signals, sensitivity)
     suspicion, suspected = _suspicion(signals)
@@ -152,8 +152,10 @@ def _rises(signal: Signal, total_bytes: float) -> bool:
     return slope.value * USUAL_SECONDS >= SUSPECTED.least_growth(total_bytes) and late.value >= LATE_SHARE * slope.value
 
 
-def _leak(signals: Signals, sensitivity: Sensitivity) -> tuple[Alarm | None, Evidence | None, str]:
+def _leak(signals: Signals, sensitivity: Dial) -> tuple[Alarm | None, Evidence | None, str]:
     """The alarm that counts at this sensitivity, and the strictest standard that has one."""
+    if sensitivity == "off":
+        return None, None, ""
     for signal, what in zip(signals.own or (), OWN_NAMES, strict=False):
         alarm = signal.standards[0].alarm
         if alarm is not None:
@@ -207,8 +209,10 @@ def _learns(signal: Signal) -> bool:
     return True
 
 
-def _ending(signals: Signals, sensitivity: Sensitivity, now_seconds: float) -> tuple[Ending | None, int]:
+def _ending(signals: Signals, sensitivity: Dial, now_seconds: float) -> tuple[Ending | None, int]:
     """How the last leak ended, while that is worth telling, and how many pages it holds."""
+    if sensitivity == "off":
+        return None, 0
     judged = [(signals.used.standards[SENSITIVITIES.index(sensitivity)], signals.used)]
     judged += [(signal.standards[0], signal) for signal in signals.own or ()]
     endings = [(standard.ending, signal.store) for standard, signal in judged if standard.ending is not None]

@@ -21,6 +21,11 @@ GOES_ON = ("it rises evenly, and has not taken enough yet to tell a leak from a 
 """Why it grows, where nothing more is known than that it does."""
 
 
+def against(stop: Stop) -> str:
+    """What speaks against a leak."""
+    return _AGAINST[stop]
+
+
 def pages(count: float) -> str:
     """An amount in words: `1.9 GiB`."""
     return format_bytes(max(count, 0) * PAGE_BYTES)

@@ -6,7 +6,7 @@ import gzip
 import io
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,7 @@ from typing import BinaryIO, Final, cast
 
 from gpuagent_alerts.leak.replay.csv_trace import is_csv_header, read_csv
 from gpuagent_alerts.leak.replay.prometheus_trace import is_prometheus_json, read_prometheus
-from gpuagent_alerts.leak.replay.rows import LINE_CHARACTERS, OnFault, Rows, TraceError
+from gpuagent_alerts.leak.replay.rows import LINE_CHARACTERS, OnFault, ProcessFacts, Rows, TraceError
 from gpuagent_alerts.leak.replay.smi_trace import is_smi_header, read_smi
 
 _GZIP: Final = b"\x1f\x8b"
@@ -25,14 +25,22 @@ _UNKNOWN: Final = (
 
 
 @contextmanager
-def open_trace(path: Path, total_bytes: int | None, on_fault: OnFault) -> Iterator[Rows]:
-    """The rows of a file of any format, also compressed with gzip. Raises TraceError, while it is read too."""
+def open_trace(
+    path: Path,
+    total_bytes: int | None,
+    on_fault: OnFault,
+    facts: MutableMapping[str, ProcessFacts] | None = None,
+) -> Iterator[Rows]:
+    """The rows of a file of any format, also compressed with gzip. Raises TraceError, while it is read too.
+
+    What a trace of the agent's tells once of a process is put into `facts`.
+    """
     try:
         with path.open("rb") as opened, _seekable(opened) as raw:
             packed = raw.read(2) == _GZIP
             raw.seek(0)
             with gzip.GzipFile(fileobj=raw) if packed else raw as plain:
-                yield _rows(cast("BinaryIO", plain), total_bytes, on_fault)
+                yield _rows(cast("BinaryIO", plain), total_bytes, on_fault, facts)
     except (
         OSError,
         EOFError,
@@ -56,7 +64,12 @@ def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
         yield cast("BinaryIO", copy)
 
 
-def _rows(file: BinaryIO, total_bytes: int | None, on_fault: OnFault) -> Rows:
+def _rows(
+    file: BinaryIO,
+    total_bytes: int | None,
+    on_fault: OnFault,
+    facts: MutableMapping[str, ProcessFacts] | None,
+) -> Rows:
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
     try:
         beginning = text.readline(LINE_CHARACTERS)
@@ -66,7 +79,7 @@ def _rows(file: BinaryIO, total_bytes: int | None, on_fault: OnFault) -> Rows:
             return
         lines = iter(partial(text.readline, LINE_CHARACTERS), "")
         if is_csv_header(beginning):
-            yield from read_csv(lines, total_bytes, on_fault)
+            yield from read_csv(lines, total_bytes, on_fault, facts)
         elif is_smi_header(beginning):
             yield from read_smi(lines, total_bytes, on_fault)
         else:
