@@ -6,6 +6,9 @@ from collections.abc import Callable
 
 from gpuagent.growth import Growth, Verdict
 from gpuagent.leaks.detectors import Beginning
+from gpuagent_alerts.leak.examine import Examined
+from gpuagent_alerts.leak.settings import Dial
+from gpuagent_alerts.leak.trace import Trace
 
 LEARNING, STEADY = Growth(Verdict.LEARNING), Growth(Verdict.STEADY)
 Reading = tuple[float | None, ...]
@@ -14,7 +17,7 @@ Reading = tuple[float | None, ...]
 class FakeDetector:
     """`said` is its word; `readings` are (time, used, free, allocated, reserved)."""
 
-    def __init__(self, beginning: Beginning, sensitivity: str, resumed: bytes = b"") -> None:
+    def __init__(self, beginning: Beginning, sensitivity: Dial, resumed: bytes = b"") -> None:
         self.beginning = beginning
         self.sensitivity = sensitivity
         self.resumed = resumed
@@ -22,6 +25,7 @@ class FakeDetector:
         self.declared_bytes: float | None = None
         """As it was told last."""
         self.said = STEADY
+        self.trace: Trace | None = None
 
     def update(
         self,
@@ -36,8 +40,14 @@ class FakeDetector:
         self.declared_bytes = declared_bytes
         return self.said
 
-    def use(self, sensitivity: str) -> None:
+    def use(self, sensitivity: Dial) -> None:
         self.sensitivity = sensitivity
+
+    def keep_trace(self, trace: Trace) -> None:
+        self.trace = trace
+
+    def examine(self) -> Examined:
+        raise NotImplementedError
 
     def dump(self) -> bytes:
         return b"%d readings" % len(self.readings)
@@ -49,11 +59,13 @@ class FakeDetectors:
     def __init__(self, on_begin: Callable[[Beginning], None] = lambda _: None) -> None:
         self.made: list[FakeDetector] = []
         self._on_begin = on_begin
-        self._sensitivity = ""
+        self._sensitivity: Dial = "balanced"
         self.first_word = STEADY
         """Of those that are made from now on."""
+        self.resumed_dial: Dial | None = None
+        """Of a dump; None: as the node is."""
 
-    def __call__(self, sensitivity: str) -> FakeDetectors:
+    def __call__(self, sensitivity: Dial) -> FakeDetectors:
         self._sensitivity = sensitivity
         return self
 
@@ -64,7 +76,7 @@ class FakeDetectors:
     def resume(self, dump: bytes, beginning: Beginning) -> FakeDetector:
         if dump == b"garbage":
             raise ValueError("no dump")
-        return self._keep(FakeDetector(beginning, self._sensitivity, dump))
+        return self._keep(FakeDetector(beginning, self.resumed_dial or self._sensitivity, dump))
 
     def _keep(self, detector: FakeDetector) -> FakeDetector:
         detector.said = self.first_word

@@ -6,8 +6,10 @@ from collections.abc import Callable
 from typing import NamedTuple, Protocol
 
 from gpuagent.growth import Growth
+from gpuagent_alerts.leak.examine import Examined
 from gpuagent_alerts.leak.history import MemoryLeakDetector
-from gpuagent_alerts.leak.settings import Sensitivity
+from gpuagent_alerts.leak.settings import Dial, Sensitivity
+from gpuagent_alerts.leak.trace import Trace
 
 BLOCK_TICKS = 15
 """A detector works at the end of a block of 15 s, and compares in between: `phase` spreads the ends over the ticks."""
@@ -15,6 +17,11 @@ BLOCK_TICKS = 15
 
 class Detector(Protocol):
     """One history of memory. It goes by the caller's clock, which never goes back (CLOCK_BOOTTIME)."""
+
+    @property
+    def sensitivity(self) -> Dial:
+        """By what it judges."""
+        ...
 
     def update(
         self,
@@ -28,8 +35,16 @@ class Detector(Protocol):
         """The same object for as long as nothing changes."""
         ...
 
-    def use(self, sensitivity: Sensitivity) -> None:
+    def use(self, sensitivity: Dial) -> None:
         """Judge by another standard from now on, at a cost that thousands of them may have in one tick."""
+        ...
+
+    def keep_trace(self, trace: Trace) -> None:
+        """Note in this one what is judged from now on."""
+        ...
+
+    def examine(self) -> Examined:
+        """Return by what it judges, for an explanation."""
         ...
 
     def dump(self) -> bytes:
@@ -51,7 +66,9 @@ class Detectors(Protocol):
 
     def begin(self, beginning: Beginning) -> Detector: ...
 
-    def resume(self, dump: bytes, beginning: Beginning) -> Detector: ...
+    def resume(self, dump: bytes, beginning: Beginning) -> Detector:
+        """Go on with a dump, by the sensitivity of then."""
+        ...
 
 
 MakeDetectors = Callable[[Sensitivity], Detectors]
@@ -72,6 +89,4 @@ class MemoryLeakDetectors:
         )
 
     def resume(self, dump: bytes, beginning: Beginning) -> Detector:
-        return MemoryLeakDetector.load(
-            dump, total_bytes=beginning.total_bytes, sensitivity=self._sensitivity, phase=beginning.phase
-        )
+        return MemoryLeakDetector.load(dump, total_bytes=beginning.total_bytes, sensitivity=None, phase=beginning.phase)

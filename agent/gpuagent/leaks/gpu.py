@@ -84,6 +84,14 @@ class GpuSensor:
             news[self._key] = whole(nobodys, list(self._growing.values()), free, settled=self._settled)
             self._sum_up_instances(here, news)
 
+    def choose(self, processes: Iterable[ProcessReading], clients: Clients, now_seconds: float) -> None:
+        """Judge each process by the sensitivity that holds for it."""
+        for process in processes:
+            pid, instance = process.pid, process.gpu_instance_id
+            history = self._processes.get(pid if instance == NO_INSTANCE else (pid, instance))
+            if history is not None and process.info is not None and process.info.id == history.id:
+                self._all.choose(history, process.info, clients.get(pid), now_seconds)
+
     def hide(self, news: News) -> None:
         """Nothing is known in this tick: nothing is said, and every history waits."""
         self._note_seen()
@@ -158,6 +166,8 @@ class GpuSensor:
                 if history is None:
                     all_known = False
                     continue
+                if self._all.overrides:
+                    self._all.choose(history, info, clients.get(pid), time)
             client = clients.get(pid) if clients else None
             used, free = process.used_bytes, place.free_bytes
             if client is not None:
@@ -169,6 +179,7 @@ class GpuSensor:
                 said = history.update(time, used, free)
             if said is not history.said or not history.shown:
                 growth = news[history.key] = history.take(said, to_unix)
+                history.process = process
                 self._note(history.key, growth, process)
         return all_known
 
@@ -199,6 +210,7 @@ class GpuSensor:
         history = self._all.begin(who, process.key, beginning)
         if history is not None:
             self._processes[slot] = history
+            history.process = process
         return history
 
     def _hide(self, history: History, news: News) -> None:

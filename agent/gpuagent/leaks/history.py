@@ -11,17 +11,23 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 from gpuagent.growth import Evidence, Growth, MemoryKey, Verdict
 from gpuagent.identity import ProcessId
 from gpuagent.leaks.detectors import Beginning, Detector
+from gpuagent.leaks.overrides import Choice
+from gpuagent.reading import ProcessReading
 from gpuagent_alerts.leak.history import FIRST_BLACKOUT_SECONDS
+from gpuagent_alerts.leak.settings import DIALS
+from gpuagent_alerts.leak.trace import Trace
 from gpuagent_alerts.store.leaks import LeakHistory, LeakKey
 
 log = logging.getLogger(__name__)
 
+CLIENT_BACK_SECONDS: Final = 60.0
+"""After a restart of the agent an app has this long to connect again, before its name counts no more."""
 AGAIN_SECONDS: Final = 5
 """A third of a detector's block, which begins with one of these."""
 
@@ -34,10 +40,18 @@ class History:
     key: MemoryKey
     beginning: Beginning
     detector: Detector
+    trace: Trace = field(default_factory=Trace)
+    """What the detector was shown, for a replay."""
+    override: int | None = None
+    """The place of the override whose sensitivity holds; None: that of the node does."""
     told: tuple[Evidence, ...] = ()
     said: Growth | None = None
     """The detector's own object, to be compared by identity."""
     growth: Growth | None = None
+    ever_leaked: bool = False
+    """It was called leaking, at least once."""
+    process: ProcessReading | None = None
+    """As it was when somebody last asked who it is, or when it began."""
     shown: bool = False
     over: bool = False
     """Forgotten, to make room for another."""
@@ -55,6 +69,9 @@ class History:
     """When it was last written down; 0 for never."""
     begin_anew: Callable[[], Detector] | None = None
     """Makes a new detector in place of one that was restored and fails; None for a detector that was not restored."""
+
+    def __post_init__(self) -> None:
+        self.detector.keep_trace(self.trace)
 
     @property
     def address(self) -> LeakKey:
@@ -98,8 +115,24 @@ class History:
         log.error(
             "the restored history of pid %d on %s fails and begins anew: %r", self.id.pid, self.key.gpu_uuid, error
         )
+        dial = self.detector.sensitivity
         self.detector, self.begin_anew = self.begin_anew(), None
+        self.detector.keep_trace(self.trace)
+        self.detector.use(dial)
         self.given_seconds = self.seen_seconds = 0.0
+
+    def judge_by(self, choice: Choice, *, waits: bool = False) -> None:
+        """Judge by this sensitivity from now on.
+
+        With `waits`, a history that was restored stays as little sensitive as it was: its app may not be back yet.
+        """
+        dial = self.detector.sensitivity
+        if waits and self.begin_anew is not None and DIALS.index(dial) < DIALS.index(choice.sensitivity):
+            return
+        self.override = choice.override
+        if choice.sensitivity != dial:
+            self.detector.use(choice.sensitivity)
+            self.again_seconds = 0.0
 
     def hide(self) -> None:
         """Nothing is said of it until the next reading, whatever that is."""
@@ -111,6 +144,7 @@ class History:
         self.said = said
         self.shown = True
         since = said.since_seconds
+        self.ever_leaked = self.ever_leaked or said.verdict is Verdict.LEAKING
         if said.verdict is not Verdict.LEAKING or said.evidence is None:
             self.told = ()
         elif said.evidence not in self.told:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 
 from gpuagent.catalogue.growth import WATCHING_FAMILIES
 from gpuagent.catalogue.series import Further
 from gpuagent.clock import Clock
 from gpuagent.leaks.detectors import MakeDetectors, MemoryLeakDetectors
 from gpuagent.leaks.keeper import KEEP_SECONDS, Keeper
+from gpuagent.leaks.overrides import Override
 from gpuagent.leaks.registry import Histories
 from gpuagent.leaks.sensor import LeakSensor
 from gpuagent.reading import Snapshot
@@ -34,10 +36,14 @@ class Leaks:
         store: Store | None = None,
         boot_id: str = "",
         make: MakeDetectors = MemoryLeakDetectors,
+        overrides: Sequence[Override] = (),
     ) -> None:
         self._histories = Histories(make, sensitivity)
+        self._histories.use(sensitivity, overrides)
         self._sensor = LeakSensor(self._histories)
         self._failing = False
+        self.snapshot: Snapshot | None = None
+        """The last one, with what is said of it."""
         self._keeper = None if store is None else Keeper(self._histories, store, clock, boot_id)
 
     def open(self) -> None:
@@ -55,11 +61,17 @@ class Leaks:
             self._failing = True
             return snapshot
         self._failing = False
+        self.snapshot = observed
         return observed
 
-    def use(self, sensitivity: Sensitivity) -> None:
-        """Another sensitivity from now on; every history stays."""
-        self._histories.use(sensitivity)
+    def use(self, sensitivity: Sensitivity, overrides: Sequence[Override] = ()) -> None:
+        """Another sensitivity from now on, for the node or for some processes; every history stays."""
+        self._histories.use(sensitivity, overrides)
+
+    @property
+    def histories(self) -> Histories:
+        """All that is remembered."""
+        return self._histories
 
     async def keep(self) -> None:
         """Every `keep_interval_seconds`: write down what must not be lost."""

@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Iterator
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 from operator import attrgetter
 
+from gpuagent.embedded import ClientReading
 from gpuagent.growth import Evidence, MemoryKey, Watching
 from gpuagent.identity import ProcessId
 from gpuagent.leaks.detectors import Beginning, MakeDetectors
-from gpuagent.leaks.history import History
+from gpuagent.leaks.history import CLIENT_BACK_SECONDS, History
+from gpuagent.leaks.overrides import Choice, Override, choose
+from gpuagent.reading import ProcessInfo
 from gpuagent_alerts.leak.settings import Sensitivity
+from gpuagent_alerts.leak.trace import Trace, TraceBudget
 from gpuagent_alerts.store.leaks import LeakHistory, LeakKey
 
 log = logging.getLogger(__name__)
 
 MOST_HISTORIES = 8192
 """About 100 MiB: more GPU processes than any node has been seen with, and an end for a fork bomb."""
+MOST_ENDED = 16
+"""Histories of processes that have ended after a leak: who is asked about it may ask the next morning."""
 UNCLAIMED_SECONDS = 3600.0
 """What was kept over a restart waits this long for its process: its GPU may be out of reach when the agent starts."""
 
@@ -28,7 +35,12 @@ class Histories:
     def __init__(self, make: MakeDetectors, sensitivity: Sensitivity, most: int = MOST_HISTORIES) -> None:
         self._make = make
         self._sensitivity = sensitivity
+        self.overrides: Sequence[Override] = ()
+        self._chosen_anew = False
+        """The sensitivities of all are to be looked up."""
         self._detectors = make(sensitivity)
+        self._budget = TraceBudget()
+        self._ended: deque[History] = deque(maxlen=MOST_ENDED)
         self._most = most
         self._all: dict[LeakKey, History] = {}
         self._restored: dict[LeakKey, LeakHistory] = {}
@@ -58,11 +70,12 @@ class Histories:
         history = None if kept is None else self._resume(kept, who, key, beginning)
         if history is None:
             try:
-                history = History(who, key, beginning, self._detectors.begin(beginning))
+                history = History(who, key, beginning, self._detectors.begin(beginning), Trace(self._budget))
             except ValueError as error:
                 log.debug("no history of pid %d on %s: %s", who.pid, key.gpu_uuid, error)
                 return None
         self._all[address] = history
+        self._budget.traces = len(self._all)
         self._gone.discard(address)
         return history
 
@@ -71,15 +84,44 @@ class Histories:
         history.over = True
         if self._all.pop(history.address, None) is not None:
             self._full = False
+            self._budget.traces = len(self._all)
             self._gone.add(history.address)
+            if history.ever_leaked:
+                self._ended.append(history)
 
-    def use(self, sensitivity: Sensitivity) -> None:
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """Of the node."""
+        return self._sensitivity
+
+    def use(self, sensitivity: Sensitivity, overrides: Sequence[Override] = ()) -> None:
         """Judge by another standard from now on: the histories stay."""
-        if sensitivity == self._sensitivity:
-            return
-        self._sensitivity, self._detectors = sensitivity, self._make(sensitivity)
+        if sensitivity != self._sensitivity:
+            self._sensitivity, self._detectors = sensitivity, self._make(sensitivity)
+        self.overrides = overrides
+        self._chosen_anew = bool(overrides)
         for history in self._all.values():
-            history.detector.use(sensitivity)
+            if not overrides or not history.id.pid:
+                history.judge_by(Choice(sensitivity))
+
+    def take_chosen_anew(self, *, sweep: bool) -> bool:
+        """Return whether the sensitivity of every process is to be looked up: after each change, and now and then."""
+        anew, self._chosen_anew = self._chosen_anew, False
+        return anew or (sweep and bool(self.overrides))
+
+    def choose(
+        self, history: History, info: ProcessInfo | None, client: ClientReading | None, clock_seconds: float
+    ) -> None:
+        """Judge a process by the sensitivity that holds for it."""
+        restored = self._restored_seconds
+        waits = client is None and restored is not None and clock_seconds - restored < CLIENT_BACK_SECONDS
+        waits = waits and any(override.match.app is not None for override in self.overrides)
+        history.judge_by(choose(self.overrides, self._sensitivity, info, client), waits=waits)
+
+    @property
+    def ended(self) -> Sequence[History]:
+        """Of processes that have ended after they were called leaking, the newest last."""
+        return tuple(self._ended)
 
     def restore(self, rows: Iterable[LeakHistory], clock_seconds: float) -> None:
         """Go on with what was kept. What is of a later time is of another clock, and is dropped."""
@@ -142,4 +184,7 @@ class Histories:
             self._broken[kept.key] = str(error)
             return None
         anew = partial(self._detectors.begin, beginning)
-        return History(who, key, beginning, detector, told, begin_anew=anew)
+        history = History(who, key, beginning, detector, Trace(self._budget), told=told, begin_anew=anew)
+        if not self.overrides or not who.pid:
+            history.judge_by(Choice(self._sensitivity))
+        return history

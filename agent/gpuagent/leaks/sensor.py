@@ -32,6 +32,7 @@ class LeakSensor:
         for process in snapshot.processes:
             by_gpu[process.gpu_uuid].append(process)
         sweep = now - self._swept_seconds >= _SWEEP_SECONDS
+        chooses = self._histories.take_chosen_anew(sweep=sweep)
         news: News = {}
         for reading in snapshot.gpus:
             uuid = reading.identity.uuid
@@ -40,6 +41,8 @@ class LeakSensor:
             gpu = self._gpus.get(uuid)
             if gpu is None:
                 gpu = self._gpus[uuid] = GpuSensor(uuid, self._histories, snapshot.node.boot_id)
+            if chooses:
+                gpu.choose(by_gpu[uuid], snapshot.clients, now)
             if not readable(reading):
                 gpu.hide(news)
             elif gpu.is_new(reading):
@@ -49,11 +52,15 @@ class LeakSensor:
         if sweep:
             self._swept_seconds = now
             self._histories.sweep(now)
-        seen = {reading.identity.uuid for reading in snapshot.gpus}
-        for uuid in self._gpus.keys() - seen:  # the driver was reloaded, or the GPU has another name now
-            self._gpus[uuid].hide(news)
+        self._hide_gone(snapshot, news)
         self._adopt(news)
         return replace(snapshot, growth=self._growth)
+
+    def _hide_gone(self, snapshot: Snapshot, news: News) -> None:
+        """The driver was reloaded, or a GPU has another name now."""
+        seen = {reading.identity.uuid for reading in snapshot.gpus}
+        for uuid in self._gpus.keys() - seen:
+            self._gpus[uuid].hide(news)
 
     def _adopt(self, news: News) -> None:
         """A snapshot is frozen: what was handed out is never changed, and handed out again while nothing is new."""
