@@ -26,6 +26,8 @@ from gpuagent.config.apart import load_config_apart, load_config_here, read_apar
 from gpuagent.config.directories import DEFAULT_PATH
 from gpuagent.config.faults import ConfigError
 from gpuagent.doors import Doors, own_url
+from gpuagent.leaks.commands import LeakCommands
+from gpuagent.leaks.feedback import FOLDER, FeedbackStore
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor, Pace
 from gpuagent.naming import node_name
@@ -152,6 +154,7 @@ def assemble(
         node.clock,
         store=None if node.place.simulated else alerting.store,
         boot_id=node.place.boot_id,
+        overrides=config.leaks.overrides,
     )
     client_commands = ClientCommands(clients, node.clock)
     sources = Sources(config.sources)
@@ -192,6 +195,13 @@ def assemble(
         client_commands=client_commands,
         automatic_blame=AutomaticBlame(client_commands, node.clock, enabled=config.leaks.blame == "automatic"),
         leaks=leaks,
+        leak_commands=LeakCommands(
+            leaks,
+            node.clock,
+            FeedbackStore(state_file(config, FOLDER)),
+            node=where.node,
+            simulated=bool(node.place.simulated),
+        ),
         acting=acting,
         reserve=reserve,
         alert_commands=AlertCommands(alerting, node.clock),

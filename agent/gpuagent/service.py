@@ -21,6 +21,7 @@ from gpuagent.clients.server import ClientServer, limits_of
 from gpuagent.clock import Clock
 from gpuagent.config.faults import ConfigError
 from gpuagent.doors import Doors
+from gpuagent.leaks.commands import LeakCommands
 from gpuagent.leaks.leaks import Leaks
 from gpuagent.monitor.monitor import Monitor
 from gpuagent.reading import Snapshot
@@ -69,6 +70,7 @@ class Parts:
     automatic_blame: AutomaticBlame
     sources: Sources
     leaks: Leaks
+    leak_commands: LeakCommands
     acting: Acting
     reserve: Reserve
     load: Callable[[Progress], tuple[Config, tuple[RuleGroup, ...]]]
@@ -113,7 +115,9 @@ class Service:
         parts = self._parts
         try:
             remedies = RemedyCommands(parts.acting)
-            await parts.doors.open(parts.view, self, parts.alert_commands, parts.client_commands, remedies)
+            await parts.doors.open(
+                parts.view, self, parts.alert_commands, parts.client_commands, remedies, parts.leak_commands
+            )
             await parts.clients.open()
             parts.sources.open()
             await asyncio.to_thread(parts.leaks.open)
@@ -222,7 +226,7 @@ class Service:
         self._parts.view.config = new
         self._parts.clients.use(limits_of(new), new.clients.interval)
         self._parts.automatic_blame.enabled = new.leaks.blame == "automatic"
-        self._parts.leaks.use(new.leaks.sensitivity)
+        self._parts.leaks.use(new.leaks.sensitivity, new.leaks.overrides)
         self._start_jobs()
         trim_and_freeze(c_library())
 

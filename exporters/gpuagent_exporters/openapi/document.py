@@ -12,6 +12,8 @@ from typing import Any
 from gpuagent_exporters.openapi.alert_schemas import ALERT_SCHEMAS
 from gpuagent_exporters.openapi.client_schemas import CLIENT_SCHEMAS
 from gpuagent_exporters.openapi.command_operations import COMMAND_OPERATIONS
+from gpuagent_exporters.openapi.leak_operations import LEAK_COMMAND_OPERATIONS, LEAK_READ_OPERATIONS
+from gpuagent_exporters.openapi.leak_schemas import LEAK_SCHEMAS
 from gpuagent_exporters.openapi.operation import Answer, Operation, Parameter, fault
 from gpuagent_exporters.openapi.read_operations import READ_OPERATIONS
 from gpuagent_exporters.openapi.remedy_schemas import REMEDY_SCHEMAS
@@ -21,13 +23,14 @@ from gpuagent_exporters.openapi.status_schemas import STATUS_SCHEMAS
 VERSION = "1"
 """Of the API, as in its paths: a document's own `schema` says when one of its keys changes."""
 
-OPERATIONS = (*READ_OPERATIONS, *COMMAND_OPERATIONS)
+OPERATIONS = (*READ_OPERATIONS, *LEAK_READ_OPERATIONS, *COMMAND_OPERATIONS, *LEAK_COMMAND_OPERATIONS)
 
 SCHEMAS: dict[str, Schema] = {
     **STATUS_SCHEMAS,
     **ALERT_SCHEMAS,
     **CLIENT_SCHEMAS,
     **REMEDY_SCHEMAS,
+    **LEAK_SCHEMAS,
     "Error": without(record(
         "What went wrong.",
         error=text("In a word or two, mostly the status of HTTP."),
@@ -41,6 +44,7 @@ TAGS = {
     "Alerts": "What fires, and what people do about it.",
     "Receivers": "Messages that are on their way.",
     "Remedies": "What was done to give memory back.",
+    "Leaks": "Why the leak detector says what it says, and whether it was right.",
     "Apps": "Apps with the embedded client.",
     "Agent": "The agent itself.",
     "Page": "For people.",
