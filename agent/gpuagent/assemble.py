@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, BinaryIO
 from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.commands import AlertCommands
+from gpuagent.alerting.leak_commands import LeakCommands
+from gpuagent.alerting.leak_feedback import FOLDER, FeedbackStore
 from gpuagent.alerting.rules import load_rules
 from gpuagent.clients.commands import AutomaticBlame, ClientCommands
 from gpuagent.clients.model_servers import Sources
@@ -150,6 +152,7 @@ def assemble(  # noqa: PLR0915  one line for each part
         node.clock,
         store=None if node.place.simulated else alerting.store,
         boot_id=node.place.boot_id,
+        overrides=config.leaks.overrides,
     )
     client_commands = ClientCommands(clients, node.clock)
     sources = Sources(config.sources)
@@ -190,6 +193,13 @@ def assemble(  # noqa: PLR0915  one line for each part
         client_commands=client_commands,
         automatic_blame=AutomaticBlame(client_commands, node.clock, enabled=config.leaks.blame == "automatic"),
         leaks=leaks,
+        leak_commands=LeakCommands(
+            leaks,
+            node.clock,
+            FeedbackStore(state_file(config, FOLDER)),
+            node=where.node,
+            simulated=bool(node.place.simulated),
+        ),
         acting=acting,
         reserve=reserve,
         alert_commands=AlertCommands(alerting, node.clock),

@@ -13,6 +13,7 @@ from gpuagent.view import View
 from gpuagent_exporters.api.alert_routes import AlertCommands, alert_routes, read_routes
 from gpuagent_exporters.api.client_routes import ClientSource, client_command_routes, client_routes
 from gpuagent_exporters.api.control import Commands, control_routes
+from gpuagent_exporters.api.leak_routes import LeakSource, leak_command_routes, leak_routes
 from gpuagent_exporters.api.remedy_routes import RemedySource, remedy_command_routes, remedy_routes
 from gpuagent_exporters.api.routes import build_app
 from gpuagent_exporters.http.hosts import host_names
@@ -66,6 +67,7 @@ class Doors:
         alerts: AlertCommands,
         clients: ClientSource,
         remedies: RemedySource,
+        leaks: LeakSource,
     ) -> None:
         """Listen.
 
@@ -78,7 +80,13 @@ class Doors:
         _make_directory(path.parent)
         routes = (*control_routes(commands), *alert_routes(alerts), *client_routes(clients), *remedy_routes(remedies))
         # Remedies first: of what can be asked of an app, some gives memory back, and goes on record.
-        routes = (*routes, *remedy_command_routes(remedies), *client_command_routes(clients))
+        routes = (
+            *routes,
+            *remedy_command_routes(remedies),
+            *client_command_routes(clients),
+            *leak_routes(leaks),
+            *leak_command_routes(leaks),
+        )
         app = build_app(view, control=True, extra_routes=routes)
         servers = [HttpServer(app, unix_socket=path, unix_mode=0o660, unix_group=group, limits=_limits(config))]
         if config.listen:
@@ -87,6 +95,7 @@ class Doors:
                 *read_routes(alerts, show_commands=private),
                 *client_routes(clients, show_commands=private),
                 *remedy_routes(remedies, show_commands=private),
+                *leak_routes(leaks, show_commands=private),
             )
             servers.append(
                 HttpServer(

@@ -15,6 +15,7 @@ from gpuagent.acting.agent import Acting
 from gpuagent.acting.commands import RemedyCommands
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.commands import AlertCommands
+from gpuagent.alerting.leak_commands import LeakCommands
 from gpuagent.clients.commands import AutomaticBlame, ClientCommands
 from gpuagent.clients.model_servers import Sources
 from gpuagent.clients.server import ClientServer, limits_of
@@ -67,6 +68,7 @@ class Parts:
     automatic_blame: AutomaticBlame
     sources: Sources
     leaks: LeakDetection
+    leak_commands: LeakCommands
     acting: Acting
     reserve: Reserve
     load: Callable[[Progress], tuple[Config, tuple[RuleGroup, ...]]]
@@ -113,7 +115,9 @@ class Service:
         parts = self._parts
         try:
             remedies = RemedyCommands(parts.acting)
-            await parts.doors.open(parts.view, self, parts.alert_commands, parts.client_commands, remedies)
+            await parts.doors.open(
+                parts.view, self, parts.alert_commands, parts.client_commands, remedies, parts.leak_commands
+            )
             await parts.clients.open()
             parts.sources.open()
             await asyncio.to_thread(parts.leaks.open)
@@ -227,7 +231,7 @@ class Service:
         self._parts.view.config = new
         self._parts.clients.use(limits_of(new), new.clients.interval)
         self._parts.automatic_blame.enabled = new.leaks.blame == "automatic"
-        self._parts.leaks.use(new.leaks.sensitivity)
+        self._parts.leaks.use(new.leaks.sensitivity, new.leaks.overrides)
         self._start_jobs()
         trim_and_freeze(c_library())
 

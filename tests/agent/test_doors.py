@@ -21,7 +21,7 @@ def test_names_of_the_configuration_are_served() -> None:
         http = 'http: {allowed_hosts: [gpu7.corp.example.com, "*.pool.example.com"]}'
         config = load(write(Path(folder), f"{{listen: '127.0.0.1:0', runtime_dir: {folder}, {http}}}"))
         doors = Doors(config, WebConfig())
-        await doors.open(cast("Any", FakeSource()), NOBODY, NOBODY, NOBODY, NOBODY)
+        await doors.open(cast("Any", FakeSource()), NOBODY, NOBODY, NOBODY, NOBODY, NOBODY)
         try:
             hosts = ("gpu7.corp.example.com:9837", "a.pool.example.com", "localhost", "evil.com", "corp.example.com")
             return [(await ask(doors._servers[-1], "/metrics", host=host)).status for host in hosts]

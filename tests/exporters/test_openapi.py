@@ -26,6 +26,7 @@ from gpuagent_exporters.api.alert_routes import alert_routes, read_routes
 from gpuagent_exporters.api.client_routes import client_command_routes, client_routes
 from gpuagent_exporters.api.control import control_routes
 from gpuagent_exporters.api.history_routes import MOST, TOP
+from gpuagent_exporters.api.leak_routes import leak_command_routes, leak_routes
 from gpuagent_exporters.api.remedy_routes import remedy_command_routes, remedy_routes
 from gpuagent_exporters.api.routes import build_app
 from gpuagent_exporters.page_assets import ASSETS
@@ -50,10 +51,10 @@ class Nobody:
 
 
 NOBODY = cast("Any", Nobody())
-READ = (*read_routes(NOBODY), *client_routes(NOBODY), *remedy_routes(NOBODY))
+READ = (*read_routes(NOBODY), *client_routes(NOBODY), *remedy_routes(NOBODY), *leak_routes(NOBODY))
 COMMANDS = (
     *control_routes(NOBODY), *alert_routes(NOBODY), *client_routes(NOBODY), *remedy_routes(NOBODY),
-    *remedy_command_routes(NOBODY), *client_command_routes(NOBODY),
+    *remedy_command_routes(NOBODY), *client_command_routes(NOBODY), *leak_routes(NOBODY), *leak_command_routes(NOBODY),
 )  # fmt: skip
 
 

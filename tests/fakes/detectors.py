@@ -6,8 +6,10 @@ from collections.abc import Callable
 
 from gpuagent.core.growth import Growth, Verdict
 from gpuagent_alerts.leak.detector import MemoryLeakDetector
+from gpuagent_alerts.leak.examine import Examined
 from gpuagent_alerts.leak.histories import Beginning
-from gpuagent_alerts.leak.settings import Sensitivity
+from gpuagent_alerts.leak.settings import Dial
+from gpuagent_alerts.leak.trace import Trace
 
 LEARNING, STEADY = Growth(Verdict.LEARNING), Growth(Verdict.STEADY)
 Reading = tuple[float | None, ...]
@@ -16,15 +18,16 @@ Reading = tuple[float | None, ...]
 class FakeDetector(MemoryLeakDetector):
     """`said` is its word; `readings` are (time, used, free, allocated, reserved)."""
 
-    def set_up(self, beginning: Beginning, sensitivity: str, resumed: bytes) -> None:
+    def set_up(self, beginning: Beginning, dial: Dial, resumed: bytes) -> None:
         """Begin with what it was made for."""
         self.beginning = beginning
-        self.sensitivity = sensitivity
+        self.dial = dial
         self.resumed = resumed
         self.readings: list[Reading] = []
         self.declared_bytes: float | None = None
         """As it was told last."""
         self.said = STEADY
+        self.trace: Trace | None = None
 
     def update(
         self,
@@ -39,8 +42,18 @@ class FakeDetector(MemoryLeakDetector):
         self.declared_bytes = declared_bytes
         return self.said
 
-    def use(self, sensitivity: str) -> None:
-        self.sensitivity = sensitivity
+    @property
+    def sensitivity(self) -> Dial:
+        return self.dial
+
+    def use(self, sensitivity: Dial) -> None:
+        self.dial = sensitivity
+
+    def keep_trace(self, trace: Trace) -> None:
+        self.trace = trace
+
+    def examine(self) -> Examined:
+        raise NotImplementedError
 
     def dump(self) -> bytes:
         return b"%d readings" % len(self.readings)
@@ -54,6 +67,8 @@ class FakeDetectors:
         self.first_word = STEADY
         """Of those that are made from now on."""
         self.on_begin = on_begin
+        self.resumed_dial: Dial | None = None
+        """Of a dump; None: that of the node."""
         made = self
 
         class Made(FakeDetector):
@@ -62,7 +77,7 @@ class FakeDetectors:
                 *,
                 total_bytes: int,
                 started_seconds: float | None,
-                sensitivity: Sensitivity = "balanced",
+                sensitivity: Dial = "balanced",
                 phase: int = 0,
             ) -> None:
                 beginning = Beginning(total_bytes, started_seconds, phase)
@@ -71,18 +86,20 @@ class FakeDetectors:
 
             @classmethod
             def load(
-                cls, data: bytes, *, total_bytes: int, sensitivity: Sensitivity = "balanced", phase: int = 0
+                cls, data: bytes, *, total_bytes: int, sensitivity: Dial | None = "balanced", phase: int = 0
             ) -> Made:
                 if data == b"garbage":
                     raise ValueError("no dump")
                 loaded = cls.__new__(cls)
-                made.keep(loaded, Beginning(total_bytes, None, phase), sensitivity, data)
+                made.keep(
+                    loaded, Beginning(total_bytes, None, phase), made.resumed_dial or sensitivity or "balanced", data
+                )
                 return loaded
 
         self.type: type[MemoryLeakDetector] = Made
 
-    def keep(self, detector: FakeDetector, beginning: Beginning, sensitivity: str, resumed: bytes = b"") -> None:
+    def keep(self, detector: FakeDetector, beginning: Beginning, dial: Dial, resumed: bytes = b"") -> None:
         """Set up a detector that was made, and remember it."""
-        detector.set_up(beginning, sensitivity, resumed)
+        detector.set_up(beginning, dial, resumed)
         detector.said = self.first_word
         self.made.append(detector)

@@ -54,6 +54,10 @@ OUTCOMES = {
     r"gpuagent kill": ((2,), "say --yes if you mean it"),
     r"gpuagent record .*--pid": ((0, 124), ""),
     r"gpuagent replay --total": ((0, 1), ""),
+    # Of an agent that has just begun there may be no history yet.
+    r"gpuagent history export": ((0, 1), ""),
+    r"gpuagent leaks feedback": ((0, 1), ""),
+    r"gpuagent replay --labelled": ((0, 3), ""),
 }
 """Where the honest answer beside this agent is another than 0: statuses, and words that are said."""
 
@@ -64,6 +68,8 @@ PREPARED = {
     "load_test.sh": "#!/bin/sh\necho a load test\n",
     "train.py": "import sys\nprint(sys.argv[1:])\n",
     "app.py": "print('an app')\n",
+    "leak.csv": "time_seconds,used_bytes,free_bytes\n"
+    + "".join(f"{second},{2**30},{2**34}\n" for second in range(0, 600, 15)),
     "smi.log": "timestamp, pid, used_gpu_memory [MiB]\n"
     + "".join(f"2026/01/01 00:{m:02d}:{s:02d}.000, 4711, 1000 MiB\n" for m in range(4) for s in range(0, 60, 5)),
 }  # fmt: skip

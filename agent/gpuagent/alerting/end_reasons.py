@@ -119,6 +119,9 @@ def _growth(case: EndedAlert) -> str:
         return f"memory back to {format_bytes(used)}"
     if memory.used_bytes >= _FULL * memory.total_bytes:
         return "the GPU became full"
+    growth = case.growth
+    if case.alert.name == "GpuProcessMemoryLeak" and growth is not None and growth.suspected:
+        return "it still grows, and is no leak by the sensitivity that now holds for it"
     free = memory.free_bytes if memory.free_bytes is not None else memory.total_bytes - memory.used_bytes
     return _growth_now(case.growth, used, max(0, free))
 

@@ -7,7 +7,9 @@ from gpuagent.cli.apps import blame, release
 from gpuagent.cli.base import new_app
 from gpuagent.cli.check import CheckCommand, check
 from gpuagent.cli.config import config_app, reload, rules_app
+from gpuagent.cli.history import history_app
 from gpuagent.cli.kill import kill
+from gpuagent.cli.leaks import leaks_app
 from gpuagent.cli.maintenance import demo, doctor, pause, resume
 from gpuagent.cli.ps import ps
 from gpuagent.cli.record import COMMAND_SETTINGS, record
@@ -27,6 +29,8 @@ app.command(context_settings=COMMAND_SETTINGS)(record)
 app.command()(demo)
 config_app.command()(reload)
 app.add_typer(config_app, name="config")
+app.add_typer(leaks_app, name="leaks")
+app.add_typer(history_app, name="history")
 app.add_typer(remedies_app, name="remedies")
 app.add_typer(silence_app, name="silence")
 app.add_typer(receivers_app, name="receivers")

@@ -21,6 +21,11 @@ _TIMEOUT_SECONDS = 10.0
 class Refused(Exception):
     """No agent answers, or it says no: the text says which and why, and is fit for a terminal."""
 
+    def __init__(self, text: str, *, heard: bool = False) -> None:
+        """`heard` is whether an agent has answered."""
+        super().__init__(text)
+        self.heard = heard
+
 
 def ask_agent(
     method: str,
@@ -42,13 +47,16 @@ def ask_agent(
 def answer_of(
     method: str,
     path: str,
-    socket: Path | None,
+    socket: Path | str | None,
     body: Any = None,
     *,
     timeout_seconds: float = _TIMEOUT_SECONDS,
     also: Collection[int] = (),
 ) -> Document:
-    """Return the agent's answer, also one of a refusal whose status is in `also`. Raises Refused."""
+    """Return the agent's answer, also one of a refusal whose status is in `also`. Raises Refused.
+
+    A text in place of the socket is the URL of an address that only reads.
+    """
     try:
         status, received = request(socket or default_socket(), method, path, timeout_seconds, body=body)
     except AgentUnreachable as error:
@@ -61,7 +69,7 @@ def answer_of(
         raise Refused(f"the agent cannot be told: what answers is no gpuagent (HTTP {status})")
     if status >= 300 and status not in also:
         words = answer.get("message") or answer.get("error") or f"HTTP {status}"
-        raise Refused(f"the agent refused: {clean(words)}")
+        raise Refused(f"the agent refused: {clean(words)}", heard=True)
     return answer
 
 

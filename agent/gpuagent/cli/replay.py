@@ -8,19 +8,20 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn
 
 import typer
 
 from gpuagent.cli.cells import Paint, cut, fit, width_of, wrap
-from gpuagent.cli.source import tell
+from gpuagent.cli.source import Socket, Url, tell
 from gpuagent.core.growth import Range, Verdict
 from gpuagent.core.units import GIB, format_bytes, format_duration, format_rate
 
 if TYPE_CHECKING:
+    from gpuagent_alerts.leak.replay.rows import ProcessFacts
     from gpuagent_alerts.leak.replay.run import Point, Replayed, ReplayedAlarm
 
 
@@ -136,7 +137,9 @@ _PLOT_HELP = "Draw it into this file (needs matplotlib: pip install 'gpuagent[pl
 
 
 def replay(
-    files: Annotated[list[Path], typer.Argument(help="Traces, also compressed with gzip", show_default=False)],
+    files: Annotated[
+        list[Path] | None, typer.Argument(help="Traces, also compressed with gzip", show_default=False)
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="A JSON document a line: one for each file and process")
     ] = False,
@@ -149,24 +152,36 @@ def replay(
     ] = None,
     plot: Annotated[Path | None, typer.Option(metavar="FILE.png", help=_PLOT_HELP)] = None,
     ascii_only: Annotated[bool, typer.Option("--ascii", help="No characters beyond ASCII")] = False,
+    scored: Annotated[
+        bool,
+        typer.Option(
+            "--labelled",
+            help="Score each sensitivity on the histories that `gpuagent leaks feedback` keeps: the agent's, or FILES",
+        ),
+    ] = False,
+    socket: Socket = None,
+    url: Url = None,
 ) -> None:
     """Run the leak detector over recorded traces: when it would have said what, and why.
 
     A trace is CSV (time_seconds,used_bytes[,free_bytes][,allocated_bytes][,reserved_bytes][,process]; an empty cell is
     no reading), the JSON of a Prometheus range query, or a log of nvidia-smi --query-compute-apps --format=csv.
+    `gpuagent history export` writes one of the agent's own history.
 
     Exit status: 0 no process would have been called leaking, 1 at least one would, 3 a file could not be read, or not
-    judged, as nothing tells what is free.
+    judged, as nothing tells what is free. With --labelled: 0 scored, 3 there is nothing to score, 1 no agent answers.
     """
     from gpuagent_alerts.leak.replay.rows import TraceError
 
+    if scored:
+        _score(files or (), socket, url, as_json=as_json, ascii_only=ascii_only)
     total_bytes = _size(total)
     if plot is not None:
         _need_matplotlib()
     paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
     shown: list[tuple[Path, Replayed]] = []
     leaks = unreadable = False
-    for file in files:
+    for file in _named(files):
         try:
             for one in _replayed(file, sensitivity, total_bytes, _Faults(file, refuse=strict)):
                 leaks |= bool(one.alarms)
@@ -185,6 +200,23 @@ def replay(
         raise typer.Exit(EXIT_LEAK)
 
 
+def _score(files: Sequence[Path], socket: Path | None, url: str | None, *, as_json: bool, ascii_only: bool) -> NoReturn:
+    """Show how each sensitivity did; the command ends with it."""
+    from gpuagent.cli.replay_labelled import labelled, show
+    from gpuagent_alerts.leak.replay.score import score
+
+    scores = score(labelled(files, socket, url))
+    paint = Paint.for_stream(sys.stdout, ascii_only=ascii_only)
+    show(scores, width_of(sys.stdout), paint, as_json=as_json)
+    raise typer.Exit(0)
+
+
+def _named(files: list[Path] | None) -> list[Path]:
+    if not files:
+        raise typer.BadParameter("name a trace, or give --labelled", param_hint="FILES")
+    return files
+
+
 def _replayed(
     file: Path, sensitivity: Literal["strict", "balanced", "sensitive"], total_bytes: int | None, faults: _Faults
 ) -> Iterator[Replayed]:
@@ -194,8 +226,9 @@ def _replayed(
     from gpuagent_alerts.leak.replay.trace_files import open_trace
 
     count = 0
-    with open_trace(file, total_bytes, faults) as rows:
-        for one in replay_rows(rows, faults, sensitivity=sensitivity, total_bytes=total_bytes):
+    facts: dict[str, ProcessFacts] = {}
+    with open_trace(file, total_bytes, faults, facts) as rows:
+        for one in replay_rows(rows, faults, sensitivity=sensitivity, total_bytes=total_bytes, facts=facts):
             if not one.judged:
                 name = one.process or "the process"
                 tell(f"{file}: {name} was not judged: no row tells what is free; give --total 80GiB")

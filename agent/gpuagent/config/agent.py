@@ -64,22 +64,6 @@ class Http(Section):
     )
 
 
-class Leaks(Section):
-    """The leak detector."""
-
-    sensitivity: Literal["strict", "balanced", "sensitive"] = Field(
-        default="balanced",
-        description="How much evidence a leak needs: `strict` is nearly never wrong and slow, "
-        "`sensitive` is early and sometimes wrong.",
-    )
-    blame: Literal["manual", "automatic"] = Field(
-        default="manual",
-        description="`automatic`: an app with the embedded client that is found leaking is asked which line holds the "
-        "memory, and the alert tells. The app stands still for some milliseconds while it forks. `manual`: only "
-        "`gpuagent blame` asks.",
-    )
-
-
 class Log(Section):
     """The agent's own log, on standard error."""
 

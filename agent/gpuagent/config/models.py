@@ -9,10 +9,11 @@ from typing import Literal
 
 from pydantic import Field
 
-from gpuagent.config.agent import Clients, Http, Leaks, Log, Nvml, Processes
+from gpuagent.config.agent import Clients, Http, Log, Nvml, Processes
 from gpuagent.config.alerting import MessageLinks, Receiver, Route
 from gpuagent.config.checks import needs_runtime
 from gpuagent.config.faults import KeyPath, Problem, nearest, shown
+from gpuagent.config.leaks import Leaks
 from gpuagent.config.remedies import Budget, Remedies, budget_label
 from gpuagent.config.section import Section
 from gpuagent.config.sources import ServerSource
@@ -162,10 +163,13 @@ def _check_containers(given: Mapping[str, object]) -> Iterator[Problem]:
         (("remedies", "allow", "containers", index), name)
         for index, name in enumerate(allowed if isinstance(allowed, tuple) else ())
     ]
-    for index, budget in enumerate(_mappings(given.get("budgets"))):
-        match = budget.get("match")
-        if isinstance(match, Mapping):
-            places.append((("budgets", index, "match", "container"), match.get("container")))
+    leaks = given.get("leaks")
+    overrides = leaks.get("overrides") if isinstance(leaks, Mapping) else None
+    for key, items in ((("budgets",), given.get("budgets")), (("leaks", "overrides"), overrides)):
+        for index, item in enumerate(_mappings(items)):
+            match = item.get("match")
+            if isinstance(match, Mapping):
+                places.append(((*key, index, "match", "container"), match.get("container")))
     for path, name in places:
         if isinstance(name, str) and name and needs_runtime(name):
             yield Problem(

@@ -165,6 +165,7 @@ def _units(config: Config, folders: Sequence[Path]) -> Iterator[str]:
         return
     allow = config.remedies.allow
     named = [(f"budgets[{i}].match.unit", budget.match.unit) for i, budget in enumerate(config.budgets)]
+    named += [(f"leaks.overrides[{i}].match.unit", each.match.unit) for i, each in enumerate(config.leaks.overrides)]
     named += [(f"remedies.allow.units[{i}]", unit) for i, unit in enumerate(allow.units)]
     named += [(f"remedies.allow.shared_units[{i}]", unit) for i, unit in enumerate(allow.shared_units)]
     for path, unit in named:

@@ -248,6 +248,10 @@ class Criterion:
         self.rejection = None
         return True
 
+    def bar_now(self, store: BlockStore) -> int:
+        """Return the height above which growth is new ground; 0 for none."""
+        return self.bar if store.slot - self.bar_slot < SLOTS else 0
+
     def _passing_window(
         self, store: BlockStore, windows: Windows, now: BlockContext, free: float
     ) -> tuple[Window | None, int]:
@@ -256,7 +260,7 @@ class Criterion:
         count = 0
         ring, level = windows.ring, windows.level
         last = ring[-1]
-        bar = self.bar if store.slot - self.bar_slot < SLOTS else 0
+        bar = self.bar_now(store)
         for blocks in LENGTHS:
             if blocks > len(ring) or store.base_count - (blocks << level) < self.epoch:
                 break

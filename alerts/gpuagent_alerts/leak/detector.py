@@ -8,8 +8,9 @@ from typing import Final
 from gpuagent.core.growth import Growth, GrowthState
 from gpuagent_alerts.leak.blocks import BLOCK_SECONDS, EMPTY, PAGE_BYTES, to_pages
 from gpuagent_alerts.leak.criterion import BlockContext
+from gpuagent_alerts.leak.examine import Examined
 from gpuagent_alerts.leak.forecast import FastGrowth
-from gpuagent_alerts.leak.settings import FULL_SHARE, SENSITIVITIES, SETTINGS, Sensitivity
+from gpuagent_alerts.leak.settings import DIALS, FULL_SHARE, SENSITIVITIES, Dial, Sensitivity
 from gpuagent_alerts.leak.signals import Lows, ProcessSignals
 from gpuagent_alerts.leak.state import (
     Reader,
@@ -23,6 +24,7 @@ from gpuagent_alerts.leak.state import (
     write_growth,
     write_signals,
 )
+from gpuagent_alerts.leak.trace import Trace
 from gpuagent_alerts.leak.verdict import GROWS, LEARNING, Headroom, add_fast_growth, judge_signals
 
 LEAST_BYTES: Final = 2**20
@@ -34,6 +36,7 @@ FIRST_BLACKOUT_SECONDS: Final = 120.0
 """Nothing is kept so long after the first reading: what is seen first may be loading, however old it is."""
 FIGURES_BLOCKS: Final = 4
 """Slope and forecast are renewed every minute."""
+_DUMPED: Final[tuple[Dial, ...]] = (*SENSITIVITIES, "off")
 _JUDGED_GAP: Final = 64
 """Blocks without a reading that are judged one by one; what follows them is only noted."""
 _NO_LOWS: Final = Lows(EMPTY, EMPTY, EMPTY)
@@ -50,6 +53,7 @@ class MemoryLeakDetector:
         "_growth",
         "_held",
         "_held_times",
+        "_judge_anew",
         "_keeps",
         "_keeps_from",
         "_last_seconds",
@@ -63,6 +67,7 @@ class MemoryLeakDetector:
         "_slow",
         "_started",
         "_total_bytes",
+        "trace",
     )
 
     def __init__(
@@ -70,20 +75,19 @@ class MemoryLeakDetector:
         *,
         total_bytes: int,
         started_seconds: float | None,
-        sensitivity: Sensitivity = "balanced",
+        sensitivity: Dial = "balanced",
         phase: int = 0,
     ) -> None:
         """Raises ValueError for a size or sensitivity that cannot be."""
         if not 0 < total_bytes < MOST_BYTES:
             raise ValueError(f"{total_bytes} is not the memory of a GPU")
-        if sensitivity not in SETTINGS:
-            raise ValueError(f"{sensitivity} is none of {', '.join(SENSITIVITIES)}")
+        _check(sensitivity)
         self._total_bytes = total_bytes
         self._sensitivity = sensitivity
         self._phase = phase % BLOCK_SECONDS
         self._started = started_seconds
 
-        self._signals = ProcessSignals(total_bytes, sensitivity)
+        self._signals = ProcessSignals(total_bytes, _criterion(sensitivity))
         self._fast = FastGrowth()
         self._last_seconds = -math.inf
         self._keeps_from: float | None = None
@@ -99,6 +103,10 @@ class MemoryLeakDetector:
         self._slack = 0.0
         self._slow = self._growth = LEARNING
         """The verdict without and with the fast tier."""
+        self._judge_anew = False
+        """The sensitivity has changed since the last verdict."""
+        self.trace: Trace | None = None
+        """Takes every block that is judged, for a replay."""
 
     def update(
         self,
@@ -151,12 +159,40 @@ class MemoryLeakDetector:
         if used_bytes is not None and used_bytes - reserved_bytes > LEAST_BYTES:
             self._low_outside = min(self._low_outside, used_bytes - reserved_bytes)
 
-    def use(self, sensitivity: Sensitivity) -> None:
-        """Judge by another criterion from now on; history and alarms stay. Raises ValueError for one that is none."""
-        if sensitivity not in SETTINGS:
-            raise ValueError(f"{sensitivity} is none of {', '.join(SENSITIVITIES)}")
+    @property
+    def sensitivity(self) -> Dial:
+        """By what it judges."""
+        return self._sensitivity
+
+    def use(self, sensitivity: Dial) -> None:
+        """Judge by another criterion from the next block on; history and alarms stay.
+
+        Raises ValueError for one that is none.
+        """
+        _check(sensitivity)
+        self._judge_anew = self._judge_anew or sensitivity != self._sensitivity
         self._sensitivity = sensitivity
-        self._signals.use(sensitivity)
+        self._signals.use(_criterion(sensitivity))
+
+    def keep_trace(self, trace: Trace) -> None:
+        """Note in this one what is judged from now on, and how it came here."""
+        if self._keeps:
+            trace.seed(self._signals.used.store, self._block)
+        self.trace = trace
+
+    def examine(self) -> Examined:
+        """Return by what it judges, for an explanation."""
+        return Examined(
+            self._signals,
+            self._sensitivity,
+            self._total_bytes,
+            self._free,
+            self._started,
+            self._last_seconds,
+            self._keeps_from,
+            self._phase,
+            self._slack,
+        )
 
     def dump(self) -> bytes:
         """Return the whole state, at most 8 KiB, for `load`."""
@@ -164,7 +200,7 @@ class MemoryLeakDetector:
         writer.put(
             "BBdd?dqddddqddd",
             self._phase,
-            SENSITIVITIES.index(self._sensitivity),
+            _DUMPED.index(self._sensitivity),
             *(or_nan(self._started), self._last_seconds, self._keeps, or_nan(self._keeps_from), self._block),
             *(self._block_end, self._low_used, self._low_allocated, self._low_outside),
             *(self._held_times, self._held, or_nan(self._free), self._slack),
@@ -176,15 +212,20 @@ class MemoryLeakDetector:
 
     @classmethod
     def load(
-        cls, data: bytes, *, total_bytes: int, sensitivity: Sensitivity = "balanced", phase: int = 0
+        cls, data: bytes, *, total_bytes: int, sensitivity: Dial | None = "balanced", phase: int = 0
     ) -> MemoryLeakDetector:
         """Go on where `dump` was called, after a gap of any length; ValueError for anything but a dump.
 
-        With the sensitivity and phase of then it goes on exactly; with others, alarms that are on keep their criterion.
+        With the sensitivity (None) and phase of then it goes on exactly; with others, alarms that are on keep their
+        criterion.
         """
         reader = Reader(data)
+        _, dial, started, last_seconds, keeps, keeps_from, block = reader.take("BBdd?dq")
+        dumped = _DUMPED[min(dial, len(_DUMPED) - 1)]
+        sensitivity = sensitivity or dumped
         made = cls(total_bytes=total_bytes, started_seconds=None, sensitivity=sensitivity, phase=phase)
-        _, _, started, made._last_seconds, made._keeps, keeps_from, made._block = reader.take("BBdd?dq")
+        made._judge_anew = sensitivity != dumped
+        made._last_seconds, made._keeps, made._block = last_seconds, keeps, block
         made._block_end, made._low_used, made._low_allocated, made._low_outside = reader.take("dddd")
         made._held_times, made._held, free, made._slack = reader.take("qddd")
         made._started, made._keeps_from, made._free = or_none(started), or_none(keeps_from), or_none(free)
@@ -226,7 +267,10 @@ class MemoryLeakDetector:
         free = None if self._free is None else self._free / PAGE_BYTES
         full = self._free is not None and self._free < FULL_SHARE * self._total_bytes
         now = BlockContext(end, free, end - (self._started or 0.0), full)
-        changed = signals.close(lows, now, self._slack)
+        if self.trace is not None:
+            self.trace.add(self._block, lows, free, self._slack)
+        changed = signals.close(lows, now, self._slack) or self._judge_anew
+        self._judge_anew = False
         gap = block - self._block - 1
         for _ in range(min(gap, _JUDGED_GAP)):  # as readings every 60 s leave them: levels above have some
             end += BLOCK_SECONDS
@@ -253,6 +297,16 @@ class MemoryLeakDetector:
             growth = add_fast_growth(growth, self._fast.exhaustion_seconds, self._free)
         if growth != self._growth:
             self._growth = growth
+
+
+def _check(sensitivity: Dial) -> None:
+    if sensitivity not in DIALS:
+        raise ValueError(f"{sensitivity} is none of {', '.join(DIALS)}")
+
+
+def _criterion(dial: Dial) -> Sensitivity:
+    """Return by what the allocator's signals are judged; while it is off, none of them is told."""
+    return "strict" if dial == "off" else dial
 
 
 def _pages(low: float) -> int:

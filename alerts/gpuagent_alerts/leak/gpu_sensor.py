@@ -80,6 +80,14 @@ class GpuSensor:
             changes[self._key] = sum_up_device(unowned, list(self._growing.values()), free, settled=self._settled)
             self._sum_up_instances(pools, changes)
 
+    def choose(self, processes: Iterable[ProcessReading], clients: Clients, now_seconds: float) -> None:
+        """Judge each process by the sensitivity that holds for it."""
+        for process in processes:
+            pid, instance = process.pid, process.gpu_instance_id
+            history = self._processes.get(pid if instance == NO_INSTANCE else (pid, instance))
+            if history is not None and process.info is not None and process.info.id == history.id:
+                self._all.choose(history, process.info, clients.get(pid), now_seconds)
+
     def hide(self, changes: GrowthChanges) -> None:
         """Nothing is known in this tick: nothing is said, and every history waits."""
         self._note_seen()
@@ -156,6 +164,8 @@ class GpuSensor:
                 if history is None:
                     all_known = False
                     continue
+                if self._all.overrides:
+                    self._all.choose(history, info, clients.get(pid), time)
             client = clients.get(pid) if clients else None
             used, free = process.used_bytes, pool.free_bytes
             if client is not None:
@@ -167,6 +177,7 @@ class GpuSensor:
                 said = history.update(time, used, free)
             if said is not history.detected or not history.shown:
                 growth = changes[history.key] = history.publish(said, to_unix)
+                history.process = process
                 self._note_growth(history.key, growth, process)
         return all_known
 
@@ -197,6 +208,7 @@ class GpuSensor:
         history = self._all.begin(who, process.key, beginning)
         if history is not None:
             self._processes[slot] = history
+            history.process = process
         return history
 
     def _hide(self, history: History, changes: GrowthChanges) -> None:

@@ -11,16 +11,20 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, replace
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import attrgetter
 from typing import Final, NamedTuple
 
 from gpuagent.core.growth import DetectorLoad, Evidence, Growth, MemoryKey, Verdict
 from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import ClientReading, ProcessInfo, ProcessReading
 from gpuagent_alerts.leak.detector import FIRST_BLACKOUT_SECONDS, MemoryLeakDetector
-from gpuagent_alerts.leak.settings import Sensitivity
+from gpuagent_alerts.leak.overrides import Choice, Override, choose
+from gpuagent_alerts.leak.settings import DIALS, Sensitivity
+from gpuagent_alerts.leak.trace import Trace, TraceBudget
 from gpuagent_alerts.store.leaks import LeakHistory, LeakKey
 
 log = logging.getLogger(__name__)
@@ -38,6 +42,8 @@ class Beginning(NamedTuple):
     phase: int
 
 
+CLIENT_BACK_SECONDS: Final = 60.0
+"""After a restart of the agent an app has this long to connect again, before its name counts no more."""
 AGAIN_SECONDS: Final = 5
 """A third of a detector's block, which begins with one of these."""
 
@@ -50,10 +56,18 @@ class History:
     key: MemoryKey
     beginning: Beginning
     detector: MemoryLeakDetector
+    trace: Trace = field(default_factory=Trace)
+    """What the detector was shown, for a replay."""
+    override: int | None = None
+    """The place of the override whose sensitivity holds; None: that of the node does."""
     evidence_told: tuple[Evidence, ...] = ()
     detected: Growth | None = None
     """The detector's own object, to be compared by identity."""
     growth: Growth | None = None
+    ever_leaked: bool = False
+    """It was called leaking, at least once."""
+    process: ProcessReading | None = None
+    """As it was when somebody last asked who it is, or when it began."""
     shown: bool = False
     over: bool = False
     """Forgotten, to make room for another."""
@@ -71,6 +85,9 @@ class History:
     """When it was last written down; 0 for never."""
     begin_anew: Callable[[], MemoryLeakDetector] | None = None
     """Makes a new detector in place of one that was restored and fails; None for a detector that was not restored."""
+
+    def __post_init__(self) -> None:
+        self.detector.keep_trace(self.trace)
 
     @property
     def address(self) -> LeakKey:
@@ -114,8 +131,24 @@ class History:
         log.error(
             "the restored history of pid %d on %s fails and begins anew: %r", self.id.pid, self.key.gpu_uuid, error
         )
+        dial = self.detector.sensitivity
         self.detector, self.begin_anew = self.begin_anew(), None
+        self.detector.keep_trace(self.trace)
+        self.detector.use(dial)
         self.given_seconds = self.seen_seconds = 0.0
+
+    def judge_by(self, choice: Choice, *, waits: bool = False) -> None:
+        """Judge by this sensitivity from now on.
+
+        With `waits`, a history that was restored stays as little sensitive as it was: its app may not be back yet.
+        """
+        dial = self.detector.sensitivity
+        if waits and self.begin_anew is not None and DIALS.index(dial) < DIALS.index(choice.sensitivity):
+            return
+        self.override = choice.override
+        if choice.sensitivity != dial:
+            self.detector.use(choice.sensitivity)
+            self.again_seconds = 0.0
 
     def hide(self) -> None:
         """Nothing is said of it until the next reading, whatever that is."""
@@ -127,6 +160,7 @@ class History:
         self.detected = said
         self.shown = True
         since = said.since_seconds
+        self.ever_leaked = self.ever_leaked or said.verdict is Verdict.LEAKING
         if said.verdict is not Verdict.LEAKING or said.evidence is None:
             self.evidence_told = ()
         elif said.evidence not in self.evidence_told:
@@ -149,6 +183,8 @@ class History:
 
 MOST_HISTORIES = 8192
 """About 100 MiB: more GPU processes than any node has been seen with, and an end for a fork bomb."""
+MOST_ENDED = 16
+"""Histories of processes that have ended after a leak: who is asked about it may ask the next morning."""
 UNCLAIMED_SECONDS = 3600.0
 """What was kept over a restart waits this long for its process: its GPU may be out of reach when the agent starts."""
 
@@ -163,6 +199,11 @@ class Histories:
         detector_type: type[MemoryLeakDetector] = MemoryLeakDetector,
     ) -> None:
         self._sensitivity = sensitivity
+        self.overrides: Sequence[Override] = ()
+        self._chosen_anew = False
+        """The sensitivities of all are to be looked up."""
+        self._budget = TraceBudget()
+        self._ended: deque[History] = deque(maxlen=MOST_ENDED)
         self._most = most
         self._detector_type = detector_type
         self._all: dict[LeakKey, History] = {}
@@ -193,11 +234,12 @@ class Histories:
         history = None if kept is None else self._resume(kept, who, key, beginning)
         if history is None:
             try:
-                history = History(who, key, beginning, self._new_detector(beginning))
+                history = History(who, key, beginning, self._new_detector(beginning), Trace(self._budget))
             except ValueError as error:
                 log.debug("no history of pid %d on %s: %s", who.pid, key.gpu_uuid, error)
                 return None
         self._all[address] = history
+        self._budget.traces = len(self._all)
         self._gone.discard(address)
         return history
 
@@ -206,15 +248,43 @@ class Histories:
         history.over = True
         if self._all.pop(history.address, None) is not None:
             self._full = False
+            self._budget.traces = len(self._all)
             self._gone.add(history.address)
+            if history.ever_leaked:
+                self._ended.append(history)
 
-    def use(self, sensitivity: Sensitivity) -> None:
-        """Judge by another standard from now on: the histories stay."""
-        if sensitivity == self._sensitivity:
-            return
+    @property
+    def sensitivity(self) -> Sensitivity:
+        """Of the node."""
+        return self._sensitivity
+
+    def use(self, sensitivity: Sensitivity, overrides: Sequence[Override] = ()) -> None:
+        """Judge by another criterion from now on: the histories stay."""
         self._sensitivity = sensitivity
+        self.overrides = overrides
+        self._chosen_anew = bool(overrides)
         for history in self._all.values():
-            history.detector.use(sensitivity)
+            if not overrides or not history.id.pid:
+                history.judge_by(Choice(sensitivity))
+
+    def take_chosen_anew(self, *, sweep: bool) -> bool:
+        """Return whether the sensitivity of every process is to be looked up: after each change, and now and then."""
+        anew, self._chosen_anew = self._chosen_anew, False
+        return anew or (sweep and bool(self.overrides))
+
+    def choose(
+        self, history: History, info: ProcessInfo | None, client: ClientReading | None, clock_seconds: float
+    ) -> None:
+        """Judge a process by the sensitivity that holds for it."""
+        restored = self._restored_seconds
+        waits = client is None and restored is not None and clock_seconds - restored < CLIENT_BACK_SECONDS
+        waits = waits and any(override.match.app is not None for override in self.overrides)
+        history.judge_by(choose(self.overrides, self._sensitivity, info, client), waits=waits)
+
+    @property
+    def ended(self) -> Sequence[History]:
+        """Of processes that have ended after they were called leaking, the newest last."""
+        return tuple(self._ended)
 
     def restore(self, rows: Iterable[LeakHistory], clock_seconds: float) -> None:
         """Go on with what was kept. What is of a later time is of another clock, and is dropped."""
@@ -279,7 +349,7 @@ class Histories:
     def _resume(self, kept: LeakHistory, who: ProcessId, key: MemoryKey, beginning: Beginning) -> History | None:
         try:
             detector = self._detector_type.load(
-                kept.dump, total_bytes=beginning.total_bytes, sensitivity=self._sensitivity, phase=beginning.phase
+                kept.dump, total_bytes=beginning.total_bytes, sensitivity=None, phase=beginning.phase
             )
             told = tuple(Evidence(text) for text in kept.evidence)
         except Exception as error:  # noqa: BLE001  bytes that nobody foresaw must not cost the other histories
@@ -287,4 +357,7 @@ class Histories:
             self._broken[kept.key] = str(error)
             return None
         anew = partial(self._new_detector, beginning)
-        return History(who, key, beginning, detector, told, begin_anew=anew)
+        history = History(who, key, beginning, detector, Trace(self._budget), evidence_told=told, begin_anew=anew)
+        if not self.overrides or not who.pid:
+            history.judge_by(Choice(self._sensitivity))
+        return history

@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from gpuagent.core.clock import Clock
@@ -20,6 +20,7 @@ from gpuagent_alerts.leak.detector import MemoryLeakDetector
 from gpuagent_alerts.leak.device import is_readable
 from gpuagent_alerts.leak.gpu_sensor import GpuSensor, GrowthChanges
 from gpuagent_alerts.leak.histories import Histories
+from gpuagent_alerts.leak.overrides import Override
 from gpuagent_alerts.leak.settings import Sensitivity
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.leaks import LeakHistories, LeakHistory, LeakKey
@@ -51,6 +52,7 @@ class LeakSensor:
         for process in snapshot.processes:
             by_gpu[process.gpu_uuid].append(process)
         sweep = now - self._swept_seconds >= _SWEEP_SECONDS
+        chooses = self._histories.take_chosen_anew(sweep=sweep)
         changes: GrowthChanges = {}
         for reading in snapshot.gpus:
             uuid = reading.identity.uuid
@@ -59,6 +61,8 @@ class LeakSensor:
             gpu = self._gpus.get(uuid)
             if gpu is None:
                 gpu = self._gpus[uuid] = GpuSensor(uuid, self._histories, snapshot.node.boot_id)
+            if chooses:
+                gpu.choose(by_gpu[uuid], snapshot.clients, now)
             if not is_readable(reading):
                 gpu.hide(changes)
             elif gpu.is_new(reading):
@@ -68,11 +72,15 @@ class LeakSensor:
         if sweep:
             self._swept_seconds = now
             self._histories.sweep(now)
-        seen = {reading.identity.uuid for reading in snapshot.gpus}
-        for uuid in self._gpus.keys() - seen:  # the driver was reloaded, or the GPU has another name now
-            self._gpus[uuid].hide(changes)
+        self._hide_gone(snapshot, changes)
         self._apply(changes)
         return replace(snapshot, growth=self._growth)
+
+    def _hide_gone(self, snapshot: Snapshot, changes: GrowthChanges) -> None:
+        """Hide GPUs that are gone: the driver was reloaded, or a GPU has another name now."""
+        seen = {reading.identity.uuid for reading in snapshot.gpus}
+        for uuid in self._gpus.keys() - seen:
+            self._gpus[uuid].hide(changes)
 
     def _apply(self, changes: GrowthChanges) -> None:
         """A snapshot is frozen: what was handed out is never changed, and handed out again while nothing is new."""
@@ -98,13 +106,17 @@ class LeakDetection:
         store: Store | None = None,
         boot_id: str = "",
         detector_type: type[MemoryLeakDetector] = MemoryLeakDetector,
+        overrides: Sequence[Override] = (),
     ) -> None:
         self._histories = Histories(sensitivity, detector_type=detector_type)
+        self._histories.use(sensitivity, overrides)
         self._sensor = LeakSensor(self._histories)
         self._stored = None if store is None else LeakHistories(store)
         self._clock = clock
         self._boot_id = boot_id
         self._observing_fails = False
+        self.snapshot: Snapshot | None = None
+        """The last one, with what is said of it."""
         self._keeping_fails = False
 
     def open(self) -> None:
@@ -122,11 +134,17 @@ class LeakDetection:
             self._observing_fails = True
             return snapshot
         self._observing_fails = False
+        self.snapshot = observed
         return observed
 
-    def use(self, sensitivity: Sensitivity) -> None:
-        """Judge by another sensitivity from now on; every history stays."""
-        self._histories.use(sensitivity)
+    def use(self, sensitivity: Sensitivity, overrides: Sequence[Override] = ()) -> None:
+        """Judge by another sensitivity from now on, for the node or for some processes; every history stays."""
+        self._histories.use(sensitivity, overrides)
+
+    @property
+    def histories(self) -> Histories:
+        """All that is remembered."""
+        return self._histories
 
     async def keep(self, most: int | None = MOST_AT_A_TIME) -> None:
         """Write down, in a thread, what was written down longest ago. To be called every `keep_interval_seconds`."""

@@ -16,6 +16,12 @@ SENSITIVITIES: Final[tuple[Sensitivity, ...]] = ("strict", "balanced", "sensitiv
 """The strictest first: what meets one nearly always meets those after it."""
 
 
+Dial = Literal["off", "strict", "balanced", "sensitive"]
+"""A sensitivity, or `off`: nothing is ever called a leak. What is read of the memory is the same."""
+
+DIALS: Final[tuple[Dial, ...]] = ("off", *SENSITIVITIES)
+"""From the least sensitive on."""
+
 FULL_SHARE: Final = 0.02
 """Free part of the memory below which there is no room to grow: where `GpuMemoryFull` begins."""
 

@@ -18,7 +18,7 @@ from gpuagent_alerts.leak.forecast import (
     forecast_window,
     slope_of,
 )
-from gpuagent_alerts.leak.settings import SENSITIVITIES, SUSPECTED, Sensitivity
+from gpuagent_alerts.leak.settings import SENSITIVITIES, SUSPECTED, Dial
 from gpuagent_alerts.leak.signals import OWN_NAMES, USED_NAME, ProcessSignals, Signal
 
 _REJECTIONS = {
@@ -33,6 +33,11 @@ _REJECTIONS = {
 
 GOES_ON = ("it rises evenly, and has not taken enough yet to tell a leak from a cache",)
 """Why it grows, where nothing more is known than that it does."""
+
+
+def describe_against(reason: RejectReason) -> str:
+    """Return what speaks against a leak."""
+    return _REJECTIONS[reason]
 
 
 def format_pages(count: float) -> str:
@@ -108,7 +113,7 @@ class Headroom(NamedTuple):
 
 
 def judge_signals(
-    signals: ProcessSignals, sensitivity: Sensitivity, now_seconds: float, room: Headroom, before: Growth
+    signals: ProcessSignals, sensitivity: Dial, now_seconds: float, room: Headroom, before: Growth
 ) -> Growth:
     """Return the verdict with its figures. `before` is the last one: growth that stops keeps its pace and its begin."""
     leak, evidence, what = _leak(signals, sensitivity)
@@ -209,8 +214,10 @@ def _rises(signal: Signal, total_bytes: float) -> bool:
     return slope.value * USUAL_SECONDS >= SUSPECTED.least_growth(total_bytes) and late.value >= LATE_SHARE * slope.value
 
 
-def _leak(signals: ProcessSignals, sensitivity: Sensitivity) -> tuple[Alarm | None, Evidence | None, str]:
+def _leak(signals: ProcessSignals, sensitivity: Dial) -> tuple[Alarm | None, Evidence | None, str]:
     """Return the alarm that counts at this sensitivity, and the strictest criterion that has one."""
+    if sensitivity == "off":
+        return None, None, ""
     for signal, what in zip(signals.own or (), OWN_NAMES, strict=False):
         alarm = signal.criteria[0].alarm
         if alarm is not None:
@@ -264,8 +271,10 @@ def _learns(signal: Signal) -> bool:
     return True
 
 
-def _ending(signals: ProcessSignals, sensitivity: Sensitivity, now_seconds: float) -> tuple[Ending | None, int]:
+def _ending(signals: ProcessSignals, sensitivity: Dial, now_seconds: float) -> tuple[Ending | None, int]:
     """Return how the last leak ended, while that is worth telling, and how many pages it holds."""
+    if sensitivity == "off":
+        return None, 0
     judged = [(signals.used.criteria[SENSITIVITIES.index(sensitivity)], signals.used)]
     judged += [(signal.criteria[0], signal) for signal in signals.own or ()]
     endings = [(criterion.ending, signal.store) for criterion, signal in judged if criterion.ending is not None]

@@ -69,9 +69,9 @@ def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
         matchers = body.get("matchers")
         if not isinstance(matchers, list) or not all(isinstance(text, str) for text in matchers):
             raise ValueError("matchers must be a list of texts")
-        matchers, comment = [_writable(text) for text in matchers], _text(body, "comment")
+        matchers, comment = [_writable(text) for text in matchers], text_of(body, "comment")
         seconds = _seconds(body.get("seconds"))
-        return json_answer(await commands.add_silence(matchers, seconds, comment, _caller(request)), 201)
+        return json_answer(await commands.add_silence(matchers, seconds, comment, caller_of(request)), 201)
 
     async def expire(request: Request) -> Response:
         await json_body(request, allowed=())
@@ -79,8 +79,8 @@ def alert_routes(commands: AlertCommands) -> Sequence[BaseRoute]:
 
     async def acknowledge(request: Request) -> Response:
         body = await json_body(request, may_be_empty=False, allowed=("alert", "comment"))
-        which, comment = _text(body, "alert"), _text(body, "comment")
-        return json_answer({"acknowledged": await commands.acknowledge(which, comment, _caller(request))}, 201)
+        which, comment = text_of(body, "alert"), text_of(body, "comment")
+        return json_answer({"acknowledged": await commands.acknowledge(which, comment, caller_of(request))}, 201)
 
     async def unacknowledge(request: Request) -> Response:
         await json_body(request, allowed=())
@@ -132,7 +132,8 @@ def _unavailable(error: NotNow) -> Refusal:
     return 503, {"error": "Service Unavailable", "message": str(error)}
 
 
-def _text(body: Document, key: str) -> str:
+def text_of(body: Document, key: str) -> str:
+    """Return a text of a body, "" where it has none. Raises ValueError."""
     text = body.get(key, "")
     if not isinstance(text, str):
         raise ValueError(f"{key} must be a text")
@@ -150,7 +151,7 @@ def _seconds(value: object) -> float:
     return float(value)
 
 
-def _caller(request: Request) -> str:
+def caller_of(request: Request) -> str:
     """Return the user at the other end of the socket."""
     peer = peer_of(request.scope)
     if peer is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Final, NamedTuple
 
 Row = tuple[float, float | None, float | None, float | None, float | None, str]
 """Time in seconds; used, free, allocated and reserved bytes, None where there is no reading; the process.
@@ -11,6 +11,16 @@ Row = tuple[float, float | None, float | None, float | None, float | None, str]
 A plain tuple: a trace has millions.
 """
 Rows = Iterator[Row]
+
+
+class ProcessFacts(NamedTuple):
+    """What a trace of the agent's own tells once of a process, so that a replay judges as the agent did."""
+
+    total_bytes: int
+    """Memory of the GPU."""
+    started_seconds: float | None
+    """When it started; None: with its first row."""
+
 
 OnFault = Callable[[int, str], None]
 """Takes the line of a malformed row and what is wrong with it. It may raise `TraceError` to refuse the file."""

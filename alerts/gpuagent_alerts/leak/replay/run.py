@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 from gpuagent.core.growth import Evidence, Growth, Range, Verdict
 from gpuagent_alerts.leak.detector import MemoryLeakDetector
-from gpuagent_alerts.leak.replay.rows import OnFault, Rows
+from gpuagent_alerts.leak.replay.rows import OnFault, ProcessFacts, Rows
 from gpuagent_alerts.leak.settings import Sensitivity
 
 MOST_PROCESSES: Final = 4096
@@ -144,12 +144,18 @@ class _Track:
 
 
 def replay_rows(
-    rows: Rows, on_fault: OnFault, *, sensitivity: Sensitivity = "balanced", total_bytes: int | None = None
+    rows: Rows,
+    on_fault: OnFault,
+    *,
+    sensitivity: Sensitivity = "balanced",
+    total_bytes: int | None = None,
+    facts: Mapping[str, ProcessFacts] | None = None,
 ) -> Iterator[Replayed]:
     """Yield what would have been said of each process, the first seen first.
 
     Without `total_bytes`, a GPU's size is taken from the first row that has used and free memory: it is right where the
-    process is alone, and less otherwise, which matters only to growth below 0.25 % of it.
+    process is alone, and less otherwise, which matters only to growth below 0.25 % of it. `facts`, where a trace has
+    them, tell the size, and when the process started.
     """
     tracks: OrderedDict[str, _Track] = OrderedDict()
     for seconds, used, free, allocated, reserved, process in rows:
@@ -167,10 +173,13 @@ def replay_rows(
         track.replayed.samples += 1
         track.add(seconds, used, free, allocated)
         if track.update is None:
-            size = total_bytes or (None if used is None or free is None else int(used + free))
+            known = facts.get(process) if facts else None
+            size = total_bytes or (known.total_bytes if known is not None else None)
+            size = size or (None if used is None or free is None else int(used + free))
             if not size:
                 continue
-            detector = MemoryLeakDetector(total_bytes=size, started_seconds=seconds, sensitivity=sensitivity)
+            started = seconds if known is None or known.started_seconds is None else known.started_seconds
+            detector = MemoryLeakDetector(total_bytes=size, started_seconds=started, sensitivity=sensitivity)
             track.update = detector.update
         if free is not None:
             track.replayed.judged = True

@@ -1,6 +1,7 @@
 """Opening a trace, whichever format it has, also compressed with gzip.
 
-- CSV: `time_seconds,used_bytes[,free_bytes][,allocated_bytes][,reserved_bytes][,process]`, in any order;
+- CSV: `time_seconds,used_bytes[,free_bytes][,allocated_bytes][,reserved_bytes][,process]`, in any order; those that
+  the agent exports have `total_bytes` and `started_seconds` too, in the first row of each process;
 - logs of `nvidia-smi --query-compute-apps=timestamp,gpu_uuid,pid,process_name,used_memory --format=csv -l 5`, which
   have no free memory: it is what the processes leave of the total, which the caller must know;
 - answers of Prometheus: see `prometheus_trace`.
@@ -13,7 +14,7 @@ import gzip
 import io
 import shutil
 import tempfile
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, MutableMapping
 from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from functools import partial
@@ -27,11 +28,14 @@ from gpuagent_alerts.leak.replay.rows import (
     MOST_SECONDS,
     Leftover,
     OnFault,
+    ProcessFacts,
     Rows,
     TraceError,
+    number,
 )
 
 _COLUMNS: Final = ("time_seconds", "used_bytes", "free_bytes", "allocated_bytes", "reserved_bytes", "process")
+_MOST_FACTS: Final = 100_000
 _NEEDED: Final = _COLUMNS[:2]
 
 
@@ -41,12 +45,16 @@ def is_csv_header(line: str) -> bool:
     return names.issuperset(_NEEDED)
 
 
-def read_csv(  # noqa: C901 - one loop, a million times
-    lines: Iterable[str], total_bytes: float | None, on_fault: OnFault
+def read_csv(  # noqa: C901, PLR0912 - one loop, a million times
+    lines: Iterable[str],
+    total_bytes: float | None,
+    on_fault: OnFault,
+    facts: MutableMapping[str, ProcessFacts] | None = None,
 ) -> Rows:
     """Return the rows; an empty cell is no reading. Raises TraceError if a needed column is missing.
 
     Without a column of what is free, that is what the processes leave of `total_bytes`: all of them are on one GPU.
+    What is told once of a process is put into `facts` before its first row is given.
     """
     reader = csv.reader(lines)
     header = [name.strip() for name in next(reader, [])]
@@ -61,6 +69,7 @@ def read_csv(  # noqa: C901 - one loop, a million times
     time_at, used_at, free_at, allocated_at, reserved_at, process_at = (
         header.index(name) if name in header else width for name in _COLUMNS
     )
+    facts_at = [header.index(name) if name in header else width for name in ("total_bytes", "started_seconds")]
     leftover = Leftover(total_bytes) if total_bytes is not None and free_at == width else None
     while True:
         try:
@@ -70,6 +79,8 @@ def read_csv(  # noqa: C901 - one loop, a million times
                         on_fault(reader.line_num, f"{len(row)} cells where the first line has {width}")
                     continue
                 row.append("")
+                if facts is not None and row[facts_at[0]] and row[process_at] not in facts:
+                    _note_facts(facts, row[process_at], row[facts_at[0]], row[facts_at[1]])
                 try:
                     seconds = float(row[time_at])
                     used = float(cell) if (cell := row[used_at]) else None
@@ -95,6 +106,14 @@ def read_csv(  # noqa: C901 - one loop, a million times
             on_fault(reader.line_num, str(error))
         else:
             return
+
+
+def _note_facts(facts: MutableMapping[str, ProcessFacts], process: str, total: str, started: str) -> None:
+    """Take what can be meant; without it a replay goes by the first row."""
+    with suppress(ValueError):
+        size = number(total)
+        if size and len(facts) < _MOST_FACTS:
+            facts[process] = ProcessFacts(int(size), number(started, MOST_SECONDS))
 
 
 _TIME: Final = "timestamp"
@@ -168,14 +187,22 @@ _UNKNOWN: Final = (
 
 
 @contextmanager
-def open_trace(path: Path, total_bytes: int | None, on_fault: OnFault) -> Iterator[Rows]:
-    """Yield the rows of a file of any format, also compressed with gzip. Raises TraceError, while it is read too."""
+def open_trace(
+    path: Path,
+    total_bytes: int | None,
+    on_fault: OnFault,
+    facts: MutableMapping[str, ProcessFacts] | None = None,
+) -> Iterator[Rows]:
+    """Yield the rows of a file of any format, also compressed with gzip. Raises TraceError, while it is read too.
+
+    What a trace of the agent's tells once of a process is put into `facts`.
+    """
     try:
         with path.open("rb") as opened, _seekable(opened) as raw:
             packed = raw.read(2) == _GZIP
             raw.seek(0)
             with gzip.GzipFile(fileobj=raw) if packed else raw as plain:
-                yield _rows(cast("BinaryIO", plain), total_bytes, on_fault)
+                yield _rows(cast("BinaryIO", plain), total_bytes, on_fault, facts)
     except (
         OSError,
         EOFError,
@@ -199,7 +226,12 @@ def _seekable(file: BinaryIO) -> Iterator[BinaryIO]:
         yield cast("BinaryIO", copy)
 
 
-def _rows(file: BinaryIO, total_bytes: int | None, on_fault: OnFault) -> Rows:
+def _rows(
+    file: BinaryIO,
+    total_bytes: int | None,
+    on_fault: OnFault,
+    facts: MutableMapping[str, ProcessFacts] | None,
+) -> Rows:
     text = io.TextIOWrapper(file, encoding="utf-8-sig", errors="replace", newline="")
     try:
         beginning = text.readline(LINE_CHARACTERS)
@@ -209,7 +241,7 @@ def _rows(file: BinaryIO, total_bytes: int | None, on_fault: OnFault) -> Rows:
             return
         lines = iter(partial(text.readline, LINE_CHARACTERS), "")
         if is_csv_header(beginning):
-            yield from read_csv(lines, total_bytes, on_fault)
+            yield from read_csv(lines, total_bytes, on_fault, facts)
         elif is_smi_header(beginning):
             yield from read_smi(lines, total_bytes, on_fault)
         else:

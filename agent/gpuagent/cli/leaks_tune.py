@@ -1,0 +1,216 @@
+"""`gpuagent leaks tune`: an override of the leak detector's sensitivity, checked, and written where it may be."""
+
+from __future__ import annotations
+
+import contextlib
+import difflib
+import os
+import shutil
+import stat
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import typer
+
+from gpuagent.cli.cells import clean
+from gpuagent.cli.control import Refused, answer_of
+from gpuagent.cli.source import tell
+
+if TYPE_CHECKING:
+    from gpuagent.config.models import Config
+
+EXIT_OK, EXIT_NOT = 0, 1
+_RELOAD_SECONDS = 60.0
+_MOST_NAMED = 5
+
+
+class _Cannot(Exception):
+    """Why the file is not written: the lines are printed instead."""
+
+
+class _Edit(NamedTuple):
+    path: Path
+    before: bytes
+    after: bytes
+    status: os.stat_result
+    """Of the file as it was read."""
+
+
+def tune_file(
+    config: Path | None, match: Mapping[str, str], sensitivity: str, socket: Path | None, *, show: bool, yes: bool
+) -> int:
+    """Check an override, and write it or print its lines; returns the exit status."""
+    from gpuagent.config.faults import ConfigError
+    from gpuagent.config.files import DEFAULT_PATH
+    from gpuagent.config.tuning import fragment
+
+    path = config or DEFAULT_PATH
+    try:
+        before, text, status = _read(path, required=config is not None)
+        loaded = _load(path, before)
+        after = _edited(path, text, loaded, match, sensitivity)
+    except ConfigError as error:
+        tell(str(error))
+        return EXIT_NOT
+    except OSError as error:
+        tell(f"{path} cannot be read: {error.strerror}")
+        return EXIT_NOT
+    _tell_who(match, socket)
+    if after is not None and after == before:
+        tell(f"{path} says so already")
+        return EXIT_OK
+    reason = _why_not(path, status, after)
+    if show or reason or not (yes or can_be_asked()):
+        typer.echo(fragment(match, sensitivity), nl=False)
+        _tell_how(path, "" if show else reason)
+        return EXIT_OK
+    assert after is not None  # noqa: S101  else there was a reason
+    assert status is not None  # noqa: S101  likewise
+    return _write_and_reload(_Edit(path, before, after, status), socket, yes=yes)
+
+
+def can_be_asked() -> bool:
+    """Return whether a person sits there."""
+    return sys.stdin.isatty()
+
+
+def _read(path: Path, *, required: bool) -> tuple[bytes, str, os.stat_result | None]:
+    """Return the file as it is, empty where there is none and none is needed. Raises OSError."""
+    from gpuagent.config.files import read_file
+
+    try:
+        status = path.stat()
+        content = read_file(path)
+    except FileNotFoundError:
+        if required:
+            raise
+        return b"", "", None
+    return content, content.decode("utf-8", "replace"), status
+
+
+def _load(path: Path, content: bytes) -> Config:
+    """Return the configuration of this content in the place of the file's. Raises ConfigError."""
+    from gpuagent.config.load import load_config
+
+    return load_config(path, is_root=os.geteuid() == 0, read=lambda _: content)
+
+
+def _edited(path: Path, text: str, before: Config, match: Mapping[str, str], sensitivity: str) -> bytes | None:
+    """Return the content with the override; None where the file is in a form that is not edited.
+
+    Raises ConfigError for an override that cannot be, as the file with it would be refused.
+    """
+    from gpuagent.config.reference import effective
+    from gpuagent.config.tuning import fragment, with_override
+
+    wanted = {"match": dict(match), "sensitivity": sensitivity}
+    new = with_override(text, match, sensitivity)
+    if new is None:  # by itself, at the node's own sensitivity
+        lines = fragment(match, sensitivity).replace("leaks:\n", f"leaks:\n  sensitivity: {before.leaks.sensitivity}\n")
+        sockets = before.processes.container_socket
+        more = f"processes: {{container_socket: {str(sockets)!r}}}\n" if sockets else ""
+        _load(path, (lines + more).encode())
+        return None
+    after = effective(_load(path, new.encode()))
+    known = effective(before)
+    others = [each for each in known["leaks"].get("overrides", ()) if each["match"] != wanted["match"]]
+    got = after["leaks"].pop("overrides")
+    known["leaks"].pop("overrides", None)
+    kept = [each for each in got if each["match"] != wanted["match"]]
+    is_so = wanted in got and kept == others and after == known
+    return new.encode() if is_so and "\N{REPLACEMENT CHARACTER}" not in new else None
+
+
+def _tell_who(match: Mapping[str, str], socket: Path | None) -> None:
+    """Name the processes on GPUs that this is for now: a name that is misspelt is for none."""
+    try:
+        rows = answer_of("GET", "/api/v1/processes", socket)["processes"]
+        apps = {each["pid"]: each["app"] for each in answer_of("GET", "/api/v1/clients", socket)["clients"]}
+    except (Refused, KeyError, TypeError):
+        return
+    pids = {row["pid"]: clean(row["process"]) for row in rows if _is_for(match, row, apps.get(row["pid"], ""))}
+    if not pids:
+        tell("no process on a GPU is meant by this now")
+        return
+    named = ", ".join(f"{name} (pid {pid})" for pid, name in list(pids.items())[:_MOST_NAMED])
+    more = f" and {len(pids) - _MOST_NAMED} more" if len(pids) > _MOST_NAMED else ""
+    tell(f"for now this is for {named}{more}")
+
+
+def _is_for(match: Mapping[str, str], row: Mapping[str, Any], app: str) -> bool:
+    has: dict[str, tuple[Any, ...]] = {"app": (app,), "process_name": (row.get("process"),)}
+    container = str(row.get("container_id") or "")
+    has["container"] = (container, container[: len(match.get("container", ""))], row.get("container_name"))
+    return all(value in has.get(key, (row.get(key),)) for key, value in match.items())
+
+
+def _why_not(path: Path, status: os.stat_result | None, after: bytes | None) -> str:
+    """Return why the file is not edited, "" if it may be."""
+    if status is None:
+        return f"there is no file {path}"
+    if after is None:
+        return f"{path} is written in a form that is not edited"
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
+        return f"{path} has several names"
+    real = path.resolve()
+    if not os.access(real.parent, os.W_OK) or not os.access(real, os.W_OK):
+        return f"{path} may not be written by this user"
+    return ""
+
+
+def _tell_how(path: Path, reason: str) -> None:
+    before = f"{reason}: " if reason else ""
+    tell(f"{before}put these lines into {path}, ahead of other overrides, and have it read: gpuagent config reload")
+
+
+def _write_and_reload(edit: _Edit, socket: Path | None, *, yes: bool) -> int:
+    old, new = edit.before.decode().splitlines(), edit.after.decode().splitlines()
+    for line in difflib.unified_diff(old, new, str(edit.path), str(edit.path), lineterm="", n=2):
+        typer.echo(clean(line))
+    if not yes and not typer.confirm("Write this, and have the agent read it again?", default=False, err=True):
+        tell("nothing was changed")
+        return EXIT_NOT
+    try:
+        _replace(edit)
+    except (OSError, _Cannot) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        tell(f"{edit.path} was not written: {reason}")
+        return EXIT_NOT
+    tell(f"written: {edit.path}")
+    try:
+        answer = answer_of("POST", "/api/v1/reload", socket, timeout_seconds=_RELOAD_SECONDS, also=(409,))
+    except Refused as error:
+        tell(f"{error}\nit holds from the next `gpuagent config reload` or start on")
+        return EXIT_NOT
+    if answer.get("error"):
+        tell(f"the agent refused the file, and its old configuration stays:\n{answer['error']}")
+        return EXIT_NOT
+    tell("the agent has read it; histories stay, and verdicts follow within 15 s")
+    return EXIT_OK
+
+
+def _replace(edit: _Edit) -> None:
+    """Put the new content in the file's place, with its owner, mode and ACL. Raises OSError and _Cannot."""
+    from gpuagent.config.files import read_file
+
+    real = edit.path.resolve()
+    new = real.with_name(f".{real.name}.{os.getpid()}.new")
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    with os.fdopen(os.open(new, flags, 0o600), "wb") as stream:
+        try:
+            stream.write(edit.after)
+            stream.flush()
+            if (edit.status.st_uid, edit.status.st_gid) != (os.geteuid(), os.getegid()):
+                os.fchown(stream.fileno(), edit.status.st_uid, edit.status.st_gid)
+            shutil.copystat(real, new)
+            os.utime(new)
+            os.fsync(stream.fileno())
+            if read_file(real) != edit.before:
+                raise _Cannot("somebody has changed it meanwhile")
+            new.replace(real)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                new.unlink()
+            raise
