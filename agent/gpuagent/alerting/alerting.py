@@ -247,10 +247,10 @@ class Alerting:
             if instance.state is State.FIRING
         )
 
-    def _pending(self) -> set[str]:
-        """Return fingerprints of what is true and has not held for long enough."""
+    def _pending(self) -> dict[str, Alert]:
+        """Return what is true and has not held for long enough, by fingerprint."""
         return {
-            instance.fingerprint
+            instance.fingerprint: instance.as_alert(Status.FIRING)
             for running in self.engine.rules()
             if running.states is not None
             for instance in running.states.instances

@@ -131,6 +131,12 @@ class SnapshotFacts:
         ]
         return self.program(uuid, max(growing)[1]) if growing else None
 
+    def growers(self, uuid: str) -> Sequence[CauseProcess]:
+        """Return every process that grows on a GPU."""
+        found = (self.program(uuid, key.pid) for key, growth in self._snapshot.growth.items()
+                 if key.gpu_uuid == uuid and key.pid and _counts(growth, leaking=False))  # fmt: skip
+        return [one for one in found if one is not None]
+
     def dead_pids(self, uuid: str) -> Sequence[int]:
         """Return the processes that have ended and hold memory of a GPU."""
         return [each.pid for each in self._snapshot.processes
