@@ -142,6 +142,10 @@ class Message:
     group_labels: Mapping[str, str] = field(default_factory=dict)
     incident: Incident | None = None
     """Incident that all its alerts belong to; None where a route groups by labels."""
+    written_at: float | None = None
+    """Unix time at which it was written; None until it is in the outbox."""
+    tells_beginning: bool = False
+    """Whether this end is the first that its receiver hears of the incident: it was over before it could be told."""
 
     @property
     def status(self) -> Status:

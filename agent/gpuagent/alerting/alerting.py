@@ -382,6 +382,6 @@ class Alerting:
 
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
         undelivered = find_undelivered(receivers, self.delivery.workers, self.heartbeats, self._clock.now())
-        firing = tuple(subjects_of(self.engine))
+        firing = tuple(subjects_of(self.engine, self._notifier.is_silenced))
         figures = count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)
         return replace(figures, undelivered=undelivered, firing=firing)

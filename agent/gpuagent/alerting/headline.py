@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from gpuagent.growth import Growth, MemoryKey, Verdict
 from gpuagent.naming import format_container
-from gpuagent.reading import GpuReading, GpuState, ProcessReading, Snapshot
+from gpuagent.reading import GpuReading, GpuState, NvmlState, ProcessReading, Snapshot
 from gpuagent.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, Incident, Status, resolved_summary, shown_annotations
 from gpuagent_exporters.xids import explain_xid
@@ -220,6 +220,18 @@ def _xid(seen: BriefingInputs, main: Alert) -> str:
     return ", ".join(f"Xid {xid}: {explain_xid(xid).meaning}" for xid in seen.xids) or _summary(main)
 
 
+def _blind(seen: BriefingInputs, main: Alert) -> str:
+    """Return what cannot be read, and that somebody paused the agent, where that is why."""
+    node = None if seen.snapshot is None else seen.snapshot.node
+    if node is not None and node.nvml_state is NvmlState.PAUSED:
+        return "measuring is paused" + (f": {node.nvml_reason}" if node.nvml_reason else "")
+    scope = main.labels.get("scope", "")
+    if scope == "processes":
+        return _summary(main)
+    is_one = scope == "gpu" and len(seen.indices) == 1 and seen.incident.kind is not CauseKind.NODE
+    return "the agent cannot read this GPU" if is_one else "the agent cannot read any GPU"
+
+
 _WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
     LEAK: _leak,
     SOON: _soon,
@@ -227,6 +239,7 @@ _WRITERS: dict[str, Callable[[BriefingInputs, Alert], str]] = {
     "GpuLost": _lost,
     "GpuXidCritical": _xid,
     "GpuXidWarning": _xid,
+    "GpuMonitorBlind": _blind,
 }
 
 

@@ -164,6 +164,13 @@ class Notifier:
         found = self._book.stirring(counts, facts, now) if told and counts else {}
         return {key: alerts for key, alerts in found.items() if key in told}
 
+    def is_silenced(self, alert: Alert) -> bool:
+        """Return whether a silence is in force for an alert, or for its incident."""
+        name = alert.fingerprint
+        key = next((one.key for one in self._book.records.values() if name in one.members), "")
+        labels = {**self._node_labels, **alert.labels, **({INCIDENT_LABEL: key} if key else {})}
+        return bool(self._quiet.silences.silencing(labels))
+
     def is_open(self, fingerprint: str) -> bool:
         """Return whether some receiver takes the alert for firing."""
         return any(told.alerts[fingerprint].firing for told in tuple(self._told.values()) if fingerprint in told.alerts)

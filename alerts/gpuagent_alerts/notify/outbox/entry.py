@@ -20,6 +20,7 @@ from gpuagent_alerts.store.tables import (
     Table,
     array,
     document,
+    flag,
     integer,
     labels,
     measured,
@@ -132,6 +133,8 @@ def dump_message(message: Message) -> str:
             "group_labels": dict(message.group_labels),
             "alerts": [dump_alert(alert) for alert in message.alerts],
             **({} if message.incident is None else {"incident": dump_incident(message.incident)}),
+            **({"tells_beginning": True} if message.tells_beginning else {}),
+            **({} if message.written_at is None else {"written_at": max(message.written_at, 0.0)}),
         }
     )
 
@@ -141,7 +144,9 @@ def load_message(text: str, *, message_id: str, receiver: str, group: str) -> Me
     found = document(parsed(text))
     alerts = tuple(load_alert(alert) for alert in array(member(found, "alerts")))
     incident = load_incident(found["incident"]) if "incident" in found else None
-    return Message(message_id, receiver, group, alerts, texts(member(found, "group_labels")), incident)
+    written_at = unix_time_or_none(found.get("written_at"))  # older versions did not write it
+    group_labels, both = texts(member(found, "group_labels")), flag(found.get("tells_beginning", False))
+    return Message(message_id, receiver, group, alerts, group_labels, incident, written_at, both)
 
 
 def dump_alert(alert: Alert) -> dict[str, Any]:
