@@ -181,6 +181,10 @@ class Message:
     """Incident that all its alerts belong to; None where a route groups by labels, and of a digest."""
     digest: tuple[DigestLine, ...] = ()
     """Of a message that stands for those that were held back: what they were about."""
+    written_at: float | None = None
+    """Unix time at which it was written; None until it is in the outbox."""
+    tells_beginning: bool = False
+    """Whether this end is the first that its receiver hears of the incident: it was over before it could be told."""
 
     @property
     def status(self) -> Status:

@@ -15,6 +15,7 @@ from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReadi
 from gpuagent.core.units import format_duration
 from gpuagent.core.wording import WITHHELD
 from gpuagent_exporters import gpu_problems
+from gpuagent_exporters.alert_problems import alert_problems
 from gpuagent_exporters.assessment import Assessments
 from gpuagent_exporters.growth_problems import growth_problems
 from gpuagent_exporters.memory_problems import dead_process_problems
@@ -22,8 +23,9 @@ from gpuagent_exporters.severity import Problem, Severity, joined, most_severe_f
 from gpuagent_exporters.undelivered_problems import undelivered_problems
 from gpuagent_exporters.xids import explain_xid
 
-_XID_SECONDS = 3600.0
-"""An event is no state: after this long it is history. One that takes a repair is a problem until that was done."""
+_XID_SECONDS = 900.0
+"""An event is no state: after this long it is history, as for its alert. One that takes a repair is a problem until
+that was done."""
 
 _NOT_OK = (GpuState.LOST, GpuState.BLIND, GpuState.GONE, GpuState.FAILED, GpuState.STARTING)
 
@@ -53,19 +55,18 @@ def find_problems(
     if snapshot is None:
         text = "nothing has been measured yet: the agent has just started"
         return [*state, Problem(Severity.INFO, "not_measured", text, "The first figures come in a few seconds.")]
-    return most_severe_first(
-        (
-            *_nvml(snapshot),
-            *_count(snapshot),
-            *_stale(snapshot, now_seconds, stale_after_seconds(poll_interval_seconds)),
-            *_namespace(snapshot),
-            *_gpus(snapshot, now_seconds),
-            *growth_problems(snapshot, framework_recognizer(preallocates), Assessments(snapshot.growth, firing)),
-            *_xids(snapshot),
-            *_collectors(snapshot),
-            *state,
-        )
+    found = (
+        *_nvml(snapshot),
+        *_count(snapshot),
+        *_stale(snapshot, now_seconds, stale_after_seconds(poll_interval_seconds)),
+        *_namespace(snapshot),
+        *_gpus(snapshot, now_seconds),
+        *growth_problems(snapshot, framework_recognizer(preallocates), Assessments(snapshot.growth, firing)),
+        *_xids(snapshot),
+        *_collectors(snapshot),
+        *state,
     )
+    return most_severe_first((*found, *alert_problems(firing, found)))
 
 
 def _state(problem: str) -> Iterator[Problem]:

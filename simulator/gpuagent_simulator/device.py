@@ -192,19 +192,25 @@ class Gpu:
     def _compute(self, key: tuple[int, int], now: float) -> GpuMoment:
         """Hand out memory as the driver does: what there is, first come first served.
 
-        No sum exceeds the GPU's memory.
+        No sum exceeds the memory of the GPU, or of a MIG instance.
         """
         left = math.inf
         if self.spec.memory is not None:
             left = self.spec.memory.total - self.spec.memory.reserved - self.base_used_bytes(now)
         rows = []
+        rooms = {one.spec.gpu_instance: float(one.spec.memory) for one in self.instances if one.exists(now)}
+        for one in self.instances:
+            if one.exists(now):
+                rooms[one.spec.gpu_instance] -= one.spec.base_used(now)
         for process in self._processes:
             if not process.listed(now):
                 continue
             used = process.used_bytes(now)
             if used is not None:
-                used = int(min(used, left))
+                room = rooms.get(process.gpu_instance, math.inf)
+                used = max(0, int(min(used, left, room)))
                 left -= used
+                rooms[process.gpu_instance] = room - used
             rows.append(ListedProcess(process, process.pid, used, process.load(now)))
         totals = map(sum, zip(*(row.load for row in rows), strict=True)) if rows else IDLE
         return GpuMoment(key, now, tuple(rows), Load(*(min(100, total) for total in totals)))

@@ -240,10 +240,10 @@ class Alerting:
             if instance.state is State.FIRING
         )
 
-    def _pending(self) -> set[str]:
-        """Return fingerprints of what is true and has not held for long enough."""
+    def _pending(self) -> dict[str, Alert]:
+        """Return what is true and has not held for long enough, by fingerprint."""
         return {
-            instance.fingerprint
+            instance.fingerprint: instance.as_alert(Status.FIRING)
             for running in self.engine.rules()
             if running.states is not None
             for instance in running.states.instances
@@ -379,6 +379,6 @@ class Alerting:
 
     def _count(self, receivers: tuple[ReceiverCounts, ...]) -> AlertingFigures:
         undelivered = find_undelivered(receivers, self.delivery.workers, self.heartbeats, self._clock.now())
-        firing = tuple(subjects_of(self.engine))
+        firing = tuple(subjects_of(self.engine, self._notifier.is_silenced))
         figures = count_alerts(self.engine, self.store, receivers, self._evaluation_seconds)
         return replace(figures, undelivered=undelivered, firing=firing)

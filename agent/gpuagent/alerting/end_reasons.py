@@ -186,8 +186,8 @@ def _repaired(case: EndedAlert) -> str:
     if any(str(one.xid) == case.alert.labels.get("xid") for one in gpu.unrepaired_xids):
         return ""
     if since := _since_initialized(case):
-        return f"the GPU answers again {since}"
-    return "the driver shows a reset, a reboot or a driver reload since"
+        return "the node was rebooted" if "reboot" in since else "the GPU was reset, or the driver loaded anew"
+    return "the driver no longer shows it as open; a reset or a reload was not seen"
 
 
 def _xid(case: EndedAlert) -> str:
@@ -203,7 +203,7 @@ def _xid(case: EndedAlert) -> str:
     since = _since_initialized(case)
     if last is None or case.wall_seconds - last < _XID_SECONDS:
         is_back = since and case.gpu is not None and case.gpu.state is GpuState.OK
-        return f"the GPU answers again {since}" if is_back else ""
+        return f"nothing more of it {since}" if is_back else ""
     quiet = f"no new Xid {labels.get('xid')} for {format_duration(_XID_SECONDS)}"
     return quiet if since or case.before is None else f"{quiet}; the GPU was not repaired"
 
@@ -231,7 +231,11 @@ def _since_initialized(case: EndedAlert) -> str:
 def _blind(case: EndedAlert) -> str:
     if case.alert.labels.get("uuid"):
         gpu = case.gpu
-        return "the agent can read it again" if gpu is not None and gpu.state is GpuState.OK else ""
+        if gpu is None or gpu.state is not GpuState.OK:
+            return ""
+        if case.alert.labels.get("scope") == "processes":
+            return "the agent can read them again" if gpu.processes_known else ""
+        return "the agent can read it again"
     is_ready = case.snapshot.node.nvml_state is NvmlState.READY
     readable = any(gpu.state is GpuState.OK for gpu in case.snapshot.gpus)
     return "the agent can read the GPUs again" if is_ready and readable else ""

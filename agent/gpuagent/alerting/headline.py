@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from gpuagent.alerting.briefing_inputs import DEAD, FULL, LEAK, SOON, BriefingInputs
 from gpuagent.core.growth import GrowthState, Verdict
 from gpuagent.core.identity import format_container
-from gpuagent.core.snapshot import ProcessReading
+from gpuagent.core.snapshot import NvmlState, ProcessReading
 from gpuagent.core.units import MAX_SECONDS, format_bytes, format_duration
 from gpuagent_alerts.alert import UNKNOWN_END, Alert, CauseKind, Status, resolved_summary, shown_annotations
 from gpuagent_alerts.notify.urgency import did_nothing, urgency_of
@@ -147,6 +147,12 @@ def _xid(seen: BriefingInputs, main: Alert) -> str:
 
 
 def _blind(seen: BriefingInputs, main: Alert) -> str:
+    """Return what cannot be read, and that somebody paused the agent, where that is why."""
+    node = None if seen.snapshot is None else seen.snapshot.node
+    if node is not None and node.nvml_state is NvmlState.PAUSED:
+        return "measuring is paused" + (f": {node.nvml_reason}" if node.nvml_reason else "")
+    if main.labels.get("scope") == "processes":
+        return _summary(main)
     if seen.incident.kind is CauseKind.NODE or not seen.indices:
         return "the agent cannot read any GPU"
     return "the agent cannot read these GPUs" if len(seen.indices) > 1 else _summary(main).replace("it", "the GPU")

@@ -14,7 +14,7 @@ from gpuagent.core.metrics.alerting import AlertingFigures, FiringAlert
 from gpuagent.core.metrics.family import SampleCache
 from gpuagent.core.metrics.series import ExtraFamilies, series
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessReading, ProcessState, Snapshot
-from gpuagent_alerts.alert import Alert
+from gpuagent_alerts.alert import SUMMARY, Alert, Status, shown_annotations
 from gpuagent_alerts.notify.cause import CauseProcess
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.remedies.families import GROWTH
@@ -65,19 +65,25 @@ def explainer(snapshot: Snapshot) -> Callable[[Mapping[str, str]], str]:
     return partial(_explain, snapshot.growth)
 
 
-def subjects_of(engine: RuleEngine) -> Iterator[FiringAlert]:
+def subjects_of(engine: RuleEngine, is_silenced: Callable[[Alert], bool] = lambda _: False) -> Iterator[FiringAlert]:
     """Return what each alert that fires, and whose condition is true now, is about."""
     for running in engine.rules():
         about_growth = bool(running.rule.expression.metric_names & GROWTH)
         for instance in running.states.instances if running.states is not None else ():
             if instance.state is State.FIRING and not instance.is_kept:
-                yield subject_of(instance.labels, about_growth=about_growth)
+                subject = subject_of(instance.labels, about_growth=about_growth)
+                alert = instance.as_alert(Status.FIRING)
+                yield subject._replace(
+                    summary=shown_annotations(alert).get(SUMMARY, ""),
+                    silenced=is_silenced(alert),
+                    unmeasured_seconds=instance.frozen_seconds,
+                )
 
 
 def subject_of(labels: Mapping[str, str], *, about_growth: bool) -> FiringAlert:
     """Return what an alert with these labels is about. A rule may set any label to any text: that names nobody."""
     severity = labels.get("severity")
-    pid, instance = labels.get("pid", ""), labels.get("gpu_instance_id", "")
+    pid, instance, gpu = labels.get("pid", ""), labels.get("gpu_instance_id", ""), labels.get("gpu", "")
     return FiringAlert(
         labels.get("alertname", ""),
         severity if severity in _SEVERITIES else None,
@@ -85,6 +91,7 @@ def subject_of(labels: Mapping[str, str], *, about_growth: bool) -> FiringAlert:
         labels.get("uuid", ""),
         int(pid) if _is_number(pid) else 0,
         int(instance) if _is_number(instance) else NO_INSTANCE,
+        int(gpu) if _is_number(gpu) else None,
     )
 
 
@@ -130,6 +137,12 @@ class SnapshotFacts:
             if key.gpu_uuid == uuid and key.pid and _counts(growth, leaking=leaking)
         ]
         return self.program(uuid, max(growing)[1]) if growing else None
+
+    def growers(self, uuid: str) -> Sequence[CauseProcess]:
+        """Return every process that grows on a GPU."""
+        found = (self.program(uuid, key.pid) for key, growth in self._snapshot.growth.items()
+                 if key.gpu_uuid == uuid and key.pid and _counts(growth, leaking=False))  # fmt: skip
+        return [one for one in found if one is not None]
 
     def dead_pids(self, uuid: str) -> Sequence[int]:
         """Return the processes that have ended and hold memory of a GPU."""

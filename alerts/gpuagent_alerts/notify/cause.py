@@ -7,8 +7,8 @@ bad memory row that waits for a reset must not swallow the news that the GPU is 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 from gpuagent_alerts.alert import CauseKind, fingerprint
@@ -52,6 +52,10 @@ class CauseProcess:
 class CauseFacts(Protocol):
     """Facts about processes and GPUs at a tick."""
 
+    def growers(self, uuid: str) -> Sequence[CauseProcess]:
+        """Return every process that grows on a GPU."""
+        ...
+
     def program(self, uuid: str, pid: int) -> CauseProcess | None:
         """Return a process of the driver's list; None if it is not there."""
         ...
@@ -75,6 +79,10 @@ class CauseFacts(Protocol):
 
 class NoCauseFacts:
     """Knows nothing: causes follow from labels alone."""
+
+    def growers(self, uuid: str) -> Sequence[CauseProcess]:  # noqa: ARG002
+        """Return nothing."""
+        return ()
 
     def program(self, uuid: str, pid: int) -> CauseProcess | None:  # noqa: ARG002
         """Return None."""
@@ -126,6 +134,35 @@ def cause_of(labels: Mapping[str, str], facts: CauseFacts) -> Cause:
     if pid:
         return _of_process(labels, facts, pid)
     return _about_gpu(labels, facts) if labels.get("uuid") or labels.get("gpu") else _about_neither(labels, facts)
+
+
+def is_one_course(labels: Mapping[str, str]) -> bool:
+    """Return whether an alert tells of memory or health, each of which takes one course through several alerts.
+
+    While one of those is about to fire, the incident that it belongs to is not over.
+    """
+    name = labels.get("alertname", "")
+    return name == _LEAK or name in _MEMORY or name in _HEALTH
+
+
+def moved_cause(labels: Mapping[str, str], identities: Collection[str], facts: CauseFacts) -> Cause | None:
+    """Return the cause of an alert about a GPU's memory that no process of its incident makes grow any more.
+
+    `identities` are those of its incident. None: it stays where it is, also where nothing is known to grow.
+    """
+    uuid = labels.get("uuid", "")
+    if labels.get("pid") or labels.get("alertname", "") not in _MEMORY - {_NOBODYS}:
+        return None
+    own = {one for one in identities if one.startswith(("process:", "group:"))}
+    growers = facts.growers(uuid) if own else ()
+    if any(own.intersection((own_id, *groups)) for own_id, groups in
+           (_identities(one, one.pid, "memory") for one in growers)):  # fmt: skip
+        return None
+    cause = _of_memory(labels, facts)
+    if not growers or cause.kind is not CauseKind.PROCESS:
+        return None
+    memory = _memory(labels)
+    return replace(cause, joins=tuple(one for one in cause.joins if one not in memory))
 
 
 def _about_gpu(labels: Mapping[str, str], facts: CauseFacts) -> Cause:

@@ -125,8 +125,10 @@ class IncidentGroup:
     def _note_ends(self) -> None:
         """Keep with what was told that an alert has ended, until the next message says so."""
         for fingerprint, one in list(self._known.items()):
-            if one.firing and self._view.has_ended(fingerprint):
+            if one.firing and (self._view.has_ended(fingerprint) or self._has_moved(fingerprint)):
                 ended = self._view.as_ended(fingerprint, one.alert)
+                if where := self._has_moved(fingerprint):
+                    ended = replace(ended, end_reason=f"it goes on as another's: {where}")
                 self._known[fingerprint] = NotifiedAlert(ended, one.lost, ended_at=self._view.now)
             elif not one.firing and fingerprint in self._audible:
                 # It was never told that it had ended: to the receiver it has gone on.
@@ -149,11 +151,40 @@ class IncidentGroup:
         return told
 
     def _is_over(self) -> bool:
-        """Return whether nothing fires of which this receiver would hear, or has heard."""
-        return not self._live and not any(
-            one.firing and not self._view.has_ended(fingerprint) and not self._is_past(fingerprint)
-            for fingerprint, one in self._known.items()
+        """Return whether nothing fires of which this receiver would hear, or has heard, nor is about to."""
+        return (
+            not self._live
+            and not self._stirs()
+            and not any(
+                one.firing
+                and not self._view.has_ended(fingerprint)
+                and not self._is_past(fingerprint)
+                and not self._has_moved(fingerprint)
+                for fingerprint, one in self._known.items()
+            )
         )
+
+    def _stirs(self) -> bool:
+        """Return whether something is about to fire of which this receiver would hear."""
+        key = self._record.key if self._record is not None else ""
+        return not self._view.closing and any(
+            destination.recipient.name == self._recipient.name
+            for alert in self._view.stirring.get(key, ())
+            if not self._view.suppressed(alert)
+            for destination in self._view.destinations(alert.labels)
+        )
+
+    def _has_moved(self, fingerprint: str) -> str:
+        """Return the incident that an alert which fires belongs to by now, in words; "" while it is of this one."""
+        record = self._record
+        if record is None or fingerprint in record.members or fingerprint not in self._view.firing:
+            return ""
+        other = next((one for one in self._view.incidents.values() if fingerprint in one.members), None)
+        if other is None:
+            return ""
+        name, pid = other.labels.get("process", ""), other.labels.get("pid", "")
+        who = f"{name} (pid {pid}), " if name and pid else ""
+        return f"{who}{other.key}"
 
     def _is_past(self, fingerprint: str) -> bool:
         """Return whether an alert that fires speaks of what is over: its incident has ended, and it does not hold."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 from gpuagent_alerts.alert import Alert, CauseKind, Incident, News, condition_times
-from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of
+from gpuagent_alerts.notify.cause import Cause, CauseFacts, cause_of, moved_cause
 from gpuagent_alerts.notify.urgency import (
     CALM,
     Urgency,
@@ -79,19 +80,19 @@ class IncidentBook:
         *,
         ended: Mapping[str, Alert] | None = None,
         describe: Describe = lambda _record, _members: "",
+        stirring: Collection[str] = frozenset(),
     ) -> Mapping[str, IncidentRecord]:
         """Return the incidents as they are while these alerts fire, by fingerprint; keep them if the transaction holds.
 
         `ended` are alerts that ended lately, which know when their conditions ceased to hold. `pending` are
-        fingerprints of alerts that lost their state in a restart and are still true: they have not ended. Raises
-        StoreFailure.
+        fingerprints of alerts that lost their state in a restart and are still true: they have not ended. `stirring`
+        are keys of incidents of which something is about to fire: they have not ended either. Raises StoreFailure.
         """
         before = self._records
+        update = _Update(self._node, before, firing, ended or {}, pending, now, stirring)
         after = {
-            key: replace(one, headline=describe(one, before[key].members))
-            if _has_just_ended(before.get(key), one)
-            else one
-            for key, one in _Update(self._node, before, firing, ended or {}, pending, now).result(facts).items()
+            key: replace(one, headline=describe(one, before[key].members)) if _has_ended(before.get(key), one) else one
+            for key, one in update.result(facts).items()
         }
         with self._store.transaction():
             save_records(self._store, before, after)
@@ -104,6 +105,14 @@ class IncidentBook:
             key: one if one.ends_at is None else replace(one, ends_at=max(one.ends_at + step, 0.0))
             for key, one in self._records.items()
         }
+
+    def stirring(self, pending: Mapping[str, Alert], facts: CauseFacts, now: float) -> dict[str, list[Alert]]:
+        """Return alerts that are about to fire by the key of the incident that they would belong to then."""
+        update, found = _Update(self._node, self._records, {}, {}, (), now, ()), defaultdict(list)
+        for alert in pending.values():
+            if (key := update.find_key(cause_of(alert.labels, facts))) is not None:
+                found[key].append(alert)
+        return dict(found)
 
     def _adopt(self, after: Mapping[str, IncidentRecord]) -> None:
         self._records = after
@@ -120,6 +129,7 @@ class _Update:
         ended: Mapping[str, Alert],
         pending: Collection[str],
         now: float,
+        stirring: Collection[str],
     ) -> None:
         self._node = node
         self._firing = firing
@@ -127,6 +137,7 @@ class _Update:
         self._pending = pending
         self._now = now
         self._before = before
+        self._stirring = stirring
         self._records = {
             key: replace(
                 one, members={f: keeps for f, keeps in one.members.items() if f in firing or f in pending}, left=()
@@ -135,11 +146,26 @@ class _Update:
         }
 
     def result(self, facts: CauseFacts) -> Mapping[str, IncidentRecord]:
+        self._move(facts)
         members = {fingerprint for one in self._records.values() for fingerprint in one.members}
         for fingerprint, alert in sorted(self._firing.items(), key=_by_weight):
             if fingerprint not in members and alert.holds:
                 self._add(fingerprint, alert, cause_of(alert.labels, facts))
         return {one.key: one for one in self._kept(self._settled(one) for one in self._records.values())}
+
+    def _move(self, facts: CauseFacts) -> None:
+        """Give what tells of a GPU's memory to the incident of whose growth it is now."""
+        for one in list(self._records.values()):
+            if one.kind not in _PROCESS_KINDS:
+                continue
+            for fingerprint in one.members:
+                alert = self._firing.get(fingerprint)
+                cause = None if alert is None else moved_cause(alert.labels, one.identities, facts)
+                if alert is not None and cause is not None:
+                    left = self._records[one.key]
+                    others = {name: keeps for name, keeps in left.members.items() if name != fingerprint}
+                    self._records[one.key] = replace(left, members=others)
+                    self._add(fingerprint, alert, cause)
 
     def _add(self, fingerprint: str, alert: Alert, cause: Cause) -> None:
         found = self._find(cause)
@@ -162,6 +188,11 @@ class _Update:
             starts_at=min(found.starts_at, alert.begins_at) if cause.begins else found.starts_at,
             members={**found.members, fingerprint: not is_note and not did_nothing(alert.labels)},
         )
+
+    def find_key(self, cause: Cause) -> str | None:
+        """Return the key of the incident that an alert of this cause would join; None if there is none."""
+        found = self._find(cause)
+        return None if found is None else found.key
 
     def _find(self, cause: Cause) -> IncidentRecord | None:
         """Return the incident that an alert of this cause joins: by its closest identity, one that goes on first."""
@@ -194,6 +225,8 @@ class _Update:
             return replace(
                 one, severity=worst_severity(labels), worst=one.worst.highest(worst(labels)), gravest=gravest
             )
+        if not firing and one.key in self._stirring:
+            return one if one.ends_at is None else replace(one, ends_at=None, reopened=one.reopened + 1, headline="")
         is_pending = any(name in self._pending and name not in self._firing for name in keeping)  # after a restart
         if one.ends_at is not None or is_pending or one.gravest in firing:
             return one
@@ -216,7 +249,7 @@ class _Update:
             yield one
 
 
-def _has_just_ended(before: IncidentRecord | None, after: IncidentRecord) -> bool:
+def _has_ended(before: IncidentRecord | None, after: IncidentRecord) -> bool:
     return before is not None and before.ends_at is None and after.ends_at is not None
 
 

@@ -1,6 +1,7 @@
 """Built-in inhibition: a lost GPU suppresses its dependent alerts, and what says more of one cause what says less.
 
-A GPU that is lost, or that the monitor cannot see, has one alert that says so. Others about the same GPU were true
+A GPU that is lost, or that the monitor cannot see, has one alert that says so; where only its processes cannot be read,
+that is so of what names one of them. Others about the same GPU were true
 before or are consequences; they are sent if they still fire when it is back. Where the monitor is blind on the whole
 node, one alert says that for all GPUs. What caused the loss, an Xid for example, is sent all the same, and so is the
 loss.
@@ -21,6 +22,8 @@ from gpuagent_alerts.notify.matchers import Matchers
 
 LOST = "GpuLost"
 BLIND = "GpuMonitorBlind"
+_LISTS = f"{BLIND}, processes"
+"""The monitor sees a GPU, and not its processes."""
 CAUSES = ("GpuXid", "GpuEccUncorrectable", "GpuRowRemap", "GpuRecoveryAction")
 """Prefixes of the names of alerts that tell of a cause."""
 _NODE = ("job", "instance", "node")
@@ -53,6 +56,7 @@ TIER_RULES: tuple[InhibitRule, ...] = (
 LOSS_RULES: tuple[InhibitRule, ...] = (
     InhibitRule((f'alertname="{LOST}"',), (_NOT_A_CAUSE, 'uuid!=""'), _GPU),
     InhibitRule((f'alertname="{BLIND}"', 'scope="gpu"'), (f'alertname!="{BLIND}"', _NOT_A_CAUSE, 'uuid!=""'), _GPU),
+    InhibitRule((f'alertname="{BLIND}"', 'scope="processes"'), (f'alertname!="{BLIND}"', 'pid!=""', 'uuid!=""'), _GPU),
     InhibitRule((f'alertname="{BLIND}"', 'scope="node"'), (_NOT_A_CAUSE, 'uuid!=""'), _NODE),
 )
 """What takes the data of others away, over those."""
@@ -83,12 +87,13 @@ _COMPILED_TIERS = tuple(
 
 def inhibited_by_loss(alerts: Iterable[Alert]) -> Callable[[Mapping[str, str]], str]:
     """Return a function from an alert's labels to the name of the alert that inhibits it, "" if none does."""
-    sources: dict[str, set[str]] = {LOST: set(), BLIND: set()}
+    sources: dict[str, set[str]] = {LOST: set(), BLIND: set(), _LISTS: set()}
     node_is_blind = False
     for alert in alerts:
         if alert.status is Status.FIRING and alert.name in sources:
             gpus = _gpus(alert.labels)
-            sources[alert.name].update(gpus)
+            only_processes = alert.labels.get("scope") == "processes"
+            sources[_LISTS if only_processes else alert.name].update(gpus)
             node_is_blind |= alert.name == BLIND and not gpus
 
     def inhibited(labels: Mapping[str, str]) -> str:
@@ -97,7 +102,8 @@ def inhibited_by_loss(alerts: Iterable[Alert]) -> Callable[[Mapping[str, str]], 
             return ""
         if gpus[0] in sources[LOST]:
             return LOST
-        return BLIND if node_is_blind or (name != BLIND and gpus[0] in sources[BLIND]) else ""
+        is_blinded = gpus[0] in sources[BLIND] or (bool(labels.get("pid")) and gpus[0] in sources[_LISTS])
+        return BLIND if node_is_blind or (name != BLIND and is_blinded) else ""
 
     return inhibited
 

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from gpuagent.core.clock import Clock
 from gpuagent_alerts.alert import Alert, Briefing, Incident, Message, News
-from gpuagent_alerts.notify.cause import CauseFacts, NoCauseFacts
+from gpuagent_alerts.notify.cause import CauseFacts, NoCauseFacts, is_one_course
 from gpuagent_alerts.notify.decide import by_status, decide
 from gpuagent_alerts.notify.incidents import IncidentBook, IncidentRecord, incident_of
 from gpuagent_alerts.notify.inhibition import inhibited_by_loss, inhibited_by_tier
@@ -102,13 +102,13 @@ class Notifier:
         return self._limiter.held_back()
 
     def notify(
-        self, alerts: Iterable[Alert], pending: Collection[str] = frozenset(), facts: CauseFacts | None = None,
+        self, alerts: Iterable[Alert], pending: Mapping[str, Alert] | None = None, facts: CauseFacts | None = None,
         *, handed_over: Iterable[Alert] | None = None,
     ) -> int:  # fmt: skip
         """Queue what is to be told; returns how many messages that were.
 
         Needs every alert that fires now, on every call: what is missing counts as ended. Those that ended lately tell
-        when they did. `pending` are fingerprints of instances that are true and have not held for long enough: one of
+        when they did. `pending` are instances by fingerprint that are true and have not held for long enough: one of
         them that was told and has not ended has lost its state, and is not told again. `facts` tell which alerts have
         one cause. `handed_over` are the alerts that fire where others tell of them: `alerts` ends them for receivers
         then, and no end waits, as nobody would tell of it later.
@@ -121,15 +121,19 @@ class Notifier:
         firing, ended = by_status(alerts)
         going_on = firing if handed_over is None else {one.fingerprint: one for one in handed_over}
         holding = {name: alert.holds for name, alert in going_on.items()}
+        pending = pending or {}
         now = self._clock.wall()
         muted = self._withhold(firing, ended, now)
         with self._store.transaction():
             still_pending = {fingerprint for fingerprint in pending if fingerprint not in ended}
+            stirring = self._stirring(pending, facts or NoCauseFacts(), now)
             incidents = self._book.update(
                 going_on, still_pending, facts or NoCauseFacts(), now, ended=ended,
                 describe=lambda record, members: self._headline_of_end(record, members, ended),
+                stirring=stirring.keys(),
             )  # fmt: skip
-            view = replace(self._view(now, firing, ended, pending, incidents), closing=handed_over is not None)
+            view = self._view(now, firing, ended, pending, incidents)
+            view = replace(view, closing=handed_over is not None, stirring=stirring)
             decisions, next_at = decide(view, self._told)
             offers = [Offer(self._entry(decision, now), decision.urgent) for decision in decisions if decision.alerts]
             losses = self._limiter.send(offers, self.routes.recipients)
@@ -168,6 +172,21 @@ class Notifier:
     ) -> str:  # fmt: skip
         alerts = [ended[fingerprint] for fingerprint in members if fingerprint in ended]
         return self.brief(incident_of(record, News.ENDED), alerts).headline if alerts else ""
+
+    def _stirring(self, pending: Mapping[str, Alert], facts: CauseFacts, now: float) -> dict[str, list[Alert]]:
+        """Return what is about to fire of incidents of which a receiver has not been told the end."""
+        told = {told.incident.key: told.alerts for told in self._told.values() if told.incident is not None}
+        known = {fingerprint for alerts in told.values() for fingerprint in alerts}
+        counts = {name: one for name, one in pending.items() if name in known or is_one_course(one.labels)}
+        found = self._book.stirring(counts, facts, now) if told and counts else {}
+        return {key: alerts for key, alerts in found.items() if key in told}
+
+    def is_silenced(self, alert: Alert) -> bool:
+        """Return whether a silence is in force for an alert, or for its incident."""
+        name = alert.fingerprint
+        key = next((one.key for one in self._book.records.values() if name in one.members), "")
+        labels = {**self._node_labels, **alert.labels, **({INCIDENT_LABEL: key} if key else {})}
+        return bool(self._quiet.silences.silencing(labels))
 
     def is_open(self, fingerprint: str) -> bool:
         """Return whether some receiver takes the alert for firing."""

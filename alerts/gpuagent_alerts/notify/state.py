@@ -265,6 +265,8 @@ class NotificationInputs:
     """By key."""
     inhibited: Callable[[Alert], bool] = lambda _: False
     """Test whether something worse of the same incident says the same. An incident's own messages have both."""
+    stirring: Mapping[str, Sequence[Alert]] = field(default_factory=dict)
+    """Alerts that are about to fire, by the key of the incident that they belong to: it is not over."""
     most_alerts: int = MAX_ALERTS
     closing: bool = False
     """Nothing more is told after this: no end waits for what flaps."""

@@ -60,6 +60,8 @@ class Instance:
     state: State = State.PENDING
     frozen: bool = False
     """Its data was missing at the last evaluation: nobody knows whether it is true."""
+    frozen_seconds: float = 0.0
+    """For how long that has been so."""
     true_clock: float | None = None
     """Since when every evaluation by this agent has found it true, on measured data and without a gap; None while it is
     not. Never written down: what happened while nobody evaluated is not known."""

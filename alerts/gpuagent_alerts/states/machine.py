@@ -249,6 +249,7 @@ class AlertStates:
         still: set[_Key] = set()
         for key, instance in self._active.items():
             instance.frozen = instance.state is not State.INACTIVE and frozen(instance.labels)
+            instance.frozen_seconds = instance.frozen_seconds + since_last if instance.frozen else 0.0
             if instance.frozen:
                 instance.true_clock = None
                 instance.shift(since_last)

@@ -115,7 +115,7 @@ class Stage:
         if self.notifier.is_due({name: alert.holds for name, alert in firing.items()}) or self.keeper.is_due():
             with self.store.transaction():
                 self.keeper.save_if_due()
-                pending = set(self._instances(State.PENDING))
+                pending = self._instances(State.PENDING)
                 alerts = (*self.ended.values(), *firing.values())
                 self.notifier.notify(alerts, pending, SnapshotFacts(snapshot))
             self.ended = {name: one for name, one in self.ended.items() if self.notifier.is_open(name)}

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.alerting.end_reasons import EndedAlert, reason_by_name
+from gpuagent.alerting.end_facts import EndedAlert
+from gpuagent.alerting.end_reasons import reason_by_name
 from gpuagent.alerting.leak_commands import MOST_NOTE_CHARACTERS, LeakCommands
 from gpuagent.alerting.leak_feedback import FeedbackStore
 from gpuagent.config.leaks import LeakOverride, OverrideMatch
@@ -133,6 +134,8 @@ def test_a_verdict_that_a_sensitivity_ended() -> None:
             (ended,) = one.alerts("GpuProcessMemoryLeak", Change.ENDED)
             assert one.snapshot is not None
             case = EndedAlert(ended.alert, None, one.snapshot, one.stage.clock.wall(), lambda _: True)
-            assert reason_by_name(case) == "it still grows, and is no leak by the sensitivity that now holds for it"
+            assert (
+                reason_by_name(case).text == "it still grows, and is no leak by the sensitivity that now holds for it"
+            )
 
     run(test)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from gpuagent_alerts.alert import Alert, Status
@@ -17,6 +19,9 @@ def firing(name: str, gpu: str = "") -> Alert:
 
 
 NODE_BLIND, BLIND, LOST = firing("GpuMonitorBlind"), firing("GpuMonitorBlind", "0"), firing("GpuLost", "0")
+
+UNLISTED = replace(BLIND, labels={**BLIND.labels, "scope": "processes"})
+OF_PROCESS = replace(BLIND, labels={**BLIND.labels, "alertname": "GpuProcessMemoryLeak", "pid": "7"})
 
 
 @pytest.mark.parametrize(
@@ -35,6 +40,8 @@ NODE_BLIND, BLIND, LOST = firing("GpuMonitorBlind"), firing("GpuMonitorBlind", "
         ([BLIND], firing("GpuMemoryFull", "1"), ""),
         ([BLIND], BLIND, ""),
         ([LOST], BLIND, "GpuLost"),
+        ([UNLISTED], firing("GpuMemoryFull", "0"), ""),
+        ([UNLISTED], OF_PROCESS, "GpuMonitorBlind"),
         ([], firing("GpuMemoryFull", "0"), ""),
     ],
 )

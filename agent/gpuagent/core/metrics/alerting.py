@@ -35,6 +35,12 @@ class FiringAlert(NamedTuple):
     pid: int = 0
     """0 for a GPU, or an instance, as a whole."""
     gpu_instance_id: int = NO_INSTANCE
+    gpu: int | None = None
+    """Index of the GPU; None for the node."""
+    summary: str = ""
+    silenced: bool = False
+    unmeasured_seconds: float = 0.0
+    """For so long what it tells of could not be measured; 0 while it is."""
 
 
 class RuleFailures(NamedTuple):

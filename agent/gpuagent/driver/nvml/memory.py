@@ -142,21 +142,23 @@ def _beyond_total(processes: Sequence[GpuProcess], whole: int | None, totals: di
     if whole is None and not totals:
         return ""
     sums: dict[int, int] = defaultdict(int)
+    counts: dict[int, int] = defaultdict(int)
     for process in processes:
         used = process.used_bytes
         if used is None:
             continue
         for limit in (whole, totals.get(process.gpu_instance_id)):
-            if limit is not None and used > limit:
+            if limit is not None and used > limit + SLACK_BYTES:
                 return f"process {process.pid} holds {format_bytes(used)} of {format_bytes(limit)}"
         sums[process.gpu_instance_id] += used
+        counts[process.gpu_instance_id] += 1
     for instance, total in totals.items():
-        if sums[instance] > total:
+        if sums[instance] > total + counts[instance] * SLACK_BYTES:
             return (
                 f"the processes of GPU instance {instance} hold {format_bytes(sums[instance])} of {format_bytes(total)}"
             )
     together = sum(sums.values())
-    if whole is not None and together > whole:
+    if whole is not None and together > whole + sum(counts.values()) * SLACK_BYTES:
         return f"the processes together hold {format_bytes(together)} of {format_bytes(whole)}"
     return ""
 

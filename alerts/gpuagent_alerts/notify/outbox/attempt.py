@@ -10,6 +10,9 @@ from typing import Protocol
 from gpuagent.core.clock import Clock
 from gpuagent_alerts.alert import Message
 
+LATE_SECONDS = 120.0
+"""A message that is delivered later than this after it was written says when that was."""
+
 
 class Reason(StrEnum):
     """Reason for which an attempt ended as it did."""

@@ -138,6 +138,8 @@ def dump_message(message: Message) -> str:
                 if message.digest
                 else {}
             ),
+            **({"tells_beginning": True} if message.tells_beginning else {}),
+            **({} if message.written_at is None else {"written_at": max(message.written_at, 0.0)}),
         }
     )
 
@@ -148,7 +150,9 @@ def load_message(text: str, *, message_id: str, receiver: str, group: str) -> Me
     alerts = tuple(load_alert(alert) for alert in array(member(found, "alerts")))
     incident = load_incident(found["incident"]) if "incident" in found else None
     digest = tuple(_digest_line(one) for one in array(found.get("digest", [])))
-    return Message(message_id, receiver, group, alerts, texts(member(found, "group_labels")), incident, digest)
+    written_at = unix_time_or_none(found.get("written_at"))  # older versions did not write it
+    group_labels, both = texts(member(found, "group_labels")), flag(found.get("tells_beginning", False))
+    return Message(message_id, receiver, group, alerts, group_labels, incident, digest, written_at, both)
 
 
 def _digest_line(value: object) -> DigestLine:

@@ -7,11 +7,11 @@ import random
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from gpuagent.core.clock import Clock
-from gpuagent_alerts.alert import Message
-from gpuagent_alerts.notify.outbox.attempt import DeliveryOutcome, WallSteps, wait_seconds
+from gpuagent_alerts.alert import Message, News
+from gpuagent_alerts.notify.outbox.attempt import LATE_SECONDS, DeliveryOutcome, WallSteps, wait_seconds
 from gpuagent_alerts.notify.outbox.entry import (
     OUTBOX,
     DroppedMessage,
@@ -62,6 +62,7 @@ _WAITING = (
     " min(CASE WHEN state = 'queued' THEN created END) FROM outbox GROUP BY receiver"
 )
 _NO_RECEIVER = "there is no receiver of this name any more"
+_OVER = "it was over before it could be told: its end tells both"
 _SUPERSEDED = "a newer message of its group was delivered"
 
 
@@ -126,7 +127,7 @@ class Outbox:
         now = self._clock.wall()
         # A repeat of a repeat goes on with its back-off; what is new is tried at once.
         attempts, next_at, wait = before if before and entry.occasion is Occasion.REPEAT else (0, now, 0.0)
-        message, body = entry.message, dump_message(entry.message)
+        message, body = entry.message, dump_message(replace(entry.message, written_at=now))
         name = self._free_id(message, now)
         if name is None:
             return
@@ -177,9 +178,34 @@ class Outbox:
                 f"WHERE seq IN ({_HEADS}) AND next_at <= ? ORDER BY seq LIMIT ?",
                 (receiver, self._clock.wall(), count),
             )
+            taken = [self._if_over(entry) for entry in taken]
         with self._lock:
             self._in_flight.update(entry.seq for entry in taken)
         return taken
+
+    def _if_over(self, entry: QueuedMessage) -> QueuedMessage:
+        """Return the end of an incident in place of a late beginning, where that waits too: one message tells both."""
+        message = entry.message
+        if message.incident is None or message.incident.is_over or self._clock.wall() - entry.created <= LATE_SECONDS:
+            return entry
+        later = self._store.read(
+            OUTBOX,
+            "WHERE state = 'queued' AND receiver = ? AND group_key = ? AND seq >= ? ORDER BY seq",
+            (message.receiver, message.group, entry.seq),
+        )
+        last = later[-1] if later else entry
+        if last.message.incident is None or not last.message.incident.is_over:
+            return entry
+        self._store.execute(
+            "UPDATE outbox SET state = 'dropped', body = '', bytes = 0, last_error = ?"
+            " WHERE state = 'queued' AND receiver = ? AND group_key = ? AND seq >= ? AND seq < ?",
+            (_OVER, message.receiver, message.group, entry.seq, last.seq),
+        )
+        self._count(merged=Counter({message.receiver: len(later) - 1}))
+        both = replace(last.message, tells_beginning=message.incident.news is News.BEGAN)
+        body = dump_message(both)
+        self._store.execute("UPDATE outbox SET body = ?, bytes = ? WHERE seq = ?", (body, len(body), last.seq))
+        return replace(last, message=both)
 
     def seconds_until_due(self, receiver: str) -> float | None:
         """Return when the next message can be tried; None if there is none."""

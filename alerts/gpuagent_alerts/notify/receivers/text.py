@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 
 from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.alert import Alert, Briefing, Holder, Message, Status, condition_times, shown_annotations
-from gpuagent_alerts.notify.outbox.attempt import MessageContext
+from gpuagent_alerts.notify.outbox.attempt import LATE_SECONDS, MessageContext
 from gpuagent_alerts.notify.urgency import severity_rank
 
 SEVERITIES = ("critical", "error", "warning", "info", "none")
@@ -37,9 +37,22 @@ def headline(message: Message, context: MessageContext) -> str:
     `WARNING node7: GPU 0: 95 % of memory in use` of an alert that belongs to none.
     """
     made_up = "SIMULATED " if context.simulated else ""
+    late = late_words(message, context)
     if message.incident is not None and message.incident.briefing.headline:
-        return made_up + message.incident.briefing.headline
-    return f"{made_up}{_state(message)} {context.node}: {_gist(message)}"
+        return f"{made_up}{message.incident.briefing.headline}{late}"
+    return f"{made_up}{_state(message)} {context.node}: {_gist(message)}{late}"
+
+
+def late_words(message: Message, context: MessageContext) -> str:
+    """Return when a message was written that comes late, and of an end without its beginning when that was; "" else."""
+    incident, written_at = message.incident, message.written_at
+    began = ""
+    if message.tells_beginning and incident is not None and incident.ends_at is not None:
+        began = f"from {format_timestamp(incident.starts_at)} to {format_timestamp(incident.ends_at)}, told late"
+    elif written_at is not None and context.now - written_at > LATE_SECONDS:
+        ago = format_duration(context.now - written_at)
+        began = f"written {format_timestamp(written_at)}, {ago} ago"
+    return f" ({began})" if began else ""
 
 
 def is_over(message: Message) -> bool:
