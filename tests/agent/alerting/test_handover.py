@@ -62,7 +62,7 @@ def test_what_was_told_is_closed(tmp_path: Path, restart: bool) -> None:
 
 
 def test_what_waits_is_still_sent(tmp_path: Path) -> None:
-    """A message for a receiver that is down is neither a dead letter nor lost: it goes first, then the end."""
+    """A message for a receiver that is down is neither a dead letter nor lost: the late end tells both."""
 
     async def test() -> None:
         clock = ManualClock()
@@ -77,7 +77,8 @@ def test_what_waits_is_still_sent(tmp_path: Path) -> None:
                 assert await dead(bench) == []
                 receiver.behave = always(Reply())
                 await bench.emptied(meanwhile_seconds=600)
-                assert statuses(receiver) == ["firing", "resolved"]
+                assert statuses(receiver) == ["resolved"]
+                assert b"told late" in receiver.processed[-1].body
                 assert await dead(bench) == []
 
     run(test)

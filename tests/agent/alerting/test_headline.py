@@ -10,7 +10,7 @@ import pytest
 from gpuagent.alerting.briefing import BriefingWriter
 from gpuagent.core.growth import Growth, GrowthState, MemoryKey, Range, Verdict
 from gpuagent.core.hardware import MigInstance
-from gpuagent.core.snapshot import ProcessState, Snapshot
+from gpuagent.core.snapshot import NvmlState, ProcessState, Snapshot
 from gpuagent.core.units import GIB
 from gpuagent_alerts.alert import Alert, Briefing, CauseKind, Incident, News, Status
 from tests.agent.alerting.test_briefing import LABELS, alert, brief
@@ -181,6 +181,21 @@ def test_it_says_what_cannot_be_read() -> None:
     """One GPU, several, or any of the node."""
     assert blind("0", "1").headline == "CRITICAL node7 GPUs 0, 1: the agent cannot read these GPUs"
     assert blind("0", "1", kind=CauseKind.NODE).headline == "CRITICAL node7: the agent cannot read any GPU"
+
+
+def test_a_pause_is_called_a_pause() -> None:
+    """Who paused the agent is not told that something is broken."""
+    node = {"nvml_state": NvmlState.PAUSED, "nvml_reason": "for a driver update"}
+    told = brief(alert("GpuMonitorBlind", {}), kind=CauseKind.NODE, labels={}, seen=snapshot([], node=node))
+    assert told.headline == "CRITICAL node7: measuring is paused: for a driver update"
+
+
+def test_processes_that_cannot_be_read_are_no_blindness() -> None:
+    """The memory of the GPU is measured all the same, and the line says so."""
+    text = "its memory can be read, its processes cannot"
+    unlisted = alert("GpuMonitorBlind", {"gpu": "0", "uuid": "GPU-00000000", "scope": "processes"})
+    told = brief(replace(unlisted, annotations={"summary": f"GPU 0: {text}"}), kind=CauseKind.GPU, labels={}, seen=None)
+    assert told.headline == f"CRITICAL node7 GPU 0: {text}"
 
 
 def test_a_runbook_is_an_address_of_the_web() -> None:
