@@ -38,6 +38,14 @@ class Receiver:
                     return found
         return None
 
+    def headline(self, pid: int) -> str:
+        """Return the headline of the first message about what fires and names a process; "" where none has come."""
+        for message in list(self.messages):
+            headline = str(message.get("headline") or "")
+            if message.get("status") == "firing" and f"pid {pid})" in headline:
+                return headline
+        return ""
+
     def close(self) -> None:
         """Stop listening."""
         self._server.shutdown()

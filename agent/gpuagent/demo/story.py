@@ -35,8 +35,8 @@ def tell(stage: Stage, say: Say) -> None:
     alert = _wait(stage, say, "the leak", 60, lambda: _firing(stage, leaker.pid), shows=_growth)
     say(f"leak found: {alert['annotations']['summary']}")
     say(f"  why: {alert['annotations'].get('reasons', '')}")
-    told = _wait(stage, say, "the webhook", 20, lambda: stage.receiver.told(LEAK, "firing", leaker.pid))
-    say(f"webhook delivered to {stage.receiver.url}: {told['labels']['alertname']}, pid {told['labels']['pid']}")
+    headline = _wait(stage, say, "the webhook", 20, lambda: stage.receiver.headline(leaker.pid))
+    say(f"webhook delivered to {stage.receiver.url}: {headline}")
     step = _wait(stage, say, "SIGTERM", 40, lambda: _step(stage, leaker.pid, "SIGTERM"))
     say(f"{step['step']} sent to pid {leaker.pid}: the intent was on record before")
     if (status := leaker.wait(20)) != -15:
