@@ -43,10 +43,10 @@ class Told(NamedTuple):
 
 
 def firing_of(engine: RuleEngine) -> Iterator[Instance]:
-    """What fires."""
+    """What fires, and is true now."""
     for running in engine.rules():
         for instance in running.states.instances if running.states is not None else ():
-            if instance.state is State.FIRING:
+            if instance.state is State.FIRING and instance.ceased_at is None:
                 yield instance
 
 
