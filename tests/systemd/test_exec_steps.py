@@ -29,7 +29,7 @@ KILL, DOCKER, SLURM = "gpuagent-kill.conf", "gpuagent-docker.conf", "gpuagent-sl
 AGENT = """
 import asyncio, json, os, socket, sys
 sys.path.insert(0, {folder!r})
-from run import run_program
+from gpuagent_alerts.programs.run import run_program
 finished = asyncio.run(run_program(sys.argv[1:], b'{{"pid": 7}}', 30.0, contained=True))
 door = socket.socket(socket.AF_UNIX)
 door.connect({folder!r} + "/report")
@@ -54,8 +54,10 @@ def _folder() -> Iterator[None]:
     FOLDER.mkdir()
     try:
         source = Path(gpuagent_alerts.programs.run.__file__)
-        for name in ("run.py", "confine.py", "contain.py"):
-            (FOLDER / name).write_bytes(source.with_name(name).read_bytes())
+        package = FOLDER / "gpuagent_alerts" / "programs"
+        package.mkdir(parents=True)
+        for name in ("run.py", "leftovers.py", "confine.py", "contain.py"):
+            (package / name).write_bytes(source.with_name(name).read_bytes())
         (FOLDER / "agent.py").write_text(AGENT.format(folder=str(FOLDER)))
         FOLDER.chmod(0o755)
         yield
@@ -189,5 +191,5 @@ def test_scancel() -> None:
     assert (found["uid"], found["groups"]) == (65534, [grp.getgrnam("nogroup").gr_gid])
     assert found["caps"] == {"CapPrm": 0, "CapEff": 0, "CapAmb": 0}
     assert found["new"] == "1"
-    assert set(found["env"]) <= {"LANG", "PATH", "LC_CTYPE"}
+    assert set(found["env"]) <= {"LANG", "PATH", "LC_CTYPE", "GPUAGENT_STEP"}
     assert json.loads(found["stdin"]) == {"pid": 7}

@@ -12,7 +12,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from gpuagent_alerts.notify.receivers.leftovers import VARIABLE, end_marked
+from gpuagent_alerts.programs.leftovers import VARIABLE, end_marked
 
 _CONFINE = str(Path(__file__).with_name("confine.py"))
 _CONTAIN = str(Path(__file__).with_name("contain.py"))
