@@ -36,7 +36,7 @@ def config_with(routes: list[tuple[Matcher, ...]]) -> Config:
     return Config.model_construct(
         receivers=(Receiver.model_construct(name="ops", heartbeat=None),),
         routes=tuple(
-            Route.model_validate({"match": [str(one) for one in match], "receivers": ["ops"]}) for match in routes
+            Route.model_validate({"match": tuple(str(one) for one in match), "receivers": ("ops",)}) for match in routes
         ),
         disabled_rules=(),
     )

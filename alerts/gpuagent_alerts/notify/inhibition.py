@@ -56,7 +56,11 @@ TIER_RULES: tuple[InhibitRule, ...] = (
 LOSS_RULES: tuple[InhibitRule, ...] = (
     InhibitRule((f'alertname="{LOST}"',), (_NOT_A_CAUSE, 'uuid!=""'), _GPU),
     InhibitRule((f'alertname="{BLIND}"', 'scope="gpu"'), (f'alertname!="{BLIND}"', _NOT_A_CAUSE, 'uuid!=""'), _GPU),
-    InhibitRule((f'alertname="{BLIND}"', 'scope="processes"'), (f'alertname!="{BLIND}"', 'pid!=""', 'uuid!=""'), _GPU),
+    InhibitRule(
+        (f'alertname="{BLIND}"', 'scope="processes"'),
+        (f'alertname!="{BLIND}"', _NOT_A_CAUSE, 'pid!=""', 'uuid!=""'),
+        _GPU,
+    ),
     InhibitRule((f'alertname="{BLIND}"', 'scope="node"'), (_NOT_A_CAUSE, 'uuid!=""'), _NODE),
 )
 """What takes the data of others away, over those."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
-from gpuagent.core.growth import Evidence, Growth, MemoryKey, Range, Verdict
+from gpuagent.core.growth import Evidence, MemoryKey, Range
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.core.units import GIB
 from tests.agent.alerting.stage import Stage, grown, leaking
@@ -91,7 +91,7 @@ def test_two_leaks_side_by_side_keep_their_alerts(tmp_path: Path) -> None:
     before = len(stage.heard)
     for place in range(6):
         pace = 20 * GIB / 3600
-        fast = Growth(Verdict.LEAKING, Evidence.BALANCED, Range(pace, pace, pace), since_seconds=1.0)
+        fast = replace(leaking(Evidence.BALANCED), slope=Range(pace, pace, pace), since_seconds=1.0)
         key = MemoryKey(UUID, FIRST if place % 2 else SECOND)
         stage.show(replace(seen, growth={**seen.growth, key: fast}), 5 * MINUTE)
     assert stage.heard[before:] == []
