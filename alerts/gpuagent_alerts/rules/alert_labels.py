@@ -147,7 +147,7 @@ def _samples(alert: AlertLabels, label: str, matchers: Iterable[Matcher]) -> lis
     values = alert.values(label)
     if values is not None:
         return sorted(values)
-    named = {value for matcher in matchers if matcher.name == label for value in literals(matcher)}
+    named = {value for matcher in matchers if matcher.name == label for value in literals(matcher) or _meant(matcher)}
     other = next(text for text in ("7", "other", "another one", "8") if text not in named)
     found = (named | {other, ""}) - ({""} if label in _ALWAYS_THERE else set())
     return sorted(found)
@@ -272,6 +272,12 @@ def literals(matcher: Matcher) -> tuple[str, ...]:
     if inner.startswith("(") and inner.endswith(")") and inner.count("(") == 1:
         inner = inner[1:-1].removeprefix("?:")
     return tuple(inner.split("|")) if _LITERALS.fullmatch(inner) else ()
+
+
+def _meant(matcher: Matcher) -> tuple[str, ...]:
+    """Return texts that a simple pattern means, as `a.service` and `a.*` do; nothing is lost where they do not match."""
+    plain = re.sub(r"\\(.)", r"\1", matcher.value.replace(".*", "").replace(".+", "x"))
+    return tuple(plain.split("|"))
 
 
 def _is_positive(matcher: Matcher) -> bool:
