@@ -275,7 +275,7 @@ def literals(matcher: Matcher) -> tuple[str, ...]:
 
 
 def _meant(matcher: Matcher) -> tuple[str, ...]:
-    """Return texts that a simple pattern means, as `a.service` and `a.*` do; nothing is lost where they do not match."""
+    """Return texts that a simple pattern means, as `a.service` and `a.*` do; they may as well not match."""
     plain = re.sub(r"\\(.)", r"\1", matcher.value.replace(".*", "").replace(".+", "x"))
     return tuple(plain.split("|"))
 
