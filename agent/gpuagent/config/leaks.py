@@ -7,7 +7,8 @@ from typing import Annotated, Literal
 
 from pydantic import BeforeValidator, Field
 
-from gpuagent.config.faults import Problem, listed, shown
+from gpuagent.config.faults import Problem, listed
+from gpuagent.config.remedies import match_problems
 from gpuagent.config.section import Section
 from gpuagent.config.values import ContainerName, ServiceName, Text, UserName
 
@@ -47,18 +48,7 @@ class OverrideMatch(Section):
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
         if not given:
             yield Problem((), "is empty: it would match every process", listed(cls.model_fields))
-        for name, value in given.items():
-            if value is None and name in cls.model_fields:
-                yield Problem((name,), "has no value")
-        unit = given.get("unit")
-        if isinstance(unit, str) and "/" in unit:
-            yield Problem(
-                ("unit",),
-                f"{shown(unit)} can be no unit of systemd's that counts: a user's own manager proves nothing",
-                "a name such as whisper.service",
-            )
-        if given.get("user") and given.get("container"):
-            yield Problem(("user",), "cannot stand beside container: in containers no user counts", "one of them")
+        yield from match_problems(given, cls.model_fields)
 
 
 class LeakOverride(Section):

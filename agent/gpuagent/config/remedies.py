@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import suppress
 from typing import ClassVar, Literal
 
@@ -39,6 +39,22 @@ _REQUESTS = frozenset(
 _STANDSTILLS = frozenset({"STOP", "TSTP", "TTIN", "TTOU"})
 
 
+def match_problems(given: Mapping[str, object], known: Collection[str]) -> Iterator[Problem]:
+    """Yield what is wrong with keys that say which processes are meant, whatever is asked of them."""
+    for name, value in given.items():
+        if value is None and name in known:
+            yield Problem((name,), "has no value")
+    unit = given.get("unit")
+    if isinstance(unit, str) and "/" in unit:
+        yield Problem(
+            ("unit",),
+            f"{shown(unit)} can be no unit of systemd's that counts: a user's own manager proves nothing",
+            "a name such as whisper.service",
+        )
+    if given.get("user") and given.get("container"):
+        yield Problem(("user",), "cannot stand beside container: in containers no user counts", "one of them")
+
+
 class BudgetMatch(Section):
     """Whose memory counts towards a budget: all keys given must hold."""
 
@@ -62,22 +78,7 @@ class BudgetMatch(Section):
     def check(cls, given: Mapping[str, object]) -> Iterator[Problem]:
         if not given:
             yield Problem((), "is empty: it would match every process")
-        for name, value in given.items():
-            if value is None and name in cls.model_fields:
-                yield Problem((name,), "has no value")
-        unit = given.get("unit")
-        if isinstance(unit, str) and "/" in unit:
-            yield Problem(
-                ("unit",),
-                f"{shown(unit)} can be no unit of systemd's that counts: a user's own manager proves nothing",
-                "a name such as whisper.service",
-            )
-        if given.get("user") and given.get("container"):
-            yield Problem(
-                ("user",),
-                "cannot stand beside container: in containers no user counts",
-                "one of them",
-            )
+        yield from match_problems(given, cls.model_fields)
         if "app" in given and not any(given.get(name) for name in ("unit", "container", "user")):
             yield Problem(
                 ("app",),

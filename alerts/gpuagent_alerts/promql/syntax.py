@@ -86,3 +86,17 @@ class Call:
 
 
 Node = Number | String | Selector | Negation | Binary | Aggregation | Call
+
+
+def is_scalar(node: Node) -> bool:
+    """Return whether a node is a scalar: it is matched with nothing."""
+    match node:
+        case Number():
+            return True
+        case Negation(operand):
+            return is_scalar(operand)
+        case Call(function):
+            return function in {"scalar", "time"}
+        case Binary(_, left, right):
+            return is_scalar(left) and is_scalar(right)
+    return False

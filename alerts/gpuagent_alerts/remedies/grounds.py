@@ -26,6 +26,7 @@ from gpuagent_alerts.promql.syntax import (
     Number,
     Selector,
     String,
+    is_scalar,
 )
 from gpuagent_alerts.remedies.families import (
     ALWAYS_THERE,
@@ -325,8 +326,8 @@ def _joined(node: Binary, negations: int) -> _Shape:
         filtered=compares or left.filtered or right.filtered,
         tested=(compares and telling) or left.tested or right.tested,
     )
-    if _is_number(node.left) or _is_number(node.right):
-        side = right if _is_number(node.left) else left
+    if is_scalar(node.left) or is_scalar(node.right):
+        side = right if is_scalar(node.left) else left
         return replace(found, labels=side.labels, per_process=side.per_process, processes=side.processes)
     matching = node.matching
     _check_instances(matching, left, right)
@@ -347,20 +348,6 @@ def _joined(node: Binary, negations: int) -> _Shape:
     keys = set(matching.labels)
     labels = merged.labels & keys if matching.on else merged.labels - keys
     return _on_its_gpu(replace(merged, labels=labels, per_process=merged.per_process and "pid" in labels))
-
-
-def _is_number(node: Node) -> bool:
-    """Return whether a node is a scalar: it is matched with nothing."""
-    match node:
-        case Number():
-            return True
-        case Negation(operand):
-            return _is_number(operand)
-        case Call(function):
-            return function in {"scalar", "time"}
-        case Binary(_, left, right):
-            return _is_number(left) and _is_number(right)
-    return False
 
 
 def _check_instances(matching: Matching, left: _Shape, right: _Shape) -> None:

@@ -26,6 +26,7 @@ from gpuagent_alerts.promql.syntax import (
     Number,
     Selector,
     String,
+    is_scalar,
 )
 from gpuagent_alerts.rules.model import AlertRule, RecordRule, Rule, RuleGroup
 
@@ -218,8 +219,8 @@ def _of_binary(node: Binary, known: Mapping[str, Labels | None]) -> Labels:
     right = _of(node.right, known)
     if node.operator == "or":
         return _either(left, right)
-    if _is_number(node.left) or _is_number(node.right):
-        return right if _is_number(node.left) else left
+    if is_scalar(node.left) or is_scalar(node.right):
+        return right if is_scalar(node.left) else left
     return _joined(node.matching, left, right)
 
 
@@ -237,20 +238,6 @@ def _either(left: Labels, right: Labels) -> Labels:
         sides = left.get(name, _MISSING), right.get(name, _MISSING)
         found[name] = None if None in sides else frozenset().union(*(side for side in sides if side is not None))
     return found
-
-
-def _is_number(node: Node) -> bool:
-    """Return whether a node is a scalar: it is matched with nothing."""
-    match node:
-        case Number():
-            return True
-        case Negation(operand):
-            return _is_number(operand)
-        case Call(function):
-            return function in {"scalar", "time"}
-        case Binary(_, left, right):
-            return _is_number(left) and _is_number(right)
-    return False
 
 
 def narrow(values: Values, matchers: Sequence[Matcher]) -> Values:
