@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 
 from gpuagent.driver.nvml.events import XidWatcher
 from gpuagent_simulator.faults import FaultKind
@@ -25,19 +26,27 @@ async def counted(stage: Rig, xid: int, number: int) -> bool:
     return await until(lambda: (xid, number) in {(event.xid, event.count) for event in stage.monitor._xids.counts()})
 
 
-def test_two_equal_xids_are_two_events() -> None:
-    """ALERT-01: the counter counts both, and tells when the last one was; the other GPU has none."""
+@asynccontextmanager
+async def listening(scenario: str) -> AsyncIterator[tuple[Rig, Recorder]]:
+    """A node whose events are waited for, and what records the calls into its library."""
     recorders: list[Recorder] = []
 
     def wrap(library: object) -> Recorder:
         recorders.append(Recorder(library))
         return recorders[0]
 
+    async with rig(scenario, wrap=wrap) as stage:
+        await stage.tick()
+        assert recorders[0].waiting_for_events.wait(20)
+        yield stage, recorders[0]
+
+
+def test_two_equal_xids_are_two_events() -> None:
+    """ALERT-01: the counter counts both, and tells when the last one was; the other GPU has none."""
+
     async def run() -> None:
-        async with rig("xid", wrap=wrap) as stage:
-            await stage.tick()
+        async with listening("xid") as (stage, _):
             assert stage.value("gpuagent_xid_events_total") is None
-            assert recorders[0].waiting_for_events.wait(20)
             stage.clock.advance(12)
             assert await counted(stage, 13, 1)
             stage.clock.advance(5)
@@ -73,22 +82,15 @@ def test_events_that_cannot_be_had() -> None:
 
 def test_a_gpu_is_lost_with_its_last_xid() -> None:
     """ALERT-01: the Xid that tells of the loss is counted, and the other GPU's events are still heard."""
-    recorders: list[Recorder] = []
-
-    def wrap(library: object) -> Recorder:
-        recorders.append(Recorder(library))
-        return recorders[0]
 
     async def run() -> None:
-        async with rig("healthy", wrap=wrap) as stage:
-            await stage.tick()
-            assert recorders[0].waiting_for_events.wait(20)
+        async with listening("healthy") as (stage, recorder):
             stage.clock.advance(1)  # only what happens after the registration is delivered
             stage.fail(FaultKind.XID, gpu=0, xid=79)
             stage.fail(FaultKind.LOST, gpu=0)
             await stage.tick()
             assert await counted(stage, 79, 1)
-            assert await until(lambda: waits_for_the_rest(stage, recorders[0]))
+            assert await until(lambda: waits_for_the_rest(stage, recorder))
             stage.clock.advance(1)
             stage.fail(FaultKind.XID, gpu=1, xid=13)
             assert await counted(stage, 13, 1)
@@ -98,19 +100,12 @@ def test_a_gpu_is_lost_with_its_last_xid() -> None:
 
 def test_a_lost_gpu_does_not_stop_the_events_of_others() -> None:
     """ALERT-01: a set that answers GPU_IS_LOST, while the monitor has not seen the loss, is replaced at once."""
-    recorders: list[Recorder] = []
-
-    def wrap(library: object) -> Recorder:
-        recorders.append(Recorder(library))
-        return recorders[0]
 
     async def run() -> None:
-        async with rig("healthy", wrap=wrap) as stage:
-            await stage.tick()
-            assert recorders[0].waiting_for_events.wait(20)
+        async with listening("healthy") as (stage, recorder):
             stage.fail(FaultKind.LOST, gpu=0)
-            assert await until(lambda: recorders[0].called.count("nvmlEventSetCreate") >= 3)
-            assert await until(lambda: recorders[0].called[-1] == "nvmlEventSetWait_v2")
+            assert await until(lambda: recorder.called.count("nvmlEventSetCreate") >= 3)
+            assert await until(lambda: recorder.called[-1] == "nvmlEventSetWait_v2")
             stage.clock.advance(1)
             stage.fail(FaultKind.XID, gpu=1, xid=48)
             assert await counted(stage, 48, 1)
