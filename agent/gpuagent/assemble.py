@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, BinaryIO
 
-from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.alerting.leak_commands import LeakCommands
@@ -23,6 +22,7 @@ from gpuagent.collector.tick import Monitor, TickTimeouts
 from gpuagent.config.child_reader import load_config_apart, load_config_here, read_apart
 from gpuagent.config.faults import ConfigError
 from gpuagent.config.files import DEFAULT_PATH
+from gpuagent.core.background import Progress
 from gpuagent.core.clock import Clock
 from gpuagent.core.identity import NodeIdentity, node_name
 from gpuagent.core.metrics.clients import CLIENT_FAMILIES, SOURCE_FAMILIES
@@ -35,13 +35,13 @@ from gpuagent.procfs.machine import machine_id, raise_descriptor_limit
 from gpuagent.remedying import RemediesRefused, acting_of, check_permissions, state_faults
 from gpuagent.renewal import Renewal
 from gpuagent.runtime import logs
-from gpuagent.runtime.background import Progress
 from gpuagent.runtime.memory import Reserve, c_library, set_up_heap
 from gpuagent.runtime.notify import Notifier
 from gpuagent.runtime.state_files import LOCK_FILE, StateInUseError, lock_state, make_own_directory
 from gpuagent.service import Parts, Service
 from gpuagent.view import View
 from gpuagent_alerts.leak.sensor import LeakDetection
+from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.rules.model import RuleFileError, RuleGroup
 from gpuagent_exporters.http.listeners import ListenError
 from gpuagent_exporters.http.web_config import WebConfig, WebConfigError, WebSettings, read_here
@@ -253,8 +253,8 @@ def _tell_notes(config: Config, rules: Iterable[RuleGroup], path: Path | None, *
     acts = config.remedies.ladders or config.budgets or config.remedies.allow.users
     if not (acts or config.receivers or config.routes):
         return []
-    from gpuagent.acting.user_database import no_user_problems  # noqa: PLC0415  most agents have nothing to check
     from gpuagent.config_notes import ConfigFile, Machine, config_notes  # noqa: PLC0415
+    from gpuagent.config_notes.user_database import no_user_problems  # noqa: PLC0415  most agents have nothing to check
 
     machine = Machine(no_user_problems, ()) if simulated else None
     notes = config_notes(config, rules, ConfigFile(path or DEFAULT_PATH), machine)

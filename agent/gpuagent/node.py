@@ -49,7 +49,7 @@ FAULTS_FILE = "faults.json"
 HOLDERS_FILE = "holders.json"
 """Processes on the GPUs, so that one that has ended has a name, beside it: see `gpuagent.collector.holders`."""
 COMMAND_KEY_FILE = "command.key"
-"""Key of the digests of command lines, beside it: see `gpuagent.acting.digests`."""
+"""Key of the digests of command lines, beside it: see `gpuagent_alerts.remedies.facts.command_digests`."""
 _STATE_FILES = (
     STATE_FILE,
     LISTINGS_FILE,

@@ -8,19 +8,19 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gpuagent.acting.agent import Acting, Around
-from gpuagent.acting.digests import kept_digests
-from gpuagent.acting.hands import AgentHands
-from gpuagent.acting.lookup import TableLookup
-from gpuagent.acting.never_entries import NeverEntries
-from gpuagent.acting.notes import Notes
-from gpuagent.acting.permissions import CheckedFiles
-from gpuagent.acting.programs import ProgramCheck
 from gpuagent.clients.commands import ClientCommands
 from gpuagent.node import COMMAND_KEY_FILE, STATE_STEMS, Node, state_file
 from gpuagent.procfs.containers import docker_container
 from gpuagent.procfs.machine import own_namespace
-from gpuagent_alerts.remedies.world import Hands
+from gpuagent_alerts.remedies.execution.executor import AgentHands
+from gpuagent_alerts.remedies.facts.command_digests import kept_digests
+from gpuagent_alerts.remedies.facts.fresh_lookup import TableLookup
+from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
+from gpuagent_alerts.remedies.files.permissions import CheckedFiles
+from gpuagent_alerts.remedies.files.programs import ProgramCheck
+from gpuagent_alerts.remedies.notes import Notes
+from gpuagent_alerts.remedies.observation import Hands
+from gpuagent_alerts.remedies.service import Acting, Around
 from gpuagent_alerts.store.database import Store
 
 if TYPE_CHECKING:
@@ -32,7 +32,7 @@ class RemediesRefused(ValueError):
 
 
 class ClientApps:
-    """Apps with a client, as remedies ask them. See `gpuagent.acting.hands.Apps`."""
+    """Apps with a client, as remedies ask them. See `gpuagent_alerts.remedies.execution.executor.Apps`."""
 
     def __init__(self, commands: ClientCommands) -> None:
         self._commands = commands

@@ -11,8 +11,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from gpuagent.acting.agent import Acting
-from gpuagent.acting.commands import RemedyCommands
 from gpuagent.alerting.alerting import Alerting
 from gpuagent.alerting.commands import AlertCommands
 from gpuagent.alerting.leak_commands import LeakCommands
@@ -21,15 +19,17 @@ from gpuagent.clients.model_servers import Sources
 from gpuagent.clients.server import ClientServer, limits_of
 from gpuagent.collector.tick import Monitor
 from gpuagent.config.faults import ConfigError
+from gpuagent.core.background import Progress, in_daemon_thread
 from gpuagent.core.clock import Clock
 from gpuagent.core.snapshot import Snapshot
 from gpuagent.doors import Doors
-from gpuagent.runtime.background import Progress, in_daemon_thread
+from gpuagent.remedy_commands import RemedyCommands
 from gpuagent.runtime.memory import Reserve, c_library, endure, freeze_gc, trim_and_freeze, trim_heap
 from gpuagent.runtime.notify import Notifier
 from gpuagent.schedule import Schedule
 from gpuagent.view import View
 from gpuagent_alerts.leak.sensor import LeakDetection
+from gpuagent_alerts.remedies.service import Acting
 from gpuagent_alerts.rules.model import RuleFileError, RuleGroup
 from gpuagent_exporters.http.web_config import WebConfigError
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuagent.config.models import Config
-from gpuagent.runtime.background import Progress
+from gpuagent.core.background import Progress
 from gpuagent.service import Parts, Service
 
 

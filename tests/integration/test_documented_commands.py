@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.agent.acting.processes import PLAIN, running
+from tests.alerts.remedies.processes import PLAIN, running
 from tests.integration.agent import GREEDY, Agent, running_agent
 from tests.packaging.documented import ROOT, Command, all_commands
 

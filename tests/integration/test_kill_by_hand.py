@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.acting.processes import IGNORES_TERM, PLAIN, running
+from tests.alerts.remedies.processes import IGNORES_TERM, PLAIN, running
 from tests.integration.agent import GPUAGENT, Agent, running_agent
 from tests.integration.terminal import read_until, terminal
 

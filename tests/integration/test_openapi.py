@@ -14,7 +14,7 @@ import pytest
 
 from gpuagent.core.api_client import request
 from gpuagent.core.identity import SHOWN_FIELDS
-from tests.agent.acting.processes import PLAIN, running
+from tests.alerts.remedies.processes import PLAIN, running
 from tests.fakes.embedded import FakeApp, hello, stats
 from tests.fakes.openapi import OPERATIONS, faults_of, plain_route
 from tests.integration.agent import GREEDY, Agent, running_agent

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from tests.agent.acting.processes import IGNORES_TERM, PLAIN, running
 from tests.alerts.notify.receivers.sink import sink
+from tests.alerts.remedies.processes import IGNORES_TERM, PLAIN, running
 from tests.integration.agent import GPUAGENT, Agent, command, running_agent, write_config
 from tests.integration.waiting import until
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from tests.agent.acting.processes import PLAIN, running
+from tests.alerts.remedies.processes import PLAIN, running
 from tests.integration.agent import running_agent
 from tests.integration.waiting import until
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import gpuagent_alerts.programs.confine
-from tests.agent.acting.processes import PLAIN, running
+from tests.alerts.remedies.processes import PLAIN, running
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
 

@@ -13,13 +13,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.acting.unit_processes import UnitProcesses
-from gpuagent.acting.units import Systemctl
 from gpuagent.procfs.files import RealProc
-from gpuagent_alerts.remedies.party import Doubt
+from gpuagent_alerts.remedies.execution.units import Systemctl
+from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
+from gpuagent_alerts.remedies.observation import UnitPermission
+from gpuagent_alerts.remedies.pinned_processes import Doubt
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.world import UnitPermission
-from tests.agent.acting.processes import as_target
+from tests.alerts.remedies.processes import as_target
 from tests.fakes.nobody import run_as_nobody
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
@@ -209,11 +209,11 @@ def test_a_process_that_is_not_in_the_unit() -> None:
 TRY = """
 import asyncio, sys
 from dataclasses import replace
-from gpuagent.acting.unit_processes import UnitProcesses
-from gpuagent.acting.units import Systemctl
+from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
+from gpuagent_alerts.remedies.execution.units import Systemctl
 from gpuagent.procfs.files import RealProc
-from gpuagent_alerts.remedies.world import UnitPermission
-from tests.agent.acting.processes import as_target
+from gpuagent_alerts.remedies.observation import UnitPermission
+from tests.alerts.remedies.processes import as_target
 target = replace(as_target(int(sys.argv[2])), unit=sys.argv[1])
 done = asyncio.run(Systemctl(UnitProcesses(RealProc())).restart(target, UnitPermission(), 20.0))
 print(done.ok, done.errno)

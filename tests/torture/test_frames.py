@@ -16,7 +16,7 @@ from gpuagent.clients.hub import DROPPED, ClientLimits, Hub
 from gpuagent.clients.protocol import Malformed, decode, read_message
 from gpuagent.core.clock import SystemClock
 from gpuagent.procfs.files import RealProc
-from tests.agent.acting.processes import reader
+from tests.alerts.remedies.processes import reader
 from tests.torture import times
 from tests.torture.frames import any_frame, corpus
 

@@ -36,8 +36,8 @@ from gpuagent_alerts.notify.outbox.delivery import Delivery, MessageOrigin
 from gpuagent_alerts.notify.outbox.queue import Outbox
 from gpuagent_alerts.notify.routes import Routes
 from gpuagent_alerts.notify.silences import Acks, Silences
-from gpuagent_alerts.remedies.grounds import UNKNOWN, Grounds, grounds_of_rule
-from gpuagent_alerts.remedies.judged import Judged
+from gpuagent_alerts.remedies.firing_alert import Judged
+from gpuagent_alerts.remedies.safeguards.rule_grounds import UNKNOWN, Grounds, grounds_of_rule
 from gpuagent_alerts.rules.alert_labels import AlertLabels, labels_of_rules
 from gpuagent_alerts.rules.model import AlertRule, RuleGroup
 from gpuagent_alerts.states.engine import DEFAULT_INTERVAL_SECONDS, RuleEngine

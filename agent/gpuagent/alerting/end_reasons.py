@@ -9,7 +9,7 @@ from gpuagent.alerting.end_facts import EndedAlert
 from gpuagent.core.growth import Growth, Verdict
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessReading, ProcessState
 from gpuagent.core.units import format_bytes, format_duration, format_ratio
-from gpuagent_alerts.remedies.ending import RemedyEnding
+from gpuagent_alerts.remedies.outcome import RemedyEnding
 
 _XID_SECONDS = 900.0
 _MOST_CAME_BACK = 0.9

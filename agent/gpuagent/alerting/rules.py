@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.core.metrics import FAMILIES
-from gpuagent_alerts.remedies.grounds import Grounds, grounds_of_rule
+from gpuagent_alerts.remedies.safeguards.rule_grounds import Grounds, grounds_of_rule
 from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_file, merge_rules, read_rule_file
 from gpuagent_alerts.rules.model import AlertRule, Rule, RuleFault, RuleFileError, RuleGroup
 from gpuagent_alerts.rules.template import Template

@@ -17,7 +17,7 @@ from gpuagent.core.snapshot import GpuState, NvmlState, ProcessInfo, ProcessRead
 from gpuagent_alerts.alert import SUMMARY, Alert, Status, shown_annotations
 from gpuagent_alerts.notify.cause import CauseProcess
 from gpuagent_alerts.promql.series import SeriesIndex
-from gpuagent_alerts.remedies.families import GROWTH
+from gpuagent_alerts.remedies.safeguards.rule_sampling import GROWTH
 from gpuagent_alerts.states.engine import RuleEngine
 from gpuagent_alerts.states.instance import State
 

@@ -21,7 +21,7 @@ from gpuagent_alerts.alert import UNKNOWN_END, Alert, Status, fingerprint, shown
 from gpuagent_alerts.promql.expression import compile_measured_side
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import EvaluationError
-from gpuagent_alerts.remedies.ending import RemedyEnding, no_remedy
+from gpuagent_alerts.remedies.outcome import RemedyEnding, no_remedy
 from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.states.group import RunningRule
 from gpuagent_alerts.states.machine import Change, Transition

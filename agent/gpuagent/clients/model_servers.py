@@ -23,10 +23,10 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import urlsplit
 
+from gpuagent.core.background import in_daemon_thread
 from gpuagent.core.metrics.clients import ServerReading, Servers
 from gpuagent.core.units import GIB
 from gpuagent.procfs.files import printable
-from gpuagent.runtime.background import in_daemon_thread
 
 _SAMPLE = re.compile(rb"^([a-zA-Z_:][a-zA-Z0-9_:]*)(?:\{.*\})?[ \t]+([^ \t\n]+)", re.MULTILINE)
 _MOST = 2**63 - 1

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from gpuagent.core.identity import SIMULATED_NAME
-from gpuagent.core.regular_files import read_regular_file
+from gpuagent.core.regular_files import MAX_FILE_BYTES, read_regular_file
 
 DEFAULT_PATH = Path("/etc/gpuagent/gpuagent.yaml")
 """The configuration file where none is named; there need not be one."""
@@ -56,8 +56,6 @@ def _absolute(environ: Mapping[str, str], name: str) -> Path | None:
     value = environ.get(name, "")
     return Path(value) if value.startswith("/") else None
 
-
-MAX_FILE_BYTES = 1024 * 1024
 
 Read = Callable[[Path], bytes]
 """Returns a file's content, of a larger one the first `MAX_FILE_BYTES` + 1 bytes; raises OSError."""

@@ -25,10 +25,11 @@ from gpuagent.config.faults import (
     shown,
     write_path,
 )
-from gpuagent.config.files import DEFAULT_PATH, MAX_FILE_BYTES, Read, default_directories, read_file
+from gpuagent.config.files import DEFAULT_PATH, Read, default_directories, read_file
 from gpuagent.config.models import Config
 from gpuagent.config.section import Section, Spot, check_sections, spot_at
 from gpuagent.config.values import kind_of
+from gpuagent.core.regular_files import MAX_FILE_BYTES
 
 
 def load_config(

@@ -16,9 +16,10 @@ from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
 from gpuagent.config.document import MAX_DEPTH, MAX_VALUES
-from gpuagent.config.files import DEFAULT_PATH, MAX_FILE_BYTES
+from gpuagent.config.files import DEFAULT_PATH
 from gpuagent.config.models import Config
 from gpuagent.config.section import Spot
+from gpuagent.core.regular_files import MAX_FILE_BYTES
 
 EXAMPLE = """\
 poll_interval: 1s

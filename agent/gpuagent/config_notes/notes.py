@@ -12,14 +12,13 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gpuagent.acting.alert_labels import known_alerts
-from gpuagent.acting.never_acts import Users, may_end_nobody, never_acts
-from gpuagent.acting.user_database import user_problems
 from gpuagent.config.document import Document, YamlFault, read_document
 from gpuagent.config.faults import KeyPath
 from gpuagent.config.files import read_file
+from gpuagent.config_notes.inert_ladders import Users, known_alerts, may_end_nobody, never_acts
 from gpuagent.config_notes.receivers import receiver_notes
 from gpuagent.config_notes.routes import Known, route_notes
+from gpuagent.config_notes.user_database import user_problems
 from gpuagent_alerts.rules.model import RuleGroup
 
 if TYPE_CHECKING:

@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from gpuagent.acting.posix_acl import XATTR
 from gpuagent_alerts.notify.receivers.apprise import BAD_ADDRESS, PROGRAM
 from gpuagent_alerts.notify.receivers.webhook import sign
 from gpuagent_alerts.programs.run import SEARCH_PATH, WORKING_DIRECTORY
+from gpuagent_alerts.remedies.files.path_walk import XATTR
 from gpuagent_alerts.secret import HiddenText, Misconfigured, Secret
 
 if TYPE_CHECKING:

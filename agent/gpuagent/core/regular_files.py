@@ -11,6 +11,8 @@ import os
 import stat
 from pathlib import Path
 
+MAX_FILE_BYTES = 1024 * 1024
+"""Most bytes that a configuration or rule file may have."""
 _CHUNK_BYTES = 1 << 14
 """A read takes as much memory before it knows how much there is, and may find none where memory is short."""
 _KINDS = {

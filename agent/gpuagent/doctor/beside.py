@@ -7,11 +7,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
-from gpuagent.acting.permissions import CheckedFiles
 from gpuagent.alerting.rules import load_rules, unknown_metrics
 from gpuagent.config.models import Config
 from gpuagent.config_notes import ConfigFile, Machine, config_notes
 from gpuagent.remedying import RemediesRefused, acts_for_real, check_permissions, state_faults
+from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.rules.model import RuleFileError
 from gpuagent_exporters.http.web_config import WebConfig, WebConfigError
 

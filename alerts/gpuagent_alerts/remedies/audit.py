@@ -6,22 +6,22 @@ nothing.
 
 A row that cannot be read may be of an action, so it counts as one: on any unit and program, as useless, and as late as
 the next row that can be read.
+
+What the record has against a step of a rule: limits on how often, and processes that may still end.
 """
 
 from __future__ import annotations
 
 import logging
 import secrets
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from operator import itemgetter
 from typing import Any, NamedTuple
 
 from gpuagent.core.clock import Clock
-from gpuagent_alerts.remedies.limits import Past
-from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.outstanding import Outstanding, find_outstanding
-from gpuagent_alerts.remedies.record import (
+from gpuagent.core.identity import ProcessId
+from gpuagent_alerts.remedies.audit_rows import (
     AUDIT,
     BEGIN,
     END,
@@ -31,17 +31,27 @@ from gpuagent_alerts.remedies.record import (
     RESULT,
     STOP,
     Event,
+    Outstanding,
+    find_outstanding,
+    in_the_way,
     row_text,
     runs,
 )
+from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.plan import Plan
+from gpuagent_alerts.remedies.safeguards.limits import Limits, Past, broken, refusals
+from gpuagent_alerts.remedies.safeguards.refusals import Passing
+from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.store.cached_query import CachedQuery
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_alerts.store.tables import DamagedRow
 
+log = logging.getLogger(__name__)
+
+
 __all__ = ["BEGIN", "END", "INTENT", "RESET", "RESULT", "STOP", "Audit", "Event", "NotRecorded", "Stop", "runs"]
 
-log = logging.getLogger(__name__)
 
 _SHOWN = 1000
 _ACTIONS = 500
@@ -271,3 +281,34 @@ def _helped(end: Event | None) -> bool | None:
         return None
     outcome = Outcome(Result(end.data.get("result", Result.INTERRUPTED)), acted=bool(end.data.get("acted")))
     return outcome.helped
+
+
+def objections(
+    plan: Plan,
+    step: Step,
+    limits: Limits,
+    audit: Audit,
+    cooldown_key: str,
+    meant: Collection[ProcessId],
+    gpu_uuids: frozenset[str],
+    is_alive: Callable[[ProcessId], bool],
+    *,
+    acted: bool,
+) -> list[str]:
+    """Return them all. Asks the store and /proc: for a thread. Raises StoreFailure.
+
+    Limits bound what happens while nobody looks. A person who has confirmed the process looks: their act is counted
+    against the rules that come after it, and is bounded by none of them itself. A run is one action, however many steps
+    it takes.
+    """
+    if plan.order.by_hand or not step.disrupts:
+        return []
+    waits_for = in_the_way(audit.outstanding(), meant, gpu_uuids, is_alive)
+    found: list[str] = [Passing(waits_for)] if waits_for else []
+    if acted:
+        return found
+    if why := broken(limits, audit.past(dry_run=False, since_reset=True)):
+        return [f"remedies are stopped: {why}; after a look, `gpuagent remedies reset` lets them go on"]
+    past = audit.past(dry_run=plan.dry_run)
+    unit = plan.target.unit
+    return [*found, *refusals(limits, past, unit=unit, cooldown_key=cooldown_key, dry_run=plan.dry_run)]

@@ -1,4 +1,7 @@
-"""Which firing alert gets which ladder, on whom, and when: rules act one at a time over the node."""
+"""Which firing alert gets which ladder, on whom, and when: rules act one at a time over the node.
+
+Runs that an agent which has ended left open in the record: closed at the start and with each other file.
+"""
 
 from __future__ import annotations
 
@@ -6,27 +9,29 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.units import format_duration, format_time
 from gpuagent_alerts.alert import Alert
-from gpuagent_alerts.remedies.attempts import Attempts
-from gpuagent_alerts.remedies.choice import Firing, LadderRule, choose
-from gpuagent_alerts.remedies.ladder import Run, Tools
-from gpuagent_alerts.remedies.limits import STOPPED_BY_HAND
+from gpuagent_alerts.remedies.attempts import Attempts, WithheldLadders
+from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.audit_rows import Outstanding, in_the_way
+from gpuagent_alerts.remedies.observation import Order
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.outstanding import Outstanding, in_the_way
 from gpuagent_alerts.remedies.plan import Plan, Rules
-from gpuagent_alerts.remedies.refusals import Passing
+from gpuagent_alerts.remedies.run import Run, Tools
+from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND
+from gpuagent_alerts.remedies.safeguards.refusals import Passing
+from gpuagent_alerts.remedies.safeguards.victim import Candidate, VictimPolicy, rank
+from gpuagent_alerts.remedies.selection import Firing, LadderRule, Turns, choose, excludes
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.turns import Turns, excludes
-from gpuagent_alerts.remedies.victim import Candidate, VictimPolicy, rank
-from gpuagent_alerts.remedies.withheld import WithheldLadders
-from gpuagent_alerts.remedies.world import Order
+from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
 
 log = logging.getLogger(__name__)
+
 
 _HAND_OVER_SECONDS = 15.0
 """How long a person waits at most for a rule's run to take its last step, by the machine's clock."""
@@ -293,3 +298,30 @@ def _order(firing: Firing, victim: str, passed_over: frozenset[ProcessId]) -> Or
         about_growth=firing.about_growth,
         idle_for_seconds=firing.idle_for_seconds,
     )
+
+
+class OpenRuns:
+    """For one event loop."""
+
+    def __init__(self, audit: Audit, store: Store, remedies: Remedies) -> None:
+        self._audit = audit
+        self._store = store
+        self._remedies = remedies
+        self._moves: int | None = None
+
+    @property
+    def has_moved(self) -> bool:
+        """Whether the store has gone to another file or to memory: the record may hold what was not seen before."""
+        return self._store.changes[0] != self._moves
+
+    async def close(self) -> None:
+        """Close them, repeat nothing, and read whose end is waited for. Raises StoreFailure."""
+        self._moves = self._store.changes[0]
+        for run in await asyncio.to_thread(self._audit.close_open):
+            log.warning("remedy %s was interrupted by the end of the agent; it is not repeated", run)
+        await self._remedies.recall()
+
+    async def close_again(self) -> None:
+        """As `close`, of a file that could not be used before."""
+        with suppress(StoreFailure):
+            await self.close()

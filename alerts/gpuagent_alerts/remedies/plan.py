@@ -8,12 +8,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from gpuagent_alerts.remedies.limits import Limits
+from gpuagent_alerts.remedies.observation import Order
 from gpuagent_alerts.remedies.outcome import Outcome
-from gpuagent_alerts.remedies.policy import Policy
+from gpuagent_alerts.remedies.safeguards.limits import Limits
+from gpuagent_alerts.remedies.safeguards.policy import Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.world import Order
 
 _NAMED = 5
 """Processes that a note names one by one."""

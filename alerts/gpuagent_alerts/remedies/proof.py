@@ -10,11 +10,11 @@ from collections.abc import Callable
 
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.units import format_bytes
+from gpuagent_alerts.remedies.observation import Done, Eyes, Sight
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.world import Done, Eyes, Sight
 
 _ENOUGH = 0.8
 """Share of what the process held: what frees memory in pieces keeps some back for a while."""

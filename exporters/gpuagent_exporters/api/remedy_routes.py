@@ -34,7 +34,7 @@ class NotDone(Exception):
 
 
 class RemedySource(Protocol):
-    """What was done, and what can be asked for; `gpuagent.acting.commands.RemedyCommands` is one."""
+    """What was done, and what can be asked for; `gpuagent.remedy_commands.RemedyCommands` is one."""
 
     async def remedies(self) -> Document:
         """Raises NotDone."""

@@ -24,7 +24,7 @@ from gpuagent_alerts.notify.routes import Recipient, Routes
 from gpuagent_alerts.notify.silences import Acks, Silences
 from gpuagent_alerts.notify.urgency import worst_severity
 from gpuagent_alerts.promql.series import SeriesIndex
-from gpuagent_alerts.remedies.ending import no_remedy
+from gpuagent_alerts.remedies.outcome import no_remedy
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.shipped import RULES_FILE
 from gpuagent_alerts.states.engine import RuleEngine

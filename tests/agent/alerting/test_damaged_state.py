@@ -22,7 +22,7 @@ from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.leak.sensor import LeakDetection
 from gpuagent_alerts.notify.receivers.slack import StoredThreads
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, runs
-from gpuagent_alerts.remedies.limits import Limits, broken, refusals
+from gpuagent_alerts.remedies.safeguards.limits import Limits, broken, refusals
 from gpuagent_alerts.store.database import Store
 from tests.agent.alerting.bench import BUSY, CALM, alerting
 from tests.alerts.store.damage import TABLES, act, columns, damage, filled, groups, settings

@@ -16,7 +16,7 @@ from gpuagent.core.metrics.series import series
 from gpuagent.core.snapshot import GpuState, NvmlState, ProcessState, Snapshot, XidCount
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.promql.series import SeriesIndex
-from gpuagent_alerts.remedies.ending import RemedyEnding
+from gpuagent_alerts.remedies.outcome import RemedyEnding
 from gpuagent_alerts.states.machine import Change, Transition
 from tests.agent.alerting.bench import BUSY, CALM, FULL, alerting, config, rules, run
 from tests.fakes.readings import BOOT_ID, WALL, absent_gpu, gpu, node, process, snapshot

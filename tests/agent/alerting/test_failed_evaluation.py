@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from gpuagent.core.clock import ManualClock
-from gpuagent_alerts.remedies.judged import Judged
+from gpuagent_alerts.remedies.firing_alert import Judged
 from gpuagent_alerts.states.engine import RuleEngine
 from tests.agent.alerting.bench import BUSY, FULL, alerting, config, rules, run
 

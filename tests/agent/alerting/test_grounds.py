@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuagent.core.clock import ManualClock
-from gpuagent_alerts.remedies.grounds import Grounds
-from gpuagent_alerts.remedies.judged import Judged
+from gpuagent_alerts.remedies.firing_alert import Judged
+from gpuagent_alerts.remedies.safeguards.rule_grounds import Grounds
 from tests.agent.alerting.bench import BUSY, alerting, config, rules, run
 
 FULL = (

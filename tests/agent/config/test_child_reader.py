@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from pydantic import SecretStr
 
-from gpuagent.acting.configured import ladders_of, rules_of
 from gpuagent.config.child import as_record
 from gpuagent.config.child_reader import Record, SecretText, load_config_apart
 from gpuagent.config.faults import ConfigError, ConfigUnreadableError
 from gpuagent.config.load import load_config
 from gpuagent.config.models import Config
 from gpuagent.config.section import Section
+from gpuagent.remedy_settings import ladders_of, rules_of
 from tests.agent.config.loading import COMPLETE, faults_of, load, write
 
 

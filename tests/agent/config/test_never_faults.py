@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.acting.hands import _filled
 from gpuagent.config.remedies import PLACEHOLDERS
+from gpuagent_alerts.remedies.execution.executor import _filled
 from tests.agent.config.loading import faults_of, lines_of, load, write
 
 SOCKET = "processes: {container_socket: /run/docker.sock}\n"

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.acting.configured import ladders_of, rules_of
 from gpuagent.config.remedies import Limits, Step
+from gpuagent.remedy_settings import ladders_of, rules_of
 from gpuagent_alerts.remedies.outcome import Result
-from gpuagent_alerts.remedies.provenance import FACTS
-from gpuagent_alerts.remedies.victim import VictimPolicy
+from gpuagent_alerts.remedies.safeguards.provenance import FACTS
+from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from tests.agent.config.loading import load, write
 
 ROOT = Path(__file__).parents[3]

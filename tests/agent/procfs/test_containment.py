@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.acting.budgets import belongs
 from gpuagent.procfs.credentials import is_on_host
 from gpuagent.procfs.files import RealProc, parse_stat, parse_status
-from tests.agent.acting.processes import PLAIN, reader, running
+from gpuagent_alerts.remedies.candidates import belongs
 from tests.agent.config.loading import load, write
+from tests.alerts.remedies.processes import PLAIN, reader, running
 from tests.fakes.proc import FakeProc, stat_text
 from tests.fakes.readings import process, snapshot
 

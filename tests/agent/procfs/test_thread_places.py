@@ -12,7 +12,7 @@ import pytest
 
 from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.thread_places import thread_elsewhere
-from tests.agent.acting.processes import refusals_of
+from tests.alerts.remedies.processes import refusals_of
 
 THREADS = """
 import threading, time

@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from gpuagent.acting.targets import all_targets
 from gpuagent.core.growth import Verdict
-from gpuagent_alerts.remedies.grounds import grounds_of_rule
-from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.observation import Order
+from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.rule_grounds import grounds_of_rule
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.world import Order
+from gpuagent_alerts.remedies.targets import all_targets
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.states.engine import RuleEngine

@@ -9,10 +9,10 @@ from types import ModuleType
 
 import pytest
 
-from gpuagent_alerts.remedies import ladder, manager, party, policy
+from gpuagent_alerts.remedies import manager, pinned_processes, run
 from gpuagent_alerts.remedies import target as target_module
-from gpuagent_alerts.remedies.advice import advice_on
-from gpuagent_alerts.remedies.refusals import unproven_job
+from gpuagent_alerts.remedies.safeguards import policy
+from gpuagent_alerts.remedies.safeguards.refusals import advice_on, unproven_job
 from tests.alerts.remedies.world import target
 
 FILE = "/etc/gpuagent/gpuagent.yaml"
@@ -53,7 +53,9 @@ def refusals(module: ModuleType) -> Iterator[str]:
             yield words(node.value)
 
 
-FOUND = sorted({text for module in (policy, ladder, party, manager, target_module) for text in refusals(module)} - {""})
+FOUND = sorted(
+    {text for module in (policy, run, pinned_processes, manager, target_module) for text in refusals(module)} - {""}
+)
 
 
 def test_there_are_refusals() -> None:

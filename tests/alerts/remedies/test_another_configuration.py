@@ -9,14 +9,14 @@ from typing import Any
 
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit
-from gpuagent_alerts.remedies.choice import Firing, LadderRule
-from gpuagent_alerts.remedies.ladder import Run
+from gpuagent_alerts.remedies.audit_rows import END
 from gpuagent_alerts.remedies.manager import Remedies
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
-from gpuagent_alerts.remedies.policy import Allow, Policy
-from gpuagent_alerts.remedies.record import END
-from gpuagent_alerts.remedies.victim import VictimPolicy
+from gpuagent_alerts.remedies.run import Run
+from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
+from gpuagent_alerts.remedies.selection import Firing, LadderRule
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, GIB, RULES, TERMINATE, World, target, tools
 

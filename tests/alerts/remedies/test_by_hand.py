@@ -8,11 +8,11 @@ from typing import Any
 import pytest
 
 from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit
+from gpuagent_alerts.remedies.observation import Done, Order
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Plan
-from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.world import Done, Order
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, GIB, RELEASE, RULES, TERMINATE, World, climb, plan
 

@@ -12,17 +12,17 @@ import pytest
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.choice import Firing, LadderRule
-from gpuagent_alerts.remedies.ladder import Run
 from gpuagent_alerts.remedies.manager import Remedies
-from gpuagent_alerts.remedies.never_list import NEVER
+from gpuagent_alerts.remedies.observation import Condition, Order, Sight
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
-from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.run import Run
+from gpuagent_alerts.remedies.safeguards.never_list import NEVER
+from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy, rank
+from gpuagent_alerts.remedies.selection import Firing, LadderRule
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Facts, Target
-from gpuagent_alerts.remedies.victim import VictimPolicy, rank
-from gpuagent_alerts.remedies.world import Condition, Order, Sight
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, GIB, KILL, RULES, TERMINATE, World, _identity, target, tools
 

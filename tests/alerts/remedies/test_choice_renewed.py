@@ -12,8 +12,8 @@ import pytest
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.safeguards.victim import Choice, VictimPolicy
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.victim import Choice, VictimPolicy
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, GIB, KILL, ORDER, RULES, TERMINATE, World, climb, plan, target
 

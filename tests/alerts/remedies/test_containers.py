@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.target import names_container
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import KILL, RULES, World, climb, plan, target

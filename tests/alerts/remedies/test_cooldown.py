@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpuagent_alerts.remedies.audit import BEGIN, INTENT, Audit, runs
-from gpuagent_alerts.remedies.limits import cooldown_key
 from gpuagent_alerts.remedies.outcome import Result
+from gpuagent_alerts.remedies.safeguards.limits import cooldown_key
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, RESTART, RULES, TERMINATE, World, climb, plan, target
 from tests.alerts.store.damage import BEGUN

@@ -7,10 +7,10 @@ from dataclasses import replace
 import pytest
 
 from gpuagent_alerts.remedies.audit import Audit
+from gpuagent_alerts.remedies.audit_rows import runs
+from gpuagent_alerts.remedies.observation import Order
 from gpuagent_alerts.remedies.outcome import Result
-from gpuagent_alerts.remedies.record import runs
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.world import Order
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, KILL, RELEASE, TERMINATE, World, climb, plan
 

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.choice import Firing, LadderRule
 from gpuagent_alerts.remedies.manager import Remedies
+from gpuagent_alerts.remedies.observation import Order
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Rules
-from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.selection import Firing, LadderRule
 from gpuagent_alerts.remedies.steps import Step
-from gpuagent_alerts.remedies.world import Order
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import KILL, RESTART, RULES, TERMINATE, World, plan, target, tools
 

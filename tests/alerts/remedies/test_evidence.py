@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
+from gpuagent_alerts.remedies.observation import Order
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.world import Order
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import KILL, ORDER, RELEASE, World, climb, plan, target
 

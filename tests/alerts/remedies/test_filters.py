@@ -15,8 +15,8 @@ from gpuagent_alerts.promql.functions import _FUNCTIONS as EVERY_FUNCTION
 from gpuagent_alerts.promql.functions import CALENDAR_FUNCTIONS
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import EvaluationError
-from gpuagent_alerts.remedies import families, grounds
-from gpuagent_alerts.remedies.grounds import grounds_of
+from gpuagent_alerts.remedies.safeguards import rule_grounds, rule_sampling
+from gpuagent_alerts.remedies.safeguards.rule_grounds import grounds_of
 
 USED = "gpuagent_process_memory_used_bytes"
 RATIO = "gpuagent_gpu_memory_used_ratio"
@@ -223,14 +223,14 @@ def test_what_is_not_about_idleness(text: str) -> None:
 
 def test_moments_of_the_wall_clock() -> None:
     """Every family whose value is Unix time is known as one, also those to come."""
-    assert {each.name for each in FAMILIES if each.help.startswith("Unix time")} == families.UNIX_TIMES
+    assert {each.name for each in FAMILIES if each.help.startswith("Unix time")} == rule_sampling.UNIX_TIMES
 
 
 def test_functions_are_refused_until_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that the engine learns is refused in rules that choose processes until somebody has thought of it."""
-    assert EVERY_FUNCTION.keys() - grounds._FUNCTIONS == {"time", "absent", *CALENDAR_FUNCTIONS}
+    assert EVERY_FUNCTION.keys() - rule_grounds._FUNCTIONS == {"time", "absent", *CALENDAR_FUNCTIONS}
     assert refusal(f"abs({USED}) > 5e9") == ""
-    monkeypatch.setattr(grounds, "_FUNCTIONS", grounds._FUNCTIONS - {"abs"})
+    monkeypatch.setattr(rule_grounds, "_FUNCTIONS", rule_grounds._FUNCTIONS - {"abs"})
     assert "it uses abs(), which no rule that chooses a process may use" in refusal(f"abs({USED}) > 5e9")
 
 

@@ -12,9 +12,9 @@ import pytest
 
 from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.remedies.audit import BEGIN, END, INTENT, RESET, Audit, NotRecorded
-from gpuagent_alerts.remedies.ladder import Run, Tools
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
+from gpuagent_alerts.remedies.run import Run, Tools
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
 from tests.alerts.remedies.world import BOOT, KILL, RULES, TERMINATE, Gate, World, climb, plan

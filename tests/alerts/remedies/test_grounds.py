@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent_alerts.promql.expression import compile_expression
-from gpuagent_alerts.remedies.grounds import Grounds, Subject, grounds_of, grounds_of_rule
+from gpuagent_alerts.remedies.safeguards.rule_grounds import Grounds, Subject, grounds_of, grounds_of_rule
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.rules.template import parse_template

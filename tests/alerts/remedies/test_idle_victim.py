@@ -8,15 +8,15 @@ from dataclasses import replace
 import pytest
 
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.choice import Firing, LadderRule
-from gpuagent_alerts.remedies.ladder import Run
 from gpuagent_alerts.remedies.manager import Remedies
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
-from gpuagent_alerts.remedies.policy import Policy
+from gpuagent_alerts.remedies.run import Run
+from gpuagent_alerts.remedies.safeguards.policy import Policy
+from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy, rank
+from gpuagent_alerts.remedies.selection import Firing, LadderRule
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.victim import VictimPolicy, rank
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import GIB, KILL, ORDER, RELEASE, RULES, TERMINATE, World, target, tools
 

@@ -9,12 +9,12 @@ import pytest
 
 from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.remedies.audit import BEGIN, END, INTENT, RESULT, Audit
-from gpuagent_alerts.remedies.limits import Limits
+from gpuagent_alerts.remedies.observation import Condition, Done
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Rules
-from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.limits import Limits
+from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.world import Condition, Done
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import (
     BOOT,

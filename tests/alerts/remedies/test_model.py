@@ -14,11 +14,11 @@ from hypothesis import strategies as st
 from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import INTENT, Audit
-from gpuagent_alerts.remedies.choice import Firing, LadderRule
-from gpuagent_alerts.remedies.limits import Limits
 from gpuagent_alerts.remedies.manager import Remedies
-from gpuagent_alerts.remedies.policy import Allow
-from gpuagent_alerts.remedies.world import Condition
+from gpuagent_alerts.remedies.observation import Condition
+from gpuagent_alerts.remedies.safeguards.limits import Limits
+from gpuagent_alerts.remedies.safeguards.policy import Allow
+from gpuagent_alerts.remedies.selection import Firing, LadderRule
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, target, tools
 

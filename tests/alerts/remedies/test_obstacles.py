@@ -11,12 +11,11 @@ import pytest
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.attempts import Attempts
+from gpuagent_alerts.remedies.attempts import Attempts, WithheldLadders
+from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.refusals import Passing, passes_in
-from gpuagent_alerts.remedies.victim import Choice
-from gpuagent_alerts.remedies.withheld import WithheldLadders
-from gpuagent_alerts.remedies.world import Condition
+from gpuagent_alerts.remedies.safeguards.refusals import Passing, passes_in
+from gpuagent_alerts.remedies.safeguards.victim import Choice
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_person_and_rules import asked, begun, fire, manager
 from tests.alerts.remedies.world import KILL, ORDER, World, climb, plan, target

@@ -11,14 +11,14 @@ import pytest
 from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import BEGIN, INTENT, RESULT, Audit
-from gpuagent_alerts.remedies.choice import Firing, LadderRule
 from gpuagent_alerts.remedies.manager import Remedies
+from gpuagent_alerts.remedies.observation import Order
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
-from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
+from gpuagent_alerts.remedies.selection import Firing, LadderRule
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.victim import VictimPolicy
-from gpuagent_alerts.remedies.world import Order
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import (
     BOOT,

@@ -12,13 +12,13 @@ import pytest
 from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit
-from gpuagent_alerts.remedies.choice import Firing, LadderRule
-from gpuagent_alerts.remedies.limits import Limits
 from gpuagent_alerts.remedies.manager import Remedies
+from gpuagent_alerts.remedies.observation import Order
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
+from gpuagent_alerts.remedies.safeguards.limits import Limits
+from gpuagent_alerts.remedies.selection import Firing, LadderRule
 from gpuagent_alerts.remedies.steps import Step
-from gpuagent_alerts.remedies.world import Order
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, GIB, KILL, RESTART, RULES, TERMINATE, World, climb, plan, target, tools
 

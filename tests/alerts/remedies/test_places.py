@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from gpuagent_alerts.remedies.policy import Allow, Policy
-from gpuagent_alerts.remedies.refusals import NotMeant
+from gpuagent_alerts.remedies.observation import Condition, Order, Sight
+from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.refusals import NotMeant
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts, Target
-from gpuagent_alerts.remedies.world import Condition, Order, Sight
 from tests.alerts.remedies.world import KILL, RESTART, _identity, target
 
 ID = "3f4e1c9a7b20" + "0" * 52

@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent_alerts.remedies.policy import Allow, Policy
-from gpuagent_alerts.remedies.provenance import FACTS, Writer, written_by
-from gpuagent_alerts.remedies.refusals import NotMeant
+from gpuagent_alerts.remedies.observation import Condition, Order, Sight
+from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.provenance import FACTS, Writer, written_by
+from gpuagent_alerts.remedies.safeguards.refusals import NotMeant
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts, Identity, Target, TiedProcess, Ties
-from gpuagent_alerts.remedies.world import Condition, Order, Sight
 from tests.alerts.remedies.world import GIB, target
 
 NOW = 1e6

@@ -7,12 +7,12 @@ from dataclasses import replace
 import pytest
 
 from gpuagent_alerts.remedies.audit import RESULT, Audit
-from gpuagent_alerts.remedies.never_list import NEVER_UNITS, SHARED_UNITS
+from gpuagent_alerts.remedies.observation import Order, UnitPermission
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Plan
-from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS
+from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
-from gpuagent_alerts.remedies.world import Order, UnitPermission
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, ORDER, RELEASE, RESTART, RULES, World, climb, plan, target
 

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from gpuagent_alerts.remedies.audit import INTENT, RESULT, Audit
-from gpuagent_alerts.remedies.ladder import Run
+from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.victim import Choice
-from gpuagent_alerts.remedies.world import Condition
+from gpuagent_alerts.remedies.run import Run
+from gpuagent_alerts.remedies.safeguards.victim import Choice
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, GIB, ORDER, RULES, TERMINATE, World, plan, tools
 

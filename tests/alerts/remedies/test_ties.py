@@ -8,11 +8,11 @@ from dataclasses import replace
 
 import pytest
 
+from gpuagent_alerts.remedies.observation import Condition, Order, Sight
 from gpuagent_alerts.remedies.outcome import Result
-from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import MAX_TIED, Facts, Identity, TiedProcess, Ties
-from gpuagent_alerts.remedies.world import Condition, Order, Sight
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import KILL, TERMINATE, World, climb, plan, target
 

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
-from gpuagent_alerts.remedies import policy as policy_module
-from gpuagent_alerts.remedies.advice import advice_on
-from gpuagent_alerts.remedies.policy import Allow, Policy
+from gpuagent_alerts.remedies.observation import Condition, Order, Sight
+from gpuagent_alerts.remedies.safeguards import policy as policy_module
+from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.safeguards.refusals import advice_on
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Facts, Identity, Target, TiedProcess, Ties
-from gpuagent_alerts.remedies.world import Condition, Order, Sight
 from tests.alerts.remedies.test_advice import words
 from tests.alerts.remedies.world import GIB, KILL, RESTART, target
 

@@ -10,12 +10,12 @@ import pytest
 
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.choice import Firing, LadderRule
+from gpuagent_alerts.remedies.attempts import WithheldLadders
 from gpuagent_alerts.remedies.manager import Remedies
+from gpuagent_alerts.remedies.safeguards.victim import Choice, VictimPolicy
+from gpuagent_alerts.remedies.selection import Firing, LadderRule
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
-from gpuagent_alerts.remedies.victim import Choice, VictimPolicy
-from gpuagent_alerts.remedies.withheld import WithheldLadders
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_choice import NOW, on_gpu
 from tests.alerts.remedies.world import GIB, RULES, World, tools

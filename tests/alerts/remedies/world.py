@@ -13,16 +13,15 @@ from gpuagent.core.clock import ManualClock
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.audit import Audit
-from gpuagent_alerts.remedies.groups import groups_of
-from gpuagent_alerts.remedies.ladder import Run, Tools
-from gpuagent_alerts.remedies.limits import Limits
+from gpuagent_alerts.remedies.observation import Condition, Done, Gone, NotPermitted, Order, Sight, UnitPermission
 from gpuagent_alerts.remedies.outcome import Outcome
-from gpuagent_alerts.remedies.party import Doubt
+from gpuagent_alerts.remedies.pinned_processes import Doubt
 from gpuagent_alerts.remedies.plan import Plan, Rules
-from gpuagent_alerts.remedies.policy import Allow, Policy
-from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.remedies.run import Run, Tools
+from gpuagent_alerts.remedies.safeguards.limits import Limits
+from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
+from gpuagent_alerts.remedies.steps import Kind, Step, groups_of
 from gpuagent_alerts.remedies.target import Facts, Identity, Target, Ties
-from gpuagent_alerts.remedies.world import Condition, Done, Gone, NotPermitted, Order, Sight, UnitPermission
 from gpuagent_alerts.store.database import Store
 
 GIB = 2**30

@@ -28,9 +28,9 @@ from gpuagent_alerts.notify.state import (
     save_notification_states,
 )
 from gpuagent_alerts.remedies.audit import BEGIN, END, INTENT, RESULT, Audit
+from gpuagent_alerts.remedies.audit_rows import MOST_ROW_BYTES
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import description, end_of
-from gpuagent_alerts.remedies.record import MOST_ROW_BYTES
 from gpuagent_alerts.states.instance import Instance, State, load_instance
 from gpuagent_alerts.states.persister import StoredInstances
 from gpuagent_alerts.store.database import Store

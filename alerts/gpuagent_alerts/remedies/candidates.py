@@ -1,0 +1,110 @@
+"""Whom an alert that fires can be about; where that is nobody, why, in words.
+
+Who counts towards a budget, and what they use.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+from gpuagent.core.metrics.remedies import BudgetUse
+from gpuagent.core.snapshot import GpuState, ProcessReading, Snapshot
+from gpuagent_alerts.remedies.firing_alert import Judged
+from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS
+from gpuagent_alerts.remedies.target import Target, names_container
+from gpuagent_alerts.remedies.targets import targets_named, targets_on
+
+if TYPE_CHECKING:
+    from gpuagent.config.remedies import Budget
+
+
+def candidates_of(judged: Judged, snapshot: Snapshot, budgets: Iterable[Budget], *, disrupts: bool) -> list[Target]:
+    """Return the processes of an alert's GPU or MIG instance that its other labels do not exclude.
+
+    The labels are those of the expression's result: what the rule itself writes chooses nobody. Of a budget only those
+    that count towards it. A refusal of the grounds leaves nobody for a ladder that `disrupts`, which has a step that a
+    process may notice.
+    """
+    labels, grounds = judged.result_labels, judged.grounds
+    if grounds.refusal and disrupts:
+        return []
+    if judged.alert.labels.get("pid", "") != labels.get("pid", ""):
+        return []
+    on_gpu = targets_on(snapshot, labels.get("uuid", ""), labels.get("gpu_instance_id", ""), labels.get("gpu", ""))
+    found = targets_named(on_gpu, labels, grounds)
+    name = labels.get("budget", "")
+    if not name:
+        return found
+    named = [budget for budget in budgets if budget.label == name]
+    if len(named) != 1:
+        return []
+    members = {process.key for process in snapshot.processes if belongs(named[0], process, snapshot)}
+    return [target for target in found if target.key in members]
+
+
+def why_nobody(judged: Judged, snapshot: Snapshot, *, disrupts: bool) -> str:
+    """Return the first reason; `disrupts` says whether the alert's ladder has a step that a process may notice."""
+    return next(_reasons(judged, snapshot, disrupts=disrupts))
+
+
+def _reasons(judged: Judged, snapshot: Snapshot, *, disrupts: bool) -> Iterator[str]:
+    labels = judged.result_labels
+    uuid, pid = labels.get("uuid", ""), labels.get("pid", "")
+    if judged.grounds.refusal and disrupts:
+        yield f"its rule is no reason to disrupt a process: {judged.grounds.refusal}"
+    if judged.alert.labels.get("pid", "") != pid:
+        yield "the rule writes the label pid itself: it names no process"
+    if not uuid:
+        yield "its expression's result has no label uuid: it names no GPU"
+    gpu = next((each for each in snapshot.gpus if each.identity.uuid == uuid), None)
+    if gpu is None:
+        yield f"there is no GPU with UUID {uuid} now"
+    elif gpu.state is not GpuState.OK or not gpu.processes_known:
+        why = gpu.act_refusal or gpu.reason or gpu.state
+        yield f"the processes of GPU {gpu.identity.index} cannot be read ({why})"
+    if pid:
+        yield f"pid {pid} cannot be acted on: it has ended, is not on the GPU, hides, or its memory is unknown"
+    if any(labels.get(label) for label in PROCESS_LABELS):
+        yield "its expression sums up processes by what they say of themselves: it is about nobody in particular"
+    if budget := labels.get("budget", ""):
+        yield f"no process on the GPU of which enough is known counts towards the budget {budget}"
+    yield "no process on the GPU can be acted on: none is alive, visible, and has a memory that the driver tells"
+
+
+def belongs(budget: Budget, process: ProcessReading, snapshot: Snapshot) -> bool:
+    """Return whether a process counts towards it: all keys given must hold.
+
+    Memory whose holder is unproven counts towards nobody's account: it may be a dead process's. A name that a user may
+    have chosen counts towards none either, and a user that a container gives its processes is no account of this
+    machine. An app chooses its own name: the configuration asks for a user, a unit or a container beside it.
+    """
+    info, match = process.info, budget.match
+    if info is None or process.holder_unproven:
+        return False
+    client = snapshot.clients.get(process.pid)
+    return (
+        (match.unit is None or (info.unit == match.unit and "unit" in info.proven_names))
+        and (
+            match.container is None
+            or (
+                "container" in info.proven_names
+                and names_container(match.container, info.container_id, info.container_name)
+            )
+        )
+        and (match.user is None or (info.user == match.user and info.on_host and not info.container_id))
+        and (match.app is None or (client is not None and client.id == info.id and client.app == match.app))
+    )
+
+
+def uses(budgets: tuple[Budget, ...], snapshot: Snapshot) -> Iterator[BudgetUse]:
+    """For each budget and each GPU whose processes are known, 0 included: a sum that is missing is no small one."""
+    for budget in budgets:
+        used = {gpu.identity.uuid: 0 for gpu in snapshot.gpus if gpu.processes_known}
+        for process in snapshot.processes:
+            if process.gpu_uuid in used and belongs(budget, process, snapshot):
+                used[process.gpu_uuid] += process.used_bytes or 0
+        for gpu in snapshot.gpus:
+            identity = gpu.identity
+            if identity.uuid in used:
+                yield BudgetUse(budget.label, str(identity.index), identity.uuid, budget.memory, used[identity.uuid])

@@ -1,0 +1,246 @@
+"""The agent's hands, put together: pidfds, apps with a client, systemd, programs, messages."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+from gpuagent.core.background import in_daemon_thread
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.units import format_bytes
+from gpuagent.procfs.containers import RunningContainer
+from gpuagent.procfs.files import ProcFiles, parse_stat
+from gpuagent_alerts.masker import Masker
+from gpuagent_alerts.programs.run import run_program
+from gpuagent_alerts.remedies.execution.pidfd import HeldProcess, ancestors
+from gpuagent_alerts.remedies.execution.units import LOOK_SECONDS, Systemctl
+from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
+from gpuagent_alerts.remedies.facts.container_processes import GroupProcesses
+from gpuagent_alerts.remedies.facts.fresh_lookup import READ_SECONDS, in_time
+from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverEntries
+from gpuagent_alerts.remedies.facts.ties import Reader, TieFinder, read_ties
+from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
+from gpuagent_alerts.remedies.observation import Done, Held, NotPermitted, UnitPermission
+from gpuagent_alerts.remedies.pinned_processes import Doubt
+from gpuagent_alerts.remedies.steps import Group, Kind, Step, groups_of
+from gpuagent_alerts.remedies.target import Target, Ties
+from gpuagent_alerts.secret import argument_secrets
+from gpuagent_exporters.api.client_routes import CommandFailure
+
+_SAID = 300
+_UNKNOWN_RUNTIME = ""
+_ASKED = frozenset({"docker", "podman", _UNKNOWN_RUNTIME})
+"""Runtimes that answer on docker's socket. Those of containerd, CRI-O, LXC and nspawn are not asked about there."""
+
+
+class Apps(Protocol):
+    """Apps with an embedded client. KeyError: none has this pid; other errors say in words why it did not work."""
+
+    async def release(self, pid: int, *, collect: bool = False) -> Mapping[str, Any]: ...
+
+    async def reset(self, pid: int) -> Mapping[str, Any]: ...
+
+    async def notice(self, pid: int, reason: str, seconds: float) -> Mapping[str, Any]: ...
+
+
+AskRuntime = Callable[[str], RunningContainer | None]
+"""Returns what the container runtime says of the running container with this id, None where it knows none. Raises
+OSError where it cannot be asked."""
+
+Warn = Callable[[Target, str, float], Awaitable[None]]
+"""Puts a notice into the outbox: who is meant, why, and the seconds that are left."""
+
+
+class AgentHands:
+    """See `gpuagent_alerts.remedies.observation.Hands`."""
+
+    def __init__(
+        self,
+        files: ProcFiles,
+        reader: Reader,
+        *,
+        apps: Apps,
+        warn: Warn,
+        systemctl: Systemctl | None = None,
+        may_touch: Callable[[int], bool] = lambda _: True,
+        ask_runtime: AskRuntime | None = None,
+        program_check: Callable[[Sequence[str]], str] = lambda _: "",
+        digests: CommandDigests | None = None,
+        never: NeverEntries | None = None,
+    ) -> None:
+        """Put them together; `never` are the operator's entries in force.
+
+        `ask_runtime` asks the container runtime, in a thread, where that is permitted. `may_touch` is narrower under a
+        scenario: only processes that the scenario was given. `program_check` returns why a command must not be run, ""
+        if it may be. It is asked right before each run. `digests` outlive the agent, as cool-downs do.
+        """
+        self._files = files
+        self._reader = reader
+        self._apps = apps
+        self._warn = warn
+        self._never = never or NeverEntries()
+        self._ties = TieFinder(files, reader.proven_container)
+        units = UnitProcesses(files, ties=self._ties, never=self._never)
+        self._systemctl = systemctl or Systemctl(units)
+        self._groups = GroupProcesses(files, reader, units)
+        self._may_touch = may_touch
+        self._ask_runtime = ask_runtime
+        self._program_check = program_check
+        self._digests = digests or CommandDigests()
+
+    def hold(self, target: Target) -> Held:
+        if not self._may_touch(target.pid):
+            raise NotPermitted(f"pid {target.pid} is no process of the scenario that runs: it is never touched")
+        return HeldProcess(target, self._files, self._reader, self._digests, self._never)
+
+    def protected(self) -> frozenset[int]:
+        return ancestors(self._files, os.getpid(), lambda pid: parse_stat(self._files.read(pid, "stat")).parent_pid)
+
+    def is_alive(self, identity: ProcessId) -> bool:
+        try:
+            stat = parse_stat(self._files.read(identity.pid, "stat"))
+        except (FileNotFoundError, ProcessLookupError):
+            return False
+        except (OSError, ValueError):
+            return True
+        if stat.start_ticks != identity.start_ticks:
+            return False
+        return stat.threads > 1 or not (stat.state in {"Z", "X"} or self._waits_for_its_namespace(identity.pid))
+
+    def _waits_for_its_namespace(self, pid: int) -> bool:
+        """Return whether the last thread has let go of memory and files, and waits for others of its pid namespace.
+
+        do_exit() (kernel/exit.c) closes files before it comes to zap_pid_ns_processes(). There the first process of the
+        namespace waits until parents outside have reaped all others, for which they may take for ever. The wait channel
+        needs the right to trace a process: without it this is unknown, and the answer False.
+        """
+        try:
+            return self._files.read(pid, "wchan").strip() == b"zap_pid_ns_processes"
+        except OSError:
+            return False
+
+    async def tied_to(self, targets: Sequence[Target]) -> Ties:
+        try:
+            return await in_time(partial(self._read_ties, [each.pid for each in targets]))
+        except TimeoutError:
+            return Ties(unseen=f"{NO_ANSWER} within {READ_SECONDS:g} s")
+
+    def _read_ties(self, pids: Sequence[int]) -> Ties:
+        return read_ties(self._files, self._reader, pids, finder=self._ties, never=self._never.look())
+
+    async def notify(self, target: Target, reason: str, deadline_seconds: float) -> Done:
+        await self._warn(target, reason, deadline_seconds)
+        told = await _asked(self._apps.notice(target.pid, reason, deadline_seconds), "the app was told")
+        return Done(ok=True, detail=told.detail)
+
+    async def release_cache(
+        self, target: Target, deadline_seconds: float, *, collect: bool = False  # noqa: ARG002  the app has its own
+    ) -> Done:  # fmt: skip
+        return await _asked(self._apps.release(target.pid, collect=collect), "the cache was given back")
+
+    async def reset(self, target: Target, deadline_seconds: float) -> Done:  # noqa: ARG002  the app has its own
+        # torch cannot take a CUDA context down inside a process (pytorch#37664): what the context holds stays.
+        return await _asked(
+            self._apps.reset(target.pid), "the app unloaded what it had registered; its CUDA context stays"
+        )
+
+    async def group_refusal(self, step: Step, target: Target, permission: UnitPermission) -> str:
+        if step.kind is Kind.RESTART_UNIT:
+            return await self._systemctl.refusal(target, permission)
+        for group in sorted(groups_of(step)):
+            look = partial(self._groups.refusal, target, group, permission.never_processes)
+            try:
+                async with asyncio.timeout(LOOK_SECONDS):
+                    refusal = await in_daemon_thread(look, "group processes")
+            except TimeoutError:
+                refusal = f"it cannot be seen whose processes the {group} runs: {NO_ANSWER}"
+            if refusal:
+                return refusal
+        return ""
+
+    async def container_refusal(self, target: Target) -> str:
+        if self._ask_runtime is None or not target.proven_container_id or target.container_runtime not in _ASKED:
+            return ""
+        return await asyncio.to_thread(self._runtime_disagrees, self._ask_runtime, target)
+
+    def _runtime_disagrees(self, ask_runtime: AskRuntime, target: Target) -> str:
+        """Compare name and cgroup of the container, by the runtime's word of this moment, with the target's."""
+        try:
+            container = ask_runtime(target.proven_container_id)
+            if container is None:
+                if target.container_runtime == _UNKNOWN_RUNTIME:  # it may be one that cannot be asked
+                    return ""
+                return f"the container runtime knows no running container {target.container}"
+            info = self._reader.read(container.main_pid).info
+        except (OSError, ValueError) as error:
+            return f"the container runtime cannot be asked about {target.container}: {error}"
+        # With a slash it is the kubelet's name, which a runtime does not know by that.
+        if target.container_name and "/" not in target.container_name and container.name != target.container_name:
+            return f"container {target.container} has another name now: {container.name or '(none)'}"
+        if info.container_id != target.container_id or "container" not in info.proven_names:
+            main = container.main_pid
+            return f"by the container runtime's word, pid {main} and not pid {target.pid} is in {target.container}"
+        return ""
+
+    async def restart_unit(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> Done:
+        return await self._systemctl.restart(target, permission, deadline_seconds)
+
+    async def execute(self, step: Step, target: Target, permission: UnitPermission) -> Done:
+        """What the program is told about the target comes on its standard input, as JSON: names are the victim's.
+
+        The id of a group is in there only where an argument hands it over: then everybody in it has been judged.
+        """
+        if refusal := await self.group_refusal(step, target, permission):
+            raise Doubt(refusal)
+        command, deadline_seconds, groups = step.command, step.wait_seconds, groups_of(step)
+        container_id = target.proven_container_id if Group.CONTAINER in groups else ""
+        document = {
+            "pid": target.pid, "start_ticks": target.id.start_ticks, "boot_id": target.id.boot_id,
+            "name": target.name, "user": target.user, "container_id": container_id,
+            "container_name": target.container_name if container_id else "",
+            "slurm_job": target.proven_slurm_job if Group.JOB in groups else "", "gpu": target.gpu_index,
+            "gpu_uuid": target.key.gpu_uuid, "used_bytes": target.used_bytes,
+        }  # fmt: skip
+        filled = _filled(command, target)
+        # In a thread: the files may lie on a network.
+        if refusal := await asyncio.to_thread(self._program_check, filled):
+            return Done(ok=False, detail=f"the program is not run: {refusal}", taken=False)
+        finished = await run_program(filled, json.dumps(document).encode(), deadline_seconds, contained=True)
+        if finished.status is None:
+            return Done(ok=False, detail=f"the program was ended after {deadline_seconds:g} s")
+        said = Masker().hide(finished.said, argument_secrets(command), starts=finished.whole)[-_SAID:]
+        return Done(
+            ok=finished.status == 0, detail=said if finished.status == 0 else f"status {finished.status} {said}"
+        )
+
+
+def _filled(command: tuple[str, ...], target: Target) -> tuple[str, ...]:
+    """Fill in `{pid}`, `{container_id}` and `{slurm_job}`: none of them is chosen by the process or its user."""
+    places = {
+        "{pid}": str(target.pid),
+        "{container_id}": target.proven_container_id,
+        "{slurm_job}": target.proven_slurm_job,
+    }
+    filled = []
+    for argument in command:
+        for place, value in places.items():
+            argument = argument.replace(place, value)  # noqa: PLW2901  one place after the other
+        filled.append(argument)
+    return tuple(filled)
+
+
+async def _asked(answer: Awaitable[Mapping[str, Any]], done: str) -> Done:
+    try:
+        document = await answer
+    except KeyError:
+        return Done(ok=False, detail="the app has no embedded client", answer={"reason": "absent"})
+    except CommandFailure as failure:
+        return Done(ok=False, detail=str(failure), answer={"reason": failure.reason})
+    except Exception as error:  # noqa: BLE001  whatever the app's side does, the ladder goes on
+        return Done(ok=False, detail=str(error) or type(error).__name__)
+    freed = document.get("released_bytes")
+    return Done(ok=True, detail=f"{done}: {format_bytes(freed)}" if isinstance(freed, int) else done, answer=document)

@@ -1,0 +1,108 @@
+"""A process held by a pidfd. The one module that sends signals.
+
+The order is that of systemd's `pidref_verify`: open the pidfd, read /proc, ask the pidfd whether the process still is.
+If it is, what was read was of it and of no other that was given the number.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+from collections.abc import Callable
+from dataclasses import replace
+
+from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.watch import HIGHEST_PID
+from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
+from gpuagent_alerts.remedies.facts.fresh_lookup import handle_inode, has_been_reaped, has_ended, in_time
+from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverEntries
+from gpuagent_alerts.remedies.facts.process_facts import read_facts, stuck_thread
+from gpuagent_alerts.remedies.facts.ties import Reader
+from gpuagent_alerts.remedies.observation import Gone, NotPermitted
+from gpuagent_alerts.remedies.target import Facts, Target
+
+
+class HeldProcess:
+    """Opened at once; everything later goes through the pidfd."""
+
+    def __init__(
+        self,
+        target: Target,
+        files: ProcFiles,
+        reader: Reader,
+        digests: CommandDigests | None = None,
+        never: NeverEntries | None = None,
+    ) -> None:
+        """Hold the process that has the target's pid now; whether it is the target is for the facts to tell.
+
+        Raises:
+            Gone: no process has this pid.
+            NotPermitted: the pid is no real one, or no pidfd can be had.
+        """
+        self._pid = target.pid
+        self._files = files
+        self._reader = reader
+        self._digests = digests or CommandDigests()
+        self._never = never or NeverEntries()
+        if target.pid == 1:
+            raise NotPermitted("it is the first process of the system, which is never ended")
+        if not 1 < target.pid <= HIGHEST_PID:
+            raise NotPermitted(f"pid {target.pid} is none that the kernel gives out: a scenario has made it up")
+        try:
+            self._descriptor = os.pidfd_open(target.pid)
+        except OSError as error:
+            if error.errno == errno.ESRCH:
+                raise Gone from None
+            raise NotPermitted(f"no pidfd: {error.strerror}") from None
+        self._closed = False
+
+    async def facts(self) -> Facts:
+        """See `gpuagent_alerts.remedies.observation.Held`."""
+        facts: Facts | Exception
+        try:
+            facts = await in_time(self._read)
+        except TimeoutError:
+            raise NotPermitted(f"{NO_ANSWER}: it hangs in the kernel") from None
+        except Exception as error:  # noqa: BLE001  it is judged below
+            facts = error
+        if has_been_reaped(self._descriptor) or isinstance(facts, FileNotFoundError | ProcessLookupError):
+            raise Gone
+        if isinstance(facts, Exception):
+            raise NotPermitted(f"/proc cannot be read: {facts}")
+        return facts
+
+    def _read(self) -> Facts:
+        inode, never = handle_inode(self._descriptor), self._never.look()
+        found = read_facts(self._files, self._reader, self._pid, inode, self._digests, never)
+        if found.threads > 1 and found.state == "Z":
+            found = replace(found, wait_channel=stuck_thread(self._pid) or found.wait_channel)
+        return found
+
+    def send(self, number: int) -> None:
+        """See `gpuagent_alerts.remedies.observation.Held`."""
+        try:
+            signal.pidfd_send_signal(self._descriptor, number)
+        except ProcessLookupError:
+            raise Gone from None
+        except PermissionError as error:
+            raise NotPermitted(error.strerror or "EPERM") from None
+
+    def has_ended(self) -> bool:
+        """See `gpuagent_alerts.remedies.observation.Held`."""
+        return has_ended(self._descriptor)
+
+    def close(self) -> None:
+        """Let go of it. Twice is no fault."""
+        if not self._closed:
+            self._closed = True
+            os.close(self._descriptor)
+
+
+def ancestors(files: ProcFiles, pid: int, parent_of: Callable[[int], int]) -> frozenset[int]:
+    """The process itself and all above it."""
+    found: set[int] = set()
+    while pid > 0 and pid not in found and files.exists(pid):
+        found.add(pid)
+        pid = parent_of(pid)
+    return frozenset(found | {1})

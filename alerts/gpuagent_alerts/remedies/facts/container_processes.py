@@ -1,0 +1,164 @@
+"""Whose processes a container or a Slurm job runs: a program that is given its id acts on all of them.
+
+As of a unit, and by the same rules (`unit_processes`). Here the groups of all processes are read in /proc, since a job
+and a container may have cgroups in several hierarchies, which the agent may see from inside of one. It may block, so it
+is called in a thread.
+
+Which processes outside of a container use its network or its IPC: a restart of the container cuts them off.
+
+With `docker run --network container:web` another container stays in the network namespace of one that has ended, where
+nothing is connected any more. In a pod these namespaces are the pause container's, and outlive the others.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+
+from gpuagent.core.identity import format_container
+from gpuagent.procfs.cgroup import CgroupLevel, Membership, leaves, parse_cgroup
+from gpuagent.procfs.credentials import Credentials, MissingFact, read_credentials
+from gpuagent.procfs.files import ProcFiles
+from gpuagent_alerts.remedies.facts.process_scan import list_pids
+from gpuagent_alerts.remedies.facts.ties import Reader
+from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
+from gpuagent_alerts.remedies.steps import Group
+from gpuagent_alerts.remedies.target import Target
+
+_LISTINGS = 5
+_HOST_INIT = 1
+_ROOT = 0
+_OWN_PARTS = {Group.CONTAINER: frozenset({"docker-init"}), Group.JOB: frozenset({"slurmstepd*"})}
+"""Entries of the built-in never-list that mean what a container or a job is made of: these end with it by design."""
+_GONE = (FileNotFoundError, ProcessLookupError)
+
+
+class GroupProcesses:
+    """Looks at everybody in the container or job of a process."""
+
+    def __init__(
+        self, files: ProcFiles, reader: Reader, units: UnitProcesses, pids: Callable[[], Iterable[int]] = list_pids
+    ) -> None:
+        """`reader` tells whose containers are proven, `units` judges processes, `pids` lists those of /proc."""
+        self._files = files
+        self._reader = reader
+        self._units = units
+        self._pids = pids
+
+    def refusal(self, target: Target, group: Group, never: Collection[str]) -> str:
+        """Return why no program may be given the id of the target's container or job; "" if one may."""
+        name = _name(target, group)
+        try:
+            own = parse_cgroup(self._files.read(target.pid, "cgroup"))
+            processes = self._look(own, group)
+            inside = {each.pid: each for each in processes}
+            if target.pid not in inside:
+                return f"pid {target.pid} is not in {name} any more"
+            if group is Group.CONTAINER and (nested := self._nested(target, processes, inside[target.pid])):
+                return f"{name} runs containers: pid {nested} is in one of its own, or others than root put it there"
+            if group is Group.CONTAINER and not own.pod_uid:  # in a pod these outlive the container
+                other, what = used_by_others(self._files, target.pid, inside, self._pids())
+                if other:
+                    return f"pid {other} outside of {name} uses its {what} namespace, and would be cut off"
+        except (OSError, ValueError, MissingFact) as error:
+            return f"it cannot be seen whose processes {name} runs: {error}"
+        patterns = [each for each in never if each not in _OWN_PARTS[group]]
+        return (
+            self._units.never_among(name, sorted(inside), patterns)
+            or self._units.shared_among(name, processes, frozenset({target.uid, _ROOT}), containers=group is Group.JOB)
+            or self._units.tied_among(name, inside, never)
+        )
+
+    def _look(self, own: Membership, group: Group) -> list[Credentials]:
+        """Read everybody in the group, until a listing has no process that is new. Raises OSError, MissingFact."""
+        seen: set[int] = set()
+        found: dict[int, Credentials] = {}
+        for _ in range(_LISTINGS):
+            new = set(self._pids()) - seen
+            if not new:
+                break
+            seen |= new
+            for pid in new:
+                try:
+                    if _is_in(self._files.read(pid, "cgroup"), own, group):
+                        found[pid] = read_credentials(self._files, pid)
+                except _GONE:
+                    continue
+        if _HOST_INIT not in seen or not self._files.exists(_HOST_INIT):
+            raise MissingFact("/proc does not show every process")
+        return sorted(found.values(), key=lambda each: each.pid)
+
+    def _nested(self, target: Target, processes: Iterable[Credentials], inside: Credentials) -> int:
+        """Return a process that is not proven to be in this very container; 0 for none."""
+        for each in processes:
+            other = self._reader.proven_container(each.pid) != target.proven_container_id
+            if (other or each.namespaces > inside.namespaces) and self._files.exists(each.pid):
+                return each.pid
+        return 0
+
+
+def _is_in(data: bytes, own: Membership, group: Group) -> bool:
+    """Return whether a process is in the group or in a cgroup below it, in any hierarchy, or says that it is."""
+    other = parse_cgroup(data)
+    if group is Group.CONTAINER:
+        return other.container_id == own.container_id or _is_below(data, own.container_level)
+    return other.slurm_job == own.slurm_job or _is_below(data, own.job_level)
+
+
+def _is_below(data: bytes, level: CgroupLevel | None) -> bool:
+    return level is not None and any(
+        (leaf.controllers, leaf.above) == (level.controllers, level.above)
+        and leaf.segments[: len(level.segments)] == level.segments
+        for leaf in leaves(data)
+    )
+
+
+def _name(target: Target, group: Group) -> str:
+    if group is Group.CONTAINER:
+        return f"container {format_container(target.container_id)}"
+    return f"job {target.slurm_job}"
+
+
+def network_of(pid: int, root: Path = Path("/proc")) -> int:
+    """Return the number of a process's network namespace in /proc, to compare; 0 where it has none, or has gone.
+
+    Whatever lies below /proc/PID/net has one inode in each namespace, which everybody may ask for; the link ns/net
+    takes the right to trace the process.
+    """
+    try:
+        return os.stat(root / str(pid) / "net" / "unix").st_ino  # noqa: PTH116
+    except OSError:
+        return 0
+
+
+def used_by_others(
+    files: ProcFiles,
+    target: int,
+    inside: Collection[int],
+    pids: Iterable[int],
+    network: Callable[[int], int] = network_of,
+) -> tuple[int, str]:
+    """Return a process that is not `inside` and uses the network or the IPC of the target, and which; (0, "") for none.
+
+    Of the host's own, and the agent's, nobody is cut off. IPC is compared where that may be seen.
+    """
+    of_target = _namespaces(files, target, network)
+    hosts = [_namespaces(files, pid, network) for pid in (_HOST_INIT, os.getpid())]
+    shared = {name for name, value in of_target.items() if value and all(value != each[name] for each in hosts)}
+    for pid in pids if shared else ():
+        if pid in inside:
+            continue
+        found = _namespaces(files, pid, network)
+        for name in sorted(shared):
+            if found[name] == of_target[name]:
+                return pid, name
+    return 0, ""
+
+
+def _namespaces(files: ProcFiles, pid: int, network: Callable[[int], int]) -> dict[str, int | str]:
+    try:
+        ipc = files.link(pid, "ns/ipc")
+    except OSError:
+        ipc = ""
+    return {"network": network(pid), "IPC": ipc}

@@ -1,0 +1,178 @@
+"""What /proc tells of GPU processes at the moment of a request by hand: what a person is shown, and what is acted on.
+
+A snapshot follows what changes in a process at a slow rate. A person who asks is told what is so now.
+
+What a pidfd tells of the process that it holds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import select
+import signal
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from typing import NamedTuple, Protocol, TypeVar
+
+from gpuagent.core.snapshot import ProcessInfo
+from gpuagent.procfs.files import ProcFiles
+from gpuagent.procfs.table import ProcessTable
+from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
+from gpuagent_alerts.remedies.facts.process_facts import Seen, read_identity
+from gpuagent_alerts.remedies.facts.process_scan import ProcessScan, UnseenProcesses
+from gpuagent_alerts.remedies.facts.ties import Reader, TieFinder, read_ties
+from gpuagent_alerts.remedies.target import Identity, TiedProcess
+
+T = TypeVar("T")
+LOOK = "a look at /proc"
+"""Name of the threads that read it."""
+READ_SECONDS = 2.0
+"""A read of /proc that takes longer hangs on a process's own locks: it is left alone, in a thread of its own."""
+
+
+class FreshProcess(NamedTuple):
+    """A process as it is now."""
+
+    info: ProcessInfo
+    identity: Identity
+    """What is compared of it, read before `info`."""
+    ends_with_it: tuple[TiedProcess, ...] | None = ()
+    """Whom its end would end as well; None where that cannot be seen."""
+
+
+class Lookup(Protocol):
+    """Reads processes anew."""
+
+    def look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:
+        """Return each; None for one that /proc does not know. One that cannot be read is left out. It may hang."""
+        ...
+
+    def follow_soon(self, pids: Iterable[int]) -> None:
+        """Have the next snapshot tell what they are by then."""
+        ...
+
+
+class NoLookup:
+    """Knows nothing beyond the snapshot."""
+
+    def look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:  # noqa: ARG002
+        return {}
+
+    def follow_soon(self, pids: Iterable[int]) -> None:
+        """Do nothing."""
+
+
+class TableLookup:
+    """Reads by the table's own reader: what is shown and what is measured are read in one way."""
+
+    def __init__(self, files: ProcFiles, table: ProcessTable, digests: CommandDigests) -> None:
+        """Digests of command lines are by the same key as those of a process that is held, to be compared with them."""
+        self._files = files
+        self._table = table
+        self._digests = digests
+
+    def look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:
+        return look_up(self._files, self._table.reader, pids, self._digests)
+
+    def follow_soon(self, pids: Iterable[int]) -> None:
+        self._table.follow_soon(pids)
+
+
+def look_up(
+    files: ProcFiles, reader: Reader, pids: Iterable[int], digests: CommandDigests
+) -> dict[int, FreshProcess | None]:
+    """See `Lookup`."""
+    found: dict[int, FreshProcess | None] = {}
+    finder = TieFinder(files, reader.proven_container)
+    scan: ProcessScan | None = None
+    with contextlib.suppress(UnseenProcesses):
+        scan = finder.scan()
+    for pid in pids:
+        try:
+            identity, info, *_ = _read(files, reader, pid, digests)
+        except (FileNotFoundError, ProcessLookupError):
+            found[pid] = None
+            continue
+        except (OSError, ValueError):
+            continue
+        ties = None if scan is None else read_ties(files, reader, [pid], finder=finder, scan=scan)
+        found[pid] = FreshProcess(info, identity, None if ties is None or ties.unseen else ties.processes)
+    return found
+
+
+def _read(files: ProcFiles, reader: Reader, pid: int, digests: CommandDigests) -> Seen:
+    """Hold it, read it, and ask whether it still is: then what was read is of it alone. Raises as `read_identity`."""
+    try:
+        descriptor = os.pidfd_open(pid)
+    except (OSError, OverflowError):  # a number beyond all pids, made up by a scenario; or no more descriptors
+        return read_identity(files, reader, pid, 0, digests)
+    try:
+        found = read_identity(files, reader, pid, handle_inode(descriptor), digests)
+        if has_been_reaped(descriptor):
+            raise ProcessLookupError
+        return found
+    finally:
+        os.close(descriptor)
+
+
+async def in_time(read: Callable[[], T]) -> T:
+    """Return what `read` does, in a thread of its own. Raises TimeoutError after `READ_SECONDS`, and as `read`."""
+    loop = asyncio.get_running_loop()
+    answer: asyncio.Future[T] = loop.create_future()
+
+    def settle(found: T | None, error: Exception | None) -> None:
+        if answer.done():
+            return
+        if error is not None:
+            answer.set_exception(error)
+        else:
+            answer.set_result(found)  # type: ignore[arg-type]
+
+    def run() -> None:
+        found, error = None, None
+        try:
+            found = read()
+        except Exception as raised:  # noqa: BLE001  it is raised in the loop
+            error = raised
+        with contextlib.suppress(RuntimeError):  # the loop has ended meanwhile
+            loop.call_soon_threadsafe(settle, found, error)
+
+    threading.Thread(target=run, name=LOOK, daemon=True).start()
+    async with asyncio.timeout(READ_SECONDS):  # not wait_for: until 3.12 that may swallow a cancellation
+        return await answer
+
+
+def handle_inode(descriptor: int) -> int:
+    """Return what is unique per process where the kernel has pidfs (Linux 6.9), 0 where it has not."""
+    found = os.fstat(descriptor)
+    return found.st_ino if found.st_ino > 2**32 or _has_pidfs() else 0
+
+
+def has_ended(descriptor: int) -> bool:
+    """Return whether all threads have ended, also while nobody has reaped the process: a pidfd is readable then."""
+    poll = select.poll()  # not select.select, which refuses descriptors from 1024 on
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(0))
+
+
+def has_been_reaped(descriptor: int) -> bool:
+    """Return whether its number is free. Signal 0 works on a zombie, whose pid is still its own."""
+    try:
+        signal.pidfd_send_signal(descriptor, 0)
+    except ProcessLookupError:
+        return True
+    except PermissionError:
+        return has_ended(descriptor)
+    return False
+
+
+def _has_pidfs() -> bool:
+    """Return whether two processes have two inodes. Before pidfs all pidfds shared one of anon_inodefs."""
+    own, parent = os.pidfd_open(os.getpid()), os.pidfd_open(os.getppid() or 1)
+    try:
+        return os.fstat(own).st_ino != os.fstat(parent).st_ino
+    finally:
+        os.close(own)
+        os.close(parent)

@@ -1,0 +1,384 @@
+"""Which of the operator's entries of the never-list means a process: by a link, an argument, or a virtual environment.
+
+The policy compares entries with the names of a process. An entry with a path means the file that it leads to, and what
+leads there; that is looked up anew whenever somebody is judged, since links change. What a process has written itself
+may only withhold here, as everything may.
+
+Which ancestors of a process an entry of the never-list may mean instead of it: workers are their program's own.
+
+A program's workers are often called otherwise: `multiprocessing` starts them as `python -c ...`, servers write a title
+over their command line. So an ancestor of the same user counts, through any number of parents, in the same cgroups or
+above them and of the same login: within a session, a unit or a container. In a unit or a container root's ancestors
+count too, as a server's workers give its rights up.
+
+What the never-list meant when each GPU process was first seen: links turn and parents end, and it is the same.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from typing import NamedTuple, Protocol
+
+from gpuagent.core.identity import ProcessId
+from gpuagent.procfs.cgroup import parse_cgroup
+from gpuagent.procfs.files import ProcFiles, Stat, parse_stat, parse_status
+from gpuagent.procfs.programs import INTERPRETER, ProcessProgram, read_program
+from gpuagent_alerts.remedies.facts.displays import Displays
+from gpuagent_alerts.remedies.facts.never_paths import (
+    ProgramPaths,
+    environment_of,
+    links_on,
+    other_release,
+    same_name,
+    words,
+)
+from gpuagent_alerts.remedies.facts.process_scan import Place, read_place
+from gpuagent_alerts.remedies.facts.symlinks import Bounds, Link, TooMuch, Unread, is_pattern, links_of, spellings
+from gpuagent_alerts.remedies.safeguards.never_list import NEVER, find_listed, show_name
+
+log = logging.getLogger(__name__)
+
+
+MAX_WORDS = 1024
+"""Arguments that are looked up as paths: more than any launcher is given by people."""
+NO_ANSWER = "/proc, or a path of remedies.never, does not answer"
+"""What a refusal says where a look did not come back: it reads both."""
+
+
+class NeverLook:
+    """The entries at one moment: each is looked up once, when it is first needed."""
+
+    def __init__(
+        self, entries: Iterable[str] = (), bounds: Bounds | None = None, memory: NeverMemory | None = None
+    ) -> None:
+        self.entries = tuple(entries)
+        self._memory = memory
+        self._ancestors: dict[tuple[int, int], Meant | None] = {}
+        self._rows: dict[int, Row] = {}
+        self._displays = Displays()
+        self._names = tuple(each for each in self.entries if "/" not in each)
+        self._paths = tuple(each for each in self.entries if "/" in each)
+        self._bounds = bounds or Bounds()
+        self._links: dict[str, tuple[Link, ...]] = {}
+        self._unread: dict[str, list[Unread]] = {}
+
+    def reason(self, files: ProcFiles, pid: int, program: ProcessProgram) -> str:
+        """Return why no remedy may end a process, beside its names; "" where nothing says so.
+
+        It serves a display, or an entry means it by links, arguments, what it was when it was first seen, or an
+        ancestor, or that cannot be told. It may hang. Raises FileNotFoundError or ProcessLookupError (gone), OSError
+        and ValueError (not to be read).
+        """
+        if display := self._displays.served_by(pid):
+            return f"it serves {display}: whoever works there would lose the session"
+        if not self.entries:
+            return ""
+        if found := self._find(program, parse_status(files.read(pid, "status")).uids):
+            return found.why
+        found = self._by_ancestor(files, pid)
+        return found.why if found else self.remembered(files, pid)
+
+    def remembered(self, files: ProcFiles, pid: int) -> str:
+        """Return which entry meant a process when it was first seen; "" for none. Raises as `reason`."""
+        if self._memory is None:
+            return ""
+        return self._memory.meant((pid, parse_stat(files.read(pid, "stat")).start_ticks), self.entries)
+
+    def find_all(self, files: ProcFiles, pid: int) -> Meant | None:
+        """Return which entry means a process by what is to be seen of it now, its names too. Raises as `reason`."""
+        program = read_program(files, pid)
+        found = self._find_named(program) or self._find(program, parse_status(files.read(pid, "status")).uids)
+        return found or self._by_ancestor(files, pid)
+
+    def _by_ancestor(self, files: ProcFiles, pid: int) -> Meant | None:
+        for above in own_ancestors(files, pid, self._rows):
+            key = above.pid, above.start_ticks
+            if key not in self._ancestors:
+                self._ancestors[key] = self._of_ancestor(files, above.pid)
+            if found := self._ancestors[key]:
+                return found
+        return None
+
+    def _of_ancestor(self, files: ProcFiles, pid: int) -> Meant | None:
+        """Return which entry means an ancestor: not what is built in, which runs everybody's work."""
+        try:
+            program = read_program(files, pid)
+            uids = parse_status(files.read(pid, "status")).uids
+            found = self._find_named(program) or self._find(program, uids, guess=False)
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        except (OSError, ValueError) as error:
+            return Meant("", f"it cannot be told whether pid {pid}, which started it, is on the never-list: {error}")
+        if found is None or find_listed(program.names, NEVER):
+            return None
+        return Meant(found.entry, f"pid {pid} started it: {found.why}")
+
+    def _find_named(self, program: ProcessProgram) -> Meant | None:
+        listed = find_listed(program.names, self.entries)
+        return None if listed is None else Meant(listed.pattern, str(listed))
+
+    def _find(self, program: ProcessProgram, uids: Collection[int], *, guess: bool = True) -> Meant | None:
+        """Return which entry means it by links and arguments.
+
+        What one of its users (`uids`; none is unknown) keeps from being looked into may mean it. Where its program
+        cannot be read, it is taken for whatever it may be only with `guess`.
+        """
+        if listed := find_listed(program.words, self._names):
+            return Meant(listed.pattern, str(listed))
+        if not self._paths:
+            return None
+        if len(program.words) > MAX_WORDS:
+            why = f"it has more than {MAX_WORDS} arguments: it cannot be told whether one is on the never-list"
+            return Meant("", why)
+        process = ProgramPaths(program, guess=guess)
+        for entry in self._paths:
+            try:
+                why = self._of_pattern(process, entry, uids) if is_pattern(entry) else _of_path(process, entry)
+            except TooMuch as error:
+                return Meant("", f"it cannot be told whether it is on the never-list ({show_name(entry)}): {error}")
+            if why := why or self._by_name(process, entry):
+                return Meant(entry, why)
+        return None
+
+    def _of_pattern(self, process: ProgramPaths, entry: str, uids: Collection[int]) -> str:
+        for place in process.places:
+            if any(fnmatchcase(each, entry) for each in place.spellings):
+                return words(place.written, entry, place.file)
+        for place in process.folders:
+            if any(fnmatchcase(each, entry) for each in place.spellings):
+                return f"it may run what lies in {words(place.written, entry, '')}"
+        for written in process.unplaced:
+            if fnmatchcase(f"/{written}", f"*/{entry.rpartition('/')[2]}"):
+                return words(written, entry, "", may_be=True)
+        links = self._links_of(entry)
+        if found := next(filter(None, (_by_link(process, entry, link) for link in links)), ""):
+            return found
+        own = next((each for each in self._unread[entry] if not uids or each.uid in uids), None)
+        if own is not None:
+            raise TooMuch(f"{own.folder} of its user cannot be read ({own.why})")
+        return ""
+
+    def _by_name(self, process: ProgramPaths, entry: str) -> str:
+        """Return why an entry means a process whose release it does not lead to any more, or which is called alike."""
+        for link in self._links_of(entry):
+            if file := other_release(entry, link, process.spellings):
+                return words(file, entry, "", may_be=True, by=link.name)
+        name = same_name(entry, (*process.names, *process.spellings))
+        return words(name, entry, "", may_be=True) if name else ""
+
+    def _links_of(self, entry: str) -> tuple[Link, ...]:
+        if entry not in self._links:
+            unread: list[Unread] = []
+            found = links_of(entry, self._bounds, unread) if is_pattern(entry) else links_on(entry)
+            self._links[entry], self._unread[entry] = tuple(found), unread
+        return self._links[entry]
+
+
+class NeverEntries:
+    """The operator's entries that are in force."""
+
+    def __init__(
+        self, entries: Iterable[str] = (), bounds: Bounds | None = None, *, files: ProcFiles | None = None
+    ) -> None:
+        """With `files` what `follow` is told of is remembered as it was first seen."""
+        self._bounds = bounds or Bounds()
+        self._entries = tuple(entries)
+        self._memory = None if files is None else NeverMemory(files)
+
+    def use(self, entries: Iterable[str]) -> None:
+        """Put others in force."""
+        self._entries = tuple(entries)
+
+    def look(self) -> NeverLook:
+        """Return what the entries lead to from now on: for one judgement."""
+        return NeverLook(self._entries, self._bounds, self._memory)
+
+    def follow(self, ids: Iterable[ProcessId]) -> None:
+        """Remember of the processes that are new which entry means them. It does not wait."""
+        if self._memory is not None and self._entries:
+            self._memory.follow(ids, self.look())
+
+
+NOTHING = NeverLook()
+"""No entries of the operator's: for whom nobody judges."""
+
+
+def _by_link(process: ProgramPaths, entry: str, link: Link) -> str:
+    """Return why an entry with `*` means a process by one of the links that it means."""
+    names = {os.path.basename(link.name)}  # noqa: PTH119
+    if environment := environment_of(link.name, link.target):
+        return process.started_words(entry, link.target) if process.runs_in(environment, names, link.target) else ""
+    for place in (*process.places, *process.folders):
+        inside = place.file == link.target or place.file.startswith(link.target.rstrip("/") + "/")
+        if inside and fnmatchcase(link.name + place.file[len(link.target) :], entry):
+            return words(place.written, entry, place.file, by=link.name)
+    return process.started_words(entry, link.target) if process.may_run(link.target, names) else ""
+
+
+def _of_path(process: ProgramPaths, entry: str) -> str:
+    """Return why an entry without `*` means a process. Raises TooMuch."""
+    try:
+        os.stat(entry)  # noqa: PTH116
+    except (FileNotFoundError, NotADirectoryError):
+        written = next((each.written for each in process.places if entry in each.spellings), "")
+        return words(written, entry, "") if written else ""
+    except (OSError, ValueError) as error:
+        raise TooMuch(f"it cannot be read ({getattr(error, 'strerror', None) or error})") from error
+    led = spellings(entry)
+    target = led[-1]
+    names = {os.path.basename(each) for each in led}  # noqa: PTH119
+    if environment := next(filter(None, (environment_of(each, target) for each in led)), ""):
+        return process.started_words(entry, target) if process.runs_in(environment, names, target) else ""
+    if os.path.isdir(target):  # noqa: PTH112
+        return ""
+    for place in process.places:
+        if place.file == target or _same_file(place.file, target):
+            return words(place.written, entry, target)
+    if any(target.endswith(f"/{os.path.normpath(each)}") or entry.endswith(f"/{each}") for each in process.unplaced):
+        return words(process.unplaced[0], entry, target, may_be=True)
+    return process.started_words(entry, target) if process.may_run(target, names) else ""
+
+
+def _same_file(one: str, other: str) -> bool:
+    """Return whether two paths name one file: by a hard link, or a directory that is mounted in two places."""
+    try:
+        return os.path.samefile(one, other)  # noqa: PTH121
+    except (OSError, ValueError):
+        return False
+
+
+def meant_interpreters(entries: Iterable[str]) -> Iterator[tuple[int, str, str, bool]]:
+    """Yield each entry that means an interpreter: its place, its text, where it leads, whether as an environment's."""
+    for index, entry in enumerate(entries):
+        if "/" not in entry:
+            if entry != "*" and INTERPRETER.fullmatch(entry.rstrip("*")):
+                yield index, entry, "", False
+            continue
+        if is_pattern(entry):
+            continue
+        led = spellings(entry)
+        if INTERPRETER.fullmatch(os.path.basename(led[-1])) and os.path.isfile(led[-1]):  # noqa: PTH113, PTH119
+            yield index, entry, led[-1], any(environment_of(each, led[-1]) for each in led)
+
+
+def endless_patterns(entries: Iterable[str], bounds: Bounds | None = None) -> Iterator[tuple[int, str, str]]:
+    """Yield each entry with `*` that means more than can be looked up: its place, its text, and why. It may hang."""
+    for index, entry in enumerate(entries):
+        if "/" not in entry or not is_pattern(entry):
+            continue
+        try:
+            for _ in links_of(entry, bounds):
+                pass
+        except TooMuch as error:
+            yield index, entry, str(error)
+
+
+_GONE = (FileNotFoundError, ProcessLookupError)
+_HOST_INIT = 1
+_MOST_ANCESTORS = 256
+_ROOT = frozenset({0})
+
+
+Row = tuple[Stat, frozenset[int], Place]
+"""A process, its users, and where it runs."""
+
+
+def own_ancestors(files: ProcFiles, pid: int, known: dict[int, Row]) -> Iterator[Stat]:
+    """Yield each ancestor that may answer for a process, the nearest first; none of one that has ended since.
+
+    `known` are those that were read for others at this moment. Raises FileNotFoundError or ProcessLookupError (the
+    process has gone), OSError and ValueError (not to be read).
+    """
+    stat, uids, place = _read(files, pid)
+    for _ in range(_MOST_ANCESTORS):
+        if stat.parent_pid <= _HOST_INIT:
+            return
+        try:
+            if stat.parent_pid not in known:
+                known[stat.parent_pid] = _read(files, stat.parent_pid)
+        except _GONE:
+            return
+        above, others, where = known[stat.parent_pid]
+        if above.start_ticks > stat.start_ticks or where.difference(place):  # its number has changed hands, or a border
+            return
+        if others == uids or (others == _ROOT and _is_supervised(place)):
+            yield above
+        stat = above
+
+
+def _read(files: ProcFiles, pid: int) -> Row:
+    stat = parse_stat(files.read(pid, "stat"))
+    return stat, frozenset(parse_status(files.read(pid, "status")).uids), read_place(files, pid)
+
+
+def _is_supervised(place: Place) -> bool:
+    membership = parse_cgroup(place.cgroups)
+    return bool(membership.unit or membership.container_id)
+
+
+Key = tuple[int, int]
+"""Pid and start of a process."""
+
+
+class Meant(NamedTuple):
+    """Which entry means a process, or may do so; "" for the entry where that cannot be told."""
+
+    entry: str
+    why: str
+
+
+class Look(Protocol):
+    """The entries at one moment."""
+
+    entries: tuple[str, ...]
+
+    def find_all(self, files: ProcFiles, pid: int) -> Meant | None:
+        """Return which entry means a process, also by its names and by an ancestor. Raises as `read_program`."""
+        ...
+
+
+class NeverMemory:
+    """For the processes on the node's GPUs, from when they are first seen to their end."""
+
+    def __init__(self, files: ProcFiles) -> None:
+        self._files = files
+        self._entries: tuple[str, ...] = ()
+        self._seen: frozenset[ProcessId] = frozenset()
+        self._meant: Mapping[Key, Meant] = {}
+        self._thread: threading.Thread | None = None
+
+    def follow(self, ids: Iterable[ProcessId], look: Look) -> None:
+        """Have a thread look at those that are new, and at all of them by new entries. It never waits."""
+        now = frozenset(ids)
+        known = self._seen if look.entries == self._entries else frozenset()
+        if now <= known or not look.entries or (self._thread is not None and self._thread.is_alive()):
+            return
+        new = now - known
+        self._thread = threading.Thread(target=self._look, args=(now, new, look), name="never-list", daemon=True)
+        self._thread.start()
+
+    def meant(self, key: Key, entries: Collection[str]) -> str:
+        """Return why a process was meant by one of these entries when it was first seen; "" where it was not."""
+        found = self._meant.get(key)
+        return f"{found.why}, as it was first seen" if found is not None and found.entry in entries else ""
+
+    def _look(self, now: Collection[ProcessId], new: Iterable[ProcessId], look: Look) -> None:
+        alive = {(each.pid, each.start_ticks) for each in now}
+        meant = {key: one for key, one in self._meant.items() if key in alive}
+        for each in new:
+            try:
+                if parse_stat(self._files.read(each.pid, "stat")).start_ticks != each.start_ticks:
+                    continue
+                found = look.find_all(self._files, each.pid)
+            except (OSError, ValueError):  # it has gone, or is judged when somebody would act on it
+                continue
+            except Exception:
+                log.exception("pid %d was not compared with remedies.never", each.pid)
+                continue
+            if found is not None and found.entry:
+                meant[each.pid, each.start_ticks] = found
+        self._meant, self._seen, self._entries = meant, frozenset(now), look.entries

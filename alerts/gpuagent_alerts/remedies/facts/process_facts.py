@@ -1,0 +1,295 @@
+"""What /proc tells of a process just now, for the decision to act on it.
+
+What is read of a process only where somebody judges it: all of its threads, and its script.
+
+Whether a process is frozen by its cgroup: `docker pause`, `systemctl freeze`, or a user's own cgroup.
+
+A process that the freezer of cgroups of version 2 holds looks asleep (state S), and a signal stays pending until it is
+thawed. Only SIGKILL ends it at once (Documentation/admin-guide/cgroup-v2.rst, `cgroup.freeze`). The freezer of version
+1 puts it into state D.
+
+What tells a process, and the program that it runs, from every other one: read in one way wherever it is compared.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import NamedTuple
+
+from gpuagent.core.identity import ProcessId
+from gpuagent.core.snapshot import ProcessInfo
+from gpuagent.procfs.cgroup import path_in_hierarchy, systemd_hierarchies
+from gpuagent.procfs.credentials import has_host_uids, has_own_root, read_uids
+from gpuagent.procfs.files import READ_LIMIT_BYTES, LivingThread, ProcFiles, Stat, parse_stat, parse_status, read_living
+from gpuagent.procfs.programs import read_program
+from gpuagent.procfs.thread_places import thread_elsewhere
+from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
+from gpuagent_alerts.remedies.facts.never_entries import NOTHING, NeverLook
+from gpuagent_alerts.remedies.facts.ties import Reader
+from gpuagent_alerts.remedies.target import Facts, Identity
+
+_KERNEL_THREAD = 0x0020_0000  # PF_KTHREAD, include/linux/sched.h
+
+
+def read_facts(
+    files: ProcFiles,
+    reader: Reader,
+    pid: int,
+    handle_inode: int,
+    digests: CommandDigests,
+    never: NeverLook = NOTHING,
+) -> Facts:
+    """Read a process; the caller holds a pidfd, and asks it afterwards whether the process has ended meanwhile.
+
+    Raises FileNotFoundError or ProcessLookupError (gone), other OSErrors and ValueError (not to be read).
+    """
+    seen = read_identity(files, reader, pid, handle_inode, digests)
+    stat, status, info = seen.stat, seen.status, seen.info
+    told = parse_status(status)
+    wait_channel = _text(files, pid, "wchan")
+    facts = Facts(
+        identity=seen.identity,
+        state=stat.state,
+        threads=stat.threads,
+        ending=seen.ending,
+        parent_pid=stat.parent_pid,
+        user=reader.user_now(info.uid),
+        kernel_thread=bool(stat.flags & _KERNEL_THREAD),
+        oom_score_adjust=_number(_text(files, pid, "oom_score_adj")),
+        uids=told.uids,
+        root_user_namespace=has_host_uids(files, pid),
+        own_root=has_own_root(files, stat),
+        namespace_pids=told.namespace_pids,
+        ignored_signals=_mask(status, b"SigIgn"),
+        caught_signals=_mask(status, b"SigCgt"),
+        pending_signals=_mask(status, b"SigPnd") | _mask(status, b"ShdPnd"),
+        wait_channel=wait_channel,
+        frozen_by=frozen_by(seen.identity.cgroups, wait_channel),
+        switches=_switches(status),
+    )
+    return with_judged(facts, files, pid, never)
+
+
+def stuck_thread(pid: int, root: Path = Path("/proc")) -> str:
+    """Where in the kernel a thread in state D waits; "" where none does.
+
+    A killed process whose leader has ended already is held up by another of its threads.
+    """
+    try:
+        for folder in (root / str(pid) / "task").iterdir():
+            if parse_stat((folder / "stat").read_bytes()).state == "D":
+                return (folder / "wchan").read_text(encoding="ascii", errors="replace").strip()
+    except (OSError, ValueError):  # they come and go
+        pass
+    return ""
+
+
+def _switches(status: bytes) -> int | None:
+    """Count how often it began to run; None where the kernel does not tell."""
+    found = [
+        int(value)
+        for key, _, value in (line.partition(b":") for line in status.split(b"\n"))
+        if key in {b"voluntary_ctxt_switches", b"nonvoluntary_ctxt_switches"} and value.strip().isdigit()
+    ]
+    return sum(found) if len(found) == 2 else None
+
+
+def _mask(status: bytes, name: bytes) -> int:
+    for line in status.split(b"\n"):
+        key, _, value = line.partition(b":")
+        if key == name:
+            return int(value.strip() or b"0", 16)
+    return 0
+
+
+def _text(files: ProcFiles, pid: int, name: str) -> str:
+    try:
+        return files.read(pid, name).decode("ascii", "replace").strip()
+    except OSError:
+        return ""
+
+
+def _number(text: str) -> int | None:
+    return int(text) if text.removeprefix("-").isdigit() else None
+
+
+def with_judged(facts: Facts, files: ProcFiles, pid: int, never: NeverLook) -> Facts:
+    """Return the facts with users and places of all threads, the program's names, and which entry of `never` means it.
+
+    Raises FileNotFoundError or ProcessLookupError (gone).
+    """
+    names: tuple[str, ...] | None
+    never_listed = ""
+    try:
+        program = read_program(files, pid)
+        names, never_listed = program.names, never.reason(files, pid, program)
+    except (FileNotFoundError, ProcessLookupError):
+        raise
+    except (OSError, ValueError):
+        names = None
+    return replace(
+        facts,
+        uids=read_uids(files, pid, facts.uids) if facts.uids else (),
+        thread_elsewhere=thread_elsewhere(files, pid, facts.identity.cgroups) if facts.identity.cgroups else "",
+        program_names=names,
+        never_listed=never_listed,
+    )
+
+
+_MOUNTINFO = Path("/proc/self/mountinfo")
+_TRAP = "do_freezer_trap"
+"""Where in the kernel a frozen process waits (kernel/signal.c)."""
+
+
+def frozen_by(cgroups: bytes, wait_channel: str, mountinfo: Path = _MOUNTINFO) -> str:
+    """Return the cgroup that freezes a process, or is about to; "" where none does, or that cannot be seen.
+
+    `cgroups` is its /proc/PID/cgroup. The wait channel, which takes the right to trace the process, tells of a cgroup
+    that is not mounted here.
+    """
+    path = path_in_hierarchy(cgroups, "")
+    if path is not None and ".." not in path.split("/"):
+        for hierarchy in systemd_hierarchies(mountinfo.read_bytes()):
+            if not hierarchy.controllers:
+                return _frozen_at(hierarchy.root, path) or (path if wait_channel == _TRAP else "")
+    return (path or "/") if wait_channel == _TRAP else ""
+
+
+def _frozen_at(root: Path, path: str) -> str:
+    """Return the outermost cgroup that is frozen; one that is being frozen counts, as it may be done any moment."""
+    names = path.strip("/").split("/")
+    for depth in range(1, len(names) + 1):
+        cgroup = "/" + "/".join(names[:depth])
+        folder = root / cgroup.lstrip("/")
+        if (
+            _content(folder / "cgroup.freeze").strip() == "1"
+            or "frozen 1" in _content(folder / "cgroup.events").splitlines()
+        ):
+            return cgroup
+    return ""
+
+
+def _content(file: Path) -> str:
+    """Return "" for what is not there: before Linux 5.2, and in the root of the hierarchy."""
+    try:
+        return file.read_text(encoding="ascii", errors="replace")
+    except OSError:
+        return ""
+
+
+_TEXT_SIZE = re.compile(rb"^VmExe:\s*(\d+)", re.MULTILINE)
+_MOST_ARGUMENTS_BYTES = 8 * 1024 * 1024
+"""The kernel takes at most 6 MiB of arguments and environment (`bprm_stack_limits`, fs/exec.c)."""
+
+
+class Seen(NamedTuple):
+    """A process as it was read."""
+
+    identity: Identity
+    """What is compared of it, read before `info`."""
+    info: ProcessInfo
+    """What is shown of it."""
+    stat: Stat
+    """Of its first thread."""
+    status: bytes
+    """Text of `status` of a thread that lives, where one does."""
+    ending: bool
+    """No thread of it is seen to live: what only such a thread tells is missing."""
+
+
+class _Living(NamedTuple):
+    """What only a thread that lives can tell of its process."""
+
+    command_digest: str
+    executable: str | None
+    executable_file: tuple[int, ...]
+    image: tuple[bytes, ...]
+    status: bytes
+
+
+def read_identity(files: ProcFiles, reader: Reader, pid: int, handle_inode: int, digests: CommandDigests) -> Seen:
+    """Return what is compared of a process, and what is shown of it.
+
+    What is shown is read last: where it runs another program in between, what is compared is of the one before, and
+    differs later.
+
+    Raises:
+        FileNotFoundError, ProcessLookupError: it has gone.
+        OSError, ValueError: it cannot be read.
+    """
+    stat = parse_stat(files.read(pid, "stat"))
+    living = read_living(files, stat, lambda thread: _read_thread(thread, digests))
+    status = living.status if living else files.read(pid, "status")
+    record = reader.read(pid)
+    info = record.info
+    identity = Identity(
+        id=ProcessId(info.id.boot_id, pid, stat.start_ticks),
+        uid=info.uid,
+        name=info.name,
+        command_digest=living.command_digest if living else "",
+        cgroup=info.cgroup,
+        executable=living.executable if living else None,
+        proven_names=info.proven_names,
+        handle_inode=handle_inode,
+        process_group=stat.process_group,
+        uids=parse_status(status).uids,
+        pid_namespace=info.pid_namespace,
+        cgroups=record.cgroup,
+        executable_file=living.executable_file if living else (),
+        image=living.image if living else (),
+    )
+    return Seen(identity, info, stat, status, living is None or record.ending)
+
+
+def _read_thread(thread: LivingThread, digests: CommandDigests) -> _Living:
+    """In state D there is no digest: the command line lies in memory, and a read could wait with it for ever."""
+    status = thread.read("status")
+    try:
+        executable = thread.link("exe")
+    except OSError:
+        executable = None
+    return _Living(
+        command_digest="" if thread.stat.state == "D" else digests(_command_line(thread)),
+        executable=executable,
+        executable_file=_executable_file(f"/proc/{thread.pid}/{thread.folder}exe"),
+        image=(*thread.stat.image[1:], _text_size(status)),
+        status=status,
+    )
+
+
+def _command_line(thread: LivingThread) -> bytes:
+    """Return all of it, however long."""
+    found = thread.read("cmdline")
+    if len(found) < READ_LIMIT_BYTES:
+        return found
+    with Path(f"/proc/{thread.pid}/{thread.folder}cmdline").open("rb") as file:
+        return file.read(_MOST_ARGUMENTS_BYTES)
+
+
+def _executable_file(path: str) -> tuple[int, ...]:
+    """Return mount and inode of what it runs, () where they may not be read.
+
+    By fdinfo of a descriptor that opens nothing (O_PATH), and not by stat(2), which asks the file system: where a user
+    runs a program from a file system in user space, it would wait for them. Before Linux 5.14 the mount alone.
+    """
+    try:
+        descriptor = os.open(path, os.O_PATH | os.O_CLOEXEC)
+    except OSError:
+        return ()
+    try:
+        lines = Path(f"/proc/self/fdinfo/{descriptor}").read_text(encoding="ascii").splitlines()
+    except (OSError, ValueError):
+        return ()
+    finally:
+        os.close(descriptor)
+    told = dict(line.split(":", 1) for line in lines if ":" in line)
+    return tuple(int(told[name]) for name in ("mnt_id", "ino") if name in told)
+
+
+def _text_size(status: bytes) -> bytes:
+    """Return the size of the program's code, which everybody may read; b"" of a process without memory."""
+    found = _TEXT_SIZE.search(status)
+    return found[1] if found is not None else b""

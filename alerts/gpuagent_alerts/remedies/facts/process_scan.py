@@ -1,0 +1,186 @@
+"""All processes of the machine at one look, with what ties them to one another: parents, groups, terminals, tracers.
+
+One pass over `stat` and `status`, which everybody may read. It is made only where a remedy is about to act, or a person
+asks what it would do.
+
+Where a process runs by the kernel's word, its cgroups and login: what shares them may be a target's own work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from gpuagent.procfs.cgroup import CgroupLevel, leaves
+from gpuagent.procfs.files import LivingThread, ProcFiles, parse_stat, read_living
+
+_HOST_INIT = 1
+_LISTINGS = 5
+"""Short programs begin at any time; a few listings find whoever was started by one that was read already."""
+_GONE = (FileNotFoundError, ProcessLookupError)
+_ENDED = frozenset({"Z", "X"})
+_STOPPED = frozenset({"T", "t"})
+_TRACER = re.compile(rb"^TracerPid:\s*(\d+)", re.MULTILINE)
+_UIDS = re.compile(rb"^Uid:\s*(\d+)\s+(\d+)\s+(\d+)\s+(\d+)", re.MULTILINE)
+_NAMESPACE_PIDS = re.compile(rb"^NSpid:([0-9\t ]+)$", re.MULTILINE)
+
+
+class UnseenProcesses(Exception):
+    """Not every process can be seen, so nobody can tell who is tied to whom."""
+
+
+class ProcessRow(NamedTuple):
+    """One living process: fields 1 to 8, 20 and 22 of proc_pid_stat(5), and three of proc_pid_status(5)."""
+
+    pid: int
+    name: str
+    state: str
+    parent_pid: int
+    group: int
+    session: int
+    terminal: int
+    """Device number of the controlling terminal; 0 for none."""
+    foreground: int
+    """Process group in the foreground of that terminal; -1 for none."""
+    start_ticks: int
+    uids: frozenset[int]
+    """Real, effective, saved and file system user id of the first thread, without repetition."""
+    tracer: int
+    """Thread that traces the first thread; 0 for none."""
+    namespace_pids: tuple[int, ...]
+    """Its pid in each namespace, from the reader's own inwards."""
+
+    @property
+    def is_stopped(self) -> bool:
+        return self.state in _STOPPED
+
+    @property
+    def is_namespace_init(self) -> bool:
+        """Whether everybody in a pid namespace ends with it."""
+        return len(self.namespace_pids) > 1 and self.namespace_pids[-1] == 1
+
+
+def list_pids(root: str = "/proc") -> list[int]:
+    """Return the pids that /proc lists. Raises OSError."""
+    return [int(folder.name) for folder in Path(root).iterdir() if folder.name.isdigit()]
+
+
+class ProcessScan:
+    """Every living process by its pid. A process counts as living while any thread of it does."""
+
+    def __init__(self, files: ProcFiles, pids: Callable[[], Iterable[int]] = list_pids) -> None:
+        """Read them. Raises UnseenProcesses."""
+        self.rows: Mapping[int, ProcessRow] = _read_all(files, pids)
+
+    @cached_property
+    def children(self) -> Mapping[int, Collection[int]]:
+        """Pids of the children of each process."""
+        found: dict[int, list[int]] = defaultdict(list)
+        for row in self.rows.values():
+            found[row.parent_pid].append(row.pid)
+        return found
+
+    def descendants(self, pids: Collection[int]) -> Iterator[tuple[int, int]]:
+        """Yield each descendant once, with the one of `pids` that it descends from; none of `pids` is yielded."""
+        met = set(pids)
+        waiting = [(pid, pid) for pid in pids]
+        while waiting:
+            pid, ancestor = waiting.pop()
+            for child in self.children.get(pid, ()):
+                if child not in met:
+                    met.add(child)
+                    waiting.append((child, ancestor))
+                    yield child, ancestor
+
+
+def _read_all(files: ProcFiles, pids: Callable[[], Iterable[int]]) -> dict[int, ProcessRow]:
+    found: dict[int, ProcessRow] = {}
+    seen: set[int] = set()
+    try:
+        for _ in range(_LISTINGS):
+            new = set(pids()) - seen
+            if not new:
+                break
+            seen |= new
+            for pid in new:
+                try:
+                    row = _read(files, pid)
+                except _GONE:
+                    continue
+                if row is not None:
+                    found[pid] = row
+    except (OSError, ValueError) as error:
+        raise UnseenProcesses(f"/proc does not show every process: {error}") from error
+    if _HOST_INIT not in found:
+        raise UnseenProcesses("/proc does not show every process (hidepid)")
+    return found
+
+
+def _read(files: ProcFiles, pid: int) -> ProcessRow | None:
+    """Return a process; None for one that has ended. Raises OSError, and ValueError for what is none."""
+    stat, status = files.read(pid, "stat"), files.read(pid, "status")
+    opening, closing = stat.find(b" ("), stat.rfind(b") ")
+    fields = stat[closing + 2 :].split()
+    uids, namespace_pids, tracer = _UIDS.search(status), _NAMESPACE_PIDS.search(status), _TRACER.search(status)
+    if opening < 0 or closing <= opening or len(fields) < 20 or uids is None or namespace_pids is None:
+        raise ValueError(f"what it says of pid {pid} cannot be understood")
+    state = fields[0].decode("ascii")
+    if state in _ENDED and int(fields[17]) <= 1:  # where more live, its first thread alone has ended
+        return None
+    return ProcessRow(
+        pid, stat[opening + 2 : closing].decode("utf-8", "replace"), state, int(fields[1]), int(fields[2]),
+        int(fields[3]), int(fields[4]), int(fields[5]), int(fields[19]), frozenset(map(int, uids.groups())),
+        int(tracer[1]) if tracer else 0, tuple(map(int, namespace_pids[1].split())),
+    )  # fmt: skip
+
+
+class Place(NamedTuple):
+    """The cgroup in every hierarchy, and the login that it came from."""
+
+    cgroups: bytes
+    """As /proc has them; b"" for a process of which no thread is seen to live."""
+    login: tuple[bytes, bytes]
+    """Login uid and audit session; b"" where the kernel tells none."""
+
+    def difference(self, other: Place) -> str:
+        """Return how another process is in another place than this one; "" where it is in the same or below it."""
+        if not self._holds(other):
+            return "in another cgroup"
+        return "of another login" if self.login != other.login else ""
+
+    def _holds(self, other: Place) -> bool:
+        """Return whether the other is in the same cgroups or in such below them. Nothing counts as below a root."""
+        if self.cgroups == other.cgroups:
+            return True
+        here, there = ({each.controllers: each for each in leaves(one.cgroups)} for one in (self, other))
+        return bool(here) and here.keys() == there.keys() and all(_is_below(there[name], here[name]) for name in here)
+
+
+def _is_below(level: CgroupLevel, above: CgroupLevel) -> bool:
+    """Return whether it is the same cgroup or one below it."""
+    below = level.segments[: len(above.segments)] == above.segments and bool(above.segments)
+    return level == above or (level.above == above.above and below)
+
+
+def read_place(files: ProcFiles, pid: int) -> Place:
+    """Raises FileNotFoundError or ProcessLookupError (gone), OSError and ValueError (not to be read)."""
+    cgroups = read_living(files, parse_stat(files.read(pid, "stat")), _cgroups)
+    return Place(cgroups or b"", (_number(files, pid, "loginuid"), _number(files, pid, "sessionid")))
+
+
+def _cgroups(thread: LivingThread) -> bytes:
+    return thread.read("cgroup")
+
+
+def _number(files: ProcFiles, pid: int, name: str) -> bytes:
+    """A kernel without audit has no such file."""
+    try:
+        return files.read(pid, name).strip()
+    except FileNotFoundError:
+        if files.exists(pid):
+            return b""
+        raise

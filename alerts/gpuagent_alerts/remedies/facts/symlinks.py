@@ -1,0 +1,193 @@
+"""What paths lead to by symbolic links, and which links a pattern of paths means.
+
+Everything here asks file systems, which may hang: it is called in a thread that nobody has to wait for.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator, Mapping
+from fnmatch import fnmatchcase
+from functools import cached_property
+from pathlib import Path
+from typing import NamedTuple
+
+from gpuagent_alerts.remedies.files.mounts import fuse_of_users
+from gpuagent_alerts.remedies.files.path_walk import MAX_LINKS
+
+_MAGIC = frozenset("*?[")
+_NOT_SEARCHED = ("/proc", "/sys", "/dev")
+_CHECK_CLOCK_EVERY = 256
+
+
+class TooMuch(Exception):
+    """A pattern means more than can be looked through, or what cannot be read."""
+
+
+class Bounds(NamedTuple):
+    """How much a pattern may mean."""
+
+    links: int = 4096
+    entries: int = 200_000
+    """More than the virtual environments of a server have; the walk takes about 1 µs for each."""
+    seconds: float = 1.0
+
+
+class Link(NamedTuple):
+    """A symbolic link, or a directory on a path with links, and where it leads."""
+
+    name: str
+    target: str
+    """Absolute, with all links followed."""
+
+
+class Unread(NamedTuple):
+    """A user's directory that a pattern may mean, and that could not be looked into."""
+
+    folder: str
+    uid: int
+    why: str
+
+
+def is_pattern(path: str) -> bool:
+    """Return whether fnmatch takes any character of it for more than itself."""
+    return not _MAGIC.isdisjoint(path)
+
+
+def spellings(path: str) -> tuple[str, ...]:
+    """Return an absolute path, and each one that it leads to, link by link; the last is the file itself.
+
+    What does not exist leads to itself. In the directories of all but the first there are no links.
+    """
+    found = [path]
+    current = path
+    for _ in range(MAX_LINKS):
+        folder, name = os.path.split(current)
+        placed = os.path.join(os.path.realpath(folder), name)  # noqa: PTH118  ".." stays where it is
+        found.append(placed)
+        try:
+            current = os.path.join(os.path.dirname(placed), os.readlink(placed))  # noqa: PTH115, PTH118, PTH120
+        except (OSError, ValueError):
+            break
+    file = os.path.realpath(path)
+    return (*(each for each in dict.fromkeys(found) if each != file), file)
+
+
+def links_of(pattern: str, bounds: Bounds | None = None, unread: list[Unread] | None = None) -> Iterator[Link]:
+    """Yield each link that a pattern of absolute paths means, or that lies on the way to what it means.
+
+    `*` stands for any text, slashes too, as in fnmatch: everything below the first directory with one is searched, also
+    through links, but for those that lead back to where the search began. What a user keeps from being looked into is
+    added to `unread`: a FUSE file system of theirs is not even asked, as it may not answer. Raises TooMuch.
+    """
+    if not pattern.startswith("/"):
+        return  # it means whatever is called so, wherever it lies: its words are all that can be compared
+    bounds = bounds or Bounds()
+    literal = pattern[: next(index for index, each in enumerate(pattern) if each in _MAGIC)]
+    base = os.path.dirname(literal)  # noqa: PTH120
+    real = os.path.realpath(base)
+    if real != base:
+        yield Link(base, real)
+    search = _Search(pattern, literal, real, bounds, [] if unread is None else unread)
+    yield from search.run(base)
+
+
+class _Search:
+    def __init__(self, pattern: str, literal: str, real: str, bounds: Bounds, unread: list[Unread]) -> None:
+        self._unread = unread
+        self._pattern = pattern
+        self._literal = literal
+        self._real = real
+        self._bounds = bounds
+        self._seen = self._found = 0
+        self._end = time.monotonic() + bounds.seconds
+
+    def run(self, base: str) -> Iterator[Link]:
+        waiting, visited = [(base, self._real)], {self._real}
+        while waiting:
+            folder, real = waiting.pop()
+            if (uid := self._fuse_user(real)) is not None:
+                self._unread.append(Unread(folder, uid, "a FUSE file system"))
+                continue
+            try:
+                with os.scandir(folder) as entries:
+                    for entry in entries:
+                        self._count()
+                        path = f"{folder.rstrip('/')}/{entry.name}"
+                        if not self._may_fit(path):
+                            continue
+                        if not entry.is_symlink():
+                            below = f"{real.rstrip('/')}/{entry.name}"
+                            waiting += [(path, below)] if entry.is_dir(follow_symlinks=False) else []
+                        elif link := self._link(path):
+                            yield link
+                            if link.target not in visited and os.path.isdir(link.target):  # noqa: PTH112
+                                visited.add(link.target)
+                                waiting.append((path, link.target))
+            except (FileNotFoundError, NotADirectoryError):
+                continue
+            except OSError as error:
+                self._unread.append(Unread(folder, _user_of(folder, error), f"{error.strerror}"))
+
+    @cached_property
+    def _fuse(self) -> Mapping[str, int]:
+        try:
+            return fuse_of_users(Path("/proc/self/mountinfo").read_bytes())
+        except (OSError, ValueError):
+            return {}
+
+    def _fuse_user(self, path: str) -> int | None:
+        """Return whose FUSE file system a path without links lies on; None for none of a user."""
+        return next((uid for each, uid in self._fuse.items() if path == each or path.startswith(f"{each}/")), None)
+
+    def _led_to(self, path: str) -> str:
+        """Return the path that a link names; "" where it cannot be read."""
+        try:
+            return os.path.normpath(os.path.join(os.path.dirname(path), os.readlink(path)))  # noqa: PTH115, PTH118, PTH120
+        except OSError:
+            return ""
+
+    def _link(self, path: str) -> Link | None:
+        """Return a link that the pattern means, or that leads to a directory below which it may; None for any other."""
+        if self._fuse and (uid := self._fuse_user(self._led_to(path))) is not None:
+            self._unread.append(Unread(path, uid, "it leads to a FUSE file system"))
+            return None
+        target = os.path.realpath(path)
+        if os.path.isdir(target):  # noqa: PTH112
+            if self._leads_back(target):
+                return None
+        elif not fnmatchcase(path, self._pattern):
+            return None
+        self._found += 1
+        if self._found > self._bounds.links:
+            raise TooMuch(f"there are more than {self._bounds.links} links below it")
+        return Link(path, target)
+
+    def _may_fit(self, path: str) -> bool:
+        """Return whether a path, or one below it, begins as the pattern does."""
+        return path.startswith(self._literal) or self._literal.startswith(f"{path}/") or self._literal == path
+
+    def _leads_back(self, target: str) -> bool:
+        """Return whether a directory holds what is searched, as `/`, or is one of the kernel's."""
+        return (
+            self._real == target or self._real.startswith(target.rstrip("/") + "/") or target.startswith(_NOT_SEARCHED)
+        )
+
+    def _count(self) -> None:
+        self._seen += 1
+        if self._seen > self._bounds.entries:
+            raise TooMuch(f"there are more than {self._bounds.entries} files below it")
+        if self._seen % _CHECK_CLOCK_EVERY == 0 and time.monotonic() > self._end:
+            raise TooMuch(f"it takes more than {self._bounds.seconds:g} s to look through what is below it")
+
+
+def _user_of(folder: str, error: OSError) -> int:
+    """Return which user keeps a directory from being read. Raises TooMuch where that is root, or cannot be told."""
+    try:
+        uid = os.lstat(folder).st_uid
+    except OSError:
+        uid = 0
+    if not uid:
+        raise TooMuch(f"{folder} cannot be read ({error.strerror})") from error
+    return uid

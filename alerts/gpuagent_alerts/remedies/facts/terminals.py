@@ -1,0 +1,288 @@
+"""Which pseudo-terminals a process holds the other side of: whoever works on one is hung up when that is closed.
+
+A terminal program (tmux, screen, sshd, script, a notebook server, the shim of a container) has the master open, and its
+sessions run on the slave, `/dev/pts/N`. The kernel tells the number in `fdinfo` of the master alone (`pty_show_fdinfo`,
+drivers/tty/pty.c). Each devpts file system counts its own numbers, so the file system is compared too where it is told
+(pts(4)). Reading the open files of another user's process takes the right to trace it.
+
+Nothing here opens or asks a file that the process chose: a file system in user space could keep the agent waiting.
+
+Which threads of a process have open files of their own, by unshare(CLONE_FILES): those are in no other list.
+
+Find the processes that the kernel hangs up when others end: terminals and job control.
+
+* The leader of a session with a terminal ends: SIGHUP goes to the foreground process group of that terminal, whoever
+  its processes belong to, as what a person runs by `sudo -u somebody` in a shell (`disassociate_ctty`,
+  drivers/tty/tty_jobctrl.c).
+* A process group becomes an orphan while a member of it is stopped: nobody is left who could continue it, so it gets
+  SIGHUP and SIGCONT (`kill_orphaned_pgrp`, kernel/exit.c). It is kept by a member whose parent is in another group of
+  the same session.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import re
+from collections.abc import Callable, Collection, Iterator
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple, Protocol
+
+from gpuagent.procfs.files import ProcFiles, living_thread, parse_stat
+from gpuagent_alerts.remedies.facts.process_scan import ProcessRow, ProcessScan
+
+_SLAVE_MAJOR = 136
+"""UNIX98_PTY_SLAVE_MAJOR, include/uapi/linux/major.h."""
+_INDEX = re.compile(rb"^tty-index:\s*(\d+)", re.MULTILINE)
+_MOUNT = re.compile(rb"^mnt_id:\s*(\d+)", re.MULTILINE)
+_MOST_DESCRIPTORS = 65536
+_MASTER = "ptmx"
+_ENDED = frozenset({"Z", "X"})
+"""States of a first thread that may have ended before others of its process."""
+
+
+class Master(NamedTuple):
+    """The other side of a pseudo-terminal."""
+
+    number: int
+    """N of `/dev/pts/N`."""
+    file_system: str
+    """Device number of its devpts; "" where it is not told."""
+
+
+class OpenFiles(Protocol):
+    """What /proc tells of open files. Methods raise OSError."""
+
+    def list(self, pid: int, folder: str) -> list[int]:
+        """Return the descriptors of a process, or of a thread of it: `folder` is "" or "task/TID/"."""
+        ...
+
+    def path(self, pid: int, folder: str, descriptor: int) -> str:
+        """Return what the link of a descriptor says."""
+        ...
+
+    def info(self, pid: int, folder: str, descriptor: int) -> bytes: ...
+
+    def mounts(self, pid: int, folder: str) -> bytes:
+        """Return its whole mountinfo."""
+        ...
+
+
+class RealOpenFiles:
+    """The kernel's own."""
+
+    def __init__(self, root: str = "/proc") -> None:
+        self._root = root
+
+    def list(self, pid: int, folder: str) -> list[int]:
+        return [int(name) for name in os.listdir(f"{self._root}/{pid}/{folder}fd")]  # noqa: PTH208  names are enough
+
+    def path(self, pid: int, folder: str, descriptor: int) -> str:
+        return os.readlink(f"{self._root}/{pid}/{folder}fd/{descriptor}")  # noqa: PTH115  no file is made of it
+
+    def info(self, pid: int, folder: str, descriptor: int) -> bytes:
+        return Path(f"{self._root}/{pid}/{folder}fdinfo/{descriptor}").read_bytes()
+
+    def mounts(self, pid: int, folder: str) -> bytes:
+        return Path(f"{self._root}/{pid}/{folder}mountinfo").read_bytes()
+
+
+class PtyMasters:
+    """Looks for masters among the open files of processes."""
+
+    def __init__(self, files: ProcFiles, open_files: OpenFiles) -> None:
+        self._files = files
+        self._open = open_files
+
+    def held_by(self, pid: int) -> frozenset[Master]:
+        """Return all masters that any thread of a process has open; none of one that has ended.
+
+        Raises OSError, ValueError.
+        """
+        found = set(self._find(pid, lambda path: path.startswith("/")))
+        for thread in other_tables(self._files, pid):
+            found.update(self._find(pid, lambda path: path.startswith("/"), f"task/{thread}/"))
+        return frozenset(found)
+
+    def open_slaves(self, row: ProcessRow, numbers: Collection[int]) -> frozenset[int]:
+        """Return which of these numbers are the names of files that a process has open, be they terminals or not.
+
+        None where that may not be seen: what it works on is told by its controlling terminal alone then.
+        """
+        ends = tuple(f"/{number}" for number in numbers)
+        found: set[int] = set()
+        with suppress(OSError, ValueError):
+            folder = self._folder(row.pid) if row.state in _ENDED else ""
+            for descriptor in self._open.list(row.pid, folder) if folder is not None else ():
+                path = self._open.path(row.pid, folder or "", descriptor)
+                if path.endswith(ends):
+                    found.add(int(path.rpartition("/")[2]))
+        return frozenset(found)
+
+    def is_held_elsewhere(self, master: Master, pids: Collection[int]) -> bool:
+        """Return whether any of these processes has this very master open too: then it is not closed.
+
+        One whose files cannot be read is not known to have it. Nor is anybody where it is not told of which devpts it
+        is: then the same number may be another terminal's.
+        """
+        for pid in pids if master.file_system else ():
+            try:
+                if any(each == master for each in self._find(pid, lambda path: path.endswith(_MASTER))):
+                    return True
+            except (OSError, ValueError):
+                continue
+        return False
+
+    def is_on(self, row: ProcessRow, master: Master) -> bool:
+        """Return whether a process has this terminal, as the controlling one or open and no more.
+
+        Its number alone does not tell: of another devpts it is another terminal, and a file may be called so. Which
+        devpts it is on says a descriptor for the terminal; without one the controlling terminal may be of any.
+        """
+        devices = self._devices_of_slave(row.pid, master.number)
+        if pty_number(row.terminal) == master.number:
+            return not (devices and master.file_system) or master.file_system in devices
+        return bool(devices) and (not master.file_system or bool(devices & {master.file_system, ""}))
+
+    def _find(self, pid: int, is_candidate: Callable[[str], bool], folder: str | None = None) -> Iterator[Master]:
+        folder = self._folder(pid) if folder is None else folder
+        if folder is None:
+            return
+        descriptors = self._open.list(pid, folder)
+        if len(descriptors) > _MOST_DESCRIPTORS:
+            raise ValueError(f"pid {pid} has more than {_MOST_DESCRIPTORS} open files")
+        for descriptor in descriptors:
+            try:
+                path = self._open.path(pid, folder, descriptor)
+                if is_candidate(path) and (index := _INDEX.search(info := self._open.info(pid, folder, descriptor))):
+                    yield Master(int(index[1]), self._file_system(pid, folder, info, path))
+            except (FileNotFoundError, ProcessLookupError):  # closed meanwhile
+                continue
+
+    def _folder(self, pid: int) -> str | None:
+        """Return where its open files are told: by a thread that lives. None where it has ended."""
+        try:
+            thread = living_thread(self._files, parse_stat(self._files.read(pid, "stat")))
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        return None if thread is None else thread.folder
+
+    def _file_system(self, pid: int, folder: str, info: bytes, path: str) -> str:
+        """Return the devpts of a master: that of its node, or the one beside a node in another file system.
+
+        So the kernel chooses it (`devpts_acquire`, fs/devpts/inode.c). "" where the process that has opened it may have
+        been in another mount namespace, or several lie one upon the other.
+        """
+        try:
+            mounts = list(_mounts(self._open.mounts(pid, folder)))
+        except OSError:
+            return ""
+        own = [each for each in mounts if each.mount_id == _mount_id(info)]
+        beside = f"{path.rpartition('/')[0]}/pts"
+        near = own if any(each.is_devpts for each in own) else [each for each in mounts if own and each.point == beside]
+        found = {each.device for each in near if each.is_devpts}
+        return found.pop() if len(found) == 1 else ""
+
+    def _devices_of_slave(self, pid: int, number: int) -> frozenset[str]:
+        """Return the devpts of each descriptor for a terminal of this number; "" for one that is not told."""
+        found: set[str] = set()
+        with suppress(OSError, ValueError):
+            folder = self._folder(pid)
+            for descriptor in self._open.list(pid, folder) if folder is not None else ():
+                path = self._open.path(pid, folder or "", descriptor)
+                if not path.endswith(f"/{number}"):
+                    continue
+                own = _mount_id(self._open.info(pid, folder or "", descriptor))
+                mounts = [each for each in _mounts(self._open.mounts(pid, folder or "")) if each.mount_id == own]
+                if not mounts and path.endswith(f"/pts/{number}"):
+                    found.add("")  # it was opened in another mount namespace
+                found.update(each.device for each in mounts if each.is_devpts)
+        return frozenset(found)
+
+
+def pty_number(device: int) -> int | None:
+    """Return N of `/dev/pts/N` by the device number in `stat`; None for what is no pseudo-terminal."""
+    unsigned = device & 0xFFFFFFFF
+    return os.minor(unsigned) if os.major(unsigned) == _SLAVE_MAJOR else None
+
+
+class _Mount(NamedTuple):
+    mount_id: int
+    point: str
+    device: str
+    is_devpts: bool
+
+
+def _mount_id(info: bytes) -> int:
+    found = _MOUNT.search(info)
+    return int(found[1]) if found else 0
+
+
+def _mounts(mountinfo: bytes) -> Iterator[_Mount]:
+    """Yield every mount: proc_pid_mountinfo(5)."""
+    for line in os.fsdecode(mountinfo).split("\n"):
+        mount, _, kind = line.partition(" - ")
+        fields = mount.split(" ")
+        if len(fields) > 4:
+            yield _Mount(int(fields[0]), fields[4], fields[2], kind.startswith("devpts "))
+
+
+_KCMP = {"x86_64": 312, "aarch64": 272}
+"""Number of kcmp(2), arch/x86/entry/syscalls/syscall_64.tbl and include/uapi/asm-generic/unistd.h."""
+_KCMP_FILES = 2
+
+
+def other_tables(files: ProcFiles, pid: int) -> Iterator[int]:
+    """Yield a thread for each table of descriptors that is not the first thread's.
+
+    Nothing where the kernel does not compare them (no kcmp(2)), or the process has gone. It takes the right to trace
+    it.
+    """
+    number = _KCMP.get(platform.machine())
+    if number is None:
+        return
+    kcmp = ctypes.CDLL(None, use_errno=True).syscall
+    try:
+        threads = sorted(files.threads(pid))
+    except OSError:
+        return
+    known = [pid]
+    for thread in threads:
+        if thread == pid:
+            continue
+        compared = [kcmp(number, each, thread, _KCMP_FILES, 0, 0) for each in known]
+        if compared and all(each in {1, 2, 3} for each in compared):
+            known.append(thread)
+            yield thread
+
+
+_HOST_INIT = 1
+
+
+def in_foreground_of(scan: ProcessScan, leader: ProcessRow) -> Iterator[ProcessRow]:
+    """Yield who is in the foreground of the terminal of a session's leader; nobody where it is no such leader."""
+    if leader.session == leader.pid and leader.terminal and leader.foreground > 0:
+        yield from (row for row in scan.rows.values() if row.group == leader.foreground)
+
+
+def in_orphaned_groups(scan: ProcessScan, ended: Collection[int]) -> Iterator[ProcessRow]:
+    """Yield who is in a group with a stopped member that becomes an orphan when these processes end."""
+    stopped = {row.group for row in scan.rows.values() if row.is_stopped and row.pid not in ended}
+    for group in (each for each in stopped if each > 0):
+        members = [row for row in scan.rows.values() if row.group == group]
+        keepers = [(row.pid, row.parent_pid) for row in members if _keeps(scan, row)]
+        if keepers and all(pid in ended or parent in ended for pid, parent in keepers):
+            yield from members
+
+
+def _keeps(scan: ProcessScan, member: ProcessRow) -> bool:
+    """Return whether a member's parent keeps its group from being an orphan."""
+    parent = scan.rows.get(member.parent_pid)
+    return (
+        parent is not None
+        and parent.pid != _HOST_INIT
+        and parent.group != member.group
+        and parent.session == member.session
+    )

@@ -1,0 +1,414 @@
+"""Find who ends, is hung up, or is stopped for good when others end: the one answer for every kind of step.
+
+Only what the kernel does counts, and what a child may have asked it for. A process of the same user that merely gets
+another parent lives on and is not tied. Of a signal at the end of a parent (PR_SET_PDEATHSIG) the kernel tells nobody:
+so a descendant in another place or of another user counts, and the target's own children are its own work.
+
+Find the processes that end together with the first process of a pid namespace.
+
+When it ends, the kernel kills everybody in the namespace and in those below it, whoever they are (pid_namespaces(7)):
+also those of another user or another container that were started into it (setns(2), a shared pid namespace).
+
+The links `ns/pid` show who is in it, and need the right to trace a process. `status` may be read by everybody: it has
+the pid in each namespace (`NSpid`) and the parent. A child is in its parent's namespace or in one below it, and
+setns(2) leads only downwards. So whoever has a parent in the namespace is in it, and whoever has an ancestor in another
+namespace of the same depth is not. That leaves those whose parent is further up: they have been started into one.
+
+Read whom the end of processes would end or hang up as well, as a decision and a person need it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import suppress
+from functools import cache
+from typing import NamedTuple, Protocol
+
+from gpuagent.core.snapshot import ProcessInfo
+from gpuagent.procfs.credentials import read_uids
+from gpuagent.procfs.files import ProcFiles, living_thread, parse_stat, parse_status
+from gpuagent.procfs.programs import read_program
+from gpuagent.procfs.reader import ProcessRecord
+from gpuagent_alerts.remedies.facts.never_entries import NOTHING, NeverLook
+from gpuagent_alerts.remedies.facts.process_scan import (
+    Place,
+    ProcessRow,
+    ProcessScan,
+    UnseenProcesses,
+    list_pids,
+    read_place,
+)
+from gpuagent_alerts.remedies.facts.terminals import (
+    Master,
+    OpenFiles,
+    PtyMasters,
+    RealOpenFiles,
+    in_foreground_of,
+    in_orphaned_groups,
+    pty_number,
+)
+from gpuagent_alerts.remedies.target import MAX_TIED, TiedProcess, Ties
+
+MastersOf = Callable[[int], frozenset[Master]]
+_GONE = (FileNotFoundError, ProcessLookupError)
+
+
+class Tie(NamedTuple):
+    """A process that depends on others."""
+
+    row: ProcessRow
+    why: str
+    """In words that follow its name."""
+    certain: bool = True
+    """False where it only may depend on them: the agent lacks the right to see it."""
+    may_be_own: bool = True
+    """Whether it may be the target's own work, by its user and place. A session at a terminal is a person's."""
+
+
+class TieFinder:
+    """Reads /proc; it may block, so it is called in a thread."""
+
+    def __init__(
+        self,
+        files: ProcFiles,
+        proven_container: Callable[[int], str] = lambda _: "",
+        *,
+        pids: Callable[[], Collection[int]] = list_pids,
+        open_files: OpenFiles | None = None,
+    ) -> None:
+        """`proven_container` returns the id of the container of a process that root has named, "" for none."""
+        self._files = files
+        self._proven_container = proven_container
+        self._pids = pids
+        self._masters = PtyMasters(files, open_files or RealOpenFiles())
+
+    def scan(self) -> ProcessScan:
+        """Read all processes. Raises UnseenProcesses."""
+        return ProcessScan(self._files, self._pids)
+
+    def find(self, pids: Collection[int], scan: ProcessScan | None = None) -> Mapping[int, Tie]:
+        """Return everybody else who ends, is hung up or is stopped for good when these processes end, by pid.
+
+        Who ends with them takes further ones along. A pid that no process has is tied to nobody. Raises
+        UnseenProcesses where that cannot be seen.
+        """
+        seen = scan or self.scan()
+        ended = {pid for pid in pids if pid in seen.rows}
+        masters = cache(self._masters.held_by)
+        found: dict[int, Tie] = {}
+        while True:
+            new: dict[int, Tie] = {}
+            for tie in self._direct(seen, ended, masters):
+                if tie.row.pid not in ended:
+                    new.setdefault(tie.row.pid, tie)
+            if not new:
+                break
+            found |= new
+            ended |= new.keys()
+        for tie in self._others_work(seen, ended):
+            found.setdefault(tie.row.pid, tie)
+        return found
+
+    def _direct(self, scan: ProcessScan, ended: Collection[int], masters_of: MastersOf) -> Iterator[Tie]:
+        """Yield whom the kernel ends or hangs up with these; the first one for a pid stands."""
+        for pid in ended:
+            if scan.rows[pid].is_namespace_init:
+                inside = ended_with_init(scan, self._files, self._proven_container, scan.rows[pid])
+                for other, certain in inside.items():
+                    yield Tie(scan.rows[other], f"in the pid namespace of pid {pid}", certain)
+        yield from self._sessions_held(scan, ended, masters_of)
+        for pid in ended:
+            for row in in_foreground_of(scan, scan.rows[pid]):
+                yield Tie(row, f"in the foreground of the terminal of pid {pid}")
+        for row in in_orphaned_groups(scan, ended):
+            yield Tie(row, "a stopped job that nobody else could continue")
+        yield from self._tracees(scan, ended)
+
+    def _tracees(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
+        """Yield whom they trace: with PTRACE_O_EXITKILL it ends, and without it may stay stopped (ptrace(2))."""
+        traced = [row for row in scan.rows.values() if row.tracer]
+        if not traced:
+            return
+        threads: dict[int, int] = {}
+        for pid in ended:
+            try:
+                threads |= dict.fromkeys((pid, *self._files.threads(pid)), pid)
+            except _GONE:
+                continue
+            except OSError as error:
+                raise UnseenProcesses(f"the threads of pid {pid} cannot be read: {error}") from error
+        for row in traced:
+            if tracer := threads.get(row.tracer):
+                yield Tie(row, f"traced by pid {tracer}")
+
+    def _sessions_held(self, scan: ProcessScan, ended: Collection[int], masters_of: MastersOf) -> Iterator[Tie]:
+        """Yield who works on a terminal whose other side nobody but these has open."""
+        family = {pid for pid, _ in scan.descendants(ended)}.union(ended)
+        held: list[tuple[int, Master]] = []
+        for pid in ended:
+            try:
+                held += [(pid, master) for master in masters_of(pid)]
+            except PermissionError:
+                yield from _perhaps_held(scan, _at_terminals(scan, ended), scan.rows[pid])
+            except (OSError, ValueError) as error:
+                raise UnseenProcesses(f"the open files of pid {pid} cannot be read: {error}") from error
+        if not held:
+            return
+        users = self._terminal_users(scan, ended, {master.number for _, master in held})
+        for pid, master in held:
+            there = [row for row in users.get(master.number, ()) if self._masters.is_on(row, master)]
+            # One that was forked by them may have the master too, and end with its parent.
+            if there and not self._masters.is_held_elsewhere(master, scan.rows.keys() - family):
+                for row in there:
+                    why = f"on the terminal pts/{master.number}, whose other side pid {pid} has open"
+                    # What it has started with a terminal in the place of a pipe is no session.
+                    yield Tie(row, why, may_be_own=not row.terminal and row.pid in family)
+
+    def _terminal_users(
+        self, scan: ProcessScan, ended: Collection[int], numbers: Collection[int]
+    ) -> Mapping[int, Collection[ProcessRow]]:
+        """Return who has terminals of these numbers: as the controlling one, or open and no more."""
+        found: dict[int, list[ProcessRow]] = {number: [] for number in numbers}
+        for row in scan.rows.values():
+            if row.pid in ended:
+                continue
+            own = pty_number(row.terminal)
+            on = self._masters.open_slaves(row, numbers)
+            for number in on if own is None or own not in found else on | {own}:
+                found[number].append(row)
+        return found
+
+    def _others_work(self, scan: ProcessScan, ended: Collection[int]) -> Iterator[Tie]:
+        """Yield descendants of another user, cgroup or login."""
+        places: dict[int, Place] = {}
+        for pid, ancestor in scan.descendants(ended):
+            row, above = scan.rows[pid], scan.rows[ancestor]
+            if row.uids != above.uids:
+                yield Tie(row, f"started by pid {ancestor}, and of another user")
+                continue
+            try:
+                if set(read_uids(self._files, pid, tuple(row.uids))) != row.uids:
+                    yield Tie(row, f"started by pid {ancestor}, and a thread of it of another user")
+                    continue
+                if ancestor not in places:
+                    places[ancestor] = read_place(self._files, ancestor)
+                if why := places[ancestor].difference(read_place(self._files, pid)):
+                    yield Tie(row, f"started by pid {ancestor}, and {why}")
+            except _GONE:
+                continue
+            except (OSError, ValueError) as error:
+                raise UnseenProcesses(f"where pid {pid} runs cannot be read: {error}") from error
+
+
+def _at_terminals(scan: ProcessScan, ended: Collection[int]) -> list[ProcessRow]:
+    return [row for row in scan.rows.values() if pty_number(row.terminal) is not None and row.pid not in ended]
+
+
+def _perhaps_held(scan: ProcessScan, at_terminals: Collection[ProcessRow], holder: ProcessRow) -> Iterator[Tie]:
+    """Yield who may be on a terminal of a process whose open files may not be read, by descent.
+
+    A terminal program starts the leader of the session itself. One that was started by a process that has ended since,
+    or by a manager (`systemd-run --pty`), descends from an ancestor of the holder that adopts orphans, the first
+    process or another (PR_SET_CHILD_SUBREAPER, which /proc does not tell): of those, whatever is of the same user and
+    began after the holder may be meant.
+    """
+    above = set(_ancestors(scan, holder))
+    meant = {
+        row.pid
+        for row in at_terminals
+        if row.pid == row.session
+        and row.pid not in above
+        and (row.parent_pid == holder.pid or _may_be_adopted(row, holder, above))
+    }
+    for row in at_terminals:
+        if row.session in meant:
+            why = f"on a terminal whose other side pid {holder.pid} may have open, which takes CAP_SYS_PTRACE to see"
+            yield Tie(row, why, certain=False, may_be_own=False)
+
+
+def _may_be_adopted(row: ProcessRow, holder: ProcessRow, above: Collection[int]) -> bool:
+    """Return whether a process may have been started by the holder or its children, by parent, user and start."""
+    if not row.uids & holder.uids:
+        return False
+    return row.parent_pid == 1 or (row.parent_pid in above and row.start_ticks >= holder.start_ticks)
+
+
+def _ancestors(scan: ProcessScan, row: ProcessRow) -> Iterator[int]:
+    met: set[int] = set()
+    while row.parent_pid in scan.rows and row.parent_pid not in met:
+        met.add(row.parent_pid)
+        row = scan.rows[row.parent_pid]
+    yield from met
+
+
+def ended_with_init(
+    scan: ProcessScan, files: ProcFiles, proven_container: Callable[[int], str], init: ProcessRow
+) -> dict[int, bool]:
+    """Return everybody who ends together with `init`, the first process of a pid namespace.
+
+    The value is False for one that only may be in there. `proven_container` returns the id of a container that root
+    has named, "" for none.
+    """
+    depth = len(init.namespace_pids)
+    found = {row.pid: row for row in scan.rows.values() if len(row.namespace_pids) >= depth}
+    namespace = _Namespace(files, proven_container, found, init.pid, depth)
+    inside = {pid: namespace.has(pid) for pid in found if pid != init.pid}
+    return {pid: bool(is_inside) for pid, is_inside in inside.items() if is_inside is not False}
+
+
+class _Namespace:
+    def __init__(
+        self,
+        files: ProcFiles,
+        proven_container: Callable[[int], str],
+        found: Mapping[int, ProcessRow],
+        init_pid: int,
+        depth: int,
+    ) -> None:
+        self._files = files
+        self._proven_container = proven_container
+        self._found = found
+        self._init_pid = init_pid
+        self._depth = depth
+        self._link = self._namespace_link(init_pid)
+        self._other_containers: frozenset[str] | None = None
+
+    def has(self, pid: int) -> bool | None:
+        """Return whether the process is in the namespace or in one below it; None where that cannot be seen."""
+        for ancestor in self._line(pid):
+            if ancestor == self._init_pid:
+                return True
+            if self._found[ancestor].namespace_pids[self._depth - 1] == 1:
+                return False
+            pid = ancestor
+        # Its parent is above the namespaces of this depth: it was started into one of them.
+        if len(self._found[pid].namespace_pids) == self._depth and self._link and (link := self._namespace_link(pid)):
+            return link == self._link
+        # Container runtimes start a process into the namespace of its own container: where that container has one,
+        # it is there. Only root gives a container its proven name.
+        return False if self._proven_container(pid) in self._containers_of_other_namespaces() else None
+
+    def _line(self, pid: int) -> Iterator[int]:
+        """Yield the process and its ancestors that are at least as deep; each once, also where a pid was reused."""
+        met: set[int] = set()
+        while pid in self._found and pid not in met:
+            met.add(pid)
+            yield pid
+            pid = self._found[pid].parent_pid
+
+    def _namespace_link(self, pid: int) -> str:
+        try:
+            thread = living_thread(self._files, parse_stat(self._files.read(pid, "stat")))
+            return thread.link("ns/pid") if thread else ""
+        except (OSError, ValueError):
+            return ""
+
+    def _containers_of_other_namespaces(self) -> frozenset[str]:
+        if self._other_containers is None:
+            inits = (pid for pid, each in self._found.items() if each.namespace_pids[self._depth - 1] == 1)
+            containers = {self._proven_container(pid) for pid in inits if pid != self._init_pid}
+            self._other_containers = frozenset(containers - {""})
+        return self._other_containers
+
+
+_ROOT = 0
+
+
+class Reader(Protocol):
+    """Reads a process in the way in which it was measured, and what says to whom it belongs."""
+
+    def read(self, pid: int) -> ProcessRecord: ...
+
+    def proven_container(self, pid: int) -> str: ...
+
+    def user_now(self, uid: int) -> str:
+        """Return the name that the user database has for this user at this moment."""
+        ...
+
+
+def read_ties(
+    files: ProcFiles,
+    reader: Reader,
+    pids: Collection[int],
+    *,
+    finder: TieFinder | None = None,
+    scan: ProcessScan | None = None,
+    never: NeverLook = NOTHING,
+) -> Ties:
+    """Return everybody who ends, is hung up or is stopped for good together with these processes.
+
+    `never` knows the operator's entries of the never-list. It ends with the first beyond `MAX_TIED`. It may block.
+    """
+    looks = finder or TieFinder(files, reader.proven_container)
+    found: list[TiedProcess] = []
+    try:
+        ties = looks.find(pids, scan)
+        of = list(_existing(reader, pids)) if ties else []
+        for pid in sorted(ties):
+            try:
+                member = _read_tied(files, reader, ties[pid], of, never)
+            except _GONE:
+                continue
+            if member.start_ticks == ties[pid].row.start_ticks:
+                found.append(member)
+            if len(found) > MAX_TIED:
+                break
+    except UnseenProcesses as error:
+        return Ties(unseen=str(error))
+    except (OSError, ValueError) as error:
+        return Ties(unseen=f"a process that depends on it cannot be read: {error}")
+    return Ties(tuple(found))
+
+
+def _existing(reader: Reader, pids: Collection[int]) -> Sequence[ProcessInfo]:
+    found = []
+    for pid in pids:
+        with suppress(*_GONE):
+            found.append(reader.read(pid).info)
+    return found
+
+
+def _read_tied(files: ProcFiles, reader: Reader, tie: Tie, of: Sequence[ProcessInfo], never: NeverLook) -> TiedProcess:
+    """Return what is judged of a process that is tied to these. Raises OSError and ValueError as `Reader.read`."""
+    pid = tie.row.pid
+    info = reader.read(pid).info
+    score = None
+    with suppress(OSError, ValueError):
+        score = int(files.read(pid, "oom_score_adj"))
+    belongs = tie.may_be_own and any(
+        is_own_work(files, reader, pid, each) and not _is_anothers_session(reader, tie.row, each) for each in of
+    )
+    program = read_program(files, pid)
+    return TiedProcess(
+        pid,
+        info.id.start_ticks,
+        tuple(dict.fromkeys((info.name, *program.names))),
+        info.user or str(info.uid),
+        belongs,
+        tie.certain,
+        score,
+        tie.why,
+        never.reason(files, pid, program),
+    )
+
+
+def _is_anothers_session(reader: Reader, row: ProcessRow, of: ProcessInfo) -> bool:
+    """Return whether it was started into a container from outside, as by `docker exec`, for a person or another user.
+
+    What the container itself has started is its own, as which users ever.
+    """
+    container = of.container_id if "container" in of.proven_names else ""
+    entered = bool(container) and reader.proven_container(row.parent_pid) != container
+    return entered and (row.terminal != 0 or not row.uids <= {of.uid, _ROOT})
+
+
+def is_own_work(files: ProcFiles, reader: Reader, pid: int, of: ProcessInfo) -> bool:
+    """Return whether it is in the same container, if root has named that.
+
+    Without one, whether all of its threads have the same user, and it has the same cgroups and login.
+    """
+    if container := of.container_id if "container" in of.proven_names else "":
+        return reader.proven_container(pid) == container
+    if set(read_uids(files, pid, parse_status(files.read(pid, "status")).uids)) != {of.uid}:
+        return False
+    return not read_place(files, of.id.pid).difference(read_place(files, pid))

@@ -1,0 +1,257 @@
+"""Whose processes a systemd unit runs, by the kernel's own account: nobody restarts a service that others work in.
+
+The unit's cgroup says which processes they are, and /proc whose. Everything here reads files and may block, so it is
+called in a thread.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable
+from pathlib import Path
+
+from gpuagent.core.identity import format_container
+from gpuagent.procfs.cgroup import (
+    Hierarchy,
+    UnreadableTree,
+    is_below,
+    parse_cgroup,
+    path_in_hierarchy,
+    processes_in,
+    systemd_hierarchies,
+)
+from gpuagent.procfs.credentials import Credentials, MissingFact, has_own_root, read_credentials
+from gpuagent.procfs.files import ProcFiles, Stat, parse_stat, printable, read_living
+from gpuagent.procfs.programs import read_program
+from gpuagent_alerts.remedies.execution.pidfd import ancestors
+from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
+from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses
+from gpuagent_alerts.remedies.facts.ties import TieFinder
+from gpuagent_alerts.remedies.observation import SHARED_WAY_OUT, Gone
+from gpuagent_alerts.remedies.safeguards.never_list import UNKILLABLE_SCORE, find_listed
+from gpuagent_alerts.remedies.target import Target
+
+_LISTINGS = 5
+"""A service that starts short programs has new processes at each listing; a few listings find them all."""
+_NAMED = 3
+_NAME_BYTES = 64
+
+
+class UnitProcesses:
+    """Looks at the cgroup of a unit and at the processes in it."""
+
+    def __init__(
+        self,
+        files: ProcFiles,
+        *,
+        mountinfo: Path = Path("/proc/self/mountinfo"),
+        user_of: Callable[[int], pwd.struct_passwd] = pwd.getpwuid,
+        ties: TieFinder | None = None,
+        never: NeverEntries | None = None,
+    ) -> None:
+        """`files` is /proc; `mountinfo` says where cgroups are mounted; `user_of` raises KeyError for unknown uids.
+
+        `ties` finds who depends on the processes of a unit; `never` knows the operator's entries of the never-list.
+        """
+        self._never = never or NeverEntries()
+        self._files = files
+        self._ties = ties or TieFinder(files)
+        self._mountinfo = mountinfo
+        self._user_of = user_of
+
+    def not_in_unit(self, target: Target, unit: str, cgroup: str) -> str:
+        """Return why the target is not in the unit that has this cgroup according to systemd; "" if it is.
+
+        Raises Gone where the target has ended.
+        """
+        try:
+            stat = parse_stat(self._files.read(target.pid, "stat"))
+            if stat.start_ticks != target.id.start_ticks:
+                return f"pid {target.pid} is another process now"
+            text = read_living(self._files, stat, lambda thread: thread.read("cgroup"))
+            if text is None:
+                return f"pid {target.pid} is ending: it cannot be seen whether it runs in {unit}"
+            hierarchy = self._hierarchy(cgroup)
+        except (FileNotFoundError, ProcessLookupError):
+            raise Gone from None
+        except (OSError, ValueError, UnreadableTree) as error:
+            return f"it cannot be seen whether pid {target.pid} runs in {unit}: {error}"
+        if not is_below(path_in_hierarchy(text, hierarchy.controllers) or "", cgroup):
+            return f"pid {target.pid} does not run in {unit} according to systemd"
+        return ""
+
+    def never_ended(self, unit: str, cgroup: str, patterns: Collection[str]) -> str:
+        """Return which process of the unit no remedy may end, by `patterns` of names or as the agent; "" for none."""
+        try:
+            pids = [each.pid for each in self._look(cgroup)]
+        except (OSError, UnreadableTree, MissingFact) as error:
+            return f"it cannot be seen whose processes {unit} runs: {error}"
+        return self.never_among(unit, pids, patterns)
+
+    def never_among(self, unit: str, pids: Iterable[int], patterns: Collection[str]) -> str:
+        """Return as `never_ended`, of the processes of a unit, container or job."""
+        own, never = ancestors(self._files, os.getpid(), self._parent_of), self._never.look()
+        for pid in pids:
+            if pid in own:
+                return f"the agent itself or one of its ancestors runs in {unit} (pid {pid})"
+            try:
+                program = read_program(self._files, pid)
+                score = int(self._files.read(pid, "oom_score_adj"))
+                reason = never.reason(self._files, pid, program)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            except (OSError, ValueError) as error:
+                return f"it cannot be seen what pid {pid} of {unit} is: {error}"
+            if score == UNKILLABLE_SCORE:
+                return f"pid {pid} of {unit} is protected from the kernel's own killer (oom_score_adj -1000)"
+            if reason:
+                return f"pid {pid} runs in {unit}: {reason}"
+            if listed := find_listed(program.names, patterns):
+                return f"{listed.shown} runs in {unit} (pid {pid}), and is on the never-list ({listed.pattern})"
+        return ""
+
+    def tied_with(self, unit: str, cgroup: str, patterns: Collection[str], *, shared: bool) -> str:
+        """Return who else would end, or be hung up, if all processes of the unit end, and must not; "" for nobody.
+
+        `shared` permits it, but of those whom no remedy may end.
+        """
+        try:
+            pids = [each.pid for each in self._look(cgroup)]
+        except (OSError, UnreadableTree, MissingFact) as error:
+            return f"it cannot be seen whose processes {unit} runs: {error}"
+        return self.tied_among(unit, pids, patterns, shared=shared, way_out=f"; {SHARED_WAY_OUT}")
+
+    def tied_among(
+        self, unit: str, pids: Collection[int], patterns: Collection[str], *, shared: bool = False, way_out: str = ""
+    ) -> str:
+        """Return as `tied_with`, of the processes of a unit, container or job; `way_out` is what lifts it."""
+        try:
+            ties = self._ties.find(pids)
+        except UnseenProcesses as error:
+            return f"it cannot be told whom the end of {unit} would end as well: {error}"
+        never = self.never_among(f"the work that depends on {unit}", sorted(ties), patterns)
+        if never or shared or not ties:
+            return never
+        named = [
+            f"{'' if tie.certain else 'perhaps '}pid {pid} ({tie.row.name} of"
+            f" {', '.join(sorted(map(self._name, tie.row.uids)))}, {tie.why})"
+            for pid, tie in sorted(ties.items())
+        ]
+        more = f" and {len(named) - _NAMED} others" if len(named) > _NAMED else ""
+        return f"the end of {unit} would also end, or hang up, {', '.join(named[:_NAMED])}{more}{way_out}"
+
+    def _parent_of(self, pid: int) -> int:
+        return parse_stat(self._files.read(pid, "stat")).parent_pid
+
+    def shared_with(self, unit: str, cgroup: str, own_uid: int) -> str:
+        """Return why the unit may run other people's work; "" where it runs nothing but what is its own."""
+        try:
+            return self.shared_among(unit, self._look(cgroup), frozenset({own_uid}))
+        except (OSError, UnreadableTree, MissingFact) as error:
+            return f"it cannot be seen whose processes {unit} runs: {error}"
+
+    def shared_among(
+        self, unit: str, processes: Collection[Credentials], own_uids: frozenset[int], *, containers: bool = True
+    ) -> str:
+        """Return as `shared_with`, of the processes of a unit, container or job.
+
+        `containers` says whether a process in a container is another's.
+        """
+        try:
+            if others := Counter(self._name(uid) for each in processes for uid in each.uids - own_uids):
+                return f"{unit} runs processes of other users: {_listed(others)}"
+            for each in processes:
+                if sign := self._sign_of_session(each):
+                    return f"somebody's session runs in {unit}: pid {each.pid} {sign}"
+                if containers and (sign := self._sign_of_container(each)):
+                    return f"{unit} runs containers: pid {each.pid} {sign}"
+        except (OSError, MissingFact) as error:
+            return f"it cannot be seen whose processes {unit} runs: {error}"
+        return ""
+
+    def _sign_of_session(self, process: Credentials) -> str:
+        if process.login_uid is not None:
+            return f"comes from a login of {self._name(process.login_uid)}"
+        if process.in_audit_session:
+            return "comes from a login"
+        return "has a terminal" if process.has_terminal else ""
+
+    def _sign_of_container(self, process: Credentials) -> str:
+        """A container looks like the unit's own user, whoever it was started for. Raises OSError, MissingFact."""
+        if process.namespaces > 1:
+            return "is in a pid namespace of its own"
+        if container := parse_cgroup(process.cgroup or b"").container_id:
+            return f"is in container {format_container(container)}"
+        own_root = None if (stat := self._living(process)) is None else has_own_root(self._files, stat)
+        if own_root is None and self._living(process) is not None:
+            raise MissingFact(f"pid {process.pid}: its root directory is unknown")
+        return "has a root directory of its own" if own_root else ""
+
+    def _living(self, process: Credentials) -> Stat | None:
+        """Read its `stat`; None where it has ended: a zombie has no root directory. Raises OSError, MissingFact."""
+        try:
+            stat = parse_stat(self._files.read(process.pid, "stat"))
+        except (FileNotFoundError, ProcessLookupError):
+            return None
+        except ValueError as error:
+            raise MissingFact(f"pid {process.pid}: {error}") from error
+        ended = stat.start_ticks != process.start_ticks or (stat.state in {"Z", "X"} and stat.threads <= 1)
+        return None if ended else stat
+
+    def _look(self, cgroup: str) -> list[Credentials]:
+        """Read every process until a listing has no unknown one: some end meanwhile, and others begin.
+
+        Raises OSError, UnreadableTree, MissingFact.
+        """
+        hierarchy = self._hierarchy(cgroup)
+        known: dict[int, Credentials] = {}
+        for _ in range(_LISTINGS):
+            unknown = processes_in(hierarchy.folder(cgroup)) - known.keys()
+            if not unknown:
+                break
+            known |= {each.pid: each for each in self._read(unknown, hierarchy, cgroup)}
+        else:
+            if unknown := processes_in(hierarchy.folder(cgroup)) - known.keys():
+                raise UnreadableTree(f"/proc does not show pid {min(unknown)}, or its processes come and go too fast")
+        if not known:
+            raise UnreadableTree(f"{hierarchy.folder(cgroup)} has no processes")
+        return sorted(known.values(), key=lambda each: each.pid)
+
+    def _read(self, pids: Iterable[int], hierarchy: Hierarchy, cgroup: str) -> Iterable[Credentials]:
+        """Leave out who has ended, and who is elsewhere: moved, or another process that was given the number.
+
+        One that is ending tells no place any more: the unit's cgroup has listed it.
+        """
+        for pid in pids:
+            try:
+                found = read_credentials(self._files, pid)
+            except (FileNotFoundError, ProcessLookupError):
+                continue
+            path = found.cgroup and path_in_hierarchy(found.cgroup, hierarchy.controllers)
+            if found.cgroup is None or is_below(path or "", cgroup):
+                yield found
+
+    def _hierarchy(self, cgroup: str) -> Hierarchy:
+        """Return the hierarchy in which systemd has made this cgroup. Raises OSError, UnreadableTree."""
+        if ".." in cgroup.split("/") or not cgroup.startswith("/") or cgroup == "/":
+            raise UnreadableTree(f"{cgroup or 'nothing'} is not the cgroup of a unit")
+        for hierarchy in systemd_hierarchies(self._mountinfo.read_bytes()):
+            if hierarchy.folder(cgroup).is_dir():
+                return hierarchy
+        raise UnreadableTree(f"there is no cgroup {cgroup}")
+
+    def _name(self, uid: int) -> str:
+        try:
+            return printable(self._user_of(uid).pw_name, _NAME_BYTES)
+        except (KeyError, OverflowError, OSError):
+            return str(uid)
+
+
+def _listed(processes_of: Counter[str]) -> str:
+    """Name the first few users with the number of their processes: `alice (2), bob (1) and 4 others`."""
+    names = sorted(processes_of)
+    text = ", ".join(f"{name} ({processes_of[name]})" for name in names[:_NAMED])
+    more = len(names) - _NAMED
+    return f"{text} and {more} others" if more > 0 else text

@@ -1,0 +1,306 @@
+"""The process that a person means by a pid, and what they are shown before they say so.
+
+The process that a person was shown, as the request of theirs names it.
+
+GPUs whose processes are not known, and since when: nothing may be said of who is on them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+from gpuagent.core.clock import Clock
+from gpuagent.core.identity import SHOWN_FIELDS
+from gpuagent.core.snapshot import GpuReading, GpuState, NvmlState, ProcessReading, ProcessState, Snapshot
+from gpuagent.core.units import format_bytes, format_duration
+from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
+from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess
+from gpuagent_alerts.remedies.target import Target
+from gpuagent_alerts.remedies.targets import measured, target_of
+
+Fresh = Mapping[int, FreshProcess | None]
+
+
+class NoSuchProcess(Exception):
+    """No process with this pid is on a GPU, as far as the agent can see; or none that could be acted on."""
+
+
+class AnotherProcess(Exception):
+    """The pid belongs to another process than the one that the person was shown."""
+
+
+def renewed(snapshot: Snapshot, fresh: Fresh) -> Snapshot:
+    """Return the snapshot with what its processes are now; one whose number went over stays as it was measured."""
+    return replace(snapshot, processes=tuple(_renewed(each, fresh) for each in snapshot.processes))
+
+
+def find(
+    snapshot: Snapshot | None,
+    pid: int,
+    gpu: str,
+    shown: ShownProcess,
+    fresh: Fresh,
+    digests: CommandDigests,
+    unreadable: Sequence[UnreadableGpu] = (),
+) -> Target:
+    """Return the process that was shown, as it is now. Raises NoSuchProcess, AnotherProcess.
+
+    What was compared goes with it: whoever holds it then compares it once more.
+    """
+    if snapshot is None:
+        raise NoSuchProcess("nothing has been measured yet")
+    processes = [each for each in snapshot.processes if each.pid == pid]
+    if gpu:
+        processes = [each for each in processes if gpu in {str(each.gpu_index), each.gpu_uuid}]
+    if not processes:
+        raise NoSuchProcess(not_there(pid, gpu, unreadable))
+    if pid not in fresh:
+        raise AnotherProcess(f"what pid {pid} is now cannot be read from /proc, so it cannot be compared")
+    now = fresh[pid]
+    if different := shown.difference(pid, now, gpus_of(snapshot, pid), digests):
+        raise AnotherProcess(different)
+    processes.sort(key=lambda each: -(each.used_bytes or 0))
+    for process in processes:
+        target = target_of(_renewed(process, fresh), None, measured(snapshot))
+        if target is not None and now is not None:
+            return replace(target, identity=now.identity)
+    raise NoSuchProcess(why_not(processes[0], fresh))
+
+
+def gpus_of(snapshot: Snapshot, pid: int) -> list[tuple[str, int]]:
+    """Return UUID and MIG instance of each GPU on which the driver lists this pid."""
+    return [(each.gpu_uuid, each.gpu_instance_id) for each in snapshot.processes if each.pid == pid]
+
+
+def not_there(pid: int, gpu: str, unreadable: Sequence[UnreadableGpu]) -> str:
+    """Say that no such process is known; where a GPU that is meant cannot be read, that."""
+    meant = [each.text for each in unreadable if gpu in {"", str(each.gpu_index), each.gpu_uuid}]
+    if meant:
+        return f"whether pid {pid} is on a GPU is not known: {'; '.join(meant)}"
+    return f"no process with pid {pid} is on {f'GPU {gpu}' if gpu else 'a GPU'}"
+
+
+def why_not(process: ProcessReading, fresh: Fresh) -> str:
+    """Say why a listed process cannot be acted on at all; "" if it can."""
+    if target_of(process, None) is not None:
+        return ""
+    info, held = process.info, process.used_bytes
+    if process.state is ProcessState.UNRESOLVED:
+        return f"the agent is not in the host's pid namespace: who pid {process.pid} is cannot be told here"
+    if info is None:
+        memory = "memory" if held is None else format_bytes(held)
+        text = (
+            f"the process that held {memory} as pid {process.pid} on GPU {process.gpu_index} has ended, and the driver"
+            " still counts it: there is nobody to end"
+        )
+        now = fresh.get(process.pid)
+        if now is None:
+            return text
+        return f"{text}; the number is another process now ({now.info.name} of {now.info.user or now.info.uid})"
+    who = f"pid {process.pid}{f' ({info.name})' if info.name else ''} is on GPU {process.gpu_index}"
+    if info.id.start_ticks <= 0:
+        return f"{who}, and /proc hides when it started (hidepid): its number alone names no process"
+    return f"{who}, and the driver does not tell how much memory it holds: nothing could show that it came back"
+
+
+def add_facts(
+    document: dict[str, Any],
+    snapshot: Snapshot | None,
+    fresh: Fresh,
+    unreadable: Sequence[UnreadableGpu],
+    digests: CommandDigests,
+) -> None:
+    """Add to the identified processes who ends with each, a digest of what is shown, and why one cannot be acted on."""
+    processes = snapshot.processes if snapshot is not None else ()
+    listed = {(each.gpu_uuid, each.gpu_index, each.pid): each for each in processes}
+    for row in document["processes"]:
+        now = fresh.get(row["pid"])
+        is_same = now is not None and now.info.id.start_ticks == row["start_ticks"]
+        members = now.ends_with_it if now is not None and is_same else ()
+        row["ends_with_it"] = None if members is None else [
+            {
+                "pid": each.pid, "start_ticks": each.start_ticks, "process": each.names[0], "user": each.user,
+                "belongs": each.belongs, "certain": each.certain, "why": each.why,
+            }
+            for each in members
+        ]  # fmt: skip
+        row["card"] = ""
+        if snapshot is not None and now is not None and is_same:
+            row["card"] = card_of(now, gpus_of(snapshot, row["pid"]), digests)
+        why = why_not(listed[row["gpu_uuid"], row["gpu"], row["pid"]], fresh)
+        if not why and not row["card"]:
+            why = f"what pid {row['pid']} is now cannot be read from /proc: a request could not be compared with it"
+        row["why_not"] = why
+    document["unreadable"] = [
+        {"gpu": each.gpu_index, "gpu_uuid": each.gpu_uuid, "text": each.text} for each in unreadable
+    ]
+
+
+def _renewed(process: ProcessReading, fresh: Fresh) -> ProcessReading:
+    now = fresh.get(process.pid)
+    if now is None or process.info is None or process.info.id != now.info.id:
+        return process
+    return process._replace(info=now.info)
+
+
+SHOWN_MEMBERS = "ends_with_it"
+"""Field of those that were shown as ending together with the process; without it nobody was."""
+
+NAMES: Mapping[str, str] = {
+    "id": "start", "uid": "user", "uids": "user ids", "name": "name", "command_digest": "command line",
+    "cgroup": "cgroup", "cgroups": "cgroups", "proven_names": "owners of its cgroups", "executable": "executable",
+    "executable_file": "file of its executable", "image": "program, executed since", "pid_namespace": "pid namespace",
+    "process_group": "process group", "handle_inode": "pidfd", "user": "name of its user", "gpus": "GPUs",
+}  # fmt: skip
+"""How each fact of a card is called where it is not as it was."""
+
+Gpus = Iterable[tuple[str, int]]
+"""The GPUs that a process is on: UUID and MIG instance."""
+
+
+class ShownProcess(NamedTuple):
+    """What tells a process from every other one that ever had its pid, and from every other program that it ran."""
+
+    start_ticks: int
+    """Start in clock ticks since the boot, as in /proc/PID/stat."""
+    boot_id: str
+    pid_namespace: int | None
+    """Inode of its pid namespace; None where the agent may not read it, and said so."""
+    card: str
+    """Digest of what is compared of it: see `card_of`."""
+    ends_with_it: frozenset[tuple[int, int]] = frozenset()
+    """Pid and start of each that was shown as ending together with it."""
+
+    def difference(self, pid: int, now: FreshProcess | None, gpus: Gpus, digests: CommandDigests) -> str:
+        """Return why the process that has this pid now is not the one that was shown; "" if it is."""
+        if now is None:
+            return f"pid {pid} was shown as a process that runs, and has ended since"
+        info, here = now.info, now.info.id
+        if self.boot_id != here.boot_id:
+            return f"pid {pid} was shown before the machine was started again: it is another process now"
+        if self.start_ticks != here.start_ticks:
+            return f"pid {pid} is another process now: {info.name} of {info.user or info.uid}, started since"
+        if self.pid_namespace != (info.pid_namespace or None):
+            return f"pid {pid} is in another pid namespace than the process that was shown"
+        changed = digests.differing(self.card, facts_of(now, gpus))
+        if not changed:
+            return ""
+        what = ", ".join(NAMES[name] for name in changed)
+        return (
+            f"pid {pid} is not what was shown any more ({info.name} of {info.user or info.uid} now);"
+            f" changed since: {what}"
+        )
+
+
+def facts_of(now: FreshProcess, gpus: Gpus) -> dict[str, object]:
+    """Return all that has to be as it was shown: what a ladder compares before each step, its user's name, its GPUs.
+
+    Unit, container and job follow from its cgroups, and what is shown of its command line from the whole. Figures are
+    no part of it: memory that grows makes no other process.
+    """
+    identity = {
+        name: sorted(value) if isinstance(value, frozenset) else value for name, value in now.identity.compared.items()
+    }
+    return {**identity, "user": now.info.user, "gpus": sorted(set(gpus))}
+
+
+def card_of(now: FreshProcess, gpus: Gpus, digests: CommandDigests) -> str:
+    """Return digests, by the agent's own key, of what is compared: what is missing is in it as missing."""
+    return digests.of_facts(facts_of(now, gpus))
+
+
+def read_shown(request: Mapping[str, Any]) -> ShownProcess:
+    """Read what a request was shown of its process. Raises ValueError: says what is missing, or what one must be."""
+    if missing := [name for name in SHOWN_FIELDS if name not in request]:
+        raise ValueError(
+            f"missing: {', '.join(missing)}; a pid alone names no process: take them from"
+            " GET /api/v1/processes/identified"
+        )
+    ticks, boot_id, namespace, card = (request[name] for name in SHOWN_FIELDS)
+    if (start := _whole(ticks, 2**63 - 1)) is None:
+        raise ValueError("start_ticks must be a whole number above 0")
+    if not isinstance(boot_id, str) or not boot_id:
+        raise ValueError("boot_id must be a text")
+    if namespace is not None and (namespace := _whole(namespace, 2**32 - 1)) is None:
+        raise ValueError("pid_namespace must be a whole number above 0, or null where it was shown as null")
+    if not isinstance(card, str) or not card:
+        raise ValueError("card must be a text, as it was shown")
+    return ShownProcess(start, boot_id, namespace, card, _members(request.get(SHOWN_MEMBERS, [])))
+
+
+def _members(value: object) -> frozenset[tuple[int, int]]:
+    """Read a list of pairs. Raises ValueError."""
+    found = set()
+    for pair in value if isinstance(value, list) else [None]:
+        numbers = [_whole(each, 2**63 - 1) for each in pair] if isinstance(pair, list) else []
+        match numbers:
+            case [int(pid), int(start)]:
+                found.add((pid, start))
+            case _:
+                raise ValueError(f"{SHOWN_MEMBERS} must be a list of [pid, start_ticks]")
+    return frozenset(found)
+
+
+def _whole(value: object, most: int) -> int | None:
+    """Return a whole number from 1 on; None for anything else, 7.0 among it: beyond 2**53 that may be another one."""
+    return value if type(value) is int and 0 < value <= most else None
+
+
+class UnreadableGpu(NamedTuple):
+    """A GPU that was read before, or should be."""
+
+    gpu_index: int
+    gpu_uuid: str
+    text: str
+    """State, reason and time, for people."""
+
+
+class UnreadableGpus:
+    """Remembers when the processes of each GPU were last known; for one event loop."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._last: dict[tuple[int, str], float | None] = {}
+        self._snapshot: Snapshot | None = None
+
+    def see(self, snapshot: Snapshot) -> None:
+        """A tick has come."""
+        self._snapshot = snapshot
+        for gpu in snapshot.gpus:
+            key = (gpu.identity.index, gpu.identity.uuid)
+            if _is_readable(gpu):
+                self._last[key] = gpu.read_seconds
+            else:
+                self._last.setdefault(key, None)
+
+    def now(self) -> list[UnreadableGpu]:
+        """Return them, by their index."""
+        snapshot = self._snapshot
+        if snapshot is None:
+            return []
+        gpus = {(gpu.identity.index, gpu.identity.uuid): gpu for gpu in snapshot.gpus}
+        found = []
+        for key in sorted(self._last):
+            gpu = gpus.get(key)
+            if gpu is not None and _is_readable(gpu):
+                continue
+            last = self._last[key]
+            since = "since the agent started" if last is None else f"for {format_duration(self._clock.now() - last)}"
+            found.append(UnreadableGpu(*key, f"GPU {key[0]} has not been readable {since}: {_why(snapshot, gpu)}"))
+        return found
+
+
+def _is_readable(gpu: GpuReading) -> bool:
+    return gpu.state is GpuState.OK and gpu.processes_known
+
+
+def _why(snapshot: Snapshot, gpu: GpuReading | None) -> str:
+    if snapshot.node.nvml_state is NvmlState.PAUSED:
+        return "measuring is paused; `gpuagent resume` ends that"
+    if gpu is None:
+        return snapshot.node.nvml_reason or "the driver does not list it"
+    if gpu.state is GpuState.OK:
+        return gpu.act_refusal or "its processes could not be read"
+    return gpu.reason or str(gpu.state)

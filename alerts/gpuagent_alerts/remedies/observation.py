@@ -1,0 +1,262 @@
+"""What a remedy needs of the outside world: eyes to look again before every step, and hands to act."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Any, Protocol
+
+from gpuagent.core.identity import ProcessId
+from gpuagent_alerts.remedies.safeguards.never_list import find_listed
+from gpuagent_alerts.remedies.safeguards.victim import Choice
+from gpuagent_alerts.remedies.steps import Step
+from gpuagent_alerts.remedies.target import Facts, Target, Ties
+
+SHARED_WAY_OUT = "to restart it all the same, name it in remedies.allow.shared_units, or run systemctl yourself"
+"""What a refusal says about a unit that others use."""
+
+
+class Gone(Exception):
+    """The process has ended."""
+
+
+class NotPermitted(Exception):
+    """The agent lacks the right to do this (EPERM), or to see it."""
+
+
+class Condition(StrEnum):
+    """Whether the reason to act still holds."""
+
+    HOLDS = "holds"
+    OVER = "over"
+    UNKNOWN = "unknown"
+    """The data behind it is missing or old: nothing is done on it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sight:
+    """The GPU and the target on one fresh snapshot."""
+
+    clock_seconds: float
+    """CLOCK_BOOTTIME at which the GPU was read."""
+    condition: Condition
+    reason: str = ""
+    """Why the condition is over or unknown."""
+    target: Target | None = None
+    """As it is measured now; None if it is not on the GPU any more."""
+    target_listed: bool = False
+    """The driver still counts memory for the pid, be it dead or alive."""
+    gpu_used_bytes: int | None = None
+    gpu_unattributed_bytes: int | None = None
+    trusted: bool = True
+    """False where the driver is known to shuffle its process list."""
+    gpu_index_certain: bool = True
+    """False where a GPU may be missing, now or since an earlier boot: those behind it have moved up."""
+    host_pid_namespace: bool = True
+    relatives: tuple[Target, ...] = ()
+    """Others on the same GPU that belong to the target: same unit, container or job, or its children."""
+    successors: tuple[Target, ...] = ()
+    """Others on the same GPU that run what the target ran for the same parent, and were started after it."""
+    members: tuple[Target, ...] = ()
+    """Who falls with the target, by the scope that was asked for, on whichever GPU; also itself, on other GPUs."""
+    apart: tuple[Target, ...] = ()
+    """Who looks like a part of its job, and does not fall with it, as nothing shows that it is one."""
+    present: frozenset[ProcessId] = frozenset()
+    """Every process that holds memory of this GPU."""
+    choice: Choice | None = None
+    """Whom the alert would choose on this reading; None where the alert names its process, or a person does."""
+    act_refusal: str = ""
+    """Why nobody may be acted on by the figures of the GPUs that this is about; "" if nothing forbids it."""
+
+    def shows_less_than(self, before: Sight) -> bool:
+        """Return whether the target or its GPU holds less than it did, or that cannot be told."""
+        if self.target is None or before.target is None or self.gpu_used_bytes is None or before.gpu_used_bytes is None:
+            return True
+        return self.target.used_bytes < before.target.used_bytes or self.gpu_used_bytes < before.gpu_used_bytes
+
+
+class Held(Protocol):
+    """A process held by a pidfd: whatever happens to its number, this is it. To be closed."""
+
+    async def facts(self) -> Facts:
+        """Read /proc, sure to be of the process that is held.
+
+        Raises:
+            Gone: it has ended. A zombie whose threads live has not.
+            NotPermitted: it may not be looked at.
+        """
+        ...
+
+    def send(self, number: int) -> None:
+        """Send a signal; 0 only asks whether that could be done.
+
+        Raises:
+            Gone: it has ended.
+            NotPermitted: EPERM.
+        """
+        ...
+
+    def has_ended(self) -> bool:
+        """All its threads have."""
+        ...
+
+    def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a step that is no signal came to."""
+
+    ok: bool
+    detail: str = ""
+    errno: int = 0
+    answer: Mapping[str, Any] = field(default_factory=dict, compare=False)
+    """What the app said, where it was asked; `released_bytes` is what the driver counts less since."""
+    taken: bool = True
+    """Whether something may have been done; False where that is sure not to be."""
+
+
+@dataclass(frozen=True, slots=True)
+class UnitPermission:
+    """What the configuration and the order permit about restarting one unit."""
+
+    shared: bool = False
+    """It may be restarted although other users' work or sessions run in it, or other units are restarted with it."""
+    never: tuple[str, ...] = ()
+    """Patterns of units, with or without `.service`, that are never restarted."""
+    never_processes: tuple[str, ...] = ()
+    """Patterns of names of processes that no restart may end: the never-list stands for everybody in the unit."""
+    known_shared: tuple[str, ...] = ()
+    """Patterns of units that run other people's work even where it cannot be told from the unit's own."""
+
+    def against(self, names: Iterable[str]) -> str:
+        """Return why a unit with these names must not be restarted, whatever runs in it; "" if it may."""
+        for name in sorted(names):
+            spellings = (name.removesuffix(".service"), name)
+            if listed := find_listed(spellings, self.never):
+                return f"{name} is on the never-list ({listed.pattern}): others depend on it"
+            known = find_listed(spellings, self.known_shared)
+            if known and not self.shared:
+                return f"{name} runs other people's work ({known.pattern}); {SHARED_WAY_OUT}"
+        return ""
+
+
+class Hands(Protocol):
+    """The only way from a remedy to a process."""
+
+    def hold(self, target: Target) -> Held:
+        """Open a pidfd.
+
+        Raises:
+            Gone: there is no such process.
+            NotPermitted: out of descriptors, or a kernel without pidfds.
+        """
+        ...
+
+    def protected(self) -> frozenset[int]:
+        """The agent itself and its ancestors."""
+        ...
+
+    def is_alive(self, identity: ProcessId) -> bool:
+        """Whether this very process has not ended; where that cannot be told, it has not."""
+        ...
+
+    async def tied_to(self, targets: Sequence[Target]) -> Ties:
+        """Return who else ends, is hung up, or is stopped for good when all of these end."""
+        ...
+
+    async def notify(self, target: Target, reason: str, deadline_seconds: float) -> Done:
+        """Tell the receivers and, where it has a client, the app: so much time is left to drain."""
+        ...
+
+    async def release_cache(self, target: Target, deadline_seconds: float, *, collect: bool = False) -> Done:
+        """Have the app empty its allocator's cache; `collect` runs Python's garbage collector first."""
+        ...
+
+    async def reset(self, target: Target, deadline_seconds: float) -> Done: ...
+
+    async def group_refusal(self, step: Step, target: Target, permission: UnitPermission) -> str:
+        """Return why the step must not act on the target's whole unit, container or job now; "" if it may or does not.
+
+        For a unit that is its start limit too. Raises Gone where the target has ended.
+        """
+        ...
+
+    async def container_refusal(self, target: Target) -> str:
+        """Return why the runtime's own word speaks against the target's container id; "" if it agrees or is not asked.
+
+        Where the configuration permits no question (`processes.container_socket`), the cgroup's owners have to do.
+        """
+        ...
+
+    async def restart_unit(self, target: Target, permission: UnitPermission, deadline_seconds: float) -> Done:
+        """Restart the target's unit, after a last look whether that is permitted.
+
+        Raises:
+            Doubt: it is not, or not any more.
+            Gone: the target has ended.
+        """
+        ...
+
+    async def execute(self, step: Step, target: Target, permission: UnitPermission) -> Done:
+        """Run the program of the step, after a last look at everybody whom its arguments hand over. Raises Doubt."""
+        ...
+
+
+class Eyes(Protocol):
+    """Fresh readings."""
+
+    def look(self, target: Target, alert: str, scope: str = "process") -> Sight:
+        """The newest snapshot; `alert` is a fingerprint, or "" for what a person asked for."""
+        ...
+
+    async def next_sight(
+        self,
+        target: Target,
+        alert: str,
+        after: float,
+        deadline_seconds: float,
+        *,
+        judged: bool = True,
+        scope: str = "process",
+    ) -> Sight | None:
+        """The first one in which the GPU was read after `after` (CLOCK_BOOTTIME); None if none came in time.
+
+        With `judged` the rules have been evaluated since, too: what a decision needs, and what watching does not. A
+        rule that is evaluated less often than the deadline is waited for.
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """Who wants it, and why: what the audit log needs to know."""
+
+    alert: str = ""
+    """Fingerprint of the alert; "" where a person asked."""
+    alertname: str = ""
+    expression: str = ""
+    value: float = float("nan")
+    labels: dict[str, str] = field(default_factory=dict)
+    asked_by: str = "rule"
+    forced: bool = False
+    """A person has lifted the allow list; the never-list stands."""
+    victim: str = ""
+    """The policy that chose the process, where the alert names none."""
+    passed_over: frozenset[ProcessId] = frozenset()
+    """Those before it in the ranking that root's allow list does not name."""
+    values: tuple[float, ...] = ()
+    """What the expression gave over the window, oldest first."""
+    about_growth: bool = False
+    """The rule goes by what the leak detector says: the process must have a leak of its own, with the evidence."""
+    idle_for_seconds: float | None = None
+    """How long the process must have been at rest by the agent's own observation, where the rule is true because it
+    does not work: the `for` of the rule. None where the rule is about something else."""
+    shown: frozenset[tuple[int, int]] = frozenset()
+    """Pid and start of those that the person was shown as ending together with the process."""
+
+    @property
+    def by_hand(self) -> bool:
+        """A person asked for it, and no alert."""
+        return not self.alert

@@ -1,0 +1,419 @@
+"""One run of a ladder on one target: look, decide, write down, act, and see whether it helped.
+
+The pidfds are opened first; then everything is read again before every step. It ends as soon as the reason to act has
+gone, or at the first doubt.
+
+What a run of a ladder works with: the outside world, and the record of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Collection
+from contextlib import AbstractAsyncContextManager
+from dataclasses import dataclass, replace
+
+from gpuagent.core.identity import ProcessId
+from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit, NotRecorded, objections
+from gpuagent_alerts.remedies.observation import Condition, Done, Eyes, Gone, Hands, Sight
+from gpuagent_alerts.remedies.outcome import Outcome, Result
+from gpuagent_alerts.remedies.pinned_processes import Doubt, Member, Party
+from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of, note_of, passed_over, whom_it_may_end
+from gpuagent_alerts.remedies.proof import answered, prove, without_reason
+from gpuagent_alerts.remedies.safeguards.limits import cooldown_key
+from gpuagent_alerts.remedies.safeguards.policy import ended_with, may_end
+from gpuagent_alerts.remedies.safeguards.refusals import NotMeant, OnlyKill, Passing
+from gpuagent_alerts.remedies.steps import Kind, Step, groups_of
+from gpuagent_alerts.remedies.target import Facts
+from gpuagent_alerts.store.problem import StoreFailure
+
+log = logging.getLogger(__name__)
+
+
+__all__ = ["Claim", "Run", "Tools"]
+
+
+_MOMENT_SECONDS, _MOST_LOOKS = 1.0, 4
+"""Deciding and writing it down takes less where nothing hangs; else it is looked at again, so often."""
+
+Claim = Callable[["Run", frozenset[str]], str]
+"""Have these GPUs for a run alone; why not, or ""."""
+
+
+class _Stop(Exception):
+    """No error: the run has come to its end. `data` goes into the record of it."""
+
+    def __init__(self, outcome: Outcome, **data: object) -> None:
+        super().__init__(outcome.detail)
+        self.outcome = outcome
+        self.data = data
+
+
+class _OnlyKillReaches(Doubt):
+    """Nothing is wrong with the step, but that the process sleeps where SIGKILL alone may reach it."""
+
+
+class Run:
+    """Climbs one ladder, once."""
+
+    def __init__(
+        self, plan: Plan, rules: Rules, tools: Tools, *, claim: Claim = lambda _, __: "", known: Collection[str] = ()
+    ) -> None:
+        """`known` are the refusals that earlier runs for the same reason came to: the same again is not recorded."""
+        self.plan = plan
+        self.id = ""
+        self.step: Step | None = None
+        """The one that is being taken, or was when it ended."""
+        self.rules = rules  # those in force: they may change while it climbs
+        self.gpus = frozenset({plan.target.key.gpu_uuid})
+        """On which its processes are."""
+        self.has_stopped = asyncio.Event()
+        """It takes no further step; memory may still be waited for."""
+        self.has_taken_a_step = False
+        """Something was done, or would have been in a dry run, be it only to ask the app."""
+        self.shares_gpu = False
+        """Another run that a person asked for ends processes on the same GPU meanwhile."""
+        self._judged_by = rules
+        """Those by which the step that is being taken was permitted."""
+        self._tools = tools
+        self._claim = claim
+        self._known = known
+        self._party = Party(tools.hands)
+        self._called_off = self._passed_over = ""
+        self._acted = False
+        self._unrecorded = False
+        """The record takes nothing: a refusal for that reason begins no run."""
+        self._owed = ""
+        """Why the result of a step that was taken is not on the disk yet."""
+        self._last_look = self._looked_at = 0.0
+        self._before: Sight | None = None
+
+    @property
+    def identities(self) -> frozenset[ProcessId]:
+        """Of the target and of all that fall with it."""
+        return frozenset({self.plan.target.id, *(member.target.id for member in self._party.members)})
+
+    @property
+    def name_of_step(self) -> str:
+        """Of the one that is being taken; of the first, where nothing has come of that yet."""
+        return str(self.step or self.plan.steps[0])
+
+    def call_off(self, reason: str) -> None:
+        """Take no further step."""
+        self._called_off = reason
+
+    async def climb(self) -> Outcome:
+        """Take the steps in order. Never raises but for cancellation; the end is in the audit log."""
+        data: dict[str, object] = {}
+        try:
+            outcome = await self._climb()
+        except _Stop as stop:
+            outcome, data = stop.outcome, stop.data
+        except Doubt as doubt:
+            outcome = self._refused(*doubt.reasons).outcome
+        except Gone:
+            outcome = Outcome(Result.EXITED, "it has ended by itself", acted=self._acted)
+        except (NotRecorded, StoreFailure) as error:
+            self._unrecorded = isinstance(error, NotRecorded)
+            detail = f"not recorded, so not done: {error}"
+            outcome = Outcome(Result.REFUSED, detail, general=True, acted=self._acted)
+        except Exception as error:
+            log.exception("a remedy failed")
+            outcome = Outcome(Result.FAILED, f"a defect of the agent: {error!r}", acted=self._acted)
+        finally:
+            self._party.close()
+        if self._owed:
+            detail = f"{outcome.detail}; the record of what came of it before is owed: {self._owed}"
+            outcome = replace(outcome, detail=detail.removeprefix("; "))
+        await self._end(outcome, data)
+        return outcome
+
+    async def _climb(self) -> Outcome:
+        sight = await self._gather()
+        for step in self.plan.steps:
+            self.step = step
+            outcome = await self._take(step, sight)
+            if outcome is not None:
+                return outcome
+            sight = await self._look()
+        if self.plan.dry_run:
+            return Outcome(Result.DRY_RUN, f"nothing was done: dry run{self._passed_over}", acted=self._acted)
+        return Outcome(Result.NO_EFFECT, "every step was taken", acted=self._acted)
+
+    async def _gather(self) -> Sight:
+        """Hold all who are meant; then read the GPU: what is seen is of those who are held."""
+        await self._party.take(self.plan.target)
+        self._last_look = self._tools.now()
+        sight = await self._look()
+        if others := [each for each in sight.members if each.id != self.plan.target.id]:
+            await self._party.take_all(others)
+            self._last_look = self._tools.now()
+            sight = await self._look()
+        wanted = self.gpus | {each.key.gpu_uuid for each in sight.members}
+        if taken := self._claim(self, wanted):
+            self.gpus = frozenset()  # let go at once: two that want each other's GPUs must not refuse each other
+            raise self._refused(Passing(taken))
+        self.gpus = wanted
+        if missing := [str(each.pid) for each in sight.members if each.id not in self.identities]:
+            raise self._refused(f"others have joined it meanwhile: pid {', '.join(missing)}")
+        return sight
+
+    async def _look(self) -> Sight:
+        """See the target on a reading that is newer than all that was done, and end where there is no reason to act."""
+        plan, tools = self.plan, self._tools
+        sight = await tools.eyes.next_sight(
+            plan.target, plan.order.alert, self._last_look, tools.look_seconds, scope=plan.scope
+        )
+        if sight is None:
+            raise self._refused(Passing("there has been no fresh reading of the GPU"))
+        self._last_look, self._looked_at = sight.clock_seconds, tools.now()
+        if sight.condition is Condition.OVER:
+            raise _Stop(Outcome(Result.RESOLVED, sight.reason or "the alert has ended", acted=self._acted))
+        if sight.condition is Condition.UNKNOWN:
+            raise self._refused(Passing(sight.reason or "the data behind the alert is in doubt"))
+        if sight.act_refusal:  # of the GPU, not of this process: another one in its place is no answer
+            raise self._refused(Passing(sight.act_refusal))
+        if sight.target is None:
+            if self._party.have_ended():
+                raise _Stop(Outcome(Result.EXITED, "it ended by itself", acted=self._acted))
+            raise self._refused("it is no longer on the GPU")
+        return sight
+
+    async def _take(self, step: Step, sight: Sight) -> Outcome | None:
+        """One step; its outcome, or None where the next one is due."""
+        judged_as, self._before = self.plan.judged_as(step), sight
+        try:
+            facts = await self._check(judged_as, sight)
+        except _OnlyKillReaches as reason:
+            if (kill := self.plan.kill_after(judged_as)) is None:
+                raise self._refused(*reason.reasons) from None
+            if step.disrupts:
+                return await self._pass_over(step, str(reason))
+            judged_as, facts = kill, await self._check(kill, sight)
+        permission = self._judged_by.policy.unit_permission(self.plan.target)
+        if refusal := await self._tools.hands.group_refusal(judged_as, self.plan.target, permission):
+            raise self._refused(refusal)
+        if step.disrupts and (refusal := await self._party.container_refusal()):
+            raise self._refused(refusal)
+        useless = step.sends is not None and all(each.ignores(step.sends) for each in facts)
+        async with self._tools.gate:
+            await asyncio.to_thread(self._check_record, judged_as)
+            await asyncio.to_thread(self._intend, step, sight, useless, facts)
+        started = self._tools.now()
+        done = await self._do(step, sight)
+        self._acted = self._acted or step.disrupts
+        if self.plan.is_question(step):
+            return answered(step, done, self._tools.now() - started)
+        if not done.ok and not step.disrupts:
+            return None
+        if not done.ok:
+            raise _Stop(Outcome(Result.FAILED, f"{step}: {done.detail}", acted=True), not_permitted=done.errno == 1)
+        # A person who asks what would be done waits for no effect: there is none, and no alert that could end.
+        pointless = (useless and step.kind is not Kind.KILL) or (self.plan.dry_run and self.plan.order.by_hand)
+        return await self._watch(step, 0.0 if pointless else step.wait_seconds)
+
+    async def _pass_over(self, step: Step, reason: str) -> Outcome | None:
+        """Leave the step out; its time is waited all the same, and only one that did not run in it is killed."""
+        await self._party.pass_over()
+        self._passed_over = f"; {step} would be passed over: {reason}"
+        await asyncio.to_thread(self._begin)
+        await asyncio.to_thread(self._tools.audit.write, self.id, INTENT, passed_over(self.plan, step, reason))
+        await self._result(step, Done(ok=True, taken=False))
+        return await self._watch(step, 0.0 if self.plan.dry_run and self.plan.order.by_hand else step.wait_seconds)
+
+    async def _check(self, step: Step, sight: Sight) -> list[Facts]:
+        """Refuse at any doubt about any member."""
+        if self._called_off:
+            raise self._refused(self._called_off)
+        self._judged_by = self.rules
+        looked = await self._party.look(ties=may_end(step))
+        for member, facts, changed in looked:
+            chosen = member.target.id == self.plan.target.id
+            if not chosen and (gone := member.off_the_gpu(sight)):
+                raise self._refused(*self._of(member, [gone]))
+            # Another member is judged by what it is, on the reading of the one that was chosen.
+            seen = sight if chosen else replace(sight, target=member.seen_in(sight), choice=None)
+            policy = self.rules.policy if chosen else self.rules.policy.for_members()
+            against = policy.refusals(
+                step, self.plan.order, seen, facts, self._tools.now(), self._tools.hands.protected(), self.plan.scope
+            )
+            if reasons := list(dict.fromkeys([*against, *changed])):
+                if all(isinstance(reason, OnlyKill) for reason in reasons):
+                    raise _OnlyKillReaches(*self._of(member, reasons))
+                next_may = chosen and all(isinstance(reason, NotMeant) for reason in reasons)
+                raise self._refused(*self._of(member, reasons), general=not next_may)
+        if groups_of(step) and any(each.id not in self.identities for each in sight.members):
+            raise self._refused("others have joined it meanwhile")
+        return [facts for _, facts, _ in looked]
+
+    def _of(self, member: Member, reasons: list[str]) -> list[str]:
+        if member.target.id == self.plan.target.id:
+            return reasons
+        found = []
+        for reason in reasons:
+            text = f"pid {member.target.pid}, which falls with it: {reason}"
+            found.append(Passing(text, reason.seconds) if isinstance(reason, Passing) else text)
+        return found
+
+    def _check_record(self, step: Step) -> None:
+        """Raise _Stop where what is on record forbids it. In a thread, and inside the gate."""
+        if against := objections(
+            self.plan, step, self.rules.limits, self._tools.audit, self._cooldown_key(), self.identities, self.gpus,
+            self._tools.hands.is_alive, acted=self._acted,
+        ):  # fmt: skip
+            raise self._refused(*against)
+
+    def _begin(self) -> list[int]:
+        """Begin the record of this run, once; return whom it is about. In a thread. Raises NotRecorded."""
+        pids = [member.target.pid for member in self._party.members]
+        if not self.id:
+            self.id = self._tools.audit.begin(description(self.plan, self._cooldown_key(), pids))
+        return pids
+
+    def _intend(self, step: Step, sight: Sight, useless: bool, facts: list[Facts]) -> None:
+        """In a thread: on the disk before anything is done. Raises NotRecorded."""
+        pids = self._begin()
+        targets = [member.target for member in self._party.members]
+        self._tools.audit.write(self.id, INTENT, {
+            "step": str(step), "disrupts": step.disrupts, "dry_run": self.plan.dry_run, "pids": pids,
+            "used_bytes": self.plan.target.used_bytes, "note": note_of(sight.apart, useless),
+            "ends_with_it": [str(each) for one in facts for each in ended_with(step, one)],
+            **whom_it_may_end(self.plan, step, targets, self.gpus),
+        })  # fmt: skip
+
+    async def _do(self, step: Step, sight: Sight) -> Done:
+        """Act, and write down what came of it: also where the very last look forbade it."""
+        try:
+            if step.disrupts:
+                await self._look_again(step, sight)
+            done = await self._act(step)
+        except (Doubt, Gone, _Stop) as reason:
+            detail = f"not done: {str(reason) or 'it has ended by itself'}"
+            await self._result(step, Done(ok=False, detail=detail, taken=False), considered=step.disrupts)
+            raise
+        self.has_taken_a_step = self.has_taken_a_step or done.taken
+        await self._result(step, done)
+        return done
+
+    async def _result(self, step: Step, done: Done, *, considered: bool = False) -> None:
+        data = {
+            "step": str(step), "ok": done.ok, "errno": done.errno, "detail": done.detail, "taken": done.taken,
+            "considered": considered,
+        }  # fmt: skip
+        try:
+            await asyncio.to_thread(self._tools.audit.write, self.id, RESULT, data)
+        except NotRecorded as error:  # the record writes it as soon as it can; the step was taken all the same
+            self._owed = f"{step}: {error}"
+
+    async def _look_again(self, step: Step, sight: Sight) -> None:
+        """Judge anew by a reading that came while it was decided and written down.
+
+        A disk that hangs, another run that is waited for, a runtime that is asked: meanwhile the process may have given
+        its memory back, or gone to work. Where that took long, or there is less than before, the rule sees it first.
+        """
+        tools = self._tools
+        for _ in range(_MOST_LOOKS):
+            newest = tools.eyes.look(self.plan.target, self.plan.order.alert, self.plan.scope)
+            quick = tools.now() - self._looked_at <= (_MOMENT_SECONDS if self.plan.order.alert else tools.look_seconds)
+            if quick and newest.clock_seconds <= sight.clock_seconds:
+                return
+            steady = quick and newest.condition is Condition.HOLDS and not newest.shows_less_than(sight)
+            sight = newest if steady else await self._look()
+            await self._check(self.plan.judged_as(step), sight)
+            self._before = sight
+            if steady:
+                return
+        raise self._refused(Passing("there is no fresh reading by the time it has been judged"))
+
+    async def _act(self, step: Step) -> Done:  # noqa: PLR0911  one for each kind
+        """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
+        target, hands = self.plan.target, self._tools.hands
+        facts = await self._party.same_still(ties=may_end(step))
+        policy, permission = self._judged_by.policy, self._judged_by.policy.unit_permission(target)
+        asked = (step, self.plan.order, facts[0], hands.protected(), permission)
+        if against := list(policy.ends_others(*asked)):
+            raise Doubt(*against)
+        if self._called_off or self.rules != self._judged_by:
+            raise Doubt(self._called_off or "the configuration has changed since it was decided")
+        if self.plan.dry_run:
+            return self._rehearse(step)
+        if step.sends is not None:
+            return self._party.send(step.sends)
+        if step.kind is Kind.NOTIFY:
+            return await hands.notify(target, self.plan.reason, step.wait_seconds)
+        if step.kind is Kind.RELEASE_CACHE:
+            return await hands.release_cache(target, step.wait_seconds, collect=step.collect)
+        if step.kind is Kind.RESET:
+            return await hands.reset(target, step.wait_seconds)
+        if step.kind is Kind.RESTART_UNIT:
+            return await hands.restart_unit(target, permission, step.wait_seconds)
+        return await hands.execute(step, target, permission)
+
+    def _rehearse(self, step: Step) -> Done:
+        """Do what a dry run may: ask the kernel (signal 0) whether the signal would be permitted."""
+        asked = self._party.send(0) if step.sends is not None else Done(ok=True)
+        return replace(asked, detail=asked.detail or "dry run")
+
+    async def _watch(self, step: Step, wait_seconds: float) -> Outcome | None:
+        """Wait for the effect. None: there was none in time."""
+        tools, plan = self._tools, self.plan
+        started = tools.now()
+        end = started + wait_seconds
+        while True:
+            left = max(end - tools.now(), 0.0)
+            sight = await tools.eyes.next_sight(plan.target, plan.order.alert, self._last_look, left, judged=False)
+            if not plan.dry_run and self._party.have_ended():
+                self.has_stopped.set()
+                return await prove(
+                    plan, tools.eyes, self._before,
+                    started=started, now=tools.now, held=self._party.held_bytes(plan.target.key.gpu_uuid),
+                    shared=lambda: self.shares_gpu,
+                )  # fmt: skip
+            if sight is not None:
+                self._last_look = sight.clock_seconds
+                if sight.condition is Condition.OVER:
+                    return without_reason(plan, sight, tools.now() - started, acted=self._acted)
+            if self._called_off or tools.now() >= end:  # as `left` is worked out: no other rounding
+                break
+        if step.kind is Kind.KILL and not plan.dry_run and not self._called_off:
+            where = "; ".join(await self._party.whereabouts())
+            return Outcome(Result.UNKILLABLE, f"SIGKILL was sent, and the process is still there: {where}", acted=True)
+        return None
+
+    def _refused(self, *reasons: str, general: bool = True) -> _Stop:
+        outcome = Outcome(Result.REFUSED, "; ".join(reasons), general=general, acted=self._acted, reasons=reasons)
+        return _Stop(outcome, reasons=list(reasons))
+
+    async def _end(self, outcome: Outcome, data: dict[str, object]) -> None:
+        if not self.id and outcome.result is Result.REFUSED and (self._unrecorded or outcome.gist in self._known):
+            return
+        try:
+            if not self.id:  # refused before it began: the refusal is worth a record too
+                await asyncio.to_thread(self._begin)
+            row = end_of(outcome) | data | {"step": self.name_of_step}
+            await asyncio.to_thread(self._tools.audit.write, self.id, END, row)
+        except NotRecorded:
+            return  # it is in the log, and the record writes it as soon as it can
+
+    def _cooldown_key(self) -> str:
+        members = self._party.members
+        return cooldown_key(self.plan.target, members[0].identity.command_digest if members else "")
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The outside world, and the record of it."""
+
+    eyes: Eyes
+    hands: Hands
+    audit: Audit
+    gate: AbstractAsyncContextManager[object]
+    """Held from the look at the limits until the intent is written: two runs cannot spend the same budget."""
+    now: Callable[[], float]
+    """CLOCK_BOOTTIME."""
+    look_seconds: float = 15.0
+    """How long to wait for a fresh reading before giving up: nothing is done on an old one."""
+    wall: Callable[[], float] = time.time
+    """Unix time, for people."""

@@ -1,0 +1,154 @@
+"""How often the agent may act: pauses, budgets, cool-downs, and a breaker that stops all of it.
+
+Counted from the audit log, so that neither a restart of the agent nor a clock that is set gives a budget back.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from gpuagent.core.identity import format_container
+from gpuagent.core.units import format_duration
+from gpuagent_alerts.remedies.safeguards.refusals import Passing
+from gpuagent_alerts.remedies.target import Target
+
+HOUR = 3600.0
+DAY = 24 * HOUR
+STOPPED_BY_HAND = "a person has stopped them"
+_UNIT, _CONTAINER, _USER = "unit:", "container:", "user:"
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """The most that is done. One action is one run of a ladder that got beyond `release_cache`."""
+
+    pause_seconds: float = 60.0
+    """On the node, after an action: freed memory shows up late, and the next victim may be none."""
+    per_hour: int = 2
+    per_day: int = 5
+    unit_per_hour: int = 1
+    cooldown_seconds: float = 900.0
+    """For the same unit, container, or command of a user: see `cooldown_key`."""
+    breaker: int = 3
+    """Actions in a row without memory coming back, after which a person has to look."""
+
+
+@dataclass(frozen=True, slots=True)
+class Past:
+    """An action, as the limits see it."""
+
+    age_seconds: float
+    gpu_uuid: str
+    unit: str = ""
+    cooldown_key: str = ""
+    """What cools down; "" for an action that an older version recorded."""
+    container_id: str = ""
+    helped: bool | None = None
+    """Whether the memory came back; None while nobody knows, or where nothing was really done."""
+    failed_rights: bool = False
+    """EPERM: no further try can work."""
+    unknown: bool = False
+    """What can be read of it does not say whom it was done to: it may have been anybody."""
+    record_lost: bool = False
+    """No action: a mark that rows of the record are lost, nobody knows how many."""
+    stopped: bool = False
+    """No action: a mark that a person has stopped remedies."""
+
+
+def refusals(
+    limits: Limits, past: Sequence[Past], *, unit: str = "", cooldown_key: str = "", dry_run: bool = False
+) -> Iterator[str]:
+    """Every limit that an action now would break. `past` are actions of the same kind: real ones, or dry runs."""
+    was, seen = ("would have been", " (dry run)") if dry_run else ("was", "")
+    past = [each for each in past if not (each.record_lost or each.stopped)]
+    early = limits.pause_seconds - min((each.age_seconds for each in past), default=math.inf)
+    if early > 0:
+        yield Passing(
+            f"the last action is too recent: remedies.limits.pause asks for another {format_duration(early)}", early
+        )
+    for name, limit, window in (("per_hour", limits.per_hour, HOUR), ("per_day", limits.per_day, DAY)):
+        ages = [each.age_seconds for each in past if each.age_seconds < window]
+        if len(ages) >= limit:
+            many = "1 action" if len(ages) == 1 else f"{len(ages)} actions"
+            span = "hour" if window == HOUR else "day"
+            text = f"{many} in the last {span}: remedies.limits.{name} is {limit}"
+            yield _until_room(text, ages, limit, window)
+    if unit:
+        ages = [one.age_seconds for one in past if (one.unknown or one.unit == unit) and one.age_seconds < HOUR]
+        if len(ages) >= limits.unit_per_hour:
+            text = (
+                f"{unit} {was} acted on {len(ages)} times in the last hour{seen}:"
+                f" unit_per_hour is {limits.unit_per_hour}"
+            )
+            yield _until_room(text, ages, limits.unit_per_hour, HOUR)
+    if cooldown_key:
+        ages = [each.age_seconds for each in past if each.unknown or _same(each.cooldown_key, cooldown_key)]
+        if ages and min(ages) < limits.cooldown_seconds:
+            left = limits.cooldown_seconds - min(ages)
+            age = f"{min(ages):.0f} s ago{seen}"
+            text = f"{_described(cooldown_key)} {was} acted on {age}: it cools down for another {format_duration(left)}"
+            yield Passing(text, left)
+
+
+def _until_room(text: str, ages: Sequence[float], limit: int, window: float) -> str:
+    """Return the refusal, which passes when so many of the actions are old enough; a limit of 0 never does."""
+    if limit <= 0:
+        return text
+    return Passing(text, window - sorted(ages)[limit - 1])
+
+
+def cooldown_key(target: Target, command_digest: str) -> str:
+    """Return what cools down after an action: the unit, the container, or this command line of this user.
+
+    Never the executable: every Python job of a node shares the interpreter.
+    """
+    if target.unit:
+        return f"{_UNIT}{target.unit}"
+    if target.container_id:
+        return f"{_CONTAINER}{target.container_id}"
+    return f"{_USER}{target.uid}:{command_digest}"
+
+
+def _same(past: str, now: str) -> bool:
+    """Return whether two keys are of one thing, or may be: digests by different keys cannot be compared."""
+    if not (past.startswith(_USER) and now.startswith(_USER)):
+        return past == now
+    (of_past, digest_past), (of_now, digest_now) = (key.removeprefix(_USER).split(":", 1) for key in (past, now))
+    if of_past != of_now:
+        return False
+    keys_differ = digest_past.rpartition("-")[0] != digest_now.rpartition("-")[0]
+    return digest_past == digest_now or keys_differ
+
+
+def has_plain_digest(key: str) -> bool:
+    """Return whether an older version has made this key: its digest can be guessed back, and is not to be shown."""
+    return key.startswith(_USER) and "-" not in key
+
+
+def _described(key: str) -> str:
+    if key.startswith(_CONTAINER):
+        return f"container {format_container(key.removeprefix(_CONTAINER))}"
+    if key.startswith(_USER):
+        return f"this command of uid {key.split(':')[1]}"
+    return key.removeprefix(_UNIT)
+
+
+def broken(limits: Limits, past: Sequence[Past]) -> str:
+    """Why nothing may be done; "" if nothing forbids it. `past` are the real actions since the reset, newest first."""
+    if any(each.stopped for each in past):
+        return STOPPED_BY_HAND
+    if any(each.record_lost for each in past):
+        return "the state file was damaged, and nobody knows which actions the record has lost"
+    if past and past[0].failed_rights:
+        return "the agent may not signal: it lacks CAP_KILL, or runs in a user namespace"
+    known = [each for each in past if each.helped is not None]
+    useless = 0
+    for each in known:
+        if each.helped:
+            break
+        useless += 1
+    if useless >= limits.breaker:
+        return f"the last {useless} actions gave no memory back"
+    return ""

@@ -1,0 +1,102 @@
+"""What no remedy acts on, whatever the configuration says: patterns of names and paths (fnmatch).
+
+That a process gives itself such a name keeps it from being acted on, and makes nobody else a target.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from fnmatch import fnmatchcase
+from typing import NamedTuple
+
+NEVER = (
+    # What the machine stands on
+    "init", "systemd", "systemd-*", "(sd-*", "dbus-daemon", "dbus-broker*", "sshd", "sshd-*", "agetty", "login",
+    # Displays: ending one ends a person's session. What listens as one is known without its name where that can be
+    # seen (facts/displays.py)
+    "X", "Xorg*", "Xwayland*", "Xvnc*", "Xtigervnc", "Xtightvnc", "Xrealvnc", "Xkasm*", "Xvfb", "Xephyr", "Xnest",
+    "Xdcv", "Xspice", "Xdummy", "Xwin", "Xquartz",
+    # Compositors and window managers, most of which lead the session
+    "gnome-shell*", "gnome-session*", "mutter*", "kwin*", "plasmashell", "startplasma*", "ksmserver", "cinnamon*",
+    "muffin", "xfwm4", "xfce4-session", "marco", "mate-session", "compiz*", "cosmic-*", "enlightenment*",
+    "budgie-wm", "gala", "deepin-kwin*", "lxqt-session", "lxsession", "weston*", "sway", "Hyprland*", "hyprland*",
+    "labwc", "wayfire", "niri", "river", "cage", "gamescope*", "dwl", "phoc", "mir_*", "miriway*", "openbox*",
+    "fluxbox", "i3", "awesome", "bspwm", "dwm", "xmonad*", "qtile", "herbstluftwm", "icewm*", "fvwm*",
+    # Logins at a display
+    "gdm*", "sddm*", "lightdm*", "lxdm*", "xdm", "greetd", "nodm", "xinit",
+    # Remote desktops
+    "dcv*", "nxagent", "nxserver*", "nxnode*", "x2go*", "xpra*", "Xpra", "xrdp*", "x11vnc", "x0vnc*", "vncserver*",
+    "wayvnc", "krfb", "krdp*", "vino-server", "gnome-remote-d*", "chrome-remote-*", "rustdesk*", "anydesk*",
+    "teamviewer*", "sunshine", "selkies*",
+    # Container runtimes and what runs jobs
+    "dockerd", "containerd*", "docker-init", "runc*", "crun*", "conmon*", "crio", "podman", "buildkitd", "kubelet",
+    "kube-*", "slurmd", "slurmstepd*", "slurmctld", "raylet", "gcs_server",
+    # NVIDIA's own: without the fabric manager, or with a killed MPS server, a whole node of jobs is lost
+    "nvidia-persist*", "nv-fabricmanage*", "nv-hostengine", "dcgm*", "nvidia-cuda-mps*", "nvidia-imex*", "nvsm*",
+    # The agent
+    "gpuagent*",
+)  # fmt: skip
+"""Names (`comm` has 15 bytes) of what is never acted on. A process that gives itself such a name is safe too."""
+
+NEVER_UNITS = (
+    *NEVER, "user@*", "getty@*", "serial-getty@*", "ssh", "ssh@*", "dbus*", "polkit*", "cron", "crond", "atd", "docker",
+    "crio*", "cri-*", "podman*", "k3s*", "rke2*", "microk8s*", "snap.microk8s*", "munge", "nomad", "ray",
+    "raylet*", "display-manager", "nvidia-*", "NetworkManager", "libvirtd", "virtqemud",
+)  # fmt: skip
+"""Units (without `.service`) that are never restarted: they run others' processes, or the node stands on them."""
+
+SHARED_UNITS = (
+    "jupyterhub*", "rstudio-server*", "rserver*", "xrdp*", "gitlab-runner*", "actions.runner.*", "buildkite-agent*",
+    "jenkins*", "condor*", "htcondor*", "pbs*", "torque*", "sge*", "lsf*",
+)  # fmt: skip
+"""Units (without `.service`) that run others' jobs or sessions, maybe all under one user, where no look can tell."""
+
+UNKILLABLE_SCORE = -1000
+"""`oom_score_adj` of what even the kernel spares."""
+
+
+_SHOWN = 128
+_COMM_BYTES = 15
+"""The kernel cuts the name of a process here: TASK_COMM_LEN without its end (include/linux/sched.h)."""
+
+
+class Listed(NamedTuple):
+    """A name, and the pattern that it fits."""
+
+    name: str
+    pattern: str
+
+    def __str__(self) -> str:
+        return f"{self.shown} is on the never-list ({self.pattern})"
+
+    @property
+    def shown(self) -> str:
+        """The part of the name that fits, fit to be shown: processes write their own."""
+        return show_name(self.name if "/" in self.pattern else self.name.rpartition("/")[2])
+
+
+def show_name(name: str) -> str:
+    """Return a name or path fit to be shown: bounded, and printable."""
+    return (name if name.isprintable() else ascii(name))[:_SHOWN]
+
+
+def find_listed(names: Iterable[str], patterns: Iterable[str]) -> Listed | None:
+    """Return the first of the names that fits one of the patterns, None for none.
+
+    This is the one place that asks the never-list, of a process, a program's path, a script or a unit. A pattern with a
+    slash is compared with whole paths; any other with the last part of a path. A name of 15 bytes may have been cut by
+    the kernel, and fits what a longer pattern begins with.
+    """
+    patterns = tuple(patterns)
+    return next((Listed(name, each) for name in names for each in patterns if name and _fits(name, each)), None)
+
+
+def _fits(name: str, pattern: str) -> bool:
+    if "/" in pattern:
+        return fnmatchcase(name, pattern)
+    last = name.rpartition("/")[2]
+    if fnmatchcase(last, pattern):
+        return True
+    raw = last.encode("utf-8", "surrogateescape")
+    cut = pattern.encode("utf-8", "surrogateescape")[:_COMM_BYTES]
+    return len(raw) == _COMM_BYTES and fnmatchcase(last, cut.decode("utf-8", "surrogateescape"))

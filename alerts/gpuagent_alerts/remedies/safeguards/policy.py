@@ -1,0 +1,400 @@
+"""Who may be acted on. In doubt nobody, and the reason is said in words."""
+
+from __future__ import annotations
+
+import re
+import signal
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+
+from gpuagent.core.units import format_bytes
+from gpuagent.core.wording import SHUFFLED_LIST
+from gpuagent_alerts.remedies.observation import Order, Sight, UnitPermission
+from gpuagent_alerts.remedies.safeguards.never_list import (
+    NEVER,
+    NEVER_UNITS,
+    SHARED_UNITS,
+    UNKILLABLE_SCORE,
+    find_listed,
+)
+from gpuagent_alerts.remedies.safeguards.refusals import (
+    NotMeant,
+    OnlyKill,
+    Passing,
+    in_another_unit,
+    not_at_rest,
+    not_meant,
+    of_another_user,
+    unproven_container,
+    unproven_job,
+    unproven_unit,
+)
+from gpuagent_alerts.remedies.safeguards.victim import IDLE_FOR_SECONDS, VictimPolicy
+from gpuagent_alerts.remedies.steps import Kind, Step, wrong_scope
+from gpuagent_alerts.remedies.target import (
+    MAX_TIED,
+    Facts,
+    Target,
+    TiedProcess,
+    changes,
+    may_be_named,
+    names_container,
+)
+
+_NAMED = 5
+"""Processes that a refusal names one by one."""
+_OF_UNITS = frozenset({Kind.NOTIFY, Kind.RELEASE_CACHE, Kind.RESTART_UNIT})
+"""Steps that a unit's name permits although its processes are in a container."""
+_USERS_OWN_MANAGER = re.compile(r"user@\d+\.service/")
+
+
+@dataclass(frozen=True, slots=True)
+class Allow:
+    """All that are given must hold; with no name at all, nothing is allowed.
+
+    Names of programs are not among them: a process chooses its own.
+    """
+
+    users: tuple[str, ...] = ()
+    units: tuple[str, ...] = ()
+    shared_units: tuple[str, ...] = ()
+    """As in `units`; these may also be restarted although other users' work or sessions run in them."""
+    containers: tuple[str, ...] = ()
+    gpus: tuple[str, ...] = ()
+    """Indices or UUIDs."""
+    min_age_seconds: float = 0.0
+    min_memory_bytes: int = 0
+
+    @property
+    def names_nobody(self) -> bool:
+        """No user, unit or container: a GPU alone is no permission."""
+        return not (self.users or self.units or self.shared_units or self.containers)
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """What the configuration permits."""
+
+    allow: Allow = field(default_factory=Allow)
+    never: tuple[str, ...] = ()
+    """Names beyond `NEVER`."""
+    evidence: tuple[str, ...] = ("allocator", "strict")
+    """Of a leak, for any step beyond `release_cache`."""
+    mps_clients: bool = False
+    """Ending a client of MPS can leave the others in an undefined state (NVIDIA's MPS manual)."""
+    judges_chosen: bool = True
+    """False for the judgment of those that fall with the chosen process: the leak is that one's."""
+    idle_for_seconds: float = IDLE_FOR_SECONDS
+    """How long a process must have been observed at 0 % before the victim policy `idle` may choose it."""
+
+    def refusals(
+        self,
+        step: Step,
+        order: Order,
+        sight: Sight,
+        facts: Facts,
+        now_seconds: float,
+        protected: frozenset[int],
+        scope: str = "process",
+    ) -> Iterator[str]:
+        """Yield every reason against this step on what `sight` and `facts` show, most basic first.
+
+        This is the one place that decides: every step of every ladder, for every member, from a rule or by hand, comes
+        here. What each fact may do, and who can write it, is in `provenance.py`. `facts` were read while a pidfd held
+        the process, and `sight` is a reading that began after it was opened. `now_seconds` is CLOCK_BOOTTIME.
+        """
+        target = sight.target
+        if target is None:
+            yield "it is no longer on the GPU"
+            return
+        yield from _in_doubt(sight)
+        yield from changes(target, facts)  # what is judged is what is held
+        if facts.end:
+            return
+        yield from _unplaced(step, facts)
+        if not target.holder_proven and not (order.by_hand and order.forced):  # a person has confirmed the process
+            yield (
+                "it has not been shown to hold this memory: its number was first listed while nobody looked"
+                " (it counts once its memory grows or it is seen computing)"
+            )
+        yield from self._never(target, facts, protected)
+        yield from _out_of_reach(step, facts)
+        if "M" in target.kinds and step.disrupts and not self.mps_clients:
+            yield "it is a client of MPS: ending one can harm the others (remedies.mps_clients permits it)"
+        is_not_meant = False
+        if not (order.forced or self._may_be_asked_by_hand(order)):
+            for refusal in self._not_allowed(step, target, facts, sight, now_seconds):
+                is_not_meant = is_not_meant or isinstance(refusal, NotMeant)
+                yield refusal
+        yield from self._evidence(step, order, target)
+        yield from not_at_rest(step, order, target, self.idle_for_seconds, judges_chosen=self.judges_chosen)
+        if sight.choice is not None and (
+            objection := sight.choice.objection(VictimPolicy(order.victim), target, order.passed_over)
+        ):
+            yield Passing(objection)
+        yield from _unproven(step, scope, target, facts)
+        for refusal in (*wrong_scope(step, scope), *self._wrong_step(step, target, facts)):
+            # Whom the allow list does not mean, and what no unit runs: there is one reason to leave it, and the next.
+            is_nobodys = is_not_meant and step.kind is Kind.RESTART_UNIT and not target.unit
+            yield not_meant(refusal, facts, "container" if target.container_id else "place") if is_nobodys else refusal
+        yield from self.ends_others(step, order, facts, protected, self.unit_permission(target))
+
+    def for_members(self) -> Policy:
+        """Return the policy for those that fall with the chosen process: it is no matter what each holds, or leaks."""
+        return replace(self, allow=replace(self.allow, min_memory_bytes=0), judges_chosen=False)
+
+    def unit_permission(self, target: Target) -> UnitPermission:
+        """Return what may be done to the target's unit: root says in the configuration which one others may lose."""
+        shared = target.unit in self.allow.shared_units
+        return UnitPermission(
+            shared, (*NEVER_UNITS, *self.never), known_shared=SHARED_UNITS, never_processes=(*NEVER, *self.never)
+        )
+
+    def _never(self, target: Target, facts: Facts, protected: frozenset[int]) -> Iterator[str]:
+        if target.pid <= 1 or target.pid in protected:
+            yield "it is the agent itself or one of its ancestors"
+        if facts.kernel_thread:
+            yield "it is a kernel thread"
+        if facts.oom_score_adjust == UNKILLABLE_SCORE:
+            yield "it is protected from the kernel's own killer (oom_score_adj -1000)"
+        names = {facts.identity.name, target.name}
+        if facts.identity.executable:
+            names.add(facts.identity.executable.removesuffix(" (deleted)"))
+        if facts.program_names is None and (self.never or facts.state != "D"):
+            yield "it cannot be seen what it runs, so neither whether it is on the never-list"
+        yield from self._on_never_list(names.union(facts.program_names or ()), facts.never_listed)
+
+    def _on_never_list(self, names: Iterable[str], never_listed: str) -> Iterator[str]:
+        """Yield which entry means it; where a link leads to it, that says more than a name."""
+        if never_listed:
+            yield never_listed
+        elif listed := find_listed(sorted(names), (*NEVER, *self.never)):
+            yield str(listed)
+
+    def _may_be_asked_by_hand(self, order: Order) -> bool:
+        """Return whether a person's word is enough: where no allow list is given. One that is given is kept to."""
+        return order.by_hand and self.allow == Allow()
+
+    def _not_allowed(self, step: Step, target: Target, facts: Facts, sight: Sight, now_seconds: float) -> Iterator[str]:
+        allow = self.allow
+        if allow.names_nobody:
+            yield "nothing is allowed: remedies.allow names no users, units or containers"
+            return
+        if facts.user != target.user:
+            yield f"its user has another name now: {facts.user or 'unknown'}, and not {target.user or 'unknown'}"
+        if allow.users and target.user not in allow.users:
+            yield of_another_user(target, facts)
+        if len(set(facts.uids)) != 1:
+            yield f"it runs with the rights of more than one user (uids {', '.join(map(str, facts.uids)) or 'unknown'})"
+        yield from self._not_in_place(step, target, facts)
+        if allow.gpus and target.key.gpu_uuid not in allow.gpus:
+            if str(target.gpu_index) not in allow.gpus:
+                yield f"GPU {target.gpu_index} is not in remedies.allow.gpus"
+            elif not sight.gpu_index_certain:
+                yield (
+                    "a GPU of this node is missing or has moved, or which GPUs there were is not known: indices in"
+                    " remedies.allow.gpus may mean others now; give UUIDs, or remove indices.json from the state"
+                    " directory and restart the agent if they are right as they are"
+                )
+        age = max(now_seconds - target.started_seconds, 0.0)
+        if age < allow.min_age_seconds:
+            yield f"it is {age:.0f} s old, younger than remedies.allow.min_age"
+        if target.used_bytes < allow.min_memory_bytes:
+            yield f"it holds {format_bytes(target.used_bytes)}, less than remedies.allow.min_memory"
+
+    def _not_in_place(self, step: Step, target: Target, facts: Facts) -> Iterator[str]:
+        """Yield what is wrong with its unit or container.
+
+        A unit's name permits what is done to the unit as a whole, also where containers run in it. Whatever reaches one
+        process in a container needs the container's name.
+        """
+        units = (*self.allow.units, *self.allow.shared_units)
+        in_allowed_unit = target.unit in units and "unit" in facts.identity.proven_names
+        if units and not in_allowed_unit:
+            if target.unit in units:
+                yield f"{unproven_unit(target)}: the allow list means what is proven"
+            else:
+                yield in_another_unit(target, facts)
+        if self.allow.containers:
+            yield from self._not_in_container(target, facts)
+        elif target.container_id and not in_allowed_unit:
+            text = f"it runs in container {target.container}, and remedies.allow.containers names none"
+            yield not_meant(text, facts, "container")
+        elif facts.contained is None:
+            yield "it cannot be told whether it runs in a container"
+        elif facts.contained and not units:
+            yield (
+                "it runs in a container (it has a pid namespace or a root directory of its own) that is not known by"
+                " name: remedies.allow.users does not reach into it"
+            )
+        elif (target.container_id or facts.contained) and in_allowed_unit and step.kind not in _OF_UNITS:
+            permitted = "remedies.allow.units permits restart_unit, notify and release_cache there"
+            if target.container_id:
+                yield f"it runs in a container: {permitted}, and {step} needs remedies.allow.containers too"
+            else:
+                yield f"it runs in a container that is not known by name: {permitted}, and not {step}"
+
+    def _not_in_container(self, target: Target, facts: Facts) -> Iterator[str]:
+        """Yield why the allow list does not mean its container."""
+        names = self.allow.containers
+        text = f"container {target.container or '(none)'} is not in remedies.allow.containers"
+        if target.container_id and "container" not in facts.identity.proven_names:
+            yield f"{unproven_container(target)}: the allow list means what is proven"
+        elif any(names_container(name, target.container_id, target.container_name) for name in names):
+            return
+        elif may_be_named(names, target):
+            yield f"{text} by its id, and its name is not known (processes.container_socket tells names)"
+        else:
+            yield not_meant(text, facts, "container" if target.container_id else "place")
+
+    def _evidence(self, step: Step, order: Order, target: Target) -> Iterator[str]:
+        """Yield what the leak lacks where the order is about one: the process must have a leak of its own.
+
+        What an order is about says the expression of its rule, and no name or label; those may only withhold.
+        """
+        if not step.disrupts or not self.judges_chosen:
+            return
+        told = order.labels.get("evidence")
+        about_leak = order.about_growth or order.victim == "leaking"
+        for evidence in dict.fromkeys([*([told] if told else ()), *([target.evidence] if about_leak else ())]):
+            if evidence not in self.evidence:
+                wanted = " or ".join(self.evidence)
+                found = evidence or "unknown: the process itself is not found to leak"
+                yield f"the evidence of the leak is {found}, and {step} needs {wanted} (remedies.evidence)"
+                return
+            if evidence == "allocator" and not target.driver_confirms:
+                yield f"the driver's own figures do not confirm the leak: the app's word alone is no reason for {step}"
+                return
+
+    def _wrong_step(self, step: Step, target: Target, facts: Facts) -> Iterator[str]:
+        if step.kind is Kind.RESTART_UNIT:
+            yield from _no_restart(target, self.unit_permission(target), facts)
+        elif step.kind is Kind.EXEC:
+            yield from _nothing_to_fill_in(step, target)
+        elif target.unit and not target.proven_container_id and step.signal_may_end and not _is_users_own(target):
+            yield f"systemd supervises it ({target.unit}): a bare {step} could leave it down; use restart_unit"
+
+    def ends_others(
+        self, step: Step, order: Order, facts: Facts, protected: frozenset[int], permission: UnitPermission
+    ) -> Iterator[str]:
+        """Yield what forbids the end of those who end, or are hung up, together with the process.
+
+        The never-list stands for each of them in every case. A person who was shown those that are not its own work may
+        answer for them with --force, and root for those of a unit by naming it as shared.
+        """
+        if not may_end(step):
+            return
+        if unseen := facts.ties.unseen:
+            yield f"it cannot be told whom its end would end as well: {unseen}"
+            return
+        tied = facts.ties.processes
+        if len(tied) > MAX_TIED:
+            yield f"its end would end, or hang up, more than {MAX_TIED} other processes"
+            return
+        for each in tied:
+            if each.pid in protected:
+                yield f"{each}, which ends with it, is the agent itself or one of its ancestors"
+            if each.oom_score_adjust == UNKILLABLE_SCORE:
+                yield f"{each}, which ends with it, is protected from the kernel's own killer (oom_score_adj -1000)"
+            for reason in self._on_never_list(each.names, each.never_listed):
+                yield f"{each} ends with it: {reason}"
+        if step.kind is Kind.RESTART_UNIT and permission.shared:
+            return
+        shown = order.shown if order.by_hand and order.forced else frozenset()
+        if others := [str(each) for each in tied if not each.belongs and each.key not in shown]:
+            yield f"ending it also ends, or hangs up, {', '.join(_shortened(others))}"
+
+
+def _in_doubt(sight: Sight) -> Iterator[str]:
+    if not sight.host_pid_namespace:
+        yield "the agent is not in the host's pid namespace: the driver's pids are not its own"
+    if sight.act_refusal:
+        yield Passing(sight.act_refusal)
+    elif not sight.trusted:
+        yield SHUFFLED_LIST
+
+
+def _unplaced(step: Step, facts: Facts) -> Iterator[str]:
+    """Yield that it is not known where it runs, or that its threads run in more than one place."""
+    if step.disrupts and not facts.identity.cgroup:
+        yield "its cgroup cannot be read: it cannot be told in which unit or container it runs"
+    if step.disrupts and facts.thread_elsewhere:
+        yield facts.thread_elsewhere
+
+
+def _out_of_reach(step: Step, facts: Facts) -> Iterator[str]:
+    """Yield that it is stopped, frozen, or sleeps in state D: SIGKILL ends it, where its wait is killable (vfork, NFS).
+
+    Any other signal would stay pending, and reach it when nobody knows any more whether there is a reason.
+    """
+    if facts.state in {"T", "t"} and step.sends not in {None, signal.SIGKILL}:
+        yield OnlyKill(f"it is stopped (state {facts.state}): only SIGKILL reaches it now, and not {step}")
+    if facts.frozen_by and step.disrupts and step.sends != signal.SIGKILL:
+        yield OnlyKill(
+            f"it is frozen by its cgroup {facts.frozen_by} (as by docker pause): only SIGKILL reaches it now, and not"
+            f" {step}"
+        )
+    if facts.state == "D" and step.disrupts and step.sends != signal.SIGKILL:
+        where = f" in {facts.wait_channel}" if facts.wait_channel not in {"", "0"} else ""
+        yield OnlyKill(
+            f"it is in uninterruptible sleep (state D){where}: only SIGKILL may reach it now, and not {step}"
+        )
+
+
+def _unproven(step: Step, scope: str, target: Target, facts: Facts) -> Iterator[str]:
+    """Yield ids that others would be acted on by, and that the process or its user may have chosen."""
+    if not step.disrupts:
+        return
+    proven = facts.identity.proven_names
+    if scope == "container" and target.container_id and "container" not in proven:
+        yield unproven_container(target)
+    if scope == "job" and target.slurm_job and "job" not in proven:
+        yield unproven_job(target)
+
+
+def _no_restart(target: Target, permission: UnitPermission, facts: Facts) -> Iterator[str]:
+    if not target.unit:
+        yield "no systemd unit runs it: there is nothing to restart"
+    elif _is_users_own(target):
+        yield (
+            f"{target.unit} belongs to a user's own manager, which only that user may command:"
+            " terminate or kill its process instead"
+        )
+    elif "unit" not in facts.identity.proven_names:
+        yield unproven_unit(target)
+    elif refusal := permission.against([target.unit]):
+        yield refusal
+
+
+def _nothing_to_fill_in(step: Step, target: Target) -> Iterator[str]:
+    """Yield what an argument asks for and root has not written: `docker restart` with a false id hits another."""
+    places = {
+        "{container_id}": (target.container_id, target.proven_container_id),
+        "{slurm_job}": (target.slurm_job, target.proven_slurm_job),
+    }
+    for place, (claimed, proven) in places.items():
+        if proven or not any(place in argument for argument in step.command):
+            continue
+        if claimed:
+            yield f"{step} needs {place}, and others than root may have chosen {claimed}"
+        else:
+            yield f"{step} needs {place}, and the process has none"
+
+
+def may_end(step: Step) -> bool:
+    """Return whether a step ends the process, or runs a program that may."""
+    return step.kind in {Kind.RESTART_UNIT, Kind.EXEC} or step.signal_may_end
+
+
+def ended_with(step: Step, facts: Facts) -> tuple[TiedProcess, ...]:
+    """Return whom the kernel ends or hangs up together with the process where this step ends it."""
+    return facts.ties.processes if may_end(step) else ()
+
+
+def _shortened(others: list[str]) -> list[str]:
+    return others if len(others) <= _NAMED else [*others[:_NAMED], f"{len(others) - _NAMED} others"]
+
+
+def _is_users_own(target: Target) -> bool:
+    """Return whether a user's own manager runs it: systemd of the system knows no such unit and brings nothing back."""
+    return _USERS_OWN_MANAGER.match(target.unit) is not None

@@ -1,0 +1,261 @@
+"""Refusals that say more than a reason: who may be looked at instead, what may be done instead.
+
+Refusals of who works: where a process is chosen, or accused, because it does not.
+
+The way out of a refusal, for the person who asked: the option, or the key and its file.
+
+By the words of the refusal, which only this package writes: one entry for each, and a test that looks for every refusal
+without one.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Iterable, Iterator
+from typing import Self
+
+from gpuagent.core.units import format_duration
+from gpuagent_alerts.remedies.observation import Order, UnitPermission
+from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS
+from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
+from gpuagent_alerts.remedies.steps import Step
+from gpuagent_alerts.remedies.target import Facts, Target
+
+_NAMED_SLURMD = re.compile(r"/slurm_[^/]+/|/[^/]+_slurmstepd\.scope(?:/|$)")
+"""What `slurmd -N` makes, for several on one node."""
+
+
+class NotMeant(str):
+    """A refusal because root's allow list is about others, by facts that this process cannot choose.
+
+    Then the next process of a ranking may be looked at. Any other refusal ends the choice: a process that hides behind
+    a name or a namespace must not be the cause of an act on its neighbour.
+    """
+
+    __slots__ = ()
+
+
+LOOK_AGAIN_SECONDS = 10.0
+"""After an obstacle of which nobody knows when it is over."""
+
+
+class Passing(str):
+    """A refusal because of an obstacle that has an end and says nothing of the process: tried again when it is over.
+
+    That is in `seconds`, as far as is known.
+    """
+
+    __slots__ = ("seconds",)
+    seconds: float
+
+    def __new__(cls, text: str, seconds: float = LOOK_AGAIN_SECONDS) -> Self:
+        made = super().__new__(cls, text)
+        made.seconds = seconds
+        return made
+
+
+def passes_in(reasons: Collection[str]) -> float | None:
+    """Return the seconds after which all of these obstacles are over; None where one does not pass by itself."""
+    passing = [reason.seconds for reason in reasons if isinstance(reason, Passing)]
+    return max(passing) if passing and len(passing) == len(reasons) else None
+
+
+class OnlyKill(str):
+    """A refusal because only SIGKILL may reach the process now: where it follows, this step is passed over."""
+
+    __slots__ = ()
+
+
+def not_meant(text: str, facts: Facts, by: str) -> str:
+    """Return the text as a refusal after which the next may be looked at, if it is root's word where the process is.
+
+    `by` is what says so: the proven name of its unit or container, or `place` where it is in none. Then it may have
+    left its unit for a cgroup of its user's own making, unless every cgroup that it is in is root's.
+    """
+    of_root = by in facts.identity.proven_names and (by != "place" or facts.contained is False)
+    return NotMeant(text) if of_root else text
+
+
+def in_another_unit(target: Target, facts: Facts) -> str:
+    """Return the refusal of a process that runs in none of the units that are allowed."""
+    if target.unit:
+        return not_meant(f"{target.unit} is not in remedies.allow.units", facts, "unit")
+    text = "it runs in no unit, and remedies.allow.units names some"
+    return not_meant(text, facts, "container" if target.container_id else "place")
+
+
+def unproven_unit(target: Target) -> str:
+    """Return the refusal of a unit whose name others than root may have chosen."""
+    return f"it is not proven that root, and nobody else, put it into {target.unit} (its cgroup is {target.cgroup})"
+
+
+def unproven_container(target: Target) -> str:
+    """Return the refusal of a container whose name others than root may have chosen."""
+    return (
+        f"container {target.container} is not proven: its cgroup {target.cgroup} may be one that others than root can"
+        " write to, or its path is none on which the container runtimes of this host are known to make containers"
+        " (processes.container_cgroups names further ones)"
+    )
+
+
+def unproven_job(target: Target) -> str:
+    """Return the refusal of a Slurm job whose number others than root may have chosen, or that another job may have."""
+    if _NAMED_SLURMD.search(target.cgroup):
+        return (
+            f"job {target.slurm_job} is not proven: its slurmd has a name of its own (cgroup {target.cgroup}), and"
+            " another one on this node may have a job of that number"
+        )
+    return f"job {target.slurm_job} is not proven: others than root may have made the cgroup of it ({target.cgroup})"
+
+
+def of_another_user(target: Target, facts: Facts) -> str:
+    """Return the refusal; the next in a ranking may follow where the process cannot have chosen its user.
+
+    A user may run processes as their own sub-uids (newuidmap(1)), which have no account, and as root or another user by
+    a program that has that right.
+    """
+    text = f"{target.user or 'nobody'} is not in remedies.allow.users"
+    account = target.uid != 0 and target.user not in {"", str(target.uid)}
+    return NotMeant(text) if account and facts.root_user_namespace else text
+
+
+def not_at_rest(
+    step: Step, order: Order, target: Target, idle_for_seconds: float, *, judges_chosen: bool
+) -> Iterator[str]:
+    """Yield why it is not idle, or not for long enough; of whom that is not known is not.
+
+    Who was chosen for being idle must be so still, and who falls with it too. A rule that is true of a process because
+    that does not work is about the chosen process alone; it looks at one engine or the other, and never at memory that
+    is being filled.
+    """
+    idle = target.idle_seconds
+    if order.victim == VictimPolicy.IDLE:
+        wanted = format_duration(idle_for_seconds)
+        if idle is None:
+            yield f"it is no longer idle, or that cannot be told: victim idle needs {wanted} at 0 % (remedies.idle_for)"
+        elif idle < idle_for_seconds:
+            yield f"it has not been idle for {wanted} (remedies.idle_for)"
+    elif order.idle_for_seconds is not None and judges_chosen and step.disrupts:
+        at_rest = "0 % of multiprocessors, memory, encoder and decoder, and the same memory, on all of its GPUs"
+        if idle is None:
+            yield f"its rule is about idleness, and the process works, or that cannot be told: at rest is {at_rest}"
+        elif idle < order.idle_for_seconds:
+            yield (
+                f"its rule is about idleness, and the process has been at rest for {format_duration(idle)} of"
+                f" {format_duration(order.idle_for_seconds)} (`for`): at rest is {at_rest}"
+            )
+
+
+_LOOK_AGAIN = "Look again with `gpuagent ps`, and ask again if it is still meant."
+_NOTHING_LIFTS = "Nothing lifts this. End it with what started it: systemctl, its job manager, its container runtime."
+_BY_ITS_RUNTIME = (
+    "Nothing lifts this. End the container with its runtime, or these processes with what started them, if all may end."
+)
+_UNIT_ON_NEVER_LIST = (
+    "Stop the unit yourself: systemctl stop {unit}; it is on the never-list, so no remedy restarts it."
+)
+_OWN_HAND = "If you mean it, do it yourself: systemctl restart {unit}."
+_NAMED_BY_ITS_USER = "Say --force for the process alone: gpuagent kill --force PID; no rule goes by such an id."
+_FORCE_INTO_CONTAINER = (
+    "Say --force: remedies.allow.users ends at a container, and remedies.allow.containers needs an id that is known."
+)
+_NAME_CONTAINER = "Say --force, or name its container in remedies.allow.containers in {file}: users end at a container."
+_DOCTOR = "`gpuagent doctor` says why."
+
+_SUPERVISED = r"^systemd supervises it"
+_ENDS_OTHERS = r"ending it also ends"
+_NOT_BY_FORCE = "--force does not lift this: end it with what started it, or its unit by systemctl."
+_SHOWN_ANEW = "Ask again: --force answers for those alone that you were shown to end with it."
+
+_ADVICE = tuple(
+    (re.compile(pattern), advice)
+    for pattern, advice in (
+        (r"that is not known by name", _FORCE_INTO_CONTAINER),
+        (r"its name is not known", "Say --force, or give its id in remedies.allow.containers in {file}."),
+        (r"runs in container .* remedies\.allow\.containers names none|remedies\.allow\.containers", _NAME_CONTAINER),
+        (r"remedies\.allow names no", "Say --force, or name its user in remedies.allow.users in {file}."),
+        (r"remedies\.allow\.(?P<key>min_\w+)", "Say --force, or lower remedies.allow.{key} in {file}."),
+        (r"remedies\.allow\.(?P<key>\w+)", "Say --force, or add it to remedies.allow.{key} in {file}."),
+        (r"remedies\.mps_clients", "Set remedies.mps_clients: true in {file}; --force does not lift this."),
+        (r"remedies\.idle_for", "Only rules choose idle processes: ask for it by its pid."),
+        (r"do not confirm the leak", "Wait until `gpuagent ps` shows its memory growing, or ask for it by its pid."),
+        (r"the rights of more than one user|whether it runs in a container", "Say --force if you know what it is."),
+        (r"the allow list means what is proven", "Say --force if you know what it is."),
+        (r"^it is not proven that root", _OWN_HAND),
+        (r"is not proven: |others than root may have chosen", _NAMED_BY_ITS_USER),
+        (r"not been shown to hold this memory", "Say --force if it holds it, or wait until it grows or computes."),
+        (r"remedies\.evidence", "Add it to remedies.evidence in {file}."),
+        (r"acts on the whole", "Set scope in that ladder in {file} to what its program is given the id of."),
+        (r"ends with it|cannot be told whom its end would|would end, or hang up, more than", _BY_ITS_RUNTIME),
+        (_ENDS_OTHERS, "Say --force if these processes may end as well."),
+        (r"first process of the system", _NOTHING_LIFTS),
+        (_SUPERVISED, "Say --restart-unit, or stop the unit yourself: systemctl stop {unit}."),
+        (r"^no systemd unit runs it", "Leave out --restart-unit: a signal is enough here."),
+        (
+            r"belongs to a user's own manager",
+            "Leave out --restart-unit: a signal is enough here. Or as {user}: systemctl --user restart it.",
+        ),
+        (r"on the never-list .*: others depend on it|refuses to be restarted by hand", _OWN_HAND),
+        (r"on the never-list$", _LOOK_AGAIN),
+        (
+            r"cannot be told whether (it|one) is on the never-list",
+            "Write paths without * in remedies.never in {file}, that the agent may read; --force does not lift this.",
+        ),
+        (r"on the never-list|oom_score_adj", _NOTHING_LIFTS),
+        (r"within its start limit", f"Wait until the interval of its start limit is over. {_OWN_HAND}"),
+        (r"^systemd (cannot be asked about|has no unit)|is not the name of a service", _OWN_HAND),
+        (r"the agent itself or one of its ancestors", "Stop the agent: systemctl stop gpuagent."),
+        (r"it is a kernel thread", "No signal ends a kernel thread: its driver has to be unloaded."),
+        (r"it is ending", _LOOK_AGAIN),
+        (r"is a zombie", "End or restart its parent, pid {parent}: only the parent can reap it."),
+        (r"it is stopped \(state", "Have it go on (SIGCONT), or kill it: a kill step, or `gpuagent kill`."),
+        (r"uninterruptible sleep", "Kill it (gpuagent kill, or a kill step), or wait for its call into the kernel."),
+        (r"not in the host's pid namespace", 'Run the agent on the host, or with the host\'s pids ("hostPID: true").'),
+        (r"known to shuffle its process list", "Upgrade the driver."),
+        (r"no fresh reading|cannot be read \(|cannot be held|cannot be looked at|behind the alert", _DOCTOR),
+        (r"another remedy is under way|began to act on this GPU", "Wait for its end: `gpuagent remedies` shows it."),
+        (r"no longer on the GPU|is another process now|has changed|have joined it", _LOOK_AGAIN),
+        (r"cannot be read now|command line has changed, or cannot be read|it has run since", _LOOK_AGAIN),
+        (r"its cgroup cannot be read", _DOCTOR),
+        (r"has another name now", _LOOK_AGAIN),
+        (r"remedies are stopped", "`gpuagent remedies reset` lets them go on."),
+        (r"not permitted", "Give the agent the right to signal: systemd/gpuagent-kill.conf as a drop-in (CAP_KILL)."),
+        (r"others may have written the state", "Do what the refusal says, then `sudo systemctl restart gpuagent`."),
+        (r"no state directory", "Set state_dir in {file} to a directory that the agent may write."),
+        (
+            r"^not recorded.*(is locked|another program is using)",
+            "Another program has the agent's state file open: `fuser -v` on state.db names it; end it, and ask again.",
+        ),
+        (
+            r"^not recorded.*not the file that was opened",
+            "Somebody removed or replaced state.db; the agent writes it anew within seconds: ask again.",
+        ),
+        (
+            r"^not recorded.*(is damaged|newer version|another program's database|cannot be used \()",
+            "See what `gpuagent status` says of the state file, and do that first.",
+        ),
+        (r"^not recorded, so not done", "See that the agent's state_dir has room and can be written."),
+    )
+)
+
+
+def advice_on(reasons: Iterable[str], target: Target, config_file: str, *, forced: bool = False) -> list[str]:
+    """Return what lifts each of these refusals, without repeats; nothing for one that has no way out on record.
+
+    `forced` says that --force was given: it is no advice then.
+    """
+    found: dict[str, None] = {}
+    for reason in reasons:
+        for pattern, advice in _ADVICE:
+            if match := pattern.search(reason):
+                words = {
+                    "key": "", "file": config_file, "unit": target.unit or "UNIT", "user": target.user or "its user",
+                    "parent": target.parent_pid,
+                }  # fmt: skip
+                if pattern.pattern == _SUPERVISED and UnitPermission(True, never=NEVER_UNITS).against([target.unit]):
+                    advice = _UNIT_ON_NEVER_LIST  # noqa: PLW2901  another in its place
+                if forced and "ay --force" in advice:
+                    advice = _SHOWN_ANEW if pattern.pattern == _ENDS_OTHERS else _NOT_BY_FORCE  # noqa: PLW2901
+                found[advice.format_map(words | match.groupdict())] = None
+                break
+    return list(found)

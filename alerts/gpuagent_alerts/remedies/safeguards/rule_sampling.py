@@ -1,0 +1,244 @@
+"""What a rule's expression tests, found by evaluating it on figures that could be: for what no look at its text shows.
+
+`clamp_min(x, 30e9) > 20e9`, `x / x == 1` and `x > x - 1` compare something and find nothing out. Figures fit one
+another: no process holds more than its GPU uses, and no GPU uses more than it has.
+
+What each metric family may be to a rule that disrupts a process: a finding, a label to join, or no reason at all.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+from gpuagent.core.metrics import FAMILIES
+from gpuagent.core.metrics.alerting import ALERTING_FAMILIES
+from gpuagent.core.metrics.clients import CLIENT_FAMILIES, SOURCE_FAMILIES, TORCH_FAMILIES
+from gpuagent.core.metrics.family import Family
+from gpuagent.core.metrics.growth import GPU_GROWTH_FAMILIES, GROWTH_FAMILIES, MIG_GROWTH_FAMILIES
+from gpuagent.core.metrics.process import FRAMEWORK_FAMILIES, PROCESS_FAMILIES
+from gpuagent.core.metrics.remedies import REMEDY_FAMILIES
+from gpuagent_alerts.promql.expression import Expression, compile_tree
+from gpuagent_alerts.promql.series import SeriesIndex
+from gpuagent_alerts.promql.syntax import Aggregation, Binary, Call, Negation, Node, Number, Selector
+from gpuagent_alerts.promql.values import EvaluationError
+
+_PLACES = 48
+"""States of all that tells nothing of a process or of the memory of its GPU, as temperatures."""
+_LOOKS = 16
+"""Figures of the process and of the memory in each of these."""
+_LEAST_BYTES = 4096.0
+"""Who is listed holds a page at least: that somebody holds anything is true of everybody."""
+_TOTALS = tuple(gib * 2.0**30 for gib in (8, 24, 80, 288, 1024))
+_RATIOS = (0.0, 0.001, 0.01, 0.05, 0.1, 0.25, 0.5, 0.75, 0.9, 0.95, 0.99, 1.0)
+_Figures = Mapping[str, float | None]
+"""A value for each metric name; None where there is no series."""
+
+
+class Findings(NamedTuple):
+    """What figures showed of an expression."""
+
+    tests_figures: bool
+    """Some figure of a process, or of memory, decides whether it is true; also where no sample made it true."""
+    about_idleness: bool
+    """It is true of a process because that does not work, or may be."""
+
+
+def findings(expression: Expression) -> Findings:
+    """Evaluate an expression that names metrics of the catalogue alone on some hundred samples, once for its tree."""
+    return _findings(expression.text, expression.tree)
+
+
+@lru_cache(maxsize=512)
+def _findings(text: str, tree: Node) -> Findings:
+    sampled = _SampledRule(text, tree)
+    return Findings(sampled.tests_figures(), sampled.is_about_idleness())
+
+
+class _SampledRule:
+    """An expression over figures of one process on one GPU; matchers of labels are taken to hold."""
+
+    def __init__(self, text: str, tree: Node) -> None:
+        self._expression = compile_tree(text, _without_matchers(tree))
+        self._names = sorted(self._expression.metric_names)
+        self._literals = sorted({abs(each) for each in _numbers(tree) if math.isfinite(each)})
+
+    def tests_figures(self) -> bool:
+        """See `Findings`."""
+        telling = [name for name in self._names if name in TELLING or name in {EVIDENCE, VERDICT}]
+        chance = random.Random(0)  # noqa: S311  the same figures for the same rule
+        is_ever_true = False
+        for _ in range(_PLACES):
+            total = chance.choice(_TOTALS)
+            place = self._sample(self._names, total, chance)
+            found = {self._is_true(place | self._sample(telling, total, chance)) for _ in range(_LOOKS)}
+            if len(found) == 2:
+                return True
+            is_ever_true |= True in found
+        return not is_ever_true
+
+    def is_about_idleness(self) -> bool:
+        """See `Findings`."""
+        read = UTILIZATION.intersection(self._names)
+        if not read:
+            return False
+        chance = random.Random(0)  # noqa: S311
+        is_ever_true = False
+        for _ in range(_PLACES * _LOOKS):
+            figures = self._sample(self._names, chance.choice(_TOTALS), chance)
+            at_rest, at_work = (self._is_true(figures | dict.fromkeys(read, ratio)) for ratio in (0.0, 1.0))
+            if at_rest and not at_work:
+                return True
+            is_ever_true |= at_work or self._is_true(figures)
+        return not is_ever_true
+
+    def _is_true(self, figures: _Figures) -> bool:
+        series = ((name, _labels(name), value) for name, value in figures.items() if value is not None)
+        try:
+            return bool(self._expression.rows(SeriesIndex(series), 0))
+        except EvaluationError:
+            return False
+
+    def _sample(self, names: list[str], total: float, chance: random.Random) -> dict[str, float | None]:
+        return dict(self._values(names, total, chance))
+
+    def _values(self, names: list[str], total: float, chance: random.Random) -> Iterator[tuple[str, float | None]]:
+        used = self._bytes(chance, total)
+        memory = {
+            "gpuagent_gpu_memory_used_bytes": used,
+            "gpuagent_gpu_memory_free_bytes": total - used,
+            "gpuagent_gpu_memory_used_ratio": used / total,
+            "gpuagent_mig_memory_used_bytes": (instance := self._bytes(chance, used)),
+            "gpuagent_mig_memory_free_bytes": total - instance,
+            "gpuagent_process_memory_used_bytes": self._bytes(chance, used),
+            "gpuagent_budget_used_bytes": self._bytes(chance, total),
+        }
+        for name in names:
+            if name in memory:
+                yield name, memory[name]
+            elif name in FLAGS or name in {EVIDENCE, VERDICT}:
+                yield name, chance.choice((None, 0.0, 1.0) if name in FLAGS else (None, 1.0))
+            elif name.endswith("_memory_total_bytes"):
+                yield name, total
+            elif name.endswith("_ratio"):
+                yield name, chance.choice((*_RATIOS, *(each for each in self._literals if each <= 1)))
+            elif name.endswith("_bytes"):
+                yield name, self._bytes(chance, _TOTALS[-1])
+            else:
+                sign = chance.choice((-1.0, 1.0)) if name.endswith("_per_second") else 1.0
+                yield name, sign * chance.choice((0.0, 1.0, 10.0 ** chance.uniform(-3, 12), *self._near()))
+
+    def _bytes(self, chance: random.Random, most: float) -> float:
+        near = [each for each in self._near() if _LEAST_BYTES <= each <= most]
+        anything = math.exp(chance.uniform(math.log(_LEAST_BYTES), math.log(max(most, _LEAST_BYTES))))
+        share = max(most * chance.random(), _LEAST_BYTES)
+        return float(round(chance.choice((anything, share, most, *near))))
+
+    def _near(self) -> list[float]:
+        """Return the numbers of the expression, and a little more and less."""
+        return [literal * factor for literal in self._literals for factor in (0.5, 0.99, 1.0, 1.01, 2.0)]
+
+
+def _labels(name: str) -> dict[str, str]:
+    return dict.fromkeys(LABELS[name], "1")
+
+
+def _without_matchers(node: Node) -> Node:
+    match node:
+        case Selector():
+            return replace(node, matchers=())
+        case Negation(operand):
+            return replace(node, operand=_without_matchers(operand))
+        case Binary(_, left, right):
+            return replace(node, left=_without_matchers(left), right=_without_matchers(right))
+        case Aggregation(_, operand):
+            return replace(node, operand=_without_matchers(operand))
+        case Call(_, arguments):
+            return replace(node, arguments=tuple(map(_without_matchers, arguments)))
+    return node
+
+
+def _numbers(node: Node) -> Iterator[float]:
+    match node:
+        case Number(value):
+            yield value
+        case Negation(operand):
+            yield from _numbers(operand)
+        case Binary(_, left, right):
+            yield from _numbers(left)
+            yield from _numbers(right)
+        case Aggregation(_, operand):
+            yield from _numbers(operand)
+        case Call(_, arguments):
+            for each in arguments:
+                yield from _numbers(each)
+
+
+def _names(*groups: Sequence[Family[Any]]) -> frozenset[str]:
+    return frozenset(family.name for families in groups for family in families)
+
+
+OWNER_LABELS = frozenset({"user", "uid", "unit", "container_id", "slurm_job"})
+"""Labels of process series that say whose a process is, as far as that is known."""
+NODE = frozenset({"job", "instance"})
+"""Labels that Prometheus adds."""
+PLACE = frozenset({"gpu", "uuid", "gpu_instance_id", "compute_instance_id"})
+"""Labels that say on which GPU, or part of one, something is."""
+LABELS = {family.name: frozenset(family.labels) for family in FAMILIES}
+"""Labels of every family that the agent has."""
+INFO = "gpuagent_process_info"
+EVIDENCE = "gpuagent_process_memory_leak_evidence"
+"""Has a series only while a process leaks: that there is one is a finding of its own."""
+BUDGETS = frozenset(family.name for family in REMEDY_FAMILIES if "budget" in family.labels)
+TOLD = _names(CLIENT_FAMILIES, SOURCE_FAMILIES, TORCH_FAMILIES, FRAMEWORK_FAMILIES)
+"""Families whose values come from what apps and model servers say of themselves."""
+RECORDS = _names(ALERTING_FAMILIES, REMEDY_FAMILIES) - BUDGETS
+"""Families that tell what the agent itself concluded or did: other rules' expressions stand behind them."""
+PROCESSES = _names(PROCESS_FAMILIES, GROWTH_FAMILIES)
+"""Families of processes."""
+GROWTH = _names(GROWTH_FAMILIES, GPU_GROWTH_FAMILIES, MIG_GROWTH_FAMILIES)
+"""Families of the leak detector: who acts on them acts on a leak."""
+UTILIZATION = frozenset(family.name for family in PROCESS_FAMILIES if family.collector == "process_utilization")
+"""Families that tell how busy a process is, each in one engine."""
+FORECASTS = frozenset(name for name in GROWTH if name.endswith("exhaustion_seconds"))
+"""Families that tell what would be if growth went on: whatever loads a model looks the same until it stops."""
+UNIX_TIMES = frozenset(
+    name for name in LABELS if name.endswith(("_timestamp_seconds", "_start_time_seconds", "_since_seconds"))
+)
+"""Families whose values are moments of the wall clock."""
+FLAGS = frozenset(family.name for family in FAMILIES if family.help.startswith("1 "))
+"""Families whose value is 1 where something is so; most are 0 where it is not."""
+PROCESS_LABELS = frozenset[str]().union(*(LABELS[name] for name in PROCESSES)) - {"pid"} - PLACE - NODE
+"""Labels of process series that say more than which process it is, and on which GPU."""
+WITHHOLDING = frozenset({"gpuagent_gpu_memory_preallocated", "gpuagent_gpu_memory_fast_growth_expected"})
+"""Families of GPUs that depend on the names of processes: they may keep an alert from firing, never cause one."""
+NARROWER = frozenset(name for name, labels in LABELS.items() if "gpu_instance_id" in labels) - PROCESSES
+"""Families of parts of a GPU."""
+CAN_BE_MISSING = (
+    UTILIZATION
+    | {"gpuagent_process_resident_memory_bytes", "gpuagent_process_start_time_seconds"}
+    | _names(GROWTH_FAMILIES)
+)
+"""Families without a sample for some processes that are alive."""
+_GPU_MEMORY = frozenset(
+    f"gpuagent_gpu_memory_{name}" for name in ("total_bytes", "used_bytes", "free_bytes", "used_ratio")
+)
+ALWAYS_THERE = _GPU_MEMORY | WITHHOLDING
+"""Families of GPUs that have a sample wherever the GPU can be read at all."""
+MEMORY = (_GPU_MEMORY - {"gpuagent_gpu_memory_total_bytes"}) | {
+    "gpuagent_mig_memory_used_bytes",
+    "gpuagent_mig_memory_free_bytes",
+    "gpuagent_budget_used_bytes",
+    "gpuagent_gpu_memory_growth_bytes_per_second",
+    "gpuagent_gpu_memory_leak_suspected",
+}
+"""Families of GPUs that tell how much memory is in use which ending a process could give back. What a GPU, an instance
+or a budget has at most is none: it is the same whoever holds it."""
+VERDICT = "gpuagent_process_memory_verdict"
+"""Is always 1: what is so of the process stands in its label `verdict`."""
+TELLING = MEMORY | (PROCESSES - UNIX_TIMES - {INFO, VERDICT})
+"""Families whose values, compared with something, are a finding about a process or the memory of a GPU."""

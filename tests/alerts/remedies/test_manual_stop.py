@@ -1,0 +1,181 @@
+"""`gpuagent remedies stop`: a person ends all that rules do, with real processes and a record on the disk."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent.config.models import Config
+from gpuagent.remedy_commands import RemedyCommands
+from gpuagent_alerts.remedies.audit import STOP, NotRecorded
+from gpuagent_alerts.remedies.service import describe_user
+from gpuagent_alerts.store.database import Store
+from tests.alerts.remedies.processes import IGNORES_TERM, PLAIN, as_target, running
+from tests.alerts.remedies.staging import Stage, config, stage
+
+LADDER = {
+    "match": ['alertname="GpuProcessMemoryLeak"'],
+    "steps": [{"notify": {"wait": 60}}, {"terminate": {"wait": 20}}],
+}
+NO_LIMITS = {"pause": 0, "cooldown": 0, "per_hour": 99, "per_day": 99, "unit_per_hour": 99}
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """Of a record on the disk, as the agent has it."""
+    return tmp_path / "state.db"
+
+
+def settings(pid: int) -> Config:
+    """A warning that is waited for long, then SIGTERM."""
+    return config(as_target(pid).user, ladders=[LADDER], limits=NO_LIMITS)
+
+
+async def warned(one: Stage, pid: int) -> None:
+    """A ladder waits after its warning."""
+    one.fires(pid)
+    await one.until(lambda: any(run.id for run in one.acting.remedies.running))
+
+
+async def document(one: Stage) -> dict[str, Any]:
+    """As `gpuagent remedies` gets it."""
+    return await RemedyCommands(one.acting).remedies()
+
+
+def test_it_ends_what_runs_and_begins_nothing(path: Path) -> None:
+    """A ladder takes no step after it, no rule begins another one, and a reset lets them go on."""
+
+    async def story(pid: int, wait: Any) -> None:
+        async with stage(settings(pid), Store(path), {"leaker": pid}) as one:
+            commands = RemedyCommands(one.acting)
+            await warned(one, pid)
+            assert await commands.stop(os.getuid()) == ""
+            await one.until(lambda: one.ended() == ["refused"])
+            told = await document(one)
+            assert "a person has stopped them" in told["remedies"][-1]["end"]["detail"]
+            assert (told["stopped"], told["stopped_by"]) == ("a person has stopped them", describe_user(os.getuid()))
+            assert told["stopped_seconds"] > 0
+            assert one.acting.figures().stopped
+            for _ in range(20):
+                await one.tick()
+            assert len((await document(one))["remedies"]) == 1
+            assert wait() is None
+
+            await commands.reset(os.getuid())
+            told = await document(one)
+            assert (told["stopped"], told["stopped_by"], told["stopped_seconds"]) == ("", "", None)
+            one.alerts = []
+            await one.tick()
+            await warned(one, pid)
+
+    with running(PLAIN) as leaker:
+        asyncio.run(story(leaker.pid, leaker.poll))
+
+
+def test_it_survives_a_restart(path: Path) -> None:
+    """The next agent knows who has stopped remedies, and acts for no rule."""
+
+    async def stop(pid: int) -> None:
+        async with stage(settings(pid), Store(path), {"leaker": pid}) as one:
+            await RemedyCommands(one.acting).stop(os.getuid())
+
+    async def after(pid: int) -> None:
+        async with stage(settings(pid), Store(path), {"leaker": pid}) as one:
+            await one.acting.open()
+            one.fires(pid)
+            for _ in range(20):
+                await one.tick()
+            told = await document(one)
+            assert (told["stopped_by"], told["remedies"]) == (describe_user(os.getuid()), [])
+
+    with running(PLAIN) as leaker:
+        asyncio.run(stop(leaker.pid))
+        asyncio.run(after(leaker.pid))
+        assert leaker.poll() is None
+
+
+def test_a_person_may_still_act(path: Path) -> None:
+    """It holds for rules, like the breaker: who confirms a process afterwards has decided it."""
+
+    async def story(pid: int, ends: Any) -> None:
+        async with stage(settings(pid), Store(path), {"leaker": pid}) as one:
+            commands = RemedyCommands(one.acting)
+            await commands.stop(os.getuid())
+            asked = asyncio.create_task(commands.kill(pid, one.shown(pid), os.getuid()))
+            await one.until(lambda: ends() is not None)
+            await one.until(asked.done, 2000)
+
+    with running(PLAIN) as leaker:
+        asyncio.run(story(leaker.pid, leaker.poll))
+
+
+def test_what_a_person_began_takes_no_further_step_either(path: Path) -> None:
+    """A kill by hand that waits after SIGTERM sends no SIGKILL once somebody has stopped all of it."""
+
+    async def story(pid: int) -> None:
+        async with stage(settings(pid), Store(path), {"leaker": pid}) as one:
+            commands = RemedyCommands(one.acting)
+            asked = asyncio.create_task(commands.kill(pid, one.shown(pid), os.getuid()))
+            await one.until(lambda: any(run.id for run in one.acting.remedies.running))
+            await commands.stop(os.getuid())
+            await one.until(asked.done)
+            assert "a person has stopped them" in (await asked)["detail"]
+
+    with running(IGNORES_TERM) as leaker:
+        asyncio.run(story(leaker.pid))
+        assert leaker.poll() is None
+
+
+@pytest.mark.parametrize("full", [True, False])
+def test_it_holds_where_it_cannot_be_recorded(path: Path, full: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A disk that is full or hangs stops nobody from stopping remedies; the answer says that a restart forgets it."""
+    goes_on = threading.Event()
+
+    def fails(_: str) -> None:
+        if full:
+            raise NotRecorded("the disk is full")
+        goes_on.wait(20)
+
+    async def story(pid: int) -> None:
+        async with stage(settings(pid), Store(path), {"leaker": pid}) as one:
+            monkeypatch.setattr(one.acting.audit, "stop", fails)
+            await warned(one, pid)
+            assert await RemedyCommands(one.acting).stop(7) != ""
+            await one.until(lambda: one.ended() == ["refused"])
+            await one.acting._look_at_the_breaker()
+            assert (await document(one))["stopped_by"] == "uid 7"
+            for _ in range(20):
+                await one.tick()
+            assert not one.acting.remedies.running
+
+    monkeypatch.setattr("gpuagent_alerts.remedies.service._RECORD_SECONDS", 0.05)
+    with running(PLAIN) as leaker:
+        asyncio.run(story(leaker.pid))
+        goes_on.set()
+        assert leaker.poll() is None
+
+
+def test_a_stop_whose_row_is_damaged_is_still_one(path: Path) -> None:
+    """Who it was cannot be told any more; that remedies are stopped can."""
+    store = Store(path)
+    store.execute(
+        "INSERT INTO remedy_audit (run, kind, boot_id, clock, wall, data) VALUES ('', ?, 'b', 0, 0, 'no JSON')", (STOP,)
+    )
+
+    async def story(pid: int) -> None:
+        async with stage(settings(pid), store, {"leaker": pid}) as one:
+            await one.acting.open()
+            one.fires(pid)
+            for _ in range(20):
+                await one.tick()
+            told = await document(one)
+            assert (told["stopped"], told["stopped_by"]) == ("a person has stopped them", "?")
+            assert told["remedies"] == []
+
+    with running(PLAIN) as leaker:
+        asyncio.run(story(leaker.pid))

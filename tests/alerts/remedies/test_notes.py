@@ -1,0 +1,94 @@
+"""Receivers are told of what was done to a process, and of nothing that was only considered."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from gpuagent_alerts.remedies.audit import Audit, runs
+from gpuagent_alerts.remedies.notes import Notes, has_taken_a_step
+from gpuagent_alerts.remedies.observation import Condition
+from gpuagent_alerts.remedies.run import Run
+from gpuagent_alerts.remedies.steps import Kind, Step
+from gpuagent_alerts.store.database import Store
+from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, plan, target, tools
+
+NOTIFY = Step(Kind.NOTIFY, 5.0)
+
+
+def over(world: World) -> None:
+    """The alert has ended."""
+    world.condition = Condition.OVER
+
+
+def exec_at_the_last_look(world: World) -> None:
+    """The process becomes another program between the decision and the act."""
+    world.inner = [lambda _: None, lambda _: None, lambda made: made.exec(100)]
+
+
+def stranger(world: World) -> None:
+    """Its user is not allowed."""
+    world.bodies[100].target = target(user="other")
+
+
+def nothing(_: World) -> None:
+    """All is well."""
+
+
+@pytest.mark.parametrize(
+    ("steps", "before", "dry_run", "told"),
+    [
+        ((KILL,), over, False, []),
+        ((KILL,), stranger, False, []),
+        ((KILL,), exec_at_the_last_look, False, []),
+        ((KILL,), nothing, False, ["released"]),
+        ((RELEASE,), nothing, False, ["no_effect"]),
+        ((NOTIFY, TERMINATE), nothing, False, ["released"]),
+        ((KILL,), nothing, True, ["dry_run"]),
+        ((KILL,), stranger, True, []),
+    ],
+    ids=[
+        "resolved",
+        "refused",
+        "forbidden at the last look",
+        "killed",
+        "cache",
+        "notice",
+        "dry run",
+        "dry and refused",
+    ],
+)
+def test_what_is_told(steps: Sequence[Step], before: Callable[[World], None], dry_run: bool, told: list[str]) -> None:
+    """ALERT-04: a message for a step that was taken, or would have been; by this agent and by the next one alike."""
+    store, world = Store(None), World()
+    before(world)
+
+    async def story() -> None:
+        made = Run(plan(*steps, dry_run=dry_run), RULES, tools(world, store))
+        outcome = await made.climb()
+        notes, later = Notes(world.clock), Notes(world.clock)
+        notes.ended(made, outcome, again=False)
+        later.take_over(runs(Audit(store, world.clock, BOOT).events()))
+        assert [note.result for note in notes.recent() if note.step_taken] == told
+        assert [note.result for note in later.recent() if note.step_taken] == told
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("rows", "expected"),
+    [
+        ([], False),
+        ([("intent", {})], True),
+        ([("intent", {}), ("result", {"taken": True})], True),
+        ([("intent", {}), ("result", {"taken": False})], False),
+        ([("intent", {}), ("result", {"ok": False, "detail": "not done: it has ended by itself"})], False),
+        ([("intent", {}), ("result", {"ok": True})], True),
+    ],
+    ids=["none", "unknown", "taken", "not taken", "not taken, older", "taken, older"],
+)
+def test_steps_on_record(rows: list[tuple[str, dict[str, object]]], expected: bool) -> None:
+    """A step without a result may have been taken; rows of an older version say it by their words."""
+    assert has_taken_a_step([{"kind": kind, "step": "SIGTERM", **data} for kind, data in rows]) is expected

@@ -1,0 +1,390 @@
+"""What is asked of systemctl, with a program in its place that answers as systemd 252 does."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shlex
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gpuagent_alerts.remedies.execution.units import Systemctl
+from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
+from gpuagent_alerts.remedies.observation import UnitPermission
+from gpuagent_alerts.remedies.pinned_processes import Doubt
+from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS
+from tests.fakes.cgroups import CGROUP, UNIT, CgroupTree, unit_target
+
+NOW = 1_000_000.0
+ALICE = (1001, 1001, 1001, 1001)
+STRICT = UnitPermission(never=NEVER_UNITS, known_shared=SHARED_UNITS)
+SHARED = UnitPermission(shared=True, never=NEVER_UNITS, known_shared=SHARED_UNITS)
+
+
+def shown(started_ago: float = 86_400, /, **changes: str | None) -> str:
+    """What `systemctl show` prints about a healthy unit of user 1000, with changes; None leaves a line out."""
+    known = {
+        "Id": UNIT, "Names": UNIT, "LoadState": "loaded", "ActiveState": "active", "Job": "", "RefuseManualStart": "no",
+        "RefuseManualStop": "no", "StartLimitBurst": "5", "StartLimitIntervalUSec": "10s", "NRestarts": "0",
+        "ActiveEnterTimestampMonotonic": f"{(NOW - started_ago) * 1e6:.0f}", "UID": "1000", "User": "svc",
+        "DynamicUser": "no", "ControlGroup": CGROUP, "RequiredBy": "", "RequisiteOf": "", "BoundBy": "",
+        "ConsistsOf": "", "Requires": "", "BindsTo": "", "Wants": "", "Conflicts": "", "ConflictedBy": "",
+        "SuccessAction": "none", "FailureAction": "none", "StartLimitAction": "none", "JobTimeoutAction": "none",
+        "OnSuccess": "", "OnFailure": "", "OnSuccessJobMode": "fail", "OnFailureJobMode": "replace",
+        "PropagatesStopTo": "",
+    }  # fmt: skip
+    return "\n".join(f"{key}={value}" for key, value in (known | changes).items() if value is not None)
+
+
+class Machine:
+    """A unit with one process, and a systemctl that tells of it."""
+
+    def __init__(
+        self, folder: Path, show: str = "", restart: str = "exit 0", others: str = "", started: str = ""
+    ) -> None:
+        self.folder = folder
+        self.tree = CgroupTree(folder)
+        self.tree.add(100)
+        program = folder / "systemctl"
+        (folder / "show").write_text(show or shown())
+        (folder / "others").write_text(others)
+        (folder / "started").write_text(started)
+        here = shlex.quote(str(folder))
+        program.write_text(
+            f'cd {here}; echo "$@" >> asked\n'
+            'case "$1 $3" in "show Id,ActiveState") cat others;; "show Id,ActiveState,"*) cat started;; '
+            f"show*) cat show;; *) {restart};; esac\n"
+        )
+        processes = UnitProcesses(self.tree.proc, mountinfo=self.tree.mountinfo)
+        self.systemctl = Systemctl(processes, ("sh", str(program)), monotonic=lambda: NOW)
+
+    @property
+    def restarts(self) -> list[str]:
+        """What was asked of systemctl but for questions."""
+        asked = self.folder / "asked"
+        lines = asked.read_text().splitlines() if asked.exists() else []
+        return [line for line in lines if not line.startswith("show")]
+
+    def refusal(self, permission: UnitPermission = STRICT, **target: Any) -> str:
+        """Why the unit must not be restarted."""
+        return asyncio.run(self.systemctl.refusal(unit_target(**target), permission))
+
+    def restart(self, permission: UnitPermission = STRICT, seconds: float = 5.0, **target: Any) -> Any:
+        """Restart it."""
+        return asyncio.run(self.systemctl.restart(unit_target(**target), permission, seconds))
+
+
+@pytest.mark.parametrize(
+    ("show", "word"),
+    [
+        (shown(LoadState="not-found"), "no unit"),
+        ("", "no unit"),
+        (shown(RefuseManualStop="yes"), "refuses"),
+        (shown(5, NRestarts="3"), "start limit"),
+        (shown(50, NRestarts="4", StartLimitIntervalUSec="1min 30s"), "start limit"),
+        (shown(50, NRestarts="1", StartLimitBurst="2", StartLimitIntervalUSec="infinity"), "start limit"),
+        *((shown(**{key: None}), "how often") for key in ("NRestarts", "StartLimitBurst")),
+        (shown(ActiveEnterTimestampMonotonic=None), "how often"),
+        *((shown(ActiveState=state), state) for state in ("inactive", "activating", "deactivating", "reloading")),
+        (shown(ActiveState=None), "unknown state"),
+        (shown(Job="417"), "job"),
+        *(
+            (shown(**{key: "reboot"}), f"{key}=reboot")
+            for key in ("SuccessAction", "FailureAction", "StartLimitAction", "JobTimeoutAction")
+        ),
+        *(
+            (shown(**{f"On{end}": "rescue.target", f"On{end}JobMode": "isolate"}), f"On{end}JobMode=isolate")
+            for end in ("Success", "Failure")
+        ),
+        (shown(FailureAction=None), "FailureAction="),
+        *((shown(Names=names), "names") for names in (None, "", "a b;c", '"open', "other.service")),
+        (shown(Id=None), "names"),
+        (shown(Id="x.scope", Names=f"{UNIT} x.scope"), "names"),
+    ],
+)
+def test_left_alone(tmp_path: Path, show: str, word: str) -> None:
+    """A unit that is not there, refuses, is on its way up or down, is not known, or that a start could leave failed.
+
+    No permission lifts that.
+    """
+    machine = Machine(tmp_path, show or "Names=")
+    for permission in (STRICT, SHARED):
+        assert word in machine.refusal(permission)
+        with pytest.raises(Doubt, match=word):
+            machine.restart(permission)
+    assert machine.restarts == []
+
+
+@pytest.mark.parametrize(
+    "show",
+    [
+        shown(5, NRestarts="2"),
+        shown(11, NRestarts="4"),
+        shown(5, NRestarts="100", StartLimitBurst="0"),
+        shown(2),
+        shown(86_400, NRestarts="4", StartLimitIntervalUSec="1h"),
+    ],
+)
+def test_may_be_restarted(tmp_path: Path, show: str) -> None:
+    """Starts that are longer ago than the interval do not count, nor does a limit that is off."""
+    assert Machine(tmp_path, show).refusal() == ""
+
+
+@pytest.mark.parametrize("unit", ["", "--root=/x.service", "a b.service", "x.socket", "../x.service", "x.service\n"])
+def test_names_that_are_none(tmp_path: Path, unit: str) -> None:
+    """What is no name of a service never becomes an argument; nor does a unit of a user's own manager."""
+    machine = Machine(tmp_path)
+    assert "name of a service" in machine.refusal(unit=unit)
+    assert "name of a service" in machine.refusal(SHARED, unit="user@1000.service/a.service")
+    with pytest.raises(Doubt):
+        machine.restart(SHARED, unit=unit)
+    assert not (tmp_path / "asked").exists()
+
+
+def test_restart(tmp_path: Path) -> None:
+    """It asks for exactly this unit, and never for a password."""
+    machine = Machine(tmp_path)
+    assert machine.restart().ok
+    assert machine.restarts == [f"--no-ask-password restart -- {UNIT}"]
+
+
+def test_own_restarts_count(tmp_path: Path) -> None:
+    """Those are not in systemd's own count, and use up the unit's limit as well."""
+    machine = Machine(tmp_path, shown(5, StartLimitBurst="3"))
+    assert machine.restart().ok
+    assert "start limit" in machine.refusal()
+    with pytest.raises(Doubt, match="start limit"):
+        machine.restart()
+    assert len(machine.restarts) == 1
+
+
+def test_restart_is_denied(tmp_path: Path) -> None:
+    """Polkit says no: told as a missing right."""
+    done = Machine(tmp_path, restart="echo 'Access denied' >&2; exit 4").restart()
+    assert (done.ok, done.errno) == (False, 1)
+    assert "Access denied" in done.detail
+
+
+def test_restart_hangs(tmp_path: Path) -> None:
+    """A job that takes longer than its time is not waited for."""
+    done = Machine(tmp_path, restart="exec sleep 1000").restart(seconds=0.2)
+    assert not done.ok
+    assert "longer" in done.detail
+
+
+def test_no_systemd(tmp_path: Path) -> None:
+    """Without systemctl nothing is restarted, and it is said why."""
+    machine = Machine(tmp_path)
+    machine.systemctl = Systemctl(UnitProcesses(machine.tree.proc), (str(tmp_path / "none"),))
+    assert "cannot be asked" in machine.refusal()
+
+
+def test_an_answer_without_end(tmp_path: Path) -> None:
+    """Half an answer is none: the half that is missing may have the names of the units that depend on it."""
+    machine = Machine(tmp_path, shown(RequiredBy=" ".join(f"unit{number}.service" for number in range(8000))))
+    assert "too long" in machine.refusal()
+
+
+def test_other_users_in_it(tmp_path: Path) -> None:
+    """Nobody ends a colleague's work by a rule; the refusal says who they are and where to permit it."""
+    machine = Machine(tmp_path)
+    machine.tree.add(101, f"{CGROUP}/notebook", uids=(4_000_001,) * 4)
+    refusal = machine.refusal()
+    assert f"{UNIT} runs processes of other users: 4000001 (1); " in refusal
+    assert "name it in remedies.allow.shared_units" in refusal
+    assert "run systemctl yourself" in refusal
+    with pytest.raises(Doubt, match="other users"):
+        machine.restart()
+    assert machine.restarts == []
+    assert machine.refusal(SHARED) == ""
+    assert machine.restart(SHARED).ok
+
+
+@pytest.mark.parametrize(
+    ("changes", "uids", "words"),
+    [
+        ({"UID": "1000"}, (1000,) * 4, ""),
+        ({"UID": "61184", "DynamicUser": "yes", "User": "dyn"}, (61184,) * 4, ""),
+        ({"UID": "[not set]", "User": ""}, (0,) * 4, ""),
+        ({"UID": "4294967295", "User": "root"}, (0,) * 4, ""),
+        ({"UID": None, "User": "0"}, (0,) * 4, ""),
+        ({"UID": "[not set]", "User": ""}, (1000,) * 4, "other users"),
+        ({"UID": "[not set]", "User": None}, (0,) * 4, "own user is unknown"),
+        ({"UID": "[not set]", "DynamicUser": "yes", "User": ""}, (0,) * 4, "own user is unknown"),
+        ({"UID": "[not set]", "DynamicUser": None, "User": ""}, (0,) * 4, "own user is unknown"),
+        ({"UID": "[not set]", "User": "no-such-user-here"}, (0,) * 4, "own user is unknown"),
+        ({"UID": "-1"}, (0,) * 4, "own user is unknown"),
+    ],
+)
+def test_the_units_own_user(
+    tmp_path: Path, changes: dict[str, str | None], uids: tuple[int, int, int, int], words: str
+) -> None:
+    """By systemd's word on the running unit, else by `User=`, root without one; unknown is nobody's."""
+    machine = Machine(tmp_path, shown(**changes))
+    machine.tree.proc.end(100)
+    machine.tree.add(100, uids=uids)
+    refusal = machine.refusal()
+    assert (words in refusal) if words else refusal == ""
+
+
+def test_a_name_with_an_escape(tmp_path: Path) -> None:
+    """A name is read as systemctl prints it (measured, v252): plain by itself, in quotes and doubled in lists."""
+    unit = r"a\x2db@1.service"
+    cgroup = rf"/system.slice/system-a\x5cx2db.slice/{unit}"
+    show = shown(Id=unit, Names=r'"a\\x2db@1.service"', ControlGroup=cgroup)
+    machine = Machine(tmp_path, show)
+    machine.tree.add(7, cgroup)
+    assert machine.refusal(pid=7, unit=unit) == ""
+    assert machine.restart(pid=7, unit=unit).ok
+    assert machine.restarts == [rf"--no-ask-password restart -- {unit}"]
+
+
+def test_not_in_this_unit(tmp_path: Path) -> None:
+    """A process that systemd does not count to the unit is no reason to restart it, whoever permits that."""
+    machine = Machine(tmp_path)
+    machine.tree.add(101, "/user.slice/user-1001.slice/whisper.service", uids=ALICE)
+    for permission in (STRICT, SHARED):
+        assert "pid 101 does not run in whisper.service according to systemd" in machine.refusal(permission, pid=101)
+
+
+@pytest.mark.parametrize("alias", ["docker.service", "ssh.service"])
+def test_an_alias_on_the_never_list(tmp_path: Path, alias: str) -> None:
+    """A unit is judged by all of its names, and never restarted by an alias."""
+    show = shown(Id=UNIT, Names=f"alias.service {alias} {UNIT}")
+    machine = Machine(tmp_path, show)
+    for permission in (STRICT, SHARED):
+        assert f"{alias} is on the never-list" in machine.refusal(permission, unit="alias.service")
+    plain = Machine(_folder(tmp_path), shown(Names=f"alias.service {UNIT}"))
+    assert plain.restart(unit="alias.service").ok
+    assert plain.restarts == [f"--no-ask-password restart -- {UNIT}"]
+
+
+def test_an_alias_of_a_shared_unit(tmp_path: Path) -> None:
+    """What is known to run others' jobs under one user is refused although no look could tell."""
+    machine = Machine(tmp_path, shown(Names=f"{UNIT} gitlab-runner-a100.service"))
+    assert "gitlab-runner-a100.service runs other people's work" in machine.refusal()
+    assert machine.refusal(SHARED) == ""
+
+
+@pytest.mark.parametrize("key", ["RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf"])
+def test_what_would_be_restarted_with_it(tmp_path: Path, key: str) -> None:
+    """A unit that takes an active other down with it is left alone; those that are not active do not count."""
+    others = (
+        "Id=b.service\nActiveState=active\n\nId=a.target\nActiveState=inactive\n\nId=c.service\nActiveState=failed\n"
+    )
+    machine = Machine(tmp_path, shown(**{key: "a.target b.service c.service"}), others=others)
+    refusal = machine.refusal()
+    assert "restarting whisper.service also restarts b.service; " in refusal
+    assert "shared_units" in refusal
+    assert machine.refusal(SHARED) == ""
+    (tmp_path / "others").write_text(others.replace("ActiveState=active", "ActiveState=inactive"))
+    assert machine.refusal() == ""
+
+
+@pytest.mark.parametrize("value", [None, "a;b", " ".join(f"u{number}.service" for number in range(65))])
+def test_dependents_that_cannot_be_seen(tmp_path: Path, value: str | None) -> None:
+    """Missing, no names, or too many to ask for: not the same as none."""
+    assert "cannot be seen which units" in Machine(tmp_path, shown(BoundBy=value)).refusal()
+
+
+STOPPED = "Id=c.service\nActiveState=active\n\nId=shutdown.target\nActiveState=inactive\n"
+PULLS_A_CONFLICT = (
+    "Id=b.service\nActiveState=inactive\nRequires=d.service\nBindsTo=\nWants=\nConflicts=shutdown.target c.service\n"
+    "ConflictedBy=\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("changes", "started"),
+    [
+        ({"Conflicts": "shutdown.target c.service"}, ""),
+        ({"ConflictedBy": "c.service"}, ""),
+        ({"Wants": "b.service"}, PULLS_A_CONFLICT),
+        ({"Requires": "b.service"}, PULLS_A_CONFLICT),
+        ({"BindsTo": "b.service"}, PULLS_A_CONFLICT),
+        ({"OnSuccess": "b.service"}, PULLS_A_CONFLICT),
+        ({"OnFailure": "b.service"}, PULLS_A_CONFLICT),
+    ],
+)
+def test_what_its_start_would_stop(tmp_path: Path, changes: dict[str, str], started: str) -> None:
+    """An active unit that conflicts with it, or with one that it starts, would end: no permission lifts that."""
+    machine = Machine(tmp_path, shown(**changes), others=STOPPED, started=started)
+    for permission in (STRICT, SHARED):
+        assert machine.refusal(permission) == "starting whisper.service stops c.service"
+    (tmp_path / "others").write_text(STOPPED.replace("ActiveState=active", "ActiveState=inactive"))
+    assert machine.refusal() == ""
+
+
+@pytest.mark.parametrize("way", ["directly", "by one that is restarted with it"])
+def test_what_is_stopped_with_it(tmp_path: Path, way: str) -> None:
+    """A unit that is stopped with it, and not started again, would be down for good: no permission lifts that."""
+    directly = way == "directly"
+    changes = {"PropagatesStopTo": "shutdown.target c.service"} if directly else {"RequiredBy": "b.service"}
+    others = STOPPED if directly else f"Id=b.service\nActiveState=active\n\n{STOPPED}"
+    none = "".join(f"{key}=\n" for key in ("RequiredBy", "RequisiteOf", "BoundBy", "ConsistsOf"))
+    started = f"Id=b.service\nActiveState=active\n{none}PropagatesStopTo=c.service\n"
+    machine = Machine(tmp_path, shown(**changes), others=others, started="" if directly else started)
+    assert "restarting whisper.service stops, for good, " in machine.refusal(SHARED)
+    assert "c.service" in machine.refusal(SHARED)
+    assert machine.refusal() != ""
+    (tmp_path / "others").write_text(STOPPED.replace("ActiveState=active", "ActiveState=inactive"))
+    assert machine.refusal(SHARED) == ""
+
+
+def test_a_systemd_that_stops_nothing_with_a_unit(tmp_path: Path) -> None:
+    """Before version 249 systemd has no such properties, and does not tell them: it stops nobody by them."""
+    missing = dict.fromkeys(("PropagatesStopTo", "OnSuccess", "OnSuccessJobMode"))
+    assert Machine(tmp_path, shown(**missing)).refusal() == ""
+
+
+def test_what_its_end_starts_cannot_be_seen(tmp_path: Path) -> None:
+    """Every systemd tells what it starts when the unit has failed."""
+    assert "cannot be seen" in Machine(tmp_path, shown(OnFailure=None)).refusal()
+
+
+def test_what_is_up_already_stops_nothing(tmp_path: Path) -> None:
+    """A unit that it wants and that is active is not started again."""
+    started = PULLS_A_CONFLICT.replace("ActiveState=inactive", "ActiveState=active")
+    machine = Machine(tmp_path, shown(Wants="b.service"), others=STOPPED, started=started)
+    assert machine.refusal() == ""
+
+
+@pytest.mark.parametrize("key", ["Conflicts", "ConflictedBy", "Requires", "BindsTo", "Wants"])
+@pytest.mark.parametrize("value", [None, "a;b", " ".join(f"u{number}.service" for number in range(300))])
+def test_conflicts_that_cannot_be_seen(tmp_path: Path, key: str, value: str | None) -> None:
+    """Missing, no names, or too many to ask for: not the same as none."""
+    machine = Machine(tmp_path, shown(**{key: value}), others=STOPPED, started="Id=b.service\nActiveState=inactive\n")
+    assert "cannot be seen which units are stopped" in machine.refusal()
+
+
+def test_a_session_that_begins_after_the_decision(tmp_path: Path) -> None:
+    """The look is repeated right before the restart."""
+    machine = Machine(tmp_path)
+    assert machine.refusal() == ""
+    machine.tree.add(101, uids=ALICE)
+    with pytest.raises(Doubt, match="other users"):
+        machine.restart()
+    assert machine.restarts == []
+
+
+def test_proc_hangs(tmp_path: Path) -> None:
+    """A look that does not come back is a refusal, and holds up nothing."""
+    machine = Machine(tmp_path)
+    os.mkfifo(tmp_path / "hangs")
+    processes = UnitProcesses(machine.tree.proc, mountinfo=tmp_path / "hangs")
+    program = ("sh", str(tmp_path / "systemctl"))
+    machine.systemctl = Systemctl(processes, program, monotonic=lambda: NOW, look_seconds=0.05)
+    assert "/proc, or a path of remedies.never, does not answer" in machine.refusal()
+    (tmp_path / "hangs").open("wb").close()
+    for thread in threading.enumerate():
+        if thread.name == "unit processes":
+            thread.join()
+
+
+def _folder(inside: Path) -> Path:
+    made = inside / "another"
+    made.mkdir()
+    return made
