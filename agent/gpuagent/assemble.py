@@ -32,7 +32,7 @@ from gpuagent.doors import Doors, own_url
 from gpuagent.driver.backend import longest_gap
 from gpuagent.node import STATE_FILE, NoSuchNode, lost_state, real_node, simulated_node, state_file
 from gpuagent.procfs.machine import machine_id, raise_descriptor_limit
-from gpuagent.remedying import RemediesRefused, acting_of, check_permissions, state_faults
+from gpuagent.remedying import RemediesRefused, check_permissions, remedy_service_of, settings_maker, state_faults
 from gpuagent.renewal import Renewal
 from gpuagent.runtime import logs
 from gpuagent.runtime.memory import Reserve, c_library, set_up_heap
@@ -156,10 +156,12 @@ def assemble(  # noqa: PLR0915  one line for each part
     )
     client_commands = ClientCommands(clients, node.clock)
     sources = Sources(config.sources)
+    durable = where.state_file is not None
+    remedy_settings = settings_maker(node.clock.speed, durable=durable, faults=faults)
     try:
-        acting = acting_of(
-            config, node, alerting.store, client_commands,
-            durable=where.state_file is not None, config_file=path or DEFAULT_PATH, faults=faults,
+        remedies = remedy_service_of(
+            remedy_settings(config), config, node, alerting.store, client_commands,
+            durable=durable, config_file=path or DEFAULT_PATH,
         )  # fmt: skip
     except ValueError as error:
         raise StartError(f"remedies: {error}") from None
@@ -168,12 +170,12 @@ def assemble(  # noqa: PLR0915  one line for each part
         return [
             (CLIENT_FAMILIES, clients.figures()),
             (SOURCE_FAMILIES, sources.readings()),
-            (REMEDY_FAMILIES, acting.figures()),
+            (REMEDY_FAMILIES, remedies.figures()),
             leaks.further(),
         ]
 
-    alerting.listen(acting.judge, further, acting.remedy_of)
-    alerting.endings.ask(acting.notes.ending_of, node.processes.is_running)
+    alerting.listen(remedies.judge, further, remedies.remedy_of)
+    alerting.endings.ask(remedies.notes.ending_of, node.processes.is_running)
     parts = Parts(
         config=config,
         clock=node.clock,
@@ -200,7 +202,8 @@ def assemble(  # noqa: PLR0915  one line for each part
             node=where.node,
             simulated=bool(node.place.simulated),
         ),
-        acting=acting,
+        remedies=remedies,
+        remedy_settings=remedy_settings,
         reserve=reserve,
         alert_commands=AlertCommands(alerting, node.clock),
         load=load_again,

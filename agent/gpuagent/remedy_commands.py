@@ -9,7 +9,7 @@ from typing import Any
 from gpuagent.core.identity import SHOWN_FIELDS
 from gpuagent_alerts.remedies.audit import NotRecorded
 from gpuagent_alerts.remedies.manual_requests import SHOWN_MEMBERS, AnotherProcess, NoSuchProcess, read_shown
-from gpuagent_alerts.remedies.service import Acting
+from gpuagent_alerts.remedies.service import RemedyService
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.store.problem import StoreFailure
 from gpuagent_exporters.api.remedy_routes import NotDone
@@ -31,17 +31,17 @@ _STEPS = {
 class RemedyCommands:
     """See `gpuagent_exporters.api.remedy_routes.RemedySource`."""
 
-    def __init__(self, acting: Acting) -> None:
-        self._acting = acting
+    def __init__(self, service: RemedyService) -> None:
+        self._service = service
 
     async def remedies(self) -> Document:
         try:
-            return await self._acting.document()
+            return await self._service.document()
         except StoreFailure as error:
             raise NotDone(503, f"the record cannot be read: {error}") from None
 
     async def identified(self) -> Document:
-        return await self._acting.identified()
+        return await self._service.identified()
 
     async def kill(self, pid: int, request: Mapping[str, Any], uid: int) -> Document:
         _only(request, _KILL)
@@ -60,11 +60,11 @@ class RemedyCommands:
         return await self._act(pid, [_STEPS["reset"]], request, uid)
 
     async def stop(self, uid: int) -> str:
-        return await self._acting.stop(uid)
+        return await self._service.stop(uid)
 
     async def reset(self, uid: int) -> None:
         try:
-            await self._acting.reset(uid)
+            await self._service.reset(uid)
         except NotRecorded as error:
             raise NotDone(503, f"it could not be recorded: {error}") from None
 
@@ -75,7 +75,7 @@ class RemedyCommands:
         force, dry_run = _flag(request, "force"), _flag(request, "dry_run")
         shown = read_shown(request)
         try:
-            return await self._acting.kill(pid, steps, shown, uid=uid, force=force, dry_run=dry_run, gpu=gpu)
+            return await self._service.kill(pid, steps, shown, uid=uid, force=force, dry_run=dry_run, gpu=gpu)
         except NoSuchProcess as error:
             raise NotDone(404, str(error)) from None
         except AnotherProcess as error:

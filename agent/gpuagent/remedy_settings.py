@@ -1,55 +1,76 @@
-"""What the configuration says about remedies, in the terms of the remedies."""
+"""What the configuration says about remedies, made into the objects that decide."""
 
 from __future__ import annotations
 
 import signal
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
+from gpuagent.driver.backend import longest_gap
 from gpuagent_alerts.notify.matchers import Matchers
+from gpuagent_alerts.remedies.candidates import Budget
 from gpuagent_alerts.remedies.plan import Rules
 from gpuagent_alerts.remedies.safeguards.limits import Limits
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from gpuagent_alerts.remedies.selection import LadderRule
+from gpuagent_alerts.remedies.settings import RemedySettings
 from gpuagent_alerts.remedies.steps import Kind
 from gpuagent_alerts.remedies.steps import Step as RemedyStep
+from gpuagent_exporters.status import processes_document
 
 if TYPE_CHECKING:
+    from gpuagent.config.models import Config
+    from gpuagent.config.remedies import Budget as BudgetSection
     from gpuagent.config.remedies import Ladder, Remedies, Step
+    from gpuagent.core.snapshot import Snapshot
+
+
+def settings_of(config: Config, *, off: str = "", speed: float = 1.0) -> RemedySettings:
+    """Return what remedies go by; `off` is why they are off, `speed` that of the clock.
+
+    Raises ValueError for a regular expression that RE2 does not take.
+    """
+    remedies = config.remedies
+    return RemedySettings(
+        ladders=ladders_of(remedies),
+        rules=rules_of(remedies),
+        proof_seconds=remedies.proof,
+        dry_run=remedies.dry_run,
+        budgets=budgets_of(config.budgets),
+        poll_interval_seconds=config.poll_interval,
+        longest_gap_seconds=longest_gap(config.poll_interval, speed),
+        list_processes=partial(_list_processes, config),
+        off=off,
+    )
 
 
 def ladders_of(remedies: Remedies) -> tuple[LadderRule, ...]:
-    """In the order of the file. Raises ValueError for a regular expression that RE2 does not take."""
+    """Return the ladders in the order of the file. Raises ValueError as `settings_of`."""
     return tuple(_ladder(ladder, remedies) for ladder in remedies.ladders)
 
 
 def rules_of(remedies: Remedies) -> Rules:
-    """Who may be acted on, and how often."""
-    allow, limits = remedies.allow, remedies.limits
-    return Rules(
-        Policy(
-            allow=Allow(
-                users=allow.users,
-                units=allow.units,
-                shared_units=allow.shared_units,
-                containers=allow.containers,
-                gpus=allow.gpus,
-                min_age_seconds=allow.min_age,
-                min_memory_bytes=allow.min_memory,
-            ),
-            never=remedies.never,
-            evidence=remedies.evidence,
-            mps_clients=remedies.mps_clients,
-            idle_for_seconds=remedies.idle_for,
-        ),
-        Limits(
-            pause_seconds=limits.pause,
-            per_hour=limits.per_hour,
-            per_day=limits.per_day,
-            unit_per_hour=limits.unit_per_hour,
-            cooldown_seconds=limits.cooldown,
-            breaker=limits.breaker,
-        ),
+    """Return who may be acted on, and how often. `allow` and `limits` have the keys of the sections for fields."""
+    allow = Allow(**dict(remedies.allow))
+    policy = Policy(
+        allow, remedies.never, remedies.evidence, mps_clients=remedies.mps_clients, idle_for_seconds=remedies.idle_for
+    )
+    return Rules(policy, Limits(**dict(remedies.limits)))
+
+
+def budgets_of(budgets: tuple[BudgetSection, ...]) -> tuple[Budget, ...]:
+    """Return the budgets in the order of the file."""
+    return tuple(Budget(each.label, each.memory, **dict(each.match)) for each in budgets)
+
+
+def _list_processes(config: Config, snapshot: Snapshot | None, now_seconds: float) -> dict[str, Any]:
+    return processes_document(
+        snapshot,
+        now_seconds=now_seconds,
+        poll_interval_seconds=config.poll_interval,
+        preallocates=config.preallocates,
+        identified=True,
     )
 
 
@@ -64,7 +85,7 @@ def _ladder(ladder: Ladder, remedies: Remedies) -> LadderRule:
 
 
 def step_of(step: Step) -> RemedyStep:
-    """The one of its keys that is set."""
+    """Return the step for the one key that is set."""
     for kind in Kind:
         given = getattr(step, kind)
         if given is not None:
@@ -75,7 +96,7 @@ def step_of(step: Step) -> RemedyStep:
 
 
 def signal_number(name: str) -> int:
-    """By name, with or without SIG. Raises ValueError where there is none."""
+    """Return the number of a signal, by its name with or without SIG. Raises ValueError where there is none."""
     text = name.upper()
     try:
         return signal.Signals[text if text.startswith("SIG") else f"SIG{text}"]

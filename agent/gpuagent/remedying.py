@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,7 +12,8 @@ from gpuagent.clients.commands import ClientCommands
 from gpuagent.node import COMMAND_KEY_FILE, STATE_STEMS, Node, state_file
 from gpuagent.procfs.containers import docker_container
 from gpuagent.procfs.machine import own_namespace
-from gpuagent_alerts.remedies.execution.executor import AgentHands
+from gpuagent.remedy_settings import settings_of
+from gpuagent_alerts.remedies.execution.executor import AgentHands, AppFailure
 from gpuagent_alerts.remedies.facts.command_digests import kept_digests
 from gpuagent_alerts.remedies.facts.fresh_lookup import TableLookup
 from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
@@ -20,8 +21,10 @@ from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.remedies.files.programs import ProgramCheck
 from gpuagent_alerts.remedies.notes import Notes
 from gpuagent_alerts.remedies.observation import Hands
-from gpuagent_alerts.remedies.service import Acting, Around
+from gpuagent_alerts.remedies.service import RemedyDependencies, RemedyService
+from gpuagent_alerts.remedies.settings import RemedySettings
 from gpuagent_alerts.store.database import Store
+from gpuagent_exporters.api.client_routes import CommandFailure
 
 if TYPE_CHECKING:
     from gpuagent.config.models import Config
@@ -38,17 +41,46 @@ class ClientApps:
         self._commands = commands
 
     async def release(self, pid: int, *, collect: bool = False) -> Mapping[str, Any]:
-        answer = await self._commands.release(pid, collect=collect)
+        with _app_failures():
+            answer = await self._commands.release(pid, collect=collect)
         return {**answer, "released_bytes": answer.get("returned_bytes")}
 
     async def reset(self, pid: int) -> Mapping[str, Any]:
-        return await self._commands.reset(pid)
+        with _app_failures():
+            return await self._commands.reset(pid)
 
     async def notice(self, pid: int, reason: str, seconds: float) -> Mapping[str, Any]:
-        return await self._commands.notice(pid, reason, seconds)
+        with _app_failures():
+            return await self._commands.notice(pid, reason, seconds)
 
 
-def acting_of(
+@contextmanager
+def _app_failures() -> Iterator[None]:
+    try:
+        yield
+    except CommandFailure as failure:
+        raise AppFailure(failure.reason, str(failure)) from None
+
+
+def settings_maker(speed: float, *, durable: bool, faults: Collection[str] = ()) -> Callable[[Config], RemedySettings]:
+    """Return what makes the settings of a configuration; `speed` is that of the node's clock.
+
+    `faults` are those of the state. It may grow: what could have been forged once is not trusted until the next start.
+    What is returned raises ValueError for ladders whose matchers are no regular expressions.
+    """
+
+    def off(config: Config) -> str:
+        if not durable:
+            return "there is no state directory to record them in"
+        if not faults or not acts_for_real(config):
+            return ""
+        return f"others may have written the state: {'; '.join(faults)}; then restart gpuagent"
+
+    return lambda config: settings_of(config, off=off(config), speed=speed)
+
+
+def remedy_service_of(
+    settings: RemedySettings,
     config: Config,
     node: Node,
     store: Store,
@@ -56,12 +88,8 @@ def acting_of(
     *,
     durable: bool,
     config_file: Path,
-    faults: Collection[str] = (),
-) -> Acting:
-    """Put remedies together over this node. Raises ValueError for ladders whose matchers are no regular expressions.
-
-    `faults` are those of the state. It may grow: what could have been forged once is not trusted until the next start.
-    """
+) -> RemedyService:
+    """Put remedies together over this node."""
     socket = config.processes.container_socket
     never = NeverEntries(files=node.files)
     digests = kept_digests(state_file(config, COMMAND_KEY_FILE) if durable else None)
@@ -79,19 +107,12 @@ def acting_of(
             never=never,
         )
 
-    def off(config: Config) -> str:
-        if not durable:
-            return "there is no state directory to record them in"
-        if not faults or not acts_for_real(config):
-            return ""
-        return f"others may have written the state: {'; '.join(faults)}; then restart gpuagent"
-
-    around = Around(
-        store, node.clock, node.place.boot_id, hands, off,
-        pid_namespace=own_namespace(), config_file=str(config_file), digests=digests,
+    dependencies = RemedyDependencies(
+        store, node.clock, node.place.boot_id, hands, str(config_file),
+        pid_namespace=own_namespace(), digests=digests,
         lookup=TableLookup(node.files, node.processes, digests), never=never,
     )  # fmt: skip
-    return Acting(config, around)
+    return RemedyService(settings, dependencies)
 
 
 def check_permissions(config: Config, files: CheckedFiles, programs: ProgramCheck | None = None) -> None:

@@ -29,7 +29,8 @@ from gpuagent.runtime.notify import Notifier
 from gpuagent.schedule import Schedule
 from gpuagent.view import View
 from gpuagent_alerts.leak.sensor import LeakDetection
-from gpuagent_alerts.remedies.service import Acting
+from gpuagent_alerts.remedies.service import RemedyService
+from gpuagent_alerts.remedies.settings import RemedySettings
 from gpuagent_alerts.rules.model import RuleFileError, RuleGroup
 from gpuagent_exporters.http.web_config import WebConfigError
 
@@ -69,7 +70,9 @@ class Parts:
     sources: Sources
     leaks: LeakDetection
     leak_commands: LeakCommands
-    acting: Acting
+    remedies: RemedyService
+    remedy_settings: Callable[[Config], RemedySettings]
+    """Makes the settings of a configuration; raises ValueError for matchers that are no regular expressions."""
     reserve: Reserve
     load: Callable[[Progress], tuple[Config, tuple[RuleGroup, ...]]]
     """Reads the configuration and the rules again, and notes what it reads; raises ConfigError, RuleFileError."""
@@ -114,7 +117,7 @@ class Service:
         loop.add_signal_handler(signal.SIGHUP, self._reload_soon)
         parts = self._parts
         try:
-            remedies = RemedyCommands(parts.acting)
+            remedies = RemedyCommands(parts.remedies)
             await parts.doors.open(
                 parts.view, self, parts.alert_commands, parts.client_commands, remedies, parts.leak_commands
             )
@@ -122,7 +125,7 @@ class Service:
             parts.sources.open()
             await asyncio.to_thread(parts.leaks.open)
             await parts.alerting.open(self._alive)
-            await parts.acting.open()
+            await parts.remedies.open()
             self._start_jobs()
             self._tick_task = asyncio.create_task(self._tick_for_ever(), name="tick")
             self._tick_task.add_done_callback(lambda _: self._stopping.set())
@@ -174,19 +177,19 @@ class Service:
         parts.notifier.reloading(time.clock_gettime_ns(time.CLOCK_MONOTONIC) // 1000)
         try:
             new, rules, use_doors = await self._read_again(progress)
-            use_remedies = parts.acting.prepare(new)
+            settings = parts.remedy_settings(new)
             try:
                 async with asyncio.timeout(self._reload_seconds):
                     await parts.alerting.reload(new, rules, self._alive)
                     use_doors()
-                    use_remedies()
+                    parts.remedies.use(settings)
                     await parts.sources.reload(new.sources)
             except TimeoutError:
                 why = (
                     "a reload did not come to its end: alerts or receivers wait for a disk or a file that does not"
                     " answer, and a part of the new configuration is in force; reload again once it answers"
                 )
-                parts.acting.turn_off(why)
+                parts.remedies.turn_off(why)
                 raise ValueError(f"{why}; remedies are off until then") from None
         except (ConfigError, WebConfigError, RuleFileError, ValueError) as error:
             log.error("the new configuration is refused, the old one stays:\n%s", error)  # noqa: TRY400  no traceback
@@ -304,7 +307,7 @@ class Service:
         snapshot = parts.automatic_blame.observe(snapshot)
         parts.clients.show(snapshot)
         parts.view.update(snapshot)
-        await parts.acting.see(snapshot)
+        await parts.remedies.see(snapshot)
         parts.alerting.feed(snapshot)
         self._schedule.check_clock(time.time(), time.clock_gettime(time.CLOCK_BOOTTIME))
         if snapshot.ticks == 1:
@@ -328,7 +331,7 @@ class Service:
                 if self._tick_task is not None:
                     self._tick_task.cancel()
                     await asyncio.gather(self._tick_task, return_exceptions=True)
-                await parts.acting.close()
+                await parts.remedies.close()
                 await parts.doors.close()
                 await self._keep_leaks()
                 await parts.automatic_blame.close()

@@ -130,13 +130,13 @@ class _HangingAlerting:
         await asyncio.Event().wait()
 
 
-class _Acting:
+class _Remedies:
     """Notes why it was turned off."""
 
     off = ""
 
-    def prepare(self, _: object) -> Any:
-        return lambda: pytest.fail("remedies went on by a configuration that is in force by halves")
+    def use(self, _: object) -> None:
+        pytest.fail("remedies went on by a configuration that is in force by halves")
 
     def turn_off(self, why: str) -> None:
         self.off = why
@@ -144,13 +144,18 @@ class _Acting:
 
 def test_a_reload_that_is_in_force_by_halves_turns_remedies_off() -> None:
     """Where receivers wait for a disk, nothing is acted on by the old configuration or by the new one."""
-    acting = _Acting()
+    remedies = _Remedies()
 
     async def run() -> str:
-        given: dict[str, Any] = {"doors": _Doors(), "alerting": _HangingAlerting(), "acting": acting}
+        given: dict[str, Any] = {
+            "doors": _Doors(),
+            "alerting": _HangingAlerting(),
+            "remedies": remedies,
+            "remedy_settings": lambda _: None,
+        }
         return await _service(_Files(), **given, load=lambda _: (Config(), ())).reload()
 
     told = asyncio.run(run())
 
-    assert acting.off.startswith("a reload did not come to its end")
-    assert told == f"{acting.off}; remedies are off until then"
+    assert remedies.off.startswith("a reload did not come to its end")
+    assert told == f"{remedies.off}; remedies are off until then"

@@ -6,7 +6,7 @@ Who counts towards a budget, and what they use.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
 
 from gpuagent.core.metrics.remedies import BudgetUse
 from gpuagent.core.snapshot import GpuState, ProcessReading, Snapshot
@@ -15,8 +15,18 @@ from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS
 from gpuagent_alerts.remedies.target import Target, names_container
 from gpuagent_alerts.remedies.targets import targets_named, targets_on
 
-if TYPE_CHECKING:
-    from gpuagent.config.remedies import Budget
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """How much memory on one GPU the processes may use that match all keys that are given."""
+
+    label: str
+    """The `budget` label of its series, which no other budget has."""
+    memory_bytes: int
+    unit: str | None = None
+    container: str | None = None
+    user: str | None = None
+    app: str | None = None
 
 
 def candidates_of(judged: Judged, snapshot: Snapshot, budgets: Iterable[Budget], *, disrupts: bool) -> list[Target]:
@@ -79,21 +89,21 @@ def belongs(budget: Budget, process: ProcessReading, snapshot: Snapshot) -> bool
     have chosen counts towards none either, and a user that a container gives its processes is no account of this
     machine. An app chooses its own name: the configuration asks for a user, a unit or a container beside it.
     """
-    info, match = process.info, budget.match
+    info = process.info
     if info is None or process.holder_unproven:
         return False
     client = snapshot.clients.get(process.pid)
     return (
-        (match.unit is None or (info.unit == match.unit and "unit" in info.proven_names))
+        (budget.unit is None or (info.unit == budget.unit and "unit" in info.proven_names))
         and (
-            match.container is None
+            budget.container is None
             or (
                 "container" in info.proven_names
-                and names_container(match.container, info.container_id, info.container_name)
+                and names_container(budget.container, info.container_id, info.container_name)
             )
         )
-        and (match.user is None or (info.user == match.user and info.on_host and not info.container_id))
-        and (match.app is None or (client is not None and client.id == info.id and client.app == match.app))
+        and (budget.user is None or (info.user == budget.user and info.on_host and not info.container_id))
+        and (budget.app is None or (client is not None and client.id == info.id and client.app == budget.app))
     )
 
 
@@ -107,4 +117,6 @@ def uses(budgets: tuple[Budget, ...], snapshot: Snapshot) -> Iterator[BudgetUse]
         for gpu in snapshot.gpus:
             identity = gpu.identity
             if identity.uuid in used:
-                yield BudgetUse(budget.label, str(identity.index), identity.uuid, budget.memory, used[identity.uuid])
+                yield BudgetUse(
+                    budget.label, str(identity.index), identity.uuid, budget.memory_bytes, used[identity.uuid]
+                )

@@ -11,16 +11,13 @@ import pwd
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from gpuagent.config.files import DEFAULT_PATH
 from gpuagent.core.background import in_daemon_thread
 from gpuagent.core.clock import Clock
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.metrics.remedies import RemedyCount, RemedyFigures
 from gpuagent.core.snapshot import Snapshot
-from gpuagent.driver.backend import longest_gap
-from gpuagent.remedy_settings import ladders_of, rules_of
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, Stop, runs
 from gpuagent_alerts.remedies.candidates import candidates_of, uses, why_nobody
@@ -40,16 +37,13 @@ from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND, broken
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on
 from gpuagent_alerts.remedies.safeguards.victim import Choice
 from gpuagent_alerts.remedies.selection import Firing
+from gpuagent_alerts.remedies.settings import RemedySettings
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.targets import unranked, used_ratio
 from gpuagent_alerts.store.cached_query import CachedQuery
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
-from gpuagent_exporters.status import processes_document
-
-if TYPE_CHECKING:
-    from gpuagent.config.models import Config
 
 log = logging.getLogger(__name__)
 
@@ -60,19 +54,17 @@ _LOOK_REAL_SECONDS = 5.0
 
 
 @dataclass(frozen=True, slots=True)
-class Around:
-    """What remedies stand on."""
+class RemedyDependencies:
+    """What remedies need of the node, the store and the outside world."""
 
     store: Store
     clock: Clock
     boot_id: str
     hands: Callable[[Notes], Hands]
-    off: Callable[[Config], str]
-    """Returns why nothing may be done by a configuration, in words for people; "" where nothing forbids it."""
+    config_file: str
+    """Where a person finds the keys that a refusal names."""
     pid_namespace: int = 0
     """Inode of the agent's own pid namespace: pids mean the same only to those who are in it. 0 is unknown."""
-    config_file: str = str(DEFAULT_PATH)
-    """Where a person finds the keys that a refusal names."""
     lookup: Lookup = field(default_factory=NoLookup)
     """Reads a process anew for a request by hand."""
     digests: CommandDigests = field(default_factory=CommandDigests)
@@ -81,44 +73,42 @@ class Around:
     """The operator's entries of the never-list: those in force, known to the hands as well."""
 
 
-class Acting:
-    """For one event loop."""
+class RemedyService:
+    """Remedies of one node, for one event loop."""
 
-    def __init__(self, config: Config, around: Around) -> None:
-        """Raises ValueError for a ladder whose matchers are no regular expressions."""
-        self.config = config
-        self.notes = Notes(around.clock)
-        self.eyes = SnapshotEyes(around.clock, self._choice, lambda: self.config.remedies.never)
-        self.audit = Audit(around.store, around.clock, around.boot_id)
-        self._record = CachedQuery(around.store, lambda: runs(self.audit.events()))
-        self._clock = around.clock
-        self._off_by = around.off
+    def __init__(self, settings: RemedySettings, dependencies: RemedyDependencies) -> None:
+        self.settings = settings
+        self.notes = Notes(dependencies.clock)
+        self.eyes = SnapshotEyes(dependencies.clock, self._choice, lambda: self.settings.rules.policy.never)
+        self.audit = Audit(dependencies.store, dependencies.clock, dependencies.boot_id)
+        self._record = CachedQuery(dependencies.store, lambda: runs(self.audit.events()))
+        self._clock = dependencies.clock
         self._off = self._off_problem = ""
-        self._store = around.store
-        self._boot_id = around.boot_id
-        self._pid_namespace = around.pid_namespace
-        self._config_file = around.config_file
+        self._store = dependencies.store
+        self._boot_id = dependencies.boot_id
+        self._pid_namespace = dependencies.pid_namespace
+        self._config_file = dependencies.config_file
         self._snapshot: Snapshot | None = None
-        self._lookup = around.lookup
-        self._digests = around.digests
-        self._never_entries = around.never
-        self._unreadable = UnreadableGpus(around.clock)
+        self._lookup = dependencies.lookup
+        self._digests = dependencies.digests
+        self._never_entries = dependencies.never
+        self._unreadable = UnreadableGpus(dependencies.clock)
         self._stopped = ""
-        self._manual_stop = ManualStop(self.audit, around.clock)
+        self._manual_stop = ManualStop(self.audit, dependencies.clock)
         self._one_look = asyncio.Lock()
         self._later: set[asyncio.Task[None]] = set()
         self._window = Window()
         self._presence = Presence()
         tools = Tools(
-            self.eyes, around.hands(self.notes), self.audit, asyncio.Lock(), around.clock.now,
-            self._look_seconds(config), around.clock.wall,
+            self.eyes, dependencies.hands(self.notes), self.audit, asyncio.Lock(), dependencies.clock.now,
+            self._look_seconds(settings), dependencies.clock.wall,
         )  # fmt: skip
         self.remedies = Remedies(
-            ladders_of(config.remedies), rules_of(config.remedies), tools,
-            proof_seconds=config.remedies.proof, told=self._told,
+            settings.ladders, settings.rules, tools,
+            proof_seconds=settings.proof_seconds, told=self._told,
         )  # fmt: skip
-        self._open_runs = OpenRuns(self.audit, around.store, self.remedies)
-        self.prepare(config)()
+        self._open_runs = OpenRuns(self.audit, dependencies.store, self.remedies)
+        self.use(settings)
 
     async def open(self) -> None:
         """Close the records that a dead agent left open; nothing of them is repeated."""
@@ -138,32 +128,24 @@ class Acting:
             task.cancel()
         await asyncio.gather(*self._later, return_exceptions=True)
 
-    def prepare(self, config: Config) -> Callable[[], None]:
-        """Look whether a configuration can be had; what is returned puts it in force. Raises ValueError.
-
-        What is being climbed ends before its next step where it would no longer be begun.
-        """
-        off, ladders = self._off_by(config), ladders_of(config.remedies)
-
-        def use() -> None:
-            self.config = config
-            self._never_entries.use(config.remedies.never)
-            self._off = off
-            self._tell_off(off, config)
-            self.remedies.tools = replace(self.remedies.tools, look_seconds=self._look_seconds(config))
-            self.remedies.use(() if off else ladders, rules_of(config.remedies), config.remedies.proof)
-
-        return use
+    def use(self, settings: RemedySettings) -> None:
+        """Put a configuration in force. A run ends before its next step where it would no longer be begun."""
+        self.settings = settings
+        self._never_entries.use(settings.rules.policy.never)
+        self._off = settings.off
+        self._tell_off(settings.off)
+        self.remedies.tools = replace(self.remedies.tools, look_seconds=self._look_seconds(settings))
+        self.remedies.use(() if settings.off else settings.ladders, settings.rules, settings.proof_seconds)
 
     def turn_off(self, why: str) -> None:
         """Do nothing any more, by rules or by hand, until another configuration is put in force."""
         self._off = why
-        self._tell_off(why, self.config)
+        self._tell_off(why)
         self.remedies.use((), self.remedies.rules, self.remedies.proof_seconds)
 
-    def _look_seconds(self, config: Config) -> float:
+    def _look_seconds(self, settings: RemedySettings) -> float:
         """Three readings, however seldom the GPU is read."""
-        return max(_LOOK_SECONDS, 3 * config.poll_interval, _LOOK_REAL_SECONDS * self._clock.speed)
+        return max(_LOOK_SECONDS, 3 * settings.poll_interval_seconds, _LOOK_REAL_SECONDS * self._clock.speed)
 
     async def see(self, snapshot: Snapshot) -> None:
         """A tick has come."""
@@ -171,7 +153,7 @@ class Acting:
         self._unreadable.see(snapshot)
         self._never_entries.follow(each.info.id for each in snapshot.processes if each.info is not None)
         if self.remedies.ladders:
-            self._presence.see(snapshot, longest_gap(self.config.poll_interval, self._clock.speed))
+            self._presence.see(snapshot, self.settings.longest_gap_seconds)
         self.remedies.forget_ended()
         if self._open_runs.has_moved:
             self._do_later(self._open_runs.close_again(), "open runs")
@@ -265,7 +247,7 @@ class Acting:
             "stopped_by": stop.by if stop is not None else "",
             "stopped_seconds": stop.wall_seconds if stop is not None else None,
             "off": self._off,
-            "dry_run": self.config.remedies.dry_run,
+            "dry_run": self.settings.dry_run,
             "look_seconds": self.remedies.tools.look_seconds,
             "proof_seconds": self.remedies.proof_seconds,
             "withheld": self.remedies.withheld.documents(self._clock.wall()),
@@ -283,15 +265,9 @@ class Acting:
         fresh = await self._look_up(pids)
         if snapshot is not None:
             snapshot = renewed(snapshot, fresh)
-        document: dict[str, Any] = processes_document(
-            snapshot,
-            now_seconds=self._clock.now(),
-            poll_interval_seconds=self.config.poll_interval,
-            preallocates=self.config.preallocates,
-            identified=True,
-        )
+        document = self.settings.list_processes(snapshot, self._clock.now())
         document["agent"] = {
-            **document["agent"], "pid_namespace": self._pid_namespace or None, "dry_run": self.config.remedies.dry_run,
+            **document["agent"], "pid_namespace": self._pid_namespace or None, "dry_run": self.settings.dry_run,
         }  # fmt: skip
         add_facts(document, snapshot, fresh, self._unreadable.now(), self._digests)
         return document
@@ -308,7 +284,7 @@ class Acting:
             ended=self.notes.recent(),
             outstanding=tuple(waited_for(one) for one in self.remedies.outstanding),
             announced=self.notes.announced(),
-            budgets=tuple(uses(self.config.budgets, snapshot)) if snapshot is not None else (),
+            budgets=tuple(uses(self.settings.budgets, snapshot)) if snapshot is not None else (),
         )
 
     def remedy_of(self, alert: Alert) -> str:
@@ -320,9 +296,9 @@ class Acting:
         why_not = self.remedies.withheld.reason(alert.fingerprint) if alert.status is Status.FIRING else ""
         return done or (f"nothing is done: {why_not}" if why_not else "")
 
-    def _tell_off(self, why: str, config: Config) -> None:
+    def _tell_off(self, why: str) -> None:
         """Tell why remedies are off, as a problem of the state, where there are any."""
-        problem = f"remedies are off: {why}" if why and config.remedies.ladders else ""
+        problem = f"remedies are off: {why}" if why and self.settings.ladders else ""
         if problem == self._off_problem:
             return
         if self._off_problem:
@@ -349,7 +325,7 @@ class Acting:
         return Choice(tuple(each.target.id for each in ranking), unknown_bytes, unknown, newcomers)
 
     def _candidates(self, judged: Judged, snapshot: Snapshot) -> list[Target]:
-        return candidates_of(judged, snapshot, self.config.budgets, disrupts=self._disrupts(judged.alert))
+        return candidates_of(judged, snapshot, self.settings.budgets, disrupts=self._disrupts(judged.alert))
 
     def _disrupts(self, alert: Alert) -> bool:
         """Return whether the ladder that this alert gets has a step that a process may notice."""

@@ -10,6 +10,7 @@ import pytest
 
 from gpuagent.procfs.credentials import is_on_host
 from gpuagent.procfs.files import RealProc, parse_stat, parse_status
+from gpuagent.remedy_settings import budgets_of
 from gpuagent_alerts.remedies.candidates import belongs
 from tests.agent.config.loading import load, write
 from tests.alerts.remedies.processes import PLAIN, reader, running
@@ -75,4 +76,5 @@ def test_a_budget_by_user_counts_accounts_of_the_host(tmp_path: Path) -> None:
         process(10, user="bob", on_host=True),
     ]
     seen = snapshot([], [mine, *others])
-    assert [each.pid for each in seen.processes if belongs(config.budgets[0], each, seen)] == [7]
+    (budget,) = budgets_of(config.budgets)
+    assert [each.pid for each in seen.processes if belongs(budget, each, seen)] == [7]

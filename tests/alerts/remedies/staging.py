@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 
+from gpuagent.config.files import DEFAULT_PATH
 from gpuagent.config.models import Config
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.identity import SHOWN_FIELDS
@@ -24,6 +25,7 @@ from gpuagent.procfs.files import RealProc
 from gpuagent.procfs.machine import boot_id, boot_time_seconds
 from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
+from gpuagent.remedy_settings import settings_of
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.execution.executor import AgentHands, Apps
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
@@ -33,7 +35,7 @@ from gpuagent_alerts.remedies.manual_requests import card_of, gpus_of
 from gpuagent_alerts.remedies.notes import Notes
 from gpuagent_alerts.remedies.observation import Hands
 from gpuagent_alerts.remedies.safeguards.rule_grounds import Grounds, Subject
-from gpuagent_alerts.remedies.service import Acting, Around
+from gpuagent_alerts.remedies.service import RemedyDependencies, RemedyService
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
 from gpuagent_exporters.status import processes_document
@@ -97,14 +99,14 @@ class Stage:
     """The agent's remedies over a simulated node, ticked until something has come true."""
 
     rig: Rig
-    acting: Acting
+    service: RemedyService
     snapshot: Snapshot | None = None
     alerts: list[Alert] = field(default_factory=list)
 
     async def tick(self) -> Snapshot:
         self.snapshot = await self.rig.tick()
-        await self.acting.see(self.snapshot)
-        await self.acting.judge([judged(each, self.snapshot.clock_seconds) for each in self.alerts])
+        await self.service.see(self.snapshot)
+        await self.service.judge([judged(each, self.snapshot.clock_seconds) for each in self.alerts])
         return self.snapshot
 
     async def until(self, true: Callable[[], bool], ticks: int = 400) -> None:
@@ -138,7 +140,7 @@ class Stage:
 
     def ended(self) -> list[str]:
         """What remedies came to."""
-        return [note.result for note in self.acting.notes.recent()]
+        return [note.result for note in self.service.notes.recent()]
 
     def shown(self, pid: int) -> dict[str, Any]:
         """What a request about a process has to carry, as a person was shown it just now."""
@@ -202,13 +204,15 @@ async def stage(
         for key, pid in pids.items():
             made.node.bind(key, pid)
         lookup = TableLookup(real, table, DIGESTS)
-        around = Around(store, made.clock, boot, hands, off=lambda _: "", lookup=lookup, digests=DIGESTS)
-        acting = Acting(settings, around)
-        await acting.open()
-        one = Stage(made, acting)
+        dependencies = RemedyDependencies(
+            store, made.clock, boot, hands, str(DEFAULT_PATH), lookup=lookup, digests=DIGESTS
+        )
+        service = RemedyService(settings_of(settings, speed=made.clock.speed), dependencies)
+        await service.open()
+        one = Stage(made, service)
         await one.tick()
         yield one
-        await acting.close()
+        await service.close()
 
 
 class _Clock:

@@ -36,10 +36,10 @@ def test_the_leaker_ends_and_the_neighbour_lives(store: Store) -> None:
             await one.until(lambda: one.ended() == ["released"])
             assert one.held(leaker) == 0
             assert one.held(neighbour) == 8 * 2**30
-            (run,) = (await one.acting.document())["remedies"]
+            (run,) = (await one.service.document())["remedies"]
             assert [step["step"] for step in run["steps"] if step["kind"] == "intent"] == ["SIGTERM", "SIGKILL"]
             assert run["end"]["released_bytes"] >= 4 * 2**30
-            names = {family.name for family in REMEDY_FAMILIES if any(True for _ in family.of(one.acting.figures()))}
+            names = {family.name for family in REMEDY_FAMILIES if any(True for _ in family.of(one.service.figures()))}
             assert "gpuagent_remedy_end_timestamp_seconds" in names
 
     with running(IGNORES_TERM) as leaker, running(PLAIN) as neighbour:
@@ -66,17 +66,17 @@ def test_blind_in_the_middle(store: Store) -> None:
 
     async def story(leaker: int, user: str) -> None:
         async with stage(config(user), store, {"leaker": leaker}) as one:
-            one.acting.remedies.tools = dataclasses.replace(one.acting.remedies.tools, look_seconds=0.3)
+            one.service.remedies.tools = dataclasses.replace(one.service.remedies.tools, look_seconds=0.3)
             one.fires(leaker)
-            await one.until(lambda: any(run.step is not None for run in one.acting.remedies.running))
+            await one.until(lambda: any(run.step is not None for run in one.service.remedies.running))
             one.snapshot = None
             blind = await one.rig.tick()
             gpu = dataclasses.replace(blind.gpus[0], state=GpuState.BLIND, reason="hangs", processes_known=False)
             blind = dataclasses.replace(blind, gpus=(gpu,), processes=())
-            while one.acting.remedies.running:
+            while one.service.remedies.running:
                 one.rig.clock.advance(1.0)
-                await one.acting.see(blind)
-                await one.acting.judge([judged(one.alerts[0], one.rig.clock.now())])
+                await one.service.see(blind)
+                await one.service.judge([judged(one.alerts[0], one.rig.clock.now())])
                 await asyncio.sleep(0.005)
             assert one.ended() == ["refused"]
 
@@ -91,11 +91,11 @@ def test_interrupted(store: Store) -> None:
     async def first(leaker: int, user: str) -> None:
         async with stage(config(user), store, {"leaker": leaker}) as one:
             one.fires(leaker)
-            await one.until(lambda: any(run.id for run in one.acting.remedies.running))
+            await one.until(lambda: any(run.id for run in one.service.remedies.running))
 
     async def second(leaker: int, user: str) -> None:
         async with stage(config(user), store, {"leaker": leaker}) as one:
-            (run,) = (await one.acting.document())["remedies"]
+            (run,) = (await one.service.document())["remedies"]
             assert run["end"]["result"] == "interrupted"
             assert one.ended() == ["interrupted"]
             one.fires(leaker)
@@ -122,9 +122,9 @@ def test_told_once_over_a_restart(store: Store, steps: list[str]) -> None:
         async with stage(settings, store, {"leaker": leaker}) as one:
             one.fires(leaker)
             await one.until(lambda: one.ended() == ["refused"])
-            (before,) = one.acting.notes.recent()
+            (before,) = one.service.notes.recent()
         async with stage(settings, store, {"leaker": leaker}) as one:
-            (after,) = one.acting.notes.recent()
+            (after,) = one.service.notes.recent()
         assert before.step == str(step_of(settings.remedies.ladders[0].steps[-1]))
         assert after._replace(time_seconds=before.time_seconds) == before
 
@@ -140,15 +140,15 @@ def test_by_hand(store: Store) -> None:
         async with stage(config("nobody-else"), store, {"leaker": leaker}) as one:
             shown = read_shown(one.shown(leaker))
             with pytest.raises(NoSuchProcess):
-                await one.acting.kill(1, [], read_shown(one.shown(1)), uid=0, force=True, dry_run=False)
+                await one.service.kill(1, [], read_shown(one.shown(1)), uid=0, force=True, dry_run=False)
             with pytest.raises(NoSuchProcess, match="is on GPU 7"):
-                await one.acting.kill(leaker, [], shown, uid=0, force=True, dry_run=False, gpu="7")
-            steps = [step_of(step) for step in one.acting.config.remedies.ladders[0].steps]
+                await one.service.kill(leaker, [], shown, uid=0, force=True, dry_run=False, gpu="7")
+            steps = list(one.service.settings.ladders[0].steps)
             for force, result in ((False, "refused"), (True, "released")):
-                kill = asyncio.create_task(one.acting.kill(leaker, steps, shown, uid=0, force=force, dry_run=False))
+                kill = asyncio.create_task(one.service.kill(leaker, steps, shown, uid=0, force=force, dry_run=False))
                 await one.until(kill.done)
                 assert (await kill)["result"] == result
-            runs = (await one.acting.document())["remedies"]
+            runs = (await one.service.document())["remedies"]
             assert {run["asked_by"] for run in runs} == {"root (uid 0)"}
 
     with running(PLAIN) as leaker:
@@ -166,7 +166,7 @@ def test_a_budget(store: Store) -> None:
             "remedies": {"dry_run": False, "allow": {"users": [user]}, "ladders": [ladder], "proof": 20},
         })  # fmt: skip
         async with stage(settings, store, {"leaker": leaker, "neighbour": neighbour}) as one:
-            (use,) = one.acting.figures().budgets
+            (use,) = one.service.figures().budgets
             assert (use.limit_bytes, use.used_bytes > 12 * 2**30) == (6 * 2**30, True)
             labels = {"alertname": "GpuBudgetExceeded", "budget": "b", "gpu": "0", "uuid": one.uuid}
             one.alerts = [Alert(labels, {}, Status.FIRING, 4e9, value=1.0)]
@@ -198,7 +198,7 @@ def test_a_budget_whose_label_is_not_its_own(store: Store) -> None:
                 for _ in range(10):
                     await one.tick()
                 assert one.ended() == []
-                assert not one.acting.remedies.running
+                assert not one.service.remedies.running
 
     with running(PLAIN) as leaker:
         asyncio.run(story(leaker.pid, as_target(leaker.pid).user))
@@ -222,12 +222,12 @@ def test_a_file_that_could_not_be_used_at_the_start(tmp_path: Path) -> None:
         path.mkdir()
         with closing(Store(path)) as store:
             async with stage(config(user), store, {"leaker": leaker}) as one:
-                assert one.acting.remedies.outstanding == ()
+                assert one.service.remedies.outstanding == ()
                 path.rmdir()
                 (tmp_path / "kept").rename(path)
                 assert store.heal()
-                await one.until(lambda: [each.run for each in one.acting.remedies.outstanding] == [run])
-                (found,) = (await one.acting.document())["remedies"]
+                await one.until(lambda: [each.run for each in one.service.remedies.outstanding] == [run])
+                (found,) = (await one.service.document())["remedies"]
                 assert found["end"]["result"] == "interrupted"
 
     with running(PLAIN) as leaker:
@@ -242,9 +242,9 @@ def test_of_an_ended_alert_nothing_is_withheld(store: Store) -> None:
         async with stage(config(user), store, {"leaker": leaker}) as one:
             one.fires(leaker)
             (alert,) = one.alerts
-            one.acting.remedies.withheld.update({alert.fingerprint: (alert, "it is on the never-list")})
-            assert one.acting.remedy_of(alert) == "nothing is done: it is on the never-list"
-            assert one.acting.remedy_of(dataclasses.replace(alert, status=Status.RESOLVED)) == ""
+            one.service.remedies.withheld.update({alert.fingerprint: (alert, "it is on the never-list")})
+            assert one.service.remedy_of(alert) == "nothing is done: it is on the never-list"
+            assert one.service.remedy_of(dataclasses.replace(alert, status=Status.RESOLVED)) == ""
 
     with running(PLAIN) as leaker:
         asyncio.run(story(leaker.pid, as_target(leaker.pid).user))

@@ -79,7 +79,7 @@ def test_without_an_allow_list_a_persons_word_is_enough(store: Store) -> None:
     for step in (RELEASE, RESET, TERMINATE):
         climb(world, by_hand(step), store, NOBODY)
     assert world.log == [("release_cache", 100), ("reset", 100), ("SIGTERM", 100)]
-    old = replace(RULES, policy=Policy(Allow(min_age_seconds=1e12)))
+    old = replace(RULES, policy=Policy(Allow(min_age=1e12)))
     assert climb(World(), by_hand(TERMINATE), store, old).result is Result.REFUSED
 
 

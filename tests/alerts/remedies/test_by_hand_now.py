@@ -17,7 +17,6 @@ import pytest
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.snapshot import NvmlState, ProcessState, Snapshot
 from gpuagent.procfs.files import RealProc
-from gpuagent.remedy_settings import step_of
 from gpuagent_alerts.remedies.execution.pidfd import HeldProcess
 from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess, NoLookup, look_up
 from gpuagent_alerts.remedies.manual_requests import (
@@ -55,13 +54,13 @@ def cgroup(name: str) -> Iterator[Path]:
 
 def steps_of(one: Stage) -> list[Any]:
     """The ladder of the only rule."""
-    return [step_of(step) for step in one.acting.config.remedies.ladders[0].steps]
+    return list(one.service.settings.ladders[0].steps)
 
 
 async def kill(one: Stage, pid: int) -> dict[str, Any]:
     """Ask for it as a person who was shown it just now."""
     asked = read_shown(one.shown(pid))
-    task = asyncio.create_task(one.acting.kill(pid, steps_of(one), asked, uid=0, force=False, dry_run=False))
+    task = asyncio.create_task(one.service.kill(pid, steps_of(one), asked, uid=0, force=False, dry_run=False))
     await one.until(task.done)
     return await task
 
@@ -90,7 +89,7 @@ def test_moved_within_a_run_of_a_rule(tmp_path: Path) -> None:
             one.fires(pid)
             (folder / "cgroup.procs").write_text(str(pid))
             await one.until(lambda: one.ended() == ["refused"])
-            (run,) = (await one.acting.document())["remedies"]
+            (run,) = (await one.service.document())["remedies"]
             assert "its cgroup has changed" in run["end"]["detail"]
 
     with cgroup("gpuagent-test2.slice") as folder, running(PLAIN) as leaker:
@@ -108,7 +107,7 @@ def test_another_program_between_the_comparison_and_the_pidfd(tmp_path: Path) ->
 
     async def story(leaker: subprocess.Popen[str], *, changes: bool) -> str:
         async with stage(config(as_target(leaker.pid).user), Store(tmp_path / "s.db"), {"leaker": leaker.pid}) as one:
-            table = one.acting._lookup
+            table = one.service._lookup
 
             class ThenExecutes(NoLookup):
                 def look_up(self, pids: Iterable[int]) -> Mapping[int, FreshProcess | None]:
@@ -119,7 +118,7 @@ def test_another_program_between_the_comparison_and_the_pidfd(tmp_path: Path) ->
                         assert leaker.stdout.readline() == "ready\n"
                     return found
 
-            one.acting._lookup = ThenExecutes()
+            one.service._lookup = ThenExecutes()
             done = await kill(one, leaker.pid)
             return f"{done['result']}: {done['detail']}"
 

@@ -117,7 +117,7 @@ def test_a_member_that_has_left_the_gpu_is_no_reason(tmp_path: Path) -> None:
 def test_how_much_a_member_holds_is_no_matter(tmp_path: Path) -> None:
     """`min_memory` is of the chosen process: a small rank that falls with it does not protect the large one."""
     small = target(101, used_bytes=1)
-    rules = replace(RULES, policy=replace(RULES.policy, allow=replace(RULES.policy.allow, min_memory_bytes=GIB)))
+    rules = replace(RULES, policy=replace(RULES.policy, allow=replace(RULES.policy.allow, min_memory=GIB)))
     world = World(ME, small)
     world.relatives = (101,)
     store = Store(tmp_path / "state.db")

@@ -15,7 +15,7 @@ from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, RESTART, RULES, TERMINATE, World, climb, plan, target
 from tests.alerts.store.damage import BEGUN
 
-COOLS = replace(RULES, limits=replace(RULES.limits, cooldown_seconds=900.0))
+COOLS = replace(RULES, limits=replace(RULES.limits, cooldown=900.0))
 ID = "c0ffee" + "0" * 58
 
 

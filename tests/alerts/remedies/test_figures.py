@@ -91,7 +91,7 @@ def test_who_was_observed_at_rest_for_long_enough(store: Store) -> None:
             for _ in range(29):
                 await one.tick()
                 await asyncio.sleep(0)
-            assert not one.acting.remedies.running
+            assert not one.service.remedies.running
             assert one.ended() == []
             await one.until(lambda: one.ended() == ["released"])
 

@@ -91,9 +91,9 @@ def chosen(store: Store, steps: list[object], grounds: Grounds, own: Mapping[str
                 alert, "x", holds=True, measured_seconds=one.snapshot.clock_seconds, since_seconds=math.inf,
                 grounds=grounds, result_labels=labels,
             )  # fmt: skip
-            await one.acting.judge([fires])
+            await one.service.judge([fires])
             names = {pid: name for name, pid in pids.items()}
-            return [names[run.plan.target.pid] for run in one.acting.remedies.running]
+            return [names[run.plan.target.pid] for run in one.service.remedies.running]
 
     with running(PLAIN) as leaker, running(PLAIN) as neighbour:
         pids = {"leaker": leaker.pid, "neighbour": neighbour.pid}
@@ -136,9 +136,9 @@ def test_a_rule_on_growth_ends_no_process_that_does_not_leak(store: Store, about
             about = replace(alert, labels={**labels, **alert.labels})
             for _ in range(400):
                 snapshot = await one.rig.tick()
-                await one.acting.see(snapshot)
+                await one.service.see(snapshot)
                 grounds = Grounds(subject=Subject.PROCESS, about_growth=about_growth)
-                await one.acting.judge([judged(about, snapshot.clock_seconds)._replace(grounds=grounds)])
+                await one.service.judge([judged(about, snapshot.clock_seconds)._replace(grounds=grounds)])
                 if one.ended():
                     break
                 await let_threads_work()

@@ -127,7 +127,7 @@ def test_the_memory_comes_back_and_the_successor_lives(store: Store, tmp_path: P
                 one.fires(new, innocent)
                 await one.until(lambda: len(one.ended()) == 3)
                 assert sorted(one.ended()) == ["refused", "refused", "released"]
-                refused = [run for run in (await one.acting.document())["remedies"] if run["pid"] != leaker]
+                refused = [run for run in (await one.service.document())["remedies"] if run["pid"] != leaker]
                 assert {run["pid"] for run in refused} == {new, innocent}
                 assert all("cools down" in run["end"]["detail"] for run in refused)
                 assert master.workers() == {new, innocent}
@@ -146,7 +146,7 @@ def test_the_successor_takes_the_memory_again(store: Store, tmp_path: Path) -> N
                 new = await ended_by_term(one, master, leaker, {leaker, innocent})
                 one.rig.node.bind("leaker", new)
                 await one.until(lambda: one.ended() == ["held_by_other"])
-                (run,) = (await one.acting.document())["remedies"]
+                (run,) = (await one.service.document())["remedies"]
                 assert f"pid {new} (gunicorn) took its place, and holds " in run["end"]["detail"]
                 assert str(innocent) not in run["end"]["detail"]
                 assert [step["step"] for step in run["steps"] if step["kind"] == "intent"] == ["SIGTERM"]

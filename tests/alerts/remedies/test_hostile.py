@@ -14,7 +14,6 @@ from typing import IO
 
 import pytest
 
-from gpuagent.remedy_settings import step_of
 from gpuagent_alerts.remedies.manual_requests import read_shown
 from gpuagent_alerts.remedies.target import KILL_BIT
 from gpuagent_alerts.store.database import Store
@@ -124,7 +123,7 @@ def test_a_pid_namespace_is_a_container(store: Store) -> None:
             async with stage(config(user_of(pid)), store, {"leaker": pid}) as one:
                 one.fires(pid)
                 await one.until(lambda: one.ended() == ["refused"])
-                (run,) = (await one.acting.document())["remedies"]
+                (run,) = (await one.service.document())["remedies"]
                 assert "allow.users does not reach into it" in run["end"]["detail"]
 
         asyncio.run(story())
@@ -138,13 +137,13 @@ def test_the_init_of_a_container(store: Store) -> None:
 
         async def story() -> None:
             async with stage(config("nobody-else"), store, {"leaker": pid}) as one:
-                steps = [step_of(step) for step in one.acting.config.remedies.ladders[0].steps]
+                steps = list(one.service.settings.ladders[0].steps)
                 kill = asyncio.create_task(
-                    one.acting.kill(pid, steps, read_shown(one.shown(pid)), uid=0, force=True, dry_run=False)
+                    one.service.kill(pid, steps, read_shown(one.shown(pid)), uid=0, force=True, dry_run=False)
                 )
                 await one.until(kill.done)
                 assert (await kill)["result"] == "released"
-                (run,) = (await one.acting.document())["remedies"]
+                (run,) = (await one.service.document())["remedies"]
                 intents = [step for step in run["steps"] if step["kind"] == "intent"]
                 assert [step["step"] for step in intents] == ["SIGTERM", "SIGKILL"]
                 assert "ignores" in intents[0]["note"]
@@ -166,7 +165,7 @@ def test_an_orphan_keeps_the_gpu(store: Store) -> None:
                 async with stage(config(user_of(child), proof=3), store, pids) as one:
                     one.fires(leader.pid)
                     await one.until(lambda: bool(one.ended()))
-                    (run,) = (await one.acting.document())["remedies"]
+                    (run,) = (await one.service.document())["remedies"]
                     told = run["end"]["detail"]
                     assert f"pid {child} (sleep)" in told
 
@@ -196,7 +195,7 @@ def test_a_respawning_parent_is_not_chased(store: Store) -> None:
                     one.fires(second)
                     await one.until(lambda: len(one.ended()) == 2)
                     assert one.ended() == ["released", "refused"]
-                    run = (await one.acting.document())["remedies"][-1]
+                    run = (await one.service.document())["remedies"][-1]
                     assert (run["pid"], "cools down" in run["end"]["detail"]) == (second, True)
 
             asyncio.run(story())
@@ -221,12 +220,12 @@ def test_exec_after_selection(store: Store) -> None:
             }
             async with stage(config(user_of(process.pid), ladders=[ladder]), store, {"leaker": process.pid}) as one:
                 one.fires(process.pid)
-                await one.until(lambda: bool(one.acting.figures().announced))
+                await one.until(lambda: bool(one.service.figures().announced))
                 stdin.write("go\n")
                 stdin.flush()
                 await asyncio.to_thread(until_named, process.pid, "sleep")
                 await one.until(lambda: one.ended() == ["refused"])
-                assert one.acting.figures().announced == ()  # the warning is called off
+                assert one.service.figures().announced == ()  # the warning is called off
 
         asyncio.run(story(process.stdin))
         assert process.poll() is None
@@ -258,10 +257,10 @@ def test_the_wall_clock_jumps(store: Store, jump: float) -> None:
     async def story(pid: int) -> None:
         async with stage(config(user_of(pid)), store, {"leaker": pid}) as one:
             one.fires(pid)
-            await one.until(lambda: any(run.id for run in one.acting.remedies.running))
+            await one.until(lambda: any(run.id for run in one.service.remedies.running))
             one.rig.clock._wall += jump
             await one.until(lambda: one.ended() == ["released"])
-            (past,) = one.acting.audit.past(dry_run=False)
+            (past,) = one.service.audit.past(dry_run=False)
             assert 0 <= past.age_seconds < 60
             await one.tick()
             assert one.ended() == ["released"]  # still told, for its quarter of an hour
@@ -325,7 +324,7 @@ def test_uninterruptible_sleep(store: Store, tmp_path: Path) -> None:
                 async with stage(config(user_of(process.pid)), store, {"leaker": process.pid}) as one:
                     one.fires(process.pid)
                     await one.until(lambda: one.ended() == ["unkillable"])
-                    (run,) = (await one.acting.document())["remedies"]
+                    (run,) = (await one.service.document())["remedies"]
                     assert "is in state D, waiting in " in run["end"]["detail"]
                     passed_over, *_ = run["steps"]
                     assert "only SIGKILL may reach it now, and not SIGTERM" in passed_over["note"]
@@ -365,18 +364,18 @@ def test_what_cannot_be_killed(store: Store, tmp_path: Path) -> None:
                 async with stage(settings, store, pids) as one:
                     one.fires(process.pid)
                     await one.until(lambda: one.ended() == ["unkillable"])
-                    (run,) = (await one.acting.document())["remedies"]
+                    (run,) = (await one.service.document())["remedies"]
                     assert "percpu_rwsem_wait" in run["end"]["detail"]
                     one.fires(process.pid, neighbour.pid)
                     for _ in range(1000):  # of the story: longer than any try would wait
                         await one.tick()
                     assert one.ended() in ([], ["unkillable"])
-                    assert len((await one.acting.document())["remedies"]) == 1
+                    assert len((await one.service.document())["remedies"]) == 1
                 async with stage(settings, store, pids) as later:  # the next agent knows it too
                     later.fires(neighbour.pid)
                     for _ in range(50):
                         await later.tick()
-                    assert len((await later.acting.document())["remedies"]) == 1
+                    assert len((await later.service.document())["remedies"]) == 1
                     await asyncio.to_thread(subprocess.run, ["fsfreeze", "-u", str(mounted)], check=True)
                     assert process.wait(10) == -signal.SIGKILL
                     await later.until(lambda: later.ended()[-1:] == ["released"])

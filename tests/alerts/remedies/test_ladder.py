@@ -313,10 +313,10 @@ def budget(**changes: float) -> Limits:
 @pytest.mark.parametrize(
     ("limits", "word"),
     [
-        (budget(pause_seconds=600.0), "pause"),
+        (budget(pause=600.0), "pause"),
         (budget(per_hour=1), "per_hour"),
         (budget(per_day=1), "per_day"),
-        (budget(cooldown_seconds=600.0), "cools down"),
+        (budget(cooldown=600.0), "cools down"),
     ],
 )
 def test_limits(store: Store, limits: Limits, word: str) -> None:

@@ -39,12 +39,12 @@ def settings(pid: int) -> Config:
 async def warned(one: Stage, pid: int) -> None:
     """A ladder waits after its warning."""
     one.fires(pid)
-    await one.until(lambda: any(run.id for run in one.acting.remedies.running))
+    await one.until(lambda: any(run.id for run in one.service.remedies.running))
 
 
 async def document(one: Stage) -> dict[str, Any]:
     """As `gpuagent remedies` gets it."""
-    return await RemedyCommands(one.acting).remedies()
+    return await RemedyCommands(one.service).remedies()
 
 
 def test_it_ends_what_runs_and_begins_nothing(path: Path) -> None:
@@ -52,7 +52,7 @@ def test_it_ends_what_runs_and_begins_nothing(path: Path) -> None:
 
     async def story(pid: int, wait: Any) -> None:
         async with stage(settings(pid), Store(path), {"leaker": pid}) as one:
-            commands = RemedyCommands(one.acting)
+            commands = RemedyCommands(one.service)
             await warned(one, pid)
             assert await commands.stop(os.getuid()) == ""
             await one.until(lambda: one.ended() == ["refused"])
@@ -60,7 +60,7 @@ def test_it_ends_what_runs_and_begins_nothing(path: Path) -> None:
             assert "a person has stopped them" in told["remedies"][-1]["end"]["detail"]
             assert (told["stopped"], told["stopped_by"]) == ("a person has stopped them", describe_user(os.getuid()))
             assert told["stopped_seconds"] > 0
-            assert one.acting.figures().stopped
+            assert one.service.figures().stopped
             for _ in range(20):
                 await one.tick()
             assert len((await document(one))["remedies"]) == 1
@@ -82,11 +82,11 @@ def test_it_survives_a_restart(path: Path) -> None:
 
     async def stop(pid: int) -> None:
         async with stage(settings(pid), Store(path), {"leaker": pid}) as one:
-            await RemedyCommands(one.acting).stop(os.getuid())
+            await RemedyCommands(one.service).stop(os.getuid())
 
     async def after(pid: int) -> None:
         async with stage(settings(pid), Store(path), {"leaker": pid}) as one:
-            await one.acting.open()
+            await one.service.open()
             one.fires(pid)
             for _ in range(20):
                 await one.tick()
@@ -104,7 +104,7 @@ def test_a_person_may_still_act(path: Path) -> None:
 
     async def story(pid: int, ends: Any) -> None:
         async with stage(settings(pid), Store(path), {"leaker": pid}) as one:
-            commands = RemedyCommands(one.acting)
+            commands = RemedyCommands(one.service)
             await commands.stop(os.getuid())
             asked = asyncio.create_task(commands.kill(pid, one.shown(pid), os.getuid()))
             await one.until(lambda: ends() is not None)
@@ -119,9 +119,9 @@ def test_what_a_person_began_takes_no_further_step_either(path: Path) -> None:
 
     async def story(pid: int) -> None:
         async with stage(settings(pid), Store(path), {"leaker": pid}) as one:
-            commands = RemedyCommands(one.acting)
+            commands = RemedyCommands(one.service)
             asked = asyncio.create_task(commands.kill(pid, one.shown(pid), os.getuid()))
-            await one.until(lambda: any(run.id for run in one.acting.remedies.running))
+            await one.until(lambda: any(run.id for run in one.service.remedies.running))
             await commands.stop(os.getuid())
             await one.until(asked.done)
             assert "a person has stopped them" in (await asked)["detail"]
@@ -143,15 +143,15 @@ def test_it_holds_where_it_cannot_be_recorded(path: Path, full: bool, monkeypatc
 
     async def story(pid: int) -> None:
         async with stage(settings(pid), Store(path), {"leaker": pid}) as one:
-            monkeypatch.setattr(one.acting.audit, "stop", fails)
+            monkeypatch.setattr(one.service.audit, "stop", fails)
             await warned(one, pid)
-            assert await RemedyCommands(one.acting).stop(7) != ""
+            assert await RemedyCommands(one.service).stop(7) != ""
             await one.until(lambda: one.ended() == ["refused"])
-            await one.acting._look_at_the_breaker()
+            await one.service._look_at_the_breaker()
             assert (await document(one))["stopped_by"] == "uid 7"
             for _ in range(20):
                 await one.tick()
-            assert not one.acting.remedies.running
+            assert not one.service.remedies.running
 
     monkeypatch.setattr("gpuagent_alerts.remedies.service._RECORD_SECONDS", 0.05)
     with running(PLAIN) as leaker:
@@ -169,7 +169,7 @@ def test_a_stop_whose_row_is_damaged_is_still_one(path: Path) -> None:
 
     async def story(pid: int) -> None:
         async with stage(settings(pid), store, {"leaker": pid}) as one:
-            await one.acting.open()
+            await one.service.open()
             one.fires(pid)
             for _ in range(20):
                 await one.tick()

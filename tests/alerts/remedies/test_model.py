@@ -44,7 +44,7 @@ def _wait(seconds: float) -> Callable[[World], None]:
 
 
 LADDER = LadderRule(lambda labels: True, (RELEASE, TERMINATE, KILL), dry_run=False)
-LIMITS = Limits(pause_seconds=60, per_hour=2, per_day=3, unit_per_hour=1, cooldown_seconds=0, breaker=2)
+LIMITS = Limits(pause=60, per_hour=2, per_day=3, unit_per_hour=1, cooldown=0, breaker=2)
 IN_FORCE = replace(RULES, limits=LIMITS)
 
 

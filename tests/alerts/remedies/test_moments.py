@@ -56,10 +56,10 @@ async def climb(one: Stage, pid: int, moment: int, event: Callable[[], None]) ->
     for _ in range(120):
         await one.tick()
         await let_threads_work()
-        if not one.acting.remedies.running and (one.acting.remedies.counts or not one.alerts):
+        if not one.service.remedies.running and (one.service.remedies.counts or not one.alerts):
             break
-    await asyncio.wait_for(one.acting.remedies.idle(), 10)
-    document = await one.acting.document()
+    await asyncio.wait_for(one.service.remedies.idle(), 10)
+    document = await one.service.document()
     runs: list[dict[str, Any]] = document["remedies"]
     return runs
 
@@ -128,10 +128,10 @@ async def story(leaker, neighbour):
     async with stage(settings, store, {"leaker": leaker, "neighbour": neighbour}) as one:
         one.fires(leaker)
         await one.until(lambda: one.ended() == ["failed"])
-        await one.until(lambda: one.acting.figures().stopped)
+        await one.until(lambda: one.service.figures().stopped)
         one.fires(neighbour)
         await one.until(lambda: len(one.ended()) == 2)
-        for run in (await one.acting.document())["remedies"]:
+        for run in (await one.service.document())["remedies"]:
             print(run["end"]["result"], run["end"]["detail"])
 
 asyncio.run(story(int(sys.argv[2]), int(sys.argv[3])))

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.core.snapshot import ProcessReading, Snapshot
+from gpuagent.remedy_settings import budgets_of
 from gpuagent_alerts.remedies.candidates import uses
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import PLAIN, as_target, running
@@ -46,7 +47,7 @@ def test_the_clients_in_one_container_are_summed() -> None:
         async with rig(SHARED, events=False) as one:
             snapshot = await one.tick()
             assert [process.used_bytes for process in clients(snapshot)] == [GIB, 2 * GIB, 4 * GIB]
-            (use,) = uses(settings.budgets, snapshot)
+            (use,) = uses(budgets_of(settings.budgets), snapshot)
             assert (use.used_bytes, use.limit_bytes) == (3 * GIB, 2 * GIB)
 
     asyncio.run(run())
@@ -62,7 +63,7 @@ def test_a_client_is_ended_on_demand_alone(tmp_path: Path, permitted: bool, resu
         async with stage(settings, store, {"leaker": pid}, CLIENT) as one:
             one.fires(pid)
             await one.until(lambda: one.ended() == [result])
-            (run,) = (await one.acting.document())["remedies"]
+            (run,) = (await one.service.document())["remedies"]
             assert ("client of MPS" in run["end"]["detail"]) is not permitted
 
     with running(PLAIN) as process:

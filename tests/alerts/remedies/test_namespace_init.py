@@ -16,7 +16,6 @@ import pytest
 
 from gpuagent.procfs.files import RealProc, parse_stat
 from gpuagent.procfs.reader import ProcessRecord
-from gpuagent.remedy_settings import step_of
 from gpuagent_alerts.remedies.execution.executor import AgentHands
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses, list_pids
 from gpuagent_alerts.remedies.facts.ties import TieFinder, read_ties
@@ -245,15 +244,15 @@ def test_who_answers_by_hand(tmp_path: Path, *, force: bool, shown: bool) -> Non
         async def story() -> None:
             settings = config(str(ALICE), dry_run=True, allow={})
             async with stage(settings, Store(tmp_path / "state.db"), {"leaker": pid}) as one:
-                steps = [step_of(step) for step in one.acting.config.remedies.ladders[0].steps]
+                steps = list(one.service.settings.ladders[0].steps)
                 request = one.shown(pid) | ({} if shown else {"ends_with_it": []})
                 wanted = refusal(pid, bob)
                 kill = asyncio.create_task(
-                    one.acting.kill(pid, steps, read_shown(request), uid=0, force=force, dry_run=False)
+                    one.service.kill(pid, steps, read_shown(request), uid=0, force=force, dry_run=False)
                 )
                 await one.until(kill.done)
                 result = await kill
-                (run,) = (await one.acting.document())["remedies"]
+                (run,) = (await one.service.document())["remedies"]
                 if force and shown:
                     assert result["result"] == "released"
                     assert any(f"pid {bob} (" in each for each in run["steps"][0]["ends_with_it"])
@@ -280,9 +279,9 @@ def test_the_never_list_stands_for_all_of_them(tmp_path: Path, uid: int, *, forc
         async def story() -> None:
             settings = config(str(ALICE), dry_run=True, allow={})
             async with stage(settings, Store(tmp_path / "state.db"), {"leaker": pid}) as one:
-                steps = [step_of(step) for step in one.acting.config.remedies.ladders[0].steps]
+                steps = list(one.service.settings.ladders[0].steps)
                 asked = read_shown(one.shown(pid))
-                kill = asyncio.create_task(one.acting.kill(pid, steps, asked, uid=0, force=force, dry_run=False))
+                kill = asyncio.create_task(one.service.kill(pid, steps, asked, uid=0, force=force, dry_run=False))
                 await one.until(kill.done)
                 result = await kill
                 assert result["result"] == "refused"
@@ -298,7 +297,7 @@ def test_what_a_person_is_shown(tmp_path: Path) -> None:
 
         async def story() -> None:
             async with stage(config(str(ALICE)), Store(tmp_path / "state.db"), {"leaker": pid}) as one:
-                rows = (await one.acting.identified())["processes"]
+                rows = (await one.service.identified())["processes"]
                 (told,) = [row["ends_with_it"] for row in rows if row["pid"] == pid]
                 ours = {each["pid"]: each for each in told}
                 assert {alice, bob} <= ours.keys()
@@ -316,7 +315,7 @@ def test_by_a_rule(tmp_path: Path) -> None:
             async with stage(config(str(ALICE)), Store(tmp_path / "state.db"), {"leaker": pid}) as one:
                 one.fires(pid)
                 await one.until(lambda: one.ended() == ["refused"])
-                (run,) = (await one.acting.document())["remedies"]
+                (run,) = (await one.service.document())["remedies"]
                 assert refusal(pid, bob) in run["end"]["detail"]
 
         asyncio.run(story())
@@ -331,7 +330,7 @@ def test_a_rule_and_the_never_list(tmp_path: Path) -> None:
             async with stage(config(str(ALICE)), Store(tmp_path / "state.db"), {"leaker": pid}) as one:
                 one.fires(pid)
                 await one.until(lambda: one.ended() == ["refused"])
-                (run,) = (await one.acting.document())["remedies"]
+                (run,) = (await one.service.document())["remedies"]
                 assert (
                     f"pid {sshd} (sshd of {ALICE}, in the pid namespace of pid {pid}) ends with it: sshd is"
                     in run["end"]["detail"]

@@ -55,7 +55,7 @@ async def run_of(store: Store, pid: int, **settings: object) -> tuple[str, dict[
     async with stage(config(as_target(pid).user, **settings), store, {"leaker": pid}) as one:
         one.fires(pid)
         await one.until(lambda: bool(one.ended()))
-        (run,) = (await one.acting.document())["remedies"]
+        (run,) = (await one.service.document())["remedies"]
         return one.ended()[0], run
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gpuagent.config.models import Config
 from gpuagent.core.snapshot import ClientReading, ProcessReading, ProcessState, Snapshot
-from gpuagent.remedy_settings import ladders_of, rules_of, signal_number, step_of
+from gpuagent.remedy_settings import budgets_of, ladders_of, rules_of, signal_number, step_of
 from gpuagent_alerts.remedies.candidates import uses
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from gpuagent_alerts.remedies.steps import Kind
@@ -43,7 +43,7 @@ def test_a_budget_sums_up_what_it_matches(tmp_path: Path) -> None:
         f"budgets: [{{match: {{user: {process.info.user}}}, memory: 1GiB}}, "
         f"{{name: whisper, match: {{app: whisper, user: {process.info.user}}}, memory: 1GiB}}]"
     )
-    budgets = config(tmp_path, text).budgets
+    budgets = budgets_of(config(tmp_path, text).budgets)
     assert [budget.label for budget in budgets] == [process.info.user, "whisper"]
     found = {(use.budget, use.uuid): use.used_bytes for use in uses(budgets, snapshot)}
     expected = sum(
@@ -110,12 +110,12 @@ def test_a_budget_of_a_container(tmp_path: Path) -> None:
     proven = frozenset({"container"})
     inside = process._replace(info=replace(process.info, container_id=container, proven_names=proven))
     claims = process._replace(info=replace(process.info, container_id=container, proven_names=frozenset()))
-    budgets = config(tmp_path, f'budgets: [{{match: {{container: "{container}"}}, memory: 1GiB}}]').budgets
+    budgets = budgets_of(config(tmp_path, f'budgets: [{{match: {{container: "{container}"}}, memory: 1GiB}}]').budgets)
     assert not any(use.used_bytes for use in uses(budgets, replace(snapshot, processes=(claims,))))
     snapshot = replace(snapshot, processes=(inside,))
     for written, counted in ((container, True), (container[:12], True), (container[:6], False)):
         budget = f'budgets: [{{match: {{container: "{written}"}}, memory: 1GiB}}]'
-        budgets = config(tmp_path, f"processes: {{container_socket: /d.sock}}\n{budget}").budgets
+        budgets = budgets_of(config(tmp_path, f"processes: {{container_socket: /d.sock}}\n{budget}").budgets)
         used = {use.uuid: use.used_bytes for use in uses(budgets, snapshot)}
         assert bool(used[process.gpu_uuid]) == counted
 
@@ -147,16 +147,16 @@ remedies:
     rules = rules_of(remedies)
     assert rules.policy.allow.gpus == ("0",)
     assert (rules.policy.allow.units, rules.policy.allow.shared_units) == (("a.service",), ("b.service",))
-    assert rules.policy.allow.min_age_seconds == 300
-    assert rules.policy.allow.min_memory_bytes == GIB
+    assert rules.policy.allow.min_age == 300
+    assert rules.policy.allow.min_memory == GIB
     assert (rules.policy.never, rules.policy.evidence, rules.policy.mps_clients) == (
         ("important*",),
         ("balanced",),
         True,
     )
     limits = rules.limits
-    assert (limits.pause_seconds, limits.per_hour, limits.per_day) == (1, 3, 4)
-    assert (limits.unit_per_hour, limits.cooldown_seconds, limits.breaker) == (2, 7, 9)
+    assert (limits.pause, limits.per_hour, limits.per_day) == (1, 3, 4)
+    assert (limits.unit_per_hour, limits.cooldown, limits.breaker) == (2, 7, 9)
 
 
 def test_all_steps_are_known(tmp_path: Path) -> None:

@@ -167,7 +167,7 @@ def test_the_wall_clock_makes_nobody_older(store: Store) -> None:
     """KILL-01: `min_age` is counted on a clock that nobody can set."""
     world = World()
     world.clock._wall += 1e9
-    young = replace(RULES.policy, allow=replace(RULES.policy.allow, min_age_seconds=5000.0))
+    young = replace(RULES.policy, allow=replace(RULES.policy.allow, min_age=5000.0))
     assert "younger" in climb(world, plan(KILL), store, replace(RULES, policy=young)).detail
     assert world.log == []
 
@@ -328,7 +328,7 @@ def test_two_alerts_on_one_process_of_two_gpus(store: Store) -> None:
 def test_a_limit_is_no_reason_for_the_next_one(store: Store) -> None:
     """Where the first of the ranking may not be acted on now, the second is no answer: it is not the one to choose."""
     world = World(target(100, used_bytes=9 * GIB), target(101, key=MemoryKey("GPU-0", 101)))
-    spent = replace(RULES, limits=replace(RULES.limits, per_hour=0, pause_seconds=1e9))
+    spent = replace(RULES, limits=replace(RULES.limits, per_hour=0, pause=1e9))
 
     async def story() -> None:
         ends: list[str] = []

@@ -25,7 +25,7 @@ from tests.alerts.remedies.world import BOOT, GIB, KILL, RESTART, RULES, TERMINA
 PERSON = Order(asked_by="alice (uid 1000)")
 STRICT = replace(
     RULES,
-    limits=Limits(pause_seconds=60, per_hour=2, per_day=5, unit_per_hour=1, cooldown_seconds=900, breaker=2),
+    limits=Limits(pause=60, per_hour=2, per_day=5, unit_per_hour=1, cooldown=900, breaker=2),
 )
 RANKS = tuple(target(pid, key=MemoryKey("GPU-0", pid), used_bytes=10 * GIB) for pid in range(100, 108))
 
@@ -73,10 +73,10 @@ def test_no_limit_bounds_a_person(store: Store) -> None:
 @pytest.mark.parametrize(
     ("limits", "word"),
     [
-        ({"pause_seconds": 600.0}, "remedies.limits.pause"),
+        ({"pause": 600.0}, "remedies.limits.pause"),
         ({"per_hour": 1}, "per_hour is 1"),
         ({"per_day": 1}, "per_day is 1"),
-        ({"cooldown_seconds": 600.0}, "cools down"),
+        ({"cooldown": 600.0}, "cools down"),
         ({"breaker": 1}, "remedies are stopped"),
     ],
 )

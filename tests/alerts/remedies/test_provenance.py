@@ -61,8 +61,8 @@ ALLOWS = st.builds(
     units=st.sampled_from([(), (), ("a.service",), ("user@1000.service/a.service",), ("a.service", "")]),
     containers=st.sampled_from([(), (), (ID,), (ID[:12],), ("web",), (OTHER,)]),
     gpus=mostly((), ("0",), ("1",)),
-    min_age_seconds=mostly(0.0, 60.0, 2e6),
-    min_memory_bytes=mostly(0, GIB, 90 * GIB),
+    min_age=mostly(0.0, 60.0, 2e6),
+    min_memory=mostly(0, GIB, 90 * GIB),
 )
 POLICIES = st.builds(
     Policy,

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gpuagent.remedy_commands import RemedyCommands
+from gpuagent_alerts.remedies.execution.executor import AppFailure
 from gpuagent_alerts.store.database import Store
-from gpuagent_exporters.api.client_routes import CommandFailure
 from gpuagent_exporters.api.remedy_routes import NotDone
 from tests.alerts.remedies.processes import PLAIN, as_target, running
 from tests.alerts.remedies.staging import NoApps, config, read, stage
@@ -31,7 +31,7 @@ class OneApp(NoApps):
     async def release(self, pid: int, *, collect: bool = False) -> dict[str, Any]:
         self.asked.append((pid, collect))
         if len(self.asked) > 1:
-            raise CommandFailure("refused", "at most once a minute")
+            raise AppFailure("refused", "at most once a minute")
         return {"pid": pid, "took_ms": 3.0, "released_bytes": 2**30, "returned_bytes": 2**30}
 
 
@@ -41,7 +41,7 @@ def test_release_goes_on_record(store: Store) -> None:
 
     async def story(pid: int) -> None:
         async with stage(read({}), store, {"leaker": pid}, apps=app) as one:
-            commands = RemedyCommands(one.acting)
+            commands = RemedyCommands(one.service)
             answers = []
             for request in ({"collect": True}, {}):
                 asking = asyncio.create_task(commands.release(pid, request | one.shown(pid), 0))
@@ -50,7 +50,7 @@ def test_release_goes_on_record(store: Store) -> None:
             assert answers[0]["result"] == "released"
             assert (answers[0]["took_ms"], answers[0]["released_bytes"]) == (3.0, 2**30)
             assert (answers[1]["result"], answers[1]["reason"]) == ("failed", "refused")
-            record = (await one.acting.document())["remedies"]
+            record = (await one.service.document())["remedies"]
             assert [(run["asked_by"], run["end"]["result"]) for run in record] == [
                 ("root (uid 0)", "released"), ("root (uid 0)", "failed"),
             ]  # fmt: skip
@@ -67,11 +67,11 @@ def test_release_of_what_has_no_client(store: Store) -> None:
 
     async def story(pid: int) -> None:
         async with stage(config(as_target(pid).user), store, {"leaker": pid}) as one:
-            asking = asyncio.create_task(RemedyCommands(one.acting).release(pid, one.shown(pid), 0))
+            asking = asyncio.create_task(RemedyCommands(one.service).release(pid, one.shown(pid), 0))
             await one.until(asking.done)
             answer = await asking
             assert (answer["result"], answer["reason"]) == ("failed", "absent")
-            assert len((await one.acting.document())["remedies"]) == 1
+            assert len((await one.service.document())["remedies"]) == 1
 
     with running(PLAIN) as leaker:
         asyncio.run(story(leaker.pid))
@@ -82,7 +82,7 @@ def test_unloading_disrupts(store: Store) -> None:
 
     async def story(pid: int) -> None:
         async with stage(config("nobody-else"), store, {"leaker": pid}, apps=OneApp()) as one:
-            asking = asyncio.create_task(RemedyCommands(one.acting).unload(pid, one.shown(pid), 0))
+            asking = asyncio.create_task(RemedyCommands(one.service).unload(pid, one.shown(pid), 0))
             await one.until(asking.done)
             assert (await asking)["result"] == "refused"
 
@@ -95,7 +95,7 @@ def test_requests_that_are_none(store: Store) -> None:
 
     async def story() -> None:
         async with stage(read({}), store, {}) as one:
-            commands = RemedyCommands(one.acting)
+            commands = RemedyCommands(one.service)
             for request in ({"steps": ["kill"]}, {"collect": 1}, {"gpu": 0}):
                 with pytest.raises(ValueError, match=r"unknown|must be"):
                     await commands.release(1, request, 0)
@@ -103,6 +103,6 @@ def test_requests_that_are_none(store: Store) -> None:
                 await commands.unload(1, {"collect": True}, 0)
             with pytest.raises(NotDone, match="is on a GPU"):
                 await commands.release(1, one.shown(1), 0)
-            assert (await one.acting.document())["remedies"] == []
+            assert (await one.service.document())["remedies"] == []
 
     asyncio.run(story())

@@ -34,13 +34,13 @@ def test_a_pid_alone_names_no_process(tmp_path: Path, name: str) -> None:
 
     async def story(pid: int) -> None:
         async with stage(read({}), Store(tmp_path / "state.db"), {"leaker": pid}) as one:
-            commands = RemedyCommands(one.acting)
+            commands = RemedyCommands(one.service)
             some: list[dict[str, Any]] = [{}, {"force": True}, *({key: GOOD[key]} for key in SHOWN_FIELDS)]
             for given in some:
                 missing = ", ".join(key for key in SHOWN_FIELDS if key not in given)
                 with pytest.raises(ValueError, match=f"missing: {missing};"):
                     await ask(commands, name)(pid, given, 0)
-            assert (await one.acting.document())["remedies"] == []
+            assert (await one.service.document())["remedies"] == []
 
     with running(PLAIN) as leaker:
         asyncio.run(story(leaker.pid))
@@ -69,9 +69,9 @@ def test_another_process_is_refused(
             shown = one.shown(pid)
             for further in ({}, {"force": True}, {"dry_run": True}):
                 with pytest.raises(NotDone, match=says) as refused:
-                    await ask(RemedyCommands(one.acting), name)(pid, {**shown, **change(shown), **further}, 0)
+                    await ask(RemedyCommands(one.service), name)(pid, {**shown, **change(shown), **further}, 0)
                 assert refused.value.status == 409
-            assert (await one.acting.document())["remedies"] == []
+            assert (await one.service.document())["remedies"] == []
 
     with running(PLAIN) as leaker:
         asyncio.run(story(leaker.pid))

@@ -16,7 +16,7 @@ from gpuagent.clients.server import client_server
 from gpuagent.config.child_reader import load_config_here
 from gpuagent.node import simulated_node
 from gpuagent.procfs.containers import docker_container, docker_names
-from gpuagent.remedying import acting_of, state_faults
+from gpuagent.remedying import remedy_service_of, settings_maker, state_faults
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_permissions import RULES, refusal, settings
@@ -82,20 +82,21 @@ def test_state_that_others_may_write_does_not_end_the_start(tree: Path) -> None:
     store = Store(None)
     node = simulated_node(config, "healthy")
     commands = ClientCommands(client_server(config, node.clock, node.place.boot_id), node.clock)
-    acting = acting_of(config, node, store, commands, durable=True, config_file=path, faults=found)
+    made = settings_maker(node.clock.speed, durable=True, faults=found)
+    service = remedy_service_of(made(config), config, node, store, commands, durable=True, config_file=path)
 
-    assert acting.remedies.ladders == ()
-    assert acting.figures().stopped
+    assert service.remedies.ladders == ()
+    assert service.figures().stopped
     assert "remedies are off: others may have written the state: " in store.problem_text
     assert f"chmod g-w {tree / 'state'}; then restart gpuagent" in store.problem_text
     (tree / "state").chmod(0o700)
     found.update(dict.fromkeys(state_faults(config, 0)))
-    acting.prepare(config)()
-    assert acting.remedies.ladders == ()
+    service.use(made(config))
+    assert service.remedies.ladders == ()
     assert store.problem_text.count("remedies are off") == 1
     dry = load_config_here(settings(tree, dry_run=True), read=CheckedFiles(0).read)
-    acting.prepare(dry)()
-    assert len(acting.remedies.ladders) == 1
+    service.use(made(dry))
+    assert len(service.remedies.ladders) == 1
     assert store.problem_text == ""
     store.close()
 

@@ -16,7 +16,6 @@ from typing import NamedTuple
 import pytest
 
 from gpuagent.procfs.files import RealProc, parse_stat
-from gpuagent.remedy_settings import step_of
 from gpuagent_alerts.remedies.facts.ties import read_ties
 from gpuagent_alerts.remedies.manual_requests import read_shown
 from gpuagent_alerts.remedies.target import Ties
@@ -131,11 +130,11 @@ def test_a_rule(tmp_path: Path, uid: int, name: str) -> None:
                 staged.fires(one.pid)
                 if meant:  # on a busy machine only when it is tried again
                     await staged.until(lambda: "released" in staged.ended(), ticks=8000)
-                    steps = [step for run in (await staged.acting.document())["remedies"] for step in run["steps"]]
+                    steps = [step for run in (await staged.service.document())["remedies"] for step in run["steps"]]
                     assert any(f"pid {one.job} (" in each for step in steps for each in step["ends_with_it"])
                     return
                 await staged.until(lambda: bool(staged.ended()))
-                (run,) = (await staged.acting.document())["remedies"]
+                (run,) = (await staged.service.document())["remedies"]
                 assert run["end"]["result"] == "refused"
                 wanted = "ends with it: sshd is on the never-list" if name == "sshd" else "hangs up, pid"
                 assert wanted in run["end"]["detail"]
@@ -152,11 +151,13 @@ def test_by_hand(tmp_path: Path, *, force: bool, shown: bool) -> None:
         async def story() -> None:
             settings = config(str(ALICE), dry_run=True, allow={})
             async with stage(settings, Store(tmp_path / "state.db"), {"leaker": one.pid}) as staged:
-                steps = [step_of(step) for step in staged.acting.config.remedies.ladders[0].steps]
+                steps = list(staged.service.settings.ladders[0].steps)
                 request = staged.shown(one.pid)
                 assert [pid for pid, _ in request["ends_with_it"]] == [one.job]
                 asked = read_shown(request | ({} if shown else {"ends_with_it": []}))
-                kill = asyncio.create_task(staged.acting.kill(one.pid, steps, asked, uid=0, force=force, dry_run=False))
+                kill = asyncio.create_task(
+                    staged.service.kill(one.pid, steps, asked, uid=0, force=force, dry_run=False)
+                )
                 await staged.until(kill.done)
                 result = await kill
                 if force and shown:

@@ -64,7 +64,7 @@ def test_nobody_is_starved(store: Store) -> None:
     """Two turns an hour, and a worse alert whose process outlives everything: the other one has the second turn."""
     world = World(*ON_GPUS[:2])
     world.bodies[100].stubborn = world.bodies[100].immortal = True
-    limits = Limits(pause_seconds=60, per_hour=2, per_day=9, unit_per_hour=9, cooldown_seconds=0, breaker=9)
+    limits = Limits(pause=60, per_hour=2, per_day=9, unit_per_hour=9, cooldown=0, breaker=9)
 
     async def story() -> list[str]:
         ends: list[str] = []
@@ -82,7 +82,7 @@ def test_nobody_is_starved(store: Store) -> None:
 
 def test_a_run_that_only_considered_a_step_uses_up_no_turn(store: Store) -> None:
     """The very last look forbade it, a thousand times over: the limits see what was done, and nothing else."""
-    rules = replace(RULES, limits=replace(RULES.limits, per_day=1, pause_seconds=600.0))
+    rules = replace(RULES, limits=replace(RULES.limits, per_day=1, pause=600.0))
     for _ in range(3):
         world = World()
         world.inner = [lambda _: None, lambda _: None, lambda made: made.exec(100)]
@@ -144,8 +144,8 @@ def test_what_ends_nobody_does_not_wait_for_another_gpu(store: Store) -> None:
 @pytest.mark.parametrize(
     ("limits", "seconds"),
     [
-        ({"pause_seconds": 300.0}, 300.0),
-        ({"cooldown_seconds": 600.0}, 600.0),
+        ({"pause": 300.0}, 300.0),
+        ({"cooldown": 600.0}, 600.0),
         ({"per_hour": 1}, 3600.0),
         ({"per_day": 1}, 86_400.0),
     ],

@@ -83,8 +83,7 @@ def listed(key: str) -> Callable[[Case], Case]:
 
 def lowered(key: str) -> Callable[[Case], Case]:
     """A bound of the allow list is lowered."""
-    name = {"min_age": "min_age_seconds", "min_memory": "min_memory_bytes"}[key]
-    return lambda case: case.allowing(**{name: 0})
+    return lambda case: case.allowing(**{key: 0})
 
 
 OPTIONS: tuple[tuple[str, Callable[[re.Match[str]], Callable[[Case], Case]]], ...] = (
@@ -110,8 +109,8 @@ LIFTED = (
     Case("that is not known by name", facts={"own_root": True}),
     Case("cannot be told whether it runs in a container", facts={"own_root": None}),
     Case("is not in remedies.allow.gpus", allow={"users": ("svc",), "gpus": ("1",)}),
-    Case("remedies.allow.min_age", allow={"users": ("svc",), "min_age_seconds": 2e6}),
-    Case("remedies.allow.min_memory", allow={"users": ("svc",), "min_memory_bytes": 90 * GIB}),
+    Case("remedies.allow.min_age", allow={"users": ("svc",), "min_age": 2e6}),
+    Case("remedies.allow.min_memory", allow={"users": ("svc",), "min_memory": 90 * GIB}),
     Case("the rights of more than one user", facts={"uids": (1000, 0, 0, 0)}),
     Case("put it into a.service", allow={"units": ("a.service",)}, target={"unit": "a.service"},
          proven=frozenset(), step=Step(Kind.RELEASE_CACHE, 1.0)),

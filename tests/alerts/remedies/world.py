@@ -37,8 +37,8 @@ RESTART = Step(Kind.RESTART_UNIT, 60.0)
 ORDER = Order(
     alert=ALERT, alertname="GpuProcessMemoryLeak", expression="up == 1", value=1.0, labels={"evidence": "strict"}
 )
-RULES = Rules(Policy(Allow(users=("svc",))), Limits(pause_seconds=0, per_hour=99, per_day=99, unit_per_hour=99,
-                                                     cooldown_seconds=0, breaker=99))  # fmt: skip
+RULES = Rules(Policy(Allow(users=("svc",))), Limits(pause=0, per_hour=99, per_day=99, unit_per_hour=99,
+                                                     cooldown=0, breaker=99))  # fmt: skip
 
 
 def target(pid: int = 100, **changes: Any) -> Target:

@@ -29,7 +29,6 @@ from gpuagent_alerts.remedies.pinned_processes import Doubt
 from gpuagent_alerts.remedies.steps import Group, Kind, Step, groups_of
 from gpuagent_alerts.remedies.target import Target, Ties
 from gpuagent_alerts.secret import argument_secrets
-from gpuagent_exporters.api.client_routes import CommandFailure
 
 _SAID = 300
 _UNKNOWN_RUNTIME = ""
@@ -37,8 +36,16 @@ _ASKED = frozenset({"docker", "podman", _UNKNOWN_RUNTIME})
 """Runtimes that answer on docker's socket. Those of containerd, CRI-O, LXC and nspawn are not asked about there."""
 
 
+class AppFailure(Exception):
+    """An app did not do what it was asked: `reason` for programs, the text for people."""
+
+    def __init__(self, reason: str, text: str) -> None:
+        super().__init__(text)
+        self.reason = reason
+
+
 class Apps(Protocol):
-    """Apps with an embedded client. KeyError: none has this pid; other errors say in words why it did not work."""
+    """Apps with an embedded client. Raises KeyError where none has this pid, AppFailure where it refuses or fails."""
 
     async def release(self, pid: int, *, collect: bool = False) -> Mapping[str, Any]: ...
 
@@ -238,7 +245,7 @@ async def _asked(answer: Awaitable[Mapping[str, Any]], done: str) -> Done:
         document = await answer
     except KeyError:
         return Done(ok=False, detail="the app has no embedded client", answer={"reason": "absent"})
-    except CommandFailure as failure:
+    except AppFailure as failure:
         return Done(ok=False, detail=str(failure), answer={"reason": failure.reason})
     except Exception as error:  # noqa: BLE001  whatever the app's side does, the ladder goes on
         return Done(ok=False, detail=str(error) or type(error).__name__)

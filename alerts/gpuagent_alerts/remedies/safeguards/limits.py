@@ -22,15 +22,15 @@ _UNIT, _CONTAINER, _USER = "unit:", "container:", "user:"
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """The most that is done. One action is one run of a ladder that got beyond `release_cache`."""
+    """Most that is done, by the keys of `remedies.limits`. An action is one run that got beyond `release_cache`."""
 
-    pause_seconds: float = 60.0
-    """On the node, after an action: freed memory shows up late, and the next victim may be none."""
+    pause: float = 60.0
+    """Seconds on the node after an action: freed memory shows up late, and the next victim may be none."""
     per_hour: int = 2
     per_day: int = 5
     unit_per_hour: int = 1
-    cooldown_seconds: float = 900.0
-    """For the same unit, container, or command of a user: see `cooldown_key`."""
+    cooldown: float = 900.0
+    """Seconds for the same unit, container, or command of a user: see `cooldown_key`."""
     breaker: int = 3
     """Actions in a row without memory coming back, after which a person has to look."""
 
@@ -63,7 +63,7 @@ def refusals(
     """Every limit that an action now would break. `past` are actions of the same kind: real ones, or dry runs."""
     was, seen = ("would have been", " (dry run)") if dry_run else ("was", "")
     past = [each for each in past if not (each.record_lost or each.stopped)]
-    early = limits.pause_seconds - min((each.age_seconds for each in past), default=math.inf)
+    early = limits.pause - min((each.age_seconds for each in past), default=math.inf)
     if early > 0:
         yield Passing(
             f"the last action is too recent: remedies.limits.pause asks for another {format_duration(early)}", early
@@ -85,8 +85,8 @@ def refusals(
             yield _until_room(text, ages, limits.unit_per_hour, HOUR)
     if cooldown_key:
         ages = [each.age_seconds for each in past if each.unknown or _same(each.cooldown_key, cooldown_key)]
-        if ages and min(ages) < limits.cooldown_seconds:
-            left = limits.cooldown_seconds - min(ages)
+        if ages and min(ages) < limits.cooldown:
+            left = limits.cooldown - min(ages)
             age = f"{min(ages):.0f} s ago{seen}"
             text = f"{_described(cooldown_key)} {was} acted on {age}: it cools down for another {format_duration(left)}"
             yield Passing(text, left)

@@ -52,7 +52,8 @@ _USERS_OWN_MANAGER = re.compile(r"user@\d+\.service/")
 class Allow:
     """All that are given must hold; with no name at all, nothing is allowed.
 
-    Names of programs are not among them: a process chooses its own.
+    Names of programs are not among them: a process chooses its own. The names of the fields are the keys of
+    `remedies.allow`.
     """
 
     users: tuple[str, ...] = ()
@@ -62,8 +63,10 @@ class Allow:
     containers: tuple[str, ...] = ()
     gpus: tuple[str, ...] = ()
     """Indices or UUIDs."""
-    min_age_seconds: float = 0.0
-    min_memory_bytes: int = 0
+    min_age: float = 0.0
+    """Seconds since its start."""
+    min_memory: int = 0
+    """Bytes of GPU memory."""
 
     @property
     def names_nobody(self) -> bool:
@@ -141,7 +144,7 @@ class Policy:
 
     def for_members(self) -> Policy:
         """Return the policy for those that fall with the chosen process: it is no matter what each holds, or leaks."""
-        return replace(self, allow=replace(self.allow, min_memory_bytes=0), judges_chosen=False)
+        return replace(self, allow=replace(self.allow, min_memory=0), judges_chosen=False)
 
     def unit_permission(self, target: Target) -> UnitPermission:
         """Return what may be done to the target's unit: root says in the configuration which one others may lose."""
@@ -197,9 +200,9 @@ class Policy:
                     " directory and restart the agent if they are right as they are"
                 )
         age = max(now_seconds - target.started_seconds, 0.0)
-        if age < allow.min_age_seconds:
+        if age < allow.min_age:
             yield f"it is {age:.0f} s old, younger than remedies.allow.min_age"
-        if target.used_bytes < allow.min_memory_bytes:
+        if target.used_bytes < allow.min_memory:
             yield f"it holds {format_bytes(target.used_bytes)}, less than remedies.allow.min_memory"
 
     def _not_in_place(self, step: Step, target: Target, facts: Facts) -> Iterator[str]:
