@@ -1,4 +1,4 @@
-"""Remedies of a real agent: its hands are put together from /proc, systemd, and apps with an embedded client."""
+"""Remedies of a real agent, put together from /proc, systemd, and apps with an embedded client."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from gpuagent.node import COMMAND_KEY_FILE, STATE_STEMS, Node, state_file
 from gpuagent.procfs.containers import docker_container
 from gpuagent.procfs.machine import own_namespace
 from gpuagent.remedy_settings import settings_of
-from gpuagent_alerts.remedies.execution.executor import AgentHands, AppFailure
+from gpuagent_alerts.remedies.execution.executor import AppFailure, NodeActionExecutor
 from gpuagent_alerts.remedies.facts.command_digests import kept_digests
 from gpuagent_alerts.remedies.facts.fresh_lookup import TableLookup
 from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
 from gpuagent_alerts.remedies.files.permissions import CheckedFiles
 from gpuagent_alerts.remedies.files.programs import ProgramCheck
 from gpuagent_alerts.remedies.notes import Notes
-from gpuagent_alerts.remedies.observation import Hands
+from gpuagent_alerts.remedies.observation import ActionExecutor
 from gpuagent_alerts.remedies.service import RemedyDependencies, RemedyService
 from gpuagent_alerts.remedies.settings import RemedySettings
 from gpuagent_alerts.store.database import Store
@@ -94,8 +94,8 @@ def remedy_service_of(
     never = NeverEntries(files=node.files)
     digests = kept_digests(state_file(config, COMMAND_KEY_FILE) if durable else None)
 
-    def hands(notes: Notes) -> Hands:
-        return AgentHands(
+    def executor(notes: Notes) -> ActionExecutor:
+        return NodeActionExecutor(
             node.files,
             node.processes.reader,
             apps=ClientApps(commands),
@@ -108,7 +108,7 @@ def remedy_service_of(
         )
 
     dependencies = RemedyDependencies(
-        store, node.clock, node.place.boot_id, hands, str(config_file),
+        store, node.clock, node.place.boot_id, executor, str(config_file),
         pid_namespace=own_namespace(), digests=digests,
         lookup=TableLookup(node.files, node.processes, digests), never=never,
     )  # fmt: skip

@@ -203,7 +203,7 @@ class Remedies:
     def forget_ended(self) -> None:
         """Wait no more for those that have ended. It is asked of /proc: the driver may hang too."""
         if self._outstanding:
-            alive = self.tools.hands.is_alive
+            alive = self.tools.executor.is_alive
             self._outstanding = tuple(one for one in self._outstanding if alive(one.identity))
 
     def ladder_of(self, labels: Mapping[str, str]) -> LadderRule | None:
@@ -228,7 +228,7 @@ class Remedies:
             if handed_over & gpus:
                 return person
         meant = run.identities if run is not None else {plan.target.id}
-        return in_the_way(self._outstanding, meant, gpus, self.tools.hands.is_alive)
+        return in_the_way(self._outstanding, meant, gpus, self.tools.executor.is_alive)
 
     def _share(self, run: Run, gpus: frozenset[str]) -> None:
         """Tell runs that end processes on the same GPUs of each other: none may take the other's memory for its own."""

@@ -1,4 +1,4 @@
-"""What a remedy needs of the outside world: eyes to look again before every step, and hands to act."""
+"""The interfaces to the outside world: `Observer` reads the GPU again before every step, `ActionExecutor` acts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Condition(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Observation:
     """The GPU and the target on one fresh snapshot."""
 
     clock_seconds: float
@@ -69,7 +69,7 @@ class Sight:
     act_refusal: str = ""
     """Why nobody may be acted on by the figures of the GPUs that this is about; "" if nothing forbids it."""
 
-    def shows_less_than(self, before: Sight) -> bool:
+    def shows_less_than(self, before: Observation) -> bool:
         """Return whether the target or its GPU holds less than it did, or that cannot be told."""
         if self.target is None or before.target is None or self.gpu_used_bytes is None or before.gpu_used_bytes is None:
             return True
@@ -142,7 +142,7 @@ class UnitPermission:
         return ""
 
 
-class Hands(Protocol):
+class ActionExecutor(Protocol):
     """The only way from a remedy to a process."""
 
     def hold(self, target: Target) -> Held:
@@ -204,14 +204,14 @@ class Hands(Protocol):
         ...
 
 
-class Eyes(Protocol):
+class Observer(Protocol):
     """Fresh readings."""
 
-    def look(self, target: Target, alert: str, scope: str = "process") -> Sight:
+    def look(self, target: Target, alert: str, scope: str = "process") -> Observation:
         """The newest snapshot; `alert` is a fingerprint, or "" for what a person asked for."""
         ...
 
-    async def next_sight(
+    async def next_observation(
         self,
         target: Target,
         alert: str,
@@ -220,7 +220,7 @@ class Eyes(Protocol):
         *,
         judged: bool = True,
         scope: str = "process",
-    ) -> Sight | None:
+    ) -> Observation | None:
         """The first one in which the GPU was read after `after` (CLOCK_BOOTTIME); None if none came in time.
 
         With `judged` the rules have been evaluated since, too: what a decision needs, and what watching does not. A

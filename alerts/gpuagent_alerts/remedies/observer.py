@@ -18,7 +18,7 @@ from gpuagent.core.identity import NO_INSTANCE, ProcessId
 from gpuagent.core.snapshot import GpuReading, GpuState, Snapshot
 from gpuagent.core.units import format_duration
 from gpuagent_alerts.remedies.firing_alert import DATA_MISSING, ONLY_KEPT, Judged
-from gpuagent_alerts.remedies.observation import Condition, Sight
+from gpuagent_alerts.remedies.observation import Condition, Observation
 from gpuagent_alerts.remedies.safeguards.victim import Choice
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.targets import all_targets, left_apart, members, relatives, successors
@@ -27,7 +27,7 @@ Choose = Callable[[Judged, Snapshot], Choice | None]
 """Return whom an alert would choose on a snapshot; None where the alert names its process."""
 
 
-class SnapshotEyes:
+class SnapshotObserver:
     """Fed by the loop; asked by the runs of ladders."""
 
     def __init__(
@@ -54,18 +54,18 @@ class SnapshotEyes:
         self._firing = {each.alert.fingerprint: each for each in judged}
         await self._tell()
 
-    def look(self, target: Target, alert: str, scope: str = "process") -> Sight:
-        """See `gpuagent_alerts.remedies.observation.Eyes`."""
+    def look(self, target: Target, alert: str, scope: str = "process") -> Observation:
+        """See `gpuagent_alerts.remedies.observation.Observer`."""
         snapshot = self._snapshot
         gpus = _gpus(snapshot, target)
         gpu = gpus[0] if len(gpus) == 1 else None
         if doubt := _another_gpu(gpus, target):
-            return Sight(self._clock.now(), Condition.UNKNOWN, doubt)
+            return Observation(self._clock.now(), Condition.UNKNOWN, doubt)
         if snapshot is None or gpu is None or gpu.state is not GpuState.OK or not gpu.processes_known:
             if gpu is not None and gpu.state is GpuState.OK and gpu.act_refusal:  # the figures are withheld
-                return Sight(self._clock.now(), Condition.UNKNOWN, gpu.act_refusal)
+                return Observation(self._clock.now(), Condition.UNKNOWN, gpu.act_refusal)
             state = gpu.reason or gpu.state if gpu is not None else "gone"
-            return Sight(self._clock.now(), Condition.UNKNOWN, f"GPU {target.gpu_index} cannot be read ({state})")
+            return Observation(self._clock.now(), Condition.UNKNOWN, f"GPU {target.gpu_index} cannot be read ({state})")
         condition, reason = self._condition(alert)
         listed = [each for each in snapshot.processes if each.key == target.key]
         everybody = list(all_targets(snapshot))
@@ -76,7 +76,7 @@ class SnapshotEyes:
         all_there, never = list(all_targets(snapshot, unknown_memory=True)), tuple(self._never())
         fall_too = members(target, all_there, scope, never)
         judged = self._firing.get(alert)
-        return Sight(
+        return Observation(
             clock_seconds=gpu.read_seconds,
             condition=condition,
             reason=reason,
@@ -98,7 +98,7 @@ class SnapshotEyes:
             act_refusal=_act_refusal(snapshot, {target.key.gpu_uuid, *(each.key.gpu_uuid for each in fall_too)}),
         )
 
-    async def next_sight(
+    async def next_observation(
         self,
         target: Target,
         alert: str,
@@ -107,22 +107,22 @@ class SnapshotEyes:
         *,
         judged: bool = True,
         scope: str = "process",
-    ) -> Sight | None:
-        """See `gpuagent_alerts.remedies.observation.Eyes`."""
-        found: list[Sight] = []
+    ) -> Observation | None:
+        """See `gpuagent_alerts.remedies.observation.Observer`."""
+        found: list[Observation] = []
 
         def has_come() -> bool:
             firing = self._firing.get(alert) if judged else None
             seen = firing.seen_seconds(target.key.gpu_uuid) if firing is not None else 0.0
             if firing is not None and seen <= after:
                 return False
-            sight = self.look(target, alert, scope)
+            observation = self.look(target, alert, scope)
             # What is seen of the process must not be newer than what the rule has seen: it may have complied since.
-            if firing is not None and sight.condition is Condition.HOLDS and sight.clock_seconds > seen:
+            if firing is not None and observation.condition is Condition.HOLDS and observation.clock_seconds > seen:
                 return False
-            readable = not sight.reason or sight.condition is not Condition.UNKNOWN
-            if readable and sight.clock_seconds > after:
-                found.append(sight)
+            readable = not observation.reason or observation.condition is not Condition.UNKNOWN
+            if readable and observation.clock_seconds > after:
+                found.append(observation)
             return bool(found)
 
         if judged and alert in self._firing:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gpuagent.core.identity import ProcessId
-from gpuagent_alerts.remedies.observation import Done, Gone, Hands, Held, NotPermitted, Sight
+from gpuagent_alerts.remedies.observation import ActionExecutor, Done, Gone, Held, NotPermitted, Observation
 from gpuagent_alerts.remedies.target import Facts, Identity, Target, Ties, changes
 
 WOKEN = "it has run since only SIGKILL could have reached it: it is asked to end first, when this is tried again"
@@ -32,21 +32,21 @@ class Member:
         """What it is now. Raises Gone, Doubt."""
         return await _facts(self.held, self.target.pid)
 
-    def seen_in(self, sight: Sight) -> Target:
+    def seen_in(self, observation: Observation) -> Target:
         """Return it as this reading has it; the chosen process itself, where it is on several GPUs."""
-        return next((each for each in sight.members if each.id == self.target.id), self.target)
+        return next((each for each in observation.members if each.id == self.target.id), self.target)
 
-    def off_the_gpu(self, sight: Sight) -> str:
+    def off_the_gpu(self, observation: Observation) -> str:
         """Say that it holds no GPU memory any more: there is no reason to end it then, whatever it does."""
-        there = any(each.id == self.target.id for each in sight.members)
+        there = any(each.id == self.target.id for each in observation.members)
         return "" if there else "it holds no GPU memory any more"
 
 
 class Party:
     """The target first. To be closed."""
 
-    def __init__(self, hands: Hands) -> None:
-        self._hands = hands
+    def __init__(self, executor: ActionExecutor) -> None:
+        self._executor = executor
         self._held: list[Held] = []
         self.members: list[Member] = []
         self._asleep: dict[ProcessId, int | None] = {}
@@ -57,7 +57,7 @@ class Party:
         if any(member.target.id == target.id for member in self.members):
             return
         try:
-            held = self._hands.hold(target)
+            held = self._executor.hold(target)
         except NotPermitted as error:
             raise Doubt(f"pid {target.pid} cannot be held: {error}") from None
         self._held.append(held)
@@ -85,7 +85,7 @@ class Party:
             Doubt: one of them cannot be looked at.
         """
         found = []
-        tied = await self._hands.tied_to([each.target for each in self.members]) if ties else Ties()
+        tied = await self._executor.tied_to([each.target for each in self.members]) if ties else Ties()
         for member in list(self.members):
             try:
                 facts = await member.facts()
@@ -124,7 +124,7 @@ class Party:
     async def container_refusal(self) -> str:
         """Ask the container runtime, where it may be asked, about every container that is acted on by its id."""
         for member in self.members:
-            if member.target.proven_container_id and (refusal := await self._hands.container_refusal(member.target)):
+            if member.target.proven_container_id and (refusal := await self._executor.container_refusal(member.target)):
                 return refusal
         return ""
 

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from gpuagent.core.identity import ProcessId
 from gpuagent.core.units import format_bytes
-from gpuagent_alerts.remedies.observation import Done, Eyes, Sight
+from gpuagent_alerts.remedies.observation import Done, Observation, Observer
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.steps import Step
@@ -22,8 +22,8 @@ _ENOUGH = 0.8
 
 async def prove(
     plan: Plan,
-    eyes: Eyes,
-    before: Sight | None,
+    observer: Observer,
+    before: Observation | None,
     *,
     started: float,
     now: Callable[[], float],
@@ -35,20 +35,20 @@ async def prove(
     Where `shared`, other processes are ended on the same GPU meanwhile: what comes back may be theirs. Then no more is
     counted than was held, and only once no memory is left that has no owner.
     """
-    last: Sight | None = None
+    last: Observation | None = None
     after = now()
     deadline = after + plan.proof_seconds
     while (left := deadline - now()) > 0:
-        sight = await eyes.next_sight(plan.target, plan.order.alert, after, left, judged=False)
-        if sight is None:
+        observation = await observer.next_observation(plan.target, plan.order.alert, after, left, judged=False)
+        if observation is None:
             break
-        last, after = sight, sight.clock_seconds
-        freed = _freed(before, sight)
+        last, after = observation, observation.clock_seconds
+        freed = _freed(before, observation)
         if shared():
-            freed = _own_share(freed, held, _rise_of_unowned(before, sight))
-        if not sight.target_listed and freed is not None and freed >= _ENOUGH * held:
+            freed = _own_share(freed, held, _rise_of_unowned(before, observation))
+        if not observation.target_listed and freed is not None and freed >= _ENOUGH * held:
             seconds = now() - started
-            return Outcome(Result.RELEASED, _told(plan.target, before, sight), freed, seconds, acted=True)
+            return Outcome(Result.RELEASED, _told(plan.target, before, observation), freed, seconds, acted=True)
     return _without(plan, held, before, last, shared=shared())
 
 
@@ -63,15 +63,15 @@ def answered(step: Step, done: Done, seconds: float) -> Outcome:
     return Outcome(Result.NO_EFFECT, detail, freed, seconds, acted=step.disrupts, answer=done.answer)
 
 
-def without_reason(plan: Plan, sight: Sight, seconds: float, *, acted: bool) -> Outcome:
+def without_reason(plan: Plan, observation: Observation, seconds: float, *, acted: bool) -> Outcome:
     """Return what a run came to whose reason has gone while its step was given time."""
-    now = sight.target.used_bytes if sight.target else None
+    now = observation.target.used_bytes if observation.target else None
     freed = plan.target.used_bytes - now if now is not None else None
     result = Result.RELEASED if freed is not None and freed > 0 and not plan.dry_run else Result.RESOLVED
-    return Outcome(result, sight.reason or "the alert has ended", freed, seconds, acted=acted)
+    return Outcome(result, observation.reason or "the alert has ended", freed, seconds, acted=acted)
 
 
-def _freed(before: Sight | None, now: Sight) -> int | None:
+def _freed(before: Observation | None, now: Observation) -> int | None:
     if before is None or before.gpu_used_bytes is None or now.gpu_used_bytes is None:
         return None
     return before.gpu_used_bytes - now.gpu_used_bytes
@@ -84,7 +84,7 @@ def _own_share(freed: int | None, held: int, unowned: int | None) -> int | None:
     return min(freed, held)
 
 
-def _without(plan: Plan, held: int, before: Sight | None, last: Sight | None, *, shared: bool) -> Outcome:
+def _without(plan: Plan, held: int, before: Observation | None, last: Observation | None, *, shared: bool) -> Outcome:
     """The time is up, and the GPU's used memory is not down by as much as the process held."""
     if last is None:
         return Outcome(Result.UNACCOUNTED, "the GPU could not be read since", acted=True)
@@ -107,20 +107,20 @@ def _without(plan: Plan, held: int, before: Sight | None, last: Sight | None, *,
     return Outcome(Result.UNACCOUNTED, "nobody holds the memory, and it is not free", freed, acted=True)
 
 
-def _rise_of_unowned(before: Sight | None, now: Sight) -> int | None:
+def _rise_of_unowned(before: Observation | None, now: Observation) -> int | None:
     if before is None or before.gpu_unattributed_bytes is None or now.gpu_unattributed_bytes is None:
         return None
     return now.gpu_unattributed_bytes - before.gpu_unattributed_bytes
 
 
-def _left(target: Target, before: Sight | None, now: Sight) -> list[Target]:
+def _left(target: Target, before: Observation | None, now: Observation) -> list[Target]:
     """Who belonged to it and is still there. By what was seen before: an orphan has another parent now."""
     known = {each.id: each for each in (*(before.relatives if before else ()), *now.relatives)}
     new = {each.id for each in _in_its_place(target, before, now)}
     return [each for identity, each in known.items() if identity in now.present and identity not in new]
 
 
-def _in_its_place(target: Target, before: Sight | None, now: Sight) -> list[Target]:
+def _in_its_place(target: Target, before: Observation | None, now: Observation) -> list[Target]:
     """Who came since and belongs to it: a restarted unit's process, or the one that a parent has started again."""
     known = before.present if before is not None else frozenset[ProcessId]()
     found = {each.id: each for each in (*now.relatives, *now.successors) if each.id not in known}
@@ -131,7 +131,7 @@ def _names(targets: list[Target]) -> str:
     return ", ".join(f"pid {each.pid} ({each.name})" for each in targets)
 
 
-def _told(target: Target, before: Sight | None, now: Sight) -> str:
+def _told(target: Target, before: Observation | None, now: Observation) -> str:
     left, new = _left(target, before, now), _in_its_place(target, before, now)
     parts = (
         f"left on the GPU, and belonging to it: {_names(left)}" if left else "",

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit, NotRecorded, objections
-from gpuagent_alerts.remedies.observation import Condition, Done, Eyes, Gone, Hands, Sight
+from gpuagent_alerts.remedies.observation import ActionExecutor, Condition, Done, Gone, Observation, Observer
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.pinned_processes import Doubt, Member, Party
 from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of, note_of, passed_over, whom_it_may_end
@@ -80,7 +80,7 @@ class Run:
         self._tools = tools
         self._claim = claim
         self._known = known
-        self._party = Party(tools.hands)
+        self._party = Party(tools.executor)
         self._called_off = self._passed_over = ""
         self._acted = False
         self._unrecorded = False
@@ -88,7 +88,7 @@ class Run:
         self._owed = ""
         """Why the result of a step that was taken is not on the disk yet."""
         self._last_look = self._looked_at = 0.0
-        self._before: Sight | None = None
+        self._before: Observation | None = None
 
     @property
     def identities(self) -> frozenset[ProcessId]:
@@ -131,78 +131,78 @@ class Run:
         return outcome
 
     async def _climb(self) -> Outcome:
-        sight = await self._gather()
+        observation = await self._gather()
         for step in self.plan.steps:
             self.step = step
-            outcome = await self._take(step, sight)
+            outcome = await self._take(step, observation)
             if outcome is not None:
                 return outcome
-            sight = await self._look()
+            observation = await self._look()
         if self.plan.dry_run:
             return Outcome(Result.DRY_RUN, f"nothing was done: dry run{self._passed_over}", acted=self._acted)
         return Outcome(Result.NO_EFFECT, "every step was taken", acted=self._acted)
 
-    async def _gather(self) -> Sight:
+    async def _gather(self) -> Observation:
         """Hold all who are meant; then read the GPU: what is seen is of those who are held."""
         await self._party.take(self.plan.target)
         self._last_look = self._tools.now()
-        sight = await self._look()
-        if others := [each for each in sight.members if each.id != self.plan.target.id]:
+        observation = await self._look()
+        if others := [each for each in observation.members if each.id != self.plan.target.id]:
             await self._party.take_all(others)
             self._last_look = self._tools.now()
-            sight = await self._look()
-        wanted = self.gpus | {each.key.gpu_uuid for each in sight.members}
+            observation = await self._look()
+        wanted = self.gpus | {each.key.gpu_uuid for each in observation.members}
         if taken := self._claim(self, wanted):
             self.gpus = frozenset()  # let go at once: two that want each other's GPUs must not refuse each other
             raise self._refused(Passing(taken))
         self.gpus = wanted
-        if missing := [str(each.pid) for each in sight.members if each.id not in self.identities]:
+        if missing := [str(each.pid) for each in observation.members if each.id not in self.identities]:
             raise self._refused(f"others have joined it meanwhile: pid {', '.join(missing)}")
-        return sight
+        return observation
 
-    async def _look(self) -> Sight:
+    async def _look(self) -> Observation:
         """See the target on a reading that is newer than all that was done, and end where there is no reason to act."""
         plan, tools = self.plan, self._tools
-        sight = await tools.eyes.next_sight(
+        observation = await tools.observer.next_observation(
             plan.target, plan.order.alert, self._last_look, tools.look_seconds, scope=plan.scope
         )
-        if sight is None:
+        if observation is None:
             raise self._refused(Passing("there has been no fresh reading of the GPU"))
-        self._last_look, self._looked_at = sight.clock_seconds, tools.now()
-        if sight.condition is Condition.OVER:
-            raise _Stop(Outcome(Result.RESOLVED, sight.reason or "the alert has ended", acted=self._acted))
-        if sight.condition is Condition.UNKNOWN:
-            raise self._refused(Passing(sight.reason or "the data behind the alert is in doubt"))
-        if sight.act_refusal:  # of the GPU, not of this process: another one in its place is no answer
-            raise self._refused(Passing(sight.act_refusal))
-        if sight.target is None:
+        self._last_look, self._looked_at = observation.clock_seconds, tools.now()
+        if observation.condition is Condition.OVER:
+            raise _Stop(Outcome(Result.RESOLVED, observation.reason or "the alert has ended", acted=self._acted))
+        if observation.condition is Condition.UNKNOWN:
+            raise self._refused(Passing(observation.reason or "the data behind the alert is in doubt"))
+        if observation.act_refusal:  # of the GPU, not of this process: another one in its place is no answer
+            raise self._refused(Passing(observation.act_refusal))
+        if observation.target is None:
             if self._party.have_ended():
                 raise _Stop(Outcome(Result.EXITED, "it ended by itself", acted=self._acted))
             raise self._refused("it is no longer on the GPU")
-        return sight
+        return observation
 
-    async def _take(self, step: Step, sight: Sight) -> Outcome | None:
+    async def _take(self, step: Step, observation: Observation) -> Outcome | None:
         """One step; its outcome, or None where the next one is due."""
-        judged_as, self._before = self.plan.judged_as(step), sight
+        judged_as, self._before = self.plan.judged_as(step), observation
         try:
-            facts = await self._check(judged_as, sight)
+            facts = await self._check(judged_as, observation)
         except _OnlyKillReaches as reason:
             if (kill := self.plan.kill_after(judged_as)) is None:
                 raise self._refused(*reason.reasons) from None
             if step.disrupts:
                 return await self._pass_over(step, str(reason))
-            judged_as, facts = kill, await self._check(kill, sight)
+            judged_as, facts = kill, await self._check(kill, observation)
         permission = self._judged_by.policy.unit_permission(self.plan.target)
-        if refusal := await self._tools.hands.group_refusal(judged_as, self.plan.target, permission):
+        if refusal := await self._tools.executor.group_refusal(judged_as, self.plan.target, permission):
             raise self._refused(refusal)
         if step.disrupts and (refusal := await self._party.container_refusal()):
             raise self._refused(refusal)
         useless = step.sends is not None and all(each.ignores(step.sends) for each in facts)
         async with self._tools.gate:
             await asyncio.to_thread(self._check_record, judged_as)
-            await asyncio.to_thread(self._intend, step, sight, useless, facts)
+            await asyncio.to_thread(self._intend, step, observation, useless, facts)
         started = self._tools.now()
-        done = await self._do(step, sight)
+        done = await self._do(step, observation)
         self._acted = self._acted or step.disrupts
         if self.plan.is_question(step):
             return answered(step, done, self._tools.now() - started)
@@ -223,7 +223,7 @@ class Run:
         await self._result(step, Done(ok=True, taken=False))
         return await self._watch(step, 0.0 if self.plan.dry_run and self.plan.order.by_hand else step.wait_seconds)
 
-    async def _check(self, step: Step, sight: Sight) -> list[Facts]:
+    async def _check(self, step: Step, observation: Observation) -> list[Facts]:
         """Refuse at any doubt about any member."""
         if self._called_off:
             raise self._refused(self._called_off)
@@ -231,20 +231,20 @@ class Run:
         looked = await self._party.look(ties=may_end(step))
         for member, facts, changed in looked:
             chosen = member.target.id == self.plan.target.id
-            if not chosen and (gone := member.off_the_gpu(sight)):
+            if not chosen and (gone := member.off_the_gpu(observation)):
                 raise self._refused(*self._of(member, [gone]))
             # Another member is judged by what it is, on the reading of the one that was chosen.
-            seen = sight if chosen else replace(sight, target=member.seen_in(sight), choice=None)
+            seen = observation if chosen else replace(observation, target=member.seen_in(observation), choice=None)
             policy = self.rules.policy if chosen else self.rules.policy.for_members()
             against = policy.refusals(
-                step, self.plan.order, seen, facts, self._tools.now(), self._tools.hands.protected(), self.plan.scope
+                step, self.plan.order, seen, facts, self._tools.now(), self._tools.executor.protected(), self.plan.scope
             )
             if reasons := list(dict.fromkeys([*against, *changed])):
                 if all(isinstance(reason, OnlyKill) for reason in reasons):
                     raise _OnlyKillReaches(*self._of(member, reasons))
                 next_may = chosen and all(isinstance(reason, NotMeant) for reason in reasons)
                 raise self._refused(*self._of(member, reasons), general=not next_may)
-        if groups_of(step) and any(each.id not in self.identities for each in sight.members):
+        if groups_of(step) and any(each.id not in self.identities for each in observation.members):
             raise self._refused("others have joined it meanwhile")
         return [facts for _, facts, _ in looked]
 
@@ -261,7 +261,7 @@ class Run:
         """Raise _Stop where what is on record forbids it. In a thread, and inside the gate."""
         if against := objections(
             self.plan, step, self.rules.limits, self._tools.audit, self._cooldown_key(), self.identities, self.gpus,
-            self._tools.hands.is_alive, acted=self._acted,
+            self._tools.executor.is_alive, acted=self._acted,
         ):  # fmt: skip
             raise self._refused(*against)
 
@@ -272,22 +272,22 @@ class Run:
             self.id = self._tools.audit.begin(description(self.plan, self._cooldown_key(), pids))
         return pids
 
-    def _intend(self, step: Step, sight: Sight, useless: bool, facts: list[Facts]) -> None:
+    def _intend(self, step: Step, observation: Observation, useless: bool, facts: list[Facts]) -> None:
         """In a thread: on the disk before anything is done. Raises NotRecorded."""
         pids = self._begin()
         targets = [member.target for member in self._party.members]
         self._tools.audit.write(self.id, INTENT, {
             "step": str(step), "disrupts": step.disrupts, "dry_run": self.plan.dry_run, "pids": pids,
-            "used_bytes": self.plan.target.used_bytes, "note": note_of(sight.apart, useless),
+            "used_bytes": self.plan.target.used_bytes, "note": note_of(observation.apart, useless),
             "ends_with_it": [str(each) for one in facts for each in ended_with(step, one)],
             **whom_it_may_end(self.plan, step, targets, self.gpus),
         })  # fmt: skip
 
-    async def _do(self, step: Step, sight: Sight) -> Done:
+    async def _do(self, step: Step, observation: Observation) -> Done:
         """Act, and write down what came of it: also where the very last look forbade it."""
         try:
             if step.disrupts:
-                await self._look_again(step, sight)
+                await self._look_again(step, observation)
             done = await self._act(step)
         except (Doubt, Gone, _Stop) as reason:
             detail = f"not done: {str(reason) or 'it has ended by itself'}"
@@ -307,7 +307,7 @@ class Run:
         except NotRecorded as error:  # the record writes it as soon as it can; the step was taken all the same
             self._owed = f"{step}: {error}"
 
-    async def _look_again(self, step: Step, sight: Sight) -> None:
+    async def _look_again(self, step: Step, observation: Observation) -> None:
         """Judge anew by a reading that came while it was decided and written down.
 
         A disk that hangs, another run that is waited for, a runtime that is asked: meanwhile the process may have given
@@ -315,24 +315,24 @@ class Run:
         """
         tools = self._tools
         for _ in range(_MOST_LOOKS):
-            newest = tools.eyes.look(self.plan.target, self.plan.order.alert, self.plan.scope)
+            newest = tools.observer.look(self.plan.target, self.plan.order.alert, self.plan.scope)
             quick = tools.now() - self._looked_at <= (_MOMENT_SECONDS if self.plan.order.alert else tools.look_seconds)
-            if quick and newest.clock_seconds <= sight.clock_seconds:
+            if quick and newest.clock_seconds <= observation.clock_seconds:
                 return
-            steady = quick and newest.condition is Condition.HOLDS and not newest.shows_less_than(sight)
-            sight = newest if steady else await self._look()
-            await self._check(self.plan.judged_as(step), sight)
-            self._before = sight
+            steady = quick and newest.condition is Condition.HOLDS and not newest.shows_less_than(observation)
+            observation = newest if steady else await self._look()
+            await self._check(self.plan.judged_as(step), observation)
+            self._before = observation
             if steady:
                 return
         raise self._refused(Passing("there is no fresh reading by the time it has been judged"))
 
     async def _act(self, step: Step) -> Done:  # noqa: PLR0911  one for each kind
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
-        target, hands = self.plan.target, self._tools.hands
+        target, executor = self.plan.target, self._tools.executor
         facts = await self._party.same_still(ties=may_end(step))
         policy, permission = self._judged_by.policy, self._judged_by.policy.unit_permission(target)
-        asked = (step, self.plan.order, facts[0], hands.protected(), permission)
+        asked = (step, self.plan.order, facts[0], executor.protected(), permission)
         if against := list(policy.ends_others(*asked)):
             raise Doubt(*against)
         if self._called_off or self.rules != self._judged_by:
@@ -342,14 +342,14 @@ class Run:
         if step.sends is not None:
             return self._party.send(step.sends)
         if step.kind is Kind.NOTIFY:
-            return await hands.notify(target, self.plan.reason, step.wait_seconds)
+            return await executor.notify(target, self.plan.reason, step.wait_seconds)
         if step.kind is Kind.RELEASE_CACHE:
-            return await hands.release_cache(target, step.wait_seconds, collect=step.collect)
+            return await executor.release_cache(target, step.wait_seconds, collect=step.collect)
         if step.kind is Kind.RESET:
-            return await hands.reset(target, step.wait_seconds)
+            return await executor.reset(target, step.wait_seconds)
         if step.kind is Kind.RESTART_UNIT:
-            return await hands.restart_unit(target, permission, step.wait_seconds)
-        return await hands.execute(step, target, permission)
+            return await executor.restart_unit(target, permission, step.wait_seconds)
+        return await executor.execute(step, target, permission)
 
     def _rehearse(self, step: Step) -> Done:
         """Do what a dry run may: ask the kernel (signal 0) whether the signal would be permitted."""
@@ -363,18 +363,20 @@ class Run:
         end = started + wait_seconds
         while True:
             left = max(end - tools.now(), 0.0)
-            sight = await tools.eyes.next_sight(plan.target, plan.order.alert, self._last_look, left, judged=False)
+            observation = await tools.observer.next_observation(
+                plan.target, plan.order.alert, self._last_look, left, judged=False
+            )
             if not plan.dry_run and self._party.have_ended():
                 self.has_stopped.set()
                 return await prove(
-                    plan, tools.eyes, self._before,
+                    plan, tools.observer, self._before,
                     started=started, now=tools.now, held=self._party.held_bytes(plan.target.key.gpu_uuid),
                     shared=lambda: self.shares_gpu,
                 )  # fmt: skip
-            if sight is not None:
-                self._last_look = sight.clock_seconds
-                if sight.condition is Condition.OVER:
-                    return without_reason(plan, sight, tools.now() - started, acted=self._acted)
+            if observation is not None:
+                self._last_look = observation.clock_seconds
+                if observation.condition is Condition.OVER:
+                    return without_reason(plan, observation, tools.now() - started, acted=self._acted)
             if self._called_off or tools.now() >= end:  # as `left` is worked out: no other rounding
                 break
         if step.kind is Kind.KILL and not plan.dry_run and not self._called_off:
@@ -406,8 +408,8 @@ class Run:
 class Tools:
     """The outside world, and the record of it."""
 
-    eyes: Eyes
-    hands: Hands
+    observer: Observer
+    executor: ActionExecutor
     audit: Audit
     gate: AbstractAsyncContextManager[object]
     """Held from the look at the limits until the intent is written: two runs cannot spend the same budget."""

@@ -28,8 +28,8 @@ from gpuagent_alerts.remedies.firing_alert import Judged, Window
 from gpuagent_alerts.remedies.manager import OpenRuns, Remedies
 from gpuagent_alerts.remedies.manual_requests import ShownProcess, UnreadableGpus, add_facts, find, renewed
 from gpuagent_alerts.remedies.notes import Notes, waited_for
-from gpuagent_alerts.remedies.observation import Hands, Order
-from gpuagent_alerts.remedies.observer import Presence, SnapshotEyes
+from gpuagent_alerts.remedies.observation import ActionExecutor, Order
+from gpuagent_alerts.remedies.observer import Presence, SnapshotObserver
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import Run, Tools
@@ -60,7 +60,7 @@ class RemedyDependencies:
     store: Store
     clock: Clock
     boot_id: str
-    hands: Callable[[Notes], Hands]
+    executor: Callable[[Notes], ActionExecutor]
     config_file: str
     """Where a person finds the keys that a refusal names."""
     pid_namespace: int = 0
@@ -70,7 +70,7 @@ class RemedyDependencies:
     digests: CommandDigests = field(default_factory=CommandDigests)
     """Digests what a person is shown of a process."""
     never: NeverEntries = field(default_factory=NeverEntries)
-    """The operator's entries of the never-list: those in force, known to the hands as well."""
+    """The operator's entries of the never-list: those in force, known to the executor as well."""
 
 
 class RemedyService:
@@ -79,7 +79,7 @@ class RemedyService:
     def __init__(self, settings: RemedySettings, dependencies: RemedyDependencies) -> None:
         self.settings = settings
         self.notes = Notes(dependencies.clock)
-        self.eyes = SnapshotEyes(dependencies.clock, self._choice, lambda: self.settings.rules.policy.never)
+        self.observer = SnapshotObserver(dependencies.clock, self._choice, lambda: self.settings.rules.policy.never)
         self.audit = Audit(dependencies.store, dependencies.clock, dependencies.boot_id)
         self._record = CachedQuery(dependencies.store, lambda: runs(self.audit.events()))
         self._clock = dependencies.clock
@@ -100,7 +100,7 @@ class RemedyService:
         self._window = Window()
         self._presence = Presence()
         tools = Tools(
-            self.eyes, dependencies.hands(self.notes), self.audit, asyncio.Lock(), dependencies.clock.now,
+            self.observer, dependencies.executor(self.notes), self.audit, asyncio.Lock(), dependencies.clock.now,
             self._look_seconds(settings), dependencies.clock.wall,
         )  # fmt: skip
         self.remedies = Remedies(
@@ -157,11 +157,11 @@ class RemedyService:
         self.remedies.forget_ended()
         if self._open_runs.has_moved:
             self._do_later(self._open_runs.close_again(), "open runs")
-        await self.eyes.see(snapshot)
+        await self.observer.see(snapshot)
 
     async def judge(self, judged: Sequence[Judged]) -> None:
         """The rules were evaluated, and this is all that fires."""
-        await self.eyes.judge(judged)
+        await self.observer.judge(judged)
         snapshot = self._snapshot
         if snapshot is not None and self.remedies.ladders:
             self._window.add(judged)

@@ -17,7 +17,7 @@ from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
 from gpuagent_alerts.remedies.execution.pidfd import HeldProcess
 from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
-from gpuagent_alerts.remedies.observation import Condition, Order, Sight
+from gpuagent_alerts.remedies.observation import Condition, Observation, Order
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
@@ -75,5 +75,5 @@ def refusals_of(
     finally:
         held.close()
     policy = Policy(Allow(users=(target.user,)), never=never)
-    sight = Sight(1e9, Condition.HOLDS, target=target)
-    return list(policy.refusals(Step(Kind.TERMINATE, 1.0), Order("a1"), sight, facts, 1e9, frozenset({1})))
+    observation = Observation(1e9, Condition.HOLDS, target=target)
+    return list(policy.refusals(Step(Kind.TERMINATE, 1.0), Order("a1"), observation, facts, 1e9, frozenset({1})))

@@ -27,13 +27,13 @@ from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
 from gpuagent.remedy_settings import settings_of
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.execution.executor import AgentHands, Apps
+from gpuagent_alerts.remedies.execution.executor import Apps, NodeActionExecutor
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK, TableLookup, look_up
 from gpuagent_alerts.remedies.firing_alert import Judged
 from gpuagent_alerts.remedies.manual_requests import card_of, gpus_of
 from gpuagent_alerts.remedies.notes import Notes
-from gpuagent_alerts.remedies.observation import Hands
+from gpuagent_alerts.remedies.observation import ActionExecutor
 from gpuagent_alerts.remedies.safeguards.rule_grounds import Grounds, Subject
 from gpuagent_alerts.remedies.service import RemedyDependencies, RemedyService
 from gpuagent_alerts.remedies.target import Target
@@ -187,8 +187,8 @@ async def stage(
     real = RealProc()
     boot = boot_id()
 
-    def hands(notes: Notes) -> Hands:
-        return AgentHands(real, reader(), apps=apps or NoApps(), warn=notes.announce, digests=DIGESTS)
+    def executor(notes: Notes) -> ActionExecutor:
+        return NodeActionExecutor(real, reader(), apps=apps or NoApps(), warn=notes.announce, digests=DIGESTS)
 
     table = ProcessTable(
         real,
@@ -205,7 +205,7 @@ async def stage(
             made.node.bind(key, pid)
         lookup = TableLookup(real, table, DIGESTS)
         dependencies = RemedyDependencies(
-            store, made.clock, boot, hands, str(DEFAULT_PATH), lookup=lookup, digests=DIGESTS
+            store, made.clock, boot, executor, str(DEFAULT_PATH), lookup=lookup, digests=DIGESTS
         )
         service = RemedyService(settings_of(settings, speed=made.clock.speed), dependencies)
         await service.open()

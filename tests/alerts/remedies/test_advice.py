@@ -28,7 +28,7 @@ ELSEWHERE = (
     "not recorded, so not done: database is locked",
     "the configuration has changed since it was decided",
 )  # fmt: skip
-"""What the eyes, systemd's unit and the store add."""
+"""What the observer, systemd's unit and the store add."""
 
 
 def words(node: ast.expr) -> str:

@@ -94,7 +94,7 @@ def test_a_rule_needs_the_allow_list_even_to_ask(store: Store) -> None:
 def test_doubt_stands_above_a_person(store: Store, change: dict[str, Any]) -> None:
     """What cannot be lifted for a kill cannot be lifted to ask either."""
     world = World()
-    world.sight_changes = change
+    world.observation_changes = change
     assert climb(world, by_hand(RELEASE, forced=True), store).result is Result.REFUSED
     assert world.log == []
 

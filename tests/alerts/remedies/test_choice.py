@@ -13,7 +13,7 @@ from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.manager import Remedies
-from gpuagent_alerts.remedies.observation import Condition, Order, Sight
+from gpuagent_alerts.remedies.observation import Condition, Observation, Order
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import Run
@@ -70,9 +70,9 @@ def refusals(
         namespace_pids=(of.pid,), user=of.user,
     )  # fmt: skip
     order = Order(alert="a", alertname="Full", labels={})
-    sight = Sight(1.0, Condition.HOLDS, target=of, target_listed=True)
+    observation = Observation(1.0, Condition.HOLDS, target=of, target_listed=True)
     changed = replace(seen, **(facts or {}))
-    return "; ".join(policy.refusals(step, order, sight, changed, NOW, frozenset({1, 77})))
+    return "; ".join(policy.refusals(step, order, observation, changed, NOW, frozenset({1, 77})))
 
 
 @pytest.mark.parametrize(

@@ -26,7 +26,7 @@ def end(
 ) -> tuple[Outcome, World]:
     """Run a ladder on `ME`, which the alert has chosen, where this is the choice on each reading."""
     world = World(ME, OTHER)
-    world.sight_changes = {"choice": choice}
+    world.observation_changes = {"choice": choice}
     order = replace(ORDER, labels={}, alertname="GpuMemoryHigh", victim=victim, **changes)  # type: ignore[arg-type]
     store = Store(tmp_path / "state.db")
     outcome = climb(world, plan(*(steps or (KILL,)), of=ME, order=order), store)
@@ -53,11 +53,11 @@ def test_who_is_the_choice_still_is_ended(tmp_path: Path) -> None:
 def test_who_complied_in_between_is_left_alone(tmp_path: Path) -> None:
     """KILL-09: chosen as the largest, it gave its memory back while it was warned: the next step spares it."""
     world = World(ME, OTHER)
-    world.sight_changes = {"choice": Choice((ME.id, OTHER.id))}
+    world.observation_changes = {"choice": Choice((ME.id, OTHER.id))}
 
     def overtaken(world: World) -> None:
         if world.log:
-            world.sight_changes = {"choice": Choice((OTHER.id, ME.id))}
+            world.observation_changes = {"choice": Choice((OTHER.id, ME.id))}
 
     world.events = [overtaken] * 50
     order = replace(ORDER, labels={}, alertname="GpuMemoryHigh", victim="largest")

@@ -40,9 +40,9 @@ def facts(**values: Any) -> Callable[[World], None]:
     return lambda world: world.bodies[100].facts_changes.update(values)
 
 
-def sight(**values: Any) -> Callable[[World], None]:
+def observation(**values: Any) -> Callable[[World], None]:
     """A change of what is seen of the GPU."""
-    return lambda world: world.sight_changes.update(values)
+    return lambda world: world.observation_changes.update(values)
 
 
 def nothing(_: World) -> None:
@@ -66,9 +66,9 @@ CASES: list[tuple[str, Callable[[World], None], dict[str, Any], tuple[Step, ...]
     ("state D, restart", changed("state", "D"), {"unit": UNIT}, (RESTART,), RULES, "only SIGKILL may reach it now"),
     ("ending", facts(ending=True), {}, LADDER, RULES, "it is ending"),
     ("oom_score_adj", facts(oom_score_adjust=-1000), {}, LADDER, RULES, "oom_score_adj"),
-    ("list in doubt", sight(trusted=False), {}, LADDER, RULES, "shuffle"),
-    ("other namespace", sight(host_pid_namespace=False), {}, LADDER, RULES, "namespace"),
-    ("left the GPU", sight(target=None), {}, LADDER, RULES, "no longer on the GPU"),
+    ("list in doubt", observation(trusted=False), {}, LADDER, RULES, "shuffle"),
+    ("other namespace", observation(host_pid_namespace=False), {}, LADDER, RULES, "namespace"),
+    ("left the GPU", observation(target=None), {}, LADDER, RULES, "no longer on the GPU"),
     ("no reading", lambda world: setattr(world, "deaf", True), {}, LADDER, RULES, "fresh reading"),
     ("number reused", lambda world: world.reuse(100), {}, LADDER, RULES, "another process"),
     ("ended", lambda world: world.end(100), {}, LADDER, RULES, "ended"),

@@ -18,7 +18,7 @@ import pytest
 from gpuagent.procfs.files import RealProc
 from gpuagent_alerts.programs import run as program
 from gpuagent_alerts.programs.run import run_program
-from gpuagent_alerts.remedies.execution.executor import AgentHands
+from gpuagent_alerts.remedies.execution.executor import NodeActionExecutor
 from gpuagent_alerts.remedies.observation import UnitPermission
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
@@ -48,8 +48,10 @@ def test_what_a_program_writes_is_kept_without_secrets(status: int) -> None:
     """ALERT-07: neither a credential nor an argument that is one gets into the audit log."""
     code = f"import sys; print(*sys.argv[1:], 'Bearer abc.def done', file=sys.stderr); sys.exit({status})"
     command = (sys.executable, "-c", code, "--password=pw-1234", "https://user:x@host/y")
-    hands = AgentHands(RealProc(), reader(), apps=_NoApps(), warn=_warn)
-    done = asyncio.run(hands.execute(Step(Kind.EXEC, 20.0, command=command), as_target(os.getpid()), UnitPermission()))
+    executor = NodeActionExecutor(RealProc(), reader(), apps=_NoApps(), warn=_warn)
+    done = asyncio.run(
+        executor.execute(Step(Kind.EXEC, 20.0, command=command), as_target(os.getpid()), UnitPermission())
+    )
 
     assert done.ok is (status == 0)
     assert done.detail.endswith("--password=<hidden> <hidden> Bearer <hidden> done")

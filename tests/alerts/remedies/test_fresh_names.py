@@ -18,7 +18,7 @@ from gpuagent.procfs.machine import boot_id, boot_time_seconds
 from gpuagent.procfs.reader import Boot, ProcessReader, ProcessRecord
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
-from gpuagent_alerts.remedies.execution.executor import AgentHands
+from gpuagent_alerts.remedies.execution.executor import NodeActionExecutor
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.process_facts import read_facts
 from gpuagent_alerts.remedies.target import Target
@@ -103,11 +103,11 @@ def test_a_container_with_another_name_is_refused(measured: str, told: str, refu
             as_target(process.pid), container_id=ID, container_runtime="docker", container_name=measured,
             proven_names=frozenset({"container"}),
         )  # fmt: skip
-        hands = AgentHands(
+        executor = NodeActionExecutor(
             RealProc(), _InContainer(), apps=_NoApps(), warn=_warn,
             ask_runtime=lambda _: RunningContainer(process.pid, told),
         )  # fmt: skip
-        said = asyncio.run(hands.container_refusal(target))
+        said = asyncio.run(executor.container_refusal(target))
     assert refusal in said
     assert bool(said) == bool(refusal)
 
@@ -126,6 +126,8 @@ def test_a_runtime_is_asked_about_its_own_containers(runtime: str, asked: bool, 
         target = replace(
             as_target(process.pid), container_id=ID, container_runtime=runtime, proven_names=frozenset({"container"})
         )
-        hands = AgentHands(RealProc(), _InContainer(), apps=_NoApps(), warn=_warn, ask_runtime=questions.append)
-        said = asyncio.run(hands.container_refusal(target))
+        executor = NodeActionExecutor(
+            RealProc(), _InContainer(), apps=_NoApps(), warn=_warn, ask_runtime=questions.append
+        )
+        said = asyncio.run(executor.container_refusal(target))
     assert (bool(questions), "knows no running container" in said) == (asked, refused)

@@ -94,7 +94,7 @@ def test_figures_that_forbid_it() -> None:
     """NUM-12: whatever the step and whoever asks, nothing is done on figures that were impossible."""
     for order in (IDLE, ORDER, replace(ORDER, alert="", asked_by="ann (uid 0)", forced=True)):
         world = World(target(idle_seconds=600.0))
-        world.sight_changes = {"act_refusal": "the driver's figures were impossible"}
+        world.observation_changes = {"act_refusal": "the driver's figures were impossible"}
         for step in (RELEASE, TERMINATE, KILL, Step(Kind.RESTART_UNIT, 1.0)):
             plan = Plan(order, target(idle_seconds=600.0), (step,), dry_run=False)
             outcome = asyncio.run(Run(plan, RULES, tools(world, Store(None))).climb())
@@ -106,7 +106,7 @@ def test_figures_that_forbid_it_forbid_the_next_one_too() -> None:
     """NUM-12: the reason is the GPU's: the others of the ranking are not tried, and the record holds it once."""
     largest, smaller = target(100, used_bytes=9 * GIB), target(101)
     world = World(largest, smaller)
-    world.sight_changes = {"act_refusal": "the driver's figures were impossible"}
+    world.observation_changes = {"act_refusal": "the driver's figures were impossible"}
     full = Alert({"alertname": "Full", "gpu": "0"}, {}, Status.FIRING, 1.7e9)
     ladder = LadderRule(lambda labels: True, (KILL,), dry_run=False, victim=VictimPolicy.LARGEST)
     told: list[tuple[int, str, bool]] = []

@@ -138,7 +138,7 @@ def test_another_program_by_exec(store: Store) -> None:
 def test_data_in_doubt(store: Store, change: dict[str, object], word: str) -> None:
     """KILL-02: where the data is missing or not to be trusted, nothing is done, and the reason is said."""
     world = World()
-    world.sight_changes = change
+    world.observation_changes = change
     outcome = climb(world, plan(TERMINATE), store)
     assert outcome.result is Result.REFUSED
     assert word in outcome.detail

@@ -16,7 +16,7 @@ import pytest
 
 from gpuagent.procfs.files import RealProc, parse_stat
 from gpuagent.procfs.reader import ProcessRecord
-from gpuagent_alerts.remedies.execution.executor import AgentHands
+from gpuagent_alerts.remedies.execution.executor import NodeActionExecutor
 from gpuagent_alerts.remedies.facts.process_scan import UnseenProcesses, list_pids
 from gpuagent_alerts.remedies.facts.ties import TieFinder, read_ties
 from gpuagent_alerts.remedies.manual_requests import read_shown
@@ -370,14 +370,14 @@ def test_an_init_that_is_not_let_go() -> None:
             assert outside.stdout is not None
             assert int(outside.stdout.readline())
             identity = as_target(pid).id
-            hands = AgentHands(RealProc(), reader(), apps=NoApps(), warn=no_warning)
-            assert hands.is_alive(identity)
+            executor = NodeActionExecutor(RealProc(), reader(), apps=NoApps(), warn=no_warning)
+            assert executor.is_alive(identity)
             os.kill(pid, signal.SIGKILL)
             while Path(f"/proc/{pid}/wchan").read_text() != "zap_pid_ns_processes":
                 assert not has_ended(pid)
             assert "FDSize:\t0\n" in Path(f"/proc/{pid}/status").read_text()
-            assert not hands.is_alive(identity)
-            assert AgentHands(NoWaitChannel(), reader(), apps=NoApps(), warn=no_warning).is_alive(identity)
+            assert not executor.is_alive(identity)
+            assert NodeActionExecutor(NoWaitChannel(), reader(), apps=NoApps(), warn=no_warning).is_alive(identity)
         finally:
             outside.kill()
             outside.communicate()

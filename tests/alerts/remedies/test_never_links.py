@@ -15,7 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from gpuagent.procfs.files import RealProc
-from gpuagent_alerts.remedies.execution.executor import AgentHands
+from gpuagent_alerts.remedies.execution.executor import NodeActionExecutor
 from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
 from gpuagent_alerts.remedies.facts.symlinks import Bounds, links_of, spellings
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
@@ -279,15 +279,15 @@ def test_every_spelling_of_a_path(folder: Path) -> None:
 def test_everybody_who_ends_with_it(folder: Path) -> None:
     """KILL-01: an entry means whoever ends with a process, a unit or a group as it means the process itself."""
     never = NeverEntries((f"{folder}/links/*",))
-    hands = AgentHands(RealProc(), reader(), apps=NoApps(), warn=no_warning, never=never)
+    executor = NodeActionExecutor(RealProc(), reader(), apps=NoApps(), warn=no_warning, never=never)
     units = UnitProcesses(RealProc(), never=never)
     for program, meant in ((f"{folder}/real/tool", True), ("/bin/sh", False)):
         with tied.running(STOPS.format(program=program)) as one:
-            (job,) = asyncio.run(hands.tied_to([as_target(one.pid)])).processes
+            (job,) = asyncio.run(executor.tied_to([as_target(one.pid)])).processes
             assert job.pid == one.others[0]
             assert (f"{folder}/links/*" in job.never_listed) is meant
             never.use([f"{folder}/none"])  # as a reload does
-            assert asyncio.run(hands.tied_to([as_target(one.pid)])).processes[0].never_listed == ""
+            assert asyncio.run(executor.tied_to([as_target(one.pid)])).processes[0].never_listed == ""
             never.use([f"{folder}/links/*"])
             assert (f"{folder}/links/*" in units.tied_among("a.service", [one.pid], (), shared=True)) is meant
     with started(tool(f"{folder}/real/tool"), folder) as pid, started(("sh", "-c", WAITS), folder) as other:

@@ -84,7 +84,7 @@ def test_the_past_tense_with_the_time() -> None:
 def test_obstacles_of_a_reading(store: Store, changes: dict[str, object]) -> None:
     """What the next reading may show is waited for, and no longer than that."""
     world = World()
-    world.sight_changes = changes
+    world.observation_changes = changes
     outcome = climb(world, plan(KILL, order=LARGEST), store)
     assert (outcome.result, outcome.general) == (Result.REFUSED, True)
     assert passes_in(outcome.reasons) == 10.0

@@ -130,11 +130,11 @@ def test_eight_ranks_do_not_wait_for_eight_proofs(store: Store) -> None:
 def test_what_others_give_back_is_no_proof(store: Store) -> None:
     """Two fall together and the memory of one is held by nobody: what came back is told of one of them at most."""
     world = World(*RANKS[:2])
-    world.sight_changes = {"gpu_unattributed_bytes": 0}
+    world.observation_changes = {"gpu_unattributed_bytes": 0}
 
     def lost(world: World) -> None:
         if not world.bodies[100].alive:
-            world.sight_changes = {"gpu_unattributed_bytes": 10 * GIB}
+            world.observation_changes = {"gpu_unattributed_bytes": 10 * GIB}
 
     world.events = _Always(lost)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent_alerts.remedies.observation import Condition, Order, Sight
+from gpuagent_alerts.remedies.observation import Condition, Observation, Order
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.safeguards.refusals import NotMeant
 from gpuagent_alerts.remedies.steps import Kind, Step
@@ -30,9 +30,9 @@ def reasons(
         identity=_identity(of), state="S", threads=1, uids=(of.uid,) * 4, root_user_namespace=True, own_root=own_root,
         namespace_pids=(of.pid,), user=of.user,
     )  # fmt: skip
-    sight = Sight(1.0, Condition.HOLDS, target=of, target_listed=True)
+    observation = Observation(1.0, Condition.HOLDS, target=of, target_listed=True)
     order = Order(alert="a", alertname="Full", labels={})
-    return list(Policy(allow).refusals(step, order, sight, replace(facts, **changes), 1e6, frozenset(), scope))
+    return list(Policy(allow).refusals(step, order, observation, replace(facts, **changes), 1e6, frozenset(), scope))
 
 
 def passed_over(found: list[str]) -> bool:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.procfs.files import RealProc
-from gpuagent_alerts.remedies.execution.executor import AgentHands
+from gpuagent_alerts.remedies.execution.executor import NodeActionExecutor
 from gpuagent_alerts.remedies.files.programs import ProgramCheck
 from gpuagent_alerts.remedies.observation import UnitPermission
 from gpuagent_alerts.remedies.steps import Kind, Step
@@ -270,11 +270,11 @@ def test_checked_again_right_before_it_runs(tree: Path) -> None:
     async def warn(*_: object) -> None:
         """Nobody is told."""
 
-    hands = AgentHands(RealProc(), reader(), apps=NoApps(), warn=warn, program_check=ProgramCheck())
-    done = asyncio.run(hands.execute(Step(Kind.EXEC, 30.0, command=(str(program),)), target(), UnitPermission()))
+    executor = NodeActionExecutor(RealProc(), reader(), apps=NoApps(), warn=warn, program_check=ProgramCheck())
+    done = asyncio.run(executor.execute(Step(Kind.EXEC, 30.0, command=(str(program),)), target(), UnitPermission()))
     assert (done.ok, ran.read_text()) == (True, "run\n"), done
     give(program, ALICE)
-    done = asyncio.run(hands.execute(Step(Kind.EXEC, 30.0, command=(str(program),)), target(), UnitPermission()))
+    done = asyncio.run(executor.execute(Step(Kind.EXEC, 30.0, command=(str(program),)), target(), UnitPermission()))
     assert not done.ok
     assert done.detail == f"the program is not run: {program} belongs to uid {ALICE}: {replaced(program)}"
     assert ran.read_text() == "run\n"

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gpuagent_alerts.remedies.observation import Condition, Order, Sight
+from gpuagent_alerts.remedies.observation import Condition, Observation, Order
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.safeguards.provenance import FACTS, Writer, written_by
 from gpuagent_alerts.remedies.safeguards.refusals import NotMeant
@@ -38,7 +38,9 @@ BLANK: dict[str, Any] = {
 
 def test_every_fact_has_its_writer() -> None:
     """A field that a decision could rest on stands in the table, once, with who can write it."""
-    there = {f"{of.__name__}.{field.name}" for of in (Target, Facts, Identity, Sight, Order) for field in fields(of)}
+    there = {
+        f"{of.__name__}.{field.name}" for of in (Target, Facts, Identity, Observation, Order) for field in fields(of)
+    }
     named = [fact.field for fact in FACTS]
     assert set(named) == there
     assert len(named) == len(set(named))
@@ -130,7 +132,7 @@ WRITTEN = st.fixed_dictionaries({
 })  # fmt: skip
 
 
-def world(kernel: dict[str, Any], written: dict[str, Any]) -> tuple[Sight, Facts]:
+def world(kernel: dict[str, Any], written: dict[str, Any]) -> tuple[Observation, Facts]:
     """A process with facts of the kernel, and with what it has written about itself.
 
     A name that is proven is root's: only where it is not can the process have chosen it.
@@ -151,7 +153,7 @@ def world(kernel: dict[str, Any], written: dict[str, Any]) -> tuple[Sight, Facts
         root_user_namespace=kernel["root_user_namespace"], own_root=kernel["own_root"], user=made.user,
         namespace_pids=kernel["namespace_pids"], ties=kernel["ties"], **of["Facts"],
     )  # fmt: skip
-    sight = Sight(
+    observation = Observation(
         NOW,
         Condition.HOLDS,
         target=made,
@@ -159,10 +161,10 @@ def world(kernel: dict[str, Any], written: dict[str, Any]) -> tuple[Sight, Facts
         trusted=kernel["trusted"],
         host_pid_namespace=kernel["host"],
     )
-    return sight, facts
+    return observation, facts
 
 
-def reasons(policy: Policy, step: Step, order: Order, scope: str, seen: tuple[Sight, Facts]) -> list[str]:
+def reasons(policy: Policy, step: Step, order: Order, scope: str, seen: tuple[Observation, Facts]) -> list[str]:
     """Why not."""
     return list(policy.refusals(step, order, *seen, NOW, frozenset({1, 2}), scope))
 
@@ -233,8 +235,8 @@ def test_a_user_who_has_another_name_now_is_refused(now: str) -> None:
         "container_name": "", "trusted": True, "host": True,
     }  # fmt: skip
     policy, order = Policy(Allow(users=("alice", "bob"))), Order(alert="a1", alertname="GpuMemoryHigh")
-    sight, facts = world(kernel, {})
-    assert not reasons(policy, Step(Kind.KILL, 1.0), order, "process", (sight, facts))
-    refused = reasons(policy, Step(Kind.KILL, 1.0), order, "process", (sight, replace(facts, user=now)))
+    observation, facts = world(kernel, {})
+    assert not reasons(policy, Step(Kind.KILL, 1.0), order, "process", (observation, facts))
+    refused = reasons(policy, Step(Kind.KILL, 1.0), order, "process", (observation, replace(facts, user=now)))
     assert len(refused) == 1
     assert "another name now" in refused[0]

@@ -45,7 +45,7 @@ def holds(size_gib: int) -> Event:
 
 def changed(**changes: Any) -> Event:
     """The next readings show this."""
-    return lambda world: world.sight_changes.update(changes)
+    return lambda world: world.observation_changes.update(changes)
 
 
 def climb(store: Store, event: Event, **order: Any) -> tuple[Outcome, World, Audit]:
@@ -107,7 +107,7 @@ def test_no_reading_came_meanwhile(store: Store) -> None:
     """KILL-06: an old reading ends nobody, however it came to be old."""
 
     def blind(world: World) -> None:
-        world.sight_changes["clock_seconds"] = world.clock.now() - 1.0
+        world.observation_changes["clock_seconds"] = world.clock.now() - 1.0
         world.clock.advance(60.0)
         world.deaf = True
 

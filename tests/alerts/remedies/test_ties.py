@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pytest
 
-from gpuagent_alerts.remedies.observation import Condition, Order, Sight
+from gpuagent_alerts.remedies.observation import Condition, Observation, Order
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
@@ -39,9 +39,11 @@ def reasons(step: Step, order: Order, others: Sequence[TiedProcess] | None, shar
         identity, "S", 1, uids=(of.uid,) * 4, own_root=False, namespace_pids=(100,),
         ties=Ties(unseen="hidden") if others is None else Ties(tuple(others)),
     )  # fmt: skip
-    sight = Sight(1e6, Condition.HOLDS, target=of, target_listed=True, trusted=True, host_pid_namespace=True)
+    observation = Observation(
+        1e6, Condition.HOLDS, target=of, target_listed=True, trusted=True, host_pid_namespace=True
+    )
     policy = Policy(Allow(users=(of.user,), units=("a.service",), shared_units=shared))
-    found = policy.refusals(step, order, sight, facts, 1e6, frozenset({1}))
+    found = policy.refusals(step, order, observation, facts, 1e6, frozenset({1}))
     return [each for each in found if "its end" in each or "ending it" in each or "ends with it" in each]
 
 

@@ -9,7 +9,7 @@ import pytest
 from gpuagent.collector.join import Joiner
 from gpuagent.collector.listings import Holders
 from gpuagent.core.snapshot import ProcessState
-from gpuagent_alerts.remedies.observation import Condition, Order, Sight
+from gpuagent_alerts.remedies.observation import Condition, Observation, Order
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.safeguards.refusals import NotMeant
 from gpuagent_alerts.remedies.steps import Kind, Step
@@ -50,9 +50,11 @@ def test_only_a_person_who_forces_it_answers_for_the_holder(kind: Kind, order: O
     of = replace(target(100), holder_proven=False)
     facts = Facts(Identity(of.id, of.uid, "program", "d", ""), "S", 1, uids=(1000,) * 4, own_root=False,
         namespace_pids=(100,))  # fmt: skip
-    sight = Sight(1e6, Condition.HOLDS, target=of, target_listed=True, trusted=True, host_pid_namespace=True)
+    observation = Observation(
+        1e6, Condition.HOLDS, target=of, target_listed=True, trusted=True, host_pid_namespace=True
+    )
     policy = Policy(Allow(users=(of.user,)))
-    against = policy.refusals(Step(kind, 1.0, signal_number=10), order, sight, facts, 1e6, frozenset())
+    against = policy.refusals(Step(kind, 1.0, signal_number=10), order, observation, facts, 1e6, frozenset())
     found = [reason for reason in against if "not been shown to hold" in reason]
     assert len(found) == (0 if lifted else 1)
     assert not any(isinstance(reason, NotMeant) for reason in found)

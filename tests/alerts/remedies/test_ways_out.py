@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from gpuagent_alerts.remedies.observation import Condition, Order, Sight
+from gpuagent_alerts.remedies.observation import Condition, Observation, Order
 from gpuagent_alerts.remedies.safeguards import policy as policy_module
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on
@@ -37,7 +37,7 @@ class Case:
     allow: dict[str, Any] = field(default_factory=lambda: {"users": ("svc",)})
     target: dict[str, Any] = field(default_factory=dict)
     facts: dict[str, Any] = field(default_factory=dict)
-    sight: dict[str, Any] = field(default_factory=dict)
+    observation: dict[str, Any] = field(default_factory=dict)
     order: dict[str, Any] = field(default_factory=dict)
     policy: dict[str, Any] = field(default_factory=dict)
     step: Step = KILL
@@ -52,10 +52,10 @@ class Case:
             "own_root": False, "namespace_pids": (100,),
             **self.facts,
         }  # fmt: skip
-        sight = replace(Sight(NOW, Condition.HOLDS, target=of, target_listed=True), **self.sight)
+        observation = replace(Observation(NOW, Condition.HOLDS, target=of, target_listed=True), **self.observation)
         order = replace(HAND, **self.order)
         policy = replace(Policy(Allow(**self.allow)), **self.policy)
-        return list(policy.refusals(self.step, order, sight, Facts(identity, **known), NOW, frozenset({2})))
+        return list(policy.refusals(self.step, order, observation, Facts(identity, **known), NOW, frozenset({2})))
 
     def matching(self) -> list[str]:
         """The refusals that this is about."""
@@ -139,11 +139,11 @@ STANDING = (
     Case("the agent itself or one of its ancestors", target={"id": target(2).id}),
     Case("is a kernel thread", facts={"kernel_thread": True}),
     Case("oom_score_adj", facts={"oom_score_adjust": -1000}),
-    Case("no longer on the GPU", sight={"target": None}),
+    Case("no longer on the GPU", observation={"target": None}),
     Case("is a zombie", facts={"state": "Z"}),
     Case("it is ending", facts={"ending": True}),
-    Case("not in the host's pid namespace", sight={"host_pid_namespace": False}),
-    Case("shuffle", sight={"trusted": False}),
+    Case("not in the host's pid namespace", observation={"host_pid_namespace": False}),
+    Case("shuffle", observation={"trusted": False}),
     Case("cannot be told whom", facts={"ties": Ties(unseen="hidden")}),
     Case("ends with it", facts={"ties": Ties((TiedProcess(7, 70, ("sshd",), "svc", belongs=True),))}),
     Case("or hang up, more than", facts={"ties": Ties(TIED * 257)}),

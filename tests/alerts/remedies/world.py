@@ -13,7 +13,7 @@ from gpuagent.core.clock import ManualClock
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.audit import Audit
-from gpuagent_alerts.remedies.observation import Condition, Done, Gone, NotPermitted, Order, Sight, UnitPermission
+from gpuagent_alerts.remedies.observation import Condition, Done, Gone, NotPermitted, Observation, Order, UnitPermission
 from gpuagent_alerts.remedies.outcome import Outcome
 from gpuagent_alerts.remedies.pinned_processes import Doubt
 from gpuagent_alerts.remedies.plan import Plan, Rules
@@ -78,7 +78,7 @@ class Body:
 
 
 class World:
-    """Eyes and hands, and what happens in between: `events` are called, one at each look."""
+    """Observer and executor, and what happens in between: `events` are called, one at each look."""
 
     def __init__(self, *targets: Target) -> None:
         self.clock = ManualClock()
@@ -92,7 +92,7 @@ class World:
         self.log: list[tuple[str, int]] = []
         """Everything that reached a process, in order: what, and the pid that it was meant for."""
         self.ended_at: dict[int, float] = {}
-        self.sight_changes: dict[str, Any] = {}
+        self.observation_changes: dict[str, Any] = {}
         self.deaf = False
         """No fresh reading comes."""
         self.app_answers = Done(ok=True)
@@ -112,14 +112,14 @@ class World:
         self.relatives: tuple[int, ...] = ()
         """Pids of those that belong to the target; with a scope, they fall with it."""
 
-    # ---- eyes
+    # ---- observer
 
-    def look(self, target: Target, alert: str, scope: str = "process") -> Sight:
+    def look(self, target: Target, alert: str, scope: str = "process") -> Observation:
         body = self.bodies.get(target.pid)
         listed = body is not None and self._counts(body)
         belonging = tuple(self.bodies[pid].target for pid in self.relatives if self.bodies[pid].alive)
         gpu = target.key.gpu_uuid
-        sight = Sight(
+        observation = Observation(
             clock_seconds=self.clock.now(),
             condition=self.condition,
             target=body.target if body is not None and body.alive and body.identity.id == target.id else None,
@@ -133,9 +133,9 @@ class World:
                 each.identity.id for each in self.bodies.values() if each.alive and each.target.key.gpu_uuid == gpu
             ),
         )
-        return replace(sight, **self.sight_changes)
+        return replace(observation, **self.observation_changes)
 
-    async def next_sight(
+    async def next_observation(
         self,
         target: Target,
         alert: str,
@@ -144,7 +144,7 @@ class World:
         *,
         judged: bool = True,
         scope: str = "process",
-    ) -> Sight | None:
+    ) -> Observation | None:
         await asyncio.sleep(0)
         if deadline_seconds <= 0:
             return None
@@ -154,10 +154,10 @@ class World:
         self.clock.advance(max(min(1.0, deadline_seconds), MOMENT))
         if self.events:
             self.events.pop(0)(self)
-        sight = self.look(target, alert, scope)
-        return sight if sight.clock_seconds > after else None
+        observation = self.look(target, alert, scope)
+        return observation if observation.clock_seconds > after else None
 
-    # ---- hands
+    # ---- executor
 
     def hold(self, target: Target) -> HeldBody:
         body = self.bodies.get(target.pid)

@@ -1,4 +1,4 @@
-"""The agent's hands, put together: pidfds, apps with a client, systemd, programs, messages."""
+"""Execute steps on this node: by pidfds, apps with a client, systemd, programs and messages."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ Warn = Callable[[Target, str, float], Awaitable[None]]
 """Puts a notice into the outbox: who is meant, why, and the seconds that are left."""
 
 
-class AgentHands:
-    """See `gpuagent_alerts.remedies.observation.Hands`."""
+class NodeActionExecutor:
+    """See `gpuagent_alerts.remedies.observation.ActionExecutor`."""
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 
 from gpuagent.core.units import format_bytes
 from gpuagent.core.wording import SHUFFLED_LIST
-from gpuagent_alerts.remedies.observation import Order, Sight, UnitPermission
+from gpuagent_alerts.remedies.observation import Observation, Order, UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import (
     NEVER,
     NEVER_UNITS,
@@ -94,23 +94,23 @@ class Policy:
         self,
         step: Step,
         order: Order,
-        sight: Sight,
+        observation: Observation,
         facts: Facts,
         now_seconds: float,
         protected: frozenset[int],
         scope: str = "process",
     ) -> Iterator[str]:
-        """Yield every reason against this step on what `sight` and `facts` show, most basic first.
+        """Yield every reason against this step on what `observation` and `facts` show, most basic first.
 
         This is the one place that decides: every step of every ladder, for every member, from a rule or by hand, comes
         here. What each fact may do, and who can write it, is in `provenance.py`. `facts` were read while a pidfd held
-        the process, and `sight` is a reading that began after it was opened. `now_seconds` is CLOCK_BOOTTIME.
+        the process, and `observation` is a reading that began after it was opened. `now_seconds` is CLOCK_BOOTTIME.
         """
-        target = sight.target
+        target = observation.target
         if target is None:
             yield "it is no longer on the GPU"
             return
-        yield from _in_doubt(sight)
+        yield from _in_doubt(observation)
         yield from changes(target, facts)  # what is judged is what is held
         if facts.end:
             return
@@ -126,13 +126,13 @@ class Policy:
             yield "it is a client of MPS: ending one can harm the others (remedies.mps_clients permits it)"
         is_not_meant = False
         if not (order.forced or self._may_be_asked_by_hand(order)):
-            for refusal in self._not_allowed(step, target, facts, sight, now_seconds):
+            for refusal in self._not_allowed(step, target, facts, observation, now_seconds):
                 is_not_meant = is_not_meant or isinstance(refusal, NotMeant)
                 yield refusal
         yield from self._evidence(step, order, target)
         yield from not_at_rest(step, order, target, self.idle_for_seconds, judges_chosen=self.judges_chosen)
-        if sight.choice is not None and (
-            objection := sight.choice.objection(VictimPolicy(order.victim), target, order.passed_over)
+        if observation.choice is not None and (
+            objection := observation.choice.objection(VictimPolicy(order.victim), target, order.passed_over)
         ):
             yield Passing(objection)
         yield from _unproven(step, scope, target, facts)
@@ -178,7 +178,9 @@ class Policy:
         """Return whether a person's word is enough: where no allow list is given. One that is given is kept to."""
         return order.by_hand and self.allow == Allow()
 
-    def _not_allowed(self, step: Step, target: Target, facts: Facts, sight: Sight, now_seconds: float) -> Iterator[str]:
+    def _not_allowed(
+        self, step: Step, target: Target, facts: Facts, observation: Observation, now_seconds: float
+    ) -> Iterator[str]:
         allow = self.allow
         if allow.names_nobody:
             yield "nothing is allowed: remedies.allow names no users, units or containers"
@@ -193,7 +195,7 @@ class Policy:
         if allow.gpus and target.key.gpu_uuid not in allow.gpus:
             if str(target.gpu_index) not in allow.gpus:
                 yield f"GPU {target.gpu_index} is not in remedies.allow.gpus"
-            elif not sight.gpu_index_certain:
+            elif not observation.gpu_index_certain:
                 yield (
                     "a GPU of this node is missing or has moved, or which GPUs there were is not known: indices in"
                     " remedies.allow.gpus may mean others now; give UUIDs, or remove indices.json from the state"
@@ -308,12 +310,12 @@ class Policy:
             yield f"ending it also ends, or hangs up, {', '.join(_shortened(others))}"
 
 
-def _in_doubt(sight: Sight) -> Iterator[str]:
-    if not sight.host_pid_namespace:
+def _in_doubt(observation: Observation) -> Iterator[str]:
+    if not observation.host_pid_namespace:
         yield "the agent is not in the host's pid namespace: the driver's pids are not its own"
-    if sight.act_refusal:
-        yield Passing(sight.act_refusal)
-    elif not sight.trusted:
+    if observation.act_refusal:
+        yield Passing(observation.act_refusal)
+    elif not observation.trusted:
         yield SHUFFLED_LIST
 
 

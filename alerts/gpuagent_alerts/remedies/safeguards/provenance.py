@@ -25,7 +25,7 @@ class Writer(StrEnum):
 
 
 class Fact(NamedTuple):
-    """A field of `Target`, `Facts`, `Identity`, `Sight` or `Order`."""
+    """A field of `Target`, `Facts`, `Identity`, `Observation` or `Order`."""
 
     field: str
     writer: Writer
@@ -114,27 +114,31 @@ FACTS: Final = (
     Fact("Identity.pid_namespace", Writer.KERNEL, "withholds: another process now"),
     Fact("Identity.cgroups", Writer.TARGET, "withholds: another place now"),
     Fact("Identity.executable_file", Writer.TARGET, "withholds: another program now"),
-    Fact("Sight.clock_seconds", Writer.AGENT, "permits: the reading began after the process was held"),
-    Fact("Sight.condition", Writer.AGENT, "permits: root's rule, on figures that were read since"),
-    Fact("Sight.reason", Writer.AGENT, "is shown"),
-    Fact("Sight.target", Writer.AGENT, "permits: the driver lists the number, and this process had it before"),
-    Fact("Sight.target_listed", Writer.DRIVER, "tells whether the memory came back"),
-    Fact("Sight.gpu_used_bytes", Writer.DRIVER, "tells whether the memory came back"),
-    Fact("Sight.gpu_unattributed_bytes", Writer.DRIVER, "tells whether the memory came back"),
-    Fact("Sight.trusted", Writer.DRIVER, "withholds: a driver that shuffles its list"),
-    Fact("Sight.act_refusal", Writer.DRIVER, "withholds: figures that cannot be true, or whose GPU is in doubt"),
+    Fact("Observation.clock_seconds", Writer.AGENT, "permits: the reading began after the process was held"),
+    Fact("Observation.condition", Writer.AGENT, "permits: root's rule, on figures that were read since"),
+    Fact("Observation.reason", Writer.AGENT, "is shown"),
+    Fact("Observation.target", Writer.AGENT, "permits: the driver lists the number, and this process had it before"),
+    Fact("Observation.target_listed", Writer.DRIVER, "tells whether the memory came back"),
+    Fact("Observation.gpu_used_bytes", Writer.DRIVER, "tells whether the memory came back"),
+    Fact("Observation.gpu_unattributed_bytes", Writer.DRIVER, "tells whether the memory came back"),
+    Fact("Observation.trusted", Writer.DRIVER, "withholds: a driver that shuffles its list"),
+    Fact("Observation.act_refusal", Writer.DRIVER, "withholds: figures that cannot be true, or whose GPU is in doubt"),
     Fact(
-        "Sight.gpu_index_certain",
+        "Observation.gpu_index_certain",
         Writer.DRIVER,
         "withholds: indices of `allow.gpus` while a GPU may be missing or have moved",
     ),
-    Fact("Sight.host_pid_namespace", Writer.KERNEL, "withholds: the driver's pids are not the agent's"),
-    Fact("Sight.relatives", Writer.AGENT, "is shown: who holds the memory after the act"),
-    Fact("Sight.successors", Writer.AGENT, "is shown: who was started in its place"),
-    Fact("Sight.members", Writer.AGENT, "are judged each by the same policy; by proven names or by signs of one job"),
-    Fact("Sight.apart", Writer.AGENT, "is shown: who does not fall with it, as nothing shows that it is one job"),
-    Fact("Sight.choice", Writer.AGENT, "withholds: the one that was chosen must be the choice still"),
-    Fact("Sight.present", Writer.DRIVER, "tells who holds the memory after the act"),
+    Fact("Observation.host_pid_namespace", Writer.KERNEL, "withholds: the driver's pids are not the agent's"),
+    Fact("Observation.relatives", Writer.AGENT, "is shown: who holds the memory after the act"),
+    Fact("Observation.successors", Writer.AGENT, "is shown: who was started in its place"),
+    Fact(
+        "Observation.members",
+        Writer.AGENT,
+        "are judged each by the same policy; by proven names or by signs of one job",
+    ),
+    Fact("Observation.apart", Writer.AGENT, "is shown: who does not fall with it, as nothing shows that it is one job"),
+    Fact("Observation.choice", Writer.AGENT, "withholds: the one that was chosen must be the choice still"),
+    Fact("Observation.present", Writer.DRIVER, "tells who holds the memory after the act"),
     Fact("Order.alert", Writer.AGENT, "names the alert of root's rule"),
     Fact("Order.alertname", Writer.OPERATOR, "chooses the ladder"),
     Fact("Order.expression", Writer.OPERATOR, "is shown"),

@@ -12,8 +12,8 @@ from gpuagent.core.clock import ManualClock
 from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Snapshot
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.firing_alert import Judged, Window
-from gpuagent_alerts.remedies.observation import Condition, Sight
-from gpuagent_alerts.remedies.observer import SnapshotEyes
+from gpuagent_alerts.remedies.observation import Condition, Observation
+from gpuagent_alerts.remedies.observer import SnapshotObserver
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.targets import all_targets, members, target_of, targets_on
 from tests.fakes.snapshots import full_snapshot
@@ -59,14 +59,14 @@ def test_the_reason_to_act(fires: list[Judged], condition: Condition) -> None:
 
     async def story() -> None:
         snapshot, target = healthy()
-        eyes = SnapshotEyes(ManualClock())
-        await eyes.see(snapshot)
-        await eyes.judge(fires)
-        assert eyes.look(target, ALERT.fingerprint).condition is condition
-        assert eyes.look(target, "").condition is Condition.HOLDS  # a person asked
+        observer = SnapshotObserver(ManualClock())
+        await observer.see(snapshot)
+        await observer.judge(fires)
+        assert observer.look(target, ALERT.fingerprint).condition is condition
+        assert observer.look(target, "").condition is Condition.HOLDS  # a person asked
         blind = replace(snapshot, gpus=tuple(replace(gpu, state=GpuState.BLIND) for gpu in snapshot.gpus))
-        await eyes.see(blind)
-        assert eyes.look(target, "").condition is Condition.UNKNOWN
+        await observer.see(blind)
+        assert observer.look(target, "").condition is Condition.UNKNOWN
 
     asyncio.run(story())
 
@@ -76,11 +76,11 @@ def test_old_readings_are_not_waited_for_in_vain() -> None:
 
     async def story() -> None:
         snapshot, target = healthy()
-        eyes = SnapshotEyes(ManualClock())
-        await eyes.see(snapshot)
-        seen = eyes.look(target, "")
-        assert await eyes.next_sight(target, "", seen.clock_seconds, 0.0) is None
-        assert await eyes.next_sight(target, "", seen.clock_seconds - 1, 0.1) is not None
+        observer = SnapshotObserver(ManualClock())
+        await observer.see(snapshot)
+        seen = observer.look(target, "")
+        assert await observer.next_observation(target, "", seen.clock_seconds, 0.0) is None
+        assert await observer.next_observation(target, "", seen.clock_seconds - 1, 0.1) is not None
 
     asyncio.run(story())
 
@@ -98,11 +98,11 @@ def on_gpu(snapshot: Snapshot, target: Target, **changes: object) -> Snapshot:
     )
 
 
-def look(snapshot: Snapshot, target: Target) -> Sight:
+def look(snapshot: Snapshot, target: Target) -> Observation:
     """What a person who asked for it would see."""
-    eyes = SnapshotEyes(ManualClock())
-    asyncio.run(eyes.see(snapshot))
-    return eyes.look(target, "")
+    observer = SnapshotObserver(ManualClock())
+    asyncio.run(observer.see(snapshot))
+    return observer.look(target, "")
 
 
 def test_a_gpu_is_its_uuid_and_its_address() -> None:
@@ -250,7 +250,7 @@ def test_a_decision_needs_an_evaluation_of_what_is_seen() -> None:
 
     async def story() -> None:
         snapshot, target = healthy()
-        eyes, clock = SnapshotEyes(ManualClock(1000.0)), 1000.0
+        observer, clock = SnapshotObserver(ManualClock(1000.0)), 1000.0
 
         def at(seconds: float) -> Snapshot:
             gpus = tuple(replace(gpu, time_seconds=seconds, measured_seconds=seconds) for gpu in snapshot.gpus)
@@ -260,18 +260,18 @@ def test_a_decision_needs_an_evaluation_of_what_is_seen() -> None:
             read = {gpu.identity.uuid: seconds for gpu in snapshot.gpus}
             return Judged(ALERT, "x", holds=True, measured_seconds=seconds + 0.5, since_seconds=0.0, read_seconds=read)
 
-        async def sight(after: float) -> Sight | None:
-            return await eyes.next_sight(target, ALERT.fingerprint, after, 0.01)
+        async def observation(after: float) -> Observation | None:
+            return await observer.next_observation(target, ALERT.fingerprint, after, 0.01)
 
-        await eyes.see(at(clock + 1))
-        await eyes.judge([seen(clock + 1)])
-        assert await sight(clock) is not None
+        await observer.see(at(clock + 1))
+        await observer.judge([seen(clock + 1)])
+        assert await observation(clock) is not None
         # The assembly of that snapshot is later than that, its reading is not.
-        assert await sight(clock + 1) is None
-        await eyes.see(at(clock + 2))
-        assert await sight(clock) is None
-        await eyes.judge([seen(clock + 2)])
-        found = await sight(clock)
+        assert await observation(clock + 1) is None
+        await observer.see(at(clock + 2))
+        assert await observation(clock) is None
+        await observer.judge([seen(clock + 2)])
+        found = await observation(clock)
         assert found is not None
         assert found.clock_seconds == clock + 2
 
@@ -292,8 +292,8 @@ def test_who_falls_together_with_unknown_memory() -> None:
     assert chosen is not None
 
     async def story() -> None:
-        eyes = SnapshotEyes(ManualClock(1000.0))
-        await eyes.see(snapshot)
-        assert [each.pid for each in eyes.look(chosen, "", "container").members] == [other.pid]
+        observer = SnapshotObserver(ManualClock(1000.0))
+        await observer.see(snapshot)
+        assert [each.pid for each in observer.look(chosen, "", "container").members] == [other.pid]
 
     asyncio.run(story())
