@@ -19,11 +19,11 @@ PYTEST := $(BIN)/python -m pytest
 # One file's tests stay together: they share what they have started. Long files first: tests/conftest.py orders them.
 ON_ALL_CORES := -n auto --maxprocesses 8 --dist loadfile --no-loadscope-reorder
 # Those that take their counts from tests/torture/__init__.py.
-TORTURE := tests/torture tests/attack tests/alerts/remedies/test_held.py \
+TORTURE := tests/torture tests/attack tests/alerts/remedies/test_pidfd.py \
 	$(addprefix tests/alerts/,states/test_differential.py promql/test_differential.py notify/outbox/test_chaos.py)
 # Event loops, forks, signals, the collector, SQL. Arithmetic is the same everywhere.
 OF_PYTHON := tests/agent/test_schedule.py $(addprefix tests/agent/,clients procfs runtime) \
-	$(addprefix tests/alerts/,notify/outbox notify/receivers/test_exec.py remedies/test_held.py store) \
+	$(addprefix tests/alerts/,notify/outbox notify/receivers/test_exec.py remedies/test_pidfd.py store) \
 	$(addprefix tests/client/,blame/test_fork.py test_client.py test_apps.py serving) \
 	$(addprefix tests/exporters/,test_connections.py test_server.py test_unix_socket.py)
 # Fetched by scripts/services where the machine has none.

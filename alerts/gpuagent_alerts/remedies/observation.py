@@ -76,11 +76,11 @@ class Observation:
         return self.target.used_bytes < before.target.used_bytes or self.gpu_used_bytes < before.gpu_used_bytes
 
 
-class Held(Protocol):
-    """A process held by a pidfd: whatever happens to its number, this is it. To be closed."""
+class ProcessHandle(Protocol):
+    """A process pinned by a pidfd: whatever happens to its pid, this is it. Has to be closed."""
 
     async def facts(self) -> Facts:
-        """Read /proc, sure to be of the process that is held.
+        """Read /proc, certain to be of this process.
 
         Raises:
             Gone: it has ended. A zombie whose threads live has not.
@@ -98,7 +98,7 @@ class Held(Protocol):
         ...
 
     def has_ended(self) -> bool:
-        """All its threads have."""
+        """Return whether all of its threads have ended."""
         ...
 
     def close(self) -> None: ...
@@ -145,7 +145,7 @@ class UnitPermission:
 class ActionExecutor(Protocol):
     """The only way from a remedy to a process."""
 
-    def hold(self, target: Target) -> Held:
+    def pin(self, target: Target) -> ProcessHandle:
         """Open a pidfd.
 
         Raises:

@@ -1,4 +1,4 @@
-"""The processes that fall together, each held by a pidfd for the length of a run: all of them are acted on, or none."""
+"""Processes pinned by pidfd for the length of a run: a step applies to all of them or to none."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from gpuagent.core.identity import ProcessId
-from gpuagent_alerts.remedies.observation import ActionExecutor, Done, Gone, Held, NotPermitted, Observation
+from gpuagent_alerts.remedies.observation import ActionExecutor, Done, Gone, NotPermitted, Observation, ProcessHandle
 from gpuagent_alerts.remedies.target import Facts, Identity, Target, Ties, changes
 
 WOKEN = "it has run since only SIGKILL could have reached it: it is asked to end first, when this is tried again"
@@ -21,16 +21,16 @@ class Doubt(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Member:
-    """One of them, as it was when it was held."""
+class PinnedProcess:
+    """A process, as it was when it was pinned."""
 
     target: Target
-    held: Held
+    handle: ProcessHandle
     identity: Identity
 
     async def facts(self) -> Facts:
-        """What it is now. Raises Gone, Doubt."""
-        return await _facts(self.held, self.target.pid)
+        """Read what it is now. Raises Gone, Doubt."""
+        return await _facts(self.handle, self.target.pid)
 
     def seen_in(self, observation: Observation) -> Target:
         """Return it as this reading has it; the chosen process itself, where it is on several GPUs."""
@@ -42,41 +42,41 @@ class Member:
         return "" if there else "it holds no GPU memory any more"
 
 
-class Party:
-    """The target first. To be closed."""
+class PinnedProcesses:
+    """The processes of one run, the target first. Has to be closed."""
 
     def __init__(self, executor: ActionExecutor) -> None:
         self._executor = executor
-        self._held: list[Held] = []
-        self.members: list[Member] = []
+        self._handles: list[ProcessHandle] = []
+        self.members: list[PinnedProcess] = []
         self._asleep: dict[ProcessId, int | None] = {}
         """Context switches of those that were passed over in their sleep."""
 
-    async def take(self, target: Target) -> None:
+    async def pin(self, target: Target) -> None:
         """Open the pidfd first, then read: what is read is of the one that is held. Raises Gone, Doubt."""
         if any(member.target.id == target.id for member in self.members):
             return
         try:
-            held = self._executor.hold(target)
+            handle = self._executor.pin(target)
         except NotPermitted as error:
             raise Doubt(f"pid {target.pid} cannot be held: {error}") from None
-        self._held.append(held)
-        facts = await _facts(held, target.pid)
+        self._handles.append(handle)
+        facts = await _facts(handle, target.pid)
         wrong = changes(target, facts)
         if wrong and not (self.members and wrong == [facts.end]):  # who would have fallen with the target is left out
             raise Doubt(*wrong)
-        self.members.append(Member(target, held, facts.identity))
+        self.members.append(PinnedProcess(target, handle, facts.identity))
 
-    async def take_all(self, targets: Iterable[Target]) -> None:
-        """Whoever of them has ended meanwhile is left out. Raises Doubt."""
+    async def pin_all(self, targets: Iterable[Target]) -> None:
+        """Pin each, but for those that have ended meanwhile. Raises Doubt."""
         for target in targets:
             try:
-                await self.take(target)
+                await self.pin(target)
             except Gone:
                 continue
 
-    async def look(self, *, ties: bool = False) -> list[tuple[Member, Facts, list[str]]]:
-        """Every member with what it is now, and how that differs from what was held; who has ended is dropped.
+    async def read(self, *, ties: bool = False) -> list[tuple[PinnedProcess, Facts, list[str]]]:
+        """Return every process with what it is now and how that differs from when it was pinned; drop those that ended.
 
         With `ties` the facts of the first one say who else ends, or is hung up, when all of them end.
 
@@ -101,25 +101,25 @@ class Party:
             found.append((member, facts, changes(member.identity, facts) + self._woken(member, facts)))
         return found
 
-    async def pass_over(self) -> None:
+    async def remember_sleep(self) -> None:
         """Remember in which sleep a step found them: who has run since may yet do what a gentler step asks.
 
-        Raises as `look`.
+        Raises as `read`.
         """
-        self._asleep = {member.target.id: facts.switches for member, facts, _ in await self.look()}
+        self._asleep = {member.target.id: facts.switches for member, facts, _ in await self.read()}
 
-    def _woken(self, member: Member, facts: Facts) -> list[str]:
+    def _woken(self, member: PinnedProcess, facts: Facts) -> list[str]:
         if member.target.id not in self._asleep:
             return []
         before = self._asleep[member.target.id]
         return [] if before is not None and before == facts.switches else [WOKEN]
 
-    async def same_still(self, *, ties: bool) -> list[Facts]:
-        """Return what all of them are at the very last look before a step, as `look`. Raises Gone, Doubt."""
-        looked = await self.look(ties=ties)
-        if changed := [reason for _, _, reasons in looked for reason in reasons]:
+    async def recheck(self, *, ties: bool) -> list[Facts]:
+        """Return what all of them are at the very last look before a step, as `read`. Raises Gone, Doubt."""
+        found = await self.read(ties=ties)
+        if changed := [reason for _, _, reasons in found for reason in reasons]:
             raise Doubt(*changed)
-        return [facts for _, facts, _ in looked]
+        return [facts for _, facts, _ in found]
 
     async def container_refusal(self) -> str:
         """Ask the container runtime, where it may be asked, about every container that is acted on by its id."""
@@ -129,12 +129,12 @@ class Party:
         return ""
 
     def send(self, number: int) -> Done:
-        """Signal all, or none: each is asked first whether it could be. At once: the very last look was just before."""
+        """Signal all, or none: signal 0 asks first whether each may be signalled."""
         try:
             for step in (0, number):
                 for member in self.members:
                     try:
-                        member.held.send(step)
+                        member.handle.send(step)
                     except Gone:  # by itself, just before: the others are still meant
                         continue
         except NotPermitted as error:
@@ -142,15 +142,15 @@ class Party:
         return Done(ok=True)
 
     def have_ended(self) -> bool:
-        """All of them, with all of their threads."""
-        return all(member.held.has_ended() for member in self.members)
+        """Return whether all of them have ended, with all of their threads."""
+        return all(member.handle.has_ended() for member in self.members)
 
     def held_bytes(self, gpu_uuid: str) -> int:
         """Return what all of them held on this GPU when they were chosen."""
         return sum(each.target.used_bytes for each in self.members if each.target.key.gpu_uuid == gpu_uuid)
 
     async def whereabouts(self) -> list[str]:
-        """For each that still is, where in the kernel it waits."""
+        """Return for each that has not ended where in the kernel it waits."""
         found = []
         for member in self.members:
             try:
@@ -163,14 +163,14 @@ class Party:
         return found
 
     def close(self) -> None:
-        """Let go of all."""
-        for held in self._held:
-            held.close()
-        self._held.clear()
+        """Close every pidfd."""
+        for handle in self._handles:
+            handle.close()
+        self._handles.clear()
 
 
-async def _facts(held: Held, pid: int) -> Facts:
+async def _facts(handle: ProcessHandle, pid: int) -> Facts:
     try:
-        return await held.facts()
+        return await handle.facts()
     except NotPermitted as error:
         raise Doubt(f"pid {pid} cannot be looked at: {error}") from None

@@ -19,7 +19,7 @@ from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.audit import END, INTENT, RESULT, Audit, NotRecorded, objections
 from gpuagent_alerts.remedies.observation import ActionExecutor, Condition, Done, Gone, Observation, Observer
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.pinned_processes import Doubt, Member, Party
+from gpuagent_alerts.remedies.pinned_processes import Doubt, PinnedProcess, PinnedProcesses
 from gpuagent_alerts.remedies.plan import Plan, Rules, description, end_of, note_of, passed_over, whom_it_may_end
 from gpuagent_alerts.remedies.proof import answered, prove, without_reason
 from gpuagent_alerts.remedies.safeguards.limits import cooldown_key
@@ -80,7 +80,7 @@ class Run:
         self._tools = tools
         self._claim = claim
         self._known = known
-        self._party = Party(tools.executor)
+        self._pinned = PinnedProcesses(tools.executor)
         self._called_off = self._passed_over = ""
         self._acted = False
         self._unrecorded = False
@@ -93,7 +93,7 @@ class Run:
     @property
     def identities(self) -> frozenset[ProcessId]:
         """Of the target and of all that fall with it."""
-        return frozenset({self.plan.target.id, *(member.target.id for member in self._party.members)})
+        return frozenset({self.plan.target.id, *(member.target.id for member in self._pinned.members)})
 
     @property
     def name_of_step(self) -> str:
@@ -123,7 +123,7 @@ class Run:
             log.exception("a remedy failed")
             outcome = Outcome(Result.FAILED, f"a defect of the agent: {error!r}", acted=self._acted)
         finally:
-            self._party.close()
+            self._pinned.close()
         if self._owed:
             detail = f"{outcome.detail}; the record of what came of it before is owed: {self._owed}"
             outcome = replace(outcome, detail=detail.removeprefix("; "))
@@ -144,11 +144,11 @@ class Run:
 
     async def _gather(self) -> Observation:
         """Hold all who are meant; then read the GPU: what is seen is of those who are held."""
-        await self._party.take(self.plan.target)
+        await self._pinned.pin(self.plan.target)
         self._last_look = self._tools.now()
         observation = await self._look()
         if others := [each for each in observation.members if each.id != self.plan.target.id]:
-            await self._party.take_all(others)
+            await self._pinned.pin_all(others)
             self._last_look = self._tools.now()
             observation = await self._look()
         wanted = self.gpus | {each.key.gpu_uuid for each in observation.members}
@@ -176,7 +176,7 @@ class Run:
         if observation.act_refusal:  # of the GPU, not of this process: another one in its place is no answer
             raise self._refused(Passing(observation.act_refusal))
         if observation.target is None:
-            if self._party.have_ended():
+            if self._pinned.have_ended():
                 raise _Stop(Outcome(Result.EXITED, "it ended by itself", acted=self._acted))
             raise self._refused("it is no longer on the GPU")
         return observation
@@ -195,7 +195,7 @@ class Run:
         permission = self._judged_by.policy.unit_permission(self.plan.target)
         if refusal := await self._tools.executor.group_refusal(judged_as, self.plan.target, permission):
             raise self._refused(refusal)
-        if step.disrupts and (refusal := await self._party.container_refusal()):
+        if step.disrupts and (refusal := await self._pinned.container_refusal()):
             raise self._refused(refusal)
         useless = step.sends is not None and all(each.ignores(step.sends) for each in facts)
         async with self._tools.gate:
@@ -216,7 +216,7 @@ class Run:
 
     async def _pass_over(self, step: Step, reason: str) -> Outcome | None:
         """Leave the step out; its time is waited all the same, and only one that did not run in it is killed."""
-        await self._party.pass_over()
+        await self._pinned.remember_sleep()
         self._passed_over = f"; {step} would be passed over: {reason}"
         await asyncio.to_thread(self._begin)
         await asyncio.to_thread(self._tools.audit.write, self.id, INTENT, passed_over(self.plan, step, reason))
@@ -228,7 +228,7 @@ class Run:
         if self._called_off:
             raise self._refused(self._called_off)
         self._judged_by = self.rules
-        looked = await self._party.look(ties=may_end(step))
+        looked = await self._pinned.read(ties=may_end(step))
         for member, facts, changed in looked:
             chosen = member.target.id == self.plan.target.id
             if not chosen and (gone := member.off_the_gpu(observation)):
@@ -248,7 +248,7 @@ class Run:
             raise self._refused("others have joined it meanwhile")
         return [facts for _, facts, _ in looked]
 
-    def _of(self, member: Member, reasons: list[str]) -> list[str]:
+    def _of(self, member: PinnedProcess, reasons: list[str]) -> list[str]:
         if member.target.id == self.plan.target.id:
             return reasons
         found = []
@@ -267,7 +267,7 @@ class Run:
 
     def _begin(self) -> list[int]:
         """Begin the record of this run, once; return whom it is about. In a thread. Raises NotRecorded."""
-        pids = [member.target.pid for member in self._party.members]
+        pids = [member.target.pid for member in self._pinned.members]
         if not self.id:
             self.id = self._tools.audit.begin(description(self.plan, self._cooldown_key(), pids))
         return pids
@@ -275,7 +275,7 @@ class Run:
     def _intend(self, step: Step, observation: Observation, useless: bool, facts: list[Facts]) -> None:
         """In a thread: on the disk before anything is done. Raises NotRecorded."""
         pids = self._begin()
-        targets = [member.target for member in self._party.members]
+        targets = [member.target for member in self._pinned.members]
         self._tools.audit.write(self.id, INTENT, {
             "step": str(step), "disrupts": step.disrupts, "dry_run": self.plan.dry_run, "pids": pids,
             "used_bytes": self.plan.target.used_bytes, "note": note_of(observation.apart, useless),
@@ -330,7 +330,7 @@ class Run:
     async def _act(self, step: Step) -> Done:  # noqa: PLR0911  one for each kind
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
         target, executor = self.plan.target, self._tools.executor
-        facts = await self._party.same_still(ties=may_end(step))
+        facts = await self._pinned.recheck(ties=may_end(step))
         policy, permission = self._judged_by.policy, self._judged_by.policy.unit_permission(target)
         asked = (step, self.plan.order, facts[0], executor.protected(), permission)
         if against := list(policy.ends_others(*asked)):
@@ -340,7 +340,7 @@ class Run:
         if self.plan.dry_run:
             return self._rehearse(step)
         if step.sends is not None:
-            return self._party.send(step.sends)
+            return self._pinned.send(step.sends)
         if step.kind is Kind.NOTIFY:
             return await executor.notify(target, self.plan.reason, step.wait_seconds)
         if step.kind is Kind.RELEASE_CACHE:
@@ -353,7 +353,7 @@ class Run:
 
     def _rehearse(self, step: Step) -> Done:
         """Do what a dry run may: ask the kernel (signal 0) whether the signal would be permitted."""
-        asked = self._party.send(0) if step.sends is not None else Done(ok=True)
+        asked = self._pinned.send(0) if step.sends is not None else Done(ok=True)
         return replace(asked, detail=asked.detail or "dry run")
 
     async def _watch(self, step: Step, wait_seconds: float) -> Outcome | None:
@@ -366,11 +366,11 @@ class Run:
             observation = await tools.observer.next_observation(
                 plan.target, plan.order.alert, self._last_look, left, judged=False
             )
-            if not plan.dry_run and self._party.have_ended():
+            if not plan.dry_run and self._pinned.have_ended():
                 self.has_stopped.set()
                 return await prove(
                     plan, tools.observer, self._before,
-                    started=started, now=tools.now, held=self._party.held_bytes(plan.target.key.gpu_uuid),
+                    started=started, now=tools.now, held=self._pinned.held_bytes(plan.target.key.gpu_uuid),
                     shared=lambda: self.shares_gpu,
                 )  # fmt: skip
             if observation is not None:
@@ -380,7 +380,7 @@ class Run:
             if self._called_off or tools.now() >= end:  # as `left` is worked out: no other rounding
                 break
         if step.kind is Kind.KILL and not plan.dry_run and not self._called_off:
-            where = "; ".join(await self._party.whereabouts())
+            where = "; ".join(await self._pinned.whereabouts())
             return Outcome(Result.UNKILLABLE, f"SIGKILL was sent, and the process is still there: {where}", acted=True)
         return None
 
@@ -400,7 +400,7 @@ class Run:
             return  # it is in the log, and the record writes it as soon as it can
 
     def _cooldown_key(self) -> str:
-        members = self._party.members
+        members = self._pinned.members
         return cooldown_key(self.plan.target, members[0].identity.command_digest if members else "")
 
 

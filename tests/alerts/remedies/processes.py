@@ -15,7 +15,7 @@ from gpuagent.procfs.machine import boot_id, boot_time_seconds, own_namespace
 from gpuagent.procfs.reader import Boot, ProcessReader
 from gpuagent.procfs.redact import Redactor
 from gpuagent.procfs.users import UserNames
-from gpuagent_alerts.remedies.execution.pidfd import HeldProcess
+from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess
 from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
 from gpuagent_alerts.remedies.observation import Condition, Observation, Order
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
@@ -69,7 +69,7 @@ def refusals_of(
 ) -> list[str]:
     """What a rule that may end processes of this one's user is refused for, by what /proc says while it is held."""
     target = as_target(pid)
-    held = HeldProcess(target, files or RealProc(), reader(), never=entries or NeverEntries(never))
+    held = PidfdProcess(target, files or RealProc(), reader(), never=entries or NeverEntries(never))
     try:
         facts = asyncio.run(held.facts())
     finally:

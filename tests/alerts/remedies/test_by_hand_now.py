@@ -17,7 +17,7 @@ import pytest
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.snapshot import NvmlState, ProcessState, Snapshot
 from gpuagent.procfs.files import RealProc
-from gpuagent_alerts.remedies.execution.pidfd import HeldProcess
+from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess
 from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess, NoLookup, look_up
 from gpuagent_alerts.remedies.manual_requests import (
     AnotherProcess,
@@ -200,4 +200,4 @@ def test_numbers_that_no_process_has() -> None:
 def test_the_first_process_of_the_system() -> None:
     """Pid 1 is refused as what it is, and not as one that a scenario has made up."""
     with pytest.raises(NotPermitted, match="first process of the system"):
-        HeldProcess(as_target(1), RealProc(), reader())
+        PidfdProcess(as_target(1), RealProc(), reader())

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent.procfs.files import RealProc
-from gpuagent_alerts.remedies.execution.pidfd import HeldProcess
+from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests, kept_digests
 from tests.alerts.remedies.processes import PLAIN, as_target, reader, running
 
@@ -64,7 +64,7 @@ def test_a_held_process_is_digested_by_it() -> None:
     """What comes into the record of a process is the keyed digest of its raw command line."""
     digests = CommandDigests(b"k" * 32)
     with running(PLAIN, "env", "PASSWORD=x") as process:
-        held = HeldProcess(as_target(process.pid), RealProc(), reader(), digests)
+        held = PidfdProcess(as_target(process.pid), RealProc(), reader(), digests)
         try:
             facts = asyncio.run(held.facts())
         finally:

@@ -159,7 +159,7 @@ class World:
 
     # ---- executor
 
-    def hold(self, target: Target) -> HeldBody:
+    def pin(self, target: Target) -> HeldBody:
         body = self.bodies.get(target.pid)
         if body is None or not body.alive:
             raise Gone

@@ -16,7 +16,7 @@ from gpuagent.procfs.containers import RunningContainer
 from gpuagent.procfs.files import ProcFiles, parse_stat
 from gpuagent_alerts.masker import Masker
 from gpuagent_alerts.programs.run import run_program
-from gpuagent_alerts.remedies.execution.pidfd import HeldProcess, ancestors
+from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess, ancestors
 from gpuagent_alerts.remedies.execution.units import LOOK_SECONDS, Systemctl
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.container_processes import GroupProcesses
@@ -24,7 +24,7 @@ from gpuagent_alerts.remedies.facts.fresh_lookup import READ_SECONDS, in_time
 from gpuagent_alerts.remedies.facts.never_entries import NO_ANSWER, NeverEntries
 from gpuagent_alerts.remedies.facts.ties import Reader, TieFinder, read_ties
 from gpuagent_alerts.remedies.facts.unit_processes import UnitProcesses
-from gpuagent_alerts.remedies.observation import Done, Held, NotPermitted, UnitPermission
+from gpuagent_alerts.remedies.observation import Done, NotPermitted, ProcessHandle, UnitPermission
 from gpuagent_alerts.remedies.pinned_processes import Doubt
 from gpuagent_alerts.remedies.steps import Group, Kind, Step, groups_of
 from gpuagent_alerts.remedies.target import Target, Ties
@@ -99,10 +99,10 @@ class NodeActionExecutor:
         self._program_check = program_check
         self._digests = digests or CommandDigests()
 
-    def hold(self, target: Target) -> Held:
+    def pin(self, target: Target) -> ProcessHandle:
         if not self._may_touch(target.pid):
             raise NotPermitted(f"pid {target.pid} is no process of the scenario that runs: it is never touched")
-        return HeldProcess(target, self._files, self._reader, self._digests, self._never)
+        return PidfdProcess(target, self._files, self._reader, self._digests, self._never)
 
     def protected(self) -> frozenset[int]:
         return ancestors(self._files, os.getpid(), lambda pid: parse_stat(self._files.read(pid, "stat")).parent_pid)

@@ -1,4 +1,4 @@
-"""A process held by a pidfd. The one module that sends signals.
+"""A process pinned by a pidfd. The one module that sends signals.
 
 The order is that of systemd's `pidref_verify`: open the pidfd, read /proc, ask the pidfd whether the process still is.
 If it is, what was read was of it and of no other that was given the number.
@@ -23,8 +23,8 @@ from gpuagent_alerts.remedies.observation import Gone, NotPermitted
 from gpuagent_alerts.remedies.target import Facts, Target
 
 
-class HeldProcess:
-    """Opened at once; everything later goes through the pidfd."""
+class PidfdProcess:
+    """Handle of a process: the pidfd is opened at once, and everything later goes through it."""
 
     def __init__(
         self,
@@ -58,7 +58,7 @@ class HeldProcess:
         self._closed = False
 
     async def facts(self) -> Facts:
-        """See `gpuagent_alerts.remedies.observation.Held`."""
+        """See `gpuagent_alerts.remedies.observation.ProcessHandle`."""
         facts: Facts | Exception
         try:
             facts = await in_time(self._read)
@@ -80,7 +80,7 @@ class HeldProcess:
         return found
 
     def send(self, number: int) -> None:
-        """See `gpuagent_alerts.remedies.observation.Held`."""
+        """See `gpuagent_alerts.remedies.observation.ProcessHandle`."""
         try:
             signal.pidfd_send_signal(self._descriptor, number)
         except ProcessLookupError:
@@ -89,11 +89,11 @@ class HeldProcess:
             raise NotPermitted(error.strerror or "EPERM") from None
 
     def has_ended(self) -> bool:
-        """See `gpuagent_alerts.remedies.observation.Held`."""
+        """See `gpuagent_alerts.remedies.observation.ProcessHandle`."""
         return has_ended(self._descriptor)
 
     def close(self) -> None:
-        """Let go of it. Twice is no fault."""
+        """Close the pidfd. A second call does nothing."""
         if not self._closed:
             self._closed = True
             os.close(self._descriptor)

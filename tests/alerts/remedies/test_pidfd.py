@@ -16,7 +16,7 @@ import pytest
 
 from gpuagent.core.identity import ProcessId
 from gpuagent.procfs.files import RealProc, parse_stat
-from gpuagent_alerts.remedies.execution.pidfd import HeldProcess, ancestors
+from gpuagent_alerts.remedies.execution.pidfd import PidfdProcess, ancestors
 from gpuagent_alerts.remedies.observation import Gone, NotPermitted
 from gpuagent_alerts.remedies.target import Facts, differences, mismatches
 from tests.alerts.remedies.processes import IGNORES_TERM, PLAIN, ZOMBIE_LEADER, as_target, reader, running
@@ -24,12 +24,12 @@ from tests.fakes.nobody import run_as_nobody
 from tests.torture import times
 
 
-def hold(pid: int) -> HeldProcess:
+def hold(pid: int) -> PidfdProcess:
     """As the ladder does."""
-    return HeldProcess(as_target(pid), RealProc(), reader())
+    return PidfdProcess(as_target(pid), RealProc(), reader())
 
 
-def facts(held: HeldProcess) -> Facts:
+def facts(held: PidfdProcess) -> Facts:
     """Read them once."""
     return asyncio.run(held.facts())
 
@@ -141,7 +141,7 @@ def test_nobody_has_this_pid() -> None:
     with running(PLAIN) as process:
         made_up = replace(as_target(process.pid), id=ProcessId("boot", 2**22 + 7, 1))
     with pytest.raises(NotPermitted, match="made it up"):
-        HeldProcess(made_up, RealProc(), reader())
+        PidfdProcess(made_up, RealProc(), reader())
 
 
 def test_exec_after_the_choice() -> None:
