@@ -174,7 +174,7 @@ def assemble(  # noqa: PLR0915  one line for each part
             leaks.further(),
         ]
 
-    alerting.listen(remedies.judge, further, remedies.remedy_of)
+    alerting.listen(remedies.update_alerts, further, remedies.remedy_of)
     alerting.endings.ask(remedies.notes.ending_of, node.processes.is_running)
     parts = Parts(
         config=config,

@@ -36,8 +36,8 @@ from gpuagent_alerts.notify.outbox.delivery import Delivery, MessageOrigin
 from gpuagent_alerts.notify.outbox.queue import Outbox
 from gpuagent_alerts.notify.routes import Routes
 from gpuagent_alerts.notify.silences import Acks, Silences
-from gpuagent_alerts.remedies.firing_alert import Judged
-from gpuagent_alerts.remedies.safeguards.rule_grounds import UNKNOWN, Grounds, grounds_of_rule
+from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
+from gpuagent_alerts.remedies.safeguards.rule_analysis import UNKNOWN, RuleAnalysis, analyze_rule
 from gpuagent_alerts.rules.alert_labels import AlertLabels, labels_of_rules
 from gpuagent_alerts.rules.model import AlertRule, RuleGroup
 from gpuagent_alerts.states.engine import DEFAULT_INTERVAL_SECONDS, RuleEngine
@@ -55,7 +55,7 @@ if TYPE_CHECKING:  # the first loads pydantic, the second the HTTP client: a nod
 
 log = logging.getLogger(__name__)
 
-Listener = Callable[[Sequence[Judged]], Awaitable[None]]
+Listener = Callable[[Sequence[AlertEvaluation]], Awaitable[None]]
 """Callback that is given all that fires."""
 
 _ENDED_KEPT = 256
@@ -104,7 +104,7 @@ class Alerting:
         self._listener: Listener | None = None
         self._facts: SnapshotFacts | None = None
         self._evaluated: dict[RuleKey, tuple[int, float, Mapping[str, float]]] = {}
-        self._grounds: dict[RuleKey, Grounds] = {}
+        self._grounds: dict[RuleKey, RuleAnalysis] = {}
         self._further: Callable[[], Sequence[ExtraFamilies]] = tuple
         self.remedy_of: Callable[[Alert], str] = lambda _: ""
         """What a remedy has done about an alert, in words; "" where none has."""
@@ -250,9 +250,9 @@ class Alerting:
             if instance.state is State.PENDING
         }
 
-    def _judged(self, snapshot: Snapshot) -> list[Judged]:
+    def _evaluations(self, snapshot: Snapshot) -> list[AlertEvaluation]:
         """Return all that fires, each with the time of the data that its rule has seen."""
-        judged = []
+        evaluations = []
         read_seconds = {gpu.identity.uuid: gpu.read_seconds for gpu in snapshot.gpus}
         for runner, running in ((group, rule) for group in self.engine.groups for rule in group.rules):
             if running.states is None:
@@ -260,8 +260,8 @@ class Alerting:
             if self._evaluated.get(running.key, _NEVER)[0] != running.evaluations:
                 self._evaluated[running.key] = running.evaluations, snapshot.clock_seconds, read_seconds
             _, seen, read = self._evaluated.get(running.key, _NEVER)
-            judged += [
-                Judged(
+            evaluations += [
+                AlertEvaluation(
                     each.as_alert(Status.FIRING), running.rule.expression.text, each.true_clock is not None, seen,
                     since_seconds=-math.inf if each.true_clock is None else each.true_clock,
                     for_seconds=running.states.rule.for_seconds,
@@ -269,7 +269,7 @@ class Alerting:
                     interval_seconds=runner.group.interval_seconds or DEFAULT_INTERVAL_SECONDS,
                     read_seconds=read,
                     measured=running.evaluations > 0 and not running.last_error and not each.frozen,
-                    grounds=self._grounds.get(running.key, UNKNOWN),
+                    analysis=self._grounds.get(running.key, UNKNOWN),
                     result_labels={
                         name: value for name, value in each.labels.items()
                         if name != "alertname" and name not in running.rule.labels
@@ -278,7 +278,7 @@ class Alerting:
                 for each in running.states.instances
                 if each.state is State.FIRING
             ]  # fmt: skip
-        return judged
+        return evaluations
 
     async def _observe(self, snapshot: Snapshot) -> None:
         async with self.lock:
@@ -313,11 +313,11 @@ class Alerting:
                 self._figures = await asyncio.to_thread(self._write_down, told)
             else:
                 self._figures = self._count(self._figures.receivers)
-            judged = self._judged(snapshot) if self._listener is not None else []
+            evaluations = self._evaluations(snapshot) if self._listener is not None else []
             if not applied:  # what fired before is no reason to act on what nobody has evaluated
-                judged = [each._replace(measured=False) for each in judged]
+                evaluations = [each._replace(measured=False) for each in evaluations]
         if self._listener is not None:
-            await self._listener(judged)
+            await self._listener(evaluations)
 
     def _is_due(self) -> bool:
         """Return whether something has to be written down or told, or may have changed at the receivers."""
@@ -359,7 +359,7 @@ class Alerting:
         for note in unknown_metrics([runner.group for runner in self.engine.groups]):
             log.warning("%s", note)
         self._grounds = {
-            running.key: grounds_of_rule(running.rule)
+            running.key: analyze_rule(running.rule)
             for running in self.engine.rules()
             if isinstance(running.rule, AlertRule)
         }

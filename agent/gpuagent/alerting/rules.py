@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from gpuagent.core.metrics import FAMILIES
-from gpuagent_alerts.remedies.safeguards.rule_grounds import Grounds, grounds_of_rule
+from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, analyze_rule
 from gpuagent_alerts.rules.file import find_unknown_metrics, load_rule_file, merge_rules, read_rule_file
 from gpuagent_alerts.rules.model import AlertRule, Rule, RuleFault, RuleFileError, RuleGroup
 from gpuagent_alerts.rules.template import Template
@@ -46,10 +46,10 @@ def unknown_metrics(groups: Sequence[RuleGroup]) -> list[RuleFault]:
     return find_unknown_metrics(groups, {family.name for family in FAMILIES})
 
 
-def judge_rules(groups: Sequence[RuleGroup]) -> list[tuple[AlertRule, Grounds]]:
-    """Return every alert rule with the grounds that it gives remedies."""
+def judge_rules(groups: Sequence[RuleGroup]) -> list[tuple[AlertRule, RuleAnalysis]]:
+    """Return every alert rule with its analysis for remedies."""
     rules = (rule for group in groups for rule in group.rules)
-    return [(rule, grounds_of_rule(rule)) for rule in rules if isinstance(rule, AlertRule)]
+    return [(rule, analyze_rule(rule)) for rule in rules if isinstance(rule, AlertRule)]
 
 
 def rules_without_grounds(groups: Sequence[RuleGroup]) -> list[RuleFault]:
@@ -59,10 +59,10 @@ def rules_without_grounds(groups: Sequence[RuleGroup]) -> list[RuleFault]:
     """
     unknown = {(note.file, note.line) for note in unknown_metrics(groups)}
     return [
-        RuleFault(rule.file, rule.line, f"no reason to act: {grounds.refusal}", group.name, rule.name)
+        RuleFault(rule.file, rule.line, f"no reason to act: {analysis.refusal}", group.name, rule.name)
         for group in groups
-        for rule, grounds in judge_rules([group])
-        if grounds.refusal and (rule.file, rule.line) not in unknown
+        for rule, analysis in judge_rules([group])
+        if analysis.refusal and (rule.file, rule.line) not in unknown
     ]
 
 

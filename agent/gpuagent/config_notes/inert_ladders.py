@@ -20,7 +20,7 @@ from gpuagent.remedy_settings import step_of
 from gpuagent_alerts.remedies.facts.never_entries import endless_patterns, meant_interpreters
 from gpuagent_alerts.remedies.observation import UnitPermission
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_UNITS
-from gpuagent_alerts.remedies.safeguards.rule_grounds import Grounds, Subject, grounds_of_rule
+from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject, analyze_rule
 from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.rules.alert_labels import AlertLabels, labels_of_rules
@@ -202,8 +202,8 @@ def _of_matchers(ladder: Ladder, reach: Reach, config: Config) -> Iterator[str]:
 
 
 def _of_victim(ladder: Ladder, reach: Reach) -> Iterator[str]:
-    founded = [alert for alert in reach.gets if not alert.grounds.refusal]
-    nobodys = [alert for alert in founded if alert.grounds.subject is Subject.GPU]
+    founded = [alert for alert in reach.gets if not alert.analysis.refusal]
+    nobodys = [alert for alert in founded if alert.analysis.subject is Subject.GPU]
     by_name = any(matcher.name == "alertname" for matcher in ladder.match)
     if ladder.victim is None and nobodys and (by_name or nobodys == founded):
         yield f": {_names(nobodys)} names a GPU and no process, and without victim nobody is chosen"
@@ -236,7 +236,7 @@ def _without_grounds(ladder: Ladder, reach: Reach) -> Iterator[str]:
     if not any(step_of(step).disrupts for step in ladder.steps):
         return
     for alert in reach.gets:
-        rule, refusal = alert.rule, alert.grounds.refusal
+        rule, refusal = alert.rule, alert.analysis.refusal
         if refusal and _is_meant(ladder, alert):
             yield f"rule {rule.name} ({rule.file}:{rule.line}): no ladder disrupts a process because of it: {refusal}"
 
@@ -268,11 +268,11 @@ def _names(alerts: Iterable[KnownAlert]) -> str:
 class KnownAlert(AlertLabels):
     """The alerts of one rule: their labels, and whether they are a reason to act."""
 
-    __slots__ = ("budgets", "grounds")
+    __slots__ = ("analysis", "budgets")
 
     def __init__(self, alert: AlertLabels, budgets: frozenset[str]) -> None:
         super().__init__(alert.rule, alert.labels)
-        self.grounds: Grounds = grounds_of_rule(alert.rule)
+        self.analysis: RuleAnalysis = analyze_rule(alert.rule)
         self.budgets = budgets
 
 

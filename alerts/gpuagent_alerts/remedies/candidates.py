@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from gpuagent.core.metrics.remedies import BudgetUse
 from gpuagent.core.snapshot import GpuState, ProcessReading, Snapshot
-from gpuagent_alerts.remedies.firing_alert import Judged
+from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
 from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS
 from gpuagent_alerts.remedies.target import Target, names_container
 from gpuagent_alerts.remedies.targets import targets_named, targets_on
@@ -29,20 +29,22 @@ class Budget:
     app: str | None = None
 
 
-def candidates_of(judged: Judged, snapshot: Snapshot, budgets: Iterable[Budget], *, disrupts: bool) -> list[Target]:
+def candidates_of(
+    evaluation: AlertEvaluation, snapshot: Snapshot, budgets: Iterable[Budget], *, disrupts: bool
+) -> list[Target]:
     """Return the processes of an alert's GPU or MIG instance that its other labels do not exclude.
 
     The labels are those of the expression's result: what the rule itself writes chooses nobody. Of a budget only those
-    that count towards it. A refusal of the grounds leaves nobody for a ladder that `disrupts`, which has a step that a
+    that count towards it. A refusal of the analysis leaves nobody for a ladder that `disrupts`, which has a step that a
     process may notice.
     """
-    labels, grounds = judged.result_labels, judged.grounds
-    if grounds.refusal and disrupts:
+    labels, analysis = evaluation.result_labels, evaluation.analysis
+    if analysis.refusal and disrupts:
         return []
-    if judged.alert.labels.get("pid", "") != labels.get("pid", ""):
+    if evaluation.alert.labels.get("pid", "") != labels.get("pid", ""):
         return []
     on_gpu = targets_on(snapshot, labels.get("uuid", ""), labels.get("gpu_instance_id", ""), labels.get("gpu", ""))
-    found = targets_named(on_gpu, labels, grounds)
+    found = targets_named(on_gpu, labels, analysis)
     name = labels.get("budget", "")
     if not name:
         return found
@@ -53,17 +55,17 @@ def candidates_of(judged: Judged, snapshot: Snapshot, budgets: Iterable[Budget],
     return [target for target in found if target.key in members]
 
 
-def why_nobody(judged: Judged, snapshot: Snapshot, *, disrupts: bool) -> str:
+def why_nobody(evaluation: AlertEvaluation, snapshot: Snapshot, *, disrupts: bool) -> str:
     """Return the first reason; `disrupts` says whether the alert's ladder has a step that a process may notice."""
-    return next(_reasons(judged, snapshot, disrupts=disrupts))
+    return next(_reasons(evaluation, snapshot, disrupts=disrupts))
 
 
-def _reasons(judged: Judged, snapshot: Snapshot, *, disrupts: bool) -> Iterator[str]:
-    labels = judged.result_labels
+def _reasons(evaluation: AlertEvaluation, snapshot: Snapshot, *, disrupts: bool) -> Iterator[str]:
+    labels = evaluation.result_labels
     uuid, pid = labels.get("uuid", ""), labels.get("pid", "")
-    if judged.grounds.refusal and disrupts:
-        yield f"its rule is no reason to disrupt a process: {judged.grounds.refusal}"
-    if judged.alert.labels.get("pid", "") != pid:
+    if evaluation.analysis.refusal and disrupts:
+        yield f"its rule is no reason to disrupt a process: {evaluation.analysis.refusal}"
+    if evaluation.alert.labels.get("pid", "") != pid:
         yield "the rule writes the label pid itself: it names no process"
     if not uuid:
         yield "its expression's result has no label uuid: it names no GPU"

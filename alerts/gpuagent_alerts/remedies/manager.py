@@ -25,7 +25,7 @@ from gpuagent_alerts.remedies.run import Run, Tools
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND
 from gpuagent_alerts.remedies.safeguards.refusals import Passing
 from gpuagent_alerts.remedies.safeguards.victim import Candidate, VictimPolicy, rank
-from gpuagent_alerts.remedies.selection import Firing, LadderRule, Turns, choose, excludes
+from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule, Turns, choose, excludes
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
@@ -97,7 +97,7 @@ class Remedies:
         for run in self._running:
             run.call_off(f"remedies are stopped: {STOPPED_BY_HAND}")
 
-    def consider(self, firing: Iterable[Firing]) -> None:
+    def consider(self, firing: Iterable[AlertCandidates]) -> None:
         """Begin what is due. To be called after each evaluation, with all that fires."""
         firing = self._turns.in_order(firing)
         fingerprints = {each.alert.fingerprint for each in firing}
@@ -111,7 +111,7 @@ class Remedies:
         climbing = {run.plan.order.alert for run in self._running}
         self.withheld.update({name: one for name, one in reasons.items() if name not in climbing}, climbing)
 
-    def _begin_or_withhold(self, ladder: LadderRule, firing: Firing) -> str:
+    def _begin_or_withhold(self, ladder: LadderRule, firing: AlertCandidates) -> str:
         """Begin the ladder of an alert; return why it is not begun, "" if it is."""
         if self.stopped:
             return f"remedies are stopped: {STOPPED_BY_HAND}"
@@ -284,7 +284,7 @@ def _is_act_of_rule(run: Run) -> bool:
     return not (run.plan.order.by_hand or run.plan.dry_run)
 
 
-def _order(firing: Firing, victim: str, passed_over: frozenset[ProcessId]) -> Order:
+def _order(firing: AlertCandidates, victim: str, passed_over: frozenset[ProcessId]) -> Order:
     alert = firing.alert
     return Order(
         alert=alert.fingerprint,

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.safeguards.never_list import find_listed
-from gpuagent_alerts.remedies.safeguards.victim import Choice
+from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Facts, Target, Ties
 
@@ -64,7 +64,7 @@ class Observation:
     """Who looks like a part of its job, and does not fall with it, as nothing shows that it is one."""
     present: frozenset[ProcessId] = frozenset()
     """Every process that holds memory of this GPU."""
-    choice: Choice | None = None
+    choice: VictimChoice | None = None
     """Whom the alert would choose on this reading; None where the alert names its process, or a person does."""
     act_refusal: str = ""
     """Why nobody may be acted on by the figures of the GPUs that this is about; "" if nothing forbids it."""
@@ -218,12 +218,12 @@ class Observer(Protocol):
         after: float,
         deadline_seconds: float,
         *,
-        judged: bool = True,
+        evaluated: bool = True,
         scope: str = "process",
     ) -> Observation | None:
         """The first one in which the GPU was read after `after` (CLOCK_BOOTTIME); None if none came in time.
 
-        With `judged` the rules have been evaluated since, too: what a decision needs, and what watching does not. A
+        With `evaluated` the rules have been evaluated since, too: what a decision needs, and what watching does not. A
         rule that is evaluated less often than the deadline is waited for.
         """
         ...

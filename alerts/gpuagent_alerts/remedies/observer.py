@@ -17,13 +17,13 @@ from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import NO_INSTANCE, ProcessId
 from gpuagent.core.snapshot import GpuReading, GpuState, Snapshot
 from gpuagent.core.units import format_duration
-from gpuagent_alerts.remedies.firing_alert import DATA_MISSING, ONLY_KEPT, Judged
+from gpuagent_alerts.remedies.alert_evaluation import DATA_MISSING, ONLY_KEPT, AlertEvaluation
 from gpuagent_alerts.remedies.observation import Condition, Observation
-from gpuagent_alerts.remedies.safeguards.victim import Choice
+from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.targets import all_targets, left_apart, members, relatives, successors
 
-Choose = Callable[[Judged, Snapshot], Choice | None]
+Choose = Callable[[AlertEvaluation, Snapshot], VictimChoice | None]
 """Return whom an alert would choose on a snapshot; None where the alert names its process."""
 
 
@@ -41,7 +41,7 @@ class SnapshotObserver:
         self._clock = clock
         self._choose = choose
         self._snapshot: Snapshot | None = None
-        self._firing: Mapping[str, Judged] = {}
+        self._firing: Mapping[str, AlertEvaluation] = {}
         self._news = asyncio.Condition()
 
     async def see(self, snapshot: Snapshot) -> None:
@@ -49,9 +49,9 @@ class SnapshotObserver:
         self._snapshot = snapshot
         await self._tell()
 
-    async def judge(self, judged: Iterable[Judged]) -> None:
+    async def update_alerts(self, evaluations: Iterable[AlertEvaluation]) -> None:
         """The rules were evaluated, and this is all that fires."""
-        self._firing = {each.alert.fingerprint: each for each in judged}
+        self._firing = {each.alert.fingerprint: each for each in evaluations}
         await self._tell()
 
     def look(self, target: Target, alert: str, scope: str = "process") -> Observation:
@@ -75,7 +75,7 @@ class SnapshotObserver:
         # Also who holds an amount that the driver does not tell: all fall, or none is touched.
         all_there, never = list(all_targets(snapshot, unknown_memory=True)), tuple(self._never())
         fall_too = members(target, all_there, scope, never)
-        judged = self._firing.get(alert)
+        evaluation = self._firing.get(alert)
         return Observation(
             clock_seconds=gpu.read_seconds,
             condition=condition,
@@ -94,7 +94,7 @@ class SnapshotObserver:
             members=fall_too,
             apart=left_apart(target, all_there, scope, never),
             present=frozenset(each.id for each in on_it),
-            choice=self._choose(judged, snapshot) if judged is not None else None,
+            choice=self._choose(evaluation, snapshot) if evaluation is not None else None,
             act_refusal=_act_refusal(snapshot, {target.key.gpu_uuid, *(each.key.gpu_uuid for each in fall_too)}),
         )
 
@@ -105,14 +105,14 @@ class SnapshotObserver:
         after: float,
         deadline_seconds: float,
         *,
-        judged: bool = True,
+        evaluated: bool = True,
         scope: str = "process",
     ) -> Observation | None:
         """See `gpuagent_alerts.remedies.observation.Observer`."""
         found: list[Observation] = []
 
         def has_come() -> bool:
-            firing = self._firing.get(alert) if judged else None
+            firing = self._firing.get(alert) if evaluated else None
             seen = firing.seen_seconds(target.key.gpu_uuid) if firing is not None else 0.0
             if firing is not None and seen <= after:
                 return False
@@ -125,7 +125,7 @@ class SnapshotObserver:
                 found.append(observation)
             return bool(found)
 
-        if judged and alert in self._firing:
+        if evaluated and alert in self._firing:
             deadline_seconds = max(deadline_seconds, 2 * self._firing[alert].interval_seconds)
         try:
             async with asyncio.timeout(max(deadline_seconds, 0.0) / self._clock.speed), self._news:
@@ -133,7 +133,7 @@ class SnapshotObserver:
         except TimeoutError:
             # Blind all the time: the one who asks is told why, rather than nothing.
             blind = self.look(target, alert, scope)
-            return blind if judged and blind.condition is Condition.UNKNOWN else None
+            return blind if evaluated and blind.condition is Condition.UNKNOWN else None
         return found[-1]
 
     def _condition(self, alert: str) -> tuple[Condition, str]:

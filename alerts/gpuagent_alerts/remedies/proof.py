@@ -39,7 +39,7 @@ async def prove(
     after = now()
     deadline = after + plan.proof_seconds
     while (left := deadline - now()) > 0:
-        observation = await observer.next_observation(plan.target, plan.order.alert, after, left, judged=False)
+        observation = await observer.next_observation(plan.target, plan.order.alert, after, left, evaluated=False)
         if observation is None:
             break
         last, after = observation, observation.clock_seconds

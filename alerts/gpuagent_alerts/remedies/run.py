@@ -364,7 +364,7 @@ class Run:
         while True:
             left = max(end - tools.now(), 0.0)
             observation = await tools.observer.next_observation(
-                plan.target, plan.order.alert, self._last_look, left, judged=False
+                plan.target, plan.order.alert, self._last_look, left, evaluated=False
             )
             if not plan.dry_run and self._pinned.have_ended():
                 self.has_stopped.set()

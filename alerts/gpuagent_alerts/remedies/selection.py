@@ -32,7 +32,7 @@ class LadderRule:
 
 
 @dataclass(frozen=True, slots=True)
-class Firing:
+class AlertCandidates:
     """An alert, and whom it could be about: the processes of its GPU on the newest snapshot."""
 
     alert: Alert
@@ -55,7 +55,7 @@ class Firing:
     """Those of `processes` that have not held their memory for as long as the rule asks for, and why that is so."""
 
 
-class Chosen(NamedTuple):
+class SelectedTarget(NamedTuple):
     """Whom to act on."""
 
     target: Target
@@ -64,8 +64,8 @@ class Chosen(NamedTuple):
 
 
 def choose(
-    ladder: LadderRule, firing: Firing, attempts: Attempts, now_seconds: float, idle_for_seconds: float
-) -> Chosen | str:
+    ladder: LadderRule, firing: AlertCandidates, attempts: Attempts, now_seconds: float, idle_for_seconds: float
+) -> SelectedTarget | str:
     """Return whom the alert names, or the best of the ranking; where there is nobody, the reason.
 
     `now_seconds` is CLOCK_BOOTTIME.
@@ -82,7 +82,9 @@ def choose(
     return _best(ladder, firing, attempts, ranking)
 
 
-def _best(ladder: LadderRule, firing: Firing, attempts: Attempts, ranking: Sequence[Candidate]) -> Chosen | str:
+def _best(
+    ladder: LadderRule, firing: AlertCandidates, attempts: Attempts, ranking: Sequence[Candidate]
+) -> SelectedTarget | str:
     """The best of a ranking, but for those that root's allow list does not name."""
     passed_over: set[ProcessId] = set()
     for candidate in ranking:
@@ -90,7 +92,7 @@ def _best(ladder: LadderRule, firing: Firing, attempts: Attempts, ranking: Seque
         if newcomer := firing.newcomers.get(identity):
             return newcomer  # the next one is no answer: its memory is not what filled the GPU
         if attempts.is_due(firing.alert.fingerprint, identity, dry_run=ladder.dry_run):
-            return Chosen(candidate.target, frozenset(passed_over))
+            return SelectedTarget(candidate.target, frozenset(passed_over))
         if not attempts.was_refused_itself(firing.alert.fingerprint, identity, dry_run=ladder.dry_run):
             # something was done to it, or nobody may be acted on now: the next one is no answer
             return _tried(ladder, firing, attempts, candidate.target)
@@ -108,7 +110,7 @@ _NOBODY = {
 }
 
 
-def _named(ladder: LadderRule, firing: Firing, attempts: Attempts) -> Chosen | str:
+def _named(ladder: LadderRule, firing: AlertCandidates, attempts: Attempts) -> SelectedTarget | str:
     """The process of the alert: not one that was given its number since the alert's expression became true."""
     alert, pid = firing.alert, firing.alert.labels["pid"]
     target = next((each for each in firing.processes if str(each.pid) == pid), None)
@@ -120,10 +122,10 @@ def _named(ladder: LadderRule, firing: Firing, attempts: Attempts) -> Chosen | s
         return f"pid {pid} was another process when this alert named it first"
     if not attempts.is_due(alert.fingerprint, target.id, dry_run=ladder.dry_run):
         return _tried(ladder, firing, attempts, target)
-    return Chosen(target)
+    return SelectedTarget(target)
 
 
-def _tried(ladder: LadderRule, firing: Firing, attempts: Attempts, target: Target) -> str:
+def _tried(ladder: LadderRule, firing: AlertCandidates, attempts: Attempts, target: Target) -> str:
     came_to, wait = attempts.last(firing.alert.fingerprint, target.id, dry_run=ladder.dry_run)
     return f"pid {target.pid} was tried: {came_to}; the next try is due in {format_duration(wait)}"
 
@@ -148,11 +150,11 @@ class Turns:
         """Something was done for this alert: those that still wait come before it. Nothing done is no turn."""
         self._last[alert] = self._now()
 
-    def in_order(self, firing: Iterable[Firing]) -> list[Firing]:
+    def in_order(self, firing: Iterable[AlertCandidates]) -> list[AlertCandidates]:
         """Sort by who has waited longest since their last turn, then by severity, the fuller GPU, the older alert."""
         return sorted(firing, key=self._key)
 
-    def _key(self, one: Firing) -> tuple[float, int, float, float, str]:
+    def _key(self, one: AlertCandidates) -> tuple[float, int, float, float, str]:
         fingerprint = one.alert.fingerprint
         severity = one.alert.labels.get("severity", "none")
         rank = _SEVERITIES.index(severity) if severity in _SEVERITIES else len(_SEVERITIES)

@@ -19,12 +19,12 @@ from gpuagent.core.identity import ProcessId
 from gpuagent.core.metrics.remedies import RemedyCount, RemedyFigures
 from gpuagent.core.snapshot import Snapshot
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation, ValueHistory
 from gpuagent_alerts.remedies.audit import Audit, NotRecorded, Stop, runs
 from gpuagent_alerts.remedies.candidates import candidates_of, uses, why_nobody
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess, Lookup, NoLookup, in_time
 from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
-from gpuagent_alerts.remedies.firing_alert import Judged, Window
 from gpuagent_alerts.remedies.manager import OpenRuns, Remedies
 from gpuagent_alerts.remedies.manual_requests import ShownProcess, UnreadableGpus, add_facts, find, renewed
 from gpuagent_alerts.remedies.notes import Notes, waited_for
@@ -35,8 +35,8 @@ from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import Run, Tools
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND, broken
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on
-from gpuagent_alerts.remedies.safeguards.victim import Choice
-from gpuagent_alerts.remedies.selection import Firing
+from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
+from gpuagent_alerts.remedies.selection import AlertCandidates
 from gpuagent_alerts.remedies.settings import RemedySettings
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Target
@@ -97,7 +97,7 @@ class RemedyService:
         self._manual_stop = ManualStop(self.audit, dependencies.clock)
         self._one_look = asyncio.Lock()
         self._later: set[asyncio.Task[None]] = set()
-        self._window = Window()
+        self._value_history = ValueHistory()
         self._presence = Presence()
         tools = Tools(
             self.observer, dependencies.executor(self.notes), self.audit, asyncio.Lock(), dependencies.clock.now,
@@ -159,30 +159,30 @@ class RemedyService:
             self._do_later(self._open_runs.close_again(), "open runs")
         await self.observer.see(snapshot)
 
-    async def judge(self, judged: Sequence[Judged]) -> None:
+    async def update_alerts(self, evaluations: Sequence[AlertEvaluation]) -> None:
         """The rules were evaluated, and this is all that fires."""
-        await self.observer.judge(judged)
+        await self.observer.update_alerts(evaluations)
         snapshot = self._snapshot
         if snapshot is not None and self.remedies.ladders:
-            self._window.add(judged)
-            self.remedies.consider([self._firing(each, snapshot) for each in judged])
+            self._value_history.add(evaluations)
+            self.remedies.consider([self._candidates_for(each, snapshot) for each in evaluations])
 
-    def _firing(self, judged: Judged, snapshot: Snapshot) -> Firing:
-        if judged.objection or self.remedies.ladder_of(judged.alert.labels) is None:
-            return Firing(judged.alert, judged.since_seconds, (), objection=judged.objection)
-        candidates = self._candidates(judged, snapshot)
-        return Firing(
-            judged.alert, judged.since_seconds, candidates, judged.expression,
-            self._window.values(judged.alert.fingerprint), judged.grounds.about_growth,
-            nobody="" if candidates else why_nobody(judged, snapshot, disrupts=self._disrupts(judged.alert)),
-            newcomers=self._newcomers(judged, candidates),
-            gpu_used_ratio=used_ratio(snapshot, judged.result_labels.get("uuid", "")),
-            idle_for_seconds=judged.for_seconds if judged.grounds.about_idleness else None,
+    def _candidates_for(self, evaluation: AlertEvaluation, snapshot: Snapshot) -> AlertCandidates:
+        if evaluation.objection or self.remedies.ladder_of(evaluation.alert.labels) is None:
+            return AlertCandidates(evaluation.alert, evaluation.since_seconds, (), objection=evaluation.objection)
+        candidates = self._candidates(evaluation, snapshot)
+        return AlertCandidates(
+            evaluation.alert, evaluation.since_seconds, candidates, evaluation.expression,
+            self._value_history.values(evaluation.alert.fingerprint), evaluation.analysis.about_growth,
+            nobody="" if candidates else why_nobody(evaluation, snapshot, disrupts=self._disrupts(evaluation.alert)),
+            newcomers=self._newcomers(evaluation, candidates),
+            gpu_used_ratio=used_ratio(snapshot, evaluation.result_labels.get("uuid", "")),
+            idle_for_seconds=evaluation.for_seconds if evaluation.analysis.about_idleness else None,
         )  # fmt: skip
 
-    def _newcomers(self, judged: Judged, candidates: Sequence[Target]) -> Mapping[ProcessId, str]:
+    def _newcomers(self, evaluation: AlertEvaluation, candidates: Sequence[Target]) -> Mapping[ProcessId, str]:
         """Return whom a ladder must not choose yet: the time for which the rule holds has to be the process's own."""
-        return self._presence.newcomers(candidates, judged.for_seconds, self._clock.now())
+        return self._presence.newcomers(candidates, evaluation.for_seconds, self._clock.now())
 
     async def kill(
         self,
@@ -308,24 +308,24 @@ class RemedyService:
             log.error("%s", problem)
         self._off_problem = problem
 
-    def _choice(self, judged: Judged, snapshot: Snapshot) -> Choice | None:
+    def _choice(self, evaluation: AlertEvaluation, snapshot: Snapshot) -> VictimChoice | None:
         """Return whom an alert would choose on this snapshot, by the configuration in force."""
-        labels = judged.result_labels
-        if judged.alert.labels.get("pid"):
+        labels = evaluation.result_labels
+        if evaluation.alert.labels.get("pid"):
             return None
-        ladder = self.remedies.ladder_of(judged.alert.labels)
+        ladder = self.remedies.ladder_of(evaluation.alert.labels)
         if ladder is None or ladder.victim is None:
-            return Choice()
-        candidates = self._candidates(judged, snapshot)
+            return VictimChoice()
+        candidates = self._candidates(evaluation, snapshot)
         uuid, instance = labels.get("uuid", ""), labels.get("gpu_instance_id", "")
         whole = not labels.get("budget")  # a budget is exceeded by what is proven to be its own, whatever is beside it
         ranking = self.remedies.ranking(ladder.victim, candidates)
         unknown_bytes, unknown = unranked(snapshot, uuid, instance, whole=whole)
-        newcomers = self._newcomers(judged, candidates)
-        return Choice(tuple(each.target.id for each in ranking), unknown_bytes, unknown, newcomers)
+        newcomers = self._newcomers(evaluation, candidates)
+        return VictimChoice(tuple(each.target.id for each in ranking), unknown_bytes, unknown, newcomers)
 
-    def _candidates(self, judged: Judged, snapshot: Snapshot) -> list[Target]:
-        return candidates_of(judged, snapshot, self.settings.budgets, disrupts=self._disrupts(judged.alert))
+    def _candidates(self, evaluation: AlertEvaluation, snapshot: Snapshot) -> list[Target]:
+        return candidates_of(evaluation, snapshot, self.settings.budgets, disrupts=self._disrupts(evaluation.alert))
 
     def _disrupts(self, alert: Alert) -> bool:
         """Return whether the ladder that this alert gets has a step that a process may notice."""

@@ -18,7 +18,7 @@ from gpuagent.core.growth import Growth, Verdict
 from gpuagent.core.identity import NO_INSTANCE, JobSign, ProcessId, SignKind
 from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, ProcessState, Snapshot
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER, find_listed
-from gpuagent_alerts.remedies.safeguards.rule_grounds import Grounds, Subject
+from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject
 from gpuagent_alerts.remedies.safeguards.rule_sampling import PROCESS_LABELS
 from gpuagent_alerts.remedies.target import Target
 
@@ -53,12 +53,12 @@ def targets_on(snapshot: Snapshot, gpu_uuid: str, gpu_instance: str = "", gpu: s
             yield target
 
 
-def targets_named(targets: Iterable[Target], labels: Mapping[str, str], grounds: Grounds) -> list[Target]:
+def targets_named(targets: Iterable[Target], labels: Mapping[str, str], analysis: RuleAnalysis) -> list[Target]:
     """Return those that an expression's result is about: the process that it names, or all where it is about the GPU.
 
     One that was summed up by anything that says more of processes is about nobody in particular.
     """
-    if not grounds.refusal and (grounds.subject is Subject.PROCESS) != bool(labels.get("pid")):
+    if not analysis.refusal and (analysis.subject is Subject.PROCESS) != bool(labels.get("pid")):
         return []
     if pid := labels.get("pid"):
         return [target for target in targets if str(target.pid) == pid]

@@ -9,17 +9,17 @@ from typing import Any
 import pytest
 
 from gpuagent.core.clock import ManualClock
-from gpuagent_alerts.remedies.firing_alert import Judged
+from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
 from gpuagent_alerts.states.engine import RuleEngine
 from tests.agent.alerting.bench import BUSY, FULL, alerting, config, rules, run
 
 
 def test_no_reason_to_act(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """KILL-02: remedies are given no reason from an evaluation that was not applied; the next one gives it again."""
-    given: list[Sequence[Judged]] = []
+    given: list[Sequence[AlertEvaluation]] = []
 
-    async def listen(judged: Sequence[Judged]) -> None:
-        given.append(judged)
+    async def listen(evaluations: Sequence[AlertEvaluation]) -> None:
+        given.append(evaluations)
 
     def fail(*_: Any) -> None:
         raise RuntimeError("a defect")

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from gpuagent.core.clock import ManualClock
-from gpuagent_alerts.remedies.firing_alert import Judged
-from gpuagent_alerts.remedies.safeguards.rule_grounds import Grounds
+from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
+from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis
 from tests.agent.alerting.bench import BUSY, alerting, config, rules, run
 
 FULL = (
@@ -18,11 +18,11 @@ TEMPLATE = "alert: Writes, expr: gpuagent_gpu_memory_used_ratio > 0.9, labels: {
 
 
 def test_labels_of_the_result(tmp_path: Path) -> None:
-    """Remedies are given the grounds of the rule, and the labels of the result without those that the rule writes."""
-    given: list[Judged] = []
+    """Remedies are given the analysis of the rule, and the labels of the result without those that the rule writes."""
+    given: list[AlertEvaluation] = []
 
-    async def listen(judged: Sequence[Judged]) -> None:
-        given.extend(judged)
+    async def listen(evaluations: Sequence[AlertEvaluation]) -> None:
+        given.extend(evaluations)
 
     async def test() -> None:
         async with alerting(config(tmp_path, None), rules(FULL, TEMPLATE), ManualClock(), tmp_path / "s") as bench:
@@ -30,9 +30,9 @@ def test_labels_of_the_result(tmp_path: Path) -> None:
             await bench.show(BUSY, times=3)
             found = {each.alert.name: each for each in given}
             uuid = BUSY.gpus[0].identity.uuid
-            assert found["Full"].grounds == Grounds()
+            assert found["Full"].analysis == RuleAnalysis()
             assert found["Full"].alert.labels["unit"] == "gpu-team"
             assert found["Full"].result_labels == {"gpu": "0", "uuid": uuid}
-            assert "label user is a template" in found["Writes"].grounds.refusal
+            assert "label user is a template" in found["Writes"].analysis.refusal
 
     run(test)

@@ -27,14 +27,14 @@ from gpuagent.procfs.table import ProcessTable
 from gpuagent.procfs.watch import PidfdWatcher
 from gpuagent.remedy_settings import settings_of
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
 from gpuagent_alerts.remedies.execution.executor import Apps, NodeActionExecutor
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import LOOK, TableLookup, look_up
-from gpuagent_alerts.remedies.firing_alert import Judged
 from gpuagent_alerts.remedies.manual_requests import card_of, gpus_of
 from gpuagent_alerts.remedies.notes import Notes
 from gpuagent_alerts.remedies.observation import ActionExecutor
-from gpuagent_alerts.remedies.safeguards.rule_grounds import Grounds, Subject
+from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject
 from gpuagent_alerts.remedies.service import RemedyDependencies, RemedyService
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
@@ -76,11 +76,11 @@ async def no_warning(target: Target, reason: str, seconds: float) -> None:
     """Tell nobody."""
 
 
-def judged(alert: Alert, at: float) -> Judged:
+def evaluation(alert: Alert, at: float) -> AlertEvaluation:
     """True on data of that time, and for as long as the machine is up."""
-    return Judged(
+    return AlertEvaluation(
         alert, "x > 1", holds=True, measured_seconds=at, since_seconds=math.inf,
-        grounds=Grounds(subject=Subject.PROCESS if alert.labels.get("pid") else Subject.GPU),
+        analysis=RuleAnalysis(subject=Subject.PROCESS if alert.labels.get("pid") else Subject.GPU),
         result_labels=alert.labels,
     )  # fmt: skip
 
@@ -106,7 +106,7 @@ class Stage:
     async def tick(self) -> Snapshot:
         self.snapshot = await self.rig.tick()
         await self.service.see(self.snapshot)
-        await self.service.judge([judged(each, self.snapshot.clock_seconds) for each in self.alerts])
+        await self.service.update_alerts([evaluation(each, self.snapshot.clock_seconds) for each in self.alerts])
         return self.snapshot
 
     async def until(self, true: Callable[[], bool], ticks: int = 400) -> None:

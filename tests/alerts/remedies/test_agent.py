@@ -18,7 +18,7 @@ from gpuagent_alerts.remedies.audit import INTENT, Audit
 from gpuagent_alerts.remedies.manual_requests import NoSuchProcess, read_shown
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import IGNORES_TERM, PLAIN, as_target, running
-from tests.alerts.remedies.staging import config, judged, read, stage
+from tests.alerts.remedies.staging import config, evaluation, read, stage
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def test_blind_in_the_middle(store: Store) -> None:
             while one.service.remedies.running:
                 one.rig.clock.advance(1.0)
                 await one.service.see(blind)
-                await one.service.judge([judged(one.alerts[0], one.rig.clock.now())])
+                await one.service.update_alerts([evaluation(one.alerts[0], one.rig.clock.now())])
                 await asyncio.sleep(0.005)
             assert one.ended() == ["refused"]
 

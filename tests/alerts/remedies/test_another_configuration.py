@@ -16,7 +16,7 @@ from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.run import Run
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
-from gpuagent_alerts.remedies.selection import Firing, LadderRule
+from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, GIB, RULES, TERMINATE, World, target, tools
 
@@ -61,7 +61,7 @@ class Story:
         """The alert fires."""
         seen: Sequence[Any] = [body.target for body in self.world.bodies.values() if body.alive]
         alert = Alert({"alertname": "GpuMemoryHigh"}, {}, Status.FIRING, self.world.clock.wall())
-        self.made.consider([Firing(alert, 1e9, seen)])
+        self.made.consider([AlertCandidates(alert, 1e9, seen)])
 
 
 def tell(store: Store, rules: Rules, story: Callable[[Story], Coroutine[Any, Any, None]], **options: bool) -> Story:

@@ -8,9 +8,9 @@ import pytest
 
 from gpuagent.core.snapshot import GpuState, Snapshot
 from gpuagent_alerts.alert import Alert, Status
+from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
 from gpuagent_alerts.remedies.candidates import why_nobody
-from gpuagent_alerts.remedies.firing_alert import Judged
-from gpuagent_alerts.remedies.safeguards.rule_grounds import Grounds
+from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis
 from tests.fakes.snapshots import full_snapshot
 
 
@@ -25,32 +25,36 @@ UUID = shown().gpus[0].identity.uuid
 BLIND = replace(shown(), gpus=(replace(shown().gpus[0], state=GpuState.BLIND, reason="a call hangs"),))
 
 
-def judged(result: dict[str, str], grounds: Grounds | None = None, **written: str) -> Judged:
+def evaluation(result: dict[str, str], analysis: RuleAnalysis | None = None, **written: str) -> AlertEvaluation:
     """An alert with this result; `written` are labels that its rule adds."""
     alert = Alert({"alertname": "Full", **result, **written}, {}, Status.FIRING, 1.7e9)
-    return Judged(alert, "x", True, 1.0, 0.0, grounds=grounds or Grounds(), result_labels=result)
+    return AlertEvaluation(alert, "x", True, 1.0, 0.0, analysis=analysis or RuleAnalysis(), result_labels=result)
 
 
 @pytest.mark.parametrize(
     ("what", "snapshot", "reason"),
     [
-        (judged({"uuid": UUID}, Grounds(refusal="it reads recorded series")), shown(), "it reads recorded series"),
-        (judged({"uuid": UUID}, pid="7"), shown(), "writes the label pid"),
-        (judged({"gpu": "0"}), shown(), "no label uuid"),
-        (judged({"uuid": "GPU-elsewhere"}), shown(), "no GPU with UUID GPU-elsewhere"),
-        (judged({"uuid": UUID}), BLIND, "cannot be read (a call hangs)"),
-        (judged({"uuid": UUID, "pid": "7"}), shown(), "pid 7 cannot be acted on"),
-        (judged({"uuid": UUID, "user": "alice"}), shown(), "nobody in particular"),
-        (judged({"uuid": UUID, "budget": "team"}), shown(), "the budget team"),
-        (judged({"uuid": UUID}), shown(), "no process on the GPU"),
+        (
+            evaluation({"uuid": UUID}, RuleAnalysis(refusal="it reads recorded series")),
+            shown(),
+            "it reads recorded series",
+        ),
+        (evaluation({"uuid": UUID}, pid="7"), shown(), "writes the label pid"),
+        (evaluation({"gpu": "0"}), shown(), "no label uuid"),
+        (evaluation({"uuid": "GPU-elsewhere"}), shown(), "no GPU with UUID GPU-elsewhere"),
+        (evaluation({"uuid": UUID}), BLIND, "cannot be read (a call hangs)"),
+        (evaluation({"uuid": UUID, "pid": "7"}), shown(), "pid 7 cannot be acted on"),
+        (evaluation({"uuid": UUID, "user": "alice"}), shown(), "nobody in particular"),
+        (evaluation({"uuid": UUID, "budget": "team"}), shown(), "the budget team"),
+        (evaluation({"uuid": UUID}), shown(), "no process on the GPU"),
     ],
 )
-def test_each_way_has_its_reason(what: Judged, snapshot: Snapshot, reason: str) -> None:
+def test_each_way_has_its_reason(what: AlertEvaluation, snapshot: Snapshot, reason: str) -> None:
     """Whoever asks why nothing is done is told what is missing."""
     assert reason in why_nobody(what, snapshot, disrupts=True)
 
 
 def test_a_ladder_that_disrupts_nobody_needs_no_grounds() -> None:
     """Doubtful grounds are no reason where no step is noticed."""
-    what = judged({"uuid": UUID}, Grounds(refusal="it reads recorded series"))
+    what = evaluation({"uuid": UUID}, RuleAnalysis(refusal="it reads recorded series"))
     assert "recorded" not in why_nobody(what, shown(), disrupts=False)

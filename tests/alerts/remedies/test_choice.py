@@ -20,7 +20,7 @@ from gpuagent_alerts.remedies.run import Run
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy, rank
-from gpuagent_alerts.remedies.selection import Firing, LadderRule
+from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Facts, Target
 from gpuagent_alerts.store.database import Store
@@ -146,7 +146,9 @@ def alert(pid: str = "") -> Alert:
     return Alert(labels, {}, Status.FIRING, 1.7e9)
 
 
-async def _consider(rounds: list[list[Firing]], world: World, ladder: LadderRule) -> tuple[Remedies, list[str]]:
+async def _consider(
+    rounds: list[list[AlertCandidates]], world: World, ladder: LadderRule
+) -> tuple[Remedies, list[str]]:
     ends: list[str] = []
 
     def told(plan: Plan, run: Run, outcome: Outcome, again: bool) -> None:
@@ -168,7 +170,7 @@ def test_the_next_one_only_after_fresh_data() -> None:
     """The first of the ranking is refused: the second one is due at the next evaluation, not before."""
     first, second = on_gpu(1001, used_bytes=9 * GIB, user="other"), on_gpu(1002)
     world = World(first, second)
-    firing = [Firing(alert(), NOW, [first, second])]
+    firing = [AlertCandidates(alert(), NOW, [first, second])]
     _, ends = asyncio.run(_consider([firing], world, ladder(victim=VictimPolicy.LARGEST)))
     assert ends == ["1001 refused"]
     _, ends = asyncio.run(_consider([firing, firing], World(first, second), ladder(victim=VictimPolicy.LARGEST)))
@@ -178,14 +180,14 @@ def test_the_next_one_only_after_fresh_data() -> None:
 def test_nobody_where_the_alert_names_nobody() -> None:
     """Without a policy an alert about a GPU ends nobody."""
     world = World(on_gpu(1001))
-    _, ends = asyncio.run(_consider([[Firing(alert(), NOW, [on_gpu(1001)])]], world, ladder()))
+    _, ends = asyncio.run(_consider([[AlertCandidates(alert(), NOW, [on_gpu(1001)])]], world, ladder()))
     assert ends == []
 
 
 def test_a_process_that_came_after_the_alert() -> None:
     """KILL-01: the pid of the alert belongs to a process that started later: it is not the one that was meant."""
     late = on_gpu(1001, started_seconds=NOW + 1)
-    _, ends = asyncio.run(_consider([[Firing(alert("1001"), NOW, [late])]], World(late), ladder()))
+    _, ends = asyncio.run(_consider([[AlertCandidates(alert("1001"), NOW, [late])]], World(late), ladder()))
     assert ends == []
 
 
@@ -193,7 +195,7 @@ def test_the_same_refusal_is_told_once() -> None:
     """It is tried again after a while, and nobody hears the same twice."""
     stranger = on_gpu(1001, user="other")
     world = World(stranger)
-    firing = [Firing(alert("1001"), NOW, [stranger])]
+    firing = [AlertCandidates(alert("1001"), NOW, [stranger])]
 
     async def story() -> list[str]:
         ends: list[str] = []
@@ -216,7 +218,10 @@ def test_no_second_victim_beside_one_that_cannot_be_killed() -> None:
     stuck, other = on_gpu(1001), on_gpu(1002)
     world = World(stuck, other)
     world.bodies[1001].immortal = True
-    rounds = [[Firing(alert("1001"), NOW, [stuck, other])], [Firing(alert("1002"), NOW, [stuck, other])]]
+    rounds = [
+        [AlertCandidates(alert("1001"), NOW, [stuck, other])],
+        [AlertCandidates(alert("1002"), NOW, [stuck, other])],
+    ]
 
     async def story() -> None:
         remedies, ends = await _consider(rounds, world, ladder())

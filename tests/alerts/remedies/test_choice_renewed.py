@@ -12,7 +12,7 @@ import pytest
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.safeguards.victim import Choice, VictimPolicy
+from gpuagent_alerts.remedies.safeguards.victim import VictimChoice, VictimPolicy
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, GIB, KILL, ORDER, RULES, TERMINATE, World, climb, plan, target
@@ -22,7 +22,7 @@ NOTIFY = Step(Kind.NOTIFY, 5.0)
 
 
 def end(
-    choice: Choice, tmp_path: Path, *steps: Step, victim: str = "largest", **changes: object
+    choice: VictimChoice, tmp_path: Path, *steps: Step, victim: str = "largest", **changes: object
 ) -> tuple[Outcome, World]:
     """Run a ladder on `ME`, which the alert has chosen, where this is the choice on each reading."""
     world = World(ME, OTHER)
@@ -37,7 +37,7 @@ def end(
 @pytest.mark.parametrize("victim", [str(each) for each in VictimPolicy if each is not VictimPolicy.IDLE])
 def test_who_is_no_longer_the_choice_is_left_alone(tmp_path: Path, victim: str) -> None:
     """KILL-09: another is the largest, newest or steepest by now: nothing is done to anybody."""
-    outcome, world = end(Choice((OTHER.id, ME.id)), tmp_path, victim=victim)
+    outcome, world = end(VictimChoice((OTHER.id, ME.id)), tmp_path, victim=victim)
     assert outcome.result is Result.REFUSED
     assert outcome.general
     assert "any more" in outcome.detail
@@ -46,18 +46,18 @@ def test_who_is_no_longer_the_choice_is_left_alone(tmp_path: Path, victim: str) 
 
 def test_who_is_the_choice_still_is_ended(tmp_path: Path) -> None:
     """The same reading, and the first of its ranking."""
-    outcome, _ = end(Choice((ME.id, OTHER.id), unranked_bytes=ME.used_bytes - 1), tmp_path)
+    outcome, _ = end(VictimChoice((ME.id, OTHER.id), unranked_bytes=ME.used_bytes - 1), tmp_path)
     assert outcome.result is Result.RELEASED
 
 
 def test_who_complied_in_between_is_left_alone(tmp_path: Path) -> None:
     """KILL-09: chosen as the largest, it gave its memory back while it was warned: the next step spares it."""
     world = World(ME, OTHER)
-    world.observation_changes = {"choice": Choice((ME.id, OTHER.id))}
+    world.observation_changes = {"choice": VictimChoice((ME.id, OTHER.id))}
 
     def overtaken(world: World) -> None:
         if world.log:
-            world.observation_changes = {"choice": Choice((OTHER.id, ME.id))}
+            world.observation_changes = {"choice": VictimChoice((OTHER.id, ME.id))}
 
     world.events = [overtaken] * 50
     order = replace(ORDER, labels={}, alertname="GpuMemoryHigh", victim="largest")
@@ -71,7 +71,7 @@ def test_who_complied_in_between_is_left_alone(tmp_path: Path) -> None:
 @pytest.mark.parametrize("nobodys", [ME.used_bytes, math.inf])
 def test_memory_of_nobody_known_may_be_the_largest(tmp_path: Path, nobodys: float) -> None:
     """KILL-09: dead, hidden and unknown memory is in no ranking: whoever may be smaller is not called the largest."""
-    outcome, world = end(Choice((ME.id,), unranked_bytes=nobodys), tmp_path)
+    outcome, world = end(VictimChoice((ME.id,), unranked_bytes=nobodys), tmp_path)
     assert outcome.result is Result.REFUSED
     assert "cannot be told" in outcome.detail
     assert world.log == []
@@ -79,19 +79,19 @@ def test_memory_of_nobody_known_may_be_the_largest(tmp_path: Path, nobodys: floa
 
 def test_an_unknown_start_may_be_the_newest(tmp_path: Path) -> None:
     """KILL-09: a listed number whose process is not known, or that is on no list, may have come last."""
-    for choice in (Choice((ME.id,), unranked=True), Choice((ME.id,), unranked_bytes=ME.used_bytes)):
+    for choice in (VictimChoice((ME.id,), unranked=True), VictimChoice((ME.id,), unranked_bytes=ME.used_bytes)):
         outcome, world = end(choice, tmp_path, victim="newest")
         assert (outcome.result, world.log) == (Result.REFUSED, [])
-    outcome, _ = end(Choice((ME.id,), unranked_bytes=ME.used_bytes - 1), tmp_path, victim="newest")
+    outcome, _ = end(VictimChoice((ME.id,), unranked_bytes=ME.used_bytes - 1), tmp_path, victim="newest")
     assert outcome.result is Result.RELEASED
 
 
 def test_those_that_the_allow_list_does_not_mean_are_passed_over(tmp_path: Path) -> None:
     """A larger process of a user whom the allow list does not name does not stand in the way."""
     larger = ProcessId(BOOT, 102, 1020)
-    outcome, _ = end(Choice((larger, ME.id)), tmp_path, passed_over=frozenset({larger}))
+    outcome, _ = end(VictimChoice((larger, ME.id)), tmp_path, passed_over=frozenset({larger}))
     assert outcome.result is Result.RELEASED
-    outcome, _ = end(Choice((larger, ME.id)), tmp_path)
+    outcome, _ = end(VictimChoice((larger, ME.id)), tmp_path)
     assert outcome.result is Result.REFUSED
 
 

@@ -15,7 +15,7 @@ from gpuagent_alerts.remedies.observation import Order
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Rules
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
-from gpuagent_alerts.remedies.selection import Firing, LadderRule
+from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import KILL, RESTART, RULES, TERMINATE, World, plan, target, tools
@@ -85,7 +85,7 @@ async def _ask(
     made = Remedies([ladder], rules, tools(world, store), proof_seconds=20.0, told=lambda *_: None)
     if busy:
         alert = Alert({"alertname": "Full", "pid": "101"}, {}, Status.FIRING, 1.0)
-        made.consider([Firing(alert, 1e9, [world.bodies[101].target])])
+        made.consider([AlertCandidates(alert, 1e9, [world.bodies[101].target])])
     of = world.bodies[100].target if world.bodies[100].target.uid == 1000 else target(100)
     try:
         return await made.by_hand(plan(*what, of=of, order=PERSON, dry_run=dry_run))

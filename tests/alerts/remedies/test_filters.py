@@ -15,8 +15,8 @@ from gpuagent_alerts.promql.functions import _FUNCTIONS as EVERY_FUNCTION
 from gpuagent_alerts.promql.functions import CALENDAR_FUNCTIONS
 from gpuagent_alerts.promql.series import SeriesIndex
 from gpuagent_alerts.promql.values import EvaluationError
-from gpuagent_alerts.remedies.safeguards import rule_grounds, rule_sampling
-from gpuagent_alerts.remedies.safeguards.rule_grounds import grounds_of
+from gpuagent_alerts.remedies.safeguards import rule_analysis, rule_sampling
+from gpuagent_alerts.remedies.safeguards.rule_analysis import analyze
 
 USED = "gpuagent_process_memory_used_bytes"
 RATIO = "gpuagent_gpu_memory_used_ratio"
@@ -130,7 +130,7 @@ ABOUT_REST = [
 
 def refusal(text: str) -> str:
     """Return why an expression is no reason to act; "" where it may be one."""
-    return grounds_of(compile_expression(text)).refusal
+    return analyze(compile_expression(text)).refusal
 
 
 @pytest.mark.parametrize("text", TESTS_NOTHING)
@@ -196,7 +196,7 @@ def test_what_filters(text: str) -> None:
 )
 def test_what_is_about_growth(text: str, about_growth: bool) -> None:
     """That a rule acts on a leak follows from what it reads, and from no name."""
-    found = grounds_of(compile_expression(text))
+    found = analyze(compile_expression(text))
     assert (found.refusal, found.about_growth) == ("", about_growth)
 
 
@@ -209,7 +209,7 @@ def test_what_is_always_true(text: str) -> None:
 @pytest.mark.parametrize("text", ABOUT_REST)
 def test_what_is_about_idleness(text: str) -> None:
     """A rule that is true of a process because that does not work is told from its figures, however it is written."""
-    assert grounds_of(compile_expression(text)).about_idleness
+    assert analyze(compile_expression(text)).about_idleness
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_what_is_about_idleness(text: str) -> None:
 )
 def test_what_is_not_about_idleness(text: str) -> None:
     """A rule on memory, or on work, asks nobody to be at rest."""
-    found = grounds_of(compile_expression(text))
+    found = analyze(compile_expression(text))
     assert (found.refusal, found.about_idleness) == ("", False)
 
 
@@ -228,9 +228,9 @@ def test_moments_of_the_wall_clock() -> None:
 
 def test_functions_are_refused_until_they_are_known(monkeypatch: pytest.MonkeyPatch) -> None:
     """A function that the engine learns is refused in rules that choose processes until somebody has thought of it."""
-    assert EVERY_FUNCTION.keys() - rule_grounds._FUNCTIONS == {"time", "absent", *CALENDAR_FUNCTIONS}
+    assert EVERY_FUNCTION.keys() - rule_analysis._FUNCTIONS == {"time", "absent", *CALENDAR_FUNCTIONS}
     assert refusal(f"abs({USED}) > 5e9") == ""
-    monkeypatch.setattr(rule_grounds, "_FUNCTIONS", rule_grounds._FUNCTIONS - {"abs"})
+    monkeypatch.setattr(rule_analysis, "_FUNCTIONS", rule_analysis._FUNCTIONS - {"abs"})
     assert "it uses abs(), which no rule that chooses a process may use" in refusal(f"abs({USED}) > 5e9")
 
 

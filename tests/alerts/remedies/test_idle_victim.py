@@ -14,7 +14,7 @@ from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.run import Run
 from gpuagent_alerts.remedies.safeguards.policy import Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy, rank
-from gpuagent_alerts.remedies.selection import Firing, LadderRule
+from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
@@ -117,7 +117,7 @@ def test_figures_that_forbid_it_forbid_the_next_one_too() -> None:
             told=lambda plan, run, outcome, again: told.append((plan.target.pid, outcome.result, again)),
         )  # fmt: skip
         for _ in range(10):
-            remedies.consider([Firing(full, 1e6, [largest, smaller])])
+            remedies.consider([AlertCandidates(full, 1e6, [largest, smaller])])
             await remedies.idle()
             world.clock.advance(30)
 

@@ -18,7 +18,7 @@ from gpuagent_alerts.remedies.manager import Remedies
 from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.safeguards.limits import Limits
 from gpuagent_alerts.remedies.safeguards.policy import Allow
-from gpuagent_alerts.remedies.selection import Firing, LadderRule
+from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, target, tools
 
@@ -195,7 +195,7 @@ async def _story(
     for pid, wait in order:
         seen = [body.target for body in world.bodies.values() if body.alive]
         alert = Alert({"alertname": "Full", "pid": str(pid)}, {}, Status.FIRING, world.clock.wall())
-        remedies.consider([Firing(alert, 1e9, seen)])
+        remedies.consider([AlertCandidates(alert, 1e9, seen)])
         if wait:
             await _until_idle(remedies)
         else:

@@ -11,7 +11,7 @@ import pytest
 from gpuagent.core.clock import ManualClock
 from gpuagent.core.snapshot import GpuReading, GpuState, ProcessReading, Snapshot
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.firing_alert import Judged, Window
+from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation, ValueHistory
 from gpuagent_alerts.remedies.observation import Condition, Observation
 from gpuagent_alerts.remedies.observer import SnapshotObserver
 from gpuagent_alerts.remedies.target import Target
@@ -35,33 +35,33 @@ def healthy() -> tuple[Snapshot, Target]:
     return replace(snapshot, gpus=gpus), target
 
 
-def judged(**changes: object) -> Judged:
+def evaluation(**changes: object) -> AlertEvaluation:
     """True, on data of this moment."""
-    made = Judged(ALERT, "x", holds=True, measured_seconds=1e9, since_seconds=0.0)
+    made = AlertEvaluation(ALERT, "x", holds=True, measured_seconds=1e9, since_seconds=0.0)
     return made._replace(**changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     ("fires", "condition"),
     [
-        ([judged()], Condition.HOLDS),
-        ([judged(for_seconds=10.0, held_seconds=10.0)], Condition.HOLDS),
-        ([judged(for_seconds=10.0, held_seconds=9.0)], Condition.UNKNOWN),
-        ([judged(holds=False, for_seconds=10.0)], Condition.OVER),
-        ([judged(holds=False)], Condition.OVER),
-        ([judged(measured=False)], Condition.UNKNOWN),
-        ([judged(holds=False, measured=False)], Condition.UNKNOWN),
+        ([evaluation()], Condition.HOLDS),
+        ([evaluation(for_seconds=10.0, held_seconds=10.0)], Condition.HOLDS),
+        ([evaluation(for_seconds=10.0, held_seconds=9.0)], Condition.UNKNOWN),
+        ([evaluation(holds=False, for_seconds=10.0)], Condition.OVER),
+        ([evaluation(holds=False)], Condition.OVER),
+        ([evaluation(measured=False)], Condition.UNKNOWN),
+        ([evaluation(holds=False, measured=False)], Condition.UNKNOWN),
         ([], Condition.OVER),
     ],
 )
-def test_the_reason_to_act(fires: list[Judged], condition: Condition) -> None:
+def test_the_reason_to_act(fires: list[AlertEvaluation], condition: Condition) -> None:
     """KILL-02: an alert that is only kept is over, one of missing data or too short is in doubt: none is acted on."""
 
     async def story() -> None:
         snapshot, target = healthy()
         observer = SnapshotObserver(ManualClock())
         await observer.see(snapshot)
-        await observer.judge(fires)
+        await observer.update_alerts(fires)
         assert observer.look(target, ALERT.fingerprint).condition is condition
         assert observer.look(target, "").condition is Condition.HOLDS  # a person asked
         blind = replace(snapshot, gpus=tuple(replace(gpu, state=GpuState.BLIND) for gpu in snapshot.gpus))
@@ -237,9 +237,9 @@ def test_only_the_instance_that_is_meant() -> None:
 
 def test_values_over_the_window() -> None:
     """A value every ten seconds, of what fires; what has ended is forgotten."""
-    window = Window()
+    window = ValueHistory()
     for second in range(31):
-        window.add([judged(measured_seconds=float(second))])
+        window.add([evaluation(measured_seconds=float(second))])
     assert window.values(ALERT.fingerprint) == (2.0, 2.0, 2.0, 2.0)
     window.add([])
     assert window.values(ALERT.fingerprint) == ()
@@ -256,21 +256,23 @@ def test_a_decision_needs_an_evaluation_of_what_is_seen() -> None:
             gpus = tuple(replace(gpu, time_seconds=seconds, measured_seconds=seconds) for gpu in snapshot.gpus)
             return replace(snapshot, gpus=gpus, clock_seconds=seconds + 0.5)
 
-        def seen(seconds: float) -> Judged:
+        def seen(seconds: float) -> AlertEvaluation:
             read = {gpu.identity.uuid: seconds for gpu in snapshot.gpus}
-            return Judged(ALERT, "x", holds=True, measured_seconds=seconds + 0.5, since_seconds=0.0, read_seconds=read)
+            return AlertEvaluation(
+                ALERT, "x", holds=True, measured_seconds=seconds + 0.5, since_seconds=0.0, read_seconds=read
+            )
 
         async def observation(after: float) -> Observation | None:
             return await observer.next_observation(target, ALERT.fingerprint, after, 0.01)
 
         await observer.see(at(clock + 1))
-        await observer.judge([seen(clock + 1)])
+        await observer.update_alerts([seen(clock + 1)])
         assert await observation(clock) is not None
         # The assembly of that snapshot is later than that, its reading is not.
         assert await observation(clock + 1) is None
         await observer.see(at(clock + 2))
         assert await observation(clock) is None
-        await observer.judge([seen(clock + 2)])
+        await observer.update_alerts([seen(clock + 2)])
         found = await observation(clock)
         assert found is not None
         assert found.clock_seconds == clock + 2

@@ -15,7 +15,7 @@ from gpuagent_alerts.remedies.attempts import Attempts, WithheldLadders
 from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.safeguards.refusals import Passing, passes_in
-from gpuagent_alerts.remedies.safeguards.victim import Choice
+from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_person_and_rules import asked, begun, fire, manager
 from tests.alerts.remedies.world import KILL, ORDER, World, climb, plan, target
@@ -75,7 +75,7 @@ def test_the_past_tense_with_the_time() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"choice": Choice((WHO,), unranked_bytes=float("inf"), unranked=True)},
+        {"choice": VictimChoice((WHO,), unranked_bytes=float("inf"), unranked=True)},
         {"act_refusal": "the figures of GPU 0 could not be true"},
         {"condition": Condition.UNKNOWN, "reason": "GPU 0 cannot be read (hangs)"},
     ],

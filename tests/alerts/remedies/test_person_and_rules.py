@@ -17,7 +17,7 @@ from gpuagent_alerts.remedies.observation import Order
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.safeguards.limits import Limits
-from gpuagent_alerts.remedies.selection import Firing, LadderRule
+from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, GIB, KILL, RESTART, RULES, TERMINATE, World, climb, plan, target, tools
@@ -49,7 +49,7 @@ def fire(made: Remedies, world: World, pid: int) -> None:
     """An alert about a process, with evidence."""
     labels = {"alertname": "Full", "pid": str(pid)}
     seen = [body.target for body in world.bodies.values() if body.alive]
-    made.consider([Firing(Alert(labels, {}, Status.FIRING, world.clock.wall()), 1e9, seen)])
+    made.consider([AlertCandidates(Alert(labels, {}, Status.FIRING, world.clock.wall()), 1e9, seen)])
 
 
 async def begun(made: Remedies, number: int) -> None:

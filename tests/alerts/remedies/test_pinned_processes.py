@@ -17,7 +17,7 @@ from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
-from gpuagent_alerts.remedies.selection import Firing, LadderRule
+from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import (
@@ -234,10 +234,10 @@ def ladder(*steps: Step, dry_run: bool = False) -> LadderRule:
     return LadderRule(lambda labels: True, steps or (TERMINATE, KILL), dry_run=dry_run)
 
 
-def firing(of: int, *seen: World) -> Firing:
+def firing(of: int, *seen: World) -> AlertCandidates:
     """About a process of this world."""
     alert = Alert({"alertname": "Full", "pid": str(of)}, {}, Status.FIRING, 1.7e9)
-    return Firing(alert, 1e9, [body.target for body in seen[0].bodies.values()])
+    return AlertCandidates(alert, 1e9, [body.target for body in seen[0].bodies.values()])
 
 
 def remedies(world: World, store: Store, ends: list[str], *ladders: LadderRule) -> Remedies:
@@ -335,7 +335,7 @@ def test_a_limit_is_no_reason_for_the_next_one(store: Store) -> None:
         largest = LadderRule(lambda labels: True, (KILL,), dry_run=False, victim=VictimPolicy.LARGEST)
         made = remedies(world, store, ends, largest)
         alert = Alert({"alertname": "Full"}, {}, Status.FIRING, 1.7e9)
-        what = Firing(alert, 1e9, [body.target for body in world.bodies.values()])
+        what = AlertCandidates(alert, 1e9, [body.target for body in world.bodies.values()])
         audit = Audit(store, world.clock, BOOT)
         run = audit.begin(BEGUN)
         audit.write(run, INTENT, {"step": "kill", "disrupts": True})

@@ -13,7 +13,7 @@ from gpuagent_alerts.remedies.audit import INTENT, RESULT, Audit
 from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.run import Run
-from gpuagent_alerts.remedies.safeguards.victim import Choice
+from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.world import BOOT, GIB, ORDER, RULES, TERMINATE, World, plan, tools
 
@@ -75,7 +75,7 @@ def test_nothing_has_changed(store: Store) -> None:
         (changed(act_refusal="impossible figures"), {}, Result.REFUSED),
         (changed(target=None), {}, Result.REFUSED),
         (changed(trusted=False), {}, Result.REFUSED),
-        (changed(choice=Choice(())), {"victim": "largest"}, Result.REFUSED),
+        (changed(choice=VictimChoice(())), {"victim": "largest"}, Result.REFUSED),
     ],
     ids=["the alert has ended", "blind", "untrue figures", "off the GPU", "a shuffled list", "another one is larger"],
 )

@@ -15,7 +15,7 @@ from gpuagent_alerts.remedies.manager import Remedies
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.safeguards.limits import Limits
-from gpuagent_alerts.remedies.selection import Firing, LadderRule
+from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_person_and_rules import asked, begun
 from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, climb, plan, target, tools
@@ -23,11 +23,11 @@ from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, W
 ON_GPUS = tuple(target(100 + gpu, key=MemoryKey(f"GPU-{gpu}", 100 + gpu), gpu_index=gpu) for gpu in range(3))
 
 
-def firing(world: World, pid: int, severity: str = "warning", full: float = 0.9) -> Firing:
+def firing(world: World, pid: int, severity: str = "warning", full: float = 0.9) -> AlertCandidates:
     """An alert about a process of this world."""
     labels = {"alertname": "Full", "pid": str(pid), "severity": severity}
     seen = [body.target for body in world.bodies.values() if body.alive]
-    return Firing(Alert(labels, {}, Status.FIRING, world.clock.wall()), 1e9, seen, gpu_used_ratio=full)
+    return AlertCandidates(Alert(labels, {}, Status.FIRING, world.clock.wall()), 1e9, seen, gpu_used_ratio=full)
 
 
 def remedies(world: World, store: Store, ends: list[str], *, rules: Rules = RULES, dry: Sequence[int] = ()) -> Remedies:

@@ -12,8 +12,8 @@ from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.attempts import WithheldLadders
 from gpuagent_alerts.remedies.manager import Remedies
-from gpuagent_alerts.remedies.safeguards.victim import Choice, VictimPolicy
-from gpuagent_alerts.remedies.selection import Firing, LadderRule
+from gpuagent_alerts.remedies.safeguards.victim import VictimChoice, VictimPolicy
+from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
@@ -31,13 +31,13 @@ def alert(pid: str = "") -> Alert:
     return Alert(labels, {}, Status.FIRING, 1.7e9)
 
 
-def firing(*processes: Target, pid: str = "", **more: object) -> Firing:
+def firing(*processes: Target, pid: str = "", **more: object) -> AlertCandidates:
     """Fires, true since now."""
-    return Firing(alert(pid), NOW, processes, **more)  # type: ignore[arg-type]
+    return AlertCandidates(alert(pid), NOW, processes, **more)  # type: ignore[arg-type]
 
 
 def considered(
-    *rounds: Firing, victim: VictimPolicy | None = VictimPolicy.LARGEST, world: World | None = None
+    *rounds: AlertCandidates, victim: VictimPolicy | None = VictimPolicy.LARGEST, world: World | None = None
 ) -> tuple[list[str], str]:
     """Consider an alert so many times; return what was done, and why nothing is."""
     world = world or World(FIRST, SECOND)
@@ -83,7 +83,7 @@ def test_the_same_right_before_acting(
     newcomers: Mapping[ProcessId, str], target: Target, passed_over: tuple[ProcessId, ...], objects: bool
 ) -> None:
     """KILL-01: the choice is not renewed while the chosen one, or one before it, has not been there for long enough."""
-    choice = Choice((FIRST.id, SECOND.id), newcomers=newcomers)
+    choice = VictimChoice((FIRST.id, SECOND.id), newcomers=newcomers)
     assert choice.objection(VictimPolicy.LARGEST, target, passed_over) == (NEW if objects else "")
 
 
@@ -100,7 +100,7 @@ def test_the_same_right_before_acting(
         (firing(on_gpu(1001, started_seconds=NOW + 1), pid="1001"), None, "had become true"),
     ],
 )
-def test_nobody_is_chosen_and_it_says_why(what: Firing, victim: VictimPolicy | None, reason: str) -> None:
+def test_nobody_is_chosen_and_it_says_why(what: AlertCandidates, victim: VictimPolicy | None, reason: str) -> None:
     """A ladder that is not begun has a reason for as long as its alert fires."""
     ends, found = considered(what, victim=victim)
     assert ends == []

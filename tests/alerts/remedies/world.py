@@ -142,7 +142,7 @@ class World:
         after: float,
         deadline_seconds: float,
         *,
-        judged: bool = True,
+        evaluated: bool = True,
         scope: str = "process",
     ) -> Observation | None:
         await asyncio.sleep(0)

@@ -25,7 +25,7 @@ class VictimPolicy(StrEnum):
     """Those that have been observed at 0 % for long enough, the largest first."""
 
 
-class Choice(NamedTuple):
+class VictimChoice(NamedTuple):
     """Whom an alert that names no process would choose on one reading, by the configuration in force."""
 
     ranking: tuple[ProcessId, ...] = ()

@@ -1,4 +1,4 @@
-"""Whom an alert is about: by the labels of the result, and by the grounds of its rule."""
+"""Whom an alert is about: by the labels of the result, and by the analysis of its rule."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import pytest
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.firing_alert import Judged
-from gpuagent_alerts.remedies.safeguards.rule_grounds import UNKNOWN, Grounds, Subject
+from gpuagent_alerts.remedies.alert_evaluation import AlertEvaluation
+from gpuagent_alerts.remedies.safeguards.rule_analysis import UNKNOWN, RuleAnalysis, Subject
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.remedies.targets import targets_named
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.processes import PLAIN, as_target, running
-from tests.alerts.remedies.staging import config, judged, let_threads_work, stage
+from tests.alerts.remedies.staging import config, evaluation, let_threads_work, stage
 
 CONTAINER = "c" * 64
-GPU = Grounds()
-PROCESS = Grounds(subject=Subject.PROCESS)
-REFUSED = Grounds("it is none")
+GPU = RuleAnalysis()
+PROCESS = RuleAnalysis(subject=Subject.PROCESS)
+REFUSED = RuleAnalysis("it is none")
 ABOUT_FULL = ['alertname="Full"']
 
 
@@ -46,7 +46,7 @@ TARGETS = (
 
 
 @pytest.mark.parametrize(
-    ("labels", "grounds", "pids"),
+    ("labels", "analysis", "pids"),
     [
         ({}, GPU, [1, 2, 3, 4]),
         # What no sum over processes can be about
@@ -63,9 +63,9 @@ TARGETS = (
         ({"process": "name1"}, REFUSED, []),
     ],
 )
-def test_by_the_grounds(labels: Mapping[str, str], grounds: Grounds, pids: list[int]) -> None:
+def test_by_the_grounds(labels: Mapping[str, str], analysis: RuleAnalysis, pids: list[int]) -> None:
     """An alert is about its process or the GPU; one that says more of processes is about nobody."""
-    assert [each.pid for each in targets_named(TARGETS, labels, grounds)] == pids
+    assert [each.pid for each in targets_named(TARGETS, labels, analysis)] == pids
 
 
 @pytest.fixture
@@ -74,7 +74,9 @@ def store(tmp_path: Path) -> Store:
     return Store(tmp_path / "state.db")
 
 
-def chosen(store: Store, steps: list[object], grounds: Grounds, own: Mapping[str, str], *result: str) -> list[str]:
+def chosen(
+    store: Store, steps: list[object], analysis: RuleAnalysis, own: Mapping[str, str], *result: str
+) -> list[str]:
     """Return the names of the processes that a ladder begins with in dry run, the leaker being the smaller of two.
 
     `own` are labels that the rule writes; `result` are labels of the leaker that the result of the expression has.
@@ -87,11 +89,11 @@ def chosen(store: Store, steps: list[object], grounds: Grounds, own: Mapping[str
             labels = {name: known[name] for name in result}
             alert = Alert({**labels, **own, "alertname": "Full"}, {}, Status.FIRING, 4e9, value=1.0)
             assert one.snapshot is not None
-            fires = Judged(
+            fires = AlertEvaluation(
                 alert, "x", holds=True, measured_seconds=one.snapshot.clock_seconds, since_seconds=math.inf,
-                grounds=grounds, result_labels=labels,
+                analysis=analysis, result_labels=labels,
             )  # fmt: skip
-            await one.service.judge([fires])
+            await one.service.update_alerts([fires])
             names = {pid: name for name, pid in pids.items()}
             return [names[run.plan.target.pid] for run in one.service.remedies.running]
 
@@ -101,7 +103,7 @@ def chosen(store: Store, steps: list[object], grounds: Grounds, own: Mapping[str
 
 
 @pytest.mark.parametrize(
-    ("grounds", "own", "result", "names"),
+    ("analysis", "own", "result", "names"),
     [
         (GPU, {}, ("uuid", "gpu"), ["neighbour"]),
         (GPU, {"unit": "gpu-team"}, ("uuid", "gpu"), ["neighbour"]),
@@ -113,10 +115,10 @@ def chosen(store: Store, steps: list[object], grounds: Grounds, own: Mapping[str
     ],
 )
 def test_on_whom_a_ladder_begins(
-    store: Store, grounds: Grounds, own: Mapping[str, str], result: tuple[str, ...], names: list[str]
+    store: Store, analysis: RuleAnalysis, own: Mapping[str, str], result: tuple[str, ...], names: list[str]
 ) -> None:
-    """Labels that the rule writes neither limit nor make the choice, and a refusal of the grounds leaves nobody."""
-    assert chosen(store, [{"release_cache": {}}, {"kill": {"wait": 60}}], grounds, own, *result) == names
+    """Labels that the rule writes neither limit nor make the choice, and a refusal of the analysis leaves nobody."""
+    assert chosen(store, [{"release_cache": {}}, {"kill": {"wait": 60}}], analysis, own, *result) == names
 
 
 def test_harmless_steps_need_no_grounds(store: Store) -> None:
@@ -137,8 +139,8 @@ def test_a_rule_on_growth_ends_no_process_that_does_not_leak(store: Store, about
             for _ in range(400):
                 snapshot = await one.rig.tick()
                 await one.service.see(snapshot)
-                grounds = Grounds(subject=Subject.PROCESS, about_growth=about_growth)
-                await one.service.judge([judged(about, snapshot.clock_seconds)._replace(grounds=grounds)])
+                analysis = RuleAnalysis(subject=Subject.PROCESS, about_growth=about_growth)
+                await one.service.update_alerts([evaluation(about, snapshot.clock_seconds)._replace(analysis=analysis)])
                 if one.ended():
                     break
                 await let_threads_work()

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from gpuagent_alerts.promql.expression import compile_expression
-from gpuagent_alerts.remedies.safeguards.rule_grounds import Grounds, Subject, grounds_of, grounds_of_rule
+from gpuagent_alerts.remedies.safeguards.rule_analysis import RuleAnalysis, Subject, analyze, analyze_rule
 from gpuagent_alerts.rules.file import load_rule_file
 from gpuagent_alerts.rules.model import AlertRule
 from gpuagent_alerts.rules.template import parse_template
@@ -173,9 +173,9 @@ SENSIBLE = {
 }
 
 
-def of(text: str) -> Grounds:
-    """Return the grounds of an expression in text."""
-    return grounds_of(compile_expression(text))
+def of(text: str) -> RuleAnalysis:
+    """Return the analysis of an expression in text."""
+    return analyze(compile_expression(text))
 
 
 @pytest.mark.parametrize(("text", "subject"), ACCEPTED)
@@ -195,13 +195,13 @@ def test_shipped_rules() -> None:
     """Every shipped rule that a ladder is meant for is a reason, and about the process or GPU that it names."""
     rules = [rule for group in load_rule_file(RULES_FILE) for rule in group.rules if isinstance(rule, AlertRule)]
     assert {rule.name for rule in rules} >= SENSIBLE.keys()
-    found = {(rule.name, grounds_of_rule(rule)) for rule in rules if rule.name in SENSIBLE}
+    found = {(rule.name, analyze_rule(rule)) for rule in rules if rule.name in SENSIBLE}
     about_growth, about_idleness = {"GpuProcessMemoryLeak"}, {"GpuProcessIdleHoldingMemory"}
     assert found == {
-        (name, Grounds("", subject, about_growth=name in about_growth, about_idleness=name in about_idleness))
+        (name, RuleAnalysis("", subject, about_growth=name in about_growth, about_idleness=name in about_idleness))
         for name, subject in SENSIBLE.items()
     }
-    forecasts = [grounds_of_rule(rule).refusal for rule in rules if rule.name == "GpuMemoryExhaustionSoon"]
+    forecasts = [analyze_rule(rule).refusal for rule in rules if rule.name == "GpuMemoryExhaustionSoon"]
     assert len(forecasts) == 6
     assert all("a forecast" in refusal for refusal in forecasts)
 
@@ -222,5 +222,5 @@ def test_shipped_rules() -> None:
 def test_labels_of_the_rule(text: str, label: str, value: str, words: str) -> None:
     """A label that the rule writes itself never takes the place of one that was measured."""
     rule = AlertRule("Mine", compile_expression(text), labels={label: parse_template(value)}, file=str(Path("a.yaml")))
-    refusal = grounds_of_rule(rule).refusal
+    refusal = analyze_rule(rule).refusal
     assert words in refusal if words else refusal == ""

@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from gpuagent.core.units import format_duration
 from gpuagent_alerts.alert import Alert
-from gpuagent_alerts.remedies.safeguards.rule_grounds import UNKNOWN, Grounds
+from gpuagent_alerts.remedies.safeguards.rule_analysis import UNKNOWN, RuleAnalysis
 
 DATA_MISSING = "the data behind the alert is missing"
 ONLY_KEPT = "the alert is only kept firing: its expression is not true any more"
@@ -21,7 +21,7 @@ _TOLERANCE_SECONDS = 1e-6
 _NO_LABELS: Mapping[str, str] = MappingProxyType({})
 
 
-class Judged(NamedTuple):
+class AlertEvaluation(NamedTuple):
     """An alert that fires, the expression of its rule, whether that is true, and on data of which time.
 
     One that is only kept firing (`keep_firing_for`) is told, and is no reason to act.
@@ -41,7 +41,7 @@ class Judged(NamedTuple):
     """By UUID: CLOCK_BOOTTIME of each GPU's reading in that snapshot, which may be older than the snapshot."""
     measured: bool = True
     """False while the data behind it is missing: then it goes on as it was, and nobody knows whether it is true."""
-    grounds: Grounds = UNKNOWN
+    analysis: RuleAnalysis = UNKNOWN
     """Whom the rule's alerts are about, or why they are no reason to disrupt a process."""
     result_labels: Mapping[str, str] = _NO_LABELS
     """Labels that the expression's result has, without those that the rule itself writes."""
@@ -78,16 +78,16 @@ INTERVAL_SECONDS = 10.0
 LENGTH = 60
 
 
-class Window:
+class ValueHistory:
     """The last ten minutes of each alert that fires, a value every ten seconds."""
 
     def __init__(self) -> None:
         self._points: dict[str, deque[tuple[float, float]]] = {}
 
-    def add(self, judged: Sequence[Judged]) -> None:
+    def add(self, evaluations: Sequence[AlertEvaluation]) -> None:
         """All that fires, after an evaluation; the rest is forgotten."""
         kept: dict[str, deque[tuple[float, float]]] = {}
-        for each in judged:
+        for each in evaluations:
             ring = self._points.get(each.alert.fingerprint) or deque(maxlen=LENGTH)
             if not ring or each.measured_seconds - ring[-1][0] >= INTERVAL_SECONDS:
                 ring.append((each.measured_seconds, each.alert.value))

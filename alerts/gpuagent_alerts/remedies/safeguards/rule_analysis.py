@@ -82,7 +82,7 @@ class Subject(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Grounds:
+class RuleAnalysis:
     """Whom the alerts of a rule are about."""
 
     refusal: str = ""
@@ -96,7 +96,7 @@ class Grounds:
     """The expression is true of a process because that does not work: who acts on it must find it at rest."""
 
 
-UNKNOWN = Grounds("the rule behind the alert is not known")
+UNKNOWN = RuleAnalysis("the rule behind the alert is not known")
 
 
 class _RefusedError(Exception):
@@ -122,22 +122,22 @@ class _Shape:
     """What was compared was telling."""
 
 
-def grounds_of_rule(rule: AlertRule) -> Grounds:
-    """Return the grounds of a rule: those of its expression, unless its own labels overwrite what they rest on."""
-    grounds = grounds_of(rule.expression)
-    if grounds.refusal:
-        return grounds
+def analyze_rule(rule: AlertRule) -> RuleAnalysis:
+    """Return the analysis of a rule: that of its expression, unless its own labels overwrite what they rest on."""
+    analysis = analyze(rule.expression)
+    if analysis.refusal:
+        return analysis
     for name, template in sorted(rule.labels.items()):
         if name not in _CHOOSING:
             continue
         if not template.is_constant:
-            return replace(grounds, refusal=f"its label {name} is a template, and says whom the alert is about")
+            return replace(analysis, refusal=f"its label {name} is a template, and says whom the alert is about")
         if name not in OWNER_LABELS:
-            return replace(grounds, refusal=f"its own label {name} stands in the place of the measured one")
-    return grounds
+            return replace(analysis, refusal=f"its own label {name} stands in the place of the measured one")
+    return analysis
 
 
-def grounds_of(expression: Expression) -> Grounds:
+def analyze(expression: Expression) -> RuleAnalysis:
     """Return whom the results of an expression are about, or why they are no reason to disrupt a process."""
     try:
         shape = _shape(expression.tree, negations=0)
@@ -157,8 +157,8 @@ def grounds_of(expression: Expression) -> Grounds:
         if not found.tests_figures:
             raise _RefusedError(_ALWAYS_TRUE)
     except _RefusedError as refused:
-        return Grounds(str(refused))
-    return Grounds(
+        return RuleAnalysis(str(refused))
+    return RuleAnalysis(
         subject=Subject.PROCESS if shape.per_process else Subject.GPU,
         labels=shape.labels,
         about_growth=bool(expression.metric_names & GROWTH),
