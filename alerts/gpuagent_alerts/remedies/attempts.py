@@ -147,10 +147,10 @@ class WithheldLadders:
         self._told: dict[str, dict[str, float]] = {}
         """What was logged of each alert that still fires, by gist: when that was the reason last."""
 
-    def update(self, reasons: Mapping[str, tuple[Alert, str]], climbing: Collection[str] = ()) -> None:
+    def update(self, reasons: Mapping[str, tuple[Alert, str]], running: Collection[str] = ()) -> None:
         """Take the alerts whose ladders are not begun now, by fingerprint, each with its reason. Logs what is new.
 
-        Of those that are `climbing` the reasons are remembered: a try that comes to the same is nothing new.
+        Of those that are `running` the reasons are remembered: a try that comes to the same is nothing new.
         """
         found = {}
         for name, (alert, reason) in reasons.items():
@@ -162,7 +162,7 @@ class WithheldLadders:
                 log.info("nothing is done about %s (%s): %s", alert.name, places or "no place", reason)
             found[name] = one
         self._by_alert = found
-        self._told = {name: gists for name, gists in self._told.items() if name in found or name in climbing}
+        self._told = {name: gists for name, gists in self._told.items() if name in found or name in running}
 
     def _is_news(self, name: str, gist: str) -> bool:
         """Return whether this was not the reason lately: one that comes and goes with every tick is logged once."""

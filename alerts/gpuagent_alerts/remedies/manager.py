@@ -21,7 +21,7 @@ from gpuagent_alerts.remedies.audit_rows import Outstanding, in_the_way
 from gpuagent_alerts.remedies.observation import Order
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
-from gpuagent_alerts.remedies.run import Run, Tools
+from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND
 from gpuagent_alerts.remedies.safeguards.refusals import Passing
 from gpuagent_alerts.remedies.safeguards.victim import Candidate, VictimPolicy, rank
@@ -36,15 +36,21 @@ log = logging.getLogger(__name__)
 _HAND_OVER_SECONDS = 15.0
 """How long a person waits at most for a rule's run to take its last step, by the machine's clock."""
 
-Told = Callable[[Plan, Run, Outcome, bool], None]
+OnRunEnd = Callable[[Plan, LadderRun, Outcome, bool], None]
 """Is told of every end; the last argument says that the same was told before."""
 
 
-class Remedies:
+class RemedyManager:
     """For one event loop."""
 
     def __init__(
-        self, ladders: Sequence[LadderRule], rules: Rules, tools: Tools, *, proof_seconds: float, told: Told
+        self,
+        ladders: Sequence[LadderRule],
+        rules: Rules,
+        context: RunContext,
+        *,
+        proof_seconds: float,
+        on_run_end: OnRunEnd,
     ) -> None:
         self.ladders = tuple(ladders)
         self.rules = rules
@@ -52,15 +58,15 @@ class Remedies:
         self.counts: Counter[tuple[str, bool]] = Counter()
         """Runs that ended, by result and whether they were dry."""
         self.released_bytes = 0
-        self.withheld = WithheldLadders(tools.now)
+        self.withheld = WithheldLadders(context.now)
         """Why nothing is done about what fires."""
-        self.tools = tools
-        self._told = told
-        self._running: dict[Run, asyncio.Task[Outcome]] = {}
-        self._of_before: set[Run] = set()
-        """Those that climb and were begun by an earlier configuration: their refusals bind nobody by this one."""
-        self._attempts = Attempts(tools.now, tools.wall)
-        self._turns = Turns(tools.now)
+        self.context = context
+        self._on_run_end = on_run_end
+        self._running: dict[LadderRun, asyncio.Task[Outcome]] = {}
+        self._of_before: set[LadderRun] = set()
+        """Runs that go on and were begun by an earlier configuration: their refusals bind nobody by this one."""
+        self._attempts = Attempts(context.now, context.wall)
+        self._turns = Turns(context.now)
         self.stopped = False
         """A person has stopped remedies: rules begin nothing."""
         self._outstanding: tuple[Outstanding, ...] = ()
@@ -68,12 +74,12 @@ class Remedies:
         """GPUs on which a person waits for the runs of rules to stop, and who it is."""
 
     @property
-    def running(self) -> tuple[Run, ...]:
-        """Those that climb now."""
+    def running(self) -> tuple[LadderRun, ...]:
+        """Runs that have not ended."""
         return tuple(self._running)
 
     def use(self, ladders: Sequence[LadderRule], rules: Rules, proof_seconds: float) -> None:
-        """Another configuration. What climbs goes on by it, or ends before its next step where it no longer would."""
+        """Another configuration. A run goes on by it, or ends before its next step where it no longer would."""
         self.ladders, self.rules, self.proof_seconds = tuple(ladders), rules, proof_seconds
         self._attempts.forget_refusals()
         self._of_before.update(self._running)
@@ -108,8 +114,8 @@ class Remedies:
             ladder = self.ladder_of(each.alert.labels)
             if ladder is not None and (reason := self._begin_or_withhold(ladder, each)):
                 reasons[each.alert.fingerprint] = each.alert, reason
-        climbing = {run.plan.order.alert for run in self._running}
-        self.withheld.update({name: one for name, one in reasons.items() if name not in climbing}, climbing)
+        running = {run.plan.order.alert for run in self._running}
+        self.withheld.update({name: one for name, one in reasons.items() if name not in running}, running)
 
     def _begin_or_withhold(self, ladder: LadderRule, firing: AlertCandidates) -> str:
         """Begin the ladder of an alert; return why it is not begun, "" if it is."""
@@ -117,7 +123,7 @@ class Remedies:
             return f"remedies are stopped: {STOPPED_BY_HAND}"
         if firing.objection:
             return firing.objection
-        chosen = choose(ladder, firing, self._attempts, self.tools.now(), self.rules.policy.idle_for_seconds)
+        chosen = choose(ladder, firing, self._attempts, self.context.now(), self.rules.policy.idle_for_seconds)
         if isinstance(chosen, str):
             return chosen
         victim = "" if firing.alert.labels.get("pid") else str(ladder.victim or "")
@@ -156,7 +162,7 @@ class Remedies:
         others = [run for run in self._running if run.gpus & gpus and _is_act_of_rule(run)]
         if not others:
             return "", ""
-        person = f"{plan.order.asked_by} began to act on this GPU at {format_time(self.tools.wall())}"
+        person = f"{plan.order.asked_by} began to act on this GPU at {format_time(self.context.wall())}"
         for run in others:
             run.call_off(Passing(person))
         told = ", ".join(f"{run.name_of_step} for pid {run.plan.target.pid}" for run in others)
@@ -174,12 +180,12 @@ class Remedies:
         return f"a rule's remedy was under way on this GPU ({told}): it took no further step", ""
 
     async def idle(self) -> None:
-        """Wait until nothing is being climbed."""
+        """Wait until no run goes on."""
         while self._running:
             await asyncio.gather(*self._running.values(), return_exceptions=True)
 
     async def close(self) -> None:
-        """Stop climbing. The next agent says of open runs that they were interrupted."""
+        """Stop running. The next agent says of open runs that they were interrupted."""
         tasks = list(self._running.values())
         for task in tasks:
             task.cancel()
@@ -187,7 +193,7 @@ class Remedies:
 
     def ranking(self, policy: VictimPolicy, targets: Iterable[Target]) -> list[Candidate]:
         """For people: who would be chosen, and why."""
-        return rank(policy, targets, self.tools.now(), self.rules.policy.idle_for_seconds)
+        return rank(policy, targets, self.context.now(), self.rules.policy.idle_for_seconds)
 
     @property
     def outstanding(self) -> tuple[Outstanding, ...]:
@@ -197,20 +203,20 @@ class Remedies:
 
     async def recall(self) -> None:
         """Read from the record whose end is waited for. Raises StoreFailure."""
-        self._outstanding = tuple(await asyncio.to_thread(self.tools.audit.outstanding))
+        self._outstanding = tuple(await asyncio.to_thread(self.context.audit.outstanding))
         self.forget_ended()
 
     def forget_ended(self) -> None:
         """Wait no more for those that have ended. It is asked of /proc: the driver may hang too."""
         if self._outstanding:
-            alive = self.tools.executor.is_alive
+            alive = self.context.executor.is_alive
             self._outstanding = tuple(one for one in self._outstanding if alive(one.identity))
 
     def ladder_of(self, labels: Mapping[str, str]) -> LadderRule | None:
         """Return the ladder for an alert with these labels, by the configuration in force."""
         return next((one for one in self.ladders if one.matches(labels)), None)
 
-    def _claimed(self, run: Run | None, plan: Plan, gpus: frozenset[str]) -> str:
+    def _claimed(self, run: LadderRun | None, plan: Plan, gpus: frozenset[str]) -> str:
         """Return why these GPUs cannot be had for this plan; "" if they can.
 
         What a person confirms may share a GPU with anything else: who clears eight hung ranks does not wait for eight
@@ -228,30 +234,30 @@ class Remedies:
             if handed_over & gpus:
                 return person
         meant = run.identities if run is not None else {plan.target.id}
-        return in_the_way(self._outstanding, meant, gpus, self.tools.executor.is_alive)
+        return in_the_way(self._outstanding, meant, gpus, self.context.executor.is_alive)
 
-    def _share(self, run: Run, gpus: frozenset[str]) -> None:
+    def _share(self, run: LadderRun, gpus: frozenset[str]) -> None:
         """Tell runs that end processes on the same GPUs of each other: none may take the other's memory for its own."""
         for other in self._running:
             if other is not run and other.gpus & gpus and not (other.plan.dry_run or run.plan.dry_run):
                 other.shares_gpu = run.shares_gpu = True
 
     def _begin(self, plan: Plan) -> asyncio.Task[Outcome]:
-        def claim(run: Run, gpus: frozenset[str]) -> str:
+        def claim(run: LadderRun, gpus: frozenset[str]) -> str:
             if not (taken := self._claimed(run, plan, gpus)):
                 self._share(run, gpus)
             return taken
 
         alert = plan.order.alert
         known = self._attempts.gists(alert, plan.target.id, dry_run=plan.dry_run) if alert else ()
-        run = Run(plan, self.rules, self.tools, claim=claim, known=known)
-        task = asyncio.create_task(self._climb(run), name=f"remedy on GPU {plan.target.gpu_index}")
+        run = LadderRun(plan, self.rules, self.context, claim=claim, known=known)
+        task = asyncio.create_task(self._supervise(run), name=f"remedy on GPU {plan.target.gpu_index}")
         self._running[run] = task
         return task
 
-    async def _climb(self, run: Run) -> Outcome:
+    async def _supervise(self, run: LadderRun) -> Outcome:
         try:
-            outcome = await run.climb()
+            outcome = await run.run()
             if run.id:
                 await self._recall_if_possible()  # before the GPU is let go
         finally:
@@ -266,7 +272,7 @@ class Remedies:
         except StoreFailure as error:  # nor is anything done then: the record is asked again before each step
             log.warning("the record of remedies cannot be read: %s", error)
 
-    def _note(self, run: Run, outcome: Outcome) -> None:
+    def _note(self, run: LadderRun, outcome: Outcome) -> None:
         plan = run.plan
         again = self._attempts.note(plan.order.alert, plan.target.id, outcome, dry_run=plan.dry_run)
         if run in self._of_before:  # whoever comes next in a ranking is not chosen because of what is no longer so
@@ -277,10 +283,10 @@ class Remedies:
             self.released_bytes += outcome.released_bytes or 0
         if outcome.acted and not plan.dry_run and plan.order.alert:
             self._turns.use_up(plan.order.alert)
-        self._told(plan, run, outcome, again)
+        self._on_run_end(plan, run, outcome, again)
 
 
-def _is_act_of_rule(run: Run) -> bool:
+def _is_act_of_rule(run: LadderRun) -> bool:
     return not (run.plan.order.by_hand or run.plan.dry_run)
 
 
@@ -303,7 +309,7 @@ def _order(firing: AlertCandidates, victim: str, passed_over: frozenset[ProcessI
 class OpenRuns:
     """For one event loop."""
 
-    def __init__(self, audit: Audit, store: Store, remedies: Remedies) -> None:
+    def __init__(self, audit: Audit, store: Store, remedies: RemedyManager) -> None:
         self._audit = audit
         self._store = store
         self._remedies = remedies

@@ -12,7 +12,7 @@ from gpuagent.core.units import format_bytes, format_duration
 from gpuagent_alerts.remedies.audit import RESULT
 from gpuagent_alerts.remedies.audit_rows import Outstanding, was_taken
 from gpuagent_alerts.remedies.outcome import Outcome, RemedyEnding, Result
-from gpuagent_alerts.remedies.run import Run
+from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.target import Target
 
 log = logging.getLogger(__name__)
@@ -43,7 +43,7 @@ class Notes:
         self._ended: list[_Kept] = []
         self._announced: dict[str, RemedyNote] = {}
 
-    def ended(self, run: Run, outcome: Outcome, *, again: bool) -> None:
+    def ended(self, run: LadderRun, outcome: Outcome, *, again: bool) -> None:
         """A run has ended; `again`: as the last one did, which is told once."""
         plan = run.plan
         self._announced.pop(plan.target.key.gpu_uuid, None)

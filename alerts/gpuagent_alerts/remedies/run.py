@@ -32,17 +32,14 @@ from gpuagent_alerts.store.problem import StoreFailure
 log = logging.getLogger(__name__)
 
 
-__all__ = ["Claim", "Run", "Tools"]
-
-
 _MOMENT_SECONDS, _MOST_LOOKS = 1.0, 4
 """Deciding and writing it down takes less where nothing hangs; else it is looked at again, so often."""
 
-Claim = Callable[["Run", frozenset[str]], str]
+ClaimGpus = Callable[["LadderRun", frozenset[str]], str]
 """Have these GPUs for a run alone; why not, or ""."""
 
 
-class _Stop(Exception):
+class _RunEnded(Exception):
     """No error: the run has come to its end. `data` goes into the record of it."""
 
     def __init__(self, outcome: Outcome, **data: object) -> None:
@@ -55,18 +52,24 @@ class _OnlyKillReaches(Doubt):
     """Nothing is wrong with the step, but that the process sleeps where SIGKILL alone may reach it."""
 
 
-class Run:
-    """Climbs one ladder, once."""
+class LadderRun:
+    """One run of one ladder."""
 
     def __init__(
-        self, plan: Plan, rules: Rules, tools: Tools, *, claim: Claim = lambda _, __: "", known: Collection[str] = ()
+        self,
+        plan: Plan,
+        rules: Rules,
+        context: RunContext,
+        *,
+        claim: ClaimGpus = lambda _, __: "",
+        known: Collection[str] = (),
     ) -> None:
         """`known` are the refusals that earlier runs for the same reason came to: the same again is not recorded."""
         self.plan = plan
         self.id = ""
         self.step: Step | None = None
         """The one that is being taken, or was when it ended."""
-        self.rules = rules  # those in force: they may change while it climbs
+        self.rules = rules  # those in force: they may change while it runs
         self.gpus = frozenset({plan.target.key.gpu_uuid})
         """On which its processes are."""
         self.has_stopped = asyncio.Event()
@@ -77,10 +80,10 @@ class Run:
         """Another run that a person asked for ends processes on the same GPU meanwhile."""
         self._judged_by = rules
         """Those by which the step that is being taken was permitted."""
-        self._tools = tools
+        self._context = context
         self._claim = claim
         self._known = known
-        self._pinned = PinnedProcesses(tools.executor)
+        self._pinned = PinnedProcesses(context.executor)
         self._called_off = self._passed_over = ""
         self._acted = False
         self._unrecorded = False
@@ -104,13 +107,13 @@ class Run:
         """Take no further step."""
         self._called_off = reason
 
-    async def climb(self) -> Outcome:
+    async def run(self) -> Outcome:
         """Take the steps in order. Never raises but for cancellation; the end is in the audit log."""
         data: dict[str, object] = {}
         try:
-            outcome = await self._climb()
-        except _Stop as stop:
-            outcome, data = stop.outcome, stop.data
+            outcome = await self._take_steps()
+        except _RunEnded as ended:
+            outcome, data = ended.outcome, ended.data
         except Doubt as doubt:
             outcome = self._refused(*doubt.reasons).outcome
         except Gone:
@@ -130,7 +133,7 @@ class Run:
         await self._end(outcome, data)
         return outcome
 
-    async def _climb(self) -> Outcome:
+    async def _take_steps(self) -> Outcome:
         observation = await self._gather()
         for step in self.plan.steps:
             self.step = step
@@ -145,11 +148,11 @@ class Run:
     async def _gather(self) -> Observation:
         """Hold all who are meant; then read the GPU: what is seen is of those who are held."""
         await self._pinned.pin(self.plan.target)
-        self._last_look = self._tools.now()
+        self._last_look = self._context.now()
         observation = await self._look()
         if others := [each for each in observation.members if each.id != self.plan.target.id]:
             await self._pinned.pin_all(others)
-            self._last_look = self._tools.now()
+            self._last_look = self._context.now()
             observation = await self._look()
         wanted = self.gpus | {each.key.gpu_uuid for each in observation.members}
         if taken := self._claim(self, wanted):
@@ -162,22 +165,22 @@ class Run:
 
     async def _look(self) -> Observation:
         """See the target on a reading that is newer than all that was done, and end where there is no reason to act."""
-        plan, tools = self.plan, self._tools
-        observation = await tools.observer.next_observation(
-            plan.target, plan.order.alert, self._last_look, tools.look_seconds, scope=plan.scope
+        plan, context = self.plan, self._context
+        observation = await context.observer.next_observation(
+            plan.target, plan.order.alert, self._last_look, context.look_seconds, scope=plan.scope
         )
         if observation is None:
             raise self._refused(Passing("there has been no fresh reading of the GPU"))
-        self._last_look, self._looked_at = observation.clock_seconds, tools.now()
+        self._last_look, self._looked_at = observation.clock_seconds, context.now()
         if observation.condition is Condition.OVER:
-            raise _Stop(Outcome(Result.RESOLVED, observation.reason or "the alert has ended", acted=self._acted))
+            raise _RunEnded(Outcome(Result.RESOLVED, observation.reason or "the alert has ended", acted=self._acted))
         if observation.condition is Condition.UNKNOWN:
             raise self._refused(Passing(observation.reason or "the data behind the alert is in doubt"))
         if observation.act_refusal:  # of the GPU, not of this process: another one in its place is no answer
             raise self._refused(Passing(observation.act_refusal))
         if observation.target is None:
             if self._pinned.have_ended():
-                raise _Stop(Outcome(Result.EXITED, "it ended by itself", acted=self._acted))
+                raise _RunEnded(Outcome(Result.EXITED, "it ended by itself", acted=self._acted))
             raise self._refused("it is no longer on the GPU")
         return observation
 
@@ -193,23 +196,23 @@ class Run:
                 return await self._pass_over(step, str(reason))
             judged_as, facts = kill, await self._check(kill, observation)
         permission = self._judged_by.policy.unit_permission(self.plan.target)
-        if refusal := await self._tools.executor.group_refusal(judged_as, self.plan.target, permission):
+        if refusal := await self._context.executor.group_refusal(judged_as, self.plan.target, permission):
             raise self._refused(refusal)
         if step.disrupts and (refusal := await self._pinned.container_refusal()):
             raise self._refused(refusal)
         useless = step.sends is not None and all(each.ignores(step.sends) for each in facts)
-        async with self._tools.gate:
+        async with self._context.gate:
             await asyncio.to_thread(self._check_record, judged_as)
             await asyncio.to_thread(self._intend, step, observation, useless, facts)
-        started = self._tools.now()
+        started = self._context.now()
         done = await self._do(step, observation)
         self._acted = self._acted or step.disrupts
         if self.plan.is_question(step):
-            return answered(step, done, self._tools.now() - started)
+            return answered(step, done, self._context.now() - started)
         if not done.ok and not step.disrupts:
             return None
         if not done.ok:
-            raise _Stop(Outcome(Result.FAILED, f"{step}: {done.detail}", acted=True), not_permitted=done.errno == 1)
+            raise _RunEnded(Outcome(Result.FAILED, f"{step}: {done.detail}", acted=True), not_permitted=done.errno == 1)
         # A person who asks what would be done waits for no effect: there is none, and no alert that could end.
         pointless = (useless and step.kind is not Kind.KILL) or (self.plan.dry_run and self.plan.order.by_hand)
         return await self._watch(step, 0.0 if pointless else step.wait_seconds)
@@ -219,7 +222,7 @@ class Run:
         await self._pinned.remember_sleep()
         self._passed_over = f"; {step} would be passed over: {reason}"
         await asyncio.to_thread(self._begin)
-        await asyncio.to_thread(self._tools.audit.write, self.id, INTENT, passed_over(self.plan, step, reason))
+        await asyncio.to_thread(self._context.audit.write, self.id, INTENT, passed_over(self.plan, step, reason))
         await self._result(step, Done(ok=True, taken=False))
         return await self._watch(step, 0.0 if self.plan.dry_run and self.plan.order.by_hand else step.wait_seconds)
 
@@ -237,7 +240,13 @@ class Run:
             seen = observation if chosen else replace(observation, target=member.seen_in(observation), choice=None)
             policy = self.rules.policy if chosen else self.rules.policy.for_members()
             against = policy.refusals(
-                step, self.plan.order, seen, facts, self._tools.now(), self._tools.executor.protected(), self.plan.scope
+                step,
+                self.plan.order,
+                seen,
+                facts,
+                self._context.now(),
+                self._context.executor.protected(),
+                self.plan.scope,
             )
             if reasons := list(dict.fromkeys([*against, *changed])):
                 if all(isinstance(reason, OnlyKill) for reason in reasons):
@@ -258,10 +267,10 @@ class Run:
         return found
 
     def _check_record(self, step: Step) -> None:
-        """Raise _Stop where what is on record forbids it. In a thread, and inside the gate."""
+        """Raise _RunEnded where what is on record forbids it. In a thread, and inside the gate."""
         if against := objections(
-            self.plan, step, self.rules.limits, self._tools.audit, self._cooldown_key(), self.identities, self.gpus,
-            self._tools.executor.is_alive, acted=self._acted,
+            self.plan, step, self.rules.limits, self._context.audit, self._cooldown_key(), self.identities, self.gpus,
+            self._context.executor.is_alive, acted=self._acted,
         ):  # fmt: skip
             raise self._refused(*against)
 
@@ -269,14 +278,14 @@ class Run:
         """Begin the record of this run, once; return whom it is about. In a thread. Raises NotRecorded."""
         pids = [member.target.pid for member in self._pinned.members]
         if not self.id:
-            self.id = self._tools.audit.begin(description(self.plan, self._cooldown_key(), pids))
+            self.id = self._context.audit.begin(description(self.plan, self._cooldown_key(), pids))
         return pids
 
     def _intend(self, step: Step, observation: Observation, useless: bool, facts: list[Facts]) -> None:
         """In a thread: on the disk before anything is done. Raises NotRecorded."""
         pids = self._begin()
         targets = [member.target for member in self._pinned.members]
-        self._tools.audit.write(self.id, INTENT, {
+        self._context.audit.write(self.id, INTENT, {
             "step": str(step), "disrupts": step.disrupts, "dry_run": self.plan.dry_run, "pids": pids,
             "used_bytes": self.plan.target.used_bytes, "note": note_of(observation.apart, useless),
             "ends_with_it": [str(each) for one in facts for each in ended_with(step, one)],
@@ -289,7 +298,7 @@ class Run:
             if step.disrupts:
                 await self._look_again(step, observation)
             done = await self._act(step)
-        except (Doubt, Gone, _Stop) as reason:
+        except (Doubt, Gone, _RunEnded) as reason:
             detail = f"not done: {str(reason) or 'it has ended by itself'}"
             await self._result(step, Done(ok=False, detail=detail, taken=False), considered=step.disrupts)
             raise
@@ -303,7 +312,7 @@ class Run:
             "considered": considered,
         }  # fmt: skip
         try:
-            await asyncio.to_thread(self._tools.audit.write, self.id, RESULT, data)
+            await asyncio.to_thread(self._context.audit.write, self.id, RESULT, data)
         except NotRecorded as error:  # the record writes it as soon as it can; the step was taken all the same
             self._owed = f"{step}: {error}"
 
@@ -313,10 +322,12 @@ class Run:
         A disk that hangs, another run that is waited for, a runtime that is asked: meanwhile the process may have given
         its memory back, or gone to work. Where that took long, or there is less than before, the rule sees it first.
         """
-        tools = self._tools
+        context = self._context
         for _ in range(_MOST_LOOKS):
-            newest = tools.observer.look(self.plan.target, self.plan.order.alert, self.plan.scope)
-            quick = tools.now() - self._looked_at <= (_MOMENT_SECONDS if self.plan.order.alert else tools.look_seconds)
+            newest = context.observer.look(self.plan.target, self.plan.order.alert, self.plan.scope)
+            quick = context.now() - self._looked_at <= (
+                _MOMENT_SECONDS if self.plan.order.alert else context.look_seconds
+            )
             if quick and newest.clock_seconds <= observation.clock_seconds:
                 return
             steady = quick and newest.condition is Condition.HOLDS and not newest.shows_less_than(observation)
@@ -329,7 +340,7 @@ class Run:
 
     async def _act(self, step: Step) -> Done:  # noqa: PLR0911  one for each kind
         """Do it. The intent is on the disk; writing took time, so who it is and what is permitted are asked again."""
-        target, executor = self.plan.target, self._tools.executor
+        target, executor = self.plan.target, self._context.executor
         facts = await self._pinned.recheck(ties=may_end(step))
         policy, permission = self._judged_by.policy, self._judged_by.policy.unit_permission(target)
         asked = (step, self.plan.order, facts[0], executor.protected(), permission)
@@ -358,35 +369,35 @@ class Run:
 
     async def _watch(self, step: Step, wait_seconds: float) -> Outcome | None:
         """Wait for the effect. None: there was none in time."""
-        tools, plan = self._tools, self.plan
-        started = tools.now()
+        context, plan = self._context, self.plan
+        started = context.now()
         end = started + wait_seconds
         while True:
-            left = max(end - tools.now(), 0.0)
-            observation = await tools.observer.next_observation(
+            left = max(end - context.now(), 0.0)
+            observation = await context.observer.next_observation(
                 plan.target, plan.order.alert, self._last_look, left, evaluated=False
             )
             if not plan.dry_run and self._pinned.have_ended():
                 self.has_stopped.set()
                 return await prove(
-                    plan, tools.observer, self._before,
-                    started=started, now=tools.now, held=self._pinned.held_bytes(plan.target.key.gpu_uuid),
+                    plan, context.observer, self._before,
+                    started=started, now=context.now, held=self._pinned.held_bytes(plan.target.key.gpu_uuid),
                     shared=lambda: self.shares_gpu,
                 )  # fmt: skip
             if observation is not None:
                 self._last_look = observation.clock_seconds
                 if observation.condition is Condition.OVER:
-                    return without_reason(plan, observation, tools.now() - started, acted=self._acted)
-            if self._called_off or tools.now() >= end:  # as `left` is worked out: no other rounding
+                    return without_reason(plan, observation, context.now() - started, acted=self._acted)
+            if self._called_off or context.now() >= end:  # as `left` is worked out: no other rounding
                 break
         if step.kind is Kind.KILL and not plan.dry_run and not self._called_off:
             where = "; ".join(await self._pinned.whereabouts())
             return Outcome(Result.UNKILLABLE, f"SIGKILL was sent, and the process is still there: {where}", acted=True)
         return None
 
-    def _refused(self, *reasons: str, general: bool = True) -> _Stop:
+    def _refused(self, *reasons: str, general: bool = True) -> _RunEnded:
         outcome = Outcome(Result.REFUSED, "; ".join(reasons), general=general, acted=self._acted, reasons=reasons)
-        return _Stop(outcome, reasons=list(reasons))
+        return _RunEnded(outcome, reasons=list(reasons))
 
     async def _end(self, outcome: Outcome, data: dict[str, object]) -> None:
         if not self.id and outcome.result is Result.REFUSED and (self._unrecorded or outcome.gist in self._known):
@@ -395,7 +406,7 @@ class Run:
             if not self.id:  # refused before it began: the refusal is worth a record too
                 await asyncio.to_thread(self._begin)
             row = end_of(outcome) | data | {"step": self.name_of_step}
-            await asyncio.to_thread(self._tools.audit.write, self.id, END, row)
+            await asyncio.to_thread(self._context.audit.write, self.id, END, row)
         except NotRecorded:
             return  # it is in the log, and the record writes it as soon as it can
 
@@ -405,7 +416,7 @@ class Run:
 
 
 @dataclass(frozen=True, slots=True)
-class Tools:
+class RunContext:
     """The outside world, and the record of it."""
 
     observer: Observer

@@ -25,14 +25,14 @@ from gpuagent_alerts.remedies.candidates import candidates_of, uses, why_nobody
 from gpuagent_alerts.remedies.facts.command_digests import CommandDigests
 from gpuagent_alerts.remedies.facts.fresh_lookup import FreshProcess, Lookup, NoLookup, in_time
 from gpuagent_alerts.remedies.facts.never_entries import NeverEntries
-from gpuagent_alerts.remedies.manager import OpenRuns, Remedies
+from gpuagent_alerts.remedies.manager import OpenRuns, RemedyManager
 from gpuagent_alerts.remedies.manual_requests import ShownProcess, UnreadableGpus, add_facts, find, renewed
 from gpuagent_alerts.remedies.notes import Notes, waited_for
 from gpuagent_alerts.remedies.observation import ActionExecutor, Order
 from gpuagent_alerts.remedies.observer import Presence, SnapshotObserver
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
-from gpuagent_alerts.remedies.run import Run, Tools
+from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.remedies.safeguards.limits import STOPPED_BY_HAND, broken
 from gpuagent_alerts.remedies.safeguards.refusals import advice_on
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
@@ -99,13 +99,13 @@ class RemedyService:
         self._later: set[asyncio.Task[None]] = set()
         self._value_history = ValueHistory()
         self._presence = Presence()
-        tools = Tools(
+        context = RunContext(
             self.observer, dependencies.executor(self.notes), self.audit, asyncio.Lock(), dependencies.clock.now,
             self._look_seconds(settings), dependencies.clock.wall,
         )  # fmt: skip
-        self.remedies = Remedies(
-            settings.ladders, settings.rules, tools,
-            proof_seconds=settings.proof_seconds, told=self._told,
+        self.remedies = RemedyManager(
+            settings.ladders, settings.rules, context,
+            proof_seconds=settings.proof_seconds, on_run_end=self._run_ended,
         )  # fmt: skip
         self._open_runs = OpenRuns(self.audit, dependencies.store, self.remedies)
         self.use(settings)
@@ -134,7 +134,7 @@ class RemedyService:
         self._never_entries.use(settings.rules.policy.never)
         self._off = settings.off
         self._tell_off(settings.off)
-        self.remedies.tools = replace(self.remedies.tools, look_seconds=self._look_seconds(settings))
+        self.remedies.context = replace(self.remedies.context, look_seconds=self._look_seconds(settings))
         self.remedies.use(() if settings.off else settings.ladders, settings.rules, settings.proof_seconds)
 
     def turn_off(self, why: str) -> None:
@@ -248,7 +248,7 @@ class RemedyService:
             "stopped_seconds": stop.wall_seconds if stop is not None else None,
             "off": self._off,
             "dry_run": self.settings.dry_run,
-            "look_seconds": self.remedies.tools.look_seconds,
+            "look_seconds": self.remedies.context.look_seconds,
             "proof_seconds": self.remedies.proof_seconds,
             "withheld": self.remedies.withheld.documents(self._clock.wall()),
             "remedies": await asyncio.to_thread(self._record.get),
@@ -339,7 +339,7 @@ class RemedyService:
             return await in_time(lambda: self._lookup.look_up(wanted))
         return {}
 
-    def _told(self, plan: Plan, run: Run, outcome: Outcome, again: bool) -> None:
+    def _run_ended(self, plan: Plan, run: LadderRun, outcome: Outcome, again: bool) -> None:
         self.notes.ended(run, outcome, again=again)
         if again:
             return

@@ -66,7 +66,7 @@ def test_blind_in_the_middle(store: Store) -> None:
 
     async def story(leaker: int, user: str) -> None:
         async with stage(config(user), store, {"leaker": leaker}) as one:
-            one.service.remedies.tools = dataclasses.replace(one.service.remedies.tools, look_seconds=0.3)
+            one.service.remedies.context = dataclasses.replace(one.service.remedies.context, look_seconds=0.3)
             one.fires(leaker)
             await one.until(lambda: any(run.step is not None for run in one.service.remedies.running))
             one.snapshot = None

@@ -10,15 +10,15 @@ from typing import Any
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit
 from gpuagent_alerts.remedies.audit_rows import END
-from gpuagent_alerts.remedies.manager import Remedies
+from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
-from gpuagent_alerts.remedies.run import Run
+from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import BOOT, GIB, RULES, TERMINATE, World, target, tools
+from tests.alerts.remedies.world import BOOT, GIB, RULES, TERMINATE, World, context, target
 
 LARGE = target(100, used_bytes=30 * GIB, user="mail", uid=8)
 SMALL = target(101, used_bytes=20 * GIB, user="games", uid=5)
@@ -40,11 +40,11 @@ class Story:
     def __init__(self, store: Store, rules: Rules, *, dry_run: bool = False) -> None:
         self.world = World(LARGE, SMALL)
         self.ends: list[tuple[int, Result]] = []
-        self.made = Remedies(
-            [ladder(dry_run=dry_run)], rules, tools(self.world, store), proof_seconds=20.0, told=self._told
+        self.made = RemedyManager(
+            [ladder(dry_run=dry_run)], rules, context(self.world, store), proof_seconds=20.0, on_run_end=self._told
         )
 
-    def _told(self, plan: Plan, _run: Run, outcome: Outcome, _again: bool) -> None:
+    def _told(self, plan: Plan, _run: LadderRun, outcome: Outcome, _again: bool) -> None:
         self.ends.append((plan.target.pid, outcome.result))
 
     def use(self, rules: Rules, *, dry_run: bool = False) -> None:
@@ -97,7 +97,7 @@ def test_a_refusal_that_ends_after_the_reload_is_not_carried_over(store: Store) 
                 if kind == END and not told.ends:  # in a thread: the reload comes before what waits for it
                     loop.call_soon_threadsafe(told.use, allowing("games", "mail"))
 
-        told.made.tools = replace(told.made.tools, audit=SlowDisk(store, told.world.clock, BOOT))
+        told.made.context = replace(told.made.context, audit=SlowDisk(store, told.world.clock, BOOT))
         await told.evaluate()
         await told.evaluate()
 

@@ -14,7 +14,7 @@ from gpuagent_alerts.remedies.plan import Plan
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import BOOT, GIB, RELEASE, RULES, TERMINATE, World, climb, plan
+from tests.alerts.remedies.world import BOOT, GIB, RELEASE, RULES, TERMINATE, World, plan, run_ladder
 
 RESET = Step(Kind.RESET, 60.0)
 NOBODY = replace(RULES, policy=Policy(Allow()))
@@ -35,7 +35,7 @@ def test_the_answer_is_the_outcome(store: Store) -> None:
     """Bytes by the driver's count, the app's own figures beside them, and no waiting for an alert that there is not."""
     world = World()
     world.app_answers = Done(ok=True, answer={"released_bytes": 3 * GIB, "took_ms": 7.0})
-    outcome = climb(world, by_hand(replace(RELEASE, collect=True)), store, NOBODY)
+    outcome = run_ladder(world, by_hand(replace(RELEASE, collect=True)), store, NOBODY)
     assert (outcome.result, outcome.released_bytes, outcome.acted) == (Result.RELEASED, 3 * GIB, False)
     assert outcome.answer["took_ms"] == 7.0
     assert (world.log, world.collected) == ([("release_cache", 100)], True)
@@ -56,7 +56,7 @@ def test_an_answer_that_gave_nothing(store: Store, done: Done, result: Result, w
     """Said as it is: no figure is made up, and an app's refusal is no success."""
     world = World()
     world.app_answers = done
-    outcome = climb(world, by_hand(RELEASE), store)
+    outcome = run_ladder(world, by_hand(RELEASE), store)
     assert outcome.result is result
     assert words in outcome.detail
     assert outcome.released_bytes in {0, None}
@@ -66,10 +66,10 @@ def test_an_allow_list_that_is_given_is_kept_to(store: Store) -> None:
     """Whom it does not name is left alone at every step, unless forced."""
     world = World()
     for step in (RELEASE, RESET, TERMINATE):
-        assert climb(world, by_hand(step), store, OTHERS).result is Result.REFUSED
+        assert run_ladder(world, by_hand(step), store, OTHERS).result is Result.REFUSED
     assert world.log == []
     for step in (RELEASE, RESET, TERMINATE):
-        climb(world, by_hand(step, forced=True), store, OTHERS)
+        run_ladder(world, by_hand(step, forced=True), store, OTHERS)
     assert world.log == [("release_cache", 100), ("reset", 100), ("SIGTERM", 100)]
 
 
@@ -77,16 +77,16 @@ def test_without_an_allow_list_a_persons_word_is_enough(store: Store) -> None:
     """At every step; a list that only says how old or large a process must be is a list that is given."""
     world = World()
     for step in (RELEASE, RESET, TERMINATE):
-        climb(world, by_hand(step), store, NOBODY)
+        run_ladder(world, by_hand(step), store, NOBODY)
     assert world.log == [("release_cache", 100), ("reset", 100), ("SIGTERM", 100)]
     old = replace(RULES, policy=Policy(Allow(min_age=1e12)))
-    assert climb(World(), by_hand(TERMINATE), store, old).result is Result.REFUSED
+    assert run_ladder(World(), by_hand(TERMINATE), store, old).result is Result.REFUSED
 
 
 def test_a_rule_needs_the_allow_list_even_to_ask(store: Store) -> None:
     """The exception is a person's: what a rule asks of an app is named in the configuration."""
     world = World()
-    assert climb(world, plan(RELEASE), store, NOBODY).result is Result.REFUSED
+    assert run_ladder(world, plan(RELEASE), store, NOBODY).result is Result.REFUSED
     assert world.log == []
 
 
@@ -95,7 +95,7 @@ def test_doubt_stands_above_a_person(store: Store, change: dict[str, Any]) -> No
     """What cannot be lifted for a kill cannot be lifted to ask either."""
     world = World()
     world.observation_changes = change
-    assert climb(world, by_hand(RELEASE, forced=True), store).result is Result.REFUSED
+    assert run_ladder(world, by_hand(RELEASE, forced=True), store).result is Result.REFUSED
     assert world.log == []
 
 
@@ -104,7 +104,7 @@ def test_never_list(store: Store) -> None:
     world = World()
     world.bodies[100].identity = replace(world.bodies[100].identity, name="nv-fabricmanage", executable=None)
     world.bodies[100].target = replace(world.bodies[100].target, name="nv-fabricmanage")
-    outcome = climb(world, by_hand(RELEASE, forced=True, of=world.bodies[100].target), store)
+    outcome = run_ladder(world, by_hand(RELEASE, forced=True, of=world.bodies[100].target), store)
     assert (outcome.result, "never-list" in outcome.detail) == (Result.REFUSED, True)
     assert world.log == []
 
@@ -112,7 +112,7 @@ def test_never_list(store: Store) -> None:
 def test_a_dry_run_asks_nobody(store: Store) -> None:
     """Decided and recorded, and the app hears nothing."""
     world = World()
-    assert climb(world, by_hand(RELEASE, dry_run=True), store).result is Result.DRY_RUN
+    assert run_ladder(world, by_hand(RELEASE, dry_run=True), store).result is Result.DRY_RUN
     assert world.log == []
     assert INTENT in kinds(world, store)
 
@@ -121,5 +121,5 @@ def test_before_another_step_the_answer_is_not_the_end(store: Store) -> None:
     """`kill` with a cache to be given back first goes on to the signal."""
     world = World()
     world.app_answers = Done(ok=True, answer={"released_bytes": GIB})
-    assert climb(world, by_hand(RELEASE, TERMINATE), store).result is Result.RELEASED
+    assert run_ladder(world, by_hand(RELEASE, TERMINATE), store).result is Result.RELEASED
     assert world.log == [("release_cache", 100), ("SIGTERM", 100)]

@@ -12,11 +12,11 @@ import pytest
 from gpuagent.core.growth import MemoryKey
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.manager import Remedies
+from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import Condition, Observation, Order
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
-from gpuagent_alerts.remedies.run import Run
+from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.safeguards.never_list import NEVER
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy, rank
@@ -24,7 +24,7 @@ from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.remedies.target import Facts, Target
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import BOOT, GIB, KILL, RULES, TERMINATE, World, _identity, target, tools
+from tests.alerts.remedies.world import BOOT, GIB, KILL, RULES, TERMINATE, World, _identity, context, target
 
 NOW = 100_000.0
 """Seconds since the boot."""
@@ -148,13 +148,13 @@ def alert(pid: str = "") -> Alert:
 
 async def _consider(
     rounds: list[list[AlertCandidates]], world: World, ladder: LadderRule
-) -> tuple[Remedies, list[str]]:
+) -> tuple[RemedyManager, list[str]]:
     ends: list[str] = []
 
-    def told(plan: Plan, run: Run, outcome: Outcome, again: bool) -> None:
+    def told(plan: Plan, run: LadderRun, outcome: Outcome, again: bool) -> None:
         ends.append(f"{plan.target.pid} {outcome.result}")
 
-    remedies = Remedies([ladder], RULES, tools(world, Store(None)), proof_seconds=5.0, told=told)
+    remedies = RemedyManager([ladder], RULES, context(world, Store(None)), proof_seconds=5.0, on_run_end=told)
     for firing in rounds:
         remedies.consider(firing)
         await remedies.idle()
@@ -199,9 +199,9 @@ def test_the_same_refusal_is_told_once() -> None:
 
     async def story() -> list[str]:
         ends: list[str] = []
-        remedies = Remedies(
-            [ladder(TERMINATE)], RULES, tools(world, Store(None)), proof_seconds=5.0,
-            told=lambda plan, run, outcome, again: None if again else ends.append(outcome.result),
+        remedies = RemedyManager(
+            [ladder(TERMINATE)], RULES, context(world, Store(None)), proof_seconds=5.0,
+            on_run_end=lambda plan, run, outcome, again: None if again else ends.append(outcome.result),
         )  # fmt: skip
         for _ in range(30):
             remedies.consider(firing)

@@ -15,7 +15,7 @@ from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice, VictimPolicy
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import BOOT, GIB, KILL, ORDER, RULES, TERMINATE, World, climb, plan, target
+from tests.alerts.remedies.world import BOOT, GIB, KILL, ORDER, RULES, TERMINATE, World, plan, run_ladder, target
 
 ME, OTHER = target(100), target(101)
 NOTIFY = Step(Kind.NOTIFY, 5.0)
@@ -29,7 +29,7 @@ def end(
     world.observation_changes = {"choice": choice}
     order = replace(ORDER, labels={}, alertname="GpuMemoryHigh", victim=victim, **changes)  # type: ignore[arg-type]
     store = Store(tmp_path / "state.db")
-    outcome = climb(world, plan(*(steps or (KILL,)), of=ME, order=order), store)
+    outcome = run_ladder(world, plan(*(steps or (KILL,)), of=ME, order=order), store)
     store.close()
     return outcome, world
 
@@ -62,7 +62,7 @@ def test_who_complied_in_between_is_left_alone(tmp_path: Path) -> None:
     world.events = [overtaken] * 50
     order = replace(ORDER, labels={}, alertname="GpuMemoryHigh", victim="largest")
     store = Store(tmp_path / "state.db")
-    outcome = climb(world, plan(NOTIFY, TERMINATE, of=ME, order=order), store)
+    outcome = run_ladder(world, plan(NOTIFY, TERMINATE, of=ME, order=order), store)
     store.close()
     assert outcome.result is Result.REFUSED
     assert [what for what, _ in world.log] == ["notify"]
@@ -107,7 +107,7 @@ def test_a_member_that_has_left_the_gpu_is_no_reason(tmp_path: Path) -> None:
     world.relatives = (101,)
     world.events = [lambda world: None, leave(101)]
     store = Store(tmp_path / "state.db")
-    outcome = climb(world, plan(KILL, of=ME, scope="job"), store)
+    outcome = run_ladder(world, plan(KILL, of=ME, scope="job"), store)
     store.close()
     assert outcome.result is Result.REFUSED
     assert "holds no GPU memory any more" in outcome.detail
@@ -121,6 +121,6 @@ def test_how_much_a_member_holds_is_no_matter(tmp_path: Path) -> None:
     world = World(ME, small)
     world.relatives = (101,)
     store = Store(tmp_path / "state.db")
-    outcome = climb(world, plan(KILL, of=ME, scope="job"), store, rules)
+    outcome = run_ladder(world, plan(KILL, of=ME, scope="job"), store, rules)
     store.close()
     assert outcome.result is Result.RELEASED

@@ -9,7 +9,7 @@ import pytest
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.target import names_container
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import KILL, RULES, World, climb, plan, target
+from tests.alerts.remedies.world import KILL, RULES, World, plan, run_ladder, target
 
 ID = "3f4e1c9a7b20" + "0" * 52
 
@@ -43,7 +43,7 @@ def test_which_container_is_meant(wanted: str, container_id: str, name: str, mea
 def test_a_refusal_names_it(store: Store, name: str, said: str) -> None:
     """Whoever reads why knows which container it is; with its name on the list it is acted on."""
     inside = target(container_id=ID, container_name=name)
-    outcome = climb(World(inside), plan(KILL, of=inside), store)
+    outcome = run_ladder(World(inside), plan(KILL, of=inside), store)
     assert f"it runs in container {said}" in outcome.detail
     rules = replace(RULES, policy=Policy(Allow(containers=(name or ID[:12],))))
-    assert climb(World(inside), plan(KILL, of=inside), store, rules).acted
+    assert run_ladder(World(inside), plan(KILL, of=inside), store, rules).acted

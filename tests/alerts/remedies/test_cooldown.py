@@ -12,7 +12,7 @@ from gpuagent_alerts.remedies.audit import BEGIN, INTENT, Audit, runs
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.safeguards.limits import cooldown_key
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import BOOT, RESTART, RULES, TERMINATE, World, climb, plan, target
+from tests.alerts.remedies.world import BOOT, RESTART, RULES, TERMINATE, World, plan, run_ladder, target
 from tests.alerts.store.damage import BEGUN
 
 COOLS = replace(RULES, limits=replace(RULES.limits, cooldown=900.0))
@@ -28,7 +28,7 @@ def acted(store: Store, digest: str = "digest", **changes: Any) -> Result:
         COOLS.policy, allow=replace(COOLS.policy.allow, containers=("c0ffee000000",) if of.container_id else ())
     )
     step = RESTART if of.unit else TERMINATE
-    return climb(world, plan(step, of=of), store, replace(COOLS, policy=policy)).result
+    return run_ladder(world, plan(step, of=of), store, replace(COOLS, policy=policy)).result
 
 
 @pytest.mark.parametrize(
@@ -87,7 +87,7 @@ def test_rows_of_an_older_version(store: Store) -> None:
     assert past.cooldown_key == ""
     assert acted(store) is Result.RELEASED
     hourly = replace(COOLS, limits=replace(COOLS.limits, per_hour=1))
-    assert climb(World(), plan(TERMINATE), store, hourly).result is Result.REFUSED
+    assert run_ladder(World(), plan(TERMINATE), store, hourly).result is Result.REFUSED
 
 
 def test_the_record_has_the_key_and_not_the_command(store: Store) -> None:
@@ -100,9 +100,9 @@ def test_the_record_has_the_key_and_not_the_command(store: Store) -> None:
 
 def test_a_dry_run_says_that_nothing_was_done(store: Store) -> None:
     """A cool-down after a dry run tells of what would have been done: nobody reads of an action that never was."""
-    assert climb(World(), plan(TERMINATE, dry_run=True), store, COOLS).result is Result.DRY_RUN
-    outcome = climb(World(), plan(TERMINATE, dry_run=True), store, COOLS)
+    assert run_ladder(World(), plan(TERMINATE, dry_run=True), store, COOLS).result is Result.DRY_RUN
+    outcome = run_ladder(World(), plan(TERMINATE, dry_run=True), store, COOLS)
     assert outcome.result is Result.REFUSED
     assert re.match(r"this command of uid 1000 would have been acted on \d+ s ago \(dry run\): ", outcome.detail)
-    assert climb(World(), plan(TERMINATE), store, COOLS).result is Result.RELEASED
-    assert " was acted on " in climb(World(), plan(TERMINATE), store, COOLS).detail
+    assert run_ladder(World(), plan(TERMINATE), store, COOLS).result is Result.RELEASED
+    assert " was acted on " in run_ladder(World(), plan(TERMINATE), store, COOLS).detail

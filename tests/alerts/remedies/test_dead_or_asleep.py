@@ -12,7 +12,7 @@ from gpuagent_alerts.remedies.observation import Order
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import BOOT, KILL, RELEASE, TERMINATE, World, climb, plan
+from tests.alerts.remedies.world import BOOT, KILL, RELEASE, TERMINATE, World, plan, run_ladder
 
 NOTIFY = Step(Kind.NOTIFY, 30.0)
 
@@ -31,7 +31,7 @@ def test_a_zombie_gets_no_signal(store: Store) -> None:
     world = World()
     world.bodies[100].state = "Z"
     world.bodies[100].identity = replace(world.bodies[100].identity, cgroup="", command_digest="")
-    outcome = climb(world, plan(KILL), store)
+    outcome = run_ladder(world, plan(KILL), store)
     assert outcome.result is Result.REFUSED
     assert outcome.detail == "it has ended and is a zombie: its parent has to reap it, and no signal helps"
     assert world.log == []
@@ -47,7 +47,7 @@ def test_state_d_is_called_by_its_name(store: Store) -> None:
         body.identity = replace(body.identity, command_digest="")
 
     world.events = [sleeps]
-    outcome = climb(world, plan(KILL), store)
+    outcome = run_ladder(world, plan(KILL), store)
     assert outcome.detail == "its command line has changed, or cannot be read: it may run another program"
     assert world.log == []
 
@@ -57,11 +57,11 @@ def test_a_stopped_process_gets_sigkill_alone(store: Store, state: str) -> None:
     """PROC-02: a signal to one that is stopped would end it when it goes on, and the reason has long gone."""
     world = World()
     world.bodies[100].state = state
-    outcome = climb(world, plan(TERMINATE), store)
+    outcome = run_ladder(world, plan(TERMINATE), store)
     assert outcome.detail == f"it is stopped (state {state}): only SIGKILL reaches it now, and not SIGTERM"
     assert world.log == []
     world.bodies[100].facts_changes = {"switches": 5}
-    assert climb(world, plan(TERMINATE, KILL), store).result is Result.RELEASED
+    assert run_ladder(world, plan(TERMINATE, KILL), store).result is Result.RELEASED
     assert [each for each in world.log if "SIGTERM" in each] == []
 
 
@@ -74,7 +74,7 @@ def test_what_ends_in_the_middle_of_a_ladder(store: Store) -> None:
         world.bodies[100].identity = replace(world.bodies[100].identity, cgroup="", command_digest="")
 
     world.events = [ends]
-    outcome = climb(world, plan(TERMINATE, KILL), store)
+    outcome = run_ladder(world, plan(TERMINATE, KILL), store)
     assert outcome.detail.startswith("it is ending: ")
     assert ";" not in outcome.detail
     assert world.log == []
@@ -84,13 +84,13 @@ def test_a_leader_that_is_a_zombie_is_alive(store: Store) -> None:
     """PROC-02: a zombie with living threads holds everything, and ends by SIGKILL."""
     world = World()
     world.bodies[100].state, world.bodies[100].threads = "Z", 2
-    assert climb(world, plan(KILL), store).result is Result.RELEASED
+    assert run_ladder(world, plan(KILL), store).result is Result.RELEASED
 
 
 def test_only_sigkill_reaches_state_d(store: Store) -> None:
     """PROC-02: gentler signals are passed over, their time is waited all the same, and the record says why."""
     world = asleep()
-    assert climb(world, plan(NOTIFY, RELEASE, TERMINATE, KILL), store).result is Result.RELEASED
+    assert run_ladder(world, plan(NOTIFY, RELEASE, TERMINATE, KILL), store).result is Result.RELEASED
     assert world.log == [("notify", 100), ("release_cache", 100), ("SIGKILL", 100)]
     (run,) = runs(Audit(store, world.clock, BOOT).events())
     passed_over, done = [each for each in run["steps"] if each["step"] == "SIGTERM"]
@@ -109,7 +109,7 @@ def test_who_has_run_meanwhile_is_asked_first(store: Store) -> None:
     world = asleep()
     world.events = [lambda _: None] * 10
     world.events.append(lambda world: world.bodies[100].facts_changes.update(switches=6))
-    outcome = climb(world, plan(TERMINATE, KILL), store)
+    outcome = run_ladder(world, plan(TERMINATE, KILL), store)
     assert outcome.result is Result.REFUSED
     assert outcome.detail.startswith("it has run since only SIGKILL could have reached it")
     assert world.log == []
@@ -119,15 +119,15 @@ def test_a_sleep_that_cannot_be_told_from_another(store: Store) -> None:
     """PROC-02: where the kernel does not tell how often it ran, it may have: nothing is killed unasked."""
     world = asleep()
     world.bodies[100].facts_changes = {}
-    assert climb(world, plan(TERMINATE, KILL), store).result is Result.REFUSED
-    assert climb(world, plan(KILL), store).result is Result.RELEASED
+    assert run_ladder(world, plan(TERMINATE, KILL), store).result is Result.REFUSED
+    assert run_ladder(world, plan(KILL), store).result is Result.RELEASED
 
 
 @pytest.mark.parametrize("step", [TERMINATE, Step(Kind.SIGNAL, 1.0, signal_number=10), Step(Kind.RESET, 1.0)], ids=str)
 def test_nothing_else_is_done_in_state_d(store: Store, step: Step) -> None:
     """PROC-02: without a `kill` step it is refused, and the refusal names what may reach it."""
     world = asleep()
-    outcome = climb(world, plan(step), store)
+    outcome = run_ladder(world, plan(step), store)
     assert outcome.result is Result.REFUSED
     assert f"only SIGKILL may reach it now, and not {step}" in outcome.detail
     assert world.log == []
@@ -138,7 +138,7 @@ def test_a_dry_run_by_hand_of_state_d(store: Store) -> None:
     world = asleep()
     began = world.clock.now()
     order = Order(asked_by="root (uid 0)")
-    outcome = climb(world, plan(TERMINATE, KILL, order=order, dry_run=True), store)
+    outcome = run_ladder(world, plan(TERMINATE, KILL, order=order, dry_run=True), store)
     assert outcome.result is Result.DRY_RUN
     assert "; SIGTERM would be passed over: it is in uninterruptible sleep (state D)" in outcome.detail
     (run,) = runs(Audit(store, world.clock, BOOT).events())
@@ -153,9 +153,9 @@ def test_a_frozen_process_gets_sigkill_alone(store: Store, step: Step) -> None:
     """PROC-02: a step would reach a paused container when it goes on, and the reason has long gone."""
     world = World()
     world.bodies[100].facts_changes = {"frozen_by": "/docker/1", "switches": 5}
-    outcome = climb(world, plan(step), store)
+    outcome = run_ladder(world, plan(step), store)
     assert outcome.result is Result.REFUSED
     assert f"only SIGKILL reaches it now, and not {step}" in outcome.detail
     assert world.log == []
-    assert climb(world, plan(step, KILL), store).result is Result.RELEASED
+    assert run_ladder(world, plan(step, KILL), store).result is Result.RELEASED
     assert world.log == [("SIGKILL", 100)]

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.manager import Remedies
+from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import Order
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Rules
@@ -18,7 +18,7 @@ from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import KILL, RESTART, RULES, TERMINATE, World, plan, target, tools
+from tests.alerts.remedies.world import KILL, RESTART, RULES, TERMINATE, World, context, plan, target
 
 LADDER = (TERMINATE, KILL)
 UNIT = "whisper.service"
@@ -82,7 +82,7 @@ async def _ask(
     world: World, what: tuple[Step, ...], rules: Rules, store: Store, *, dry_run: bool, busy: bool
 ) -> Outcome:
     ladder = LadderRule(lambda labels: True, LADDER, dry_run=False)
-    made = Remedies([ladder], rules, tools(world, store), proof_seconds=20.0, told=lambda *_: None)
+    made = RemedyManager([ladder], rules, context(world, store), proof_seconds=20.0, on_run_end=lambda *_: None)
     if busy:
         alert = Alert({"alertname": "Full", "pid": "101"}, {}, Status.FIRING, 1.0)
         made.consider([AlertCandidates(alert, 1e9, [world.bodies[101].target])])

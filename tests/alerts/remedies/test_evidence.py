@@ -10,7 +10,7 @@ from gpuagent_alerts.remedies.observation import Order
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import KILL, ORDER, RELEASE, World, climb, plan, target
+from tests.alerts.remedies.world import KILL, ORDER, RELEASE, World, plan, run_ladder, target
 
 GROWTH = Order(alert="a1", alertname="Grows", labels={}, about_growth=True)
 
@@ -39,7 +39,7 @@ GROWTH = Order(alert="a1", alertname="Grows", labels={}, about_growth=True)
 def test_the_leak_is_its_own(store: Store, order: Order, of: Target, words: str) -> None:
     """Neither growth, nor a label, nor the alert's name stands for the detector's verdict on the very process."""
     world = World(of)
-    outcome = climb(world, plan(KILL, of=of, order=order), store)
+    outcome = run_ladder(world, plan(KILL, of=of, order=order), store)
     if words:
         assert outcome.result is Result.REFUSED
         assert words in outcome.detail
@@ -52,20 +52,20 @@ def test_a_label_withholds_all_the_same(store: Store) -> None:
     """An alert for each standard: the one that says `balanced` is no reason, whatever else the process is found to."""
     sure = target(leaking=True, evidence="strict")
     weak = replace(GROWTH, labels={"evidence": "balanced"})
-    assert "evidence of the leak is balanced" in climb(World(sure), plan(KILL, of=sure, order=weak), store).detail
+    assert "evidence of the leak is balanced" in run_ladder(World(sure), plan(KILL, of=sure, order=weak), store).detail
 
 
 def test_the_name_of_an_alert_asks_for_nothing(store: Store) -> None:
     """A rule that reads no growth is about none, whatever it is called."""
     named = replace(ORDER, labels={})
     assert named.alertname == "GpuProcessMemoryLeak"
-    assert climb(World(), plan(KILL, order=named), store).result is Result.RELEASED
+    assert run_ladder(World(), plan(KILL, order=named), store).result is Result.RELEASED
 
 
 def test_asking_for_the_cache_needs_none(store: Store) -> None:
     """`release_cache` takes nothing from a process that only grows."""
     world = World()
-    climb(world, plan(RELEASE, order=GROWTH), store)
+    run_ladder(world, plan(RELEASE, order=GROWTH), store)
     assert world.log == [("release_cache", 100)]
 
 
@@ -74,5 +74,5 @@ def test_who_falls_with_the_leak_need_not_leak(store: Store) -> None:
     leak, other = target(leaking=True, evidence="strict"), target(101)
     world = World(leak, other)
     world.relatives = (101,)
-    climb(world, plan(KILL, of=leak, order=GROWTH, scope="job"), store)
+    run_ladder(world, plan(KILL, of=leak, order=GROWTH, scope="job"), store)
     assert sorted(world.log) == [("SIGKILL", 100), ("SIGKILL", 101)]

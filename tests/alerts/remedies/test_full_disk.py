@@ -14,10 +14,10 @@ from gpuagent.core.clock import ManualClock
 from gpuagent_alerts.remedies.audit import BEGIN, END, INTENT, RESET, Audit, NotRecorded
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
-from gpuagent_alerts.remedies.run import Run, Tools
+from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.store.database import Store
 from gpuagent_alerts.store.problem import StoreFailure
-from tests.alerts.remedies.world import BOOT, KILL, RULES, TERMINATE, Gate, World, climb, plan
+from tests.alerts.remedies.world import BOOT, KILL, RULES, TERMINATE, Gate, World, plan, run_ladder
 from tests.alerts.store.test_database import fill, write_much
 
 
@@ -35,11 +35,11 @@ def fill_only(store: Store) -> None:
     fill(store, room_pages=0)
 
 
-def climb_by(world: World, audit: Audit, what: Plan) -> Outcome:
+def run_with(world: World, audit: Audit, what: Plan) -> Outcome:
     """Run it to its end with this record."""
 
     async def run() -> Outcome:
-        return await Run(what, RULES, Tools(world, world, audit, Gate(), world.clock.now)).climb()
+        return await LadderRun(what, RULES, RunContext(world, world, audit, Gate(), world.clock.now)).run()
 
     return asyncio.run(run())
 
@@ -68,7 +68,7 @@ def test_a_refusal_on_a_full_disk_leaves_no_open_run(tmp_path: Path) -> None:
     with closing(Store(tmp_path / "state.db")) as store:
         full(store)
         for _ in range(2):
-            outcome = climb(world, plan(KILL), store)
+            outcome = run_ladder(world, plan(KILL), store)
             assert outcome.result is Result.REFUSED
             assert "not recorded, so not done" in outcome.detail
         assert world.log == []
@@ -91,7 +91,7 @@ def test_a_lock_that_passes_records_no_second_beginning(store: Store) -> None:
             raise AssertionError("a second run was begun")
 
     world = World()
-    assert climb_by(world, Once(store, world.clock, BOOT), plan(KILL)).result is Result.REFUSED
+    assert run_with(world, Once(store, world.clock, BOOT), plan(KILL)).result is Result.REFUSED
 
 
 def test_a_step_that_was_taken_is_told_as_taken(tmp_path: Path) -> None:
@@ -105,7 +105,7 @@ def test_a_step_that_was_taken_is_told_as_taken(tmp_path: Path) -> None:
                     full(store)
                 super().write(run, kind, data)
 
-        outcome = climb_by(world, Filling(store, world.clock, BOOT), plan(TERMINATE, KILL))
+        outcome = run_with(world, Filling(store, world.clock, BOOT), plan(TERMINATE, KILL))
         assert world.log == [("SIGTERM", 100)]
         assert outcome.result is Result.RELEASED
         assert outcome.acted

@@ -8,29 +8,29 @@ from dataclasses import replace
 import pytest
 
 from gpuagent_alerts.alert import Alert, Status
-from gpuagent_alerts.remedies.manager import Remedies
+from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan
-from gpuagent_alerts.remedies.run import Run
+from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.safeguards.policy import Policy
 from gpuagent_alerts.remedies.safeguards.victim import VictimPolicy, rank
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import GIB, KILL, ORDER, RELEASE, RULES, TERMINATE, World, target, tools
+from tests.alerts.remedies.world import GIB, KILL, ORDER, RELEASE, RULES, TERMINATE, World, context, target
 
 IDLE = replace(ORDER, alertname="Full", victim="idle", labels={})
 
 
-def climb(
+def run_ladder(
     world: World, *steps: Step, of: Target | None = None, scope: str = "process", idle_for_seconds: float = 300.0
 ) -> Outcome:
     """Run a ladder for an alert that names no process."""
     rules = replace(RULES, policy=replace(RULES.policy, idle_for_seconds=idle_for_seconds))
     chosen = of or next(iter(world.bodies.values())).target
     plan = Plan(IDLE, chosen, steps or (KILL,), dry_run=False, scope=scope)
-    return asyncio.run(Run(plan, rules, tools(world, Store(None))).climb())
+    return asyncio.run(LadderRun(plan, rules, context(world, Store(None))).run())
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_checked_again_before_the_act(now: float | None, words: str) -> None:
         world.bodies[100].target = replace(world.bodies[100].target, idle_seconds=now)
 
     world.events.append(works)
-    outcome = climb(world)
+    outcome = run_ladder(world)
 
     assert (outcome.result, world.log) == (Result.REFUSED, [])
     assert words in outcome.detail
@@ -66,7 +66,7 @@ def test_checked_again_before_every_step() -> None:
     """KILL-08: it has gone to work during the first step: the second is not taken."""
     world = World(target(idle_seconds=600.0))
     world.on_release = lambda world: setattr(world.bodies[100], "target", target(idle_seconds=None))
-    outcome = climb(world, RELEASE, TERMINATE)
+    outcome = run_ladder(world, RELEASE, TERMINATE)
 
     assert (outcome.result, world.log) == (Result.REFUSED, [("release_cache", 100)])
 
@@ -76,18 +76,18 @@ def test_who_falls_with_it_must_be_idle_too() -> None:
     idle, worker = target(100, idle_seconds=600.0), target(101, idle_seconds=None)
     world = World(idle, worker)
     world.relatives = (101,)
-    refused = climb(world, scope="job", of=idle)
+    refused = run_ladder(world, scope="job", of=idle)
     assert (refused.result, world.log) == (Result.REFUSED, [])
     assert "pid 101, which falls with it: it is no longer idle" in refused.detail
 
     world = World(idle, replace(worker, idle_seconds=600.0))
     world.relatives = (101,)
-    assert climb(world, scope="job", of=idle).result is Result.RELEASED
+    assert run_ladder(world, scope="job", of=idle).result is Result.RELEASED
 
 
 def test_an_idle_process_is_ended() -> None:
     """The ordinary case: idle for long enough, and still so."""
-    assert climb(World(target(idle_seconds=600.0))).result is Result.RELEASED
+    assert run_ladder(World(target(idle_seconds=600.0))).result is Result.RELEASED
 
 
 def test_figures_that_forbid_it() -> None:
@@ -97,7 +97,7 @@ def test_figures_that_forbid_it() -> None:
         world.observation_changes = {"act_refusal": "the driver's figures were impossible"}
         for step in (RELEASE, TERMINATE, KILL, Step(Kind.RESTART_UNIT, 1.0)):
             plan = Plan(order, target(idle_seconds=600.0), (step,), dry_run=False)
-            outcome = asyncio.run(Run(plan, RULES, tools(world, Store(None))).climb())
+            outcome = asyncio.run(LadderRun(plan, RULES, context(world, Store(None))).run())
             assert (outcome.result, world.log) == (Result.REFUSED, [])
             assert "impossible" in outcome.detail
 
@@ -112,9 +112,9 @@ def test_figures_that_forbid_it_forbid_the_next_one_too() -> None:
     told: list[tuple[int, str, bool]] = []
 
     async def story() -> None:
-        remedies = Remedies(
-            [ladder], RULES, tools(world, Store(None)), proof_seconds=5.0,
-            told=lambda plan, run, outcome, again: told.append((plan.target.pid, outcome.result, again)),
+        remedies = RemedyManager(
+            [ladder], RULES, context(world, Store(None)), proof_seconds=5.0,
+            on_run_end=lambda plan, run, outcome, again: told.append((plan.target.pid, outcome.result, again)),
         )  # fmt: skip
         for _ in range(10):
             remedies.consider([AlertCandidates(full, 1e6, [largest, smaller])])

@@ -26,8 +26,8 @@ from tests.alerts.remedies.world import (
     RULES,
     TERMINATE,
     World,
-    climb,
     plan,
+    run_ladder,
     target,
 )  # fmt: skip
 
@@ -41,7 +41,7 @@ def test_terminate_and_the_memory_is_back(store: Store) -> None:
     """KILL-06: SIGTERM, the process ends, and its memory is seen to come back."""
     world = World()
     world.back_after = 3.0
-    outcome = climb(world, plan(TERMINATE, KILL), store)
+    outcome = run_ladder(world, plan(TERMINATE, KILL), store)
     assert outcome.result is Result.RELEASED
     assert outcome.released_bytes == 4 * GIB
     assert outcome.seconds is not None
@@ -53,7 +53,7 @@ def test_the_next_step_where_the_first_did_nothing(store: Store) -> None:
     """KILL-06: who does not end by SIGTERM in its time gets SIGKILL."""
     world = World()
     world.bodies[100].stubborn = True
-    outcome = climb(world, plan(TERMINATE, KILL), store)
+    outcome = run_ladder(world, plan(TERMINATE, KILL), store)
     assert outcome.result is Result.RELEASED
     assert world.log == [("SIGTERM", 100), ("SIGKILL", 100)]
 
@@ -64,7 +64,7 @@ def test_no_wait_for_a_signal_that_is_ignored(store: Store) -> None:
     world.bodies[100].stubborn = True
     world.bodies[100].facts_changes = {"ignored_signals": 1 << 14}
     started = world.clock.now()
-    climb(world, plan(TERMINATE, KILL), store)
+    run_ladder(world, plan(TERMINATE, KILL), store)
     assert world.clock.now() - started < TERMINATE.wait_seconds
     intent = next(event for event in Audit(store, world.clock, BOOT).events() if event.kind == INTENT)
     assert "ignores" in intent.data["note"]
@@ -79,7 +79,7 @@ def test_the_cache_alone_is_enough(store: Store) -> None:
         world.condition = Condition.OVER
 
     world.on_release = released
-    outcome = climb(world, plan(RELEASE, TERMINATE, KILL), store)
+    outcome = run_ladder(world, plan(RELEASE, TERMINATE, KILL), store)
     assert outcome.result is Result.RELEASED
     assert outcome.released_bytes == 3 * GIB
     assert world.log == [("release_cache", 100)]
@@ -91,7 +91,7 @@ def test_an_app_without_a_client_costs_no_time(store: Store) -> None:
     world = World()
     world.app_answers = Done(ok=False, detail="no client in the app")
     started = world.clock.now()
-    climb(world, plan(RELEASE, TERMINATE), store)
+    run_ladder(world, plan(RELEASE, TERMINATE), store)
     assert world.clock.now() - started < RELEASE.wait_seconds
     assert world.log == [("release_cache", 100), ("SIGTERM", 100)]
 
@@ -100,7 +100,7 @@ def test_reused_pid_before_the_ladder(store: Store) -> None:
     """KILL-01: the number belongs to another process by now: it is not touched."""
     world = World()
     world.reuse(100)
-    outcome = climb(world, plan(TERMINATE), store)
+    outcome = run_ladder(world, plan(TERMINATE), store)
     assert outcome.result in {Result.REFUSED, Result.EXITED}
     assert world.log == []
 
@@ -111,7 +111,7 @@ def test_reused_pid_in_the_middle(store: Store, looks: int) -> None:
     world = World()
     world.bodies[100].stubborn = True
     world.events = [lambda world: None] * looks + [lambda world: world.reuse(100)]
-    climb(world, plan(TERMINATE, KILL), store)
+    run_ladder(world, plan(TERMINATE, KILL), store)
     assert world.bodies[100].identity.id.start_ticks == 999_999
     assert world.bodies[100].signals == []
 
@@ -121,7 +121,7 @@ def test_another_program_by_exec(store: Store) -> None:
     world = World()
     world.bodies[100].stubborn = True
     world.events = [lambda world: None, lambda world: None, lambda world: world.exec(100)]
-    outcome = climb(world, plan(TERMINATE, KILL), store)
+    outcome = run_ladder(world, plan(TERMINATE, KILL), store)
     assert outcome.result is Result.REFUSED
     assert "another program" in outcome.detail
     assert ("SIGKILL", 100) not in world.log
@@ -139,7 +139,7 @@ def test_data_in_doubt(store: Store, change: dict[str, object], word: str) -> No
     """KILL-02: where the data is missing or not to be trusted, nothing is done, and the reason is said."""
     world = World()
     world.observation_changes = change
-    outcome = climb(world, plan(TERMINATE), store)
+    outcome = run_ladder(world, plan(TERMINATE), store)
     assert outcome.result is Result.REFUSED
     assert word in outcome.detail
     assert world.log == []
@@ -149,7 +149,7 @@ def test_no_fresh_reading(store: Store) -> None:
     """KILL-02: NVML goes silent: nothing is done on what was read before."""
     world = World()
     world.deaf = True
-    assert climb(world, plan(TERMINATE), store).result is Result.REFUSED
+    assert run_ladder(world, plan(TERMINATE), store).result is Result.REFUSED
     assert world.log == []
 
 
@@ -162,7 +162,7 @@ def test_the_alert_ends_between_two_steps(store: Store) -> None:
         world.condition = Condition.OVER
 
     world.events = [lambda world: None] * 5 + [over]
-    outcome = climb(world, plan(TERMINATE, KILL), store)
+    outcome = run_ladder(world, plan(TERMINATE, KILL), store)
     assert outcome.result is Result.RESOLVED
     assert world.log == [("SIGTERM", 100)]
 
@@ -173,7 +173,7 @@ def test_it_ends_by_itself(store: Store, looks: int) -> None:
     world = World()
     world.bodies[100].stubborn = True
     world.events = [lambda world: None] * looks + [lambda world: world.end(100)]
-    outcome = climb(world, plan(TERMINATE, KILL), store)
+    outcome = run_ladder(world, plan(TERMINATE, KILL), store)
     assert outcome.result in {Result.EXITED, Result.RELEASED, Result.REFUSED}
     assert ("SIGKILL", 100) not in world.log
 
@@ -185,8 +185,8 @@ def test_dry_run_decides_the_same_and_does_nothing(store: Store) -> None:
         world.bodies[100].stubborn = True
         world.bodies[100].immortal = True
     other = Store(None)
-    climb(real, plan(TERMINATE, KILL), store)
-    outcome = climb(dry, plan(TERMINATE, KILL, dry_run=True), other)
+    run_ladder(real, plan(TERMINATE, KILL), store)
+    outcome = run_ladder(dry, plan(TERMINATE, KILL, dry_run=True), other)
     assert outcome.result is Result.DRY_RUN
     assert dry.log == []
     rows, dry_rows = (Audit(one, real.clock, BOOT).events() for one in (store, other))
@@ -201,7 +201,7 @@ def test_what_cannot_be_killed(store: Store) -> None:
     world = World()
     world.bodies[100].immortal = True
     world.bodies[100].facts_changes = {"wait_channel": "nvidia_ioctl"}
-    outcome = climb(world, plan(KILL), store)
+    outcome = run_ladder(world, plan(KILL), store)
     assert outcome.result is Result.UNKILLABLE
     assert "nvidia_ioctl" in outcome.detail
     assert world.log == [("SIGKILL", 100)]
@@ -211,23 +211,23 @@ def test_no_right(store: Store) -> None:
     """EPERM ends the run, is recorded as such, and stops all remedies until a person has looked."""
     world = World()
     world.bodies[100].permitted = False
-    assert climb(world, plan(KILL), store).result is Result.FAILED
+    assert run_ladder(world, plan(KILL), store).result is Result.FAILED
     world.bodies[100].permitted = True
-    outcome = climb(world, plan(KILL), store)
+    outcome = run_ladder(world, plan(KILL), store)
     assert outcome.result is Result.REFUSED
     assert "remedies reset" in outcome.detail
     Audit(store, world.clock, BOOT).reset("root")
-    assert climb(world, plan(KILL), store).result is Result.RELEASED
+    assert run_ladder(world, plan(KILL), store).result is Result.RELEASED
 
 
 def test_what_systemd_supervises_is_restarted_by_systemd(store: Store) -> None:
     """A bare SIGTERM would leave the service down: refused, and restart_unit works."""
     unit = target(unit="whisper.service")
     world = World(unit)
-    outcome = climb(world, plan(TERMINATE, of=unit), store)
+    outcome = run_ladder(world, plan(TERMINATE, of=unit), store)
     assert outcome.result is Result.REFUSED
     assert "restart_unit" in outcome.detail
-    assert climb(world, plan(RESTART, of=unit), store).result is Result.RELEASED
+    assert run_ladder(world, plan(RESTART, of=unit), store).result is Result.RELEASED
     assert world.log == [("restart_unit", 100)]
 
 
@@ -236,7 +236,7 @@ def test_a_unit_at_its_start_limit(store: Store) -> None:
     unit = target(unit="whisper.service")
     world = World(unit)
     world.unit_problem = "one more could leave it down"
-    assert climb(world, plan(RESTART, of=unit), store).result is Result.REFUSED
+    assert run_ladder(world, plan(RESTART, of=unit), store).result is Result.REFUSED
     assert world.log == []
 
 
@@ -244,7 +244,7 @@ def test_the_driver_goes_on_counting(store: Store) -> None:
     """The process has ended and its memory is still listed: said so, and not called released."""
     world = World()
     world.back_after = 1e9
-    assert climb(world, plan(KILL), store).result is Result.STILL_LISTED
+    assert run_ladder(world, plan(KILL), store).result is Result.STILL_LISTED
 
 
 def test_an_orphan_holds_it(store: Store) -> None:
@@ -257,7 +257,7 @@ def test_an_orphan_holds_it(store: Store) -> None:
         world.bodies[101].target = replace(world.bodies[101].target, used_bytes=8 * GIB)
 
     world.events = [lambda world: None, grows]
-    outcome = climb(world, plan(KILL), store)
+    outcome = run_ladder(world, plan(KILL), store)
     assert outcome.result is Result.HELD_BY_OTHER
     assert "pid 101" in outcome.detail
 
@@ -267,11 +267,11 @@ def test_all_of_a_scope_or_none(store: Store) -> None:
     world = World(target(), target(101))
     world.relatives = (101,)
     world.bodies[101].permitted = False
-    assert climb(world, plan(KILL, scope="job"), store).result is Result.FAILED
+    assert run_ladder(world, plan(KILL, scope="job"), store).result is Result.FAILED
     assert world.log == []
     world.bodies[101].permitted = True
     Audit(store, world.clock, BOOT).reset("root")
-    climb(world, plan(KILL, scope="job"), store)
+    run_ladder(world, plan(KILL, scope="job"), store)
     assert sorted(world.log) == [("SIGKILL", 100), ("SIGKILL", 101)]
 
 
@@ -279,29 +279,29 @@ def test_evidence(store: Store) -> None:
     """Beyond release_cache a leak needs the evidence that the configuration asks for."""
     world = World()
     weak = replace(ORDER, labels={"evidence": "balanced"})
-    outcome = climb(world, plan(RELEASE, TERMINATE, order=weak), store)
+    outcome = run_ladder(world, plan(RELEASE, TERMINATE, order=weak), store)
     assert outcome.result is Result.REFUSED
     assert "evidence" in outcome.detail
     assert world.log == [("release_cache", 100)]
     lowered = replace(RULES, policy=replace(RULES.policy, evidence=("strict", "balanced")))
-    assert climb(world, plan(TERMINATE, order=weak), store, lowered).result is Result.RELEASED
+    assert run_ladder(world, plan(TERMINATE, order=weak), store, lowered).result is Result.RELEASED
 
 
 def test_by_hand(store: Store) -> None:
     """`--force` lifts the allow list, and never the never-list."""
     stranger = target(user="other")
     forced = replace(ORDER, forced=True, alert="", alertname="")
-    assert climb(World(stranger), plan(KILL, of=stranger), store).result is Result.REFUSED
-    assert climb(World(stranger), plan(KILL, of=stranger, order=forced), store).result is Result.RELEASED
+    assert run_ladder(World(stranger), plan(KILL, of=stranger), store).result is Result.REFUSED
+    assert run_ladder(World(stranger), plan(KILL, of=stranger, order=forced), store).result is Result.RELEASED
     daemon = target(name="nvidia-persiste")
-    assert climb(World(daemon), plan(KILL, of=daemon, order=forced), store).result is Result.REFUSED
+    assert run_ladder(World(daemon), plan(KILL, of=daemon, order=forced), store).result is Result.REFUSED
 
 
 def test_not_recorded_not_done(store: Store) -> None:
     """The intent is on the disk before the signal is sent; where it cannot be written, nothing is sent."""
     world = World()
     store.execute("DROP TABLE remedy_audit")
-    assert climb(world, plan(KILL), store).result is Result.REFUSED
+    assert run_ladder(world, plan(KILL), store).result is Result.REFUSED
     assert world.log == []
 
 
@@ -324,8 +324,8 @@ def test_limits(store: Store, limits: Limits, word: str) -> None:
     rules = replace(RULES, limits=limits)
     for dry_run in (True, False):
         first, second = World(), World()
-        climb(first, plan(KILL, dry_run=dry_run), store, rules)
-        outcome = climb(second, plan(KILL, dry_run=dry_run), store, rules)
+        run_ladder(first, plan(KILL, dry_run=dry_run), store, rules)
+        outcome = run_ladder(second, plan(KILL, dry_run=dry_run), store, rules)
         assert outcome.result is Result.REFUSED
         assert word in outcome.detail
         assert second.log == []
@@ -343,7 +343,7 @@ def test_a_limit_of_none(store: Store, limits: Limits, word: str) -> None:
     """A limit of 0 permits no action, the very first one included."""
     unit = target(unit="whisper.service")
     world = World(unit)
-    outcome = climb(world, plan(RESTART, of=unit), store, replace(RULES, limits=limits))
+    outcome = run_ladder(world, plan(RESTART, of=unit), store, replace(RULES, limits=limits))
     assert outcome.result is Result.REFUSED
     assert word in outcome.detail
     assert world.log == []
@@ -356,25 +356,25 @@ def test_the_breaker(store: Store) -> None:
     for _ in range(2):
         world = useless()
         world.back_after = 1e9
-        assert climb(world, plan(TERMINATE), store, rules).result is Result.STILL_LISTED
+        assert run_ladder(world, plan(TERMINATE), store, rules).result is Result.STILL_LISTED
     stopped = World()
-    assert climb(stopped, plan(TERMINATE), store, rules).result is Result.REFUSED
+    assert run_ladder(stopped, plan(TERMINATE), store, rules).result is Result.REFUSED
     assert stopped.log == []
     Audit(store, stopped.clock, BOOT).reset("root")
-    assert climb(stopped, plan(TERMINATE), store, rules).result is Result.RELEASED
+    assert run_ladder(stopped, plan(TERMINATE), store, rules).result is Result.RELEASED
 
 
 def test_other_signals(store: Store) -> None:
     """A signal that the app knows is sent, waited for, and is no end of the process."""
     world = World()
     usr1 = Step(Kind.SIGNAL, 5.0, signal_number=10)
-    assert climb(world, plan(usr1), store).result is Result.NO_EFFECT
+    assert run_ladder(world, plan(usr1), store).result is Result.NO_EFFECT
     assert world.log == [("SIGUSR1", 100)]
 
 
 def test_nobody_is_allowed_by_default(store: Store) -> None:
     """Off until configured: without an allow list nothing is done."""
     world = World()
-    outcome = climb(world, plan(KILL), store, Rules(Policy(Allow()), RULES.limits))
+    outcome = run_ladder(world, plan(KILL), store, Rules(Policy(Allow()), RULES.limits))
     assert outcome.result is Result.REFUSED
     assert "remedies.allow" in outcome.detail

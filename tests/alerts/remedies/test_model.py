@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import INTENT, Audit
-from gpuagent_alerts.remedies.manager import Remedies
+from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.safeguards.limits import Limits
 from gpuagent_alerts.remedies.safeguards.policy import Allow
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, target, tools
+from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, context, target
 
 PIDS = (100, 101, 102)
 TARGETS = tuple(
@@ -106,7 +106,7 @@ class Witness(World):
     def __init__(self, store: Store) -> None:
         super().__init__(*TARGETS)
         self.store = store
-        self.remedies: Remedies | None = None
+        self.remedies: RemedyManager | None = None
         self.ladder: LadderRule | None = LADDER
         self.rules = IN_FORCE
         self.first = dict(self.bodies)
@@ -190,7 +190,7 @@ async def _story(
     world = Witness(store)
     world.back_after = back_after
     world.events, world.inner = list(events), list(inner)
-    remedies = Remedies([LADDER], IN_FORCE, tools(world, store), proof_seconds=20.0, told=lambda *_: None)
+    remedies = RemedyManager([LADDER], IN_FORCE, context(world, store), proof_seconds=20.0, on_run_end=lambda *_: None)
     world.remedies = remedies
     for pid, wait in order:
         seen = [body.target for body in world.bodies.values() if body.alive]
@@ -213,7 +213,7 @@ async def _story(
     store.close()
 
 
-async def _until_idle(remedies: Remedies) -> None:
+async def _until_idle(remedies: RemedyManager) -> None:
     limit = time.monotonic() + 20
     while remedies.running:
         await asyncio.sleep(0)

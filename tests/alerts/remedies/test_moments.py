@@ -46,7 +46,7 @@ def settings(pid: int) -> Config:
     return config(as_target(pid).user, ladders=[LADDER])
 
 
-async def climb(one: Stage, pid: int, moment: int, event: Callable[[], None]) -> list[dict[str, Any]]:
+async def run_ladder(one: Stage, pid: int, moment: int, event: Callable[[], None]) -> list[dict[str, Any]]:
     """A ladder on the process, with something that happens after so many ticks; its record."""
     one.fires(pid)
     for _ in range(moment):
@@ -82,7 +82,7 @@ def test_the_alert_ends(store: Store, moment: int) -> None:
         async def story() -> list[dict[str, Any]]:
             pids = {"leaker": leaker.pid, "neighbour": neighbour.pid}
             async with stage(settings(leaker.pid), store, pids) as one:
-                return await climb(one, leaker.pid, moment, one.alerts.clear)
+                return await run_ladder(one, leaker.pid, moment, one.alerts.clear)
 
         runs = asyncio.run(story())
         signals = sent(runs)
@@ -108,7 +108,7 @@ def test_the_process_ends(store: Store, moment: int) -> None:
         async def story() -> list[dict[str, Any]]:
             pids = {"leaker": leaker.pid, "neighbour": neighbour.pid}
             async with stage(settings(leaker.pid), store, pids) as one:
-                return await climb(one, leaker.pid, moment, ends)
+                return await run_ladder(one, leaker.pid, moment, ends)
 
         runs = asyncio.run(story())
         assert {run["end"]["result"] for run in runs} <= {"exited", "released", "refused"}

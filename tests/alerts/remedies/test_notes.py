@@ -10,10 +10,10 @@ import pytest
 from gpuagent_alerts.remedies.audit import Audit, runs
 from gpuagent_alerts.remedies.notes import Notes, has_taken_a_step
 from gpuagent_alerts.remedies.observation import Condition
-from gpuagent_alerts.remedies.run import Run
+from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, plan, target, tools
+from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, context, plan, target
 
 NOTIFY = Step(Kind.NOTIFY, 5.0)
 
@@ -66,8 +66,8 @@ def test_what_is_told(steps: Sequence[Step], before: Callable[[World], None], dr
     before(world)
 
     async def story() -> None:
-        made = Run(plan(*steps, dry_run=dry_run), RULES, tools(world, store))
-        outcome = await made.climb()
+        made = LadderRun(plan(*steps, dry_run=dry_run), RULES, context(world, store))
+        outcome = await made.run()
         notes, later = Notes(world.clock), Notes(world.clock)
         notes.ended(made, outcome, again=False)
         later.take_over(runs(Audit(store, world.clock, BOOT).events()))

@@ -18,7 +18,7 @@ from gpuagent_alerts.remedies.safeguards.refusals import Passing, passes_in
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_person_and_rules import asked, begun, fire, manager
-from tests.alerts.remedies.world import KILL, ORDER, World, climb, plan, target
+from tests.alerts.remedies.world import KILL, ORDER, World, plan, run_ladder, target
 
 WHO = ProcessId("boot", 100, 1000)
 ALERT = Alert({"alertname": "Full", "gpu": "0"}, {}, Status.FIRING, 1.7e9)
@@ -85,7 +85,7 @@ def test_obstacles_of_a_reading(store: Store, changes: dict[str, object]) -> Non
     """What the next reading may show is waited for, and no longer than that."""
     world = World()
     world.observation_changes = changes
-    outcome = climb(world, plan(KILL, order=LARGEST), store)
+    outcome = run_ladder(world, plan(KILL, order=LARGEST), store)
     assert (outcome.result, outcome.general) == (Result.REFUSED, True)
     assert passes_in(outcome.reasons) == 10.0
     assert world.log == []

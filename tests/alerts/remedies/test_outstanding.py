@@ -11,12 +11,12 @@ import pytest
 
 from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.remedies.audit import INTENT, Audit
-from gpuagent_alerts.remedies.manager import Remedies
+from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_person_and_rules import asked, fire, manager
-from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, climb, plan, target
+from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, plan, run_ladder, target
 
 STUBBORN, INNOCENT = target(100), target(101, key=MemoryKey("GPU-0", 101))
 TELL = Step(Kind.EXEC, 5.0, command=("/usr/bin/logger", "full"))
@@ -32,7 +32,7 @@ def world() -> World:
     return made
 
 
-async def after_restart(made: World, store: Store, ends: list[str]) -> Remedies:
+async def after_restart(made: World, store: Store, ends: list[str]) -> RemedyManager:
     """The next agent, with the same record."""
     remedies = manager(made, store, ends)
     await remedies.recall()
@@ -74,10 +74,10 @@ def test_nobody_else_is_chosen_before_it_has_ended(store: Store, *, restarts: bo
 def test_it_may_be_asked_again_and_sigkill_comes_once(store: Store) -> None:
     """KILL-06: the guilty one is not safe behind its own SIGTERM; what SIGKILL did not end is left alone."""
     here = world()
-    assert climb(here, plan(TERMINATE, of=STUBBORN), store).result is Result.NO_EFFECT
+    assert run_ladder(here, plan(TERMINATE, of=STUBBORN), store).result is Result.NO_EFFECT
     here.bodies[100].immortal = True
-    assert climb(here, plan(KILL, of=STUBBORN), store).result is Result.UNKILLABLE
-    outcome = climb(here, plan(KILL, of=STUBBORN), store)
+    assert run_ladder(here, plan(KILL, of=STUBBORN), store).result is Result.UNKILLABLE
+    outcome = run_ladder(here, plan(KILL, of=STUBBORN), store)
     assert outcome.result is Result.REFUSED
     assert "has not ended since SIGKILL" in outcome.detail
     assert [name for name, _ in here.log] == ["SIGTERM", "SIGKILL"]
@@ -86,8 +86,8 @@ def test_it_may_be_asked_again_and_sigkill_comes_once(store: Store) -> None:
 def test_the_record_forbids_it_where_the_manager_knows_nothing(store: Store) -> None:
     """KILL-01: a run asks the record right before each step, whatever was read at the start."""
     here = world()
-    climb(here, plan(TERMINATE, of=STUBBORN), store)
-    outcome = climb(here, plan(KILL, of=INNOCENT), store)
+    run_ladder(here, plan(TERMINATE, of=STUBBORN), store)
+    outcome = run_ladder(here, plan(KILL, of=INNOCENT), store)
     assert (outcome.result, "pid 100" in outcome.detail) == (Result.REFUSED, True)
     assert here.log == [("SIGTERM", 100)]
 
@@ -102,15 +102,15 @@ def test_the_agent_ends_between_intent_and_result(store: Store) -> None:
     })  # fmt: skip
     audit.write(run, INTENT, {"step": "SIGKILL", "disrupts": True})  # as an older version wrote it
     assert Audit(store, here.clock, BOOT).close_open() == [run]
-    assert climb(here, plan(KILL, of=INNOCENT), store).result is Result.REFUSED
-    assert climb(here, plan(KILL, of=STUBBORN), store).result is Result.RELEASED
-    assert climb(here, plan(KILL, of=INNOCENT), store).result is Result.RELEASED
+    assert run_ladder(here, plan(KILL, of=INNOCENT), store).result is Result.REFUSED
+    assert run_ladder(here, plan(KILL, of=STUBBORN), store).result is Result.RELEASED
+    assert run_ladder(here, plan(KILL, of=INNOCENT), store).result is Result.RELEASED
 
 
 def test_another_boot_waits_for_nobody(store: Store) -> None:
     """After a reboot no process of the record is left."""
     here = world()
-    climb(here, plan(TERMINATE, of=STUBBORN), store)
+    run_ladder(here, plan(TERMINATE, of=STUBBORN), store)
     assert outstanding(here, store) == [(100, "SIGTERM")]
     assert Audit(store, here.clock, "next boot").outstanding() == []
 
@@ -125,7 +125,7 @@ def test_what_ends_nobody_holds_nobody_up(store: Store, step: Step, *, waits: bo
     """Only a step after which the process may end is waited for."""
     here = world()
     here.events = [lambda _: None] * 50
-    climb(here, plan(step, of=STUBBORN), store)
+    run_ladder(here, plan(step, of=STUBBORN), store)
     assert outstanding(here, store) == ([(100, str(step))] if waits else [])
 
 
@@ -137,7 +137,7 @@ def test_what_was_not_done_is_not_waited_for(store: Store, how: str) -> None:
         here.bodies[100].permitted = False
     if how == "forbidden at the last look":
         here.inner = [lambda _: None, lambda _: None, lambda made: made.exec(100)]
-    climb(here, plan(TERMINATE, of=STUBBORN, dry_run=how == "dry run"), store)
+    run_ladder(here, plan(TERMINATE, of=STUBBORN, dry_run=how == "dry run"), store)
     assert here.log == []
     assert [event.kind for event in Audit(store, here.clock, BOOT).events()].count(INTENT) == 1
     assert outstanding(here, store) == []
@@ -150,24 +150,24 @@ def test_all_that_fall_together_on_all_their_gpus(store: Store) -> None:
     here = World(STUBBORN, second, other)
     here.relatives = (100, 101)
     here.bodies[101].stubborn = True
-    climb(here, plan(TERMINATE, of=STUBBORN, scope="job"), store)
+    run_ladder(here, plan(TERMINATE, of=STUBBORN, scope="job"), store)
     here.relatives = ()
-    outcome = climb(here, plan(KILL, of=other), store)
+    outcome = run_ladder(here, plan(KILL, of=other), store)
     assert (outcome.result, "pid 101" in outcome.detail) == (Result.REFUSED, True)
 
 
 def test_a_person_waits_for_nobody(store: Store) -> None:
     """Who clears a GPU by hand may end the neighbor of one that hangs."""
     here = world()
-    climb(here, plan(TERMINATE, of=STUBBORN), store)
-    assert climb(here, asked(here, 101), store).result is Result.RELEASED
+    run_ladder(here, plan(TERMINATE, of=STUBBORN), store)
+    assert run_ladder(here, asked(here, 101), store).result is Result.RELEASED
 
 
 def test_it_is_on_the_disk(tmp_path: Path) -> None:
     """KILL-06: what is waited for is known after a kill -9, from the file alone."""
     here = world()
     with closing(Store(tmp_path / "state.db")) as store:
-        climb(here, plan(TERMINATE, of=STUBBORN), store)
+        run_ladder(here, plan(TERMINATE, of=STUBBORN), store)
     with closing(Store(tmp_path / "state.db")) as store:
         assert outstanding(here, store) == [(100, "SIGTERM")]
 

@@ -12,7 +12,7 @@ import pytest
 from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit
-from gpuagent_alerts.remedies.manager import Remedies
+from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import Order
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
@@ -20,7 +20,19 @@ from gpuagent_alerts.remedies.safeguards.limits import Limits
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.remedies.steps import Step
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import BOOT, GIB, KILL, RESTART, RULES, TERMINATE, World, climb, plan, target, tools
+from tests.alerts.remedies.world import (
+    BOOT,
+    GIB,
+    KILL,
+    RESTART,
+    RULES,
+    TERMINATE,
+    World,
+    context,
+    plan,
+    run_ladder,
+    target,
+)
 
 PERSON = Order(asked_by="alice (uid 1000)")
 STRICT = replace(
@@ -35,24 +47,26 @@ def asked(world: World, pid: int, *steps: Step, **changes: Any) -> Plan:
     return replace(plan(*(steps or (TERMINATE, KILL)), of=world.bodies[pid].target, order=PERSON), **changes)
 
 
-def manager(world: World, store: Store, ends: list[str], rules: Rules = RULES, steps: Sequence[Step] = ()) -> Remedies:
+def manager(
+    world: World, store: Store, ends: list[str], rules: Rules = RULES, steps: Sequence[Step] = ()
+) -> RemedyManager:
     """With one ladder for every alert; how each run ended is added to `ends`."""
 
     def told(plan: Plan, _: object, outcome: Outcome, __: bool) -> None:
         ends.append(f"{plan.target.pid} {outcome.result}")
 
     ladder = LadderRule(lambda labels: True, tuple(steps) or (TERMINATE, KILL), dry_run=False)
-    return Remedies([ladder], rules, tools(world, store), proof_seconds=20.0, told=told)
+    return RemedyManager([ladder], rules, context(world, store), proof_seconds=20.0, on_run_end=told)
 
 
-def fire(made: Remedies, world: World, pid: int) -> None:
+def fire(made: RemedyManager, world: World, pid: int) -> None:
     """An alert about a process, with evidence."""
     labels = {"alertname": "Full", "pid": str(pid)}
     seen = [body.target for body in world.bodies.values() if body.alive]
     made.consider([AlertCandidates(Alert(labels, {}, Status.FIRING, world.clock.wall()), 1e9, seen)])
 
 
-async def begun(made: Remedies, number: int) -> None:
+async def begun(made: RemedyManager, number: int) -> None:
     """So many runs are under way."""
     for _ in range(100_000):
         if len(made.running) == number:
@@ -66,7 +80,7 @@ def test_no_limit_bounds_a_person(store: Store) -> None:
     for rank in RANKS:
         world = World(rank)
         world.back_after = 1e9  # nothing comes back: for rules the breaker would open
-        assert climb(world, asked(world, rank.pid), store, STRICT).result is Result.STILL_LISTED
+        assert run_ladder(world, asked(world, rank.pid), store, STRICT).result is Result.STILL_LISTED
         assert world.log == [("SIGTERM", rank.pid)]
 
 
@@ -85,10 +99,10 @@ def test_what_a_person_does_counts_for_rules(store: Store, limits: dict[str, Any
     rules = replace(RULES, limits=replace(RULES.limits, **limits))
     rehearsal, world, after = World(), World(), World()
     world.back_after = 1e9
-    climb(rehearsal, asked(rehearsal, 100, dry_run=True), store, rules)
+    run_ladder(rehearsal, asked(rehearsal, 100, dry_run=True), store, rules)
     assert Audit(store, rehearsal.clock, BOOT).past(dry_run=False) == []
-    climb(world, asked(world, 100), store, rules)
-    outcome = climb(after, plan(KILL), store, rules)
+    run_ladder(world, asked(world, 100), store, rules)
+    outcome = run_ladder(after, plan(KILL), store, rules)
     assert (outcome.result, word in outcome.detail) == (Result.REFUSED, True)
     assert after.log == []
 

@@ -11,7 +11,7 @@ import pytest
 from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import BEGIN, INTENT, RESULT, Audit
-from gpuagent_alerts.remedies.manager import Remedies
+from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.observation import Order
 from gpuagent_alerts.remedies.outcome import Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
@@ -30,10 +30,10 @@ from tests.alerts.remedies.world import (
     RULES,
     TERMINATE,
     World,
-    climb,
+    context,
     plan,
+    run_ladder,
     target,
-    tools,
 )
 
 NOTIFY = Step(Kind.NOTIFY, 30.0)
@@ -48,7 +48,7 @@ def test_members_on_other_gpus_fall_together(store: Store) -> None:
     """The ranks of a server are on a GPU each: all are signalled, and the memory that counts is the target's GPU's."""
     world = World(RANK0, RANK1)
     world.relatives = (101,)
-    assert climb(world, plan(KILL, scope="job"), store).result is Result.RELEASED
+    assert run_ladder(world, plan(KILL, scope="job"), store).result is Result.RELEASED
     assert sorted(world.log) == [("SIGKILL", 100), ("SIGKILL", 101)]
 
 
@@ -56,7 +56,7 @@ def test_one_process_is_one_process(store: Store) -> None:
     """With the scope `process` nobody else is touched, however close they are."""
     world = World(RANK0, RANK1)
     world.relatives = (101,)
-    assert climb(world, plan(KILL), store).result is Result.RELEASED
+    assert run_ladder(world, plan(KILL), store).result is Result.RELEASED
     assert world.log == [("SIGKILL", 100)]
 
 
@@ -64,7 +64,7 @@ def test_one_member_that_is_not_allowed_saves_all(store: Store) -> None:
     """All of a job, or none: also where one of them belongs to somebody else."""
     world = World(RANK0, replace(RANK1, user="other"))
     world.relatives = (101,)
-    outcome = climb(world, plan(KILL, scope="job"), store)
+    outcome = run_ladder(world, plan(KILL, scope="job"), store)
     assert outcome.result is Result.REFUSED
     assert "pid 101, which falls with it: other is not in" in outcome.detail
     assert world.log == []
@@ -77,7 +77,7 @@ def test_a_member_that_ends_by_itself_saves_nobody(store: Store) -> None:
     for body in world.bodies.values():
         body.stubborn = True
     world.events = [lambda world: None] * 4 + [lambda world: world.end(101)]
-    assert climb(world, plan(TERMINATE, KILL, scope="job"), store).result is Result.RELEASED
+    assert run_ladder(world, plan(TERMINATE, KILL, scope="job"), store).result is Result.RELEASED
     assert world.log.count(("SIGKILL", 100)) == 1
     assert ("SIGKILL", 101) not in world.log
 
@@ -87,7 +87,7 @@ def test_a_member_that_nobody_has_reaped(store: Store) -> None:
     world = World(RANK0, RANK1)
     world.relatives = (101,)
     world.bodies[101].state = "Z"
-    assert climb(world, plan(KILL, scope="job"), store).result is Result.RELEASED
+    assert run_ladder(world, plan(KILL, scope="job"), store).result is Result.RELEASED
     assert world.log == [("SIGKILL", 100)]
 
 
@@ -102,7 +102,7 @@ def test_an_orphan_is_known_by_what_it_was(store: Store) -> None:
         world.bodies[101].target = replace(child, used_bytes=8 * GIB)
 
     world.events = [lambda world: None, orphaned]
-    outcome = climb(world, plan(KILL), store)
+    outcome = run_ladder(world, plan(KILL), store)
     assert outcome.result is Result.HELD_BY_OTHER
     assert "pid 101" in outcome.detail
 
@@ -117,7 +117,7 @@ def test_the_last_look_is_on_record(store: Store) -> None:
             return frozenset({1})
 
     world = Late()
-    outcome = climb(world, plan(KILL), store)
+    outcome = run_ladder(world, plan(KILL), store)
     assert outcome.result is Result.REFUSED
     assert world.log == []
     events = Audit(store, world.clock, BOOT).events()
@@ -130,12 +130,12 @@ def test_nobody_is_warned_of_what_will_not_come(store: Store) -> None:
     """A notice is judged as what it announces: no app drains for a step that is refused."""
     world = World(target(user="other"))
     what = plan(NOTIFY, KILL, of=target(user="other"))
-    assert climb(world, what, store).result is Result.REFUSED
+    assert run_ladder(world, what, store).result is Result.REFUSED
     assert world.log == []
     spent = replace(RULES, limits=replace(RULES.limits, per_hour=0))
-    assert climb(World(), plan(KILL), store).result is Result.RELEASED
+    assert run_ladder(World(), plan(KILL), store).result is Result.RELEASED
     world = World()
-    outcome = climb(world, plan(NOTIFY, KILL), store, spent)
+    outcome = run_ladder(world, plan(NOTIFY, KILL), store, spent)
     assert "per_hour" in outcome.detail
     assert world.log == []
 
@@ -143,12 +143,12 @@ def test_nobody_is_warned_of_what_will_not_come(store: Store) -> None:
 def test_refusals_do_not_push_actions_out_of_the_budget(store: Store) -> None:
     """Limits are counted over all actions of a day, however many refusals were recorded since."""
     rules = replace(RULES, limits=replace(RULES.limits, per_day=1))
-    assert climb(World(), plan(KILL), store, rules).result is Result.RELEASED
+    assert run_ladder(World(), plan(KILL), store, rules).result is Result.RELEASED
     audit = Audit(store, World().clock, BOOT)
     for _ in range(1100):
         audit.write("x", BEGIN, BEGUN)
     world = World()
-    assert "per_day" in climb(world, plan(KILL), store, rules).detail
+    assert "per_day" in run_ladder(world, plan(KILL), store, rules).detail
     assert world.log == []
 
 
@@ -168,7 +168,7 @@ def test_the_wall_clock_makes_nobody_older(store: Store) -> None:
     world = World()
     world.clock._wall += 1e9
     young = replace(RULES.policy, allow=replace(RULES.policy.allow, min_age=5000.0))
-    assert "younger" in climb(world, plan(KILL), store, replace(RULES, policy=young)).detail
+    assert "younger" in run_ladder(world, plan(KILL), store, replace(RULES, policy=young)).detail
     assert world.log == []
 
 
@@ -179,7 +179,7 @@ def test_units_that_are_never_restarted(store: Store, unit: str) -> None:
     """KILL-03: a process may run in the unit of what runs others' processes: that is not restarted for it."""
     runs = target(unit=unit)
     world = World(runs)
-    outcome = climb(world, plan(RESTART, of=runs), store)
+    outcome = run_ladder(world, plan(RESTART, of=runs), store)
     assert outcome.result is Result.REFUSED
     assert "never-list" in outcome.detail
     assert world.log == []
@@ -189,7 +189,7 @@ def test_a_program_without_its_argument(store: Store) -> None:
     """`docker restart` of a process in no container would be another command: it is not run."""
     world = World()
     docker = Step(Kind.EXEC, 5.0, command=("/usr/bin/docker", "restart", "{container_id}"))
-    assert "needs {container_id}" in climb(world, plan(docker, scope="container"), store).detail
+    assert "needs {container_id}" in run_ladder(world, plan(docker, scope="container"), store).detail
     assert world.log == []
 
 
@@ -211,13 +211,13 @@ def test_a_program_that_acts_on_a_whole_group(store: Store, group: str) -> None:
         member = target(**IDS[group])
         world = World(member)
         world.group_problem = problem
-        outcome = climb(world, plan(step, of=member, scope=scope), store, rules)
+        outcome = run_ladder(world, plan(step, of=member, scope=scope), store, rules)
         assert (world.log == [("exec", 100)], words in outcome.detail) == (not words, True)
     member = target(**IDS[group])
     world = World(member)
     # Between the decision and the last look, others come into it.
     world.inner = [lambda _: None] * 2 + [lambda world: setattr(world, "group_problem", "others are in it")]
-    assert "others are in it" in climb(world, plan(step, of=member, scope=group), store, rules).detail
+    assert "others are in it" in run_ladder(world, plan(step, of=member, scope=group), store, rules).detail
     assert world.log == []
 
 
@@ -225,8 +225,8 @@ def test_a_victim_that_was_chosen_as_a_leak_needs_its_evidence(store: Store) -> 
     """`victim: leaking` says that it leaks: the detector must be as sure as for an alert about the leak itself."""
     full = Order(alert="a1", alertname="GpuMemoryHigh", labels={}, victim="leaking")
     weak, sure = (target(leaking=True, evidence=each) for each in ("balanced", "strict"))
-    assert "evidence" in climb(World(weak), plan(KILL, of=weak, order=full), store).detail
-    assert climb(World(sure), plan(KILL, of=sure, order=full), store).result is Result.RELEASED
+    assert "evidence" in run_ladder(World(weak), plan(KILL, of=weak, order=full), store).detail
+    assert run_ladder(World(sure), plan(KILL, of=sure, order=full), store).result is Result.RELEASED
 
 
 def ladder(*steps: Step, dry_run: bool = False) -> LadderRule:
@@ -240,11 +240,11 @@ def firing(of: int, *seen: World) -> AlertCandidates:
     return AlertCandidates(alert, 1e9, [body.target for body in seen[0].bodies.values()])
 
 
-def remedies(world: World, store: Store, ends: list[str], *ladders: LadderRule) -> Remedies:
+def remedies(world: World, store: Store, ends: list[str], *ladders: LadderRule) -> RemedyManager:
     """What they come to goes to `ends`."""
-    return Remedies(
-        ladders or [ladder()], RULES, tools(world, store), proof_seconds=5.0,
-        told=lambda plan, run, outcome, again: ends.append(f"{plan.target.pid} {outcome.result}"),
+    return RemedyManager(
+        ladders or [ladder()], RULES, context(world, store), proof_seconds=5.0,
+        on_run_end=lambda plan, run, outcome, again: ends.append(f"{plan.target.pid} {outcome.result}"),
     )  # fmt: skip
 
 
@@ -266,7 +266,7 @@ def test_another_configuration_calls_it_off(store: Store, now: tuple[LadderRule,
     assert world.log == [("SIGTERM", 100)]
 
 
-def test_the_same_configuration_lets_it_climb(store: Store) -> None:
+def test_the_same_configuration_lets_it_run_on(store: Store) -> None:
     """A reload that changes something else changes nothing for it; narrower rules count from the next step on."""
     for rules, result in (
         (RULES, "100 released"),

@@ -14,7 +14,7 @@ from gpuagent_alerts.remedies.safeguards.never_list import NEVER_UNITS, SHARED_U
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import BOOT, ORDER, RELEASE, RESTART, RULES, World, climb, plan, target
+from tests.alerts.remedies.world import BOOT, ORDER, RELEASE, RESTART, RULES, World, plan, run_ladder, target
 
 UNIT = "whisper.service"
 SHARING = "whisper.service runs processes of other users: alice (2); name it in remedies.allow.shared_units"
@@ -40,14 +40,14 @@ def restart(unit: str = UNIT, order: Order = ORDER, *, dry_run: bool = False) ->
 def test_it_is_left_alone(store: Store, order: Order, dry_run: bool) -> None:
     """Neither a rule nor a person's plain word ends others' work, and a dry run says the same."""
     made = world()
-    outcome = climb(made, restart(order=order, dry_run=dry_run), store)
+    outcome = run_ladder(made, restart(order=order, dry_run=dry_run), store)
     assert (outcome.result, outcome.detail, made.log) == (Result.REFUSED, SHARING, [])
 
 
 def test_one_that_is_named(store: Store) -> None:
     """`shared_units` permits it, and needs no second entry in `units`."""
     made = world()
-    assert climb(made, restart(), store, NAMED).result is Result.RELEASED
+    assert run_ladder(made, restart(), store, NAMED).result is Result.RELEASED
     assert made.log == [("restart_unit", 100)]
 
 
@@ -55,7 +55,7 @@ def test_force_answers_for_nobody_in_a_unit(store: Store) -> None:
     """KILL-01: who else is in the unit a person is not shown: `--force` lifts the allow list, and nothing of this."""
     made = world()
     for order in (FORCED, replace(ORDER, forced=True)):
-        refused = climb(made, restart(order=order), store)
+        refused = run_ladder(made, restart(order=order), store)
         assert (refused.result, refused.detail) == (Result.REFUSED, SHARING)
     assert made.log == []
 
@@ -64,11 +64,11 @@ def test_what_nothing_lifts(store: Store) -> None:
     """The never-list and systemd's start limit stand against `shared_units` and `--force`."""
     made = world()
     made.unit_problem = "one more could leave it down"
-    assert climb(made, restart(order=FORCED), store, NAMED).result is Result.REFUSED
+    assert run_ladder(made, restart(order=FORCED), store, NAMED).result is Result.REFUSED
     docker = replace(RULES, policy=Policy(Allow(shared_units=("docker.service",))))
-    assert "never-list" in climb(world("docker.service"), restart("docker.service", FORCED), store, docker).detail
+    assert "never-list" in run_ladder(world("docker.service"), restart("docker.service", FORCED), store, docker).detail
     own = replace(NAMED, policy=replace(NAMED.policy, never=("whisper*",)))
-    assert "never-list" in climb(world(), restart(order=FORCED), store, own).detail
+    assert "never-list" in run_ladder(world(), restart(order=FORCED), store, own).detail
     assert made.log == []
 
 
@@ -81,7 +81,7 @@ def test_others_begin_between_the_decision_and_the_restart(store: Store) -> None
         world.unit_sharing = SHARING
 
     made.before_restart = somebody_logs_in
-    outcome = climb(made, restart(), store)
+    outcome = run_ladder(made, restart(), store)
     assert (outcome.result, outcome.detail, made.log) == (Result.REFUSED, SHARING, [])
     (result,) = [event.data for event in Audit(store, made.clock, BOOT).events() if event.kind == RESULT]
     assert (result["ok"], result["detail"]) == (False, f"not done: {SHARING}")
@@ -91,14 +91,14 @@ def test_nobody_is_warned_of_what_will_be_refused(store: Store) -> None:
     """A notice of a restart is refused as the restart is."""
     made = world()
     steps = (Step(Kind.NOTIFY, 30.0), RESTART)
-    assert climb(made, plan(*steps, of=target(unit=UNIT)), store).result is Result.REFUSED
+    assert run_ladder(made, plan(*steps, of=target(unit=UNIT)), store).result is Result.REFUSED
     assert made.log == []
 
 
 def test_other_steps_do_not_ask(store: Store) -> None:
     """Emptying the cache of one's own process in a shared unit harms nobody."""
     made = world()
-    climb(made, plan(RELEASE, of=target(unit=UNIT)), store)
+    run_ladder(made, plan(RELEASE, of=target(unit=UNIT)), store)
     assert made.log == [("release_cache", 100)]
 
 
@@ -109,13 +109,13 @@ def test_known_to_run_the_work_of_others(store: Store, unit: str) -> None:
     """Jobs of many under one user cannot be told from the unit's own: such units need permission by their name."""
     made = world(unit)
     made.unit_sharing = ""
-    refused = climb(made, restart(unit), store)
+    refused = run_ladder(made, restart(unit), store)
     assert refused.result is Result.REFUSED
     assert "name it in remedies.allow.shared_units" in refused.detail
     assert "run systemctl yourself" in refused.detail
     assert made.log == []
     named = replace(RULES, policy=Policy(Allow(shared_units=(unit,))))
-    assert climb(made, restart(unit), store, named).result is Result.RELEASED
+    assert run_ladder(made, restart(unit), store, named).result is Result.RELEASED
 
 
 def test_shared_units_narrow_as_units_do(store: Store) -> None:
@@ -123,7 +123,7 @@ def test_shared_units_narrow_as_units_do(store: Store) -> None:
     rules = replace(RULES, policy=Policy(Allow(users=("svc",), shared_units=("other.service",))))
     made = world()
     made.unit_sharing = ""
-    assert "not in remedies.allow.units" in climb(made, restart(), store, rules).detail
+    assert "not in remedies.allow.units" in run_ladder(made, restart(), store, rules).detail
     assert Allow(shared_units=("a.service",)).names_nobody is False
 
 

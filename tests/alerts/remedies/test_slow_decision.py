@@ -12,10 +12,10 @@ import pytest
 from gpuagent_alerts.remedies.audit import INTENT, RESULT, Audit
 from gpuagent_alerts.remedies.observation import Condition
 from gpuagent_alerts.remedies.outcome import Outcome, Result
-from gpuagent_alerts.remedies.run import Run
+from gpuagent_alerts.remedies.run import LadderRun
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import BOOT, GIB, ORDER, RULES, TERMINATE, World, plan, tools
+from tests.alerts.remedies.world import BOOT, GIB, ORDER, RULES, TERMINATE, World, context, plan
 
 Event = Callable[[World], None]
 
@@ -48,7 +48,7 @@ def changed(**changes: Any) -> Event:
     return lambda world: world.observation_changes.update(changes)
 
 
-def climb(store: Store, event: Event, **order: Any) -> tuple[Outcome, World, Audit]:
+def run_ladder(store: Store, event: Event, **order: Any) -> tuple[Outcome, World, Audit]:
     """A run whose first intent takes a second to write."""
     world = World()
     audit = SlowAudit(store, world.clock, BOOT)
@@ -56,14 +56,14 @@ def climb(store: Store, event: Event, **order: Any) -> tuple[Outcome, World, Aud
 
     async def run() -> Outcome:
         what = plan(TERMINATE, order=replace(ORDER, **order))
-        return await Run(what, RULES, replace(tools(world, store), audit=audit)).climb()
+        return await LadderRun(what, RULES, replace(context(world, store), audit=audit)).run()
 
     return asyncio.run(run()), world, audit
 
 
 def test_nothing_has_changed(store: Store) -> None:
     """A slow disk alone keeps nobody from acting."""
-    outcome, world, _ = climb(store, lambda _: None)
+    outcome, world, _ = run_ladder(store, lambda _: None)
     assert (outcome.result, world.log) == (Result.RELEASED, [("SIGTERM", 100)])
 
 
@@ -81,7 +81,7 @@ def test_nothing_has_changed(store: Store) -> None:
 )
 def test_the_reason_has_gone_meanwhile(store: Store, event: Event, order: dict[str, Any], result: Result) -> None:
     """KILL-06: no signal is sent on a reading of before, and the record says that it was not."""
-    outcome, world, audit = climb(store, event, **order)
+    outcome, world, audit = run_ladder(store, event, **order)
     assert (outcome.result, outcome.acted, world.log) == (result, False, [])
     assert [row.data["detail"].startswith("not done: ") for row in audit.events() if row.kind == RESULT] == [True]
 
@@ -93,13 +93,13 @@ def test_it_complied_meanwhile(store: Store) -> None:
         holds(1)(world)
         world.events.append(changed(condition=Condition.OVER))
 
-    outcome, world, _ = climb(store, comply)
+    outcome, world, _ = run_ladder(store, comply)
     assert (outcome.result, world.log) == (Result.RESOLVED, [])
 
 
 def test_it_grew_meanwhile(store: Store) -> None:
     """More than before is no reason to wait for the rule."""
-    outcome, world, _ = climb(store, holds(9))
+    outcome, world, _ = run_ladder(store, holds(9))
     assert (outcome.result, world.log) == (Result.RELEASED, [("SIGTERM", 100)])
 
 
@@ -111,6 +111,6 @@ def test_no_reading_came_meanwhile(store: Store) -> None:
         world.clock.advance(60.0)
         world.deaf = True
 
-    outcome, world, _ = climb(store, blind)
+    outcome, world, _ = run_ladder(store, blind)
     assert (outcome.result, world.log) == (Result.REFUSED, [])
     assert "no fresh reading" in outcome.detail

@@ -14,7 +14,7 @@ from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import MAX_TIED, Facts, Identity, TiedProcess, Ties
 from gpuagent_alerts.store.database import Store
-from tests.alerts.remedies.world import KILL, TERMINATE, World, climb, plan, target
+from tests.alerts.remedies.world import KILL, TERMINATE, World, plan, run_ladder, target
 
 WHY = "in the pid namespace of pid 100"
 BOB = (TiedProcess(7, 70, ("sleep",), "bob", belongs=False, why=WHY),)
@@ -102,7 +102,7 @@ def test_somebody_is_tied_to_it_meanwhile(store: Store, looks: int) -> None:
         world.ties = Ties(BOB)
 
     world.inner = [lambda _: None] * looks + [comes]
-    outcome = climb(world, plan(TERMINATE, KILL), store)
+    outcome = run_ladder(world, plan(TERMINATE, KILL), store)
     assert outcome.result is Result.REFUSED
     assert "pid 7 (sleep of bob" in outcome.detail
     assert world.bodies[100].signals == []

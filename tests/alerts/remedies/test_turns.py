@@ -11,14 +11,14 @@ import pytest
 from gpuagent.core.growth import MemoryKey
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.audit import Audit
-from gpuagent_alerts.remedies.manager import Remedies
+from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.outcome import Outcome, Result
 from gpuagent_alerts.remedies.plan import Plan, Rules
 from gpuagent_alerts.remedies.safeguards.limits import Limits
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_person_and_rules import asked, begun
-from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, climb, plan, target, tools
+from tests.alerts.remedies.world import BOOT, KILL, RELEASE, RULES, TERMINATE, World, context, plan, run_ladder, target
 
 ON_GPUS = tuple(target(100 + gpu, key=MemoryKey(f"GPU-{gpu}", 100 + gpu), gpu_index=gpu) for gpu in range(3))
 
@@ -30,7 +30,9 @@ def firing(world: World, pid: int, severity: str = "warning", full: float = 0.9)
     return AlertCandidates(Alert(labels, {}, Status.FIRING, world.clock.wall()), 1e9, seen, gpu_used_ratio=full)
 
 
-def remedies(world: World, store: Store, ends: list[str], *, rules: Rules = RULES, dry: Sequence[int] = ()) -> Remedies:
+def remedies(
+    world: World, store: Store, ends: list[str], *, rules: Rules = RULES, dry: Sequence[int] = ()
+) -> RemedyManager:
     """One ladder for every alert, dry for some pids; how each run ended is added to `ends`."""
 
     def told(plan: Plan, _: object, outcome: Outcome, __: bool) -> None:
@@ -38,7 +40,7 @@ def remedies(world: World, store: Store, ends: list[str], *, rules: Rules = RULE
 
     ladders = [LadderRule(lambda labels: int(labels["pid"]) in dry, (KILL,), dry_run=True),
                LadderRule(lambda _: True, (TERMINATE, KILL), dry_run=False)]  # fmt: skip
-    return Remedies(ladders, rules, tools(world, store), proof_seconds=20.0, told=told)
+    return RemedyManager(ladders, rules, context(world, store), proof_seconds=20.0, on_run_end=told)
 
 
 def test_one_at_a_time_and_the_worst_first(store: Store) -> None:
@@ -86,18 +88,18 @@ def test_a_run_that_only_considered_a_step_uses_up_no_turn(store: Store) -> None
     for _ in range(3):
         world = World()
         world.inner = [lambda _: None, lambda _: None, lambda made: made.exec(100)]
-        assert climb(world, plan(KILL), store, rules).result is Result.REFUSED
+        assert run_ladder(world, plan(KILL), store, rules).result is Result.REFUSED
         assert world.log == []
     assert Audit(store, World().clock, BOOT).past(dry_run=False) == []
     world = World()
-    assert climb(world, plan(KILL), store, rules).result is Result.RELEASED
+    assert run_ladder(world, plan(KILL), store, rules).result is Result.RELEASED
     assert len(Audit(store, world.clock, BOOT).past(dry_run=False)) == 1
 
 
 def test_what_was_considered_pushes_no_action_out(store: Store) -> None:
     """Six hundred runs that did nothing since: the one action of the day still counts."""
     world = World()
-    climb(world, plan(KILL), store)
+    run_ladder(world, plan(KILL), store)
     audit = Audit(store, world.clock, BOOT)
     for number in range(600):
         audit.write(f"r{number}", "intent", {"step": "SIGKILL", "disrupts": True})

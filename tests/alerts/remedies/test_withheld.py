@@ -11,14 +11,14 @@ import pytest
 from gpuagent.core.identity import ProcessId
 from gpuagent_alerts.alert import Alert, Status
 from gpuagent_alerts.remedies.attempts import WithheldLadders
-from gpuagent_alerts.remedies.manager import Remedies
+from gpuagent_alerts.remedies.manager import RemedyManager
 from gpuagent_alerts.remedies.safeguards.victim import VictimChoice, VictimPolicy
 from gpuagent_alerts.remedies.selection import AlertCandidates, LadderRule
 from gpuagent_alerts.remedies.steps import Kind, Step
 from gpuagent_alerts.remedies.target import Target
 from gpuagent_alerts.store.database import Store
 from tests.alerts.remedies.test_choice import NOW, on_gpu
-from tests.alerts.remedies.world import GIB, RULES, World, tools
+from tests.alerts.remedies.world import GIB, RULES, World, context
 
 NEW = "it has held the memory for 2 s"
 FIRST, SECOND = on_gpu(1001, used_bytes=9 * GIB), on_gpu(1002)
@@ -45,9 +45,9 @@ def considered(
     ladder = LadderRule(lambda _: True, (Step(Kind.KILL, 60.0),), dry_run=False, victim=victim)
 
     async def story() -> str:
-        remedies = Remedies(
-            [ladder], RULES, tools(world, Store(None)), proof_seconds=5.0,
-            told=lambda plan, _run, outcome, _again: ends.append(f"{plan.target.pid} {outcome.result}"),
+        remedies = RemedyManager(
+            [ladder], RULES, context(world, Store(None)), proof_seconds=5.0,
+            on_run_end=lambda plan, _run, outcome, _again: ends.append(f"{plan.target.pid} {outcome.result}"),
         )  # fmt: skip
         for each in rounds:
             remedies.consider([each])

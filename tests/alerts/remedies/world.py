@@ -17,7 +17,7 @@ from gpuagent_alerts.remedies.observation import Condition, Done, Gone, NotPermi
 from gpuagent_alerts.remedies.outcome import Outcome
 from gpuagent_alerts.remedies.pinned_processes import Doubt
 from gpuagent_alerts.remedies.plan import Plan, Rules
-from gpuagent_alerts.remedies.run import Run, Tools
+from gpuagent_alerts.remedies.run import LadderRun, RunContext
 from gpuagent_alerts.remedies.safeguards.limits import Limits
 from gpuagent_alerts.remedies.safeguards.policy import Allow, Policy
 from gpuagent_alerts.remedies.steps import Kind, Step, groups_of
@@ -294,17 +294,17 @@ class Gate(AbstractAsyncContextManager[object]):
         self._lock.release()
 
 
-def tools(world: World, store: Store) -> Tools:
+def context(world: World, store: Store) -> RunContext:
     """What a run needs, all of it of this world."""
     audit = Audit(store, world.clock, BOOT)
-    return Tools(world, world, audit, Gate(), world.clock.now)
+    return RunContext(world, world, audit, Gate(), world.clock.now)
 
 
-def climb(world: World, what: Plan, store: Store, rules: Rules = RULES) -> Outcome:
+def run_ladder(world: World, what: Plan, store: Store, rules: Rules = RULES) -> Outcome:
     """Run it to its end."""
 
     async def run() -> Outcome:
-        return await Run(what, rules, tools(world, store)).climb()
+        return await LadderRun(what, rules, context(world, store)).run()
 
     return asyncio.run(run())
 
